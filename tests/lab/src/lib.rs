@@ -29,6 +29,7 @@ mod command;
 mod daemon;
 mod error;
 mod host;
+mod mail;
 mod network;
 mod notify;
 mod running;
@@ -38,6 +39,7 @@ pub use command::{Command, Output};
 pub use daemon::{Daemon, Role};
 pub use error::LabError;
 pub use host::{Host, Process};
+pub use mail::{ALICE, BOB, CAROL, Mail, User};
 pub use running::Running;
 /// The signals of [`Daemon::kill`] and [`Running::kill`].
 pub use rustix::process::Signal;
