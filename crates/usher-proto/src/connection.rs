@@ -42,8 +42,7 @@ impl ConnectionTuple {
     }
 
     /// The fixed encoding: client address, server address (16 bytes each, IPv4 mapped to
-    /// `::ffff:0:0/96`), client port, server port (big endian). The same bytes key the kernel's
-    /// admission map.
+    /// `::ffff:0:0/96`), client port, server port (big endian).
     #[must_use]
     pub fn encode(&self) -> [u8; CONNECTION_TUPLE_SIZE] {
         let mut bytes = [0; CONNECTION_TUPLE_SIZE];

@@ -17,17 +17,43 @@
 
 mod codec;
 mod serde_text;
+mod verdict;
 
+pub mod authenticator;
+pub mod chain;
 pub mod connection;
 pub mod error;
+pub mod frame;
+pub mod handshake;
 pub mod host_key;
+pub mod keeper_record;
+pub mod local;
 pub mod name;
 pub mod refusal;
+pub mod relay;
 pub mod session_id;
+pub mod statement;
 
-pub use connection::{ConnectionTuple, MixedFamilies};
+pub use authenticator::{Authenticator, MAX_SIGNATURE_SIZE, NAMESPACE, SignError};
+pub use chain::{
+    CHAIN_ELEMENT_SIZE, Chain, ChainElement, ChainError, ChainTip, MAX_CHAIN_GAP, MAX_CHAIN_LENGTH,
+};
+pub use connection::{CONNECTION_TUPLE_SIZE, ConnectionTuple, MixedFamilies};
 pub use error::DecodeError;
-pub use host_key::{HostKeyError, HostPublicKey};
+pub use frame::{
+    Announcement, ClientFrame, FRAME_LENGTH_SIZE, FrameBuffer, MAX_FRAME, ServerFrame,
+};
+pub use handshake::{HandshakeSide, MAX_HANDSHAKE_MESSAGE, check_handshake_message};
+pub use host_key::{HOST_KEY_SIZE, HOST_KEY_SPKI_SIZE, HostKeyError, HostPublicKey};
+pub use keeper_record::{KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest};
+pub use local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 pub use name::{HostName, NameError, ServiceName, UserName};
 pub use refusal::Refusal;
-pub use session_id::{SessionId, session_id};
+pub use relay::{MAX_CONTROL_ADDRESSES, MAX_RELAY_PACKET, RelayReply, RelayRequest};
+pub use session_id::{SESSION_ID_SIZE, SessionId, session_id};
+pub use statement::{
+    Expectation, MAX_STATEMENT_SIZE, NONCE_SIZE, STATEMENT_MAGIC, STATEMENT_VERSION, Statement,
+};
+
+// The key types of the public functions, so that callers need no version of their own.
+pub use ssh_key;
