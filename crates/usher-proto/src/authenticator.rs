@@ -64,12 +64,13 @@ impl Authenticator {
         let signature = key
             .sign(NAMESPACE, HashAlg::Sha512, &statement)
             .map_err(SignError::Signature)?;
-        let signature = signature
-            .encode_vec()
+        let mut blob = Vec::with_capacity(512);
+        signature
+            .encode(&mut blob)
             .map_err(|error| SignError::Signature(ssh_key::Error::Encoding(error)))?;
         Ok(Self {
             statement,
-            signature,
+            signature: blob,
         })
     }
 

@@ -64,7 +64,7 @@ impl HostPublicKey {
 
     /// The key as `ssh-ed25519 AAAA...`, without comment and without newline.
     #[must_use]
-    pub fn to_openssh(&self) -> String {
+    pub fn to_openssh(self) -> String {
         self.public_key()
             .to_openssh()
             .expect("an Ed25519 key of 32 bytes always has a text form")
@@ -78,7 +78,7 @@ impl HostPublicKey {
 
     /// The DER SubjectPublicKeyInfo (RFC 8410), which is the whole certificate of RFC 7250.
     #[must_use]
-    pub fn to_spki_der(&self) -> [u8; HOST_KEY_SPKI_SIZE] {
+    pub fn to_spki_der(self) -> [u8; HOST_KEY_SPKI_SIZE] {
         let mut der = [0; HOST_KEY_SPKI_SIZE];
         let (prefix, key) = der.split_at_mut(SPKI_PREFIX.len());
         prefix.copy_from_slice(&SPKI_PREFIX);
