@@ -102,7 +102,7 @@ fn begin(kind: u8) -> Vec<u8> {
     out
 }
 
-/// Pads with zeros. The longest record (`Open`) has 202 bytes, so nothing is ever cut.
+/// Pads with zeros. The longest record (`Open`) has 200 bytes, so nothing is ever cut.
 fn finish(out: &[u8]) -> [u8; KEEPER_RECORD_SIZE] {
     let mut record = [0; KEEPER_RECORD_SIZE];
     record[..out.len()].copy_from_slice(out);
