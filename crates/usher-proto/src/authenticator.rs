@@ -14,7 +14,7 @@ use ssh_key::{Algorithm, EcdsaCurve, HashAlg, LineEnding, PrivateKey, PublicKey,
 /// never open a session, and an authenticator proves nothing elsewhere.
 pub const NAMESPACE: &str = "authenticator@usher";
 
-/// Longest SSHSIG blob in bytes. An Ed25519 one has 193, ECDSA P-384 about 400.
+/// Longest SSHSIG blob in bytes. An Ed25519 one has 189, ECDSA P-384 about 400.
 pub const MAX_SIGNATURE_SIZE: usize = 4096;
 
 const SSHSIG_MAGIC: &[u8] = b"SSHSIG";

@@ -3,15 +3,13 @@
 
 mod common;
 
-use common::{announcement, client_frames, connection, statement};
+use common::{SESSION, announcement, client_frames, connection, statement};
 use ssh_encoding::{Decode, Reader as _};
 use usher_proto::{
     ClientFrame, DecodeError, FrameBuffer, KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest,
     LocalReply, LocalRequest, MAX_FRAME, MAX_RELAY_PACKET, Refusal, RelayReply, RelayRequest,
     ServerFrame, SessionId, Statement,
 };
-
-const SESSION: SessionId = SessionId::from_bytes([0xaa; 16]);
 
 /// An independent decoder of RFC 4251 types reads the statement.
 #[test]
@@ -315,4 +313,34 @@ fn relay_packets_bound_their_addresses_and_frames() {
         refusal: Refusal::VerifierUnavailable,
     };
     assert_eq!(lost.encode(), b"\x01\x82\x08mailhost\x00\xa0");
+}
+
+/// docs/PROTOCOL.md lists every refusal with its code, name and text, and the constants.
+#[test]
+fn the_document_tells_the_code() {
+    let document = include_str!("../../../docs/PROTOCOL.md");
+    for refusal in Refusal::ALL {
+        let row = format!("| {} | `{}` | {refusal} |", refusal.code(), refusal.name());
+        assert!(document.contains(&row), "{row}");
+    }
+    let thousands = |number: usize| match number {
+        0..1000 => number.to_string(),
+        _ => format!("{},{:03}", number / 1000, number % 1000),
+    };
+    for (what, value) in [
+        ("connection tuple", usher_proto::CONNECTION_TUPLE_SIZE),
+        ("chain gap", usher_proto::MAX_CHAIN_GAP as usize),
+        ("SSHSIG blob", usher_proto::MAX_SIGNATURE_SIZE),
+        ("statement", usher_proto::MAX_STATEMENT_SIZE),
+        ("bytes waiting in a frame buffer", FrameBuffer::CAPACITY),
+        ("keeper record", KEEPER_RECORD_SIZE),
+        ("local packet", usher_proto::MAX_LOCAL_PACKET),
+        ("relay packet", MAX_RELAY_PACKET),
+    ] {
+        let row = format!("| {what} | {}", thousands(value));
+        assert!(document.contains(&row), "{row}");
+    }
+    let vector = usher_proto::Chain::generate(2, [0; 16], [0; 16]);
+    let anchor = SessionId::from_bytes(vector.anchor());
+    assert!(document.contains(&format!("h[0] = {anchor}")));
 }

@@ -15,6 +15,9 @@ use usher_proto::{
 /// The clock of the fixed examples.
 pub const NOW: u64 = 1_800_000_000;
 
+/// A session that no statement made.
+pub const SESSION: SessionId = SessionId::from_bytes([0xaa; 16]);
+
 /// A user's key, the same in every run.
 pub fn user_key() -> PrivateKey {
     Ed25519Keypair::from_seed(&[7; 32]).into()
