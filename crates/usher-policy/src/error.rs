@@ -224,7 +224,7 @@ pub enum PolicyErrorKind {
         first: Place,
     },
     /// A statement without the value it needs.
-    #[error("`{statement}` needs a value")]
+    #[error("`{statement}` lacks a value")]
     MissingValue {
         statement: &'static str,
         form: &'static str,

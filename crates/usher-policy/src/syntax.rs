@@ -29,6 +29,8 @@ pub(crate) struct Item {
 pub(crate) enum Value {
     Word(String),
     Text(String),
+    /// A string that has been reported: nothing more is to be said of it.
+    Broken,
 }
 
 impl Item {
@@ -37,6 +39,7 @@ impl Item {
         match &self.value {
             Value::Word(word) => word.clone(),
             Value::Text(text) => format!("\"{text}\""),
+            Value::Broken => "\"".to_owned(),
         }
     }
 }
@@ -220,6 +223,7 @@ impl<'a> Parser<'a, '_, '_> {
                     Value::Word(word.to_owned())
                 }
                 TokenKind::Text(text) => Value::Text(text),
+                TokenKind::BrokenText => Value::Broken,
             };
             head.last = token.location;
             group.push(Item {
@@ -343,6 +347,10 @@ impl<'a> Parser<'a, '_, '_> {
     }
 
     fn missing_semicolon(&mut self, head: &Statement) {
+        let last = head.groups.last().and_then(|group| group.last());
+        if last.is_some_and(|item| matches!(item.value, Value::Broken)) {
+            return; // The unterminated string took the `;` along.
+        }
         let statement = head.keyword.clone();
         self.report(
             head.last.after(),

@@ -17,6 +17,7 @@ pub(super) fn word<'i>(item: &'i Item, reporter: &mut Reporter<'_>) -> Option<&'
             reporter.report(item.location, PolicyErrorKind::ExpectedWord { found });
             None
         }
+        Value::Broken => None,
     }
 }
 
@@ -28,6 +29,7 @@ pub(super) fn text<'i>(item: &'i Item, reporter: &mut Reporter<'_>) -> Option<&'
             reporter.report(item.location, PolicyErrorKind::ExpectedString { found });
             None
         }
+        Value::Broken => None,
     }
 }
 
@@ -128,10 +130,14 @@ pub(super) fn choice(
     position
 }
 
-/// The nearest of the defined names.
+/// The nearest of the defined names; not searched for an error that nobody will see.
 pub(super) fn nearest_name<'n, N: AsRef<str> + 'n>(
     found: &str,
     names: impl IntoIterator<Item = &'n N>,
+    reporter: &Reporter<'_>,
 ) -> Option<String> {
+    if reporter.is_full() {
+        return None;
+    }
     nearest(found, names.into_iter().map(AsRef::as_ref))
 }
