@@ -64,10 +64,12 @@ pub(crate) struct Block {
     pub(crate) statements: Vec<Statement>,
 }
 
-/// Reads the blocks of all sources.
-pub(crate) fn parse_sources(sources: &[Source], reporter: &mut Reporter<'_>) -> Vec<Block> {
+/// The blocks of all sources, or none when a limit kept a source from being read to its end: what
+/// could be said of the rest would be noise.
+pub(crate) fn parse_sources(sources: &[Source], reporter: &mut Reporter<'_>) -> Option<Vec<Block>> {
     let mut blocks = Vec::new();
     let mut statements = 0;
+    let mut complete = true;
     for (index, source) in sources.iter().enumerate() {
         if source.text.len() > MAXIMUM_SOURCE_BYTES {
             let start = Location {
@@ -79,6 +81,7 @@ pub(crate) fn parse_sources(sources: &[Source], reporter: &mut Reporter<'_>) -> 
             };
             let length = source.text.len();
             reporter.report(start, PolicyErrorKind::SourceTooLong { length });
+            complete = false;
             continue;
         }
         let lexer = Lexer::new(source, index, reporter);
@@ -87,11 +90,13 @@ pub(crate) fn parse_sources(sources: &[Source], reporter: &mut Reporter<'_>) -> 
             reporter,
             peeked: None,
             statements: &mut statements,
-            stopped: false,
         };
         parser.parse(&mut blocks);
+        if parser.has_stopped() {
+            return None;
+        }
     }
-    blocks
+    complete.then_some(blocks)
 }
 
 /// What ended a head.
@@ -108,9 +113,8 @@ struct Parser<'a, 'r, 's> {
     lexer: Lexer<'a>,
     reporter: &'r mut Reporter<'s>,
     peeked: Option<Token<'a>>,
+    /// Read so far, in all sources.
     statements: &'r mut usize,
-    /// A limit was passed: read nothing more.
-    stopped: bool,
 }
 
 impl<'a> Parser<'a, '_, '_> {
@@ -152,6 +156,7 @@ impl<'a> Parser<'a, '_, '_> {
                     pending = next;
                 }
                 (None, Terminator::Open(opened)) => self.skip_block(opened),
+                _ if self.has_stopped() => return,
                 (Some(kind), _) => {
                     self.report(
                         head.last.after(),
@@ -163,8 +168,13 @@ impl<'a> Parser<'a, '_, '_> {
         }
     }
 
+    /// A limit was passed: nothing more is read.
+    fn has_stopped(&self) -> bool {
+        *self.statements > MAXIMUM_STATEMENTS || self.reporter.is_full()
+    }
+
     fn next(&mut self) -> Option<Token<'a>> {
-        if self.stopped || self.reporter.is_full() {
+        if self.has_stopped() {
             return None;
         }
         match self.peeked.take() {
@@ -185,9 +195,8 @@ impl<'a> Parser<'a, '_, '_> {
         begins_head: impl Fn(&str) -> bool,
     ) -> (Statement, Terminator) {
         *self.statements += 1;
-        if *self.statements > MAXIMUM_STATEMENTS && !self.stopped {
+        if *self.statements > MAXIMUM_STATEMENTS {
             self.report(location, PolicyErrorKind::TooManyStatements);
-            self.stopped = true;
         }
         let mut head = Statement {
             keyword: keyword.to_owned(),
@@ -337,7 +346,7 @@ impl<'a> Parser<'a, '_, '_> {
                 Terminator::EndOfText => break,
             }
         }
-        if !self.stopped && !self.reporter.is_full() {
+        if !self.has_stopped() {
             self.report(
                 block.location,
                 PolicyErrorKind::UnclosedBlock { block: kind },
@@ -401,7 +410,7 @@ impl<'a> Parser<'a, '_, '_> {
                 _ => {}
             }
         }
-        if !self.stopped && !self.reporter.is_full() {
+        if !self.has_stopped() {
             self.report(opened, PolicyErrorKind::UnmatchedOpen);
         }
     }
