@@ -224,7 +224,7 @@ pub enum PolicyErrorKind {
         first: Place,
     },
     /// A statement without the value it needs.
-    #[error("`{statement}` needs a value")]
+    #[error("`{statement}` lacks a value")]
     MissingValue {
         statement: &'static str,
         form: &'static str,
@@ -280,7 +280,7 @@ pub enum PolicyErrorKind {
     /// Not a duration.
     #[error("`{}` is not a duration", shown(found))]
     InvalidDuration { found: String },
-    /// A duration of zero or longer than [`MAXIMUM_DURATION`].
+    /// A duration of zero or longer than [`crate::MAXIMUM_DURATION`].
     #[error("`{}` is not between one second and seven days", shown(found))]
     DurationOutOfRange { found: String },
     /// Not an absolute path of a file.

@@ -31,7 +31,7 @@ pub(crate) enum Occurrence {
 #[derive(Debug)]
 pub(crate) struct StatementRule {
     pub(crate) keyword: &'static str,
-    /// How it is written, for remedies.
+    /// How it is written, for remedies; with its backquotes, since there may be two ways.
     pub(crate) form: &'static str,
     pub(crate) occurrence: Occurrence,
 }
@@ -45,60 +45,68 @@ const fn rule(keyword: &'static str, form: &'static str, occurrence: Occurrence)
 }
 
 const HOST: &[StatementRule] = &[
-    rule("address", "address ADDRESS, ...;", Occurrence::ExactlyOnce),
     rule(
-        "key",
-        "key \"ssh-ed25519 AAAA...\";",
+        "address",
+        "`address ADDRESS, ...;`",
         Occurrence::ExactlyOnce,
     ),
-    rule("control", "control PORT;", Occurrence::AtMostOnce),
+    rule(
+        "key",
+        "`key \"ssh-ed25519 AAAA...\";`",
+        Occurrence::ExactlyOnce,
+    ),
+    rule("control", "`control PORT;`", Occurrence::AtMostOnce),
     rule(
         "loopback",
-        "loopback 127.X.Y.Z, ...;",
+        "`loopback 127.X.Y.Z, ...;`",
         Occurrence::AtMostOnce,
     ),
 ];
 
-const USERS: &[StatementRule] = &[rule("member", "member USER, ...;", Occurrence::Any)];
+const USERS: &[StatementRule] = &[rule("member", "`member USER, ...;`", Occurrence::Any)];
 
 const SERVICE: &[StatementRule] = &[
     rule(
         "program",
-        "program \"/PATH\" \"ARGUMENT\" ...;",
+        "`program \"/PATH\" \"ARGUMENT\" ...;`",
         Occurrence::ExactlyOnce,
     ),
-    rule("listen", "listen PORT;", Occurrence::ExactlyOnce),
-    rule("users", "users BLOCK, ...;", Occurrence::ExactlyOnce),
+    rule("listen", "`listen PORT;`", Occurrence::ExactlyOnce),
+    rule("users", "`users BLOCK, ...;`", Occurrence::ExactlyOnce),
     rule(
         "hosts",
-        "hosts HOST, ...; or hosts any;",
+        "`hosts HOST, ...;` or `hosts any;`",
         Occurrence::ExactlyOnce,
     ),
     rule(
         "style",
-        "style connection; or style user;",
+        "`style connection;` or `style user;`",
         Occurrence::ExactlyOnce,
     ),
-    rule("idle", "idle 5m;", Occurrence::AtMostOnce),
+    rule("idle", "`idle 5m;`", Occurrence::AtMostOnce),
     rule(
         "environment",
-        "environment \"NAME=VALUE\", ...;",
+        "`environment \"NAME=VALUE\", ...;`",
         Occurrence::AtMostOnce,
     ),
-    rule("session", "session 8h;", Occurrence::AtMostOnce),
-    rule("connections", "connections NUMBER;", Occurrence::AtMostOnce),
+    rule("session", "`session 8h;`", Occurrence::AtMostOnce),
+    rule(
+        "connections",
+        "`connections NUMBER;`",
+        Occurrence::AtMostOnce,
+    ),
 ];
 
 const CLIENT: &[StatementRule] = &[
-    rule("users", "users BLOCK, ...;", Occurrence::ExactlyOnce),
+    rule("users", "`users BLOCK, ...;`", Occurrence::ExactlyOnce),
     rule(
         "service",
-        "service SERVICE at HOST port PORT;",
+        "`service SERVICE at HOST port PORT;`",
         Occurrence::AtLeastOnce,
     ),
     rule(
         "protocol",
-        "protocol raw; or protocol imap;",
+        "`protocol raw;` or `protocol imap;`",
         Occurrence::AtMostOnce,
     ),
 ];

@@ -12,6 +12,8 @@ pub(crate) enum TokenKind<'a> {
     Word(&'a str),
     /// A string, escapes already replaced.
     Text(String),
+    /// A string without its end, already reported: it takes the rest of its line along.
+    BrokenText,
     Semicolon,
     Comma,
     Open,
@@ -65,7 +67,7 @@ impl<'a> Lexer<'a> {
             ',' => self.punctuation(TokenKind::Comma),
             '{' => self.punctuation(TokenKind::Open),
             '}' => self.punctuation(TokenKind::Close),
-            '"' => TokenKind::Text(self.string(reporter)),
+            '"' => self.string(reporter),
             _ => self.word(),
         };
         Some(Token {
@@ -132,7 +134,7 @@ impl<'a> Lexer<'a> {
 
     /// A string ends on its line: a forgotten quote then spoils one line and not the rest of the
     /// file.
-    fn string(&mut self, reporter: &mut Reporter<'_>) -> String {
+    fn string(&mut self, reporter: &mut Reporter<'_>) -> TokenKind<'a> {
         let start = self.position;
         self.position += 1;
         let mut content = String::new();
@@ -140,7 +142,7 @@ impl<'a> Lexer<'a> {
             let Some(character) = self.peek().filter(|&character| character != '\n') else {
                 let unterminated = self.location(start, self.position);
                 reporter.report(unterminated, PolicyErrorKind::UnterminatedString);
-                return content;
+                return TokenKind::BrokenText;
             };
             if self.peek_is_forbidden(character) {
                 self.position += character.len_utf8();
@@ -148,7 +150,7 @@ impl<'a> Lexer<'a> {
             }
             self.position += character.len_utf8();
             match character {
-                '"' => return content,
+                '"' => return TokenKind::Text(content),
                 '\\' => self.escape(&mut content, reporter),
                 // The blank of a line's end "\r\n" in an unterminated string.
                 '\r' => {}
@@ -211,6 +213,7 @@ mod tests {
             let shown = match token.kind {
                 TokenKind::Word(word) => word.to_owned(),
                 TokenKind::Text(content) => format!("<{content}>"),
+                TokenKind::BrokenText => "<".to_owned(),
                 TokenKind::Semicolon => ";".to_owned(),
                 TokenKind::Comma => ",".to_owned(),
                 TokenKind::Open => "{".to_owned(),

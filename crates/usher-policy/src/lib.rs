@@ -62,11 +62,10 @@ pub use warning::PolicyWarning;
 pub fn parse(sources: &[Source]) -> Result<Policy, Vec<PolicyError>> {
     let mut reporter = report::Reporter::new(sources);
     let blocks = syntax::parse_sources(sources, &mut reporter);
-    let policy = check::check(&blocks, &mut reporter);
+    let policy = blocks.map(|blocks| check::check(&blocks, &mut reporter));
     let errors = reporter.finish();
-    if errors.is_empty() {
-        Ok(policy)
-    } else {
-        Err(errors)
+    match policy {
+        Some(policy) if errors.is_empty() => Ok(policy),
+        _ => Err(errors),
     }
 }

@@ -13,6 +13,7 @@ pub(crate) fn nearest<'a>(
     let limit = (found.chars().count() / 3).clamp(1, 3);
     candidates
         .into_iter()
+        .filter(|candidate| candidate.len().abs_diff(found.len()) <= limit * 4)
         .map(|candidate| (distance(found, candidate), candidate))
         .filter(|(distance, _)| *distance <= limit)
         .min()

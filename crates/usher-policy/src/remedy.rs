@@ -62,10 +62,10 @@ impl PolicyErrorKind {
                     &format!("a `{block}` block has {}", known.join(", ")),
                 )
             }
-            Self::MissingStatement { form, .. } => format!("add `{form}`"),
+            Self::MissingStatement { form, .. } => format!("add {form}"),
             Self::RepeatedStatement { .. } => "make one statement of the two".into(),
             Self::MissingValue { form, .. } | Self::UnexpectedValue { form, .. } => {
-                format!("write `{form}`")
+                format!("write {form}")
             }
             Self::ExpectedString { .. } => "put it between `\"` and `\"`".into(),
             Self::ExpectedWord { .. } => "leave the quotes out".into(),

@@ -29,6 +29,8 @@ pub(crate) struct Item {
 pub(crate) enum Value {
     Word(String),
     Text(String),
+    /// A string that has been reported: nothing more is to be said of it.
+    Broken,
 }
 
 impl Item {
@@ -37,6 +39,7 @@ impl Item {
         match &self.value {
             Value::Word(word) => word.clone(),
             Value::Text(text) => format!("\"{text}\""),
+            Value::Broken => "\"".to_owned(),
         }
     }
 }
@@ -61,10 +64,12 @@ pub(crate) struct Block {
     pub(crate) statements: Vec<Statement>,
 }
 
-/// Reads the blocks of all sources.
-pub(crate) fn parse_sources(sources: &[Source], reporter: &mut Reporter<'_>) -> Vec<Block> {
+/// The blocks of all sources, or none when a limit kept a source from being read to its end: what
+/// could be said of the rest would be noise.
+pub(crate) fn parse_sources(sources: &[Source], reporter: &mut Reporter<'_>) -> Option<Vec<Block>> {
     let mut blocks = Vec::new();
     let mut statements = 0;
+    let mut complete = true;
     for (index, source) in sources.iter().enumerate() {
         if source.text.len() > MAXIMUM_SOURCE_BYTES {
             let start = Location {
@@ -76,6 +81,7 @@ pub(crate) fn parse_sources(sources: &[Source], reporter: &mut Reporter<'_>) -> 
             };
             let length = source.text.len();
             reporter.report(start, PolicyErrorKind::SourceTooLong { length });
+            complete = false;
             continue;
         }
         let lexer = Lexer::new(source, index, reporter);
@@ -84,11 +90,13 @@ pub(crate) fn parse_sources(sources: &[Source], reporter: &mut Reporter<'_>) -> 
             reporter,
             peeked: None,
             statements: &mut statements,
-            stopped: false,
         };
         parser.parse(&mut blocks);
+        if parser.has_stopped() {
+            return None;
+        }
     }
-    blocks
+    complete.then_some(blocks)
 }
 
 /// What ended a head.
@@ -105,9 +113,8 @@ struct Parser<'a, 'r, 's> {
     lexer: Lexer<'a>,
     reporter: &'r mut Reporter<'s>,
     peeked: Option<Token<'a>>,
+    /// Read so far, in all sources.
     statements: &'r mut usize,
-    /// A limit was passed: read nothing more.
-    stopped: bool,
 }
 
 impl<'a> Parser<'a, '_, '_> {
@@ -149,6 +156,7 @@ impl<'a> Parser<'a, '_, '_> {
                     pending = next;
                 }
                 (None, Terminator::Open(opened)) => self.skip_block(opened),
+                _ if self.has_stopped() => return,
                 (Some(kind), _) => {
                     self.report(
                         head.last.after(),
@@ -160,8 +168,13 @@ impl<'a> Parser<'a, '_, '_> {
         }
     }
 
+    /// A limit was passed: nothing more is read.
+    fn has_stopped(&self) -> bool {
+        *self.statements > MAXIMUM_STATEMENTS || self.reporter.is_full()
+    }
+
     fn next(&mut self) -> Option<Token<'a>> {
-        if self.stopped || self.reporter.is_full() {
+        if self.has_stopped() {
             return None;
         }
         match self.peeked.take() {
@@ -182,9 +195,8 @@ impl<'a> Parser<'a, '_, '_> {
         begins_head: impl Fn(&str) -> bool,
     ) -> (Statement, Terminator) {
         *self.statements += 1;
-        if *self.statements > MAXIMUM_STATEMENTS && !self.stopped {
+        if *self.statements > MAXIMUM_STATEMENTS {
             self.report(location, PolicyErrorKind::TooManyStatements);
-            self.stopped = true;
         }
         let mut head = Statement {
             keyword: keyword.to_owned(),
@@ -220,6 +232,7 @@ impl<'a> Parser<'a, '_, '_> {
                     Value::Word(word.to_owned())
                 }
                 TokenKind::Text(text) => Value::Text(text),
+                TokenKind::BrokenText => Value::Broken,
             };
             head.last = token.location;
             group.push(Item {
@@ -333,7 +346,7 @@ impl<'a> Parser<'a, '_, '_> {
                 Terminator::EndOfText => break,
             }
         }
-        if !self.stopped && !self.reporter.is_full() {
+        if !self.has_stopped() {
             self.report(
                 block.location,
                 PolicyErrorKind::UnclosedBlock { block: kind },
@@ -343,6 +356,10 @@ impl<'a> Parser<'a, '_, '_> {
     }
 
     fn missing_semicolon(&mut self, head: &Statement) {
+        let last = head.groups.last().and_then(|group| group.last());
+        if last.is_some_and(|item| matches!(item.value, Value::Broken)) {
+            return; // The unterminated string took the `;` along.
+        }
         let statement = head.keyword.clone();
         self.report(
             head.last.after(),
@@ -393,7 +410,7 @@ impl<'a> Parser<'a, '_, '_> {
                 _ => {}
             }
         }
-        if !self.stopped && !self.reporter.is_full() {
+        if !self.has_stopped() {
             self.report(opened, PolicyErrorKind::UnmatchedOpen);
         }
     }

@@ -11,6 +11,9 @@ use crate::model::{
 impl Policy {
     /// The policy as text: one block after the other, hosts first, each kind in the order of its
     /// names. Statements at their default are left out; comments are not kept.
+    ///
+    /// Of a policy from [`crate::parse`], `parse` makes the same policy again, unless the text of
+    /// several sources became too long for one ([`crate::MAXIMUM_SOURCE_BYTES`]).
     pub fn to_text(&self) -> String {
         let hosts = self.hosts.values().map(Host::to_text);
         let users = self.users.values().map(Users::to_text);

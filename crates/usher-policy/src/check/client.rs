@@ -94,7 +94,7 @@ impl ClientChecker {
         let port_number = values::port(port, reporter);
         let (service_name, host_name) = (service_name?, host_name?);
         if !names.hosts.contains(&host_name) {
-            let nearest = values::nearest_name(host_name.as_ref(), names.hosts);
+            let nearest = values::nearest_name(host_name.as_ref(), names.hosts, reporter);
             let error = PolicyErrorKind::UnknownHost {
                 found: host_name,
                 nearest,

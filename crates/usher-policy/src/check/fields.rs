@@ -1,5 +1,6 @@
 //! The statements of one block, by keyword and in the form that each has.
 
+use super::unique::Unique;
 use crate::error::PolicyErrorKind;
 use crate::keywords::{BlockKind, Occurrence, StatementRule};
 use crate::nearest::nearest;
@@ -23,6 +24,7 @@ impl<'b> Fields<'b> {
     pub(super) fn read(block: &'b Block, reporter: &mut Reporter<'_>) -> Self {
         let kind = block.kind;
         let mut fields: Vec<Field<'b>> = Vec::new();
+        let mut singles = Unique::default();
         for statement in &block.statements {
             let Some(rule) = kind.rule(&statement.keyword) else {
                 let found = statement.keyword.clone();
@@ -38,12 +40,11 @@ impl<'b> Fields<'b> {
                 );
                 continue;
             };
-            if matches!(
+            let single = matches!(
                 rule.occurrence,
                 Occurrence::ExactlyOnce | Occurrence::AtMostOnce
-            ) && let Some(first) = fields.iter().find(|field| std::ptr::eq(field.rule, rule))
-            {
-                let first = first.statement.location;
+            );
+            if single && let Some(first) = singles.claim(rule.keyword, statement.location) {
                 reporter.report_repeated(statement.location, first, |first| {
                     PolicyErrorKind::RepeatedStatement {
                         statement: rule.keyword,

@@ -221,7 +221,7 @@ fn hosts(field: Field<'_>, names: &Names<'_>, reporter: &mut Reporter<'_>) -> Op
                 first,
             });
         } else if !names.hosts.contains(&found) {
-            let nearest = values::nearest_name(found.as_ref(), names.hosts);
+            let nearest = values::nearest_name(found.as_ref(), names.hosts, reporter);
             reporter.report(
                 item.location,
                 PolicyErrorKind::UnknownHost { found, nearest },

@@ -57,7 +57,7 @@ pub(super) fn resolve(
         } else if let Some(block) = names.users.get(&found) {
             users.extend(block.members.iter().cloned());
         } else {
-            let nearest = values::nearest_name(found.as_ref(), names.users.keys());
+            let nearest = values::nearest_name(found.as_ref(), names.users.keys(), reporter);
             reporter.report(
                 item.location,
                 PolicyErrorKind::UnknownUsers { found, nearest },

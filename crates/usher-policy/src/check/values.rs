@@ -17,6 +17,7 @@ pub(super) fn word<'i>(item: &'i Item, reporter: &mut Reporter<'_>) -> Option<&'
             reporter.report(item.location, PolicyErrorKind::ExpectedWord { found });
             None
         }
+        Value::Broken => None,
     }
 }
 
@@ -28,6 +29,7 @@ pub(super) fn text<'i>(item: &'i Item, reporter: &mut Reporter<'_>) -> Option<&'
             reporter.report(item.location, PolicyErrorKind::ExpectedString { found });
             None
         }
+        Value::Broken => None,
     }
 }
 
@@ -86,19 +88,18 @@ pub(super) fn number(item: &Item, maximum: u32, reporter: &mut Reporter<'_>) -> 
 /// A whole number with the unit s, m or h; one second to [`MAXIMUM_DURATION`].
 pub(super) fn duration(item: &Item, reporter: &mut Reporter<'_>) -> Option<Duration> {
     let found = word(item, reporter)?;
-    let unit = match found.chars().next_back() {
-        Some('s') => 1,
-        Some('m') => 60,
-        Some('h') => 3600,
-        _ => 0,
-    };
-    let amount = &found[..found.len().saturating_sub(1)];
-    let is_number = !amount.is_empty() && amount.bytes().all(|byte| byte.is_ascii_digit());
-    if unit == 0 || !is_number {
+    let units = [('s', 1), ('m', 60), ('h', 3600)];
+    let Some((amount, unit)) = units
+        .into_iter()
+        .find_map(|(letter, unit)| Some((found.strip_suffix(letter)?, unit)))
+        .filter(|(amount, _)| {
+            !amount.is_empty() && amount.bytes().all(|byte| byte.is_ascii_digit())
+        })
+    else {
         let found = found.to_owned();
         reporter.report(item.location, PolicyErrorKind::InvalidDuration { found });
         return None;
-    }
+    };
     let duration = digits(amount)
         .and_then(|amount| amount.checked_mul(unit))
         .map(Duration::from_secs)
@@ -128,10 +129,14 @@ pub(super) fn choice(
     position
 }
 
-/// The nearest of the defined names.
+/// The nearest of the defined names; not searched for an error that nobody will see.
 pub(super) fn nearest_name<'n, N: AsRef<str> + 'n>(
     found: &str,
     names: impl IntoIterator<Item = &'n N>,
+    reporter: &Reporter<'_>,
 ) -> Option<String> {
+    if reporter.is_full() {
+        return None;
+    }
     nearest(found, names.into_iter().map(AsRef::as_ref))
 }
