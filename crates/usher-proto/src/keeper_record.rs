@@ -1,0 +1,280 @@
+//! Verifier to keeper and back: fixed-size records on a SOCK_SEQPACKET socket.
+//!
+//! The verifier parses the network and must be thought of as taken over. What it can say to the
+//! keeper is therefore one size, few types, validated names and numbers; the keeper checks every
+//! permission again from its own policy.
+
+use crate::chain::CHAIN_ELEMENT_SIZE;
+use crate::codec::{Reader, put_padded_name};
+use crate::{
+    Announcement, ConnectionTuple, DecodeError, HostName, Refusal, ServiceName, SessionId,
+    UserName, verdict,
+};
+
+/// Bytes of every record, in both directions.
+pub const KEEPER_RECORD_SIZE: usize = 256;
+
+/// The version of the records: keeper and verifier are restarted apart.
+pub const KEEPER_RECORD_VERSION: u8 = 1;
+
+const OPEN: u8 = 1;
+const ANNOUNCE: u8 = 2;
+const WITHDRAW: u8 = 3;
+const CLOSE: u8 = 4;
+const VERDICT: u8 = 129;
+const SESSION_ENDED: u8 = 130;
+
+/// What the verifier asks of the keeper. Each is answered by one [`KeeperReply::Verdict`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum KeeperRequest {
+    /// A session, its authenticator verified.
+    Open {
+        /// Number of the request, the verifier's.
+        request: u64,
+        /// The session.
+        session: SessionId,
+        /// Whose.
+        user: UserName,
+        /// With which service.
+        service: ServiceName,
+        /// From which host, by the server's name for it.
+        host: HostName,
+        /// `h[0]` of the chain.
+        chain_anchor: [u8; CHAIN_ELEMENT_SIZE],
+        /// Salt of the chain.
+        chain_salt: [u8; CHAIN_ELEMENT_SIZE],
+        /// Number of elements of the chain.
+        chain_length: u32,
+        /// When the session ends, in seconds since 1970 (UTC).
+        expires: u64,
+    },
+    /// A connection of a session; the keeper checks the chain element.
+    Announce {
+        /// Number of the request.
+        request: u64,
+        /// The session.
+        session: SessionId,
+        /// The connection.
+        announcement: Announcement,
+    },
+    /// An announcement taken back.
+    Withdraw {
+        /// Number of the request.
+        request: u64,
+        /// The session.
+        session: SessionId,
+        /// The connection.
+        connection: ConnectionTuple,
+    },
+    /// The end of a session, on the client's wish.
+    Close {
+        /// Number of the request.
+        request: u64,
+        /// The session.
+        session: SessionId,
+    },
+}
+
+/// What the keeper answers or tells.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum KeeperReply {
+    /// Answers a request, with the true reason: the verifier discloses less to the network.
+    Verdict {
+        /// Number of the request.
+        request: u64,
+        /// Granted, or why not.
+        verdict: Result<(), Refusal>,
+    },
+    /// The keeper ended a session: the verifier tells the host that opened it.
+    SessionEnded {
+        /// The session.
+        session: SessionId,
+        /// Whose control channel is to be told.
+        host: HostName,
+        /// Why.
+        reason: Refusal,
+    },
+}
+
+fn begin(kind: u8) -> Vec<u8> {
+    let mut out = Vec::with_capacity(KEEPER_RECORD_SIZE);
+    out.extend_from_slice(&[KEEPER_RECORD_VERSION, kind]);
+    out
+}
+
+/// Pads with zeros. The longest record (`Open`) has 200 bytes, so nothing is ever cut.
+fn finish(out: &[u8]) -> [u8; KEEPER_RECORD_SIZE] {
+    let mut record = [0; KEEPER_RECORD_SIZE];
+    record[..out.len()].copy_from_slice(out);
+    record
+}
+
+fn start(record: &[u8]) -> Result<(Reader<'_>, u8), DecodeError> {
+    let mut reader = Reader::bounded(record, KEEPER_RECORD_SIZE)?;
+    if record.len() < KEEPER_RECORD_SIZE {
+        return Err(DecodeError::Truncated);
+    }
+    if reader.u8()? != KEEPER_RECORD_VERSION {
+        return Err(DecodeError::UnknownVersion);
+    }
+    let kind = reader.u8()?;
+    Ok((reader, kind))
+}
+
+impl KeeperRequest {
+    /// The record.
+    #[must_use]
+    pub fn encode(&self) -> [u8; KEEPER_RECORD_SIZE] {
+        match self {
+            Self::Open {
+                request,
+                session,
+                user,
+                service,
+                host,
+                chain_anchor,
+                chain_salt,
+                chain_length,
+                expires,
+            } => {
+                let mut out = begin(OPEN);
+                out.extend_from_slice(&request.to_be_bytes());
+                out.extend_from_slice(session.as_bytes());
+                put_padded_name(&mut out, user.as_str(), UserName::MAXIMUM_LENGTH);
+                put_padded_name(&mut out, service.as_str(), ServiceName::MAXIMUM_LENGTH);
+                put_padded_name(&mut out, host.as_str(), HostName::MAXIMUM_LENGTH);
+                out.extend_from_slice(chain_anchor);
+                out.extend_from_slice(chain_salt);
+                out.extend_from_slice(&chain_length.to_be_bytes());
+                out.extend_from_slice(&expires.to_be_bytes());
+                finish(&out)
+            }
+            Self::Announce {
+                request,
+                session,
+                announcement,
+            } => {
+                let mut out = begin(ANNOUNCE);
+                out.extend_from_slice(&request.to_be_bytes());
+                out.extend_from_slice(session.as_bytes());
+                announcement.put(&mut out);
+                finish(&out)
+            }
+            Self::Withdraw {
+                request,
+                session,
+                connection,
+            } => {
+                let mut out = begin(WITHDRAW);
+                out.extend_from_slice(&request.to_be_bytes());
+                out.extend_from_slice(session.as_bytes());
+                out.extend_from_slice(&connection.encode());
+                finish(&out)
+            }
+            Self::Close { request, session } => {
+                let mut out = begin(CLOSE);
+                out.extend_from_slice(&request.to_be_bytes());
+                out.extend_from_slice(session.as_bytes());
+                finish(&out)
+            }
+        }
+    }
+
+    /// Reads a record of exactly [`KEEPER_RECORD_SIZE`] bytes.
+    ///
+    /// # Errors
+    /// [`DecodeError`]; set padding is one.
+    pub fn decode(record: &[u8]) -> Result<Self, DecodeError> {
+        let (mut reader, kind) = start(record)?;
+        if !(OPEN..=CLOSE).contains(&kind) {
+            return Err(DecodeError::UnknownType);
+        }
+        let request = reader.u64()?;
+        let session = SessionId::from_bytes(reader.array()?);
+        let decoded = match kind {
+            OPEN => Self::Open {
+                request,
+                session,
+                user: reader.padded_name(UserName::MAXIMUM_LENGTH, "user")?,
+                service: reader.padded_name(ServiceName::MAXIMUM_LENGTH, "service")?,
+                host: reader.padded_name(HostName::MAXIMUM_LENGTH, "host")?,
+                chain_anchor: reader.array()?,
+                chain_salt: reader.array()?,
+                chain_length: reader.u32()?,
+                expires: reader.u64()?,
+            },
+            ANNOUNCE => Self::Announce {
+                request,
+                session,
+                announcement: Announcement::read(&mut reader)?,
+            },
+            WITHDRAW => Self::Withdraw {
+                request,
+                session,
+                connection: ConnectionTuple::decode(&reader.array()?)?,
+            },
+            _ => Self::Close { request, session },
+        };
+        reader.zero_padding()?;
+        Ok(decoded)
+    }
+
+    /// The number that the answer will carry.
+    #[must_use]
+    pub const fn request(&self) -> u64 {
+        match self {
+            Self::Open { request, .. }
+            | Self::Announce { request, .. }
+            | Self::Withdraw { request, .. }
+            | Self::Close { request, .. } => *request,
+        }
+    }
+}
+
+impl KeeperReply {
+    /// The record.
+    #[must_use]
+    pub fn encode(&self) -> [u8; KEEPER_RECORD_SIZE] {
+        match self {
+            Self::Verdict { request, verdict } => {
+                let mut out = begin(VERDICT);
+                out.extend_from_slice(&request.to_be_bytes());
+                verdict::put(&mut out, *verdict);
+                finish(&out)
+            }
+            Self::SessionEnded {
+                session,
+                host,
+                reason,
+            } => {
+                let mut out = begin(SESSION_ENDED);
+                out.extend_from_slice(session.as_bytes());
+                put_padded_name(&mut out, host.as_str(), HostName::MAXIMUM_LENGTH);
+                out.extend_from_slice(&reason.code().to_be_bytes());
+                finish(&out)
+            }
+        }
+    }
+
+    /// Reads a record of exactly [`KEEPER_RECORD_SIZE`] bytes.
+    ///
+    /// # Errors
+    /// [`DecodeError`]; set padding is one.
+    pub fn decode(record: &[u8]) -> Result<Self, DecodeError> {
+        let (mut reader, kind) = start(record)?;
+        let decoded = match kind {
+            VERDICT => Self::Verdict {
+                request: reader.u64()?,
+                verdict: verdict::read(&mut reader)?,
+            },
+            SESSION_ENDED => Self::SessionEnded {
+                session: SessionId::from_bytes(reader.array()?),
+                host: reader.padded_name(HostName::MAXIMUM_LENGTH, "host")?,
+                reason: verdict::read_refusal(&mut reader)?,
+            },
+            _ => return Err(DecodeError::UnknownType),
+        };
+        reader.zero_padding()?;
+        Ok(decoded)
+    }
+}

@@ -1,0 +1,59 @@
+//! Usher's wire formats, the authenticator and the hash chain.
+//!
+//! No I/O, no clock, no randomness, no unsafe code: every function takes bytes, times and seeds as
+//! arguments and gives back values or a typed error. The formats are told byte by byte in
+//! `docs/PROTOCOL.md`; the rules all decoders of this crate keep are:
+//!
+//! - a length is checked against its limit and against what is there *before* anything is
+//!   allocated or copied;
+//! - every format is canonical: if `decode(x)` gives a value, encoding that value gives `x` again.
+//!   Trailing bytes, set padding and second spellings of one value are refused;
+//! - a decoder never panics, whatever the bytes.
+//!
+//! Encoders never fail. A value whose public fields were filled beyond the limits (a list of
+//! nine addresses, a statement of a megabyte) encodes to bytes that the decoder refuses; nothing
+//! is cut silently.
+#![forbid(unsafe_code)]
+
+mod codec;
+mod serde_text;
+mod verdict;
+
+pub mod authenticator;
+pub mod chain;
+pub mod connection;
+pub mod error;
+pub mod frame;
+pub mod handshake;
+pub mod host_key;
+pub mod keeper_record;
+pub mod local;
+pub mod name;
+pub mod refusal;
+pub mod relay;
+pub mod session_id;
+pub mod statement;
+
+pub use authenticator::{Authenticator, MAX_SIGNATURE_SIZE, NAMESPACE, SignError};
+pub use chain::{
+    CHAIN_ELEMENT_SIZE, Chain, ChainElement, ChainError, ChainTip, MAX_CHAIN_GAP, MAX_CHAIN_LENGTH,
+};
+pub use connection::{CONNECTION_TUPLE_SIZE, ConnectionTuple, MixedFamilies};
+pub use error::DecodeError;
+pub use frame::{
+    Announcement, ClientFrame, FRAME_LENGTH_SIZE, FrameBuffer, MAX_FRAME, ServerFrame,
+};
+pub use handshake::{HandshakeSide, MAX_HANDSHAKE_MESSAGE, check_handshake_message};
+pub use host_key::{HOST_KEY_SIZE, HOST_KEY_SPKI_SIZE, HostKeyError, HostPublicKey};
+pub use keeper_record::{KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest};
+pub use local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
+pub use name::{HostName, NameError, ServiceName, UserName};
+pub use refusal::Refusal;
+pub use relay::{MAX_CONTROL_ADDRESSES, MAX_RELAY_PACKET, RelayReply, RelayRequest};
+pub use session_id::{SESSION_ID_SIZE, SessionId, session_id};
+pub use statement::{
+    Expectation, MAX_STATEMENT_SIZE, NONCE_SIZE, STATEMENT_MAGIC, STATEMENT_VERSION, Statement,
+};
+
+// The key types of the public functions, so that callers need no version of their own.
+pub use ssh_key;

@@ -1,0 +1,277 @@
+//! The reasons for which Usher refuses: one list for the wire, the log and the user.
+
+use crate::DecodeError;
+use std::fmt;
+use std::str::FromStr;
+
+/// Defines the enumeration once: variant, wire code, stable name, explanation.
+macro_rules! refusals {
+    ($($(#[$documentation:meta])* $variant:ident = $code:literal, $name:literal, $text:literal;)*) => {
+        /// Why something was refused.
+        ///
+        /// The texts (`Display`) are written for the person who is refused or who reads the log.
+        /// Codes and names never change their meaning and are never reused.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+        #[must_use]
+        #[repr(u16)]
+        pub enum Refusal {
+            $(
+                $(#[$documentation])*
+                #[error($text)]
+                $variant = $code,
+            )*
+        }
+
+        impl Refusal {
+            /// All reasons, in the order of their codes.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The reason with this wire code; nothing for a code this version does not know,
+            /// and nothing for 0, which means "accepted" where a verdict is carried.
+            #[must_use]
+            pub const fn from_code(code: u16) -> Option<Self> {
+                match code {
+                    $($code => Some(Self::$variant),)*
+                    _ => None,
+                }
+            }
+
+            /// The stable name for logs, metrics and JSON, in snake_case.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+refusals! {
+    // Codes 1 to 31: the message itself.
+    /// The message ends too early.
+    Truncated = 1, "truncated", "the message ends too early";
+    /// The message or one of its fields is above its limit.
+    Oversized = 2, "oversized", "the message or one of its fields is longer than its limit";
+    /// A version this program does not understand.
+    UnknownVersion = 3, "unknown_version",
+        "the message has a version this program does not understand";
+    /// The message breaks its format.
+    Malformed = 4, "malformed", "the message breaks the rules of its format";
+
+    // 32 to 63: the statement.
+    /// This authenticator has opened a session before.
+    Replayed = 32, "replayed", "this authenticator was used before";
+    /// The session the statement asks for has already ended.
+    Expired = 33, "expired", "the authenticator's session has already ended";
+    /// The statement was signed too long ago.
+    Stale = 34, "stale", "the authenticator was signed too long ago to be accepted";
+    /// The statement was signed in the future: a clock is wrong.
+    FutureDated = 35, "future_dated",
+        "the authenticator is dated in the future: compare the clocks of both hosts";
+    /// The session asked for is longer than the server grants.
+    LifetimeTooLong = 36, "lifetime_too_long",
+        "the authenticator asks for a longer session than this server grants";
+    /// The statement is meant for another server.
+    WrongServerHost = 37, "wrong_server_host", "the authenticator is meant for another server";
+    /// The statement came over another client host's channel.
+    WrongClientHost = 38, "wrong_client_host",
+        "the authenticator was made for another client host than the one that sent it";
+    /// The statement or the connection names an address or port that is not the service's.
+    WrongServerAddress = 39, "wrong_server_address",
+        "the address and port are not where this server offers the service";
+    /// No such service here.
+    UnknownService = 40, "unknown_service", "this server has no such service";
+
+    // 64 to 95: the signature, the user, permission.
+    /// The signature does not verify.
+    BadSignature = 64, "bad_signature", "the authenticator's signature is not valid";
+    /// A key or signature algorithm this version does not accept.
+    UnsupportedKey = 65, "unsupported_key",
+        "keys of this kind are not supported: use an Ed25519 or ECDSA key";
+    /// The signing key is not one of the user's.
+    UnknownKey = 66, "unknown_key", "the signing key is not one of the user's authorized keys";
+    /// No such user here.
+    UnknownUser = 67, "unknown_user", "this server does not know the user";
+    /// The user is disabled here.
+    DisabledUser = 68, "disabled_user", "the user is disabled on this server";
+    /// Policy does not let this user use the service.
+    UserNotPermitted = 69, "user_not_permitted",
+        "the server's policy does not permit the service to this user";
+    /// Policy does not let this host use the service.
+    HostNotPermitted = 70, "host_not_permitted",
+        "the server's policy does not permit the service from this host";
+    /// The user has no account on the server.
+    NoLocalAccount = 71, "no_local_account", "the user has no account on this server";
+    /// The user's account is one that no worker may run as (root, system accounts).
+    PrivilegedAccount = 72, "privileged_account",
+        "the user's account on the server is privileged: no worker runs as it";
+    /// What a remote host is told in place of the reasons that would let it list users and keys.
+    NotAuthenticated = 73, "not_authenticated",
+        "the server did not accept the user, the key or the signature: its log says which";
+
+    // 96 to 127: the session, the chain, the announcement.
+    /// No such session, or not this host's.
+    UnknownSession = 96, "unknown_session", "the server does not know the session";
+    /// The session has ended: closed, expired, or cut by an administrator.
+    SessionEnded = 97, "session_ended", "the session has ended";
+    /// The chain element does not hash to the last accepted one.
+    ChainMismatch = 98, "chain_mismatch", "the chain element does not belong to the session";
+    /// The chain element's position has been used.
+    ChainReplayed = 99, "chain_replayed", "the chain element was used before";
+    /// The chain element's position is beyond the end of the chain.
+    ChainExhausted = 100, "chain_exhausted", "the session's hash chain is used up";
+    /// The chain element is too far ahead of the last accepted one.
+    ChainGap = 101, "chain_gap", "the chain element is too far ahead of the last one accepted";
+    /// The announced client address is not one the host may announce.
+    ForeignAddress = 102, "foreign_address",
+        "the announced client address does not belong to the announcing host";
+    /// The same connection is announced already.
+    AlreadyAnnounced = 103, "already_announced", "this connection is already announced";
+
+    // 128 to 159: room and machinery on the server.
+    /// The table of sessions is full.
+    SessionTableFull = 128, "session_table_full", "the server's table of sessions is full";
+    /// The table of announced connections is full.
+    AdmissionTableFull = 129, "admission_table_full",
+        "the server's table of announced connections is full";
+    /// The table of listeners is full.
+    ListenerTableFull = 130, "listener_table_full", "the server's table of listeners is full";
+    /// The listener or the worker for this user could not be made.
+    ListenerFailed = 131, "listener_failed",
+        "the server could not make a listener for the user: its log says why";
+    /// The keeper does not answer.
+    KeeperUnavailable = 132, "keeper_unavailable", "the server's keeper does not answer";
+    /// Too many requests at once.
+    Overloaded = 133, "overloaded", "too many requests at once: try again later";
+
+    // 160 to 191: the client's own side.
+    /// The control channel to the server's verifier is down.
+    VerifierUnavailable = 160, "verifier_unavailable",
+        "the server's verifier cannot be reached";
+    /// The local signer does not answer.
+    SignerUnavailable = 161, "signer_unavailable", "the local signer does not answer";
+    /// Local policy knows no host of this name.
+    UnknownHost = 162, "unknown_host", "local policy knows no host of this name";
+    /// The local user has no key for this.
+    NoPrivateKey = 163, "no_private_key",
+        "the signer holds no private key for the user: an administrator adds one";
+    /// Local policy does not let this user connect there.
+    ClientPolicy = 164, "client_policy",
+        "this machine's policy does not let the user connect to the service";
+}
+
+impl Refusal {
+    /// The code on the wire; never 0.
+    #[must_use]
+    pub const fn code(self) -> u16 {
+        self as u16
+    }
+
+    /// What a remote host is told: the reasons that would tell a stranger which users exist and
+    /// which keys are theirs become [`Refusal::NotAuthenticated`]. The local log keeps the true
+    /// reason.
+    pub const fn disclosed(self) -> Self {
+        match self {
+            Self::UnknownUser | Self::UnknownKey | Self::BadSignature | Self::NoLocalAccount => {
+                Self::NotAuthenticated
+            }
+            other => other,
+        }
+    }
+}
+
+impl fmt::Debug for Refusal {
+    /// The stable name.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+impl FromStr for Refusal {
+    type Err = DecodeError;
+
+    /// Reads the stable name.
+    fn from_str(name: &str) -> Result<Self, DecodeError> {
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|refusal| refusal.name() == name)
+            .ok_or(DecodeError::Malformed { field: "refusal" })
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for Refusal {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for Refusal {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        <String as serde::Deserialize>::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn codes_and_names_are_unique_and_go_there_and_back() {
+        let mut codes = BTreeSet::new();
+        let mut names = BTreeSet::new();
+        for &refusal in Refusal::ALL {
+            assert!(codes.insert(refusal.code()), "{refusal:?}");
+            assert!(names.insert(refusal.name()), "{refusal:?}");
+            assert_eq!(Refusal::from_code(refusal.code()), Some(refusal));
+            assert_eq!(refusal.name().parse(), Ok(refusal));
+            assert!(!refusal.to_string().is_empty());
+        }
+        assert_eq!(codes.len(), 42);
+    }
+
+    #[test]
+    fn codes_that_are_not_given_out_mean_nothing() {
+        for code in (0..=u16::MAX).filter(|code| !Refusal::ALL.iter().any(|r| r.code() == *code)) {
+            assert_eq!(Refusal::from_code(code), None);
+        }
+    }
+
+    #[test]
+    fn a_stranger_cannot_tell_users_and_keys_apart() {
+        for refusal in [
+            Refusal::UnknownUser,
+            Refusal::UnknownKey,
+            Refusal::BadSignature,
+            Refusal::NoLocalAccount,
+        ] {
+            assert_eq!(refusal.disclosed(), Refusal::NotAuthenticated);
+        }
+        assert_eq!(Refusal::DisabledUser.disclosed(), Refusal::DisabledUser);
+        assert!(
+            Refusal::ALL
+                .iter()
+                .all(|r| r.disclosed().disclosed() == r.disclosed())
+        );
+    }
+
+    #[cfg(feature = "serde")]
+    #[test]
+    fn json_carries_the_name() {
+        assert_eq!(
+            serde_json::to_string(&Refusal::ChainGap).unwrap(),
+            "\"chain_gap\""
+        );
+        assert_eq!(
+            serde_json::from_str::<Refusal>("\"chain_gap\"").unwrap(),
+            Refusal::ChainGap
+        );
+        serde_json::from_str::<Refusal>("\"chain_gaps\"").unwrap_err();
+    }
+}

@@ -1,0 +1,114 @@
+//! The name of a session.
+
+use crate::DecodeError;
+use sha2::{Digest, Sha256};
+use std::fmt;
+use std::str::FromStr;
+
+/// Bytes of a [`SessionId`].
+pub const SESSION_ID_SIZE: usize = 16;
+
+/// Names a session: the first 16 bytes of SHA-256 over the statement that opened it.
+///
+/// Not secret and not a credential: what an announcement proves is the chain element. The nonce
+/// inside the statement makes it unique; the same statement always has the same id, which is how
+/// a replayed authenticator is recognised.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId([u8; SESSION_ID_SIZE]);
+
+/// The session that a statement opens, from the statement's exact signed bytes.
+#[must_use]
+pub fn session_id(statement_bytes: &[u8]) -> SessionId {
+    let digest = Sha256::digest(statement_bytes);
+    let mut bytes = [0; SESSION_ID_SIZE];
+    bytes.copy_from_slice(&digest[..SESSION_ID_SIZE]);
+    SessionId(bytes)
+}
+
+impl SessionId {
+    /// An id from its bytes.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; SESSION_ID_SIZE]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes of the id.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; SESSION_ID_SIZE] {
+        &self.0
+    }
+}
+
+impl fmt::Display for SessionId {
+    /// 32 lower-case hexadecimal digits.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0
+            .iter()
+            .try_for_each(|byte| write!(formatter, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for SessionId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "SessionId({self})")
+    }
+}
+
+impl FromStr for SessionId {
+    type Err = DecodeError;
+
+    /// Reads what `Display` writes.
+    fn from_str(text: &str) -> Result<Self, DecodeError> {
+        const MALFORMED: DecodeError = DecodeError::Malformed { field: "session" };
+        let digits: &[u8; 2 * SESSION_ID_SIZE] =
+            text.as_bytes().try_into().map_err(|_| MALFORMED)?;
+        let mut bytes = [0; SESSION_ID_SIZE];
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = (digit(pair[0]).ok_or(MALFORMED)? << 4) | digit(pair[1]).ok_or(MALFORMED)?;
+        }
+        Ok(Self(bytes))
+    }
+}
+
+fn digit(character: u8) -> Option<u8> {
+    match character {
+        b'0'..=b'9' => Some(character - b'0'),
+        b'a'..=b'f' => Some(character - b'a' + 10),
+        _ => None,
+    }
+}
+
+crate::serde_text::serde_as_text!(SessionId);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_id_is_half_a_sha_256() {
+        // FIPS 180-4 example: SHA-256("abc").
+        assert_eq!(
+            session_id(b"abc").to_string(),
+            "ba7816bf8f01cfea414140de5dae2223"
+        );
+    }
+
+    #[test]
+    fn text_goes_there_and_back() {
+        let id = session_id(b"statement");
+        assert_eq!(id.to_string().parse(), Ok(id));
+    }
+
+    #[test]
+    fn other_text_is_refused() {
+        let text = session_id(b"statement").to_string();
+        for other in [
+            &text[1..],
+            &text.to_uppercase(),
+            &format!("{text}0"),
+            &"g".repeat(32),
+        ] {
+            other.parse::<SessionId>().unwrap_err();
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The statement a user signs to open a session.
+
+use crate::chain::{CHAIN_ELEMENT_SIZE, MAX_CHAIN_LENGTH};
+use crate::codec::{Reader, address_bytes, parse_name, put_string, socket_address};
+use crate::{DecodeError, HostPublicKey, Refusal, ServiceName, UserName};
+use std::net::SocketAddr;
+
+/// What every statement begins with: says what was signed to whoever finds it in a log.
+pub const STATEMENT_MAGIC: &[u8; 15] = b"usher-statement";
+
+/// The version of the statement's format.
+pub const STATEMENT_VERSION: u32 = 1;
+
+/// Longest encoded statement in bytes (the longest of version 1 has 267).
+pub const MAX_STATEMENT_SIZE: usize = 512;
+
+/// Bytes of the nonce.
+pub const NONCE_SIZE: usize = 16;
+
+/// "I, `user`, ask from this client host for a session with this service on this server host,
+/// until then, and whoever reveals the elements of this chain is me."
+///
+/// The signed bytes are [`Statement::encode`]'s; the log keeps them beside the signature.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Statement {
+    /// Who asks, by the name the server knows.
+    pub user: UserName,
+    /// For which service.
+    pub service: ServiceName,
+    /// The host the user is on: must be the other end of the control channel.
+    pub client_host_key: HostPublicKey,
+    /// The host that is asked: no other host accepts the statement.
+    pub server_host_key: HostPublicKey,
+    /// Address and port of the service. Canonical: never an IPv4-mapped address.
+    pub server: SocketAddr,
+    /// When it was signed, by the client's clock, in seconds since 1970 (UTC).
+    pub issued: u64,
+    /// When the session ends at the latest, in seconds since 1970 (UTC).
+    pub expires: u64,
+    /// Fresh from the system's random generator: makes every statement another one.
+    pub nonce: [u8; NONCE_SIZE],
+    /// `h[0]` of the session's chain.
+    pub chain_anchor: [u8; CHAIN_ELEMENT_SIZE],
+    /// Number of elements of the chain, 1 to [`MAX_CHAIN_LENGTH`].
+    pub chain_length: u32,
+    /// Salt of the chain.
+    pub chain_salt: [u8; CHAIN_ELEMENT_SIZE],
+}
+
+/// What a verifier expects of a statement: its own clock, the two ends of the control channel as
+/// TLS authenticated them, and the limits of its policy. All times in seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Expectation<'a> {
+    /// The verifier's clock, in seconds since 1970 (UTC).
+    pub now: u64,
+    /// The key that the other end of the control channel proved to hold.
+    pub client_host_key: &'a HostPublicKey,
+    /// This host's own key.
+    pub server_host_key: &'a HostPublicKey,
+    /// How long ago a statement may have been signed. The verifier must remember the session ids
+    /// it accepted for `maximum_age + maximum_skew`, or replays pass.
+    pub maximum_age: u64,
+    /// How far the client's clock may be ahead.
+    pub maximum_skew: u64,
+    /// The longest session granted, from `issued` to `expires`.
+    pub maximum_lifetime: u64,
+}
+
+impl Statement {
+    /// The canonical bytes, which are what is signed and logged.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(MAX_STATEMENT_SIZE);
+        out.extend_from_slice(STATEMENT_MAGIC);
+        out.extend_from_slice(&STATEMENT_VERSION.to_be_bytes());
+        put_string(&mut out, self.user.as_str().as_bytes());
+        put_string(&mut out, self.service.as_str().as_bytes());
+        put_string(&mut out, self.client_host_key.as_bytes());
+        put_string(&mut out, self.server_host_key.as_bytes());
+        put_string(&mut out, &address_bytes(self.server.ip()));
+        out.extend_from_slice(&u32::from(self.server.port()).to_be_bytes());
+        out.extend_from_slice(&self.issued.to_be_bytes());
+        out.extend_from_slice(&self.expires.to_be_bytes());
+        put_string(&mut out, &self.nonce);
+        put_string(&mut out, &self.chain_anchor);
+        out.extend_from_slice(&self.chain_length.to_be_bytes());
+        put_string(&mut out, &self.chain_salt);
+        out
+    }
+
+    /// Reads the canonical bytes. Says nothing about truth: the signature and
+    /// [`Statement::check`] do.
+    ///
+    /// # Errors
+    /// [`DecodeError`]; no two byte strings decode to the same statement.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::bounded(bytes, MAX_STATEMENT_SIZE)?;
+        if reader.take(STATEMENT_MAGIC.len())? != STATEMENT_MAGIC {
+            return Err(DecodeError::Malformed { field: "magic" });
+        }
+        if reader.u32()? != STATEMENT_VERSION {
+            return Err(DecodeError::UnknownVersion);
+        }
+        let user = parse_name(reader.string(UserName::MAXIMUM_LENGTH)?, "user")?;
+        let service = parse_name(reader.string(ServiceName::MAXIMUM_LENGTH)?, "service")?;
+        let client_host_key = HostPublicKey::from_bytes(reader.fixed_string("client host key")?);
+        let server_host_key = HostPublicKey::from_bytes(reader.fixed_string("server host key")?);
+        let address = reader.fixed_string("server address")?;
+        let malformed_port = DecodeError::Malformed {
+            field: "server port",
+        };
+        let port = u16::try_from(reader.u32()?).map_err(|_| malformed_port)?;
+        let server = socket_address(address, port).ok_or(DecodeError::Malformed {
+            field: "server address",
+        })?;
+        let statement = Self {
+            user,
+            service,
+            client_host_key,
+            server_host_key,
+            server,
+            issued: reader.u64()?,
+            expires: reader.u64()?,
+            nonce: reader.fixed_string("nonce")?,
+            chain_anchor: reader.fixed_string("chain anchor")?,
+            chain_length: reader.u32()?,
+            chain_salt: reader.fixed_string("chain salt")?,
+        };
+        reader.finish()?;
+        Ok(statement)
+    }
+
+    /// Whether this statement, on this channel, now, may open a session.
+    ///
+    /// Does not look at the signature, the user, the service or the service's address: these need
+    /// policy, which the caller has ([`Refusal::WrongServerAddress`] is the caller's to say).
+    ///
+    /// # Errors
+    /// The first [`Refusal`] that applies, in the order: wrong server host, wrong client host,
+    /// chain length ([`Refusal::Malformed`]), future-dated, expired (also when it expires before
+    /// it was issued), stale, lifetime too long. A time exactly at its limit is still accepted,
+    /// except that a session has ended at the second it expires.
+    pub fn check(&self, expectation: &Expectation<'_>) -> Result<(), Refusal> {
+        let now = expectation.now;
+        if self.server_host_key != *expectation.server_host_key {
+            return Err(Refusal::WrongServerHost);
+        }
+        if self.client_host_key != *expectation.client_host_key {
+            return Err(Refusal::WrongClientHost);
+        }
+        if !(1..=MAX_CHAIN_LENGTH).contains(&self.chain_length) {
+            return Err(Refusal::Malformed);
+        }
+        if self.issued > now.saturating_add(expectation.maximum_skew) {
+            return Err(Refusal::FutureDated);
+        }
+        if self.expires <= now || self.expires <= self.issued {
+            return Err(Refusal::Expired);
+        }
+        if now.saturating_sub(self.issued) > expectation.maximum_age {
+            return Err(Refusal::Stale);
+        }
+        if self.expires - self.issued > expectation.maximum_lifetime {
+            return Err(Refusal::LifetimeTooLong);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,355 @@
+//! Values and strategies that the tests share.
+#![allow(dead_code, reason = "each test program uses its own part")]
+
+use proptest::prelude::*;
+use ssh_encoding::Encode;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use usher_proto::ssh_key::private::Ed25519Keypair;
+use usher_proto::ssh_key::{PrivateKey, SshSig};
+use usher_proto::{
+    Announcement, Authenticator, Chain, ChainElement, ClientFrame, ConnectionTuple, HostName,
+    HostPublicKey, KeeperReply, KeeperRequest, LocalReply, LocalRequest, Refusal, RelayReply,
+    RelayRequest, ServerFrame, ServiceName, SessionId, Statement, UserName, session_id,
+};
+
+/// The clock of the fixed examples.
+pub const NOW: u64 = 1_800_000_000;
+
+/// A session that no statement made.
+pub const SESSION: SessionId = SessionId::from_bytes([0xaa; 16]);
+
+/// A user's key, the same in every run.
+pub fn user_key() -> PrivateKey {
+    Ed25519Keypair::from_seed(&[7; 32]).into()
+}
+
+/// A statement that a verifier with `client_key`, `server_key` and `NOW` accepts.
+pub fn statement() -> Statement {
+    let chain = Chain::generate(1024, [1; 16], [2; 16]);
+    Statement {
+        user: "alice".parse().unwrap(),
+        service: "imap".parse().unwrap(),
+        client_host_key: client_key(),
+        server_host_key: server_key(),
+        server: "192.0.2.2:143".parse().unwrap(),
+        issued: NOW,
+        expires: NOW + 3600,
+        nonce: [3; 16],
+        chain_anchor: chain.anchor(),
+        chain_length: chain.length(),
+        chain_salt: chain.salt(),
+    }
+}
+
+pub fn client_key() -> HostPublicKey {
+    HostPublicKey::from_bytes([0xc1; 32])
+}
+
+pub fn server_key() -> HostPublicKey {
+    HostPublicKey::from_bytes([0x5e; 32])
+}
+
+pub fn connection() -> ConnectionTuple {
+    ConnectionTuple::new(
+        "192.0.2.1:40000".parse().unwrap(),
+        "192.0.2.2:143".parse().unwrap(),
+    )
+    .unwrap()
+}
+
+pub fn announcement() -> Announcement {
+    let element = Chain::generate(1024, [1; 16], [2; 16]).next().unwrap();
+    Announcement {
+        element,
+        connection: connection(),
+    }
+}
+
+pub fn authenticator() -> Authenticator {
+    Authenticator::sign(&statement(), &user_key()).unwrap()
+}
+
+/// The binary form of an armoured signature.
+pub fn blob(pem: &str) -> Vec<u8> {
+    let mut blob = Vec::new();
+    SshSig::from_pem(pem).unwrap().encode(&mut blob).unwrap();
+    blob
+}
+
+/// One of every client frame.
+pub fn client_frames() -> Vec<(&'static str, ClientFrame)> {
+    let session = session_id(&statement().encode());
+    vec![
+        (
+            "open",
+            ClientFrame::Open {
+                request: 1,
+                authenticator: authenticator(),
+                first: announcement(),
+            },
+        ),
+        (
+            "announce",
+            ClientFrame::Announce {
+                request: 2,
+                session,
+                announcement: announcement(),
+            },
+        ),
+        (
+            "withdraw",
+            ClientFrame::Withdraw {
+                request: 3,
+                session,
+                connection: connection(),
+            },
+        ),
+        (
+            "close",
+            ClientFrame::Close {
+                request: 4,
+                session,
+            },
+        ),
+        ("ping", ClientFrame::Ping { request: u64::MAX }),
+    ]
+}
+
+prop_compose! {
+    pub fn user_name()(text in "[a-z_][a-z0-9_.-]{0,31}") -> UserName { text.parse().unwrap() }
+}
+
+prop_compose! {
+    pub fn service_name()(text in "[A-Za-z0-9][A-Za-z0-9_.-]{0,31}") -> ServiceName {
+        text.parse().unwrap()
+    }
+}
+
+prop_compose! {
+    pub fn host_name()(text in "[A-Za-z0-9][A-Za-z0-9.-]{0,62}") -> HostName {
+        text.parse().unwrap()
+    }
+}
+
+prop_compose! {
+    pub fn host_key()(bytes in any::<[u8; 32]>()) -> HostPublicKey {
+        HostPublicKey::from_bytes(bytes)
+    }
+}
+
+fn ipv4() -> impl Strategy<Value = IpAddr> {
+    (1..=u32::MAX).prop_map(|bits| IpAddr::V4(Ipv4Addr::from(bits)))
+}
+
+/// Never IPv4-mapped: those are spelled as IPv4.
+fn ipv6() -> impl Strategy<Value = IpAddr> {
+    (1..=u128::MAX)
+        .prop_map(Ipv6Addr::from)
+        .prop_filter("mapped", |address| address.to_ipv4_mapped().is_none())
+        .prop_map(IpAddr::V6)
+}
+
+pub fn socket_address() -> impl Strategy<Value = SocketAddr> {
+    (prop_oneof![ipv4(), ipv6()], 1..=u16::MAX).prop_map(SocketAddr::from)
+}
+
+pub fn tuple() -> impl Strategy<Value = ConnectionTuple> {
+    let addresses = prop_oneof![(ipv4(), ipv4()).boxed(), (ipv6(), ipv6()).boxed()];
+    (addresses, 1..=u16::MAX, 1..=u16::MAX).prop_map(|((client, server), from, to)| {
+        ConnectionTuple::new((client, from).into(), (server, to).into()).unwrap()
+    })
+}
+
+prop_compose! {
+    pub fn any_announcement()(
+        position in any::<u32>(),
+        value in any::<[u8; 16]>(),
+        connection in tuple(),
+    ) -> Announcement {
+        Announcement { element: ChainElement { position, value }, connection }
+    }
+}
+
+prop_compose! {
+    pub fn any_statement()(
+        names in (user_name(), service_name()),
+        keys in (host_key(), host_key()),
+        server in socket_address(),
+        times in any::<(u64, u64)>(),
+        nonce in any::<[u8; 16]>(),
+        chain in any::<([u8; 16], u32, [u8; 16])>(),
+    ) -> Statement {
+        Statement {
+            user: names.0,
+            service: names.1,
+            client_host_key: keys.0,
+            server_host_key: keys.1,
+            server,
+            issued: times.0,
+            expires: times.1,
+            nonce,
+            chain_anchor: chain.0,
+            chain_length: chain.1,
+            chain_salt: chain.2,
+        }
+    }
+}
+
+pub fn session() -> impl Strategy<Value = SessionId> {
+    any::<[u8; 16]>().prop_map(SessionId::from_bytes)
+}
+
+pub fn refusal() -> impl Strategy<Value = Refusal> {
+    proptest::sample::select(Refusal::ALL)
+}
+
+pub fn verdict() -> impl Strategy<Value = Result<(), Refusal>> {
+    prop_oneof![Just(Ok(())), refusal().prop_map(Err)]
+}
+
+fn any_authenticator() -> impl Strategy<Value = Authenticator> {
+    (
+        prop::collection::vec(any::<u8>(), 0..300),
+        prop::collection::vec(any::<u8>(), 0..400),
+    )
+        .prop_map(|(statement, signature)| Authenticator {
+            statement,
+            signature,
+        })
+}
+
+pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
+    let request = any::<u64>();
+    prop_oneof![
+        (request, any_authenticator(), any_announcement()).prop_map(
+            |(request, authenticator, first)| ClientFrame::Open {
+                request,
+                authenticator,
+                first
+            }
+        ),
+        (request, session(), any_announcement()).prop_map(|(request, session, announcement)| {
+            ClientFrame::Announce {
+                request,
+                session,
+                announcement,
+            }
+        }),
+        (request, session(), tuple()).prop_map(|(request, session, connection)| {
+            ClientFrame::Withdraw {
+                request,
+                session,
+                connection,
+            }
+        }),
+        (request, session()).prop_map(|(request, session)| ClientFrame::Close { request, session }),
+        request.prop_map(|request| ClientFrame::Ping { request }),
+    ]
+}
+
+/// Server frames as they may be on the wire: reasons already disclosed.
+pub fn server_frame() -> impl Strategy<Value = ServerFrame> {
+    prop_oneof![
+        (any::<u64>(), verdict()).prop_map(|(request, verdict)| ServerFrame::Reply {
+            request,
+            verdict: verdict.map_err(Refusal::disclosed),
+        }),
+        (session(), refusal()).prop_map(|(session, reason)| ServerFrame::SessionEnded {
+            session,
+            reason: reason.disclosed(),
+        }),
+        any::<u64>().prop_map(|request| ServerFrame::Pong { request }),
+    ]
+}
+
+pub fn keeper_request() -> impl Strategy<Value = KeeperRequest> {
+    let request = any::<u64>();
+    prop_oneof![
+        (
+            (request, session(), any::<u64>()),
+            (user_name(), service_name(), host_name()),
+            any::<([u8; 16], [u8; 16], u32)>(),
+        )
+            .prop_map(
+                |((request, session, expires), (user, service, host), chain)| KeeperRequest::Open {
+                    request,
+                    session,
+                    user,
+                    service,
+                    host,
+                    chain_anchor: chain.0,
+                    chain_salt: chain.1,
+                    chain_length: chain.2,
+                    expires,
+                }
+            ),
+        (request, session(), any_announcement()).prop_map(|(request, session, announcement)| {
+            KeeperRequest::Announce {
+                request,
+                session,
+                announcement,
+            }
+        }),
+        (request, session(), tuple()).prop_map(|(request, session, connection)| {
+            KeeperRequest::Withdraw {
+                request,
+                session,
+                connection,
+            }
+        }),
+        (request, session())
+            .prop_map(|(request, session)| KeeperRequest::Close { request, session }),
+    ]
+}
+
+pub fn keeper_reply() -> impl Strategy<Value = KeeperReply> {
+    prop_oneof![
+        (any::<u64>(), verdict())
+            .prop_map(|(request, verdict)| KeeperReply::Verdict { request, verdict }),
+        (session(), host_name(), refusal()).prop_map(|(session, host, reason)| {
+            KeeperReply::SessionEnded {
+                session,
+                host,
+                reason,
+            }
+        }),
+    ]
+}
+
+pub fn local_request() -> impl Strategy<Value = LocalRequest> {
+    prop_oneof![
+        (host_name(), service_name())
+            .prop_map(|(host, service)| LocalRequest::Connect { host, service }),
+        (host_name(), service_name())
+            .prop_map(|(host, service)| LocalRequest::ConnectOnBehalf { host, service }),
+        any::<bool>().prop_map(|connected| LocalRequest::Done { connected }),
+    ]
+}
+
+pub fn local_reply() -> impl Strategy<Value = LocalReply> {
+    prop_oneof![
+        socket_address().prop_map(|server| LocalReply::Ready { server }),
+        refusal().prop_map(LocalReply::Refused),
+        Just(LocalReply::Finished),
+    ]
+}
+
+prop_compose! {
+    pub fn relay_request()(
+        channel in host_name(),
+        server_host_key in host_key(),
+        control in prop::collection::vec(socket_address(), 1..=8),
+        frame in prop::collection::vec(any::<u8>(), 0..400),
+    ) -> RelayRequest {
+        RelayRequest::Forward { channel, server_host_key, control, frame }
+    }
+}
+
+pub fn relay_reply() -> impl Strategy<Value = RelayReply> {
+    prop_oneof![
+        (host_name(), prop::collection::vec(any::<u8>(), 0..400))
+            .prop_map(|(channel, frame)| RelayReply::Frame { channel, frame }),
+        (host_name(), refusal())
+            .prop_map(|(channel, refusal)| RelayReply::ChannelLost { channel, refusal }),
+    ]
+}

@@ -1,0 +1,346 @@
+//! The bytes that docs/PROTOCOL.md promises, written out by hand.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use common::{SESSION, announcement, client_frames, connection, statement};
+use ssh_encoding::{Decode, Reader as _};
+use usher_proto::{
+    ClientFrame, DecodeError, FrameBuffer, KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest,
+    LocalReply, LocalRequest, MAX_FRAME, MAX_RELAY_PACKET, Refusal, RelayReply, RelayRequest,
+    ServerFrame, SessionId, Statement,
+};
+
+/// An independent decoder of RFC 4251 types reads the statement.
+#[test]
+fn the_statement_is_made_of_rfc_4251_types() {
+    let bytes = statement().encode();
+    let reader = &mut bytes.as_slice();
+    let mut magic = [0; 15];
+    reader.read(&mut magic).unwrap();
+    assert_eq!(&magic, b"usher-statement");
+    assert_eq!(u32::decode(reader).unwrap(), 1);
+    assert_eq!(String::decode(reader).unwrap(), "alice");
+    assert_eq!(String::decode(reader).unwrap(), "imap");
+    assert_eq!(Vec::<u8>::decode(reader).unwrap(), [0xc1; 32]);
+    assert_eq!(Vec::<u8>::decode(reader).unwrap(), [0x5e; 32]);
+    assert_eq!(
+        Vec::<u8>::decode(reader).unwrap(),
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 2]
+    );
+    assert_eq!(u32::decode(reader).unwrap(), 143);
+    assert_eq!(u64::decode(reader).unwrap(), common::NOW);
+    assert_eq!(u64::decode(reader).unwrap(), common::NOW + 3600);
+    assert_eq!(Vec::<u8>::decode(reader).unwrap(), [3; 16]);
+    assert_eq!(Vec::<u8>::decode(reader).unwrap(), statement().chain_anchor);
+    assert_eq!(u32::decode(reader).unwrap(), 1024);
+    assert_eq!(Vec::<u8>::decode(reader).unwrap(), [2; 16]);
+    assert!(reader.is_empty());
+}
+
+#[test]
+fn a_statement_of_another_version_is_told_apart() {
+    let mut bytes = statement().encode();
+    bytes[18] = 2;
+    assert_eq!(Statement::decode(&bytes), Err(DecodeError::UnknownVersion));
+    bytes[0] = b'U';
+    assert_eq!(
+        Statement::decode(&bytes),
+        Err(DecodeError::Malformed { field: "magic" })
+    );
+    assert_eq!(Statement::decode(&[0; 513]), Err(DecodeError::Oversized));
+}
+
+#[test]
+fn client_frames_have_their_length_type_and_request() {
+    let types = [1, 2, 3, 4, 5];
+    for ((name, frame), kind) in client_frames().into_iter().zip(types) {
+        let bytes = frame.encode();
+        let length = u32::from_be_bytes(bytes[..4].try_into().unwrap());
+        assert_eq!(length as usize, bytes.len() - 4, "{name}");
+        assert_eq!(bytes[4], kind, "{name}");
+        assert_eq!(bytes[5..13], frame.request().to_be_bytes(), "{name}");
+    }
+    let bytes = ClientFrame::Announce {
+        request: 2,
+        session: SESSION,
+        announcement: announcement(),
+    }
+    .encode();
+    assert_eq!(bytes.len(), 4 + 9 + 16 + 4 + 16 + 36);
+    assert_eq!(bytes[13..29], [0xaa; 16]);
+    assert_eq!(bytes[29..33], [0, 0, 0, 1]);
+    assert_eq!(bytes[33..49], announcement().element.value);
+    assert_eq!(bytes[49..], connection().encode());
+}
+
+#[test]
+fn a_reply_is_two_bytes_of_verdict() {
+    let reply = |verdict| {
+        ServerFrame::Reply {
+            request: 7,
+            verdict,
+        }
+        .encode()
+    };
+    assert_eq!(
+        reply(Ok(())),
+        [0, 0, 0, 11, 129, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0]
+    );
+    assert_eq!(
+        reply(Err(Refusal::DisabledUser)),
+        [0, 0, 0, 11, 129, 0, 0, 0, 0, 0, 0, 0, 7, 0, 68]
+    );
+    assert_eq!(
+        ServerFrame::decode(&[129, 0, 0, 0, 0, 0, 0, 0, 7, 0xff, 0xff]),
+        Err(DecodeError::Malformed { field: "refusal" })
+    );
+}
+
+#[test]
+fn what_is_not_disclosed_never_reaches_the_wire() {
+    for &reason in Refusal::ALL {
+        let reply = ServerFrame::Reply {
+            request: 1,
+            verdict: Err(reason),
+        };
+        assert_eq!(
+            ServerFrame::decode(&reply.encode()[4..]),
+            Ok(ServerFrame::Reply {
+                request: 1,
+                verdict: Err(reason.disclosed())
+            })
+        );
+        let ended = ServerFrame::SessionEnded {
+            session: SESSION,
+            reason,
+        };
+        assert_eq!(
+            ServerFrame::decode(&ended.encode()[4..]),
+            Ok(ServerFrame::SessionEnded {
+                session: SESSION,
+                reason: reason.disclosed()
+            })
+        );
+    }
+}
+
+#[test]
+fn frames_of_the_other_direction_are_unknown() {
+    let ping = ClientFrame::Ping { request: 1 }.encode();
+    let pong = ServerFrame::Pong { request: 1 }.encode();
+    assert_eq!(
+        ClientFrame::decode(&pong[4..]),
+        Err(DecodeError::UnknownType)
+    );
+    assert_eq!(
+        ServerFrame::decode(&ping[4..]),
+        Err(DecodeError::UnknownType)
+    );
+}
+
+#[test]
+fn an_impossible_length_fails_before_the_frame_is_there_and_for_good() {
+    let too_long = u32::try_from(MAX_FRAME + 1).unwrap().to_be_bytes();
+    for (length, error) in [
+        (too_long, DecodeError::Oversized),
+        ([0xff; 4], DecodeError::Oversized),
+        ([0, 0, 0, 8], DecodeError::Truncated),
+        ([0; 4], DecodeError::Truncated),
+    ] {
+        let mut buffer = FrameBuffer::new();
+        buffer.push(&ClientFrame::Ping { request: 1 }.encode());
+        buffer.push(&length[..3]);
+        assert!(buffer.next().unwrap().is_some());
+        assert_eq!(buffer.next(), Ok(None));
+        buffer.push(&length[3..]);
+        assert_eq!(buffer.next(), Err(error));
+        buffer.push(&ClientFrame::Ping { request: 2 }.encode());
+        assert_eq!(buffer.next(), Err(error));
+        assert_eq!(buffer.pending(), 0);
+    }
+}
+
+#[test]
+fn the_longest_frame_passes_and_a_flood_does_not() {
+    let mut longest = u32::try_from(MAX_FRAME).unwrap().to_be_bytes().to_vec();
+    longest.resize(4 + MAX_FRAME, 1);
+    let mut buffer = FrameBuffer::new();
+    buffer.push(&longest);
+    assert_eq!(buffer.next().unwrap().unwrap().len(), MAX_FRAME);
+
+    buffer.push(&vec![0; FrameBuffer::CAPACITY + 1]);
+    assert_eq!(buffer.next(), Err(DecodeError::Oversized));
+    assert_eq!(buffer.pending(), 0);
+}
+
+#[test]
+fn keeper_records_have_one_size_and_zero_padding() {
+    let open = KeeperRequest::Open {
+        request: 1,
+        session: SESSION,
+        user: "u".repeat(32).parse().unwrap(),
+        service: "s".repeat(32).parse().unwrap(),
+        host: "h".repeat(63).parse().unwrap(),
+        chain_anchor: [1; 16],
+        chain_salt: [2; 16],
+        chain_length: 3,
+        expires: 4,
+    };
+    let record = open.encode();
+    assert_eq!(record[..2], [1, 1]);
+    assert_eq!(KeeperRequest::decode(&record), Ok(open));
+    // The last byte in use is the 200th: docs/PROTOCOL.md.
+    assert_eq!((record[199], record[200]), (4, 0));
+
+    let close = KeeperRequest::Close {
+        request: 1,
+        session: SESSION,
+    }
+    .encode();
+    KeeperRequest::decode(&close).unwrap();
+    let padding = Err(DecodeError::Malformed { field: "padding" });
+    for position in 26..KEEPER_RECORD_SIZE {
+        let mut set = close;
+        set[position] = 1;
+        assert_eq!(KeeperRequest::decode(&set), padding, "{position}");
+    }
+    assert_eq!(
+        KeeperRequest::decode(&close[..255]),
+        Err(DecodeError::Truncated)
+    );
+    let mut longer = close.to_vec();
+    longer.push(0);
+    assert_eq!(KeeperRequest::decode(&longer), Err(DecodeError::Oversized));
+    let mut newer = close;
+    newer[0] = 2;
+    assert_eq!(
+        KeeperRequest::decode(&newer),
+        Err(DecodeError::UnknownVersion)
+    );
+    assert_eq!(KeeperReply::decode(&close), Err(DecodeError::UnknownType));
+}
+
+#[test]
+fn padding_inside_a_name_is_checked_too() {
+    let ended = KeeperReply::SessionEnded {
+        session: SESSION,
+        host: "laptop".parse().unwrap(),
+        reason: Refusal::SessionEnded,
+    };
+    let record = ended.encode();
+    assert_eq!(KeeperReply::decode(&record), Ok(ended));
+    let mut set = record;
+    set[2 + 16 + 1 + 6] = b'x';
+    assert_eq!(
+        KeeperReply::decode(&set),
+        Err(DecodeError::Malformed { field: "host" })
+    );
+    let mut long = record;
+    long[2 + 16] = 64;
+    assert_eq!(
+        KeeperReply::decode(&long),
+        Err(DecodeError::Malformed { field: "host" })
+    );
+}
+
+#[test]
+fn the_keeper_tells_the_verifier_the_true_reason() {
+    let verdict = KeeperReply::Verdict {
+        request: 1,
+        verdict: Err(Refusal::NoLocalAccount),
+    };
+    assert_eq!(KeeperReply::decode(&verdict.encode()), Ok(verdict));
+}
+
+#[test]
+fn local_packets_are_as_documented() {
+    let connect = LocalRequest::Connect {
+        host: "mailhost".parse().unwrap(),
+        service: "imap".parse().unwrap(),
+    };
+    assert_eq!(connect.encode(), b"\x01\x01\x08mailhost\x04imap");
+    assert_eq!(LocalRequest::Done { connected: true }.encode(), [1, 3, 1]);
+    assert_eq!(
+        LocalRequest::decode(&[1, 3, 2]),
+        Err(DecodeError::Malformed { field: "connected" })
+    );
+    assert_eq!(
+        LocalReply::Refused(Refusal::ClientPolicy).encode(),
+        [1, 130, 0, 164]
+    );
+    assert_eq!(LocalReply::Finished.encode(), [1, 131]);
+    let ready = LocalReply::Ready {
+        server: connection().server,
+    }
+    .encode();
+    assert_eq!(
+        ready[2..],
+        [
+            0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 2, 0, 143
+        ]
+    );
+}
+
+#[test]
+fn relay_packets_bound_their_addresses_and_frames() {
+    let forward = |addresses, frame| RelayRequest::Forward {
+        channel: "h".repeat(63).parse().unwrap(),
+        server_host_key: common::server_key(),
+        control: vec![connection().server; addresses],
+        frame: vec![0; frame],
+    };
+    let longest = forward(8, 4 + MAX_FRAME);
+    assert!(longest.encode().len() <= MAX_RELAY_PACKET);
+    assert_eq!(RelayRequest::decode(&longest.encode()), Ok(longest));
+    assert_eq!(
+        RelayRequest::decode(&forward(0, 13).encode()),
+        Err(DecodeError::Malformed { field: "control" })
+    );
+    for (addresses, frame) in [
+        (9, 13),
+        (300, 13),
+        (1, 5 + MAX_FRAME),
+        (1, MAX_RELAY_PACKET),
+    ] {
+        assert_eq!(
+            RelayRequest::decode(&forward(addresses, frame).encode()),
+            Err(DecodeError::Oversized)
+        );
+    }
+    let lost = RelayReply::ChannelLost {
+        channel: "mailhost".parse().unwrap(),
+        refusal: Refusal::VerifierUnavailable,
+    };
+    assert_eq!(lost.encode(), b"\x01\x82\x08mailhost\x00\xa0");
+}
+
+/// docs/PROTOCOL.md lists every refusal with its code, name and text, and the constants.
+#[test]
+fn the_document_tells_the_code() {
+    let document = include_str!("../../../docs/PROTOCOL.md");
+    for refusal in Refusal::ALL {
+        let row = format!("| {} | `{}` | {refusal} |", refusal.code(), refusal.name());
+        assert!(document.contains(&row), "{row}");
+    }
+    let thousands = |number: usize| match number {
+        0..1000 => number.to_string(),
+        _ => format!("{},{:03}", number / 1000, number % 1000),
+    };
+    for (what, value) in [
+        ("connection tuple", usher_proto::CONNECTION_TUPLE_SIZE),
+        ("chain gap", usher_proto::MAX_CHAIN_GAP as usize),
+        ("SSHSIG blob", usher_proto::MAX_SIGNATURE_SIZE),
+        ("statement", usher_proto::MAX_STATEMENT_SIZE),
+        ("bytes waiting in a frame buffer", FrameBuffer::CAPACITY),
+        ("keeper record", KEEPER_RECORD_SIZE),
+        ("local packet", usher_proto::MAX_LOCAL_PACKET),
+        ("relay packet", MAX_RELAY_PACKET),
+    ] {
+        let row = format!("| {what} | {}", thousands(value));
+        assert!(document.contains(&row), "{row}");
+    }
+    let vector = usher_proto::Chain::generate(2, [0; 16], [0; 16]);
+    let anchor = SessionId::from_bytes(vector.anchor());
+    assert!(document.contains(&format!("h[0] = {anchor}")));
+}

@@ -1,0 +1,246 @@
+//! What a verifier refuses of an authenticator, each with the twin that it accepts.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use common::{NOW, authenticator, client_key, server_key, statement, user_key};
+use usher_proto::ssh_key::private::Ed25519Keypair;
+use usher_proto::ssh_key::{HashAlg, PrivateKey};
+use usher_proto::{
+    Authenticator, Expectation, HostPublicKey, MAX_CHAIN_LENGTH, MAX_SIGNATURE_SIZE,
+    MAX_STATEMENT_SIZE, Refusal, Statement,
+};
+
+struct Verifier {
+    now: u64,
+    client: HostPublicKey,
+    server: HostPublicKey,
+}
+
+impl Verifier {
+    fn check(&self, statement: &Statement) -> Result<(), Refusal> {
+        statement.check(&Expectation {
+            now: self.now,
+            client_host_key: &self.client,
+            server_host_key: &self.server,
+            maximum_age: 60,
+            maximum_skew: 30,
+            maximum_lifetime: 86_400,
+        })
+    }
+}
+
+fn verifier() -> Verifier {
+    Verifier {
+        now: NOW,
+        client: client_key(),
+        server: server_key(),
+    }
+}
+
+#[test]
+fn a_good_statement_is_accepted() {
+    assert_eq!(verifier().check(&statement()), Ok(()));
+}
+
+#[test]
+fn a_statement_for_another_server_is_refused() {
+    let other = Verifier {
+        server: HostPublicKey::from_bytes([1; 32]),
+        ..verifier()
+    };
+    assert_eq!(other.check(&statement()), Err(Refusal::WrongServerHost));
+}
+
+#[test]
+fn a_statement_from_another_client_is_refused() {
+    let other = Verifier {
+        client: HostPublicKey::from_bytes([1; 32]),
+        ..verifier()
+    };
+    assert_eq!(other.check(&statement()), Err(Refusal::WrongClientHost));
+}
+
+#[test]
+fn a_statement_is_accepted_to_the_second_of_its_limits() {
+    let at = |now| {
+        Verifier { now, ..verifier() }.check(&Statement {
+            expires: NOW + 86_400,
+            ..statement()
+        })
+    };
+    assert_eq!(at(NOW - 30), Ok(()));
+    assert_eq!(at(NOW - 31), Err(Refusal::FutureDated));
+    assert_eq!(at(NOW + 60), Ok(()));
+    assert_eq!(at(NOW + 61), Err(Refusal::Stale));
+}
+
+#[test]
+fn an_expired_statement_is_refused() {
+    let short = Statement {
+        expires: NOW + 10,
+        ..statement()
+    };
+    let at = |now| Verifier { now, ..verifier() }.check(&short);
+    assert_eq!(at(NOW + 9), Ok(()));
+    assert_eq!(at(NOW + 10), Err(Refusal::Expired));
+    // Issued a little ahead of the verifier's clock and over before it began.
+    let inverted = Statement {
+        issued: NOW + 20,
+        expires: NOW + 20,
+        ..statement()
+    };
+    assert_eq!(verifier().check(&inverted), Err(Refusal::Expired));
+}
+
+#[test]
+fn too_long_a_session_is_refused() {
+    let lasting = |seconds| Statement {
+        expires: NOW + seconds,
+        ..statement()
+    };
+    assert_eq!(verifier().check(&lasting(86_400)), Ok(()));
+    assert_eq!(
+        verifier().check(&lasting(86_401)),
+        Err(Refusal::LifetimeTooLong)
+    );
+    let forever = Statement {
+        expires: u64::MAX,
+        ..statement()
+    };
+    assert_eq!(verifier().check(&forever), Err(Refusal::LifetimeTooLong));
+}
+
+#[test]
+fn chains_of_impossible_length_are_refused() {
+    let of_length = |chain_length| {
+        verifier().check(&Statement {
+            chain_length,
+            ..statement()
+        })
+    };
+    assert_eq!(of_length(1), Ok(()));
+    assert_eq!(of_length(MAX_CHAIN_LENGTH), Ok(()));
+    assert_eq!(of_length(0), Err(Refusal::Malformed));
+    assert_eq!(of_length(MAX_CHAIN_LENGTH + 1), Err(Refusal::Malformed));
+}
+
+#[test]
+fn extreme_clocks_do_not_overflow() {
+    for (now, issued, expires) in [
+        (0, u64::MAX, 0),
+        (u64::MAX, 0, u64::MAX),
+        (u64::MAX, u64::MAX, u64::MAX),
+    ] {
+        let extreme = Statement {
+            issued,
+            expires,
+            ..statement()
+        };
+        assert!(Verifier { now, ..verifier() }.check(&extreme).is_err());
+    }
+}
+
+#[test]
+fn the_signing_key_comes_out() {
+    let key = authenticator().verify_signature().unwrap();
+    assert_eq!(key.key_data(), user_key().public_key().key_data());
+}
+
+#[test]
+fn a_signature_by_another_key_does_not_verify_under_the_first() {
+    let other: PrivateKey = Ed25519Keypair::from_seed(&[8; 32]).into();
+    let first = authenticator();
+    let second = Authenticator::sign(&statement(), &other).unwrap();
+    // The public key of the one in the envelope of the other: both have the same length.
+    let mut mixed = second.clone();
+    let key_at = 6 + 4 + 4;
+    mixed.signature[key_at..key_at + 51].copy_from_slice(&first.signature[key_at..key_at + 51]);
+    assert_ne!(mixed, second);
+    assert_eq!(mixed.verify_signature(), Err(Refusal::BadSignature));
+    second.verify_signature().unwrap();
+}
+
+fn signed_with(namespace: &str, hash: HashAlg) -> Authenticator {
+    let statement = statement().encode();
+    let pem = user_key()
+        .sign(namespace, hash, &statement)
+        .unwrap()
+        .to_string();
+    Authenticator {
+        statement,
+        signature: common::blob(&pem),
+    }
+}
+
+#[test]
+fn signatures_for_another_purpose_are_refused() {
+    signed_with("authenticator@usher", HashAlg::Sha512)
+        .verify_signature()
+        .unwrap();
+    for namespace in ["git", "file", "authenticator@usher2", "Authenticator@usher"] {
+        assert_eq!(
+            signed_with(namespace, HashAlg::Sha512).verify_signature(),
+            Err(Refusal::BadSignature)
+        );
+    }
+}
+
+#[test]
+fn another_hash_is_refused() {
+    assert_eq!(
+        signed_with("authenticator@usher", HashAlg::Sha256).verify_signature(),
+        Err(Refusal::UnsupportedKey)
+    );
+}
+
+#[test]
+fn keys_of_small_order_are_refused() {
+    // The neutral element of the curve: R = identity, s = 0 verifies every message without any
+    // private key when small orders are let through.
+    let mut weak = authenticator();
+    let key_at = 6 + 4 + 4 + 4 + 11 + 4;
+    let identity = {
+        let mut point = [0; 32];
+        point[0] = 1;
+        point
+    };
+    weak.signature[key_at..key_at + 32].copy_from_slice(&identity);
+    let length = weak.signature.len();
+    weak.signature[length - 64..length - 32].copy_from_slice(&identity);
+    weak.signature[length - 32..].fill(0);
+    assert_eq!(weak.verify_signature(), Err(Refusal::UnsupportedKey));
+}
+
+#[test]
+fn unsupported_kinds_of_key_are_told_apart_from_broken_ones() {
+    let mut other = authenticator();
+    let name_at = 6 + 4 + 4 + 4;
+    assert_eq!(&other.signature[name_at..name_at + 11], b"ssh-ed25519");
+    other.signature[name_at..name_at + 11].copy_from_slice(b"ssh-ed99999");
+    assert_eq!(other.verify_signature(), Err(Refusal::UnsupportedKey));
+    other.signature[name_at] = 0xff;
+    assert_eq!(other.verify_signature(), Err(Refusal::Malformed));
+}
+
+#[test]
+fn another_version_of_the_envelope_is_refused() {
+    let mut newer = authenticator();
+    newer.signature[9] = 2;
+    assert_eq!(newer.verify_signature(), Err(Refusal::UnknownVersion));
+}
+
+#[test]
+fn sizes_are_bounded() {
+    let mut big = authenticator();
+    big.statement = vec![0; MAX_STATEMENT_SIZE + 1];
+    assert_eq!(big.verify_signature(), Err(Refusal::Oversized));
+    let mut big = authenticator();
+    big.signature = vec![0; MAX_SIGNATURE_SIZE + 1];
+    assert_eq!(big.verify_signature(), Err(Refusal::Oversized));
+    let mut short = authenticator();
+    short.signature.pop();
+    assert_eq!(short.verify_signature(), Err(Refusal::Truncated));
+    short.signature.clear();
+    assert_eq!(short.verify_signature(), Err(Refusal::Truncated));
+}

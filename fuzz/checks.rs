@@ -1,0 +1,145 @@
+//! What must hold for any bytes, one function per fuzz target. The fuzzer calls them with bytes
+//! it invents; the test `corpus` of usher-proto calls them with the committed corpus, whose file
+//! names say the outcome.
+//!
+//! Each gives `"accepted"` or the reason as a word, and panics when the decoder's promise is
+//! broken: what is accepted must encode to the same bytes.
+#![allow(dead_code, reason = "a fuzz target uses one of these")]
+
+use usher_proto::{
+    Authenticator, ClientFrame, DecodeError, FRAME_LENGTH_SIZE, FrameBuffer, KeeperReply,
+    KeeperRequest, LocalReply, LocalRequest, MAX_FRAME, RelayReply, RelayRequest, ServerFrame,
+    Statement, session_id,
+};
+
+/// A statement's bytes.
+pub fn statement(bytes: &[u8]) -> &'static str {
+    match Statement::decode(bytes) {
+        Ok(statement) => {
+            assert_eq!(statement.encode(), bytes);
+            "accepted"
+        }
+        Err(error) => word(error),
+    }
+}
+
+/// The statement that the signatures of the corpus are over.
+pub const SIGNED: &[u8] = include_bytes!("corpus/statement/accepted-ipv4.bin");
+
+/// An SSHSIG blob, over [`SIGNED`].
+pub fn authenticator(bytes: &[u8]) -> &'static str {
+    let authenticator = Authenticator {
+        statement: SIGNED.to_vec(),
+        signature: bytes.to_vec(),
+    };
+    let armoured = authenticator.signature_pem();
+    match authenticator.verify_signature() {
+        Ok(_key) => {
+            assert!(
+                armoured.is_ok(),
+                "a signature that verifies can be written into the log"
+            );
+            "accepted"
+        }
+        Err(refusal) => refusal.name(),
+    }
+}
+
+/// The payload of a frame from a client; also as a stream through the frame buffer.
+pub fn client_frame(bytes: &[u8]) -> &'static str {
+    stream(bytes);
+    match ClientFrame::decode(bytes) {
+        Ok(frame) => {
+            assert_eq!(&frame.encode()[FRAME_LENGTH_SIZE..], bytes);
+            if let ClientFrame::Open { authenticator, .. } = &frame {
+                let _signature = authenticator.verify_signature();
+                let _statement = Statement::decode(&authenticator.statement);
+                let _session = session_id(&authenticator.statement);
+            }
+            "accepted"
+        }
+        Err(error) => word(error),
+    }
+}
+
+/// The payload of a frame from a server.
+pub fn server_frame(bytes: &[u8]) -> &'static str {
+    match ServerFrame::decode(bytes) {
+        Ok(frame) => {
+            assert_eq!(&frame.encode()[FRAME_LENGTH_SIZE..], bytes);
+            "accepted"
+        }
+        Err(error) => word(error),
+    }
+}
+
+/// A record between verifier and keeper, read in both directions.
+pub fn keeper_record(bytes: &[u8]) -> &'static str {
+    let request = KeeperRequest::decode(bytes).map(|request| request.encode());
+    let reply = KeeperReply::decode(bytes).map(|reply| reply.encode());
+    both_directions(bytes, request, reply)
+}
+
+/// A packet between application and signer, read in both directions.
+pub fn local(bytes: &[u8]) -> &'static str {
+    let request = LocalRequest::decode(bytes).map(|request| request.encode());
+    let reply = LocalReply::decode(bytes).map(|reply| reply.encode());
+    both_directions(bytes, request, reply)
+}
+
+/// A packet between signer and courier, read in both directions.
+pub fn relay(bytes: &[u8]) -> &'static str {
+    let request = RelayRequest::decode(bytes).map(|request| request.encode());
+    let reply = RelayReply::decode(bytes).map(|reply| reply.encode());
+    both_directions(bytes, request, reply)
+}
+
+/// The same bytes, whole and in pieces of one, give the same frames and the same end.
+fn stream(bytes: &[u8]) {
+    let mut whole = FrameBuffer::new();
+    let mut pieces = FrameBuffer::new();
+    whole.push(bytes);
+    let mut frames = Vec::new();
+    for byte in bytes.chunks(1) {
+        pieces.push(byte);
+        while let Ok(Some(frame)) = pieces.next() {
+            assert!(frame.len() <= MAX_FRAME);
+            frames.push(frame);
+        }
+    }
+    if bytes.len() > FrameBuffer::CAPACITY {
+        return;
+    }
+    for frame in frames {
+        assert_eq!(whole.next(), Ok(Some(frame)));
+    }
+    assert_eq!(whole.next(), pieces.next());
+}
+
+/// No bytes mean something in both directions: a packet sent back to its sender is refused.
+fn both_directions<T: AsRef<[u8]>>(
+    bytes: &[u8],
+    request: Result<T, DecodeError>,
+    reply: Result<T, DecodeError>,
+) -> &'static str {
+    match (request, reply) {
+        (Ok(_), Ok(_)) => panic!("the same bytes are a request and a reply"),
+        (Ok(again), Err(_)) | (Err(_), Ok(again)) => {
+            assert_eq!(again.as_ref(), bytes);
+            "accepted"
+        }
+        // Of the wrong type for one direction: the other direction says what is wrong.
+        (Err(DecodeError::UnknownType), Err(error)) | (Err(error), Err(_)) => word(error),
+    }
+}
+
+fn word(error: DecodeError) -> &'static str {
+    match error {
+        DecodeError::Truncated => "truncated",
+        DecodeError::Oversized => "oversized",
+        DecodeError::UnknownVersion => "unknown_version",
+        DecodeError::UnknownType => "unknown_type",
+        DecodeError::Malformed { .. } => "malformed",
+        DecodeError::TrailingBytes => "trailing_bytes",
+    }
+}
