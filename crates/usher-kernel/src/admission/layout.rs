@@ -12,7 +12,7 @@ use usher_proto::session_id::SessionId;
 /// Size of `struct usher_admission`.
 pub(super) const ADMISSION: usize = 48;
 /// Size of `struct usher_session`.
-pub(super) const SESSION: usize = 184;
+pub(super) const SESSION: usize = 176;
 /// Size of `struct usher_step`.
 pub(super) const STEP: usize = 56;
 

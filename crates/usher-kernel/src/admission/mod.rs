@@ -505,7 +505,9 @@ fn load(pins: &Path, limits: &Limits) -> Result<Object, KernelError> {
 /// Pins a link, in place of an earlier one: rename(2) on the BPF file system swaps them, and the
 /// earlier link goes with its last name.
 fn replace_pin(mut link: Link, path: &Path) -> Result<(), KernelError> {
-    let fresh = path.with_extension("new");
+    // Names with a dot are the file system's own (EPERM).
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let fresh = path.with_file_name(format!("{name}-new"));
     match std::fs::remove_file(&fresh) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(KernelError::File { what: "replacing", path: fresh, error });
