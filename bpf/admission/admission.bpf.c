@@ -64,7 +64,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
-	__uint(key_size, 16);
+	__type(key, struct usher_session_id);
 	__type(value, struct usher_session);
 } sessions SEC(".maps");
 
@@ -100,9 +100,11 @@ static __always_inline void address_v4(__u8 *to, __u32 address)
 	__builtin_memcpy(to + 12, &address, 4);
 }
 
-static __always_inline void address_v6(__u8 *to, __u32 a, __u32 b, __u32 c, __u32 d)
+/* The context is read in words of 32 bits, one by one: volatile, or the compiler joins two reads
+ * into one that the verifier refuses. */
+static __always_inline void address_v6(__u8 *to, const volatile __u32 *address)
 {
-	__u32 words[4] = { a, b, c, d };
+	__u32 words[4] = { address[0], address[1], address[2], address[3] };
 
 	__builtin_memcpy(to, words, 16);
 }
@@ -148,10 +150,8 @@ int usher_admit(struct bpf_sk_lookup *ctx)
 		address_v4(connection.client, ctx->remote_ip4);
 		address_v4(connection.server, ctx->local_ip4);
 	} else {
-		address_v6(connection.client, ctx->remote_ip6[0], ctx->remote_ip6[1],
-			   ctx->remote_ip6[2], ctx->remote_ip6[3]);
-		address_v6(connection.server, ctx->local_ip6[0], ctx->local_ip6[1],
-			   ctx->local_ip6[2], ctx->local_ip6[3]);
+		address_v6(connection.client, ctx->remote_ip6);
+		address_v6(connection.server, ctx->local_ip6);
 	}
 	connection.client_port = ctx->remote_port;
 	connection.server_port = bpf_htons(port);
@@ -168,7 +168,8 @@ int usher_admit(struct bpf_sk_lookup *ctx)
 		count(USHER_REFUSED_NO_LISTENER);
 		return SK_DROP;
 	}
-	assigned = bpf_sk_assign(ctx, listener, 0);
+	/* This listener and no other: never one that shares its address (SO_REUSEPORT). */
+	assigned = bpf_sk_assign(ctx, listener, BPF_SK_LOOKUP_F_NO_REUSEPORT);
 	bpf_sk_release(listener);
 	if (assigned) {
 		count(USHER_REFUSED_NO_LISTENER);
@@ -185,10 +186,8 @@ static __always_inline void connection_of(struct bpf_sock_ops *ctx, struct usher
 		address_v4(to->server, ctx->local_ip4);
 	} else {
 		/* An IPv4 connection of a dual-stack listener has mapped addresses here. */
-		address_v6(to->client, ctx->remote_ip6[0], ctx->remote_ip6[1], ctx->remote_ip6[2],
-			   ctx->remote_ip6[3]);
-		address_v6(to->server, ctx->local_ip6[0], ctx->local_ip6[1], ctx->local_ip6[2],
-			   ctx->local_ip6[3]);
+		address_v6(to->client, ctx->remote_ip6);
+		address_v6(to->server, ctx->local_ip6);
 	}
 	/* remote_port: network's order in 32 bits; local_port: machine's order. */
 	to->client_port = bpf_htons(bpf_ntohl(ctx->remote_port));

@@ -44,6 +44,10 @@ struct usher_admission {
 	__u64 established; /* CLOCK_MONOTONIC, ns; 0 before */
 };
 
+struct usher_session_id {
+	__u8 bytes[16];
+};
+
 /* A session; written by user space only, kept here so that it outlives the keeper. */
 struct usher_session {
 	__u32 uid;

@@ -29,7 +29,9 @@ pub enum ConnectError {
     #[error("the signer of this host does not answer ({0}); is usher-signer.service running?")]
     NoSigner(io::Error),
     /// The signer answered what is no answer.
-    #[error("the signer's answer is not understood; are the library and the daemon of one version?")]
+    #[error(
+        "the signer's answer is not understood; are the library and the daemon of one version?"
+    )]
     Protocol,
     /// The connection itself failed although it was admitted.
     #[error("connecting: {0}")]
@@ -66,7 +68,10 @@ impl ConnectError {
 /// # Errors
 /// See [`ConnectError`]. Nothing is left behind on either host.
 pub fn connect_by_user(host: &HostName, service: &ServiceName) -> Result<TcpStream, ConnectError> {
-    let request = LocalRequest::Connect { host: host.clone(), service: service.clone() };
+    let request = LocalRequest::Connect {
+        host: host.clone(),
+        service: service.clone(),
+    };
     connect(&request, None)
 }
 
@@ -81,7 +86,10 @@ pub fn connect_on_behalf(
     host: &HostName,
     service: &ServiceName,
 ) -> Result<TcpStream, ConnectError> {
-    let request = LocalRequest::ConnectOnBehalf { host: host.clone(), service: service.clone() };
+    let request = LocalRequest::ConnectOnBehalf {
+        host: host.clone(),
+        service: service.clone(),
+    };
     connect(&request, Some(local))
 }
 
@@ -89,14 +97,15 @@ fn connect(
     request: &LocalRequest,
     local: Option<BorrowedFd<'_>>,
 ) -> Result<TcpStream, ConnectError> {
-    let signer =
-        PacketSocket::connect(Path::new(paths::SIGNER_APPLICATIONS)).map_err(ConnectError::NoSigner)?;
+    let signer = PacketSocket::connect(Path::new(paths::SIGNER_APPLICATIONS))
+        .map_err(ConnectError::NoSigner)?;
     set_socket_timeout(&signer, Timeout::Recv, Some(DECISION))
         .map_err(|error| ConnectError::NoSigner(error.into()))?;
     let socket = stream_socket().map_err(ConnectError::Connect)?;
-    let descriptors: Vec<BorrowedFd<'_>> =
-        std::iter::once(socket.as_fd()).chain(local).collect();
-    signer.send(&request.encode(), &descriptors).map_err(ConnectError::NoSigner)?;
+    let descriptors: Vec<BorrowedFd<'_>> = std::iter::once(socket.as_fd()).chain(local).collect();
+    signer
+        .send(&request.encode(), &descriptors)
+        .map_err(ConnectError::NoSigner)?;
     let server = match receive(&signer)? {
         LocalReply::Ready { server } => server,
         LocalReply::Refused(refusal) => return Err(ConnectError::Refused(refusal)),
@@ -104,7 +113,9 @@ fn connect(
     };
     // Told in either case: the signer then lets go of the port.
     let connected = establish(&socket, server);
-    let done = LocalRequest::Done { connected: connected.is_ok() };
+    let done = LocalRequest::Done {
+        connected: connected.is_ok(),
+    };
     let told = signer.send(&done.encode(), &[]);
     connected.map_err(ConnectError::Connect)?;
     // A signer that has gone in this instant has let go of the port by itself.
@@ -113,7 +124,9 @@ fn connect(
 }
 
 fn receive(signer: &PacketSocket) -> Result<LocalReply, ConnectError> {
-    let packet = signer.receive(MAX_LOCAL_PACKET).map_err(ConnectError::NoSigner)?;
+    let packet = signer
+        .receive(MAX_LOCAL_PACKET)
+        .map_err(ConnectError::NoSigner)?;
     if packet.bytes.is_empty() {
         return Err(ConnectError::NoSigner(io::ErrorKind::UnexpectedEof.into()));
     }
@@ -122,9 +135,8 @@ fn receive(signer: &PacketSocket) -> Result<LocalReply, ConnectError> {
 
 /// A socket that reaches both families where the kernel has both.
 fn stream_socket() -> io::Result<OwnedFd> {
-    let socket = |family| {
-        rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-    };
+    let socket =
+        |family| rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None);
     match socket(AddressFamily::INET6) {
         Ok(socket) => {
             rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
@@ -145,8 +157,10 @@ fn establish(socket: &OwnedFd, server: std::net::SocketAddr) -> io::Result<()> {
     match rustix::net::connect(socket, &server) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::INTR) => {
-            let mut waiting =
-                [rustix::event::PollFd::new(socket, rustix::event::PollFlags::OUT)];
+            let mut waiting = [rustix::event::PollFd::new(
+                socket,
+                rustix::event::PollFlags::OUT,
+            )];
             while rustix::event::poll(&mut waiting, None) == Err(rustix::io::Errno::INTR) {}
             rustix::net::sockopt::socket_error(socket)?.map_err(io::Error::from)
         }

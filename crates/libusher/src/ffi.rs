@@ -16,7 +16,10 @@ thread_local! {
 /// # Safety
 /// `host` and `service` are null or point to strings that end in a zero byte.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn usher_connect_by_user(host: *const c_char, service: *const c_char) -> c_int {
+pub unsafe extern "C" fn usher_connect_by_user(
+    host: *const c_char,
+    service: *const c_char,
+) -> c_int {
     // SAFETY: what this function's contract asks of its caller.
     let (Some(host), Some(service)) = (unsafe { name(host) }, unsafe { name(service) }) else {
         return fail("not a host or service name", libc::EINVAL);

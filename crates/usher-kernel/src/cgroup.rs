@@ -53,7 +53,11 @@ impl Group {
         let path = parent.join(name);
         match std::fs::create_dir(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(KernelError::File { what: "making the cgroup", path, error });
+                return Err(KernelError::File {
+                    what: "making the cgroup",
+                    path,
+                    error,
+                });
             }
             _ => {}
         }
@@ -92,7 +96,9 @@ impl Group {
     /// # Errors
     /// When it cannot be read.
     pub fn populated(&self) -> Result<bool, KernelError> {
-        Ok(read(&self.path.join("cgroup.events"))?.lines().any(|line| line == "populated 1"))
+        Ok(read(&self.path.join("cgroup.events"))?
+            .lines()
+            .any(|line| line == "populated 1"))
     }
 
     /// Its processes.
@@ -106,8 +112,11 @@ impl Group {
 
     fn write(&self, file: &str, text: &str) -> Result<(), KernelError> {
         let path = self.path.join(file);
-        std::fs::write(&path, text)
-            .map_err(|error| KernelError::File { what: "writing", path, error })
+        std::fs::write(&path, text).map_err(|error| KernelError::File {
+            what: "writing",
+            path,
+            error,
+        })
     }
 }
 
@@ -121,6 +130,10 @@ fn read(path: &Path) -> Result<String, KernelError> {
     let mut text = String::new();
     File::open(path)
         .and_then(|mut file| file.read_to_string(&mut text))
-        .map_err(|error| KernelError::File { what: "reading", path: path.into(), error })?;
+        .map_err(|error| KernelError::File {
+            what: "reading",
+            path: path.into(),
+            error,
+        })?;
     Ok(text)
 }

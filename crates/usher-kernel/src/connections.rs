@@ -38,7 +38,10 @@ pub struct Owner {
 /// When the kernel cannot be asked.
 pub fn owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<Owner>, KernelError> {
     match ask(request(local, remote), None)? {
-        Answer::Socket { state: ESTABLISHED, owner } if owner.inode != 0 => Ok(Some(owner)),
+        Answer::Socket {
+            state: ESTABLISHED,
+            owner,
+        } if owner.inode != 0 => Ok(Some(owner)),
         Answer::Socket { .. } | Answer::Nothing | Answer::Done => Ok(None),
     }
 }
@@ -50,7 +53,10 @@ pub fn owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<Owner>, Ker
 /// # Errors
 /// When the kernel refuses: without CAP_NET_ADMIN or CONFIG_INET_DIAG_DESTROY.
 pub fn destroy(connection: &ConnectionTuple) -> Result<bool, KernelError> {
-    match ask(request(connection.server, connection.client), Some(SOCK_DESTROY))? {
+    match ask(
+        request(connection.server, connection.client),
+        Some(SOCK_DESTROY),
+    )? {
         Answer::Done => Ok(true),
         Answer::Nothing => Ok(false),
         Answer::Socket { .. } => Err(KernelError::Netlink),
@@ -96,7 +102,9 @@ fn ask(request: InetRequest, kind: Option<u16>) -> Result<Answer, KernelError> {
         bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
     }
     let socket = Socket::new(NETLINK_SOCK_DIAG).map_err(failed())?;
-    socket.connect(&NetlinkAddress::new(0, 0)).map_err(failed())?;
+    socket
+        .connect(&NetlinkAddress::new(0, 0))
+        .map_err(failed())?;
     socket.send(&bytes, 0).map_err(failed())?;
     let mut answer = Vec::with_capacity(4096);
     socket.recv(&mut answer, 0).map_err(failed())?;
@@ -104,14 +112,17 @@ fn ask(request: InetRequest, kind: Option<u16>) -> Result<Answer, KernelError> {
 }
 
 fn decode(bytes: &[u8]) -> Result<Answer, KernelError> {
-    let message = NetlinkMessage::<SockDiagMessage>::deserialize(bytes)
-        .map_err(|_| KernelError::Netlink)?;
+    let message =
+        NetlinkMessage::<SockDiagMessage>::deserialize(bytes).map_err(|_| KernelError::Netlink)?;
     match message.payload {
         NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(response)) => {
             let header = &response.header;
             Ok(Answer::Socket {
                 state: header.state,
-                owner: Owner { uid: header.uid, inode: header.inode },
+                owner: Owner {
+                    uid: header.uid,
+                    inode: header.inode,
+                },
             })
         }
         NetlinkPayload::Error(error) => match error.raw_code() {

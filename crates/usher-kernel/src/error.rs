@@ -76,7 +76,10 @@ impl KernelError {
     }
 
     pub(crate) fn errno(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> Self {
-        move |error| Self::System { what, error: error.into() }
+        move |error| Self::System {
+            what,
+            error: error.into(),
+        }
     }
 
     pub(crate) fn bpf(what: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Self {

@@ -1,21 +1,36 @@
 //! A user's listener: what the admitted connections of one user at one service wait in.
 
-use std::io;
-use std::net::{Ipv6Addr, SocketAddrV6};
+use std::net::{Ipv4Addr, SocketAddrV6};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::KernelError;
 
-/// The address a listener is bound to: of the discard-only prefix 100::/64 (RFC 6666), with the
-/// service's id and the user's. No packet is delivered to it, so the listener is reached through
-/// admission or not at all, also when the admission programs are gone.
+/// How many addresses are tried for one listener; two (service, user) pairs share their first one
+/// about once in 2^28.
+const ATTEMPTS: u32 = 4;
+
+/// An address that a listener may be bound to: of 240.0.0.0/4, which is reserved (RFC 1112,
+/// section 4) and nobody's, chosen by service and user. No packet is delivered to it, so the
+/// listener is reached through admission or not at all, also when the admission programs are gone.
+///
+/// It is an IPv4 address, used as IPv4-mapped, because a socket bound to a true IPv6 address
+/// becomes IPv6-only (`__inet6_bind`), and one bound to all addresses could be reached.
 #[must_use]
-pub fn address(service: u32, uid: u32) -> Ipv6Addr {
-    let prefix = 0x0100_u128 << 112;
-    Ipv6Addr::from(prefix | u128::from(service) << 32 | u128::from(uid))
+pub fn address(service: u32, uid: u32, attempt: u32) -> Ipv4Addr {
+    // SplitMix64's finalizer spreads neighbours; no secret and no attacker here, uid and service
+    // are the administrator's.
+    let mut mixed = u64::from(service) << 32 | u64::from(uid);
+    mixed = mixed.wrapping_add(u64::from(attempt).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^= mixed >> 31;
+    // 255.255.255.255 alone is somebody's: everybody's.
+    let low = (mixed & 0x0fff_ffff).min(0x0fff_fffe);
+    Ipv4Addr::from_bits(0xf000_0000 | u32::try_from(low).unwrap_or_default())
 }
 
 /// Makes the listener of a user at a service. Dual-stack: an `AF_INET6` listener takes IPv4
@@ -26,7 +41,7 @@ pub fn address(service: u32, uid: u32) -> Ipv6Addr {
 /// `EADDRINUSE` when something else listens at the port for all addresses; `EAFNOSUPPORT` on a
 /// kernel without IPv6.
 pub fn create(service: u32, uid: u32, port: u16, backlog: u32) -> Result<OwnedFd, KernelError> {
-    let attempt = || -> io::Result<OwnedFd> {
+    let attempt = |attempt| -> rustix::io::Result<OwnedFd> {
         let socket = rustix::net::socket_with(
             AddressFamily::INET6,
             SocketType::STREAM,
@@ -36,11 +51,18 @@ pub fn create(service: u32, uid: u32, port: u16, backlog: u32) -> Result<OwnedFd
         sockopt::set_ipv6_v6only(&socket, false)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
         sockopt::set_ipv6_freebind(&socket, true)?;
-        rustix::net::bind(&socket, &SocketAddrV6::new(address(service, uid), port, 0, 0))?;
+        let address = address(service, uid, attempt).to_ipv6_mapped();
+        rustix::net::bind(&socket, &SocketAddrV6::new(address, port, 0, 0))?;
         rustix::net::listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
         Ok(socket)
     };
-    attempt().map_err(KernelError::system("making a listener"))
+    let mut result = attempt(0);
+    for number in 1..ATTEMPTS {
+        if matches!(result, Err(Errno::ADDRINUSE)) {
+            result = attempt(number);
+        }
+    }
+    result.map_err(KernelError::errno("making a listener"))
 }
 
 /// Whether a connection waits.
@@ -58,12 +80,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_service_and_user_has_an_address_of_its_own_in_the_discard_prefix() {
-        assert_eq!(address(0, 0), "100::".parse::<Ipv6Addr>().unwrap());
-        assert_eq!(address(1, 0x3e8), "100::1:0:3e8".parse::<Ipv6Addr>().unwrap());
-        assert_eq!(
-            address(u32::MAX, u32::MAX),
-            "100::ffff:ffff:ffff:ffff".parse::<Ipv6Addr>().unwrap()
-        );
+    fn addresses_are_reserved_ones_and_neighbours_differ() {
+        let mut seen = std::collections::HashSet::new();
+        for service in 0..10 {
+            for uid in 1000..2000 {
+                let address = address(service, uid, 0);
+                assert!(address.octets()[0] >= 240 && address != Ipv4Addr::BROADCAST);
+                assert!(seen.insert(address), "{address}");
+            }
+        }
+        assert_ne!(address(1, 1000, 0), address(1, 1000, 1));
     }
 }

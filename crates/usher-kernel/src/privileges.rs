@@ -111,14 +111,18 @@ fn limit_to(kept: &[Capability]) -> rustix::io::Result<()> {
     let kept = union(kept);
     rustix::thread::set_capabilities(
         None,
-        CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() },
+        CapabilitySets {
+            effective: kept,
+            permitted: kept,
+            inheritable: CapabilitySet::empty(),
+        },
     )?;
     rustix::thread::clear_ambient_capability_set()
 }
 
 fn check_only(kept: &[Capability]) -> Result<(), KernelError> {
-    let sets = rustix::thread::capabilities(None)
-        .map_err(KernelError::errno("reading capabilities"))?;
+    let sets =
+        rustix::thread::capabilities(None).map_err(KernelError::errno("reading capabilities"))?;
     if sets.permitted == union(kept) && sets.effective == union(kept) && sets.inheritable.is_empty()
     {
         Ok(())
@@ -128,7 +132,9 @@ fn check_only(kept: &[Capability]) -> Result<(), KernelError> {
 }
 
 fn union(capabilities: &[Capability]) -> CapabilitySet {
-    capabilities.iter().fold(CapabilitySet::empty(), |set, one| set | one.set())
+    capabilities
+        .iter()
+        .fold(CapabilitySet::empty(), |set, one| set | one.set())
 }
 
 /// No program started from here gains privileges by a set-user-ID bit or file capabilities.
@@ -154,6 +160,12 @@ pub fn no_core_dumps() -> Result<(), KernelError> {
 /// When the kernel refuses.
 pub fn raise_descriptor_limit() -> Result<(), KernelError> {
     let Rlimit { maximum, .. } = rustix::process::getrlimit(Resource::Nofile);
-    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
-        .map_err(KernelError::errno("RLIMIT_NOFILE"))
+    rustix::process::setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: maximum,
+            maximum,
+        },
+    )
+    .map_err(KernelError::errno("RLIMIT_NOFILE"))
 }

@@ -51,7 +51,13 @@ fn probe(
         Ok(detail) => (true, detail),
         Err(detail) => (false, detail),
     };
-    Probe { name, works, required, detail, needed_for }
+    Probe {
+        name,
+        works,
+        required,
+        detail,
+        needed_for,
+    }
 }
 
 fn root() -> Probe {
@@ -70,13 +76,23 @@ fn bpf_file_system() -> Probe {
         Ok(_) => Err("nothing is mounted at /sys/fs/bpf: mount -t bpf bpf /sys/fs/bpf".into()),
         Err(error) => Err(format!("/sys/fs/bpf: {error}")),
     };
-    probe("BPF file system", true, "sessions that outlive a restart of the keeper", outcome)
+    probe(
+        "BPF file system",
+        true,
+        "sessions that outlive a restart of the keeper",
+        outcome,
+    )
 }
 
 fn admission_programs() -> Probe {
     let outcome = load(crate::admission::PROGRAMS)
         .map(|()| "socket lookup and TCP event programs load".into());
-    probe("admission", true, "deciding on a connection before it is accepted", outcome)
+    probe(
+        "admission",
+        true,
+        "deciding on a connection before it is accepted",
+        outcome,
+    )
 }
 
 fn lsm_programs() -> Probe {
@@ -110,16 +126,23 @@ fn load(programs: &[u8]) -> Result<(), String> {
 }
 
 fn control_groups() -> Probe {
-    let outcome = cgroup::own().map_err(|error| error.to_string()).and_then(|own| {
-        // The root group has no cgroup.kill; any other has it from 5.14 on.
-        let is_root = cgroup::mount().is_ok_and(|mount| mount == own || own.ends_with("/"));
-        if is_root || own.join("cgroup.kill").exists() {
-            Ok(format!("version 2, at {}", own.display()))
-        } else {
-            Err("cgroup.kill is missing (kernels from 5.14 have it)".into())
-        }
-    });
-    probe("control groups", true, "ending a worker with all it has started", outcome)
+    let outcome = cgroup::own()
+        .map_err(|error| error.to_string())
+        .and_then(|own| {
+            // The root group has no cgroup.kill; any other has it from 5.14 on.
+            let is_root = cgroup::mount().is_ok_and(|mount| mount == own || own.ends_with("/"));
+            if is_root || own.join("cgroup.kill").exists() {
+                Ok(format!("version 2, at {}", own.display()))
+            } else {
+                Err("cgroup.kill is missing (kernels from 5.14 have it)".into())
+            }
+        });
+    probe(
+        "control groups",
+        true,
+        "ending a worker with all it has started",
+        outcome,
+    )
 }
 
 fn destroying_connections() -> Probe {
@@ -129,7 +152,12 @@ fn destroying_connections() -> Probe {
         .and_then(|tuple| connections::destroy(&tuple).map_err(|error| error.to_string()))
         .map(|_| "SOCK_DESTROY answers".into())
         .map_err(|error| format!("{error} (CONFIG_INET_DIAG_DESTROY)"));
-    probe("cutting connections", true, "cutting the live connections of a disabled user", outcome)
+    probe(
+        "cutting connections",
+        true,
+        "cutting the live connections of a disabled user",
+        outcome,
+    )
 }
 
 fn dual_stack() -> Probe {
@@ -137,7 +165,12 @@ fn dual_stack() -> Probe {
     let outcome = listener::create(0, 0, 0, 1)
         .map(|_| "a listener for both families can be made".into())
         .map_err(|error| error.to_string());
-    probe("IPv6", true, "users' listeners, which are IPv6 sockets also for IPv4", outcome)
+    probe(
+        "IPv6",
+        true,
+        "users' listeners, which are IPv6 sockets also for IPv4",
+        outcome,
+    )
 }
 
 fn process_descriptors() -> Probe {
@@ -147,28 +180,51 @@ fn process_descriptors() -> Probe {
     )
     .map(|_| "pidfd_open works".into())
     .map_err(|error| error.to_string());
-    probe("process descriptors", true, "following workers without mistaking one for another", outcome)
+    probe(
+        "process descriptors",
+        true,
+        "following workers without mistaking one for another",
+        outcome,
+    )
 }
 
 fn landlock() -> Probe {
     // SAFETY: asks for the version (LANDLOCK_CREATE_RULESET_VERSION) and makes nothing.
     let version = unsafe {
-        libc::syscall(libc::SYS_landlock_create_ruleset, std::ptr::null::<u8>(), 0_usize, 1_u32)
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<u8>(),
+            0_usize,
+            1_u32,
+        )
     };
     let outcome = if version > 0 {
         Ok(format!("version {version}"))
     } else {
         Err("this kernel has no Landlock, or it is not among lsm=...".into())
     };
-    probe("Landlock", false, "confining the verifier's file access", outcome)
+    probe(
+        "Landlock",
+        false,
+        "confining the verifier's file access",
+        outcome,
+    )
 }
 
 fn seccomp() -> Probe {
     let path = "/proc/sys/kernel/seccomp/actions_avail";
     let outcome = match std::fs::read_to_string(path) {
         Ok(actions) if actions.contains("errno") => Ok("filters work".into()),
-        Ok(actions) => Err(format!("the action `errno` is missing ({})", actions.trim())),
+        Ok(actions) => Err(format!(
+            "the action `errno` is missing ({})",
+            actions.trim()
+        )),
         Err(error) => Err(format!("{path}: {error}")),
     };
-    probe("seccomp", true, "confining the daemons' system calls", outcome)
+    probe(
+        "seccomp",
+        true,
+        "confining the daemons' system calls",
+        outcome,
+    )
 }

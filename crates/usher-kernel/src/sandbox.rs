@@ -71,7 +71,9 @@ pub fn seccomp(profile: Profile) -> Result<(), KernelError> {
         CALLS.iter().map(|call| (*call, Vec::new())).collect();
     let sockets = socket_rules(profile).map_err(|error| failed(&error))?;
     rules.insert(libc::SYS_socket, sockets);
-    let architecture = std::env::consts::ARCH.try_into().map_err(|error| failed(&error))?;
+    let architecture = std::env::consts::ARCH
+        .try_into()
+        .map_err(|error| failed(&error))?;
     let filter = SeccompFilter::new(
         rules,
         SeccompAction::Errno(libc::EPERM.unsigned_abs()),
@@ -85,7 +87,12 @@ pub fn seccomp(profile: Profile) -> Result<(), KernelError> {
 
 fn socket_rules(profile: Profile) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     let argument = |number: u8, operator: SeccompCmpOp, value: i32| {
-        SeccompCondition::new(number, SeccompCmpArgLen::Dword, operator, value.unsigned_abs().into())
+        SeccompCondition::new(
+            number,
+            SeccompCmpArgLen::Dword,
+            operator,
+            value.unsigned_abs().into(),
+        )
     };
     let family = |family: i32| argument(0, SeccompCmpOp::Eq, family);
     // socket(2): the type's upper bits are flags.
@@ -95,7 +102,10 @@ fn socket_rules(profile: Profile) -> Result<Vec<SeccompRule>, seccompiler::Backe
         Profile::Verifier | Profile::Proxy => {}
         Profile::Signer => {
             for internet in [libc::AF_INET, libc::AF_INET6] {
-                rules.push(SeccompRule::new(vec![family(internet)?, kind(libc::SOCK_DGRAM)?])?);
+                rules.push(SeccompRule::new(vec![
+                    family(internet)?,
+                    kind(libc::SOCK_DGRAM)?,
+                ])?);
             }
             rules.push(SeccompRule::new(vec![
                 family(libc::AF_NETLINK)?,
@@ -104,7 +114,10 @@ fn socket_rules(profile: Profile) -> Result<Vec<SeccompRule>, seccompiler::Backe
         }
         Profile::Courier => {
             for internet in [libc::AF_INET, libc::AF_INET6] {
-                rules.push(SeccompRule::new(vec![family(internet)?, kind(libc::SOCK_STREAM)?])?);
+                rules.push(SeccompRule::new(vec![
+                    family(internet)?,
+                    kind(libc::SOCK_STREAM)?,
+                ])?);
             }
         }
     }

@@ -207,15 +207,12 @@ pub fn spawn(command: &Command, input: Input<'_>, group: &Group) -> Result<Worke
         rustix::fs::Mode::empty(),
     )
     .map_err(|error| SpawnError::Parent(error.into()))?;
-    let (report, reporting) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)
-        .map_err(|error| SpawnError::Parent(error.into()))?;
-    // Above the places that the child fills.
-    let reporting = rustix::io::fcntl_dupfd_cloexec(&reporting, 10)
-        .map_err(|error| SpawnError::Parent(error.into()))?;
+    let (report, reporting) = report_pipe().map_err(|error| SpawnError::Parent(error.into()))?;
     let arguments = pointers(&prepared.arguments);
     // The child writes its process id into this string.
-    let mut listen_pid =
-        prepared.listen_pid.map(|place| prepared.environment[place].clone().into_bytes_with_nul());
+    let mut listen_pid = prepared
+        .listen_pid
+        .map(|place| prepared.environment[place].clone().into_bytes_with_nul());
     let mut environment = pointers(&prepared.environment);
     if let (Some(place), Some(text)) = (prepared.listen_pid, listen_pid.as_ref()) {
         environment[place] = text.as_ptr().cast();
@@ -242,15 +239,30 @@ pub fn spawn(command: &Command, input: Input<'_>, group: &Group) -> Result<Worke
             ended.map_err(|error| SpawnError::Parent(error.into()))?;
             Err(match (stage, errno) {
                 (Stage::Accept, libc::EAGAIN) => SpawnError::NothingWaiting,
-                _ => SpawnError::Child { stage, error: io::Error::from_raw_os_error(errno) },
+                _ => SpawnError::Child {
+                    stage,
+                    error: io::Error::from_raw_os_error(errno),
+                },
             })
         }
     }
 }
 
+/// The pipe for the child's report, its writing end above the places that the child fills.
+fn report_pipe() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let (report, low) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let reporting = rustix::io::fcntl_dupfd_cloexec(&low, 10)?;
+    // `low` closes here: the report ends when the last writing end does.
+    Ok((report, reporting))
+}
+
 /// A null-terminated array of pointers into `strings`.
 fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
-    strings.iter().map(|string| string.as_ptr()).chain(std::iter::once(std::ptr::null())).collect()
+    strings
+        .iter()
+        .map(|string| string.as_ptr())
+        .chain(std::iter::once(std::ptr::null()))
+        .collect()
 }
 
 /// Reads the child's report: nothing when it has executed its program (the pipe closes on exec),
@@ -263,7 +275,10 @@ fn read_report(report: OwnedFd) -> io::Result<Option<(Stage, i32)>> {
         [] => Ok(None),
         [stage, errno @ ..] if errno.len() == 4 => {
             let errno = [errno[0], errno[1], errno[2], errno[3]];
-            Ok(Some((Stage::from_number(*stage), i32::from_ne_bytes(errno))))
+            Ok(Some((
+                Stage::from_number(*stage),
+                i32::from_ne_bytes(errno),
+            )))
         }
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
@@ -352,12 +367,19 @@ impl Child<'_> {
                 libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files);
             }
             // Raw calls: glibc's wrappers of these would signal the parent's other threads.
-            if libc::syscall(libc::SYS_setgroups, prepared.groups.len(), prepared.groups.as_ptr()) < 0 {
+            if libc::syscall(
+                libc::SYS_setgroups,
+                prepared.groups.len(),
+                prepared.groups.as_ptr(),
+            ) < 0
+            {
                 return (Stage::Groups, errno());
             }
             for capability in 0..64 {
                 // EINVAL: this kernel knows no capability of that number.
-                if libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) < 0 && errno() != libc::EINVAL {
+                if libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) < 0
+                    && errno() != libc::EINVAL
+                {
                     return (Stage::User, errno());
                 }
             }
@@ -503,7 +525,10 @@ mod tests {
             // SAFETY: PID_DIGITS + 1 bytes.
             unsafe { write_number(text.as_mut_ptr(), number) };
             let end = text.iter().position(|byte| *byte == 0).unwrap();
-            assert_eq!(std::str::from_utf8(&text[..end]).unwrap(), number.to_string());
+            assert_eq!(
+                std::str::from_utf8(&text[..end]).unwrap(),
+                number.to_string()
+            );
         }
     }
 }

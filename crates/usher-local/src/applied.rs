@@ -63,7 +63,9 @@ pub enum ConfigurationError {
         path: PathBuf,
     },
     /// The file of the applied configuration is damaged.
-    #[error("{path}: not an applied configuration ({error}); run `usher policy apply` to write it anew")]
+    #[error(
+        "{path}: not an applied configuration ({error}); run `usher policy apply` to write it anew"
+    )]
     Damaged {
         /// The file.
         path: PathBuf,
@@ -77,7 +79,9 @@ pub enum ConfigurationError {
         path: PathBuf,
     },
     /// A line of a user's key list is no public key that Usher takes.
-    #[error("{user}: authorized_keys line {line}: {reason}; give one OpenSSH public key a line (Ed25519 or ECDSA), as ssh-keygen writes it to the .pub file")]
+    #[error(
+        "{user}: authorized_keys line {line}: {reason}; give one OpenSSH public key a line (Ed25519 or ECDSA), as ssh-keygen writes it to the .pub file"
+    )]
     Key {
         /// Whose list.
         user: UserName,
@@ -115,7 +119,10 @@ impl Applied {
         };
         serde_json::from_slice(&text)
             .map(Some)
-            .map_err(|error| ConfigurationError::Damaged { path: path.into(), error })
+            .map_err(|error| ConfigurationError::Damaged {
+                path: path.into(),
+                error,
+            })
     }
 
     /// Reads what an administrator has written: policy files (`*.policy`, by name) and users.
@@ -126,7 +133,10 @@ impl Applied {
     pub fn collect(policy: &Path, users: &Path) -> Result<Self, ConfigurationError> {
         let mut applied = Self::default();
         for path in sorted(policy)? {
-            if path.extension().is_some_and(|extension| extension == "policy") {
+            if path
+                .extension()
+                .is_some_and(|extension| extension == "policy")
+            {
                 applied.sources.push(PolicyFile {
                     name: path.display().to_string(),
                     text: read_bounded(&path)?,
@@ -134,7 +144,10 @@ impl Applied {
             }
         }
         for path in sorted(users)? {
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let name = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .unwrap_or_default();
             let name: UserName = name
                 .parse()
                 .map_err(|_| ConfigurationError::NotAUser { path: path.clone() })?;
@@ -159,7 +172,10 @@ impl Applied {
         let sources: Vec<Source> = self
             .sources
             .iter()
-            .map(|file| Source { name: file.name.clone(), text: file.text.clone() })
+            .map(|file| Source {
+                name: file.name.clone(),
+                text: file.text.clone(),
+            })
             .collect();
         let policy = usher_policy::parse(&sources).map_err(ConfigurationError::Policy)?;
         let keys = self
@@ -182,15 +198,20 @@ impl Applied {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(file_error(path, error)),
         }
-        let text = serde_json::to_vec_pretty(self)
-            .map_err(|error| ConfigurationError::Damaged { path: path.into(), error })?;
+        let text =
+            serde_json::to_vec_pretty(self).map_err(|error| ConfigurationError::Damaged {
+                path: path.into(),
+                error,
+            })?;
         write_atomically(path, &text, 0o644).map_err(|error| file_error(path, error))
     }
 
     /// Whether the user is disabled on this host.
     #[must_use]
     pub fn is_disabled(&self, user: &UserName) -> bool {
-        self.users.get(user).is_some_and(|entry| entry.disabled.is_some())
+        self.users
+            .get(user)
+            .is_some_and(|entry| entry.disabled.is_some())
     }
 }
 
@@ -229,9 +250,13 @@ pub fn parse_keys(
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let problem = |reason| ConfigurationError::Key { user: user.clone(), line: index + 1, reason };
-        let key = PublicKey::from_openssh(line)
-            .map_err(|error| problem(KeyProblem::NotAKey(error)))?;
+        let problem = |reason| ConfigurationError::Key {
+            user: user.clone(),
+            line: index + 1,
+            reason,
+        };
+        let key =
+            PublicKey::from_openssh(line).map_err(|error| problem(KeyProblem::NotAKey(error)))?;
         match key.algorithm() {
             Algorithm::Ed25519 | Algorithm::Ecdsa { .. } => keys.push(key),
             other => return Err(problem(KeyProblem::Algorithm(other.to_string()))),
@@ -310,14 +335,18 @@ pub fn read_bounded(path: &Path) -> Result<String, ConfigurationError> {
 }
 
 fn file_error(path: &Path, error: io::Error) -> ConfigurationError {
-    ConfigurationError::File { path: path.into(), error }
+    ConfigurationError::File {
+        path: path.into(),
+        error,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJfJ3eGmZ2r0Yl7r1lY5Y2n1xJY8u0v9hX0m3xU5Jb7k";
+    const KEY: &str =
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJfJ3eGmZ2r0Yl7r1lY5Y2n1xJY8u0v9hX0m3xU5Jb7k";
 
     fn tree() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
@@ -327,7 +356,10 @@ mod tests {
     }
 
     fn collect(folder: &tempfile::TempDir) -> Result<Applied, ConfigurationError> {
-        Applied::collect(&folder.path().join("policy.d"), &folder.path().join("users"))
+        Applied::collect(
+            &folder.path().join("policy.d"),
+            &folder.path().join("users"),
+        )
     }
 
     #[test]
@@ -337,8 +369,11 @@ mod tests {
             std::fs::write(folder.path().join("policy.d").join(name), "").unwrap();
         }
         let applied = collect(&folder).unwrap();
-        let names: Vec<_> =
-            applied.sources.iter().map(|file| file.name.rsplit('/').next().unwrap()).collect();
+        let names: Vec<_> = applied
+            .sources
+            .iter()
+            .map(|file| file.name.rsplit('/').next().unwrap())
+            .collect();
         assert_eq!(names, ["10-a.policy", "20-b.policy"]);
     }
 
@@ -357,7 +392,10 @@ mod tests {
         let folder = tree();
         assert!(collect(&folder).is_ok());
         std::fs::create_dir_all(folder.path().join("users/Not A User")).unwrap();
-        assert!(matches!(collect(&folder), Err(ConfigurationError::NotAUser { .. })));
+        assert!(matches!(
+            collect(&folder),
+            Err(ConfigurationError::NotAUser { .. })
+        ));
     }
 
     #[test]
@@ -375,11 +413,19 @@ mod tests {
     #[test]
     fn storing_keeps_the_previous_configuration() {
         let folder = tree();
-        let (path, previous) =
-            (folder.path().join("applied.json"), folder.path().join("previous.json"));
+        let (path, previous) = (
+            folder.path().join("applied.json"),
+            folder.path().join("previous.json"),
+        );
         assert_eq!(Applied::load(&path).unwrap(), None);
-        let first = Applied { generation: 1, ..Applied::default() };
-        let second = Applied { generation: 2, ..Applied::default() };
+        let first = Applied {
+            generation: 1,
+            ..Applied::default()
+        };
+        let second = Applied {
+            generation: 2,
+            ..Applied::default()
+        };
         first.store(&path, &previous).unwrap();
         second.store(&path, &previous).unwrap();
         assert_eq!(Applied::load(&path).unwrap(), Some(second));
@@ -391,6 +437,9 @@ mod tests {
         let folder = tree();
         let path = folder.path().join("applied.json");
         std::fs::write(&path, "{").unwrap();
-        assert!(matches!(Applied::load(&path), Err(ConfigurationError::Damaged { .. })));
+        assert!(matches!(
+            Applied::load(&path),
+            Err(ConfigurationError::Damaged { .. })
+        ));
     }
 }

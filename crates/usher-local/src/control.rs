@@ -164,16 +164,26 @@ pub enum ControlError {
 pub fn ask(role: &str, request: &Request) -> Result<Answer, ControlError> {
     let path = paths::control_socket(role);
     let stream = UnixStream::connect(&path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            ControlError::NotRunning { role: role.into(), path: path.clone() }
-        }
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ControlError::NotRunning {
+            role: role.into(),
+            path: path.clone(),
+        },
         io::ErrorKind::PermissionDenied => ControlError::NotPermitted { role: role.into() },
-        _ => ControlError::Broken { role: role.into(), error },
+        _ => ControlError::Broken {
+            role: role.into(),
+            error,
+        },
     })?;
     match exchange(stream, request) {
-        Ok(Answer::Failed { reason }) => Err(ControlError::Refused { role: role.into(), reason }),
+        Ok(Answer::Failed { reason }) => Err(ControlError::Refused {
+            role: role.into(),
+            reason,
+        }),
         Ok(answer) => Ok(answer),
-        Err(error) => Err(ControlError::Broken { role: role.into(), error }),
+        Err(error) => Err(ControlError::Broken {
+            role: role.into(),
+            error,
+        }),
     }
 }
 

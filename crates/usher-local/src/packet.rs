@@ -109,7 +109,12 @@ pub fn listen(path: &Path) -> io::Result<OwnedFd> {
 }
 
 fn new_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
-    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+    Ok(rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        flags,
+        None,
+    )?)
 }
 
 pub(crate) fn send(
@@ -120,9 +125,17 @@ pub(crate) fn send(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "too many descriptors",
+        ));
     }
-    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    rustix::net::sendmsg(
+        socket,
+        &[IoSlice::new(bytes)],
+        &mut ancillary,
+        SendFlags::NOSIGNAL,
+    )?;
     Ok(())
 }
 
@@ -144,8 +157,14 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, limit: usize) -> io::Result<Packet
         })
         .flatten()
         .collect();
-    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "packet over its limit"));
+    if received
+        .flags
+        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+    {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "packet over its limit",
+        ));
     }
     bytes.truncate(received.bytes);
     Ok(Packet { bytes, descriptors })
@@ -169,16 +188,24 @@ mod tests {
         let path = folder.path().join("socket");
         let listener = listen(&path).unwrap();
         let client = PacketSocket::connect(&path).unwrap();
-        let server = PacketSocket(
-            rustix::net::accept_with(&listener, SocketFlags::CLOEXEC).unwrap(),
-        );
+        let server =
+            PacketSocket(rustix::net::accept_with(&listener, SocketFlags::CLOEXEC).unwrap());
         client.send(b"one", &[]).unwrap();
         client.send(b"two", &[listener.as_fd()]).unwrap();
         let first = server.receive(16).unwrap();
-        assert_eq!((first.bytes.as_slice(), first.descriptors.len()), (&b"one"[..], 0));
+        assert_eq!(
+            (first.bytes.as_slice(), first.descriptors.len()),
+            (&b"one"[..], 0)
+        );
         let second = server.receive(16).unwrap();
-        assert_eq!((second.bytes.as_slice(), second.descriptors.len()), (&b"two"[..], 1));
-        assert_eq!(server.peer().unwrap().uid, rustix::process::getuid().as_raw());
+        assert_eq!(
+            (second.bytes.as_slice(), second.descriptors.len()),
+            (&b"two"[..], 1)
+        );
+        assert_eq!(
+            server.peer().unwrap().uid,
+            rustix::process::getuid().as_raw()
+        );
     }
 
     #[test]
@@ -193,7 +220,10 @@ mod tests {
         let (a, b) = (PacketSocket(a), PacketSocket(b));
         a.send(&[7; 17], &[]).unwrap();
         a.send(&[8; 16], &[]).unwrap();
-        assert_eq!(b.receive(16).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(
+            b.receive(16).unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
         assert_eq!(b.receive(16).unwrap().bytes, [8; 16]);
         drop(a);
         assert!(b.receive(16).unwrap().bytes.is_empty());

@@ -31,7 +31,9 @@ pub enum Failure {
     #[error("{0}; the former configuration is in force again")]
     RolledBack(ControlError),
     /// A daemon refused the configuration, and going back failed as well.
-    #[error("{0}; going back to the former configuration failed as well ({1}): restart the daemons")]
+    #[error(
+        "{0}; going back to the former configuration failed as well ({1}): restart the daemons"
+    )]
     NotRolledBack(ControlError, String),
     /// A file.
     #[error("{path}: {error}{}", needs_root(.error))]
@@ -90,7 +92,10 @@ pub trait At<T> {
 
 impl<T> At<T> for io::Result<T> {
     fn at(self, path: impl Into<PathBuf>) -> Result<T, Failure> {
-        self.map_err(|error| Failure::File { path: path.into(), error })
+        self.map_err(|error| Failure::File {
+            path: path.into(),
+            error,
+        })
     }
 }
 
@@ -136,8 +141,8 @@ impl Failure {
 
 fn report_policy(errors: &[PolicyError], sources: &[Source]) {
     for error in errors {
-        let mut diagnostic = miette::MietteDiagnostic::new(error.kind.to_string())
-            .with_help(error.remedy());
+        let mut diagnostic =
+            miette::MietteDiagnostic::new(error.kind.to_string()).with_help(error.remedy());
         let source = sources.iter().find(|source| source.name == error.file);
         if source.is_some() {
             let span = (error.span.offset, error.span.length);
@@ -145,11 +150,15 @@ fn report_policy(errors: &[PolicyError], sources: &[Source]) {
         }
         let report = miette::Report::new(diagnostic);
         let report = match source {
-            Some(source) => report
-                .with_source_code(miette::NamedSource::new(&source.name, source.text.clone())),
+            Some(source) => {
+                report.with_source_code(miette::NamedSource::new(&source.name, source.text.clone()))
+            }
             None => report,
         };
         // The first line is what editors and people with grep look for.
-        eprintln!("{}:{}:{}:\n{report:?}", error.file, error.line, error.column);
+        eprintln!(
+            "{}:{}:{}:\n{report:?}",
+            error.file, error.line, error.column
+        );
     }
 }

@@ -131,9 +131,16 @@ fn main() -> ExitCode {
     let output = output::Output { json };
     let result = match command {
         Command::Init(InitArguments { name }) => commands::init::run(&output, name),
-        Command::User(UserCommand::Add { name, public_key, private_key }) => {
-            commands::user::add(&output, &name, public_key.as_deref(), private_key.as_deref())
-        }
+        Command::User(UserCommand::Add {
+            name,
+            public_key,
+            private_key,
+        }) => commands::user::add(
+            &output,
+            &name,
+            public_key.as_deref(),
+            private_key.as_deref(),
+        ),
         Command::User(UserCommand::Disable { name, reason }) => {
             commands::user::disable(&output, &name, &reason)
         }

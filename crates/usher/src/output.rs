@@ -42,7 +42,10 @@ pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
         format!("{}\n", padded.join("  ").trim_end())
     };
     std::iter::once(line(heading.to_vec()))
-        .chain(rows.iter().map(|row| line(row.iter().map(String::as_str).collect())))
+        .chain(
+            rows.iter()
+                .map(|row| line(row.iter().map(String::as_str).collect())),
+        )
         .collect()
 }
 
@@ -52,7 +55,13 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let rows = [vec!["alice".into(), "1".into()], vec!["b".into(), "22".into()]];
-        assert_eq!(table(&["USER", "UID"], &rows), "USER   UID\nalice  1\nb      22\n");
+        let rows = [
+            vec!["alice".into(), "1".into()],
+            vec!["b".into(), "22".into()],
+        ];
+        assert_eq!(
+            table(&["USER", "UID"], &rows),
+            "USER   UID\nalice  1\nb      22\n"
+        );
     }
 }

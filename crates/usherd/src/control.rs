@@ -72,7 +72,9 @@ async fn exchange(stream: UnixStream, answerer: &impl Answerer) -> io::Result<()
     tokio::time::timeout(PATIENCE, reader.read_line(&mut line)).await??;
     let answer = match serde_json::from_str(&line) {
         Ok(request) => answerer.answer(request).await,
-        Err(error) => Answer::Failed { reason: format!("not a request: {error}") },
+        Err(error) => Answer::Failed {
+            reason: format!("not a request: {error}"),
+        },
     };
     let mut text = serde_json::to_vec(&answer)?;
     text.push(b'\n');

@@ -38,21 +38,20 @@ impl HostKey {
     /// # Errors
     /// Says what is wrong with the file and how to make a right one.
     pub fn load(path: &Path) -> Result<Self, StartError> {
-        let problem = |reason: String| StartError::HostKey { path: path.into(), reason };
-        let text = Zeroizing::new(
-            std::fs::read(path).map_err(|error| problem(error.to_string()))?,
-        );
+        let problem = |reason: String| StartError::HostKey {
+            path: path.into(),
+            reason,
+        };
+        let text = Zeroizing::new(std::fs::read(path).map_err(|error| problem(error.to_string()))?);
         let key = ssh_key::PrivateKey::from_openssh(text.as_slice())
             .map_err(|error| problem(error.to_string()))?;
         let pair = key
             .key_data()
             .ed25519()
             .ok_or_else(|| problem(format!("a {} key, or an encrypted one", key.algorithm())))?;
-        let pair = Ed25519KeyPair::from_seed_and_public_key(
-            pair.private.as_ref(),
-            pair.public.as_ref(),
-        )
-        .map_err(|error| problem(error.to_string()))?;
+        let pair =
+            Ed25519KeyPair::from_seed_and_public_key(pair.private.as_ref(), pair.public.as_ref())
+                .map_err(|error| problem(error.to_string()))?;
         Ok(Self(pair))
     }
 
@@ -78,7 +77,11 @@ impl HostKey {
         loop {
             let (connection, peer) = listener.accept().await?;
             if peer.uid != permitted {
-                tracing::warn!(uid = peer.uid, pid = peer.pid, "refused the host key's handle to a process that is not ours");
+                tracing::warn!(
+                    uid = peer.uid,
+                    pid = peer.pid,
+                    "refused the host key's handle to a process that is not ours"
+                );
                 continue;
             }
             let key = Arc::clone(&self);
@@ -116,12 +119,17 @@ impl HostKeyHandle {
     /// A handle that asks at `path`; connects at first use and again after a restart there.
     #[must_use]
     pub fn new(path: &'static str) -> Arc<Self> {
-        Arc::new(Self { path, connection: Mutex::new(None) })
+        Arc::new(Self {
+            path,
+            connection: Mutex::new(None),
+        })
     }
 
     fn sign(&self, message: &[u8]) -> io::Result<Vec<u8>> {
-        let mut connection =
-            self.connection.lock().map_err(|_| io::Error::other("handle poisoned"))?;
+        let mut connection = self
+            .connection
+            .lock()
+            .map_err(|_| io::Error::other("handle poisoned"))?;
         if let Some(present) = connection.as_ref()
             && let Ok(signature) = ask(present, message)
         {

@@ -52,9 +52,17 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     start::messages();
     let result = match arguments.role {
-        Role::Keeper { cgroup, sessions, connections, listeners } => {
-            let limits =
-                usher_kernel::admission::Limits { sessions, admissions: connections, listeners };
+        Role::Keeper {
+            cgroup,
+            sessions,
+            connections,
+            listeners,
+        } => {
+            let limits = usher_kernel::admission::Limits {
+                sessions,
+                admissions: connections,
+                listeners,
+            };
             keeper::run(cgroup, &limits)
         }
         Role::Verifier => verifier::run(),

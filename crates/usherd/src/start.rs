@@ -20,7 +20,9 @@ pub enum StartError {
     #[error("cannot look up the account {0}: {1}")]
     Accounts(&'static str, nix::Error),
     /// The host key cannot be used.
-    #[error("{path}: {reason}; the host key is an unencrypted Ed25519 key in OpenSSH's format: make one with `usher init`")]
+    #[error(
+        "{path}: {reason}; the host key is an unencrypted Ed25519 key in OpenSSH's format: make one with `usher init`"
+    )]
     HostKey {
         /// The file.
         path: PathBuf,
@@ -65,7 +67,10 @@ pub trait Attempt<T> {
 
 impl<T, E: Into<io::Error>> Attempt<T> for Result<T, E> {
     fn attempt(self, what: impl Into<String>) -> Result<T, StartError> {
-        self.map_err(|error| StartError::File { what: what.into(), error: error.into() })
+        self.map_err(|error| StartError::File {
+            what: what.into(),
+            error: error.into(),
+        })
     }
 }
 
@@ -95,7 +100,10 @@ pub fn account(name: &'static str) -> Result<Account, StartError> {
     let user = nix::unistd::User::from_name(name)
         .map_err(|error| StartError::Accounts(name, error))?
         .ok_or(StartError::NoAccount(name))?;
-    Ok(Account { uid: user.uid.as_raw(), gid: user.gid.as_raw() })
+    Ok(Account {
+        uid: user.uid.as_raw(),
+        gid: user.gid.as_raw(),
+    })
 }
 
 /// Reads this host's public key.
@@ -104,7 +112,10 @@ pub fn account(name: &'static str) -> Result<Account, StartError> {
 /// When it is missing or no Ed25519 key.
 pub fn public_host_key() -> Result<HostPublicKey, StartError> {
     let path = Path::new(paths::HOST_PUBLIC_KEY);
-    let problem = |reason: String| StartError::HostKey { path: path.into(), reason };
+    let problem = |reason: String| StartError::HostKey {
+        path: path.into(),
+        reason,
+    };
     let text = std::fs::read_to_string(path).map_err(|error| problem(error.to_string()))?;
     HostPublicKey::from_openssh(text.trim()).map_err(|error| problem(error.to_string()))
 }
@@ -156,8 +167,7 @@ pub enum Connectors {
 /// # Errors
 /// When the socket cannot be made.
 pub fn packet_listener(path: &str, connectors: Connectors) -> Result<OwnedFd, StartError> {
-    let listener =
-        packet::listen(Path::new(path)).attempt(format!("cannot listen at {path}"))?;
+    let listener = packet::listen(Path::new(path)).attempt(format!("cannot listen at {path}"))?;
     open_to(path, connectors)?;
     Ok(listener)
 }
@@ -190,7 +200,10 @@ pub fn become_account(
     if present == 0 {
         usher_kernel::privileges::become_user(account.uid, account.gid, &[])?;
     } else if present != account.uid {
-        return Err(StartError::WrongUser { role, account: name });
+        return Err(StartError::WrongUser {
+            role,
+            account: name,
+        });
     }
     usher_kernel::privileges::no_new_privileges()?;
     usher_kernel::privileges::no_core_dumps()?;

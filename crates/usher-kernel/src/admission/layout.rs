@@ -12,7 +12,7 @@ use usher_proto::session_id::SessionId;
 /// Size of `struct usher_admission`.
 pub(super) const ADMISSION: usize = 48;
 /// Size of `struct usher_session`.
-pub(super) const SESSION: usize = 184;
+pub(super) const SESSION: usize = 176;
 /// Size of `struct usher_step`.
 pub(super) const STEP: usize = 56;
 
@@ -219,16 +219,23 @@ fn text(to: &mut [u8], text: &str) {
 }
 
 fn text_at(bytes: &[u8]) -> Option<&str> {
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let end = bytes
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(bytes.len());
     std::str::from_utf8(&bytes[..end]).ok()
 }
 
 fn u32_at(bytes: &[u8], place: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(bytes.get(place..place + 4)?.try_into().ok()?))
+    Some(u32::from_ne_bytes(
+        bytes.get(place..place + 4)?.try_into().ok()?,
+    ))
 }
 
 fn u64_at(bytes: &[u8], place: usize) -> Option<u64> {
-    Some(u64::from_ne_bytes(bytes.get(place..place + 8)?.try_into().ok()?))
+    Some(u64::from_ne_bytes(
+        bytes.get(place..place + 8)?.try_into().ok()?,
+    ))
 }
 
 #[cfg(test)]
@@ -241,7 +248,10 @@ mod tests {
             service: 7,
             user: "alice".parse().unwrap(),
             host: "laptop".parse().unwrap(),
-            tip: ChainTip { position: 3, value: [9; 16] },
+            tip: ChainTip {
+                position: 3,
+                value: [9; 16],
+            },
             chain_length: 1024,
             chain_salt: [5; 16],
             opened: 1,
@@ -254,8 +264,13 @@ mod tests {
     fn a_session_comes_back_as_it_went() {
         let live = record();
         assert_eq!(decode_session(&encode_session(&live)), Some(live.clone()));
-        let ended =
-            SessionRecord { ended: Some(Ended { at: 5, reason: Refusal::DisabledUser }), ..live };
+        let ended = SessionRecord {
+            ended: Some(Ended {
+                at: 5,
+                reason: Refusal::DisabledUser,
+            }),
+            ..live
+        };
         assert_eq!(decode_session(&encode_session(&ended)), Some(ended));
     }
 
@@ -271,6 +286,9 @@ mod tests {
 
     #[test]
     fn a_short_record_is_none() {
-        assert_eq!(decode_session(&encode_session(&record())[..SESSION - 20]), None);
+        assert_eq!(
+            decode_session(&encode_session(&record())[..SESSION - 20]),
+            None
+        );
     }
 }

@@ -5,7 +5,9 @@ mod layout;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use libbpf_rs::{ErrorKind, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput};
+use libbpf_rs::{
+    ErrorKind, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput,
+};
 use rustix::fs::{Mode, OFlags};
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::session_id::SessionId;
@@ -34,7 +36,11 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { sessions: 65_536, admissions: 65_536, listeners: 4_096 }
+        Self {
+            sessions: 65_536,
+            admissions: 65_536,
+            listeners: 4_096,
+        }
     }
 }
 
@@ -201,10 +207,15 @@ impl Admission {
         if services.len() > SERVICES {
             return Err(KernelError::TooManyServices);
         }
-        let wanted: Vec<[u8; 4]> =
-            services.iter().map(|(port, _)| u32::from(*port).to_ne_bytes()).collect();
+        let wanted: Vec<[u8; 4]> = services
+            .iter()
+            .map(|(port, _)| u32::from(*port).to_ne_bytes())
+            .collect();
         let present: Vec<Vec<u8>> = self.services.keys().collect();
-        let added = wanted.iter().filter(|key| !present.iter().any(|old| old == *key)).count();
+        let added = wanted
+            .iter()
+            .filter(|key| !present.iter().any(|old| old == *key))
+            .count();
         if present.len() + added > SERVICES {
             return Err(KernelError::TooManyServices);
         }
@@ -234,12 +245,15 @@ impl Admission {
         // The kernel takes the descriptor's number from the value (bpf_map_update_elem on a
         // sockhash).
         let value = u64::from(listener.as_raw_fd().unsigned_abs()).to_ne_bytes();
-        self.listeners.update(&layout::queue(service, uid), &value, MapFlags::ANY).map_err(
-            |error| match error.kind() {
+        self.listeners
+            .update(&layout::queue(service, uid), &value, MapFlags::ANY)
+            .map_err(|error| match error.kind() {
                 ErrorKind::TooBig => ListenerError::Full,
-                _ => ListenerError::Kernel(KernelError::Bpf { what: "entering a listener", error }),
-            },
-        )
+                _ => ListenerError::Kernel(KernelError::Bpf {
+                    what: "entering a listener",
+                    error,
+                }),
+            })
     }
 
     /// Takes a listener out; nothing more is admitted to it. None there: fine.
@@ -247,7 +261,11 @@ impl Admission {
     /// # Errors
     /// When the kernel refuses.
     pub fn remove_listener(&self, service: u32, uid: u32) -> Result<(), KernelError> {
-        delete(&self.listeners, &layout::queue(service, uid), "taking out a listener")
+        delete(
+            &self.listeners,
+            &layout::queue(service, uid),
+            "taking out a listener",
+        )
     }
 
     /// Lets the SYN of `connection` in until its lifetime ends.
@@ -260,13 +278,16 @@ impl Admission {
         announced: &Announced,
     ) -> Result<(), AnnounceError> {
         let value = layout::encode_announced(announced, layout::monotonic());
-        self.admissions.update(&connection.encode(), &value, MapFlags::NO_EXIST).map_err(|error| {
-            match error.kind() {
+        self.admissions
+            .update(&connection.encode(), &value, MapFlags::NO_EXIST)
+            .map_err(|error| match error.kind() {
                 ErrorKind::TooBig => AnnounceError::Full,
                 ErrorKind::AlreadyExists => AnnounceError::AlreadyAnnounced,
-                _ => AnnounceError::Kernel(KernelError::Bpf { what: "announcing", error }),
-            }
-        })
+                _ => AnnounceError::Kernel(KernelError::Bpf {
+                    what: "announcing",
+                    error,
+                }),
+            })
     }
 
     /// Lets no further SYN of `connection` in, if this session announced it. A handshake under
@@ -279,7 +300,8 @@ impl Admission {
         connection: &ConnectionTuple,
         session: &SessionId,
     ) -> Result<(), KernelError> {
-        self.step(connection, Some(session), Step::Withdraw).map(|_| ())
+        self.step(connection, Some(session), Step::Withdraw)
+            .map(|_| ())
     }
 
     /// Drops the entry of a connection that is not established, whatever its deadline: one that
@@ -314,7 +336,10 @@ impl Admission {
         step: Step,
     ) -> Result<bool, KernelError> {
         let mut argument = layout::encode_step(connection, session, step);
-        let input = ProgramInput { context_in: Some(&mut argument), ..ProgramInput::default() };
+        let input = ProgramInput {
+            context_in: Some(&mut argument),
+            ..ProgramInput::default()
+        };
         let output = self
             .program("usher_take_step")?
             .test_run(input)
@@ -344,13 +369,16 @@ impl Admission {
         record: &SessionRecord,
     ) -> Result<(), SessionError> {
         let value = layout::encode_session(record);
-        self.sessions.update(session.as_bytes(), &value, MapFlags::NO_EXIST).map_err(|error| {
-            match error.kind() {
+        self.sessions
+            .update(session.as_bytes(), &value, MapFlags::NO_EXIST)
+            .map_err(|error| match error.kind() {
                 ErrorKind::TooBig => SessionError::Full,
                 ErrorKind::AlreadyExists => SessionError::Exists,
-                _ => SessionError::Kernel(KernelError::Bpf { what: "entering a session", error }),
-            }
-        })
+                _ => SessionError::Kernel(KernelError::Bpf {
+                    what: "entering a session",
+                    error,
+                }),
+            })
     }
 
     /// Looks a session up, live or ended.
@@ -375,7 +403,11 @@ impl Admission {
         record: &SessionRecord,
     ) -> Result<(), KernelError> {
         self.sessions
-            .update(session.as_bytes(), &layout::encode_session(record), MapFlags::EXIST)
+            .update(
+                session.as_bytes(),
+                &layout::encode_session(record),
+                MapFlags::EXIST,
+            )
             .map_err(KernelError::bpf("updating a session"))
     }
 
@@ -448,8 +480,11 @@ impl Admission {
                 0
             })
             .map_err(KernelError::bpf("reading untracked connections"))?;
-        let ring = builder.build().map_err(KernelError::bpf("reading untracked connections"))?;
-        ring.consume().map_err(KernelError::bpf("reading untracked connections"))?;
+        let ring = builder
+            .build()
+            .map_err(KernelError::bpf("reading untracked connections"))?;
+        ring.consume()
+            .map_err(KernelError::bpf("reading untracked connections"))?;
         drop(ring);
         Ok(found.into_inner())
     }
@@ -462,8 +497,13 @@ fn make_pin_directory(pins: &Path) -> Result<(), KernelError> {
         error,
     };
     let parent = pins.parent().unwrap_or(Path::new("/"));
-    let kind = rustix::fs::statfs(parent).map_err(|error| file_error(error.into()))?.f_type;
-    #[allow(clippy::unnecessary_cast, reason = "its type differs between architectures")]
+    let kind = rustix::fs::statfs(parent)
+        .map_err(|error| file_error(error.into()))?
+        .f_type;
+    #[allow(
+        clippy::unnecessary_cast,
+        reason = "its type differs between architectures"
+    )]
     if kind as i64 != BPF_FS_MAGIC {
         return Err(KernelError::NoBpfFileSystem(pins.into()));
     }
@@ -474,8 +514,9 @@ fn make_pin_directory(pins: &Path) -> Result<(), KernelError> {
 }
 
 fn load(pins: &Path, limits: &Limits) -> Result<Object, KernelError> {
-    let mut object =
-        ObjectBuilder::default().open_memory(PROGRAMS).map_err(KernelError::bpf("reading the programs"))?;
+    let mut object = ObjectBuilder::default()
+        .open_memory(PROGRAMS)
+        .map_err(KernelError::bpf("reading the programs"))?;
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         // The compiler's own constants (.rodata) are nobody's state.
@@ -489,32 +530,48 @@ fn load(pins: &Path, limits: &Limits) -> Result<Object, KernelError> {
             _ => None,
         };
         if let Some(size) = size {
-            map.set_max_entries(size).map_err(KernelError::bpf("sizing a table"))?;
+            map.set_max_entries(size)
+                .map_err(KernelError::bpf("sizing a table"))?;
         }
-        map.set_pin_path(pins.join(&name)).map_err(KernelError::bpf("naming a pin"))?;
+        map.set_pin_path(pins.join(&name))
+            .map_err(KernelError::bpf("naming a pin"))?;
     }
     object.load().map_err(|error| match error.kind() {
         // What libbpf says of a pinned map that differs from the one asked for.
-        ErrorKind::InvalidInput if pins.join("sessions").exists() => {
-            KernelError::Layout { pins: pins.into(), error }
-        }
-        _ => KernelError::Bpf { what: "loading the admission programs", error },
+        ErrorKind::InvalidInput if pins.join("sessions").exists() => KernelError::Layout {
+            pins: pins.into(),
+            error,
+        },
+        _ => KernelError::Bpf {
+            what: "loading the admission programs",
+            error,
+        },
     })
 }
 
 /// Pins a link, in place of an earlier one: rename(2) on the BPF file system swaps them, and the
 /// earlier link goes with its last name.
 fn replace_pin(mut link: Link, path: &Path) -> Result<(), KernelError> {
-    let fresh = path.with_extension("new");
+    // Names with a dot are the file system's own (EPERM).
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let fresh = path.with_file_name(format!("{name}-new"));
     match std::fs::remove_file(&fresh) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(KernelError::File { what: "replacing", path: fresh, error });
+            return Err(KernelError::File {
+                what: "replacing",
+                path: fresh,
+                error,
+            });
         }
         _ => {}
     }
-    link.pin(&fresh).map_err(KernelError::bpf("pinning a link"))?;
-    std::fs::rename(&fresh, path)
-        .map_err(|error| KernelError::File { what: "replacing", path: PathBuf::from(path), error })
+    link.pin(&fresh)
+        .map_err(KernelError::bpf("pinning a link"))?;
+    std::fs::rename(&fresh, path).map_err(|error| KernelError::File {
+        what: "replacing",
+        path: PathBuf::from(path),
+        error,
+    })
 }
 
 fn delete(map: &MapHandle, key: &[u8], what: &'static str) -> Result<(), KernelError> {

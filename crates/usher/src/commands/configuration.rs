@@ -36,14 +36,20 @@ pub struct Lock(#[allow(dead_code, reason = "held, not read")] File);
 /// When the state folder is missing (run `usher init`) or not writable.
 pub fn lock() -> Result<Lock, Failure> {
     let path = Path::new(paths::STATE_DIRECTORY).join("lock");
-    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(|error| {
-        match error.kind() {
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&path)
+        .map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => {
                 Failure::Host("this host is not prepared for Usher; run `usher init`".into())
             }
-            _ => Failure::File { path: path.clone(), error },
-        }
-    })?;
+            _ => Failure::File {
+                path: path.clone(),
+                error,
+            },
+        })?;
     file.lock().at(path)?;
     Ok(Lock(file))
 }
@@ -53,7 +59,10 @@ pub fn lock() -> Result<Lock, Failure> {
 /// # Errors
 /// When a file cannot be read.
 pub fn collect() -> Result<Applied, Failure> {
-    Ok(Applied::collect(Path::new(paths::POLICY_DIRECTORY), Path::new(paths::USERS_DIRECTORY))?)
+    Ok(Applied::collect(
+        Path::new(paths::POLICY_DIRECTORY),
+        Path::new(paths::USERS_DIRECTORY),
+    )?)
 }
 
 /// The configuration in force, or an empty one.
@@ -75,7 +84,10 @@ pub fn check(applied: &Applied) -> Result<Checked, Failure> {
             sources: applied
                 .sources
                 .iter()
-                .map(|file| Source { name: file.name.clone(), text: file.text.clone() })
+                .map(|file| Source {
+                    name: file.name.clone(),
+                    text: file.text.clone(),
+                })
                 .collect(),
         },
         other => other.into(),
@@ -91,10 +103,16 @@ pub fn put_in_force(_lock: &Lock, mut fresh: Applied) -> Result<Outcome, Failure
     check(&fresh)?;
     let former = in_force()?;
     fresh.generation = former.generation + 1;
-    let (path, previous) = (Path::new(paths::APPLIED), Path::new(paths::APPLIED_PREVIOUS));
+    let (path, previous) = (
+        Path::new(paths::APPLIED),
+        Path::new(paths::APPLIED_PREVIOUS),
+    );
     fresh.store(path, previous)?;
-    let mut outcome =
-        Outcome { generation: fresh.generation, daemons: Vec::new(), ended: Vec::new() };
+    let mut outcome = Outcome {
+        generation: fresh.generation,
+        daemons: Vec::new(),
+        ended: Vec::new(),
+    };
     for role in ROLES {
         match ask(role, &Request::Reload) {
             Ok(Answer::Reloaded { ended, .. }) => {
@@ -111,7 +129,10 @@ pub fn put_in_force(_lock: &Lock, mut fresh: Applied) -> Result<Outcome, Failure
 }
 
 fn roll_back(former: &Applied, cause: ControlError) -> Failure {
-    let (path, previous) = (Path::new(paths::APPLIED), Path::new(paths::APPLIED_PREVIOUS));
+    let (path, previous) = (
+        Path::new(paths::APPLIED),
+        Path::new(paths::APPLIED_PREVIOUS),
+    );
     if let Err(error) = former.store(path, previous) {
         return Failure::NotRolledBack(cause, error.to_string());
     }
@@ -137,7 +158,11 @@ pub fn describe(outcome: &Outcome) -> String {
             outcome.generation
         ),
         daemons => {
-            format!("configuration {} in force ({})\n", outcome.generation, daemons.join(", "))
+            format!(
+                "configuration {} in force ({})\n",
+                outcome.generation,
+                daemons.join(", ")
+            )
         }
     };
     for session in &outcome.ended {

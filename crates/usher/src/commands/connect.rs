@@ -19,11 +19,14 @@ impl FromStr for Destination {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (host, service) =
-            text.split_once(':').ok_or("give a host and a service, as in mailhost:imap")?;
+        let (host, service) = text
+            .split_once(':')
+            .ok_or("give a host and a service, as in mailhost:imap")?;
         Ok(Self {
             host: host.parse().map_err(|error| format!("{host}: {error}"))?,
-            service: service.parse().map_err(|error| format!("{service}: {error}"))?,
+            service: service
+                .parse()
+                .map_err(|error| format!("{service}: {error}"))?,
         })
     }
 }

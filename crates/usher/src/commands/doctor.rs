@@ -40,7 +40,10 @@ pub fn run(output: &Output) -> Result<(), Failure> {
     findings.push(configuration());
     findings.extend(["keeper", "verifier", "signer", "courier", "proxy"].map(daemon));
     output.print(&findings, || text(&findings));
-    if findings.iter().any(|finding| finding.required && !finding.works) {
+    if findings
+        .iter()
+        .any(|finding| finding.required && !finding.works)
+    {
         return Err(Failure::Unhealthy);
     }
     Ok(())
@@ -64,11 +67,18 @@ fn text(findings: &[Finding]) -> String {
 
 fn host_key() -> Finding {
     let (works, detail) = match std::fs::metadata(paths::HOST_KEY) {
-        Ok(metadata) if metadata.permissions().mode() & 0o077 == 0 => {
-            (true, format!("{} is readable by root only", paths::HOST_KEY))
-        }
-        Ok(_) => (false, format!("{} is open to others; chmod 600 it", paths::HOST_KEY)),
-        Err(error) => (false, format!("{}: {error}; run `usher init`", paths::HOST_KEY)),
+        Ok(metadata) if metadata.permissions().mode() & 0o077 == 0 => (
+            true,
+            format!("{} is readable by root only", paths::HOST_KEY),
+        ),
+        Ok(_) => (
+            false,
+            format!("{} is open to others; chmod 600 it", paths::HOST_KEY),
+        ),
+        Err(error) => (
+            false,
+            format!("{}: {error}; run `usher init`", paths::HOST_KEY),
+        ),
     };
     Finding {
         name: "host key".into(),
@@ -82,7 +92,10 @@ fn host_key() -> Finding {
 fn configuration() -> Finding {
     let (works, detail) = match applied::Applied::load(Path::new(paths::APPLIED)) {
         Ok(Some(applied)) => match applied.check() {
-            Ok(_) => (true, format!("configuration {} is in force", applied.generation)),
+            Ok(_) => (
+                true,
+                format!("configuration {} is in force", applied.generation),
+            ),
             Err(error) => (false, error.to_string()),
         },
         Ok(None) => (false, "none is in force; run `usher policy apply`".into()),
@@ -100,9 +113,15 @@ fn configuration() -> Finding {
 fn daemon(role: &str) -> Finding {
     let (works, detail) = match ask(role, &Request::Status) {
         Ok(Answer::Status(status)) => {
-            let numbers: Vec<String> =
-                status.numbers.iter().map(|(name, number)| format!("{name} {number}")).collect();
-            (true, format!("runs, version {}; {}", status.version, numbers.join(", ")))
+            let numbers: Vec<String> = status
+                .numbers
+                .iter()
+                .map(|(name, number)| format!("{name} {number}"))
+                .collect();
+            (
+                true,
+                format!("runs, version {}; {}", status.version, numbers.join(", ")),
+            )
         }
         Ok(_) => (false, "gives an answer that is not understood".into()),
         Err(error @ ControlError::NotRunning { .. }) => (false, error.to_string()),

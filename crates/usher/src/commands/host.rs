@@ -30,11 +30,17 @@ pub fn add(output: &Output, host: &HostArguments) -> Result<(), Failure> {
     }
     let text = block(host, &key);
     let mut whole = configuration::collect()?;
-    whole.sources.push(PolicyFile { name: path.display().to_string(), text: text.clone() });
+    whole.sources.push(PolicyFile {
+        name: path.display().to_string(),
+        text: text.clone(),
+    });
     configuration::check(&whole)?;
     write_atomically(&path, text.as_bytes(), 0o644).at(&path)?;
     output.print(&serde_json::json!({ "file": path }), || {
-        format!("wrote {}; put it in force with `usher policy apply`", path.display())
+        format!(
+            "wrote {}; put it in force with `usher policy apply`",
+            path.display()
+        )
     });
     Ok(())
 }

@@ -14,7 +14,12 @@ use crate::failure::{At, Failure};
 use crate::output::Output;
 
 /// One account a role, so that no daemon can touch another.
-const ACCOUNTS: [&str; 4] = ["usher-verifier", "usher-signer", "usher-courier", "usher-proxy"];
+const ACCOUNTS: [&str; 4] = [
+    "usher-verifier",
+    "usher-signer",
+    "usher-courier",
+    "usher-proxy",
+];
 
 const EXAMPLE: &str = include_str!("example.policy");
 
@@ -24,7 +29,9 @@ const EXAMPLE: &str = include_str!("example.policy");
 /// When something cannot be made; what was made before stays, and running again goes on.
 pub fn run(output: &Output, name: Option<HostName>) -> Result<(), Failure> {
     if !rustix::process::geteuid().is_root() {
-        return Err(Failure::Host("`usher init` makes accounts and a host key: run it as root".into()));
+        return Err(Failure::Host(
+            "`usher init` makes accounts and a host key: run it as root".into(),
+        ));
     }
     for account in ACCOUNTS {
         make_account(account)?;
@@ -64,13 +71,21 @@ fn make_account(name: &str) -> Result<(), Failure> {
     }
     let status = Command::new("useradd")
         .args(["--system", "--user-group", "--no-create-home"])
-        .args(["--home-dir", "/nonexistent", "--shell", "/usr/sbin/nologin", name])
+        .args([
+            "--home-dir",
+            "/nonexistent",
+            "--shell",
+            "/usr/sbin/nologin",
+            name,
+        ])
         .status()
         .at("useradd")?;
     if status.success() {
         Ok(())
     } else {
-        Err(Failure::Host(format!("useradd could not make the account {name} ({status})")))
+        Err(Failure::Host(format!(
+            "useradd could not make the account {name} ({status})"
+        )))
     }
 }
 
@@ -87,11 +102,15 @@ fn host_name() -> Result<HostName, Failure> {
 
 /// Reads the host key, or makes one where there is none.
 fn make_host_key(name: &HostName) -> Result<String, Failure> {
-    let (private, public) = (Path::new(paths::HOST_KEY), Path::new(paths::HOST_PUBLIC_KEY));
+    let (private, public) = (
+        Path::new(paths::HOST_KEY),
+        Path::new(paths::HOST_PUBLIC_KEY),
+    );
     if !private.exists() {
         let mut seed = Zeroizing::new([0; 32]);
-        getrandom::fill(&mut *seed)
-            .map_err(|error| Failure::Host(format!("the kernel gives no random numbers: {error}")))?;
+        getrandom::fill(&mut *seed).map_err(|error| {
+            Failure::Host(format!("the kernel gives no random numbers: {error}"))
+        })?;
         let pair = KeypairData::from(Ed25519Keypair::from_seed(&seed));
         let text = ssh_key::PrivateKey::new(pair, name.to_string())
             .and_then(|key| key.to_openssh(ssh_key::LineEnding::LF))

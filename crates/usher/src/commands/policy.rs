@@ -20,10 +20,16 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
         let sources = files
             .iter()
             .map(|path| {
-                Ok(PolicyFile { name: path.display().to_string(), text: read_bounded(path)? })
+                Ok(PolicyFile {
+                    name: path.display().to_string(),
+                    text: read_bounded(path)?,
+                })
             })
             .collect::<Result<_, Failure>>()?;
-        Applied { sources, ..Applied::default() }
+        Applied {
+            sources,
+            ..Applied::default()
+        }
     };
     let policy = configuration::check(&applied)?.policy;
     let mut warnings: Vec<String> = policy.warnings().iter().map(ToString::to_string).collect();

@@ -25,7 +25,9 @@ pub fn add(
 ) -> Result<(), Failure> {
     let lock = configuration::lock()?;
     // Everything is read and checked before anything is written.
-    let public = public_key.map(|path| read_public_key(user, path)).transpose()?;
+    let public = public_key
+        .map(|path| read_public_key(user, path))
+        .transpose()?;
     let private = private_key.map(|path| read_private_key(path)).transpose()?;
     let folder = user_folder(user);
     std::fs::create_dir_all(&folder).at(&folder)?;
@@ -92,7 +94,9 @@ pub fn list(output: &Output) -> Result<(), Failure> {
                 let private = view["private_key"].as_bool().unwrap_or(false);
                 vec![
                     view["user"].as_str().unwrap_or_default().to_owned(),
-                    view["disabled"].as_str().map_or("yes".into(), |why| format!("no: {why}")),
+                    view["disabled"]
+                        .as_str()
+                        .map_or("yes".into(), |why| format!("no: {why}")),
                     keys.to_string(),
                     if private { "yes" } else { "no" }.to_owned(),
                 ]
@@ -113,7 +117,11 @@ fn private_key_path(user: &UserName) -> PathBuf {
 
 fn known(user: &UserName) -> Result<PathBuf, Failure> {
     let folder = user_folder(user);
-    if folder.is_dir() { Ok(folder) } else { Err(Failure::UnknownUser(user.clone())) }
+    if folder.is_dir() {
+        Ok(folder)
+    } else {
+        Err(Failure::UnknownUser(user.clone()))
+    }
 }
 
 fn read_public_key(user: &UserName, path: &Path) -> Result<String, Failure> {
@@ -121,7 +129,10 @@ fn read_public_key(user: &UserName, path: &Path) -> Result<String, Failure> {
     let keys = parse_keys(user, &text)
         .map_err(|error| Failure::PublicKey(format!("{}: {error}", path.display())))?;
     if keys.is_empty() {
-        return Err(Failure::PublicKey(format!("{}: holds no public key", path.display())));
+        return Err(Failure::PublicKey(format!(
+            "{}: holds no public key",
+            path.display()
+        )));
     }
     Ok(text)
 }
@@ -138,7 +149,11 @@ fn add_public_key(folder: &Path, public: &str) -> Result<(), Failure> {
         }
         Err(error) => return Err(error.into()),
     };
-    for line in public.lines().map(str::trim).filter(|line| !line.is_empty()) {
+    for line in public
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+    {
         if !list.lines().any(|present| present.trim() == line) {
             if !list.is_empty() && !list.ends_with('\n') {
                 list.push('\n');
@@ -152,9 +167,14 @@ fn add_public_key(folder: &Path, public: &str) -> Result<(), Failure> {
 
 fn read_private_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
     let text = Zeroizing::new(read_bounded(path)?);
-    let problem = |reason: &str| Failure::PrivateKey { path: path.into(), reason: reason.into() };
+    let problem = |reason: &str| Failure::PrivateKey {
+        path: path.into(),
+        reason: reason.into(),
+    };
     let key = ssh_key::PrivateKey::from_openssh(text.as_bytes()).map_err(|error| {
-        problem(&format!("not a private key in OpenSSH's format ({error}); make one with ssh-keygen -t ed25519"))
+        problem(&format!(
+            "not a private key in OpenSSH's format ({error}); make one with ssh-keygen -t ed25519"
+        ))
     })?;
     if key.is_encrypted() {
         return Err(problem(
@@ -164,7 +184,9 @@ fn read_private_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
     }
     match key.algorithm() {
         ssh_key::Algorithm::Ed25519 | ssh_key::Algorithm::Ecdsa { .. } => Ok(text),
-        other => Err(problem(&format!("{other} keys are not taken; use Ed25519 or ECDSA"))),
+        other => Err(problem(&format!(
+            "{other} keys are not taken; use Ed25519 or ECDSA"
+        ))),
     }
 }
 
@@ -174,7 +196,9 @@ fn store_private_key(user: &UserName, key: &str) -> Result<(), Failure> {
     let signer = nix::unistd::User::from_name("usher-signer")
         .ok()
         .flatten()
-        .ok_or_else(|| Failure::Host("there is no account usher-signer; run `usher init`".into()))?;
+        .ok_or_else(|| {
+            Failure::Host("there is no account usher-signer; run `usher init`".into())
+        })?;
     let folder = Path::new(paths::PRIVATE_KEYS_DIRECTORY);
     std::fs::create_dir_all(folder).at(folder)?;
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).at(folder)?;

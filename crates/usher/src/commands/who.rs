@@ -17,7 +17,9 @@ pub fn run(output: &Output) -> Result<(), Failure> {
             output.print(&view, || text(&view));
             Ok(())
         }
-        _ => Err(Failure::Host("the keeper's answer is not understood".into())),
+        _ => Err(Failure::Host(
+            "the keeper's answer is not understood".into(),
+        )),
     }
 }
 
@@ -25,7 +27,10 @@ fn text(view: &WhoView) -> String {
     if view.sessions.is_empty() {
         return "no sessions\n".into();
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or(Duration::ZERO)
+        .as_secs();
     let mut rows = Vec::new();
     for session in &view.sessions {
         rows.push(vec![
@@ -39,7 +44,9 @@ fn text(view: &WhoView) -> String {
             session.session.clone(),
         ]);
     }
-    let heading = ["USER", "UID", "HOST", "SERVICE", "SINCE", "ENDS IN", "USED", "SESSION"];
+    let heading = [
+        "USER", "UID", "HOST", "SERVICE", "SINCE", "ENDS IN", "USED", "SESSION",
+    ];
     let mut text = table(&heading, &rows);
     let connections: Vec<Vec<String>> = view
         .sessions
@@ -52,7 +59,9 @@ fn text(view: &WhoView) -> String {
                     connection.client.clone(),
                     connection.server.clone(),
                     connection.state.clone(),
-                    connection.seconds.map_or("-".into(), |seconds| age(seconds as u64)),
+                    connection
+                        .seconds
+                        .map_or("-".into(), |seconds| age(seconds as u64)),
                 ]
             })
         })

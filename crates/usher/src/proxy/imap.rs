@@ -126,7 +126,10 @@ impl LoginFilter {
                 return Progress::Continue;
             }
             Err(CommandDecodeError::Failed) => {
-                let end = input.iter().position(|byte| *byte == b'\n').map_or(input.len(), |at| at + 1);
+                let end = input
+                    .iter()
+                    .position(|byte| *byte == b'\n')
+                    .map_or(input.len(), |at| at + 1);
                 output.extend_from_slice(b"* BAD not an IMAP command\r\n");
                 *self.input = input[end..].to_vec();
                 Progress::Continue
@@ -158,19 +161,20 @@ impl LoginFilter {
                 Progress::End
             }
             CommandBody::Login { username, .. } => self.log_in(tag, username.as_ref(), output),
-            CommandBody::Authenticate { mechanism: AuthMechanism::Plain, initial_response } => {
-                match initial_response {
-                    Some(response) => {
-                        let response = response.declassify().to_vec();
-                        self.plain(tag, &Zeroizing::new(response), output)
-                    }
-                    None => {
-                        self.authenticating = Tag::try_from(tag.to_owned()).ok();
-                        output.extend_from_slice(b"+ \r\n");
-                        Progress::Continue
-                    }
+            CommandBody::Authenticate {
+                mechanism: AuthMechanism::Plain,
+                initial_response,
+            } => match initial_response {
+                Some(response) => {
+                    let response = response.declassify().to_vec();
+                    self.plain(tag, &Zeroizing::new(response), output)
                 }
-            }
+                None => {
+                    self.authenticating = Tag::try_from(tag.to_owned()).ok();
+                    output.extend_from_slice(b"+ \r\n");
+                    Progress::Continue
+                }
+            },
             CommandBody::Authenticate { .. } => {
                 let text = format!("{tag} NO [CANNOT] use LOGIN or AUTHENTICATE PLAIN\r\n");
                 output.extend_from_slice(text.as_bytes());
@@ -251,7 +255,10 @@ impl LoginFilter {
 }
 
 fn is_login(body: &CommandBody<'_>) -> bool {
-    matches!(body, CommandBody::Login { .. } | CommandBody::Authenticate { .. })
+    matches!(
+        body,
+        CommandBody::Login { .. } | CommandBody::Authenticate { .. }
+    )
 }
 
 #[cfg(test)]
@@ -268,7 +275,10 @@ mod tests {
                 Progress::Continue => {}
                 Progress::LetThrough(mut rest) => {
                     pieces.for_each(|piece| rest.extend_from_slice(piece));
-                    return (String::from_utf8(output).unwrap(), Progress::LetThrough(rest));
+                    return (
+                        String::from_utf8(output).unwrap(),
+                        Progress::LetThrough(rest),
+                    );
                 }
                 Progress::End => return (String::from_utf8(output).unwrap(), Progress::End),
             }
@@ -282,7 +292,10 @@ mod tests {
             let input = b"a LOGIN alice \"secret word\"\r\nb SELECT INBOX\r\n";
             let (output, progress) = feed(input, size);
             assert_eq!(output, "a OK you are alice\r\n");
-            assert_eq!(progress, Progress::LetThrough(b"b SELECT INBOX\r\n".to_vec()));
+            assert_eq!(
+                progress,
+                Progress::LetThrough(b"b SELECT INBOX\r\n".to_vec())
+            );
         }
     }
 
@@ -298,13 +311,19 @@ mod tests {
     fn literals_are_asked_for_once_each() {
         let mut filter = LoginFilter::new("alice");
         let mut output = Vec::new();
-        assert_eq!(filter.push(b"a LOGIN {5}\r\n", &mut output), Progress::Continue);
+        assert_eq!(
+            filter.push(b"a LOGIN {5}\r\n", &mut output),
+            Progress::Continue
+        );
         assert_eq!(std::mem::take(&mut output), b"+ go on\r\n");
         assert_eq!(filter.push(b"alice", &mut output), Progress::Continue);
         assert_eq!(std::mem::take(&mut output), b"");
         assert_eq!(filter.push(b" {3}\r\n", &mut output), Progress::Continue);
         assert_eq!(std::mem::take(&mut output), b"+ go on\r\n");
-        assert_eq!(filter.push(b"abc\r\n", &mut output), Progress::LetThrough(Vec::new()));
+        assert_eq!(
+            filter.push(b"abc\r\n", &mut output),
+            Progress::LetThrough(Vec::new())
+        );
         assert_eq!(output, b"a OK you are alice\r\n");
     }
 
@@ -312,7 +331,10 @@ mod tests {
     fn plain_is_answered_with_and_without_initial_response() {
         // NUL alice NUL x; NUL bob NUL x
         let (output, progress) = feed(b"a AUTHENTICATE PLAIN AGFsaWNlAHg=\r\n", 5);
-        assert_eq!((output.as_str(), progress), ("a OK you are alice\r\n", Progress::LetThrough(vec![])));
+        assert_eq!(
+            (output.as_str(), progress),
+            ("a OK you are alice\r\n", Progress::LetThrough(vec![]))
+        );
         let (output, progress) = feed(b"a AUTHENTICATE PLAIN\r\nAGFsaWNlAHg=\r\nb NOOP\r\n", 1000);
         assert_eq!(output, "+ \r\na OK you are alice\r\n");
         assert_eq!(progress, Progress::LetThrough(b"b NOOP\r\n".to_vec()));
@@ -325,7 +347,10 @@ mod tests {
     fn a_client_that_does_not_log_in_is_let_through_with_its_command() {
         let (output, progress) = feed(b"a CAPABILITY\r\nb SELECT INBOX\r\nc NOOP\r\n", 1000);
         assert!(output.ends_with("a OK done\r\n"), "{output}");
-        assert_eq!(progress, Progress::LetThrough(b"b SELECT INBOX\r\nc NOOP\r\n".to_vec()));
+        assert_eq!(
+            progress,
+            Progress::LetThrough(b"b SELECT INBOX\r\nc NOOP\r\n".to_vec())
+        );
     }
 
     #[test]

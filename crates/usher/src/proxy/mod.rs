@@ -33,7 +33,11 @@ struct Proxy {
 /// When it cannot start.
 pub fn run() -> Result<(), Failure> {
     use usher_kernel::privileges::{self, Capability};
-    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(false).with_target(false).init();
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        .init();
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::Host(format!(
             "`usher proxy` is started by root, which it gives up for {ACCOUNT}"
@@ -66,7 +70,9 @@ pub fn run() -> Result<(), Failure> {
             listeners: Mutex::default(),
             limit: Arc::new(tokio::sync::Semaphore::new(serve::CONNECTIONS)),
         });
-        proxy.take(applied.generation, &checked.policy).at("listening")?;
+        proxy
+            .take(applied.generation, &checked.policy)
+            .at("listening")?;
         if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
             tracing::warn!(%error, "cannot tell the service manager that the proxy is ready");
         }
@@ -94,9 +100,15 @@ impl Proxy {
     /// Listens where the policy says and nowhere else. All new listeners are made before any old
     /// one goes; when one cannot be made nothing changes.
     fn take(self: &Arc<Self>, generation: u64, policy: &Policy) -> io::Result<()> {
-        let wanted: BTreeMap<SocketAddrV4, ProxyListener> =
-            policy.proxy_listeners().into_iter().map(|found| (found.address, found)).collect();
-        let mut present = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted: BTreeMap<SocketAddrV4, ProxyListener> = policy
+            .proxy_listeners()
+            .into_iter()
+            .map(|found| (found.address, found))
+            .collect();
+        let mut present = self
+            .listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let mut fresh = Vec::new();
         for (address, listener) in &wanted {
             if !present.contains_key(address) {
@@ -126,7 +138,8 @@ impl Proxy {
             ));
             present.insert(listener.address, (listener, task.abort_handle()));
         }
-        self.generation.store(generation, std::sync::atomic::Ordering::Relaxed);
+        self.generation
+            .store(generation, std::sync::atomic::Ordering::Relaxed);
         Ok(())
     }
 
@@ -134,12 +147,17 @@ impl Proxy {
         match request {
             Request::Reload => match load_checked() {
                 Ok((applied, checked)) => match self.take(applied.generation, &checked.policy) {
-                    Ok(()) => {
-                        Answer::Reloaded { generation: applied.generation, ended: Vec::new() }
-                    }
-                    Err(error) => Answer::Failed { reason: format!("cannot listen: {error}") },
+                    Ok(()) => Answer::Reloaded {
+                        generation: applied.generation,
+                        ended: Vec::new(),
+                    },
+                    Err(error) => Answer::Failed {
+                        reason: format!("cannot listen: {error}"),
+                    },
                 },
-                Err(error) => Answer::Failed { reason: error.to_string() },
+                Err(error) => Answer::Failed {
+                    reason: error.to_string(),
+                },
             },
             Request::Status => Answer::Status(StatusView {
                 role: "proxy".into(),
@@ -148,7 +166,10 @@ impl Proxy {
                 numbers: [
                     (
                         "listeners".to_owned(),
-                        self.listeners.lock().unwrap_or_else(PoisonError::into_inner).len() as u64,
+                        self.listeners
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .len() as u64,
                     ),
                     (
                         "connections".to_owned(),
@@ -157,7 +178,9 @@ impl Proxy {
                 ]
                 .into(),
             }),
-            Request::Who => Answer::Failed { reason: "the proxy keeps no sessions".into() },
+            Request::Who => Answer::Failed {
+                reason: "the proxy keeps no sessions".into(),
+            },
         }
     }
 
@@ -172,16 +195,22 @@ impl Proxy {
             let exchange = async {
                 let (read, mut write) = stream.into_split();
                 let mut line = String::new();
-                BufReader::new(read.take(MAX_REQUEST as u64)).read_line(&mut line).await?;
+                BufReader::new(read.take(MAX_REQUEST as u64))
+                    .read_line(&mut line)
+                    .await?;
                 let answer = match serde_json::from_str(&line) {
                     Ok(request) => self.answer(&request),
-                    Err(error) => Answer::Failed { reason: format!("not a request: {error}") },
+                    Err(error) => Answer::Failed {
+                        reason: format!("not a request: {error}"),
+                    },
                 };
                 let mut text = serde_json::to_vec(&answer)?;
                 text.push(b'\n');
                 write.write_all(&text).await
             };
-            if let Ok(Err(error)) = tokio::time::timeout(std::time::Duration::from_secs(5), exchange).await {
+            if let Ok(Err(error)) =
+                tokio::time::timeout(std::time::Duration::from_secs(5), exchange).await
+            {
                 tracing::warn!(%error, "control request");
             }
         }
@@ -189,9 +218,8 @@ impl Proxy {
 }
 
 fn bind(address: SocketAddrV4) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind(address).map_err(|error| {
-        io::Error::new(error.kind(), format!("{address}: {error}"))
-    })?;
+    let listener = TcpListener::bind(address)
+        .map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))?;
     listener.set_nonblocking(true)?;
     Ok(listener)
 }

@@ -22,7 +22,9 @@ const LOGIN: Duration = Duration::from_secs(60);
 /// Accepts at one address.
 pub async fn listen(listener: TcpListener, served: ProxyListener, limit: Arc<Semaphore>) {
     loop {
-        let Ok(place) = Arc::clone(&limit).acquire_owned().await else { return };
+        let Ok(place) = Arc::clone(&limit).acquire_owned().await else {
+            return;
+        };
         let local = match listener.accept().await {
             Ok((local, _)) => local,
             Err(error) => {
@@ -46,11 +48,10 @@ async fn serve(local: TcpStream, served: &ProxyListener) -> io::Result<()> {
     let user = user_of(&local).await?;
     let handle = local.as_fd().try_clone_to_owned()?;
     let (host, service) = (served.host.clone(), served.service.clone());
-    let remote = tokio::task::spawn_blocking(move || {
-        connect_on_behalf(handle.as_fd(), &host, &service)
-    })
-    .await
-    .map_err(io::Error::other)?;
+    let remote =
+        tokio::task::spawn_blocking(move || connect_on_behalf(handle.as_fd(), &host, &service))
+            .await
+            .map_err(io::Error::other)?;
     let remote = match remote {
         Ok(remote) => remote,
         Err(error) => return refuse(local, served.protocol, &user, &error).await,
@@ -88,20 +89,27 @@ async fn refuse(
 ) -> io::Result<()> {
     tracing::info!(%user, %error, "refused");
     if protocol == Protocol::Imap {
-        local.write_all(format!("* BYE Usher: {error}\r\n").as_bytes()).await?;
+        local
+            .write_all(format!("* BYE Usher: {error}\r\n").as_bytes())
+            .await?;
         local.shutdown().await?;
     }
     Ok(())
 }
 
 async fn relay(mut local: TcpStream, mut remote: TcpStream) -> io::Result<()> {
-    tokio::io::copy_bidirectional(&mut local, &mut remote).await.map(|_| ())
+    tokio::io::copy_bidirectional(&mut local, &mut remote)
+        .await
+        .map(|_| ())
 }
 
 async fn imap(mut local: TcpStream, remote: TcpStream, user: &str) -> io::Result<()> {
     let mut remote = BufReader::new(remote);
     let mut greeting = Vec::new();
-    (&mut remote).take(MAX_GREETING as u64).read_until(b'\n', &mut greeting).await?;
+    (&mut remote)
+        .take(MAX_GREETING as u64)
+        .read_until(b'\n', &mut greeting)
+        .await?;
     if !is_preauth(&greeting) {
         // A server that wants to log in itself, or says why it does not serve: not ours to hide.
         local.write_all(&greeting).await?;

@@ -84,7 +84,9 @@ impl Channel {
             let attempt = async {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
-                connector.connect(ServerName::IpAddress(address.ip().into()), stream).await
+                connector
+                    .connect(ServerName::IpAddress(address.ip().into()), stream)
+                    .await
             };
             match timeout(CONNECT, attempt).await {
                 Ok(Ok(stream)) => return Ok(stream),

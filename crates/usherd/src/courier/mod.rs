@@ -69,7 +69,9 @@ impl Answerer for Status {
                 generation: 0,
                 numbers: std::collections::BTreeMap::new(),
             }),
-            Request::Who => Answer::Failed { reason: "the courier keeps no sessions".into() },
+            Request::Who => Answer::Failed {
+                reason: "the courier keeps no sessions".into(),
+            },
         }
     }
 }
@@ -116,8 +118,16 @@ impl Courier {
                 }
             };
             match request {
-                Ok(RelayRequest::Forward { channel, server_host_key, control, frame }) => {
-                    let destination = Destination { key: server_host_key, addresses: control };
+                Ok(RelayRequest::Forward {
+                    channel,
+                    server_host_key,
+                    control,
+                    frame,
+                }) => {
+                    let destination = Destination {
+                        key: server_host_key,
+                        addresses: control,
+                    };
                     if let Err(refusal) = self.forward(&channel, destination, frame) {
                         report_lost(&self.signer, &channel, refusal).await;
                     }
@@ -157,13 +167,19 @@ impl Courier {
             tokio::spawn(channel.run(frames));
             self.channels.insert(host.clone(), (destination, sender));
         }
-        self.channels[host].1.try_send(frame).map_err(|_| Refusal::Overloaded)
+        self.channels[host]
+            .1
+            .try_send(frame)
+            .map_err(|_| Refusal::Overloaded)
     }
 }
 
 /// Tells the signer that nothing it waits for on this channel will come.
 async fn report_lost(signer: &AsyncPacketSocket, host: &HostName, refusal: Refusal) {
-    let reply = RelayReply::ChannelLost { channel: host.clone(), refusal };
+    let reply = RelayReply::ChannelLost {
+        channel: host.clone(),
+        refusal,
+    };
     if let Err(error) = signer.send(&reply.encode()).await {
         tracing::warn!(%error, "telling the signer of a lost channel");
     }

@@ -29,10 +29,12 @@ pub struct Account {
 /// # Errors
 /// [`Refusal::NoLocalAccount`]; [`Refusal::PrivilegedAccount`] for root, whom no policy can admit.
 pub async fn by_name(user: UserName) -> Result<Account, Refusal> {
-    tokio::task::spawn_blocking(move || find(&user)).await.map_err(|error| {
-        tracing::error!(%error, "looking up an account");
-        Refusal::NoLocalAccount
-    })?
+    tokio::task::spawn_blocking(move || find(&user))
+        .await
+        .map_err(|error| {
+            tracing::error!(%error, "looking up an account");
+            Refusal::NoLocalAccount
+        })?
 }
 
 fn find(name: &UserName) -> Result<Account, Refusal> {

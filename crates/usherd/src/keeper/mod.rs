@@ -54,23 +54,38 @@ struct Keeper {
 
 impl Keeper {
     fn configuration(&self) -> Arc<(Applied, Checked)> {
-        Arc::clone(&self.configuration.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(
+            &self
+                .configuration
+                .read()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
     }
 
-    fn verifier(&self) -> std::sync::MutexGuard<'_, Option<mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>>> {
+    fn verifier(
+        &self,
+    ) -> std::sync::MutexGuard<'_, Option<mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>>> {
         self.verifier.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The service that has this id, in a policy.
 fn service_by_id(checked: &Checked, id: u32) -> Option<&Service> {
-    checked.policy.services.values().find(|service| service.id == id)
+    checked
+        .policy
+        .services
+        .values()
+        .find(|service| service.id == id)
 }
 
 /// Puts the policy's service ports under admission.
 fn set_services(admission: &Admission, checked: &Checked) -> Result<(), usher_kernel::KernelError> {
-    let ports: Vec<(u16, u32)> =
-        checked.policy.services.values().map(|service| (service.listen, service.id)).collect();
+    let ports: Vec<(u16, u32)> = checked
+        .policy
+        .services
+        .values()
+        .map(|service| (service.listen, service.id))
+        .collect();
     admission.set_services(&ports)
 }
 
@@ -168,15 +183,21 @@ impl Answerer for Keeper {
         match request {
             Request::Reload => match self.reload() {
                 Ok(answer) => answer,
-                Err(error) => Answer::Failed { reason: error.to_string() },
+                Err(error) => Answer::Failed {
+                    reason: error.to_string(),
+                },
             },
             Request::Who => match who::view(self) {
                 Ok(view) => Answer::Who(view),
-                Err(error) => Answer::Failed { reason: error.to_string() },
+                Err(error) => Answer::Failed {
+                    reason: error.to_string(),
+                },
             },
             Request::Status => match who::status(self) {
                 Ok(status) => Answer::Status(status),
-                Err(error) => Answer::Failed { reason: error.to_string() },
+                Err(error) => Answer::Failed {
+                    reason: error.to_string(),
+                },
             },
         }
     }
@@ -190,7 +211,10 @@ impl Keeper {
         set_services(&self.admission, &fresh.1)?;
         // In force first, then the sessions are looked through: one that is opened meanwhile has
         // been checked against the new configuration.
-        *self.configuration.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
+        *self
+            .configuration
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
         let ended = revocation::end_forbidden(self)?;
         tracing::info!(generation, ended = ended.len(), "configuration in force");
         Ok(Answer::Reloaded { generation, ended })

@@ -133,7 +133,9 @@ impl Queue {
             return;
         }
         let mut state = self.lock();
-        let idle = state.last_used.is_some_and(|used| now.duration_since(used) >= service.idle);
+        let idle = state
+            .last_used
+            .is_some_and(|used| now.duration_since(used) >= service.idle);
         match (idle, state.asked_to_end) {
             (false, _) => state.asked_to_end = None,
             (true, None) => {
@@ -159,7 +161,8 @@ impl Queue {
     /// Starts one worker, off the reactor's thread as it waits for the child's exec.
     async fn spawn(self: &Arc<Self>, service: &Service) -> Result<(), SpawnError> {
         let command = self.command(service);
-        let (listener, queue, style) = (Arc::clone(&self.listener), Arc::clone(self), service.style);
+        let (listener, queue, style) =
+            (Arc::clone(&self.listener), Arc::clone(self), service.style);
         let started = tokio::task::spawn_blocking(move || {
             let input = match style {
                 Style::Connection => Input::AcceptOne(listener.as_fd()),
@@ -173,7 +176,10 @@ impl Queue {
         tracing::info!(service = %self.service, user = %self.account.name,
             uid = self.account.uid, pid = worker.pid, "worker started");
         let mut state = self.lock();
-        state.workers.push(Running { pid: worker.pid, since: Instant::now() });
+        state.workers.push(Running {
+            pid: worker.pid,
+            since: Instant::now(),
+        });
         state.last_used = Some(Instant::now());
         let stopped = state.stopped;
         drop(state);
@@ -220,8 +226,12 @@ async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
     let mut pause = Duration::ZERO;
     loop {
         tokio::time::sleep(pause).await;
-        let Some(service) = room(&keeper, &queue).await else { return };
-        let Ok(mut ready) = waiting.readable().await else { return };
+        let Some(service) = room(&keeper, &queue).await else {
+            return;
+        };
+        let Ok(mut ready) = waiting.readable().await else {
+            return;
+        };
         if !usher_kernel::listener::has_waiting(queue.listener.as_fd()) {
             ready.clear_ready();
             continue;
@@ -235,7 +245,11 @@ async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
                         queue.wait_for_end().await;
                     }
                     let failed = begun.elapsed() < TOO_SHORT;
-                    pause = if failed { longer(pause) } else { Duration::ZERO };
+                    pause = if failed {
+                        longer(pause)
+                    } else {
+                        Duration::ZERO
+                    };
                     if failed {
                         tracing::warn!(service = %queue.service, user = %queue.account.name, ?pause,
                             "a worker ended at once; the next one waits");
@@ -292,8 +306,10 @@ async fn reap(queue: Arc<Queue>, worker: Worker) {
                 rustix::process::WaitIdOptions::EXITED,
             );
             match status {
-                Ok(Some(status)) => tracing::info!(service = %queue.service, user = %queue.account.name,
-                    pid, code = status.exit_status(), signal = status.terminating_signal(), "worker ended"),
+                Ok(Some(status)) => {
+                    tracing::info!(service = %queue.service, user = %queue.account.name,
+                    pid, code = status.exit_status(), signal = status.terminating_signal(), "worker ended")
+                }
                 Ok(None) => tracing::error!(pid, "a worker's end without its status"),
                 Err(error) => tracing::error!(%error, pid, "reaping a worker"),
             }
@@ -316,7 +332,12 @@ fn longer(pause: Duration) -> Duration {
 }
 
 fn terminate(pid: u32) {
-    let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) else { return };
+    let Some(pid) = i32::try_from(pid)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw)
+    else {
+        return;
+    };
     match rustix::process::kill_process(pid, rustix::process::Signal::TERM) {
         Ok(()) | Err(rustix::io::Errno::SRCH) => {}
         Err(error) => tracing::warn!(%error, "asking a worker to end"),

@@ -30,7 +30,10 @@ pub struct Queues {
 impl Queues {
     /// No queues yet; workers will live in groups below `workers`.
     pub fn new(workers: Group) -> Self {
-        Self { workers, all: Mutex::default() }
+        Self {
+            workers,
+            all: Mutex::default(),
+        }
     }
 
     /// Whether there is a queue for this service and user.
@@ -77,22 +80,35 @@ impl Queues {
         listener: OwnedFd,
     ) -> Result<(), Refusal> {
         let key = (service.id, account.uid);
-        let group = Group::create(self.workers.path(), &format!("{}-{}", service.name, account.uid))
-            .map_err(|error| {
-                tracing::error!(%error, "cannot make a worker's cgroup");
-                Refusal::ListenerFailed
-            })?;
-        keeper.admission.add_listener(key.0, key.1, listener.as_fd()).map_err(|error| {
-            forget_descriptor(key);
-            match error {
-                ListenerError::Full => Refusal::ListenerTableFull,
-                ListenerError::Kernel(error) => {
-                    tracing::error!(%error, "cannot enter a listener");
-                    Refusal::ListenerFailed
-                }
-            }
+        let group = Group::create(
+            self.workers.path(),
+            &format!("{}-{}", service.name, account.uid),
+        )
+        .map_err(|error| {
+            tracing::error!(%error, "cannot make a worker's cgroup");
+            Refusal::ListenerFailed
         })?;
-        let queue = Queue::start(keeper, key, service.name.clone(), account.clone(), listener, group);
+        keeper
+            .admission
+            .add_listener(key.0, key.1, listener.as_fd())
+            .map_err(|error| {
+                forget_descriptor(key);
+                match error {
+                    ListenerError::Full => Refusal::ListenerTableFull,
+                    ListenerError::Kernel(error) => {
+                        tracing::error!(%error, "cannot enter a listener");
+                        Refusal::ListenerFailed
+                    }
+                }
+            })?;
+        let queue = Queue::start(
+            keeper,
+            key,
+            service.name.clone(),
+            account.clone(),
+            listener,
+            group,
+        );
         self.lock().insert(key, queue);
         Ok(())
     }
@@ -129,7 +145,9 @@ impl Queues {
         let configuration = keeper.configuration();
         let now = Instant::now();
         for queue in queues {
-            let Some(service) = service_by_id(&configuration.1, queue.key.0) else { continue };
+            let Some(service) = service_by_id(&configuration.1, queue.key.0) else {
+                continue;
+            };
             queue.note_use(live.get(&queue.key).copied().unwrap_or(0), now);
             queue.end_if_idle(service, now);
         }

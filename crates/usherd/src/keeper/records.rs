@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use usher_kernel::admission::{Announced, AnnounceError, SessionError, SessionRecord};
+use usher_kernel::admission::{AnnounceError, Announced, SessionError, SessionRecord};
 use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_proto::chain::{ChainError, ChainTip};
 use usher_proto::frame::Announcement;
@@ -33,7 +33,11 @@ pub async fn serve(keeper: Arc<Keeper>, listener: OwnedFd, verifier: u32) -> io:
     loop {
         let (connection, peer) = listener.accept().await?;
         if peer.uid != verifier {
-            tracing::warn!(uid = peer.uid, pid = peer.pid, "refused a verifier that is not ours");
+            tracing::warn!(
+                uid = peer.uid,
+                pid = peer.pid,
+                "refused a verifier that is not ours"
+            );
             continue;
         }
         if let Some(task) = present.take() {
@@ -77,20 +81,45 @@ async fn read(
             Err(error) => return Some(error),
         };
         let (request, verdict) = match KeeperRequest::decode(&packet.bytes) {
-            Ok(KeeperRequest::Open { request, session, user, service, host, chain_anchor, chain_salt, chain_length, expires }) => {
+            Ok(KeeperRequest::Open {
+                request,
+                session,
+                user,
+                service,
+                host,
+                chain_anchor,
+                chain_salt,
+                chain_length,
+                expires,
+            }) => {
                 // Looks up an account, which may take long; nothing else waits for it.
                 let (keeper, replies) = (Arc::clone(keeper), replies.clone());
-                let opening = Opening { session, user, service, host, chain_anchor, chain_salt, chain_length, expires };
+                let opening = Opening {
+                    session,
+                    user,
+                    service,
+                    host,
+                    chain_anchor,
+                    chain_salt,
+                    chain_length,
+                    expires,
+                };
                 tokio::spawn(async move {
                     let verdict = open(&keeper, opening).await;
                     send(&replies, request, verdict).await;
                 });
                 continue;
             }
-            Ok(KeeperRequest::Announce { request, session, announcement }) => {
-                (request, announce(keeper, session, &announcement))
-            }
-            Ok(KeeperRequest::Withdraw { request, session, connection }) => {
+            Ok(KeeperRequest::Announce {
+                request,
+                session,
+                announcement,
+            }) => (request, announce(keeper, session, &announcement)),
+            Ok(KeeperRequest::Withdraw {
+                request,
+                session,
+                connection,
+            }) => {
                 let verdict = keeper.admission.withdraw(&connection, &session);
                 (request, verdict.map_err(kernel_failed))
             }
@@ -108,7 +137,11 @@ async fn send(
     request: u64,
     verdict: Result<(), Refusal>,
 ) {
-    if replies.send(KeeperReply::Verdict { request, verdict }.encode()).await.is_err() {
+    if replies
+        .send(KeeperReply::Verdict { request, verdict }.encode())
+        .await
+        .is_err()
+    {
         tracing::debug!(request, "the verifier went before its answer");
     }
 }
@@ -135,7 +168,9 @@ impl Opening {
     fn permitted(&self, keeper: &Keeper) -> Result<u32, Refusal> {
         let configuration = keeper.configuration();
         let (applied, checked) = &*configuration;
-        let service = checked.policy.service_permits(&self.service, &self.user, &self.host)?;
+        let service = checked
+            .policy
+            .service_permits(&self.service, &self.user, &self.host)?;
         if applied.is_disabled(&self.user) {
             return Err(Refusal::DisabledUser);
         }
@@ -153,24 +188,33 @@ async fn open(keeper: &Arc<Keeper>, opening: Opening) -> Result<(), Refusal> {
         service,
         user: opening.user.clone(),
         host: opening.host.clone(),
-        tip: ChainTip { position: 0, value: opening.chain_anchor },
+        tip: ChainTip {
+            position: 0,
+            value: opening.chain_anchor,
+        },
         chain_length: opening.chain_length,
         chain_salt: opening.chain_salt,
         opened: unix_time(),
         expires: opening.expires,
         ended: None,
     };
-    keeper.admission.insert_session(&opening.session, &record).map_err(|error| match error {
-        SessionError::Exists => Refusal::Replayed,
-        SessionError::Full => Refusal::SessionTableFull,
-        SessionError::Kernel(error) => kernel_failed(error),
-    })?;
+    keeper
+        .admission
+        .insert_session(&opening.session, &record)
+        .map_err(|error| match error {
+            SessionError::Exists => Refusal::Replayed,
+            SessionError::Full => Refusal::SessionTableFull,
+            SessionError::Kernel(error) => kernel_failed(error),
+        })?;
     let configuration = keeper.configuration();
     let ready = service_by_id(&configuration.1, service)
         .ok_or(Refusal::UnknownService)
         .and_then(|service| keeper.queues.ensure(keeper, service, &account));
     if let Err(refusal) = ready {
-        keeper.admission.remove_session(&opening.session).map_err(kernel_failed)?;
+        keeper
+            .admission
+            .remove_session(&opening.session)
+            .map_err(kernel_failed)?;
         return Err(refusal);
     }
     tracing::info!(session = %opening.session, user = %opening.user, uid = account.uid,
@@ -201,7 +245,10 @@ fn announce(
     if connection.server.port() != service.listen {
         return Err(Refusal::WrongServerAddress);
     }
-    let host = policy.hosts.get(&record.host).ok_or(Refusal::HostNotPermitted)?;
+    let host = policy
+        .hosts
+        .get(&record.host)
+        .ok_or(Refusal::HostNotPermitted)?;
     if !host.addresses.contains(&connection.client.ip()) {
         // A host may announce its own connections only: else it could have another host's user
         // served as its own.
@@ -212,19 +259,33 @@ fn announce(
     }
     record.tip = record
         .tip
-        .advance(&record.chain_salt, record.chain_length, &announcement.element)
+        .advance(
+            &record.chain_salt,
+            record.chain_length,
+            &announcement.element,
+        )
         .map_err(|error| match error {
             ChainError::Replayed => Refusal::ChainReplayed,
             ChainError::Exhausted => Refusal::ChainExhausted,
             ChainError::GapTooLarge => Refusal::ChainGap,
             ChainError::Mismatch => Refusal::ChainMismatch,
         })?;
-    keeper.admission.update_session(&session, &record).map_err(kernel_failed)?;
-    let announced =
-        Announced { session, service: record.service, uid: record.uid, lifetime: ANNOUNCED };
-    keeper.admission.announce(&connection, &announced).map_err(|error| match error {
-        AnnounceError::Full => Refusal::AdmissionTableFull,
-        AnnounceError::AlreadyAnnounced => Refusal::AlreadyAnnounced,
-        AnnounceError::Kernel(error) => kernel_failed(error),
-    })
+    keeper
+        .admission
+        .update_session(&session, &record)
+        .map_err(kernel_failed)?;
+    let announced = Announced {
+        session,
+        service: record.service,
+        uid: record.uid,
+        lifetime: ANNOUNCED,
+    };
+    keeper
+        .admission
+        .announce(&connection, &announced)
+        .map_err(|error| match error {
+            AnnounceError::Full => Refusal::AdmissionTableFull,
+            AnnounceError::AlreadyAnnounced => Refusal::AlreadyAnnounced,
+            AnnounceError::Kernel(error) => kernel_failed(error),
+        })
 }

@@ -58,14 +58,14 @@ pub fn end_forbidden(keeper: &Keeper) -> Result<Vec<SessionView>, KernelError> {
         let permitted = if applied.is_disabled(&record.user) {
             Err(Refusal::DisabledUser)
         } else {
-            service_by_id(checked, record.service).ok_or(Refusal::UnknownService).and_then(
-                |service| {
+            service_by_id(checked, record.service)
+                .ok_or(Refusal::UnknownService)
+                .and_then(|service| {
                     checked
                         .policy
                         .service_permits(&service.name, &record.user, &record.host)
                         .map(|_| ())
-                },
-            )
+                })
         };
         if let Err(reason) = permitted {
             forbidden.push((session, record, reason));
@@ -187,13 +187,24 @@ fn destroy(keeper: &Keeper, connection: &ConnectionTuple) {
 fn mark(keeper: &Keeper, session: &SessionId, mut record: SessionRecord, reason: Refusal) {
     tracing::info!(%session, user = %record.user, host = %record.host, reason = reason.name(),
         "session ended: {reason}");
-    record.ended = Some(Ended { at: unix_time(), reason });
+    record.ended = Some(Ended {
+        at: unix_time(),
+        reason,
+    });
     if let Err(error) = keeper.admission.update_session(session, &record) {
         tracing::error!(%error, "marking a session ended");
     }
-    let told = KeeperReply::SessionEnded { session: *session, host: record.host, reason }.encode();
+    let told = KeeperReply::SessionEnded {
+        session: *session,
+        host: record.host,
+        reason,
+    }
+    .encode();
     let verifier = keeper.verifier();
-    if verifier.as_ref().is_some_and(|verifier| verifier.try_send(told).is_err()) {
+    if verifier
+        .as_ref()
+        .is_some_and(|verifier| verifier.try_send(told).is_err())
+    {
         tracing::debug!(%session, "the verifier was not told; the client learns it at its next announcement");
     }
 }

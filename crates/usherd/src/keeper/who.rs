@@ -85,7 +85,10 @@ pub fn status(keeper: &Keeper) -> Result<StatusView, KernelError> {
     let counters = keeper.admission.counters()?;
     let mut numbers: BTreeMap<String, u64> = counters.named().into_iter().collect();
     numbers.insert("sessions".into(), keeper.admission.sessions()?.len() as u64);
-    numbers.insert("connections".into(), keeper.admission.admissions()?.len() as u64);
+    numbers.insert(
+        "connections".into(),
+        keeper.admission.admissions()?.len() as u64,
+    );
     numbers.insert("queues".into(), keeper.queues.list().len() as u64);
     Ok(StatusView {
         role: "keeper".into(),
@@ -98,7 +101,11 @@ pub fn status(keeper: &Keeper) -> Result<StatusView, KernelError> {
 fn service_name(checked: &Checked, id: u32) -> ServiceName {
     service_by_id(checked, id).map_or_else(
         // The policy no longer has it; its number is still a valid name.
-        || format!("service-{id}").parse().unwrap_or_else(|_| unreachable!("a valid name")),
+        || {
+            format!("service-{id}")
+                .parse()
+                .unwrap_or_else(|_| unreachable!("a valid name"))
+        },
         |service| service.name.clone(),
     )
 }

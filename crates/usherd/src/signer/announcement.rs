@@ -74,13 +74,23 @@ async fn attempt_once(
 ) -> Result<SessionId, Refusal> {
     let slot = signer.sessions.slot(key);
     let mut slot = slot.lock().await;
-    let usable = slot.as_mut().filter(|session| session.expires > unix_time() + RENEW);
+    let usable = slot
+        .as_mut()
+        .filter(|session| session.expires > unix_time() + RENEW);
     if let Some((session, element)) =
         usable.and_then(|session| session.chain.next().map(|element| (session.id, element)))
     {
-        let announcement = Announcement { element, connection };
+        let announcement = Announcement {
+            element,
+            connection,
+        };
         let pending = signer.relay.send(host, |request| {
-            ClientFrame::Announce { request, session, announcement }.encode()
+            ClientFrame::Announce {
+                request,
+                session,
+                announcement,
+            }
+            .encode()
         })?;
         // The element is on its way in order: others may announce while this one waits.
         drop(slot);
@@ -95,7 +105,11 @@ async fn attempt_once(
     answer(pending).await?;
     tracing::info!(user = %key.user, host = %key.host, service = %key.service, session = %id,
         "session opened");
-    *slot = Some(Session { id, chain, expires: statement.expires });
+    *slot = Some(Session {
+        id,
+        chain,
+        expires: statement.expires,
+    });
     Ok(id)
 }
 
@@ -106,10 +120,18 @@ fn open(
     element: ChainElement,
     connection: ConnectionTuple,
 ) -> Result<Pending, Refusal> {
-    let first = Announcement { element, connection };
-    signer
-        .relay
-        .send(host, |request| ClientFrame::Open { request, authenticator, first }.encode())
+    let first = Announcement {
+        element,
+        connection,
+    };
+    signer.relay.send(host, |request| {
+        ClientFrame::Open {
+            request,
+            authenticator,
+            first,
+        }
+        .encode()
+    })
 }
 
 fn new_statement(
@@ -167,7 +189,12 @@ pub async fn withdraw(
     connection: ConnectionTuple,
 ) {
     let answered = match signer.relay.send(host, |request| {
-        ClientFrame::Withdraw { request, session, connection }.encode()
+        ClientFrame::Withdraw {
+            request,
+            session,
+            connection,
+        }
+        .encode()
     }) {
         Ok(pending) => answer(pending).await,
         Err(refusal) => Err(refusal),

@@ -17,9 +17,9 @@ use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 use usher_proto::name::{HostName, ServiceName, UserName};
 use usher_proto::refusal::Refusal;
 
+use super::Signer;
 use super::announcement::{announce, withdraw};
 use super::sessions::SessionKey;
-use super::Signer;
 
 /// Requests one user may have under way; the next one is refused with [`Refusal::Overloaded`].
 const REQUESTS_PER_USER: usize = 512;
@@ -68,13 +68,24 @@ async fn serve_one(signer: &Signer, application: &AsyncPacketSocket, peer: Peer)
     let (asked, socket) = match admit(signer, peer, packet).await {
         Ok(asked) => asked,
         Err(refusal) => {
-            tracing::info!(uid = peer.uid, pid = peer.pid, reason = refusal.name(), "refused: {refusal}");
+            tracing::info!(
+                uid = peer.uid,
+                pid = peer.pid,
+                reason = refusal.name(),
+                "refused: {refusal}"
+            );
             return reply(application, &LocalReply::Refused(refusal)).await;
         }
     };
     match prepare(signer, &asked, &socket).await {
         Ok((session, connection)) => {
-            reply(application, &LocalReply::Ready { server: connection.server }).await;
+            reply(
+                application,
+                &LocalReply::Ready {
+                    server: connection.server,
+                },
+            )
+            .await;
             wait_until_done(application).await;
             // `socket` is our duplicate: while it is open nobody else can have its port, so the
             // announcement must be gone from the server before it is.
@@ -97,11 +108,7 @@ struct Asked {
 }
 
 /// Who asks, and may they?
-async fn admit(
-    signer: &Signer,
-    peer: Peer,
-    packet: Packet,
-) -> Result<(Asked, OwnedFd), Refusal> {
+async fn admit(signer: &Signer, peer: Peer, packet: Packet) -> Result<(Asked, OwnedFd), Refusal> {
     let request = LocalRequest::decode(&packet.bytes)?;
     let mut descriptors = packet.descriptors.into_iter();
     let socket = descriptors.next().ok_or(Refusal::Malformed)?;
@@ -122,8 +129,21 @@ async fn admit(
     }
     let permitted = checked.policy.client_permits(&user, &host, &service)?;
     let port = permitted.port;
-    let host = checked.policy.hosts.get(&host).ok_or(Refusal::UnknownHost)?.clone();
-    Ok((Asked { key_user: user, host, service, port }, socket))
+    let host = checked
+        .policy
+        .hosts
+        .get(&host)
+        .ok_or(Refusal::UnknownHost)?
+        .clone();
+    Ok((
+        Asked {
+            key_user: user,
+            host,
+            service,
+            port,
+        },
+        socket,
+    ))
 }
 
 /// The user at the other end of a connection that the proxy has accepted. Believed of nobody but
@@ -137,17 +157,29 @@ fn owner_at_the_proxy(
     service: &ServiceName,
 ) -> Result<u32, Refusal> {
     if signer.proxy_uid != Some(peer.uid) {
-        tracing::warn!(uid = peer.uid, pid = peer.pid, "asks on behalf of others and is not the proxy");
+        tracing::warn!(
+            uid = peer.uid,
+            pid = peer.pid,
+            "asks on behalf of others and is not the proxy"
+        );
         return Err(Refusal::ClientPolicy);
     }
     let ours = address(rustix::net::getsockname(local)).ok_or(Refusal::Malformed)?;
-    let theirs = address(rustix::net::getpeername(local).and_then(|peer| peer.ok_or(rustix::io::Errno::NOTCONN)))
-        .ok_or(Refusal::Malformed)?;
-    let mapped = signer.configuration().1.policy.proxy_listeners().into_iter().any(|listener| {
-        SocketAddr::V4(listener.address) == ours
-            && listener.host == *host
-            && listener.service == *service
-    });
+    let theirs = address(
+        rustix::net::getpeername(local).and_then(|peer| peer.ok_or(rustix::io::Errno::NOTCONN)),
+    )
+    .ok_or(Refusal::Malformed)?;
+    let mapped = signer
+        .configuration()
+        .1
+        .policy
+        .proxy_listeners()
+        .into_iter()
+        .any(|listener| {
+            SocketAddr::V4(listener.address) == ours
+                && listener.host == *host
+                && listener.service == *service
+        });
     if !mapped {
         return Err(Refusal::ClientPolicy);
     }
@@ -206,7 +238,11 @@ fn bind(socket: &OwnedFd, host: &Host, port: u16) -> Result<ConnectionTuple, Ref
     let reusable = sockopt::socket_reuseaddr(socket).map_err(malformed)?
         || sockopt::socket_reuseport(socket).map_err(malformed)?;
     let fresh = rustix::net::getpeername(socket) == Err(rustix::io::Errno::NOTCONN);
-    if !stream || !fresh || reusable || ![AddressFamily::INET, AddressFamily::INET6].contains(&family) {
+    if !stream
+        || !fresh
+        || reusable
+        || ![AddressFamily::INET, AddressFamily::INET6].contains(&family)
+    {
         // With SO_REUSEADDR or SO_REUSEPORT another process could share the announced port.
         return Err(Refusal::Malformed);
     }
@@ -229,7 +265,11 @@ fn bind(socket: &OwnedFd, host: &Host, port: u16) -> Result<ConnectionTuple, Ref
 /// The address the kernel's routing would send from: connect(2) on a datagram socket sends
 /// nothing and says it.
 fn source_for(server: SocketAddr) -> io::Result<IpAddr> {
-    let family = if server.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let family = if server.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
     let probe = rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::connect(&probe, &server)?;
     let local = SocketAddr::try_from(rustix::net::getsockname(&probe)?)?;
@@ -248,9 +288,7 @@ fn bind_to(socket: BorrowedFd<'_>, source: IpAddr, dual_stack: bool) -> io::Resu
 }
 
 /// An internet address, with an IPv4-mapped one as IPv4.
-fn address(
-    found: Result<rustix::net::SocketAddrAny, rustix::io::Errno>,
-) -> Option<SocketAddr> {
+fn address(found: Result<rustix::net::SocketAddrAny, rustix::io::Errno>) -> Option<SocketAddr> {
     let found = SocketAddr::try_from(found.ok()?).ok()?;
     Some(SocketAddr::new(found.ip().to_canonical(), found.port()))
 }
@@ -312,8 +350,9 @@ mod tests {
     #[test]
     fn a_user_at_the_limit_is_refused_and_another_user_is_not() {
         let under_way = Arc::new(UnderWay::default());
-        let mut places: Vec<_> =
-            (0..REQUESTS_PER_USER).filter_map(|_| UnderWay::take(&under_way, 1000)).collect();
+        let mut places: Vec<_> = (0..REQUESTS_PER_USER)
+            .filter_map(|_| UnderWay::take(&under_way, 1000))
+            .collect();
         assert_eq!(places.len(), REQUESTS_PER_USER);
         assert!(UnderWay::take(&under_way, 1000).is_none());
         assert!(UnderWay::take(&under_way, 1001).is_some());

@@ -36,7 +36,12 @@ struct Signer {
 impl Signer {
     fn configuration(&self) -> Arc<(Applied, Checked)> {
         // Nothing that can panic runs under the lock, so it cannot be poisoned.
-        Arc::clone(&self.configuration.read().unwrap_or_else(std::sync::PoisonError::into_inner))
+        Arc::clone(
+            &self
+                .configuration
+                .read()
+                .unwrap_or_else(std::sync::PoisonError::into_inner),
+        )
     }
 }
 
@@ -104,9 +109,14 @@ impl Answerer for Signer {
                         .write()
                         .unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(fresh);
                     tracing::info!(generation, "configuration in force");
-                    Answer::Reloaded { generation, ended: Vec::new() }
+                    Answer::Reloaded {
+                        generation,
+                        ended: Vec::new(),
+                    }
                 }
-                Err(error) => Answer::Failed { reason: error.to_string() },
+                Err(error) => Answer::Failed {
+                    reason: error.to_string(),
+                },
             },
             Request::Status => Answer::Status(StatusView {
                 role: "signer".into(),
@@ -114,7 +124,10 @@ impl Answerer for Signer {
                 generation: self.configuration().0.generation,
                 numbers: [
                     ("sessions".to_owned(), self.sessions.len() as u64),
-                    ("courier_connected".to_owned(), u64::from(self.relay.is_connected())),
+                    (
+                        "courier_connected".to_owned(),
+                        u64::from(self.relay.is_connected()),
+                    ),
                 ]
                 .into(),
             }),

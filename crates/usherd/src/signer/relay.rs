@@ -60,7 +60,11 @@ impl Relay {
         let packet = RelayRequest::Forward {
             channel: host.name.clone(),
             server_host_key: host.key,
-            control: host.addresses.iter().map(|ip| (*ip, host.control).into()).collect(),
+            control: host
+                .addresses
+                .iter()
+                .map(|ip| (*ip, host.control).into())
+                .collect(),
             frame: frame(request),
         }
         .encode();
@@ -69,7 +73,10 @@ impl Relay {
         if state.pending.len() >= PENDING {
             return Err(Refusal::Overloaded);
         }
-        let outgoing = state.outgoing.as_ref().ok_or(Refusal::VerifierUnavailable)?;
+        let outgoing = state
+            .outgoing
+            .as_ref()
+            .ok_or(Refusal::VerifierUnavailable)?;
         outgoing.try_send(packet).map_err(|_| Refusal::Overloaded)?;
         state.pending.insert(request, (host.name.clone(), sender));
         Ok(Pending(receiver))
@@ -117,7 +124,11 @@ pub async fn serve(signer: Arc<Signer>, listener: OwnedFd, courier: u32) -> io::
     loop {
         let (connection, peer) = listener.accept().await?;
         if peer.uid != courier {
-            tracing::warn!(uid = peer.uid, pid = peer.pid, "refused a courier that is not ours");
+            tracing::warn!(
+                uid = peer.uid,
+                pid = peer.pid,
+                "refused a courier that is not ours"
+            );
             continue;
         }
         if let Some(task) = present.take() {

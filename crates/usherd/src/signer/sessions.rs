@@ -58,9 +58,9 @@ impl Sessions {
     pub fn ended(&self, host: &HostName, id: SessionId) {
         self.lock().retain(|key, slot| {
             let ended = key.host == *host
-                && slot.try_lock().is_ok_and(|session| {
-                    session.as_ref().is_some_and(|session| session.id == id)
-                });
+                && slot
+                    .try_lock()
+                    .is_ok_and(|session| session.as_ref().is_some_and(|session| session.id == id));
             !ended
         });
     }
@@ -69,7 +69,10 @@ impl Sessions {
     pub fn retain_permitted(&self, (applied, checked): &(Applied, Checked)) {
         self.lock().retain(|key, _| {
             !applied.is_disabled(&key.user)
-                && checked.policy.client_permits(&key.user, &key.host, &key.service).is_ok()
+                && checked
+                    .policy
+                    .client_permits(&key.user, &key.host, &key.service)
+                    .is_ok()
         });
     }
 

@@ -48,8 +48,10 @@ pub fn authenticate(
     claim: &Claim<'_>,
     authenticator: &Authenticator,
 ) -> Result<impl FnOnce(u64) -> KeeperRequest + use<>, Refused> {
-    let statement = Statement::decode(&authenticator.statement)
-        .map_err(|error| Refused { refusal: error.into(), statement: None })?;
+    let statement = Statement::decode(&authenticator.statement).map_err(|error| Refused {
+        refusal: error.into(),
+        statement: None,
+    })?;
     match check(applied, checked, claim, authenticator, &statement) {
         Ok(expires) => {
             let session = session_id(&authenticator.statement);
@@ -66,7 +68,10 @@ pub fn authenticate(
                 expires,
             })
         }
-        Err(refusal) => Err(Refused { refusal, statement: Some(Box::new(statement)) }),
+        Err(refusal) => Err(Refused {
+            refusal,
+            statement: Some(Box::new(statement)),
+        }),
     }
 }
 
@@ -87,7 +92,10 @@ fn check(
         maximum_lifetime: MAXIMUM_LIFETIME,
     })?;
     let key = authenticator.verify_signature()?;
-    let keys = checked.keys.get(&statement.user).ok_or(Refusal::UnknownUser)?;
+    let keys = checked
+        .keys
+        .get(&statement.user)
+        .ok_or(Refusal::UnknownUser)?;
     if !keys.iter().any(|known| known.key_data() == key.key_data()) {
         return Err(Refusal::UnknownKey);
     }
@@ -95,13 +103,19 @@ fn check(
         return Err(Refusal::DisabledUser);
     }
     let service =
-        checked.policy.service_permits(&statement.service, &statement.user, claim.host)?;
-    let own_addresses =
-        checked.policy.host_by_key(claim.own_key).map(|host| host.addresses.as_slice());
+        checked
+            .policy
+            .service_permits(&statement.service, &statement.user, claim.host)?;
+    let own_addresses = checked
+        .policy
+        .host_by_key(claim.own_key)
+        .map(|host| host.addresses.as_slice());
     if statement.server.port() != service.listen
         || own_addresses.is_some_and(|own| !own.contains(&statement.server.ip()))
     {
         return Err(Refusal::WrongServerAddress);
     }
-    Ok(statement.expires.min(statement.issued + service.session.as_secs()))
+    Ok(statement
+        .expires
+        .min(statement.issued + service.session.as_secs()))
 }

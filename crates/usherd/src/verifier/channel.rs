@@ -46,7 +46,11 @@ impl Handle {
     pub fn session_ended(&self, session: SessionId, reason: Refusal) {
         // A full queue means a peer that does not read; its channel is about to be closed, and it
         // learns of the end at its next announcement.
-        if self.answers.try_send(ServerFrame::SessionEnded { session, reason }).is_err() {
+        if self
+            .answers
+            .try_send(ServerFrame::SessionEnded { session, reason })
+            .is_err()
+        {
             tracing::debug!(%session, "could not tell the client host that a session ended");
         }
     }
@@ -88,7 +92,9 @@ pub async fn serve(
                 }
             }
         });
-        verifier.half_open.enter(number, address, task.abort_handle());
+        verifier
+            .half_open
+            .enter(number, address, task.abort_handle());
         // The task waits for this and for nothing else, so it is there unless just aborted.
         let _ = start.send(());
     }
@@ -112,7 +118,9 @@ async fn handshake(
         Ok(Err(error)) => {
             return tracing::info!(%address, %error, "refused a control connection");
         }
-        Err(_) => return tracing::info!(%address, "refused a control connection: handshake too slow"),
+        Err(_) => {
+            return tracing::info!(%address, "refused a control connection: handshake too slow");
+        }
     };
     let (_, session) = stream.get_ref();
     let Some(key) = tls::peer_key(session.peer_certificates()) else {
@@ -123,7 +131,12 @@ async fn handshake(
             "refused a control connection of another protocol version");
     }
     let configuration = verifier.configuration();
-    let Some(host) = configuration.1.policy.host_by_key(&key).map(|host| host.name.clone()) else {
+    let Some(host) = configuration
+        .1
+        .policy
+        .host_by_key(&key)
+        .map(|host| host.name.clone())
+    else {
         return tracing::info!(%address, key = %key.fingerprint(), "refused an unknown host");
     };
     let (answers, queue) = mpsc::channel(ANSWERS);
@@ -134,7 +147,12 @@ async fn handshake(
         answers: answers.clone(),
     };
     let task = tokio::spawn(async move { channel.run(stream, queue, number).await });
-    let handle = Handle { key, number, answers, task: task.abort_handle() };
+    let handle = Handle {
+        key,
+        number,
+        answers,
+        task: task.abort_handle(),
+    };
     tracing::info!(%host, %address, "control channel open");
     // One channel a host: the newest, since a host that has lost its end makes a new one before
     // this end has noticed.
@@ -162,7 +180,10 @@ impl Channel {
         };
         tracing::info!(host = %self.host, ?outcome, "control channel closed");
         let mut channels = self.verifier.channels();
-        if channels.get(&self.host).is_some_and(|present| present.number == number) {
+        if channels
+            .get(&self.host)
+            .is_some_and(|present| present.number == number)
+        {
             channels.remove(&self.host);
         }
     }
@@ -185,8 +206,7 @@ impl Channel {
                 };
                 // Only a whole frame counts as a sign of life.
                 deadline = tokio::time::Instant::now() + SILENCE;
-                let frame =
-                    ClientFrame::decode(&payload).map_err(|error| self.malformed(error))?;
+                let frame = ClientFrame::decode(&payload).map_err(|error| self.malformed(error))?;
                 self.serve(frame);
             }
         }
@@ -205,7 +225,11 @@ impl Channel {
         let keeper = &self.verifier.keeper;
         match frame {
             ClientFrame::Ping { request } => self.reply(ServerFrame::Pong { request }),
-            ClientFrame::Open { request, authenticator, first } => {
+            ClientFrame::Open {
+                request,
+                authenticator,
+                first,
+            } => {
                 let claim = Claim {
                     host: &self.host,
                     host_key: &self.key,
@@ -243,19 +267,35 @@ impl Channel {
                     Err(refusal) => self.verdict(request, Err(refusal)),
                 }
             }
-            ClientFrame::Announce { request, session, announcement } => {
-                self.relay(request, session, keeper.send(|request| KeeperRequest::Announce {
+            ClientFrame::Announce {
+                request,
+                session,
+                announcement,
+            } => {
+                self.relay(
                     request,
                     session,
-                    announcement,
-                }));
+                    keeper.send(|request| KeeperRequest::Announce {
+                        request,
+                        session,
+                        announcement,
+                    }),
+                );
             }
-            ClientFrame::Withdraw { request, session, connection } => {
-                self.relay(request, session, keeper.send(|request| KeeperRequest::Withdraw {
+            ClientFrame::Withdraw {
+                request,
+                session,
+                connection,
+            } => {
+                self.relay(
                     request,
                     session,
-                    connection,
-                }));
+                    keeper.send(|request| KeeperRequest::Withdraw {
+                        request,
+                        session,
+                        connection,
+                    }),
+                );
             }
             ClientFrame::Close { request, session } => {
                 self.relay(
@@ -288,14 +328,21 @@ impl Channel {
                 tracing::info!(%host, %session, reason = refusal.name(), "refused: {refusal}");
             }
             let verdict = verdict.map_err(Refusal::disclosed);
-            if answers.send(ServerFrame::Reply { request, verdict }).await.is_err() {
+            if answers
+                .send(ServerFrame::Reply { request, verdict })
+                .await
+                .is_err()
+            {
                 tracing::debug!(%host, "the channel closed before its answer");
             }
         });
     }
 
     fn verdict(&self, request: u64, verdict: Result<(), Refusal>) {
-        self.reply(ServerFrame::Reply { request, verdict: verdict.map_err(Refusal::disclosed) });
+        self.reply(ServerFrame::Reply {
+            request,
+            verdict: verdict.map_err(Refusal::disclosed),
+        });
     }
 
     fn reply(&self, frame: ServerFrame) {

@@ -40,8 +40,15 @@ impl HalfOpen {
     /// Enters a connection; drops the oldest of its address, or of all, where there are too many.
     pub fn enter(&self, number: u64, address: IpAddr, task: AbortHandle) {
         let mut entries = self.lock();
-        entries.push_back(Entry { number, address, task });
-        let same = entries.iter().filter(|entry| entry.address == address).count();
+        entries.push_back(Entry {
+            number,
+            address,
+            task,
+        });
+        let same = entries
+            .iter()
+            .filter(|entry| entry.address == address)
+            .count();
         let victim = if same > PER_ADDRESS {
             entries.iter().position(|entry| entry.address == address)
         } else if entries.len() > TOTAL {
@@ -85,7 +92,11 @@ mod tests {
 
     fn enter(half_open: &HalfOpen, address: [u8; 4]) -> tokio::task::JoinHandle<()> {
         let task = tokio::spawn(std::future::pending());
-        half_open.enter(half_open.number(), IpAddr::from(address), task.abort_handle());
+        half_open.enter(
+            half_open.number(),
+            IpAddr::from(address),
+            task.abort_handle(),
+        );
         task
     }
 
@@ -94,7 +105,9 @@ mod tests {
         let half_open = HalfOpen::default();
         let other = enter(&half_open, [10, 0, 0, 2]);
         let first = enter(&half_open, [10, 0, 0, 1]);
-        let rest: Vec<_> = (0..PER_ADDRESS).map(|_| enter(&half_open, [10, 0, 0, 1])).collect();
+        let rest: Vec<_> = (0..PER_ADDRESS)
+            .map(|_| enter(&half_open, [10, 0, 0, 1]))
+            .collect();
         assert!(first.await.unwrap_err().is_cancelled());
         assert!(!other.is_finished());
         assert!(rest.iter().all(|task| !task.is_finished()));

@@ -55,7 +55,9 @@ impl KeeperLink {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.lock();
         let outgoing = state.outgoing.as_ref().ok_or(Refusal::KeeperUnavailable)?;
-        outgoing.try_send(record(request).encode()).map_err(|_| Refusal::Overloaded)?;
+        outgoing
+            .try_send(record(request).encode())
+            .map_err(|_| Refusal::Overloaded)?;
         state.pending.insert(request, sender);
         Ok(Pending(receiver))
     }
@@ -121,7 +123,11 @@ async fn read(verifier: &Verifier, connection: &AsyncPacketSocket) -> Option<io:
                     let _ = waiting.send(verdict);
                 }
             }
-            Ok(KeeperReply::SessionEnded { session, host, reason }) => {
+            Ok(KeeperReply::SessionEnded {
+                session,
+                host,
+                reason,
+            }) => {
                 if let Some(channel) = verifier.channels().get(&host) {
                     channel.session_ended(session, reason);
                 }

@@ -49,7 +49,12 @@ impl std::fmt::Debug for Verifier {
 
 impl Verifier {
     fn configuration(&self) -> Arc<(Applied, Checked)> {
-        Arc::clone(&self.configuration.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(
+            &self
+                .configuration
+                .read()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
     }
 
     fn channels(&self) -> std::sync::MutexGuard<'_, HashMap<HostName, channel::Handle>> {
@@ -72,7 +77,11 @@ pub fn run() -> Result<(), StartError> {
     let account = start::account(start::VERIFIER)?;
     let host_key = start::public_host_key()?;
     let configuration = load_checked()?;
-    let port = configuration.1.policy.host_by_key(&host_key).map_or(DEFAULT_PORT, |host| host.control);
+    let port = configuration
+        .1
+        .policy
+        .host_by_key(&host_key)
+        .map_or(DEFAULT_PORT, |host| host.control);
     start::runtime_directory("verifier")?;
     let control = ControlSocket::bind("verifier")?;
     let listener = listen(port).attempt(format!("cannot listen at port {port}"))?;
@@ -148,14 +157,26 @@ impl Answerer for Verifier {
                     let generation = fresh.0.generation;
                     // Channels of hosts that are no longer known, or whose key has changed, close.
                     self.channels().retain(|name, channel| {
-                        fresh.1.policy.hosts.get(name).is_some_and(|host| host.key == channel.key)
+                        fresh
+                            .1
+                            .policy
+                            .hosts
+                            .get(name)
+                            .is_some_and(|host| host.key == channel.key)
                     });
-                    *self.configuration.write().unwrap_or_else(PoisonError::into_inner) =
-                        Arc::new(fresh);
+                    *self
+                        .configuration
+                        .write()
+                        .unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
                     tracing::info!(generation, "configuration in force");
-                    Answer::Reloaded { generation, ended: Vec::new() }
+                    Answer::Reloaded {
+                        generation,
+                        ended: Vec::new(),
+                    }
                 }
-                Err(error) => Answer::Failed { reason: error.to_string() },
+                Err(error) => Answer::Failed {
+                    reason: error.to_string(),
+                },
             },
             Request::Status => Answer::Status(StatusView {
                 role: "verifier".into(),
@@ -165,13 +186,16 @@ impl Answerer for Verifier {
                     ("channels".to_owned(), self.channels().len() as u64),
                     ("half_open".to_owned(), self.half_open.len() as u64),
                     ("half_open_dropped".to_owned(), self.half_open.dropped()),
-                    ("keeper_connected".to_owned(), u64::from(self.keeper.is_connected())),
+                    (
+                        "keeper_connected".to_owned(),
+                        u64::from(self.keeper.is_connected()),
+                    ),
                 ]
                 .into(),
             }),
-            Request::Who => {
-                Answer::Failed { reason: "the verifier keeps no sessions: ask the keeper".into() }
-            }
+            Request::Who => Answer::Failed {
+                reason: "the verifier keeps no sessions: ask the keeper".into(),
+            },
         }
     }
 }
