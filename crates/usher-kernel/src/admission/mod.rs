@@ -582,8 +582,11 @@ fn delete(map: &MapHandle, key: &[u8], what: &'static str) -> Result<(), KernelE
     }
 }
 
+/// A key and its value.
+type Entry = (Vec<u8>, Vec<u8>);
+
 /// All entries. One that is deleted meanwhile is left out; one that comes meanwhile may be.
-fn entries(map: &MapHandle, what: &'static str) -> Result<Vec<(Vec<u8>, Vec<u8>)>, KernelError> {
+fn entries(map: &MapHandle, what: &'static str) -> Result<Vec<Entry>, KernelError> {
     map.lookup_batch(4096, MapFlags::ANY, MapFlags::ANY)
         .map(Iterator::collect)
         .map_err(KernelError::bpf(what))
