@@ -201,6 +201,7 @@ async fn open(keeper: &Arc<Keeper>, opening: Opening) -> Result<(), Refusal> {
         expires,
         ended: None,
     };
+    revocation::make_room(keeper, &record)?;
     keeper
         .admission
         .insert_session(&opening.session, &record)
@@ -220,6 +221,7 @@ async fn open(keeper: &Arc<Keeper>, opening: Opening) -> Result<(), Refusal> {
             .map_err(kernel_failed)?;
         return Err(refusal);
     }
+    keeper.shares.enter(opening.session, &record);
     tracing::info!(session = %opening.session, user = %opening.user, uid = account.uid,
         service = %opening.service, host = %opening.host, "session opened");
     Ok(())
