@@ -1,0 +1,445 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Admission: which TCP connection may reach a service, and whose queue takes it.
+ *
+ * The keeper announces a connection by its two ends before the client connects. The life of the
+ * entry it makes:
+ *
+ *     ANNOUNCED --- SYN (choose_queue) ---> SYN_RECEIVED --- handshake done (follow) --->
+ * ESTABLISHED |                                     |                  ^                          |
+ *     withdrawn, expired                    withdrawn              |                    closed
+ * (follow) v                                     v                  |                          v
+ *      removed                              WITHDRAWN -------------+                       removed
+ *
+ * choose_queue runs when a SYN (or the ACK that answers a SYN cookie) looks for a listener. For a
+ * port of a service it lets through only a connection that is ANNOUNCED or SYN_RECEIVED and not
+ * expired, and gives it to the listener of (service, uid); anything else gets SK_DROP, which the
+ * client sees as a RST. Every failure inside the program refuses. Packets of established
+ * connections never come here.
+ *
+ * follow keeps the entry true from then on, and reports a connection that reached a service without
+ * an entry, so that user space cuts it.
+ *
+ * remove makes user space's changes of a state. User space alone cannot: between reading an entry
+ * and writing it the connection may be established, and an overwritten ESTABLISHED would hide a
+ * living connection from revocation.
+ *
+ * Several CPUs and user space change an entry at the same time, and the kernel may give the memory
+ * of a deleted entry to another announcement while a program still looks at it. So the state shares
+ * one 64-bit word with the number of the announcement (`mark`), all changes are
+ * compare-and-exchange on that word, the one who changed it to REMOVED is the one who deletes, and
+ * whoever acts on an entry's contents looks the key up again afterwards and finds the same
+ * announcement.
+ *
+ * Kernel 6.1 or later (sk_lookup 5.9, atomic compare-and-exchange 5.12, syscall programs 5.14,
+ * ingress_ifindex 5.17).
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+
+#include "usher_shared.h"
+
+#define AF_INET 2
+#define AF_INET6 10
+#define IPPROTO_TCP 6
+
+/*
+ * Ports under admission. Key: port in host byte order; value: id of the service.
+ * Limit: 1024. Full: user space is told, the policy does not come into force.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u32);
+} services SEC(".maps");
+
+/*
+ * The queues. Key: service and user; value: the listening socket (read back: its cookie).
+ * Limit: set before loading. Full: user space is told, the user is not served.
+ * An entry vanishes when the last holder closes the listener: refused.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_SOCKHASH);
+	__uint(max_entries, 1);
+	__type(key, struct usher_target);
+	__type(value, __u64);
+} listeners SEC(".maps");
+
+/*
+ * Announced and living connections. Key: the two ends; value: state, queue, session.
+ * Limit: set before loading. Full: user space is told, the connection is refused.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct usher_connection);
+	__type(value, struct usher_admission);
+} admissions SEC(".maps");
+
+/*
+ * Open sessions, of which these programs know nothing. Key: session id.
+ * Limit: set before loading. Full: user space is told, the session is refused.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(key_size, USHER_SESSION_ID_SIZE);
+	__type(value, struct usher_session);
+} sessions SEC(".maps");
+
+/* What happened, one copy per CPU. Key: 0. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct usher_counters);
+} counters SEC(".maps");
+
+/* The version of this file's structures. Key: 0. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct usher_layout);
+} layout SEC(".maps");
+
+/*
+ * Connections that reached a service without an entry (struct usher_connection), for user space to
+ * cut. Full: counted as untracked all the same; the connection is refused nothing here.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 64 * 1024);
+} untracked SEC(".maps");
+
+static __always_inline struct usher_counters *counters_here(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&counters, &zero);
+}
+
+#define COUNT(what)                                                                                \
+	do {                                                                                       \
+		struct usher_counters *here = counters_here();                                     \
+		if (here)                                                                          \
+			here->what++;                                                              \
+	} while (0)
+
+static __always_inline __u32 state_of(__u64 mark)
+{
+	return mark & USHER_STATE_MASK;
+}
+
+static __always_inline __u64 with_state(__u64 mark, __u32 state)
+{
+	return (mark & ~USHER_STATE_MASK) | state;
+}
+
+/* Whether `mark` was still that of `entry`; a full memory barrier in any case. */
+static __always_inline int exchange(struct usher_admission *entry, __u64 mark, __u32 state)
+{
+	return __sync_val_compare_and_swap(&entry->mark, mark, with_state(mark, state)) == mark;
+}
+
+/* Whether the announcement numbered in `mark` is the one that stands under `connection`. */
+static __always_inline int stands_under(const struct usher_connection *connection, __u64 mark)
+{
+	struct usher_admission *entry = bpf_map_lookup_elem(&admissions, connection);
+
+	return entry && (entry->mark & ~USHER_STATE_MASK) == (mark & ~USHER_STATE_MASK);
+}
+
+static __always_inline void set_mapped(__u8 address[16], __be32 ipv4)
+{
+	__u32 *words = (__u32 *)address;
+
+	words[0] = 0;
+	words[1] = 0;
+	words[2] = bpf_htonl(0x0000ffff);
+	words[3] = ipv4;
+}
+
+static __always_inline int lookup_connection(struct bpf_sk_lookup *context,
+					     struct usher_connection *connection)
+{
+	__u32 *client = (__u32 *)connection->client_address;
+	__u32 *server = (__u32 *)connection->server_address;
+
+	if (context->family == AF_INET) {
+		set_mapped(connection->client_address, context->remote_ip4);
+		set_mapped(connection->server_address, context->local_ip4);
+	} else if (context->family == AF_INET6) {
+		client[0] = context->remote_ip6[0];
+		client[1] = context->remote_ip6[1];
+		client[2] = context->remote_ip6[2];
+		client[3] = context->remote_ip6[3];
+		server[0] = context->local_ip6[0];
+		server[1] = context->local_ip6[1];
+		server[2] = context->local_ip6[2];
+		server[3] = context->local_ip6[3];
+	} else {
+		return 0;
+	}
+	connection->client_port = context->remote_port;
+	connection->server_port = bpf_htons(context->local_port);
+	return 1;
+}
+
+/*
+ * Puts the announcement numbered in `mark` into SYN_RECEIVED. Twice, because another CPU may take a
+ * copy of the same SYN meanwhile: then the state is SYN_RECEIVED already, and both are let through.
+ */
+static __always_inline int take_syn(struct usher_admission *entry,
+				    const struct usher_connection *connection, __u64 mark)
+{
+	if (exchange(entry, mark, USHER_SYN_RECEIVED))
+		return stands_under(connection, mark);
+	mark = with_state(mark, USHER_SYN_RECEIVED);
+	return exchange(entry, mark, USHER_SYN_RECEIVED) && stands_under(connection, mark);
+}
+
+/*
+ * Hook: sk_lookup of the network namespace, because it is the one place that every SYN passes
+ * whatever address and interface it came in by, and that can choose the listener. Kernel 5.9.
+ */
+SEC("sk_lookup")
+int choose_queue(struct bpf_sk_lookup *context)
+{
+	struct usher_connection connection = {};
+	struct usher_admission *entry;
+	struct usher_target target;
+	struct bpf_sock *listener;
+	__u32 port = context->local_port;
+	__u32 *service;
+	__u64 mark, expires_ns;
+	long failed;
+
+	if (context->protocol != IPPROTO_TCP)
+		return SK_PASS;
+	service = bpf_map_lookup_elem(&services, &port);
+	if (!service)
+		return SK_PASS;
+	/* Not a packet but a question, of sock_diag or of another BPF program. The answer must not be
+	 * a listener (SOCK_DESTROY would close it), and asking must not use the announcement up. */
+	if (!context->ingress_ifindex)
+		return SK_DROP;
+
+	if (!lookup_connection(context, &connection))
+		return SK_DROP;
+	entry = bpf_map_lookup_elem(&admissions, &connection);
+	if (!entry) {
+		COUNT(refused_unannounced);
+		return SK_DROP;
+	}
+	mark = *(volatile __u64 *)&entry->mark;
+	expires_ns = entry->expires_ns;
+	target = entry->target;
+	if ((state_of(mark) != USHER_ANNOUNCED && state_of(mark) != USHER_SYN_RECEIVED) ||
+	    target.service != *service) {
+		COUNT(refused_state);
+		return SK_DROP;
+	}
+	if (expires_ns <= bpf_ktime_get_boot_ns()) {
+		COUNT(refused_late);
+		return SK_DROP;
+	}
+
+	listener = bpf_map_lookup_elem(&listeners, &target);
+	if (!listener) {
+		COUNT(refused_no_listener);
+		return SK_DROP;
+	}
+	if (!take_syn(entry, &connection, mark)) {
+		bpf_sk_release(listener);
+		COUNT(refused_state);
+		return SK_DROP;
+	}
+	failed = bpf_sk_assign(context, listener, 0);
+	bpf_sk_release(listener);
+	if (failed) {
+		COUNT(refused_no_listener);
+		return SK_DROP;
+	}
+	COUNT(admitted);
+	return SK_PASS;
+}
+
+/* The accepting side's view; a v4 connection of a dual-stack listener is AF_INET6 with mapped
+ * addresses. The local port comes in host, the remote one in network byte order. */
+static __always_inline int accepted_connection(struct bpf_sock_ops *context,
+					       struct usher_connection *connection)
+{
+	__u32 *client = (__u32 *)connection->client_address;
+	__u32 *server = (__u32 *)connection->server_address;
+
+	if (context->family == AF_INET) {
+		set_mapped(connection->client_address, context->remote_ip4);
+		set_mapped(connection->server_address, context->local_ip4);
+	} else if (context->family == AF_INET6) {
+		client[0] = context->remote_ip6[0];
+		client[1] = context->remote_ip6[1];
+		client[2] = context->remote_ip6[2];
+		client[3] = context->remote_ip6[3];
+		server[0] = context->local_ip6[0];
+		server[1] = context->local_ip6[1];
+		server[2] = context->local_ip6[2];
+		server[3] = context->local_ip6[3];
+	} else {
+		return 0;
+	}
+	connection->client_port = bpf_htons(bpf_ntohl(context->remote_port));
+	connection->server_port = bpf_htons(context->local_port);
+	return 1;
+}
+
+static __always_inline int establish(const struct usher_connection *connection)
+{
+	struct usher_admission *entry = bpf_map_lookup_elem(&admissions, connection);
+	__u64 mark;
+
+	/* Twice, because a withdrawal may come between the reading and the exchange. It comes once:
+	 * nothing leads from WITHDRAWN back. */
+	for (int attempt = 0; attempt < 2; attempt++) {
+		if (!entry)
+			return 0;
+		mark = *(volatile __u64 *)&entry->mark;
+		if (state_of(mark) != USHER_SYN_RECEIVED && state_of(mark) != USHER_WITHDRAWN)
+			return 0;
+		if (exchange(entry, mark, USHER_ESTABLISHED)) {
+			if (!stands_under(connection, mark))
+				return 0;
+			entry->established_ns = bpf_ktime_get_boot_ns();
+			return 1;
+		}
+	}
+	return 0;
+}
+
+static __always_inline void established(struct bpf_sock_ops *context)
+{
+	struct usher_connection connection = {};
+	__u32 port = context->local_port;
+
+	if (!bpf_map_lookup_elem(&services, &port))
+		return;
+	if (!accepted_connection(context, &connection))
+		return;
+	if (establish(&connection)) {
+		bpf_sock_ops_cb_flags_set(context, context->bpf_sock_ops_cb_flags |
+						       BPF_SOCK_OPS_STATE_CB_FLAG);
+		COUNT(established);
+		return;
+	}
+	COUNT(untracked);
+	bpf_ringbuf_output(&untracked, &connection, sizeof(connection), 0);
+}
+
+static __always_inline void closed(struct bpf_sock_ops *context)
+{
+	struct usher_connection connection = {};
+	struct usher_admission *entry;
+	__u64 mark;
+
+	if (!accepted_connection(context, &connection))
+		return;
+	entry = bpf_map_lookup_elem(&admissions, &connection);
+	if (!entry)
+		return;
+	mark = *(volatile __u64 *)&entry->mark;
+	if (state_of(mark) == USHER_ESTABLISHED && exchange(entry, mark, USHER_REMOVED)) {
+		bpf_map_delete_elem(&admissions, &connection);
+		COUNT(closed);
+	}
+}
+
+/*
+ * Hook: sockops of the cgroup in which the keeper makes its listeners, because accepted connections
+ * inherit the listener's cgroup whoever accepts them, and no other connection of the machine is
+ * touched. State callbacks are asked for per connection. Kernel 4.16.
+ */
+SEC("sockops")
+int follow(struct bpf_sock_ops *context)
+{
+	switch (context->op) {
+	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
+		established(context);
+		break;
+	case BPF_SOCK_OPS_STATE_CB:
+		if (context->args[1] == BPF_TCP_CLOSE)
+			closed(context);
+		break;
+	}
+	return 1;
+}
+
+static __always_inline int same_session(const __u8 left[16], const __u8 right[16])
+{
+	const __u32 *l = (const __u32 *)left, *r = (const __u32 *)right;
+
+	return l[0] == r[0] && l[1] == r[1] && l[2] == r[2] && l[3] == r[3];
+}
+
+static __always_inline __u32 next_state(const struct usher_removal *removal, __u32 reason,
+					const struct usher_admission *entry, __u64 mark)
+{
+	__u64 now = bpf_ktime_get_boot_ns();
+
+	switch (reason) {
+	case USHER_WITHDRAW:
+		if (!same_session(entry->session, removal->session))
+			return 0;
+		if (state_of(mark) == USHER_ANNOUNCED)
+			return USHER_REMOVED;
+		return state_of(mark) == USHER_SYN_RECEIVED ? USHER_WITHDRAWN : 0;
+	case USHER_EXPIRE:
+		if (state_of(mark) == USHER_ANNOUNCED && entry->expires_ns <= now)
+			return USHER_REMOVED;
+		if ((state_of(mark) == USHER_SYN_RECEIVED || state_of(mark) == USHER_WITHDRAWN) &&
+		    entry->expires_ns + USHER_HANDSHAKE_NS <= now)
+			return USHER_REMOVED;
+		return 0;
+	case USHER_FORGET:
+		return state_of(mark) == USHER_ESTABLISHED ? 0 : USHER_REMOVED;
+	default:
+		return 0;
+	}
+}
+
+/*
+ * Run by user space (BPF_PROG_RUN) with one usher_removal; returns 1 when the entry was deleted,
+ * 2 when it was changed, 0 when there was nothing to do. Kernel 5.14.
+ */
+SEC("syscall")
+int remove(struct usher_removal *removal)
+{
+	struct usher_connection connection = removal->connection;
+	struct usher_admission *entry = bpf_map_lookup_elem(&admissions, &connection);
+	__u32 state;
+	__u64 mark;
+
+	/* The state goes forward only, so it changes under our hands three times at most. */
+	for (int attempt = 0; attempt < 4; attempt++) {
+		if (!entry)
+			return 0;
+		mark = *(volatile __u64 *)&entry->mark;
+		if (state_of(mark) == USHER_REMOVED)
+			return 0;
+		state = next_state(removal, removal->reason, entry, mark);
+		if (!state)
+			return 0;
+		if (!stands_under(&connection, mark))
+			return 0;
+		if (exchange(entry, mark, state)) {
+			if (state != USHER_REMOVED)
+				return 2;
+			bpf_map_delete_elem(&admissions, &connection);
+			return 1;
+		}
+	}
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,34 @@
+//! Compiles the kernel programs of `bpf/` with clang.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use libbpf_cargo::SkeletonBuilder;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let root = Path::new("../../bpf");
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    let architecture = env::var("CARGO_CFG_TARGET_ARCH")?;
+    // Where Debian keeps asm/types.h.
+    let headers = format!("/usr/include/{architecture}-linux-gnu");
+    println!("cargo::rerun-if-changed={}", root.display());
+    for program in ["admission", "probe"] {
+        SkeletonBuilder::new()
+            .source(root.join(program).join(format!("{program}.bpf.c")))
+            .obj(out.join(format!("{program}.bpf.o")))
+            // v3: atomic compare-and-exchange (5.12 on).
+            .clang_args([
+                "-mcpu=v3",
+                "-Wall",
+                "-Werror",
+                "-I../../bpf/include",
+                "-idirafter",
+                &headers,
+            ])
+            .build()
+            .map_err(|error| {
+                format!("bpf/{program}: {error:#}; clang and linux-libc-dev are needed")
+            })?;
+    }
+    Ok(())
+}

@@ -1,0 +1,307 @@
+//! The structures of bpf/include/usher_shared.h, and their translation.
+
+use std::time::Duration;
+
+use usher_proto::{ChainTip, ConnectionTuple, HostName, Refusal, SessionId, UserName};
+
+use super::types::{AdmissionRow, AdmissionState, Counters, Ended, SessionRecord};
+use crate::KernelError;
+
+pub(super) const VERSION: u32 = 1;
+
+const STATE_BITS: u32 = 8;
+const ANNOUNCED: u64 = 1;
+const SYN_RECEIVED: u64 = 2;
+const ESTABLISHED: u64 = 3;
+const WITHDRAWN: u64 = 4;
+const REMOVED: u64 = 5;
+
+/// A structure that is the same bytes on both sides.
+///
+/// # Safety
+/// Implementors are `repr(C)`, have no padding and take every bit pattern.
+pub(super) unsafe trait Plain: Copy {
+    /// The structure as the kernel reads it.
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: a live reference to initialised memory without padding.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+    }
+}
+
+macro_rules! plain {
+    ($name:ident, $size:literal) => {
+        const _: () = assert!(size_of::<$name>() == $size);
+        // SAFETY: repr(C), integers and arrays of bytes only; the size is the sum of the fields'
+        // sizes, so there is no padding.
+        unsafe impl Plain for $name {}
+    };
+}
+
+// SAFETY: an integer.
+unsafe impl Plain for u32 {}
+// SAFETY: an integer.
+unsafe impl Plain for u64 {}
+// SAFETY: bytes.
+unsafe impl<const N: usize> Plain for [u8; N] {}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Target {
+    pub service: u32,
+    pub uid: u32,
+}
+plain!(Target, 8);
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Entry {
+    pub mark: u64,
+    pub expires_ns: u64,
+    pub established_ns: u64,
+    pub target: Target,
+    pub session: [u8; 16],
+}
+plain!(Entry, 48);
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Session {
+    uid: u32,
+    service: u32,
+    chain_position: u32,
+    chain_length: u32,
+    opened: u64,
+    expires: u64,
+    chain_value: [u8; 16],
+    chain_salt: [u8; 16],
+    user: [u8; 32],
+    host: [u8; 64],
+    ended: u64,
+    reason: u32,
+    reserved: u32,
+}
+plain!(Session, 176);
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Tally {
+    admitted: u64,
+    refused_unannounced: u64,
+    refused_late: u64,
+    refused_state: u64,
+    refused_no_listener: u64,
+    established: u64,
+    closed: u64,
+    untracked: u64,
+}
+plain!(Tally, 64);
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Layout {
+    pub version: u32,
+    pub reserved: u32,
+}
+plain!(Layout, 8);
+
+#[derive(Clone, Copy)]
+#[repr(u32)]
+pub(super) enum RemovalReason {
+    Withdraw = 1,
+    Expire = 2,
+    Forget = 3,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Removal {
+    pub connection: [u8; 36],
+    pub reason: u32,
+    pub session: [u8; 16],
+}
+plain!(Removal, 56);
+
+/// The mark of a fresh announcement with this number.
+pub(super) fn announced_mark(number: u64) -> u64 {
+    number << STATE_BITS | ANNOUNCED
+}
+
+impl Entry {
+    /// None for an entry that is just being deleted.
+    pub(super) fn row(
+        &self,
+        key: &[u8; 36],
+        now: u64,
+    ) -> Result<Option<AdmissionRow>, KernelError> {
+        const UNREADABLE: KernelError = KernelError::UnreadableEntry {
+            table: "admissions",
+        };
+        let state = match self.mark & ((1 << STATE_BITS) - 1) {
+            ANNOUNCED => AdmissionState::Announced,
+            SYN_RECEIVED => AdmissionState::SynReceived,
+            ESTABLISHED => AdmissionState::Established,
+            WITHDRAWN => AdmissionState::Withdrawn,
+            REMOVED => return Ok(None),
+            _ => return Err(UNREADABLE),
+        };
+        Ok(Some(AdmissionRow {
+            connection: ConnectionTuple::decode(key).map_err(|_| UNREADABLE)?,
+            session: SessionId::from_bytes(self.session),
+            service: self.target.service,
+            uid: self.target.uid,
+            state,
+            established: (state == AdmissionState::Established)
+                .then(|| Duration::from_nanos(now.saturating_sub(self.established_ns))),
+        }))
+    }
+}
+
+fn padded<const N: usize>(text: &str) -> [u8; N] {
+    let mut bytes = [0; N];
+    // Names are validated to be shorter; a longer one is cut and then refused when read.
+    let length = text.len().min(N);
+    bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
+    bytes
+}
+
+fn unpadded(bytes: &[u8]) -> Option<&str> {
+    let length = bytes
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(bytes.len());
+    std::str::from_utf8(&bytes[..length]).ok()
+}
+
+const _: () = assert!(UserName::MAXIMUM_LENGTH <= 32 && HostName::MAXIMUM_LENGTH <= 64);
+
+impl From<&SessionRecord> for Session {
+    fn from(record: &SessionRecord) -> Self {
+        Self {
+            uid: record.uid,
+            service: record.service,
+            chain_position: record.tip.position,
+            chain_length: record.chain_length,
+            opened: record.opened,
+            expires: record.expires,
+            chain_value: record.tip.value,
+            chain_salt: record.chain_salt,
+            user: padded(record.user.as_str()),
+            host: padded(record.host.as_str()),
+            ended: record.ended.map_or(0, |ended| ended.at),
+            reason: record.ended.map_or(0, |ended| ended.reason.code().into()),
+            reserved: 0,
+        }
+    }
+}
+
+impl TryFrom<&Session> for SessionRecord {
+    type Error = KernelError;
+
+    fn try_from(session: &Session) -> Result<Self, KernelError> {
+        const UNREADABLE: KernelError = KernelError::UnreadableEntry { table: "sessions" };
+        let user = unpadded(&session.user).ok_or(UNREADABLE)?;
+        let host = unpadded(&session.host).ok_or(UNREADABLE)?;
+        let ended = match session.ended {
+            0 => None,
+            at => {
+                let code = u16::try_from(session.reason).map_err(|_| UNREADABLE)?;
+                Some(Ended {
+                    at,
+                    reason: Refusal::from_code(code).ok_or(UNREADABLE)?,
+                })
+            }
+        };
+        Ok(Self {
+            uid: session.uid,
+            service: session.service,
+            user: UserName::new(user).map_err(|_| UNREADABLE)?,
+            host: HostName::new(host).map_err(|_| UNREADABLE)?,
+            tip: ChainTip {
+                position: session.chain_position,
+                value: session.chain_value,
+            },
+            chain_length: session.chain_length,
+            chain_salt: session.chain_salt,
+            opened: session.opened,
+            expires: session.expires,
+            ended,
+        })
+    }
+}
+
+impl From<&[Tally]> for Counters {
+    fn from(per_cpu: &[Tally]) -> Self {
+        let mut sum = Self::default();
+        for tally in per_cpu {
+            sum.admitted += tally.admitted;
+            sum.refused_unannounced += tally.refused_unannounced;
+            sum.refused_late += tally.refused_late;
+            sum.refused_state += tally.refused_state;
+            sum.refused_no_listener += tally.refused_no_listener;
+            sum.established += tally.established;
+            sum.closed += tally.closed;
+            sum.untracked += tally.untracked;
+        }
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> SessionRecord {
+        SessionRecord {
+            uid: 1000,
+            service: 7,
+            user: "alice".parse().unwrap(),
+            host: "laptop".parse().unwrap(),
+            tip: ChainTip {
+                position: 3,
+                value: [9; 16],
+            },
+            chain_length: 1024,
+            chain_salt: [5; 16],
+            opened: 1,
+            expires: 2,
+            ended: None,
+        }
+    }
+
+    fn there_and_back(record: &SessionRecord) -> SessionRecord {
+        SessionRecord::try_from(&Session::from(record)).unwrap()
+    }
+
+    #[test]
+    fn a_session_comes_back_as_it_went() {
+        let live = record();
+        assert_eq!(there_and_back(&live), live);
+        let ended = Some(Ended {
+            at: 5,
+            reason: Refusal::DisabledUser,
+        });
+        let ended = SessionRecord { ended, ..live };
+        assert_eq!(there_and_back(&ended), ended);
+    }
+
+    #[test]
+    fn the_longest_names_fit() {
+        let longest = SessionRecord {
+            user: "u".repeat(UserName::MAXIMUM_LENGTH).parse().unwrap(),
+            host: "h".repeat(HostName::MAXIMUM_LENGTH).parse().unwrap(),
+            ..record()
+        };
+        assert_eq!(there_and_back(&longest), longest);
+    }
+
+    #[test]
+    fn what_was_never_written_cannot_be_read() {
+        let mut session = Session::from(&record());
+        session.user = [0; 32];
+        SessionRecord::try_from(&session).unwrap_err();
+        let mut session = Session::from(&record());
+        session.ended = 1;
+        session.reason = u32::MAX;
+        SessionRecord::try_from(&session).unwrap_err();
+    }
+}

@@ -1,0 +1,417 @@
+//! The keeper's hold on the admission programs and their tables (bpf/admission).
+//!
+//! Everything is pinned below one folder of a bpffs, so that sessions, admissions and the programs
+//! in force outlive the keeper: while it is away, announced connections are still admitted,
+//! everything else is still refused.
+
+mod layout;
+mod programs;
+mod table;
+mod types;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
+use usher_proto::{ConnectionTuple, SessionId};
+
+use crate::KernelError;
+use layout::{Entry, Removal, RemovalReason, Session, Tally, Target};
+pub(crate) use programs::OBJECT;
+use programs::Programs;
+use table::{Insertion, Table};
+pub use types::{
+    AdmissionRow, AdmissionState, AnnounceError, Announced, Counters, Ended, Limits, ListenerError,
+    SessionError, SessionRecord,
+};
+
+/// Service ports the table holds.
+const SERVICES: usize = 1024;
+
+/// The admission programs in force, and their tables.
+///
+/// Dropping it leaves them in force: to end that, remove the folder of the pins. All methods may
+/// be called from several threads at once.
+pub struct Admission {
+    services: Table<u32, u32>,
+    listeners: Table<Target, u64>,
+    admissions: Table<[u8; 36], Entry>,
+    sessions: Table<[u8; 16], Session>,
+    counters: OwnedFd,
+    remove: OwnedFd,
+    ring: Mutex<RingBuffer<'static>>,
+    untracked: Arc<Mutex<Vec<[u8; 36]>>>,
+    last_number: AtomicU64,
+    _untracked_map: MapHandle,
+    _lock: File,
+}
+
+impl fmt::Debug for Admission {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Admission").finish_non_exhaustive()
+    }
+}
+
+fn boot_time() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    // Neither is negative on this clock.
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+impl Admission {
+    /// Loads the programs, or adopts the tables that an earlier keeper pinned under `pins`, a
+    /// folder of a bpffs that is made if need be. Attaches to the caller's network namespace and to
+    /// `cgroup` (the path of its folder), which must be the one in which the keeper makes its
+    /// listeners, or above it. Programs in force are replaced in place: there is no moment without
+    /// admission, and established connections notice nothing.
+    ///
+    /// # Errors
+    /// [`KernelError::InUse`] while another `Admission` holds `pins`; [`KernelError::OtherLayout`],
+    /// [`KernelError::OtherLimit`] and [`KernelError::OtherNamespace`] when the pins cannot be
+    /// adopted; nothing has been changed then. Otherwise what the kernel says: what was pinned by
+    /// then stays and is adopted the next time.
+    pub fn open(pins: &Path, cgroup: &Path, limits: &Limits) -> Result<Self, KernelError> {
+        let programs = Programs::open(pins, cgroup, limits)?;
+        let untracked = Arc::new(Mutex::new(Vec::new()));
+        let reports = Arc::clone(&untracked);
+        let mut builder = RingBufferBuilder::new();
+        builder
+            .add(&programs.untracked, move |bytes| {
+                // Fixed by the program; a ring holds nothing else.
+                if let Some(connection) = bytes.first_chunk::<36>() {
+                    reports
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push(*connection);
+                }
+                0
+            })
+            .map_err(KernelError::bpf("reading untracked connections"))?;
+        let ring = builder
+            .build()
+            .map_err(KernelError::bpf("reading untracked connections"))?;
+        Ok(Self {
+            services: Table::new("services", programs.services),
+            listeners: Table::new("listeners", programs.listeners),
+            admissions: Table::new("admissions", programs.admissions),
+            sessions: Table::new("sessions", programs.sessions),
+            counters: programs.counters,
+            remove: programs.remove,
+            ring: Mutex::new(ring),
+            untracked,
+            last_number: AtomicU64::new(0),
+            _untracked_map: programs.untracked,
+            _lock: programs.lock,
+        })
+    }
+
+    /// Puts these ports (port, id of the service) under admission and no others. Adds first, then
+    /// removes, so that a port that stays is never without.
+    ///
+    /// # Errors
+    /// [`KernelError::TooManyServices`], before anything has changed: present and new ports
+    /// together are more than 1,024. Otherwise what the kernel says; no port has been released
+    /// unless all new ones are under admission.
+    pub fn set_services(&self, services: &[(u16, u32)]) -> Result<(), KernelError> {
+        let wanted: BTreeSet<u32> = services.iter().map(|(port, _)| u32::from(*port)).collect();
+        let present: BTreeSet<u32> = self
+            .services
+            .entries()?
+            .into_iter()
+            .map(|(port, _)| port)
+            .collect();
+        if wanted.union(&present).count() > SERVICES {
+            return Err(KernelError::TooManyServices);
+        }
+        for (port, service) in services {
+            self.services.set(&u32::from(*port), service)?;
+        }
+        for port in present.difference(&wanted) {
+            self.services.remove(port)?;
+        }
+        Ok(())
+    }
+
+    /// Makes `listener` the queue of the user's connections to the service, in the place of an
+    /// earlier one. The queue is in force as long as anybody holds the listener.
+    ///
+    /// # Errors
+    /// [`ListenerError::Full`]; `EOPNOTSUPP` when this is not a listening TCP socket.
+    pub fn add_listener(
+        &self,
+        service: u32,
+        uid: u32,
+        listener: BorrowedFd<'_>,
+    ) -> Result<(), ListenerError> {
+        // A socket map takes a descriptor and gives a cookie.
+        let descriptor = u64::from(listener.as_raw_fd().unsigned_abs());
+        match self.listeners.put(&Target { service, uid }, &descriptor)? {
+            Insertion::Full => Err(ListenerError::Full),
+            Insertion::Done | Insertion::Exists => Ok(()),
+        }
+    }
+
+    /// Takes the user's queue away: SYNs are refused from then on, and what waits in the queue
+    /// stays there. Nothing happens when there is none.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn remove_listener(&self, service: u32, uid: u32) -> Result<(), KernelError> {
+        self.listeners.remove(&Target { service, uid }).map(drop)
+    }
+
+    /// Whether the user has a queue at the service.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn has_listener(&self, service: u32, uid: u32) -> Result<bool, KernelError> {
+        Ok(self.listeners.get(&Target { service, uid })?.is_some())
+    }
+
+    /// Admits the connection once.
+    ///
+    /// # Errors
+    /// See [`AnnounceError`]; nothing has been announced then.
+    pub fn announce(
+        &self,
+        connection: &ConnectionTuple,
+        announced: &Announced,
+    ) -> Result<(), AnnounceError> {
+        let key = connection.encode();
+        if ConnectionTuple::decode(&key).is_err() {
+            // It could not be read back.
+            return Err(KernelError::NoConnection(*connection).into());
+        }
+        let now = boot_time();
+        let lifetime = u64::try_from(announced.lifetime.as_nanos()).unwrap_or(u64::MAX);
+        let entry = Entry {
+            mark: layout::announced_mark(self.next_number(now)),
+            expires_ns: now.saturating_add(lifetime),
+            established_ns: 0,
+            target: Target {
+                service: announced.service,
+                uid: announced.uid,
+            },
+            session: *announced.session.as_bytes(),
+        };
+        let mut insertion = self.admissions.insert(&key, &entry)?;
+        if insertion == Insertion::Exists
+            && self.remove(&key, RemovalReason::Expire, None)? == Removed::Gone
+        {
+            insertion = self.admissions.insert(&key, &entry)?;
+        }
+        match insertion {
+            Insertion::Done => Ok(()),
+            Insertion::Exists => Err(AnnounceError::AlreadyAnnounced),
+            Insertion::Full => Err(AnnounceError::Full),
+        }
+    }
+
+    /// A number that no announcement had before, not even one of an earlier keeper: the time since
+    /// boot in nanoseconds, or one more than the last. Its 56 bits last two years.
+    fn next_number(&self, now: u64) -> u64 {
+        let step = |last: u64| Some(now.max(last + 1));
+        let last = self
+            .last_number
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, step)
+            .unwrap_or_else(|last| last);
+        now.max(last + 1)
+    }
+
+    /// Takes an announcement of `session` back. Nothing happens when the connection is established,
+    /// not announced, or announced by another session.
+    ///
+    /// # Errors
+    /// What the kernel says; the announcement then stands until it expires.
+    pub fn withdraw(
+        &self,
+        connection: &ConnectionTuple,
+        session: &SessionId,
+    ) -> Result<(), KernelError> {
+        self.remove(&connection.encode(), RemovalReason::Withdraw, Some(session))
+            .map(drop)
+    }
+
+    /// Removes the announcement of a connection, whoever made it, unless it is established: that
+    /// one stays until it is closed, so that revocation goes on seeing it. A handshake under way
+    /// can still end; the connection is then reported by [`Admission::drain_untracked`].
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn forget(&self, connection: &ConnectionTuple) -> Result<(), KernelError> {
+        self.remove(&connection.encode(), RemovalReason::Forget, None)
+            .map(drop)
+    }
+
+    fn remove(
+        &self,
+        key: &[u8; 36],
+        reason: RemovalReason,
+        session: Option<&SessionId>,
+    ) -> Result<Removed, KernelError> {
+        let mut removal = Removal {
+            connection: *key,
+            reason: reason as u32,
+            session: session.map_or([0; 16], |session| *session.as_bytes()),
+        };
+        match table::run(self.remove.as_fd(), "changing an admission", &mut removal)? {
+            0 => Ok(Removed::Not),
+            1 => Ok(Removed::Gone),
+            2 => Ok(Removed::Changed),
+            _ => Err(KernelError::UnreadableEntry {
+                table: "admissions",
+            }),
+        }
+    }
+
+    /// All entries of the table of connections.
+    ///
+    /// # Errors
+    /// What the kernel says, or [`KernelError::UnreadableEntry`].
+    pub fn admissions(&self) -> Result<Vec<AdmissionRow>, KernelError> {
+        let mut rows = Vec::new();
+        let entries = self.admissions.entries()?;
+        let now = boot_time();
+        for (key, entry) in entries {
+            rows.extend(entry.row(&key, now)?);
+        }
+        Ok(rows)
+    }
+
+    /// Removes announcements that have expired, and handshakes (also withdrawn ones) 70 s after
+    /// that, when the kernel has given them up. Gives the number of those removed.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn sweep(&self) -> Result<usize, KernelError> {
+        let now = boot_time();
+        let mut removed = 0;
+        for (key, entry) in self.admissions.entries()? {
+            // The program decides; this spares it the most of them.
+            if entry.expires_ns <= now
+                && self.remove(&key, RemovalReason::Expire, None)? == Removed::Gone
+            {
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Keeps a new session.
+    ///
+    /// # Errors
+    /// See [`SessionError`].
+    pub fn insert_session(
+        &self,
+        session: &SessionId,
+        record: &SessionRecord,
+    ) -> Result<(), SessionError> {
+        match self.sessions.insert(session.as_bytes(), &record.into())? {
+            Insertion::Done => Ok(()),
+            Insertion::Exists => Err(SessionError::Exists),
+            Insertion::Full => Err(SessionError::Full),
+        }
+    }
+
+    /// The record of a session, if there is one.
+    ///
+    /// # Errors
+    /// What the kernel says, or [`KernelError::UnreadableEntry`].
+    pub fn session(&self, session: &SessionId) -> Result<Option<SessionRecord>, KernelError> {
+        self.sessions
+            .get(session.as_bytes())?
+            .map(|stored| (&stored).try_into())
+            .transpose()
+    }
+
+    /// Replaces the record of a session that is there.
+    ///
+    /// # Errors
+    /// `ENOENT` when it is not, and what else the kernel says.
+    pub fn update_session(
+        &self,
+        session: &SessionId,
+        record: &SessionRecord,
+    ) -> Result<(), KernelError> {
+        self.sessions.replace(session.as_bytes(), &record.into())
+    }
+
+    /// Removes a session. Nothing happens when there is none.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn remove_session(&self, session: &SessionId) -> Result<(), KernelError> {
+        self.sessions.remove(session.as_bytes()).map(drop)
+    }
+
+    /// All sessions.
+    ///
+    /// # Errors
+    /// What the kernel says, or [`KernelError::UnreadableEntry`].
+    pub fn sessions(&self) -> Result<Vec<(SessionId, SessionRecord)>, KernelError> {
+        self.sessions
+            .entries()?
+            .iter()
+            .map(|(id, stored)| Ok((SessionId::from_bytes(*id), stored.try_into()?)))
+            .collect()
+    }
+
+    /// What the programs have counted.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn counters(&self) -> Result<Counters, KernelError> {
+        let per_cpu = table::per_cpu::<Tally>(self.counters.as_fd(), 0)?;
+        Ok(per_cpu.as_slice().into())
+    }
+
+    /// A descriptor that is readable (epoll, poll) while [`Admission::drain_untracked`] has something.
+    ///
+    /// # Errors
+    /// When it cannot be duplicated.
+    pub fn untracked(&self) -> Result<OwnedFd, KernelError> {
+        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the ring's descriptor, open as long as the ring is, which the guard keeps.
+        unsafe { BorrowedFd::borrow_raw(ring.epoll_fd()) }
+            .try_clone_to_owned()
+            .map_err(KernelError::system("duplicating a descriptor"))
+    }
+
+    /// Connections that reached a service without having been announced, since the last call. They
+    /// are to be destroyed. The ring holds about a thousand; more are only counted.
+    ///
+    /// # Errors
+    /// What libbpf says.
+    pub fn drain_untracked(&self) -> Result<Vec<ConnectionTuple>, KernelError> {
+        self.ring
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .consume()
+            .map_err(KernelError::bpf("reading untracked connections"))?;
+        let keys = std::mem::take(
+            &mut *self
+                .untracked
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        keys.iter()
+            .map(|key| {
+                ConnectionTuple::decode(key)
+                    .map_err(|_| KernelError::UnreadableEntry { table: "untracked" })
+            })
+            .collect()
+    }
+}
+
+/// What became of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Removed {
+    Not,
+    Gone,
+    Changed,
+}

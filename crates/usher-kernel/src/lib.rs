@@ -1,0 +1,17 @@
+//! What Usher asks of the kernel, and the only room with unsafe code besides libusher's C
+//! interface: BPF programs and maps, listeners, live connections, workers and their cgroups,
+//! privileges and confinement. It knows nothing of policy text.
+//!
+//! Kernels from 6.1 on. What a kernel lacks is found by trying ([`probe`]) and said plainly.
+
+pub mod admission;
+pub mod cgroup;
+pub mod connections;
+mod error;
+pub mod listener;
+pub mod privileges;
+pub mod probe;
+pub mod sandbox;
+pub mod worker;
+
+pub use error::KernelError;

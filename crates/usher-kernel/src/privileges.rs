@@ -1,0 +1,171 @@
+//! Giving up privileges, and checking that they are gone.
+
+use rustix::process::{DumpableBehavior, Gid, Resource, Rlimit, Uid};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+use crate::KernelError;
+
+/// A capability that a daemon goes on holding (capabilities(7)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Capability {
+    /// BPF tables and programs.
+    Bpf,
+    /// Attaching programs, destroying connections.
+    NetAdmin,
+    /// Ports below 1024.
+    NetBindService,
+    /// Starting processes as users.
+    SetUid,
+    /// Starting processes with users' groups.
+    SetGid,
+    /// Emptying the bounding set of a process that is started.
+    SetPcap,
+    /// Signals to users' processes.
+    Kill,
+}
+
+impl Capability {
+    fn set(self) -> CapabilitySet {
+        match self {
+            Self::Bpf => CapabilitySet::BPF,
+            Self::NetAdmin => CapabilitySet::NET_ADMIN,
+            Self::NetBindService => CapabilitySet::NET_BIND_SERVICE,
+            Self::SetUid => CapabilitySet::SETUID,
+            Self::SetGid => CapabilitySet::SETGID,
+            Self::SetPcap => CapabilitySet::SETPCAP,
+            Self::Kill => CapabilitySet::KILL,
+        }
+    }
+}
+
+/// Becomes an account for good: groups, group, user (real, effective, saved), and with them all
+/// capabilities, the bounding set included. To be called while the process has one thread.
+///
+/// # Errors
+/// When the kernel refuses, or something is still there afterwards: the process must then end.
+pub fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), KernelError> {
+    become_user_keeping(uid, gid, groups, &[])
+}
+
+/// As [`become_user`], but goes on holding `kept`.
+///
+/// # Errors
+/// As [`become_user`].
+pub fn become_user_keeping(
+    uid: u32,
+    gid: u32,
+    groups: &[u32],
+    kept: &[Capability],
+) -> Result<(), KernelError> {
+    let failed = KernelError::errno("giving up root");
+    let change = || -> rustix::io::Result<()> {
+        drop_bounding_set_except(kept)?;
+        rustix::thread::set_keep_capabilities(!kept.is_empty())?;
+        let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        let groups: Vec<Gid> = groups.iter().copied().map(Gid::from_raw).collect();
+        rustix::thread::set_thread_groups(&groups)?;
+        rustix::thread::set_thread_res_gid(group, group, group)?;
+        rustix::thread::set_thread_res_uid(user, user, user)?;
+        limit_to(kept)
+    };
+    change().map_err(failed)?;
+    let still_root = uid != 0
+        && (rustix::thread::set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT).is_ok()
+            || rustix::process::geteuid().as_raw() != uid
+            || rustix::process::getegid().as_raw() != gid);
+    if still_root {
+        return Err(KernelError::StillPrivileged);
+    }
+    check_only(kept)
+}
+
+/// Stays the user it is and keeps these capabilities only, in all sets. To be called while the
+/// process has one thread.
+///
+/// # Errors
+/// As [`become_user`].
+pub fn keep_only(kept: &[Capability]) -> Result<(), KernelError> {
+    drop_bounding_set_except(kept)
+        .and_then(|()| limit_to(kept))
+        .map_err(KernelError::errno("giving up capabilities"))?;
+    check_only(kept)
+}
+
+fn drop_bounding_set_except(kept: &[Capability]) -> rustix::io::Result<()> {
+    let kept = union(kept);
+    for bit in 0..64 {
+        let one = CapabilitySet::from_bits_retain(1 << bit);
+        if kept.contains(one) {
+            continue;
+        }
+        match rustix::thread::remove_capability_from_bounding_set(one) {
+            // A number this kernel does not know.
+            Err(rustix::io::Errno::INVAL) => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+fn limit_to(kept: &[Capability]) -> rustix::io::Result<()> {
+    let kept = union(kept);
+    rustix::thread::set_capabilities(
+        None,
+        CapabilitySets {
+            effective: kept,
+            permitted: kept,
+            inheritable: CapabilitySet::empty(),
+        },
+    )?;
+    rustix::thread::clear_ambient_capability_set()
+}
+
+fn check_only(kept: &[Capability]) -> Result<(), KernelError> {
+    let sets =
+        rustix::thread::capabilities(None).map_err(KernelError::errno("reading capabilities"))?;
+    if sets.permitted == union(kept) && sets.effective == union(kept) && sets.inheritable.is_empty()
+    {
+        Ok(())
+    } else {
+        Err(KernelError::StillPrivileged)
+    }
+}
+
+fn union(capabilities: &[Capability]) -> CapabilitySet {
+    capabilities
+        .iter()
+        .fold(CapabilitySet::empty(), |set, one| set | one.set())
+}
+
+/// No program started from here gains privileges by a set-user-ID bit or file capabilities.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn no_new_privileges() -> Result<(), KernelError> {
+    rustix::thread::set_no_new_privs(true).map_err(KernelError::errno("PR_SET_NO_NEW_PRIVS"))
+}
+
+/// No core dumps, and no ptrace by processes of the same user: there are keys in memory.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn no_core_dumps() -> Result<(), KernelError> {
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(KernelError::errno("PR_SET_DUMPABLE"))
+}
+
+/// As many descriptors as this process may have.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn raise_descriptor_limit() -> Result<(), KernelError> {
+    let Rlimit { maximum, .. } = rustix::process::getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: maximum,
+            maximum,
+        },
+    )
+    .map_err(KernelError::errno("RLIMIT_NOFILE"))
+}

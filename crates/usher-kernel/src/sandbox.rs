@@ -1,0 +1,229 @@
+//! Confinement of the daemons that others can talk to: files by Landlock, system calls by seccomp.
+//! Both are set while the process has one thread, before the first untrusted byte.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use landlock::{
+    ABI, Access, AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetStatus, path_beneath_rules,
+};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
+
+use crate::KernelError;
+
+/// How far the kernel confines file access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LandlockStatus {
+    /// As asked.
+    Full,
+    /// What this kernel's Landlock knows of it.
+    Partial,
+    /// This kernel has no Landlock, or it is not turned on.
+    Absent,
+}
+
+/// Which sockets a daemon may make. What it was given or accepts is not affected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// Local sockets only: its listener was made before, and it never connects out.
+    Verifier,
+    /// Local sockets, datagram sockets to ask for routes, socket diagnosis.
+    Signer,
+    /// Local sockets and TCP.
+    Courier,
+    /// Local sockets only: its listeners were made before.
+    Proxy,
+}
+
+/// Lets the process read below `read`, read and write below `write`, and touch no other file.
+/// Paths that are not there are left out.
+///
+/// # Errors
+/// When a kernel that has Landlock refuses the rules.
+pub fn landlock(read: &[&Path], write: &[&Path]) -> Result<LandlockStatus, KernelError> {
+    let abi = ABI::V5;
+    let status = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(abi))?
+        .create()?
+        .add_rules(path_beneath_rules(read, AccessFs::from_read(abi)))?
+        .add_rules(path_beneath_rules(write, AccessFs::from_all(abi)))?
+        .restrict_self()?;
+    Ok(match status.ruleset {
+        RulesetStatus::FullyEnforced => LandlockStatus::Full,
+        RulesetStatus::PartiallyEnforced => LandlockStatus::Partial,
+        RulesetStatus::NotEnforced => LandlockStatus::Absent,
+    })
+}
+
+/// Lets the process make the system calls of an asynchronous program, and sockets as its profile
+/// says. Everything else fails with EPERM: execve, ptrace, bpf, mount and the rest.
+///
+/// # Errors
+/// When the kernel refuses the filter.
+pub fn seccomp(profile: Profile) -> Result<(), KernelError> {
+    let failed = |error: &dyn std::fmt::Display| KernelError::Seccomp(error.to_string());
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
+        CALLS.iter().map(|call| (*call, Vec::new())).collect();
+    let sockets = socket_rules(profile).map_err(|error| failed(&error))?;
+    rules.insert(libc::SYS_socket, sockets);
+    let architecture = std::env::consts::ARCH
+        .try_into()
+        .map_err(|error| failed(&error))?;
+    let filter = SeccompFilter::new(
+        rules,
+        SeccompAction::Errno(libc::EPERM.unsigned_abs()),
+        SeccompAction::Allow,
+        architecture,
+    )
+    .map_err(|error| failed(&error))?;
+    let program = BpfProgram::try_from(filter).map_err(|error| failed(&error))?;
+    seccompiler::apply_filter_all_threads(&program).map_err(|error| failed(&error))
+}
+
+fn socket_rules(profile: Profile) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    let argument = |number: u8, operator: SeccompCmpOp, value: i32| {
+        SeccompCondition::new(
+            number,
+            SeccompCmpArgLen::Dword,
+            operator,
+            value.unsigned_abs().into(),
+        )
+    };
+    let family = |family: i32| argument(0, SeccompCmpOp::Eq, family);
+    // socket(2): the type's upper bits are flags.
+    let kind = |kind: i32| argument(1, SeccompCmpOp::MaskedEq(0xf), kind);
+    let mut rules = vec![SeccompRule::new(vec![family(libc::AF_UNIX)?])?];
+    match profile {
+        Profile::Verifier | Profile::Proxy => {}
+        Profile::Signer => {
+            for internet in [libc::AF_INET, libc::AF_INET6] {
+                rules.push(SeccompRule::new(vec![
+                    family(internet)?,
+                    kind(libc::SOCK_DGRAM)?,
+                ])?);
+            }
+            rules.push(SeccompRule::new(vec![
+                family(libc::AF_NETLINK)?,
+                argument(2, SeccompCmpOp::Eq, libc::NETLINK_SOCK_DIAG)?,
+            ])?);
+        }
+        Profile::Courier => {
+            for internet in [libc::AF_INET, libc::AF_INET6] {
+                rules.push(SeccompRule::new(vec![
+                    family(internet)?,
+                    kind(libc::SOCK_STREAM)?,
+                ])?);
+            }
+        }
+    }
+    Ok(rules)
+}
+
+/// What the C library, the allocator, threads, tokio, and reading files and the account data base
+/// take. Found by running the daemons' tests under it.
+const CALLS: &[i64] = &[
+    // files
+    libc::SYS_read,
+    libc::SYS_readv,
+    libc::SYS_pread64,
+    libc::SYS_write,
+    libc::SYS_writev,
+    libc::SYS_openat,
+    libc::SYS_close,
+    libc::SYS_lseek,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_getdents64,
+    libc::SYS_readlinkat,
+    libc::SYS_getcwd,
+    libc::SYS_fcntl,
+    libc::SYS_ioctl,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_pipe2,
+    // memory
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    // threads and time
+    libc::SYS_clone,
+    libc::SYS_clone3,
+    libc::SYS_futex,
+    libc::SYS_set_robust_list,
+    libc::SYS_get_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_membarrier,
+    libc::SYS_sched_yield,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_gettimeofday,
+    libc::SYS_restart_syscall,
+    libc::SYS_getrandom,
+    libc::SYS_uname,
+    libc::SYS_sysinfo,
+    libc::SYS_prlimit64,
+    // prctl: thread names and, in newer C libraries, names of mappings; it raises no privilege.
+    libc::SYS_prctl,
+    // signals
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_tgkill,
+    // waiting and sockets (socket itself is by profile)
+    libc::SYS_ppoll,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_eventfd2,
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_accept4,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_socketpair,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_shutdown,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_access,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_stat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_open,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_dup2,
+];
