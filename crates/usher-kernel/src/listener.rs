@@ -1,7 +1,7 @@
 //! A user's listener: what the admitted connections of one user at one service wait in.
 
 use std::io;
-use std::net::{Ipv6Addr, SocketAddrV6};
+use std::net::{Ipv4Addr, SocketAddrV6};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags};
@@ -9,13 +9,24 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::KernelError;
 
-/// The address a listener is bound to: of the discard-only prefix 100::/64 (RFC 6666), with the
-/// service's id and the user's. No packet is delivered to it, so the listener is reached through
-/// admission or not at all, also when the admission programs are gone.
+/// How many addresses are tried for a listener before the port counts as taken.
+const CANDIDATES: u32 = 64;
+
+/// The address a listener is bound to, if no other has it: of the reserved block 240.0.0.0/4
+/// (RFC 1112), with the low bits of the service's id and the user's. No packet is delivered to it,
+/// so the listener is reached through admission or not at all, also when the admission programs
+/// are gone.
+///
+/// It is an IPv4 address in IPv6 form because a socket bound to any true IPv6 address but `::`
+/// takes no IPv4 connection (inet6_bind), and `::` would be reachable.
 #[must_use]
-pub fn address(service: u32, uid: u32) -> Ipv6Addr {
-    let prefix = 0x0100_u128 << 112;
-    Ipv6Addr::from(prefix | u128::from(service) << 32 | u128::from(uid))
+pub fn address(service: u32, uid: u32) -> Ipv4Addr {
+    candidate(service, uid, 0)
+}
+
+fn candidate(service: u32, uid: u32, number: u32) -> Ipv4Addr {
+    let place = ((service & 0xff) << 20 | (uid & 0xf_ffff)).wrapping_add(number);
+    Ipv4Addr::from(0xf000_0000 | (place & 0x0fff_ffff))
 }
 
 /// Makes the listener of a user at a service. Dual-stack: an `AF_INET6` listener takes IPv4
@@ -25,21 +36,27 @@ pub fn address(service: u32, uid: u32) -> Ipv6Addr {
 ///
 /// # Errors
 /// `EADDRINUSE` when something else listens at the port for all addresses; `EAFNOSUPPORT` on a
-/// kernel without IPv6.
+/// kernel without IPv6; `EPERM` without CAP_SETUID.
 pub fn create(service: u32, uid: u32, port: u16, backlog: u32) -> Result<OwnedFd, KernelError> {
-    let attempt = || -> io::Result<OwnedFd> {
+    let attempt = |address: Ipv4Addr| -> io::Result<OwnedFd> {
         let socket = socket_of(uid)?;
         sockopt::set_ipv6_v6only(&socket, false)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
         sockopt::set_ipv6_freebind(&socket, true)?;
-        rustix::net::bind(
-            &socket,
-            &SocketAddrV6::new(address(service, uid), port, 0, 0),
-        )?;
+        let address = SocketAddrV6::new(address.to_ipv6_mapped(), port, 0, 0);
+        rustix::net::bind(&socket, &address)?;
         rustix::net::listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
         Ok(socket)
     };
-    attempt().map_err(KernelError::system("making a listener"))
+    let mut outcome = Err(io::ErrorKind::AddrInUse.into());
+    for number in 0..CANDIDATES {
+        outcome = attempt(candidate(service, uid, number));
+        match &outcome {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            _ => break,
+        }
+    }
+    outcome.map_err(KernelError::system("making a listener"))
 }
 
 /// A socket whose owner is `uid`. A socket takes the owner of files that its maker would create,
@@ -79,15 +96,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_service_and_user_has_an_address_of_its_own_in_the_discard_prefix() {
-        assert_eq!(address(0, 0), "100::".parse::<Ipv6Addr>().unwrap());
-        assert_eq!(
-            address(1, 0x3e8),
-            "100::1:0:3e8".parse::<Ipv6Addr>().unwrap()
-        );
+    fn addresses_are_of_the_reserved_block_and_differ() {
+        assert_eq!(address(0, 0), Ipv4Addr::new(240, 0, 0, 0));
+        assert_eq!(address(1, 1000), Ipv4Addr::new(240, 16, 3, 232));
         assert_eq!(
             address(u32::MAX, u32::MAX),
-            "100::ffff:ffff:ffff:ffff".parse::<Ipv6Addr>().unwrap()
+            Ipv4Addr::new(255, 255, 255, 255)
         );
+        assert_ne!(address(1, 1000), address(2, 1000));
+        assert_ne!(address(1, 1000), address(1, 1001));
+        // Users whose low bits are the same are told apart by trying the next one.
+        assert_eq!(address(1, 1000), address(1, 1000 + (1 << 20)));
+        assert_ne!(candidate(1, 1000, 0), candidate(1, 1000, 1));
+        assert_eq!(candidate(0xff, 0xf_ffff, 1), Ipv4Addr::new(240, 0, 0, 0));
     }
 }

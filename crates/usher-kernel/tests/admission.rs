@@ -3,7 +3,7 @@
 mod world;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -74,20 +74,45 @@ tests! {
 
     fn the_listener_itself_cannot_be_addressed(world) {
         let (_admission, alice, _bob) = world.serve();
-        let own = SocketAddr::from((listener::address(SERVICE, ALICE), PORT));
-        TcpStream::connect(own).unwrap_err();
-        // Even when somebody makes the whole prefix local.
-        run("ip", &["-6", "route", "add", "local", "100::/64", "dev", "lo"]);
-        let error = TcpStream::connect(own).unwrap_err();
-        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
-        for address in ["127.0.0.6:143", "[::1]:143", "[::ffff:127.0.0.1]:143"] {
-            let error = TcpStream::connect(address).unwrap_err();
+        let own = listener::address(SERVICE, ALICE);
+        TcpStream::connect((own, PORT)).unwrap_err();
+        // Even when somebody makes the whole block local.
+        run("ip", &["route", "add", "local", "240.0.0.0/4", "dev", "lo"]);
+        let own = own.to_string();
+        for address in [&own, "127.0.0.6", "::1", "::ffff:127.0.0.1"] {
+            let error = TcpStream::connect((address, PORT)).unwrap_err();
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{address}");
         }
         assert!(!listener::has_waiting(alice.as_fd()));
         // The route does lead to listeners of ports that are not under admission.
         let _other = TcpListener::bind("[::]:144").unwrap();
-        TcpStream::connect(SocketAddr::from((listener::address(SERVICE, ALICE), 144))).unwrap();
+        TcpStream::connect((own.as_str(), 144)).unwrap();
+    }
+
+    fn users_with_the_same_low_bits_have_listeners_of_their_own(world) {
+        let (admission, alice, _bob) = world.serve();
+        let namesake = ALICE + (1 << 20);
+        let other = queue(&admission, namesake, 16);
+        for (uid, queue) in [(ALICE, &alice), (namesake, &other)] {
+            let client = Client::v4();
+            admission.announce(&client.connection, &announced(uid)).unwrap();
+            client.connect().unwrap();
+            accept(queue);
+        }
+        let _wildcard = TcpListener::bind("0.0.0.0:144").unwrap();
+        listener::create(SERVICE, ALICE, 144, 16).unwrap_err();
+    }
+
+    fn a_listener_without_admission_is_out_of_reach(world) {
+        // The programs are not loaded at all: as if they had been detached.
+        let queue = listener::create(SERVICE, ALICE, PORT, 16).unwrap();
+        for address in ["10.9.0.1", "127.0.0.1", "fd09::1", "::1"] {
+            let error = TcpStream::connect((address, PORT)).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{address}");
+        }
+        TcpStream::connect((listener::address(SERVICE, ALICE), PORT)).unwrap_err();
+        assert!(!listener::has_waiting(queue.as_fd()));
+        let _ = world;
     }
 
     fn an_announcement_expires(world) {
@@ -224,9 +249,12 @@ tests! {
         let client = Client::v4();
         let connection = client.connection;
         admission.announce(&connection, &announced(ALICE)).unwrap();
-        let _far = client.connect().unwrap();
-        accept(&alice);
+        let far = client.connect().unwrap();
+        let near = accept(&alice);
         admission.forget(&connection).unwrap();
+        assert_eq!(row(&admission, &connection).unwrap().state, AdmissionState::Established);
+        drop((far, near));
+        eventually("the entry goes", || row(&admission, &connection).is_none());
     }
 
     fn the_same_ends_may_be_used_again(world) {
