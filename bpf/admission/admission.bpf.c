@@ -40,6 +40,9 @@
 
 #include "usher_shared.h"
 
+/* Connections on the stack are written in words, which some architectures want aligned. */
+#define __aligned __attribute__((aligned(8)))
+
 #define AF_INET 2
 #define AF_INET6 10
 #define IPPROTO_TCP 6
@@ -85,7 +88,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
-	__uint(key_size, USHER_SESSION_ID_SIZE);
+	__type(key, struct usher_session_id);
 	__type(value, struct usher_session);
 } sessions SEC(".maps");
 
@@ -162,24 +165,27 @@ static __always_inline void set_mapped(__u8 address[16], __be32 ipv4)
 	words[3] = ipv4;
 }
 
+/* The context is read in words of 32 bits, one by one: volatile, or the compiler may join two reads
+ * into one that the verifier refuses. */
+static __always_inline void set_words(__u8 address[16], const volatile __u32 from[4])
+{
+	__u32 *words = (__u32 *)address;
+
+	words[0] = from[0];
+	words[1] = from[1];
+	words[2] = from[2];
+	words[3] = from[3];
+}
+
 static __always_inline int lookup_connection(struct bpf_sk_lookup *context,
 					     struct usher_connection *connection)
 {
-	__u32 *client = (__u32 *)connection->client_address;
-	__u32 *server = (__u32 *)connection->server_address;
-
 	if (context->family == AF_INET) {
 		set_mapped(connection->client_address, context->remote_ip4);
 		set_mapped(connection->server_address, context->local_ip4);
 	} else if (context->family == AF_INET6) {
-		client[0] = context->remote_ip6[0];
-		client[1] = context->remote_ip6[1];
-		client[2] = context->remote_ip6[2];
-		client[3] = context->remote_ip6[3];
-		server[0] = context->local_ip6[0];
-		server[1] = context->local_ip6[1];
-		server[2] = context->local_ip6[2];
-		server[3] = context->local_ip6[3];
+		set_words(connection->client_address, context->remote_ip6);
+		set_words(connection->server_address, context->local_ip6);
 	} else {
 		return 0;
 	}
@@ -208,7 +214,7 @@ static __always_inline int take_syn(struct usher_admission *entry,
 SEC("sk_lookup")
 int choose_queue(struct bpf_sk_lookup *context)
 {
-	struct usher_connection connection = {};
+	struct usher_connection connection __aligned = {};
 	struct usher_admission *entry;
 	struct usher_target target;
 	struct bpf_sock *listener;
@@ -222,8 +228,9 @@ int choose_queue(struct bpf_sk_lookup *context)
 	service = bpf_map_lookup_elem(&services, &port);
 	if (!service)
 		return SK_PASS;
-	/* Not a packet but a question, of sock_diag or of another BPF program. The answer must not be
-	 * a listener (SOCK_DESTROY would close it), and asking must not use the announcement up. */
+	/* Not a packet but a question, of sock_diag or of another BPF program. The answer must not
+	 * be a listener (SOCK_DESTROY would close it), and asking must not use the announcement up.
+	 */
 	if (!context->ingress_ifindex)
 		return SK_DROP;
 
@@ -257,7 +264,8 @@ int choose_queue(struct bpf_sk_lookup *context)
 		COUNT(refused_state);
 		return SK_DROP;
 	}
-	failed = bpf_sk_assign(context, listener, 0);
+	/* This listener and never one that shares its address (SO_REUSEPORT). */
+	failed = bpf_sk_assign(context, listener, BPF_SK_LOOKUP_F_NO_REUSEPORT);
 	bpf_sk_release(listener);
 	if (failed) {
 		COUNT(refused_no_listener);
@@ -272,21 +280,12 @@ int choose_queue(struct bpf_sk_lookup *context)
 static __always_inline int accepted_connection(struct bpf_sock_ops *context,
 					       struct usher_connection *connection)
 {
-	__u32 *client = (__u32 *)connection->client_address;
-	__u32 *server = (__u32 *)connection->server_address;
-
 	if (context->family == AF_INET) {
 		set_mapped(connection->client_address, context->remote_ip4);
 		set_mapped(connection->server_address, context->local_ip4);
 	} else if (context->family == AF_INET6) {
-		client[0] = context->remote_ip6[0];
-		client[1] = context->remote_ip6[1];
-		client[2] = context->remote_ip6[2];
-		client[3] = context->remote_ip6[3];
-		server[0] = context->local_ip6[0];
-		server[1] = context->local_ip6[1];
-		server[2] = context->local_ip6[2];
-		server[3] = context->local_ip6[3];
+		set_words(connection->client_address, context->remote_ip6);
+		set_words(connection->server_address, context->local_ip6);
 	} else {
 		return 0;
 	}
@@ -320,7 +319,7 @@ static __always_inline int establish(const struct usher_connection *connection)
 
 static __always_inline void established(struct bpf_sock_ops *context)
 {
-	struct usher_connection connection = {};
+	struct usher_connection connection __aligned = {};
 	__u32 port = context->local_port;
 
 	if (!bpf_map_lookup_elem(&services, &port))
@@ -339,7 +338,7 @@ static __always_inline void established(struct bpf_sock_ops *context)
 
 static __always_inline void closed(struct bpf_sock_ops *context)
 {
-	struct usher_connection connection = {};
+	struct usher_connection connection __aligned = {};
 	struct usher_admission *entry;
 	__u64 mark;
 
@@ -415,7 +414,7 @@ static __always_inline __u32 next_state(const struct usher_removal *removal, __u
 SEC("syscall")
 int remove(struct usher_removal *removal)
 {
-	struct usher_connection connection = removal->connection;
+	struct usher_connection connection __aligned = removal->connection;
 	struct usher_admission *entry = bpf_map_lookup_elem(&admissions, &connection);
 	__u32 state;
 	__u64 mark;

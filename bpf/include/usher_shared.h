@@ -57,6 +57,10 @@ struct usher_admission {
 	__u8 session[USHER_SESSION_ID_SIZE];
 };
 
+struct usher_session_id {
+	__u8 bytes[USHER_SESSION_ID_SIZE];
+};
+
 /* A session: user space's table, kept in the kernel so that it outlives the keeper. */
 struct usher_session {
 	__u32 uid;
@@ -69,8 +73,8 @@ struct usher_session {
 	__u8 chain_salt[16];
 	__u8 user[USHER_USER_NAME_SIZE]; /* padded with zeros */
 	__u8 host[USHER_HOST_NAME_SIZE]; /* padded with zeros */
-	__u64 ended; /* seconds since 1970, 0 while the session lives */
-	__u32 reason; /* refusal code, once ended */
+	__u64 ended;			 /* seconds since 1970, 0 while the session lives */
+	__u32 reason;			 /* refusal code, once ended */
 	__u32 reserved;
 };
 
@@ -97,7 +101,8 @@ enum usher_removal_reason {
 	USHER_WITHDRAW = 1,
 	/* The clock says so; the session is not compared. */
 	USHER_EXPIRE = 2,
-	/* It must not come about any more; the session is not compared. An established one stays. */
+	/* It must not come about any more; the session is not compared. An established one stays.
+	 */
 	USHER_FORGET = 3,
 };
 

@@ -11,24 +11,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let architecture = env::var("CARGO_CFG_TARGET_ARCH")?;
     // Where Debian keeps asm/types.h.
     let headers = format!("/usr/include/{architecture}-linux-gnu");
-    println!("cargo::rerun-if-changed={}", root.display());
     for program in ["admission", "probe"] {
         SkeletonBuilder::new()
             .source(root.join(program).join(format!("{program}.bpf.c")))
             .obj(out.join(format!("{program}.bpf.o")))
-            // v3: atomic compare-and-exchange (5.12 on).
-            .clang_args([
-                "-mcpu=v3",
-                "-Wall",
-                "-Werror",
-                "-I../../bpf/include",
-                "-idirafter",
-                &headers,
-            ])
+            .clang_args(["-mcpu=v3", "-Wall", "-Werror", "-I../../bpf/include", "-idirafter", &headers])
             .build()
-            .map_err(|error| {
-                format!("bpf/{program}: {error:#}; clang and linux-libc-dev are needed")
-            })?;
+            .map_err(|error| format!("bpf/{program}: {error:#}; clang and linux-libc-dev are needed (scripts/setup installs them)"))?;
     }
+    println!("cargo::rerun-if-changed=../../bpf");
     Ok(())
 }

@@ -7,6 +7,7 @@
 pub mod admission;
 pub mod cgroup;
 pub mod connections;
+pub mod descriptor_store;
 mod error;
 pub mod listener;
 pub mod privileges;

@@ -1,32 +1,36 @@
 //! A user's listener: what the admitted connections of one user at one service wait in.
 
-use std::io;
 use std::net::{Ipv4Addr, SocketAddrV6};
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::KernelError;
 
-/// How many addresses are tried for a listener before the port counts as taken.
-const CANDIDATES: u32 = 64;
+/// How many addresses are tried for one listener; two (service, user) pairs share their first one
+/// about once in 2^28.
+const ATTEMPTS: u32 = 4;
 
-/// The address a listener is bound to, if no other has it: of the reserved block 240.0.0.0/4
-/// (RFC 1112), with the low bits of the service's id and the user's. No packet is delivered to it,
-/// so the listener is reached through admission or not at all, also when the admission programs
-/// are gone.
+/// An address that a listener may be bound to: of 240.0.0.0/4, which is reserved (RFC 1112,
+/// section 4) and nobody's, chosen by service and user. No packet is delivered to it, so the
+/// listener is reached through admission or not at all, also when the admission programs are gone.
 ///
-/// It is an IPv4 address in IPv6 form because a socket bound to any true IPv6 address but `::`
-/// takes no IPv4 connection (inet6_bind), and `::` would be reachable.
+/// It is an IPv4 address, used as IPv4-mapped, because a socket bound to a true IPv6 address
+/// becomes IPv6-only (`__inet6_bind`), and one bound to all addresses could be reached.
 #[must_use]
-pub fn address(service: u32, uid: u32) -> Ipv4Addr {
-    candidate(service, uid, 0)
-}
-
-fn candidate(service: u32, uid: u32, number: u32) -> Ipv4Addr {
-    let place = ((service & 0xff) << 20 | (uid & 0xf_ffff)).wrapping_add(number);
-    Ipv4Addr::from(0xf000_0000 | (place & 0x0fff_ffff))
+pub fn address(service: u32, uid: u32, attempt: u32) -> Ipv4Addr {
+    // SplitMix64's finalizer spreads neighbours; no secret and no attacker here, uid and service
+    // are the administrator's.
+    let mut mixed = u64::from(service) << 32 | u64::from(uid);
+    mixed = mixed.wrapping_add(u64::from(attempt).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^= mixed >> 31;
+    // 255.255.255.255 alone is somebody's: everybody's.
+    let low = (mixed & 0x0fff_ffff).min(0x0fff_fffe);
+    Ipv4Addr::from_bits(0xf000_0000 | u32::try_from(low).unwrap_or_default())
 }
 
 /// Makes the listener of a user at a service. Dual-stack: an `AF_INET6` listener takes IPv4
@@ -38,30 +42,28 @@ fn candidate(service: u32, uid: u32, number: u32) -> Ipv4Addr {
 /// `EADDRINUSE` when something else listens at the port for all addresses; `EAFNOSUPPORT` on a
 /// kernel without IPv6; `EPERM` without CAP_SETUID.
 pub fn create(service: u32, uid: u32, port: u16, backlog: u32) -> Result<OwnedFd, KernelError> {
-    let attempt = |address: Ipv4Addr| -> io::Result<OwnedFd> {
+    let attempt = |attempt| -> rustix::io::Result<OwnedFd> {
         let socket = socket_of(uid)?;
         sockopt::set_ipv6_v6only(&socket, false)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
         sockopt::set_ipv6_freebind(&socket, true)?;
-        let address = SocketAddrV6::new(address.to_ipv6_mapped(), port, 0, 0);
-        rustix::net::bind(&socket, &address)?;
+        let address = address(service, uid, attempt).to_ipv6_mapped();
+        rustix::net::bind(&socket, &SocketAddrV6::new(address, port, 0, 0))?;
         rustix::net::listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
         Ok(socket)
     };
-    let mut outcome = Err(io::ErrorKind::AddrInUse.into());
-    for number in 0..CANDIDATES {
-        outcome = attempt(candidate(service, uid, number));
-        match &outcome {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-            _ => break,
+    let mut result = attempt(0);
+    for number in 1..ATTEMPTS {
+        if matches!(result, Err(Errno::ADDRINUSE)) {
+            result = attempt(number);
         }
     }
-    outcome.map_err(KernelError::system("making a listener"))
+    result.map_err(KernelError::errno("making a listener"))
 }
 
-/// A socket whose owner is `uid`. A socket takes the owner of files that its maker would create,
+/// A socket whose owner is `uid`. A socket takes the owner that files made by its maker would have,
 /// which CAP_SETUID may choose per thread; fchown(2) would take CAP_CHOWN, which is as good as root.
-fn socket_of(uid: u32) -> io::Result<OwnedFd> {
+fn socket_of(uid: u32) -> rustix::io::Result<OwnedFd> {
     // SAFETY: two system calls with numbers; they change this thread only and do not fail, but
     // answer with the former user, so that a second call tells what the first did.
     let (former, present) = unsafe { (libc::setfsuid(uid), libc::setfsuid(uid)) };
@@ -72,9 +74,8 @@ fn socket_of(uid: u32) -> io::Result<OwnedFd> {
             SocketFlags::CLOEXEC,
             None,
         )
-        .map_err(io::Error::from)
     } else {
-        Err(io::ErrorKind::PermissionDenied.into())
+        Err(Errno::PERM)
     };
     // SAFETY: as above.
     unsafe { libc::setfsuid(former as u32) };
@@ -96,18 +97,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_of_the_reserved_block_and_differ() {
-        assert_eq!(address(0, 0), Ipv4Addr::new(240, 0, 0, 0));
-        assert_eq!(address(1, 1000), Ipv4Addr::new(240, 16, 3, 232));
-        assert_eq!(
-            address(u32::MAX, u32::MAX),
-            Ipv4Addr::new(255, 255, 255, 255)
-        );
-        assert_ne!(address(1, 1000), address(2, 1000));
-        assert_ne!(address(1, 1000), address(1, 1001));
-        // Users whose low bits are the same are told apart by trying the next one.
-        assert_eq!(address(1, 1000), address(1, 1000 + (1 << 20)));
-        assert_ne!(candidate(1, 1000, 0), candidate(1, 1000, 1));
-        assert_eq!(candidate(0xff, 0xf_ffff, 1), Ipv4Addr::new(240, 0, 0, 0));
+    fn addresses_are_reserved_ones_and_neighbours_differ() {
+        let mut seen = std::collections::HashSet::new();
+        for service in 0..10 {
+            for uid in 1000..2000 {
+                let address = address(service, uid, 0);
+                assert!(address.octets()[0] >= 240 && address != Ipv4Addr::BROADCAST);
+                assert!(seen.insert(address), "{address}");
+            }
+        }
+        assert_ne!(address(1, 1000, 0), address(1, 1000, 1));
     }
 }

@@ -202,11 +202,7 @@ pub fn spawn(command: &Command, input: Input<'_>, group: &Group) -> Result<Worke
         rustix::fs::Mode::empty(),
     )
     .map_err(|error| SpawnError::Parent(error.into()))?;
-    let (report, reporting) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)
-        .map_err(|error| SpawnError::Parent(error.into()))?;
-    // Above the places that the child fills.
-    let reporting = rustix::io::fcntl_dupfd_cloexec(&reporting, 10)
-        .map_err(|error| SpawnError::Parent(error.into()))?;
+    let (report, reporting) = report_pipe().map_err(|error| SpawnError::Parent(error.into()))?;
     let arguments = pointers(&prepared.arguments);
     // The child writes its process id into this string.
     let mut listen_pid = prepared
@@ -245,6 +241,14 @@ pub fn spawn(command: &Command, input: Input<'_>, group: &Group) -> Result<Worke
             })
         }
     }
+}
+
+/// The pipe for the child's report, its writing end above the places that the child fills.
+fn report_pipe() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let (report, low) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let reporting = rustix::io::fcntl_dupfd_cloexec(&low, 10)?;
+    // `low` closes here: the report ends when the last writing end does.
+    Ok((report, reporting))
 }
 
 /// A null-terminated array of pointers into `strings`.

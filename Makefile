@@ -1,0 +1,60 @@
+# Usher. `make help` lists the targets. All of them run as root on Debian 12 and expect a Rust
+# toolchain; scripts/setup installs the rest.
+
+CARGO ?= cargo
+# Where `make install` puts things; DESTDIR goes before it.
+PREFIX ?= /usr/local
+# Seconds each fuzz target runs.
+FUZZ_SECONDS ?= 60
+
+# rustup's default place, for shells that have not read its environment file.
+CARGO_HOME ?= $(HOME)/.cargo
+export PATH := $(PATH):$(CARGO_HOME)/bin
+
+CARGO_TARGET_DIR ?= target
+BPF_SOURCES = $(shell find bpf -name '*.c' -o -name '*.h')
+FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test bench check fuzz install
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+
+setup: ## install what is missing (apt, by package name)
+	@scripts/setup
+
+build: setup ## build everything
+	$(CARGO) build --workspace --all-targets
+
+demo: setup ## show the main job: two hosts, two users, unmodified mail programs
+	$(CARGO) build --quiet --workspace --bins
+	@$(CARGO_TARGET_DIR)/debug/usher-demo
+
+# The daemons first: tests run them from beside themselves.
+test: setup ## run all tests
+	$(CARGO) build --workspace --bins --examples
+	$(CARGO) test --workspace --no-fail-fast
+
+bench: setup ## measure; the figures go to target/bench/results.json
+	$(CARGO) build --release --workspace --bins
+	$(CARGO_TARGET_DIR)/release/usher-bench
+
+check: setup ## formatting and lints, no change
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	clang-format --dry-run -Werror $(BPF_SOURCES)
+
+fuzz: setup ## run each fuzz target for FUZZ_SECONDS (takes a nightly toolchain and cargo-fuzz)
+	@$(CARGO) +nightly fuzz --version >/dev/null || \
+	  { echo 'fuzzing takes: rustup toolchain install nightly; cargo install cargo-fuzz' >&2; exit 1; }
+	set -e; for target in $(FUZZ_TARGETS); do \
+	  $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -max_len=9216; \
+	done
+
+install: setup ## install programs, library and header below PREFIX
+	$(CARGO) build --release --workspace
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(CARGO_TARGET_DIR)/release/usher
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(CARGO_TARGET_DIR)/release/usherd
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include include/usher.h
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/lib $(CARGO_TARGET_DIR)/release/libusher.so

@@ -1,0 +1,57 @@
+//! The C interface of `include/usher.h`. All of this crate's unsafe code.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::os::fd::IntoRawFd;
+use std::str::FromStr;
+
+use crate::connect_by_user;
+
+thread_local! {
+    static LAST_ERROR: RefCell<CString> = RefCell::default();
+}
+
+/// See connect_by_user(3).
+///
+/// # Safety
+/// `host` and `service` are null or point to strings that end in a zero byte.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn usher_connect_by_user(
+    host: *const c_char,
+    service: *const c_char,
+) -> c_int {
+    // SAFETY: what this function's contract asks of its caller.
+    let (Some(host), Some(service)) = (unsafe { name(host) }, unsafe { name(service) }) else {
+        return fail("not a host or service name", libc::EINVAL);
+    };
+    match connect_by_user(&host, &service) {
+        Ok(connection) => connection.into_raw_fd(),
+        Err(error) => fail(&error.to_string(), error.errno()),
+    }
+}
+
+/// See connect_by_user(3): what went wrong in this thread's last failed call.
+#[unsafe(no_mangle)]
+pub extern "C" fn usher_last_error() -> *const c_char {
+    LAST_ERROR.with_borrow(|text| text.as_ptr())
+}
+
+/// Parses a name given by C.
+///
+/// # Safety
+/// `text` is null or points to a string that ends in a zero byte.
+unsafe fn name<T: FromStr>(text: *const c_char) -> Option<T> {
+    if text.is_null() {
+        return None;
+    }
+    // SAFETY: not null, and ends in a zero byte by this function's contract.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().ok()?.parse().ok()
+}
+
+fn fail(text: &str, errno: c_int) -> c_int {
+    LAST_ERROR.with_borrow_mut(|last| *last = CString::new(text).unwrap_or_default());
+    // SAFETY: __errno_location returns this thread's errno, valid for the thread's life.
+    unsafe { *libc::__errno_location() = errno };
+    -1
+}

@@ -1,0 +1,22 @@
+//! Usher's programming interface.
+//!
+//! [`connect_by_user`] gives a TCP connection to a service on which the server knows the local
+//! user before it accepts (netAuth, USENIX Security 2008, section 4). The C interface is
+//! `include/usher.h`; see connect_by_user(3).
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let host = "mailhost".parse()?;
+//! let service = "imap".parse()?;
+//! let connection = usher::connect_by_user(&host, &service)?;
+//! # Ok(()) }
+//! ```
+#![deny(unsafe_code)]
+
+mod connect;
+#[allow(unsafe_code)]
+mod ffi;
+
+pub use connect::{ConnectError, connect_by_user, connect_on_behalf};
+pub use usher_proto::name::{HostName, ServiceName};
+pub use usher_proto::refusal::Refusal;

@@ -1,0 +1,445 @@
+//! The configuration in force: policy text, the users' public keys and who is disabled, in one
+//! file that is replaced atomically. The daemons read this file only, so an administrator's
+//! half-finished edit below `/etc/usher` never takes effect, and all daemons see one state.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use usher_policy::{Policy, PolicyError, Source};
+use usher_proto::name::UserName;
+
+use crate::paths;
+
+/// Largest policy file or key list read.
+pub const MAX_FILE: u64 = 1 << 20;
+
+/// The configuration in force.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Applied {
+    /// Counts up by one with each apply.
+    pub generation: u64,
+    /// The policy files in the order of their names.
+    pub sources: Vec<PolicyFile>,
+    /// Users known on this host.
+    pub users: BTreeMap<UserName, UserEntry>,
+}
+
+/// One policy file.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct PolicyFile {
+    /// Path it was read from, for messages.
+    pub name: String,
+    /// Its whole text.
+    pub text: String,
+}
+
+/// What is known of one user besides the policy.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct UserEntry {
+    /// Public keys in authorized_keys style: one OpenSSH public key a line, `#` comments.
+    pub authorized_keys: String,
+    /// Why the user is disabled; absent for a user who is not.
+    pub disabled: Option<String>,
+}
+
+/// Why the configuration cannot be read, checked or written.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigurationError {
+    /// A file cannot be read or written.
+    #[error("{path}: {error}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// A file is larger than [`MAX_FILE`].
+    #[error("{path}: larger than {MAX_FILE} bytes")]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file of the applied configuration is damaged.
+    #[error(
+        "{path}: not an applied configuration ({error}); run `usher policy apply` to write it anew"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        error: serde_json::Error,
+    },
+    /// A folder's name below the users' directory is not a user name.
+    #[error("{path}: not a user name; remove or rename the folder")]
+    NotAUser {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A line of a user's key list is no public key that Usher takes.
+    #[error(
+        "{user}: authorized_keys line {line}: {reason}; give one OpenSSH public key a line (Ed25519 or ECDSA), as ssh-keygen writes it to the .pub file"
+    )]
+    Key {
+        /// Whose list.
+        user: UserName,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        reason: KeyProblem,
+    },
+    /// The policy has errors.
+    #[error("the policy has {} error(s)", .0.len())]
+    Policy(Vec<PolicyError>),
+}
+
+/// What is wrong with a line of a key list.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyProblem {
+    /// It does not parse.
+    #[error("not an OpenSSH public key ({0})")]
+    NotAKey(usher_proto::ssh_key::Error),
+    /// Its algorithm is not taken.
+    #[error("{0} keys are not taken")]
+    Algorithm(String),
+}
+
+impl Applied {
+    /// Reads the configuration in force; `None` when nothing has been applied yet.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read or is damaged.
+    pub fn load(path: &Path) -> Result<Option<Self>, ConfigurationError> {
+        let text = match std::fs::read(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(file_error(path, error)),
+        };
+        serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(|error| ConfigurationError::Damaged {
+                path: path.into(),
+                error,
+            })
+    }
+
+    /// Reads what an administrator has written: policy files (`*.policy`, by name) and users.
+    ///
+    /// # Errors
+    /// Names the first file that cannot be read. The text is not checked here: see
+    /// [`Applied::check`].
+    pub fn collect(policy: &Path, users: &Path) -> Result<Self, ConfigurationError> {
+        let mut applied = Self::default();
+        for path in sorted(policy)? {
+            if path
+                .extension()
+                .is_some_and(|extension| extension == "policy")
+            {
+                applied.sources.push(PolicyFile {
+                    name: path.display().to_string(),
+                    text: read_bounded(&path)?,
+                });
+            }
+        }
+        for path in sorted(users)? {
+            let name = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .unwrap_or_default();
+            let name: UserName = name
+                .parse()
+                .map_err(|_| ConfigurationError::NotAUser { path: path.clone() })?;
+            applied.users.insert(
+                name,
+                UserEntry {
+                    authorized_keys: read_optional(&path.join("authorized_keys"))?
+                        .unwrap_or_default(),
+                    disabled: read_optional(&path.join("disabled"))?
+                        .map(|reason| reason.trim().to_owned()),
+                },
+            );
+        }
+        Ok(applied)
+    }
+
+    /// Checks the whole: policy text and every user's keys.
+    ///
+    /// # Errors
+    /// All errors of the policy, or the first of the key lists.
+    pub fn check(&self) -> Result<Checked, ConfigurationError> {
+        let sources: Vec<Source> = self
+            .sources
+            .iter()
+            .map(|file| Source {
+                name: file.name.clone(),
+                text: file.text.clone(),
+            })
+            .collect();
+        let policy = usher_policy::parse(&sources).map_err(ConfigurationError::Policy)?;
+        let keys = self
+            .users
+            .iter()
+            .map(|(user, entry)| Ok((user.clone(), parse_keys(user, &entry.authorized_keys)?)))
+            .collect::<Result<_, ConfigurationError>>()?;
+        Ok(Checked { policy, keys })
+    }
+
+    /// Puts this configuration in force for the daemons' next reload: the present one becomes
+    /// the previous one, then the file is replaced. Durable when it returns.
+    ///
+    /// # Errors
+    /// When a file cannot be written; the configuration in force is then unchanged.
+    pub fn store(&self, path: &Path, previous: &Path) -> Result<(), ConfigurationError> {
+        match std::fs::read(path) {
+            Ok(present) => write_atomically(previous, &present, 0o644)
+                .map_err(|error| file_error(previous, error))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(file_error(path, error)),
+        }
+        let text =
+            serde_json::to_vec_pretty(self).map_err(|error| ConfigurationError::Damaged {
+                path: path.into(),
+                error,
+            })?;
+        write_atomically(path, &text, 0o644).map_err(|error| file_error(path, error))
+    }
+
+    /// Whether the user is disabled on this host.
+    #[must_use]
+    pub fn is_disabled(&self, user: &UserName) -> bool {
+        self.users
+            .get(user)
+            .is_some_and(|entry| entry.disabled.is_some())
+    }
+}
+
+/// A configuration that has passed all checks.
+#[derive(Debug, Clone)]
+pub struct Checked {
+    /// The policy.
+    pub policy: Policy,
+    /// Each user's public keys.
+    pub keys: BTreeMap<UserName, Vec<usher_proto::ssh_key::PublicKey>>,
+}
+
+/// Loads and checks the configuration in force; a host without one has an empty policy, which
+/// permits nothing.
+///
+/// # Errors
+/// When the file is there and cannot be read, is damaged, or fails its check.
+pub fn load_checked() -> Result<(Applied, Checked), ConfigurationError> {
+    let applied = Applied::load(Path::new(paths::APPLIED))?.unwrap_or_default();
+    let checked = applied.check()?;
+    Ok((applied, checked))
+}
+
+/// Parses an authorized_keys-style list.
+///
+/// # Errors
+/// Names the first line that is not a key Usher takes.
+pub fn parse_keys(
+    user: &UserName,
+    text: &str,
+) -> Result<Vec<usher_proto::ssh_key::PublicKey>, ConfigurationError> {
+    use usher_proto::ssh_key::{Algorithm, PublicKey};
+    let mut keys = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let problem = |reason| ConfigurationError::Key {
+            user: user.clone(),
+            line: index + 1,
+            reason,
+        };
+        let key =
+            PublicKey::from_openssh(line).map_err(|error| problem(KeyProblem::NotAKey(error)))?;
+        match key.algorithm() {
+            Algorithm::Ed25519 | Algorithm::Ecdsa { .. } => keys.push(key),
+            other => return Err(problem(KeyProblem::Algorithm(other.to_string()))),
+        }
+    }
+    Ok(keys)
+}
+
+/// Replaces a file by rename, so that a reader sees the old or the new text and nothing between,
+/// also after a power cut.
+///
+/// # Errors
+/// As the system says; the old file is then untouched.
+pub fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = parent.join(format!(".{name}.new-{}", std::process::id()));
+    let write = || {
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(mode)
+            .open(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)?;
+        std::fs::File::open(parent)?.sync_all()
+    };
+    let result = write();
+    if result.is_err() {
+        // The first error is the one to report; a temporary file left behind harms nobody.
+        drop(std::fs::remove_file(&temporary));
+    }
+    result
+}
+
+fn sorted(directory: &Path) -> Result<Vec<PathBuf>, ConfigurationError> {
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(file_error(directory, error)),
+    };
+    let mut found = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<io::Result<Vec<_>>>()
+        .map_err(|error| file_error(directory, error))?;
+    found.sort();
+    Ok(found)
+}
+
+fn read_optional(path: &Path) -> Result<Option<String>, ConfigurationError> {
+    match read_bounded(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(ConfigurationError::File { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads a text file of at most [`MAX_FILE`] bytes.
+///
+/// # Errors
+/// When it cannot be read, is larger, or is not UTF-8.
+pub fn read_bounded(path: &Path) -> Result<String, ConfigurationError> {
+    use std::io::Read;
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text))
+        .map_err(|error| file_error(path, error))?;
+    if text.len() as u64 > MAX_FILE {
+        return Err(ConfigurationError::TooLarge { path: path.into() });
+    }
+    Ok(text)
+}
+
+fn file_error(path: &Path, error: io::Error) -> ConfigurationError {
+    ConfigurationError::File {
+        path: path.into(),
+        error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str =
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJfJ3eGmZ2r0Yl7r1lY5Y2n1xJY8u0v9hX0m3xU5Jb7k";
+
+    fn tree() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(folder.path().join("policy.d")).unwrap();
+        std::fs::create_dir_all(folder.path().join("users/alice")).unwrap();
+        folder
+    }
+
+    fn collect(folder: &tempfile::TempDir) -> Result<Applied, ConfigurationError> {
+        Applied::collect(
+            &folder.path().join("policy.d"),
+            &folder.path().join("users"),
+        )
+    }
+
+    #[test]
+    fn collects_policy_files_in_order_and_leaves_editors_leftovers_alone() {
+        let folder = tree();
+        for name in ["20-b.policy", "10-a.policy", "10-a.policy~", ".x.swp"] {
+            std::fs::write(folder.path().join("policy.d").join(name), "").unwrap();
+        }
+        let applied = collect(&folder).unwrap();
+        let names: Vec<_> = applied
+            .sources
+            .iter()
+            .map(|file| file.name.rsplit('/').next().unwrap())
+            .collect();
+        assert_eq!(names, ["10-a.policy", "20-b.policy"]);
+    }
+
+    #[test]
+    fn a_disabled_user_is_disabled_and_another_is_not() {
+        let folder = tree();
+        std::fs::create_dir_all(folder.path().join("users/bob")).unwrap();
+        std::fs::write(folder.path().join("users/bob/disabled"), "left\n").unwrap();
+        let applied = collect(&folder).unwrap();
+        assert!(applied.is_disabled(&"bob".parse().unwrap()));
+        assert!(!applied.is_disabled(&"alice".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_folder_that_is_no_user_name_is_refused() {
+        let folder = tree();
+        assert!(collect(&folder).is_ok());
+        std::fs::create_dir_all(folder.path().join("users/Not A User")).unwrap();
+        assert!(matches!(
+            collect(&folder),
+            Err(ConfigurationError::NotAUser { .. })
+        ));
+    }
+
+    #[test]
+    fn a_bad_key_line_is_named() {
+        let alice = "alice".parse().unwrap();
+        let good = format!("# comment\n\n{KEY} alice@laptop\n");
+        let bad = format!("{good}nonsense\n");
+        assert_eq!(parse_keys(&alice, &good).unwrap().len(), 1);
+        match parse_keys(&alice, &bad) {
+            Err(ConfigurationError::Key { line: 4, .. }) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn storing_keeps_the_previous_configuration() {
+        let folder = tree();
+        let (path, previous) = (
+            folder.path().join("applied.json"),
+            folder.path().join("previous.json"),
+        );
+        assert_eq!(Applied::load(&path).unwrap(), None);
+        let first = Applied {
+            generation: 1,
+            ..Applied::default()
+        };
+        let second = Applied {
+            generation: 2,
+            ..Applied::default()
+        };
+        first.store(&path, &previous).unwrap();
+        second.store(&path, &previous).unwrap();
+        assert_eq!(Applied::load(&path).unwrap(), Some(second));
+        assert_eq!(Applied::load(&previous).unwrap(), Some(first));
+    }
+
+    #[test]
+    fn a_damaged_file_is_an_error_and_not_an_empty_policy() {
+        let folder = tree();
+        let path = folder.path().join("applied.json");
+        std::fs::write(&path, "{").unwrap();
+        assert!(matches!(
+            Applied::load(&path),
+            Err(ConfigurationError::Damaged { .. })
+        ));
+    }
+}

@@ -1,0 +1,201 @@
+//! What the command line asks a daemon, and the answer: one JSON line each way over a stream
+//! socket that only root may use (file mode and peer credentials).
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use usher_proto::name::{HostName, ServiceName, UserName};
+
+use crate::paths;
+
+/// Largest request line; answers may be longer.
+pub const MAX_REQUEST: usize = 4096;
+
+/// A request.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+#[serde(tag = "request", rename_all = "snake_case")]
+pub enum Request {
+    /// Read the applied configuration again and put it in force.
+    Reload,
+    /// Live sessions and connections (keeper).
+    Who,
+    /// How the daemon is.
+    Status,
+}
+
+/// An answer.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+#[serde(tag = "answer", rename_all = "snake_case")]
+pub enum Answer {
+    /// The configuration of this generation is in force.
+    Reloaded {
+        /// The generation.
+        generation: u64,
+        /// Sessions that were ended because the new configuration no longer permits them.
+        ended: Vec<SessionView>,
+    },
+    /// Live sessions and connections.
+    Who(WhoView),
+    /// How the daemon is.
+    Status(StatusView),
+    /// The request could not be carried out; nothing changed.
+    Failed {
+        /// Why, in words for an administrator.
+        reason: String,
+    },
+}
+
+/// Live state of the keeper.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq)]
+pub struct WhoView {
+    /// Sessions, oldest first.
+    pub sessions: Vec<SessionView>,
+    /// Running workers.
+    pub workers: Vec<WorkerView>,
+}
+
+/// One session.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct SessionView {
+    /// Session id, hexadecimal.
+    pub session: String,
+    /// Remote user.
+    pub user: UserName,
+    /// Host the user comes from.
+    pub host: HostName,
+    /// Service used.
+    pub service: ServiceName,
+    /// Local account the user is here.
+    pub uid: u32,
+    /// When it was opened, seconds since 1970.
+    pub opened: u64,
+    /// When it ends, seconds since 1970.
+    pub expires: u64,
+    /// Chain elements used of those signed for.
+    pub used: u32,
+    /// Length of the chain.
+    pub chain_length: u32,
+    /// Its connections.
+    pub connections: Vec<ConnectionView>,
+}
+
+/// One connection of a session.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct ConnectionView {
+    /// Remote address and port.
+    pub client: String,
+    /// Local address and port.
+    pub server: String,
+    /// `announced`, `syn_received`, `withdrawn` or `established`.
+    pub state: String,
+    /// How long it has been established, seconds.
+    pub seconds: Option<f64>,
+}
+
+/// One worker process.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct WorkerView {
+    /// Service it serves.
+    pub service: ServiceName,
+    /// User it runs as.
+    pub user: UserName,
+    /// That user's id.
+    pub uid: u32,
+    /// Its process.
+    pub pid: u32,
+    /// How long it has run, seconds.
+    pub seconds: f64,
+}
+
+/// How a daemon is.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct StatusView {
+    /// `keeper`, `verifier`, `signer`, `courier` or `proxy`.
+    pub role: String,
+    /// Version of the program.
+    pub version: String,
+    /// Generation of the configuration in force; 0: none applied yet, everything is refused.
+    pub generation: u64,
+    /// Named numbers: counters and table fill.
+    pub numbers: std::collections::BTreeMap<String, u64>,
+}
+
+/// Why a daemon could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The daemon is not there.
+    #[error("the {role} does not run on this host (nothing answers at {path})")]
+    NotRunning {
+        /// Which daemon.
+        role: String,
+        /// Its socket.
+        path: String,
+    },
+    /// The caller may not ask.
+    #[error("only root may ask the {role}; run this with sudo")]
+    NotPermitted {
+        /// Which daemon.
+        role: String,
+    },
+    /// The exchange broke off.
+    #[error("the {role} did not answer: {error}; look at its log (journalctl -u usher-{role})")]
+    Broken {
+        /// Which daemon.
+        role: String,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The daemon refused.
+    #[error("the {role} says: {reason}")]
+    Refused {
+        /// Which daemon.
+        role: String,
+        /// Its reason.
+        reason: String,
+    },
+}
+
+/// Asks the daemon of `role`.
+///
+/// # Errors
+/// See [`ControlError`]; an [`Answer::Failed`] becomes [`ControlError::Refused`].
+pub fn ask(role: &str, request: &Request) -> Result<Answer, ControlError> {
+    let path = paths::control_socket(role);
+    let stream = UnixStream::connect(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ControlError::NotRunning {
+            role: role.into(),
+            path: path.clone(),
+        },
+        io::ErrorKind::PermissionDenied => ControlError::NotPermitted { role: role.into() },
+        _ => ControlError::Broken {
+            role: role.into(),
+            error,
+        },
+    })?;
+    match exchange(stream, request) {
+        Ok(Answer::Failed { reason }) => Err(ControlError::Refused {
+            role: role.into(),
+            reason,
+        }),
+        Ok(answer) => Ok(answer),
+        Err(error) => Err(ControlError::Broken {
+            role: role.into(),
+            error,
+        }),
+    }
+}
+
+fn exchange(mut stream: UnixStream, request: &Request) -> io::Result<Answer> {
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    stream.set_write_timeout(Some(Duration::from_secs(30)))?;
+    let mut line = serde_json::to_vec(request)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    let mut answer = String::new();
+    if BufReader::new(stream).read_line(&mut answer)? == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(serde_json::from_str(&answer)?)
+}

@@ -1,0 +1,15 @@
+//! What Usher's processes on one host share.
+//!
+//! * [`paths`]: where files and sockets are.
+//! * [`packet`]: `SOCK_SEQPACKET` sockets that carry descriptors and say who the peer is;
+//!   [`packet_async`] is the same for tokio.
+//! * [`control`]: what the command line asks the daemons, and their answers.
+//! * [`applied`]: the configuration that is in force, one file, replaced atomically.
+#![forbid(unsafe_code)]
+
+pub mod applied;
+pub mod control;
+pub mod packet;
+#[cfg(feature = "tokio")]
+pub mod packet_async;
+pub mod paths;

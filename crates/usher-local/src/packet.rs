@@ -1,0 +1,246 @@
+//! Packet sockets between processes of one host (`SOCK_SEQPACKET`, `unix(7)`): message borders
+//! are kept, descriptors can travel along, and the kernel says who the peer is.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+
+/// Descriptors one packet may carry. More are closed by the kernel and the packet is refused.
+pub const MAX_DESCRIPTORS: usize = 2;
+
+/// One end of a packet connection.
+#[derive(Debug)]
+pub struct PacketSocket(OwnedFd);
+
+/// Who is at the other end, by `SO_PEERCRED`: the credentials at the time of connect(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peer {
+    /// Effective user of the peer.
+    pub uid: u32,
+    /// Process of the peer; may have ended since.
+    pub pid: i32,
+}
+
+/// A received packet.
+#[derive(Debug)]
+pub struct Packet {
+    /// The bytes; empty when the peer has closed.
+    pub bytes: Vec<u8>,
+    /// The descriptors that came along, close-on-exec.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+impl PacketSocket {
+    /// Connects to the listener at `path`.
+    ///
+    /// # Errors
+    /// As connect(2): `ENOENT` or `ECONNREFUSED` when the daemon does not run.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let socket = new_socket(SocketFlags::CLOEXEC)?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Ok(Self(socket))
+    }
+
+    /// Takes over a connected packet socket.
+    #[must_use]
+    pub fn from_descriptor(descriptor: OwnedFd) -> Self {
+        Self(descriptor)
+    }
+
+    /// Sends one packet with descriptors.
+    ///
+    /// # Errors
+    /// As sendmsg(2); `EPIPE` when the peer has gone.
+    pub fn send(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        send(self.0.as_fd(), bytes, descriptors)
+    }
+
+    /// Receives one packet of at most `limit` bytes; empty bytes: the peer has closed.
+    ///
+    /// # Errors
+    /// As recvmsg(2); `InvalidData` when the packet or its descriptors exceed their limits.
+    pub fn receive(&self, limit: usize) -> io::Result<Packet> {
+        receive(self.0.as_fd(), limit)
+    }
+
+    /// The peer's credentials.
+    ///
+    /// # Errors
+    /// As getsockopt(2).
+    pub fn peer(&self) -> io::Result<Peer> {
+        peer(self.0.as_fd())
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl From<PacketSocket> for OwnedFd {
+    fn from(socket: PacketSocket) -> Self {
+        socket.0
+    }
+}
+
+/// Makes a listening packet socket at `path`, replacing what a dead daemon left there.
+/// Mode 0600: the caller widens it where others may connect.
+///
+/// # Errors
+/// As bind(2) and listen(2).
+pub fn listen(path: &Path) -> io::Result<OwnedFd> {
+    match std::fs::remove_file(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let socket = new_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    rustix::net::listen(&socket, 1024)?;
+    Ok(socket)
+}
+
+fn new_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
+    Ok(rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        flags,
+        None,
+    )?)
+}
+
+pub(crate) fn send(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "too many descriptors",
+        ));
+    }
+    rustix::net::sendmsg(
+        socket,
+        &[IoSlice::new(bytes)],
+        &mut ancillary,
+        SendFlags::NOSIGNAL,
+    )?;
+    Ok(())
+}
+
+pub(crate) fn receive(socket: BorrowedFd<'_>, limit: usize) -> io::Result<Packet> {
+    let mut bytes = vec![0; limit];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::net::recvmsg(
+        socket,
+        &mut [IoSliceMut::new(&mut bytes)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
+    let descriptors = ancillary
+        .drain()
+        .filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    if received
+        .flags
+        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+    {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "packet over its limit",
+        ));
+    }
+    bytes.truncate(received.bytes);
+    Ok(Packet { bytes, descriptors })
+}
+
+pub(crate) fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
+    let credentials = rustix::net::sockopt::socket_peercred(socket)?;
+    Ok(Peer {
+        uid: credentials.uid.as_raw(),
+        pid: rustix::process::Pid::as_raw(Some(credentials.pid)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packet_arrives_whole_with_its_descriptor_and_its_sender() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = listen(&path).unwrap();
+        let client = PacketSocket::connect(&path).unwrap();
+        let server =
+            PacketSocket(rustix::net::accept_with(&listener, SocketFlags::CLOEXEC).unwrap());
+        client.send(b"one", &[]).unwrap();
+        client.send(b"two", &[listener.as_fd()]).unwrap();
+        let first = server.receive(16).unwrap();
+        assert_eq!(
+            (first.bytes.as_slice(), first.descriptors.len()),
+            (&b"one"[..], 0)
+        );
+        let second = server.receive(16).unwrap();
+        assert_eq!(
+            (second.bytes.as_slice(), second.descriptors.len()),
+            (&b"two"[..], 1)
+        );
+        assert_eq!(
+            server.peer().unwrap().uid,
+            rustix::process::getuid().as_raw()
+        );
+    }
+
+    #[test]
+    fn a_packet_over_the_limit_is_refused_and_the_next_one_is_not() {
+        let (a, b) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        let (a, b) = (PacketSocket(a), PacketSocket(b));
+        a.send(&[7; 17], &[]).unwrap();
+        a.send(&[8; 16], &[]).unwrap();
+        assert_eq!(
+            b.receive(16).unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
+        assert_eq!(b.receive(16).unwrap().bytes, [8; 16]);
+        drop(a);
+        assert!(b.receive(16).unwrap().bytes.is_empty());
+    }
+
+    #[test]
+    fn more_descriptors_than_a_packet_may_carry_are_refused() {
+        let (a, b) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        let socket = PacketSocket(a);
+        let many = [b.as_fd(); MAX_DESCRIPTORS + 1];
+        assert!(socket.send(b"x", &many).is_err());
+        assert!(socket.send(b"x", &many[..MAX_DESCRIPTORS]).is_ok());
+    }
+}

@@ -1,0 +1,118 @@
+//! Packet sockets for the daemons, on tokio.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::net::SocketFlags;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::packet::{self, Packet, PacketSocket, Peer};
+
+const BOTH: Interest = Interest::READABLE.add(Interest::WRITABLE);
+
+/// Waits for a descriptor's readiness on the running tokio reactor.
+///
+/// # Errors
+/// When the reactor cannot take the descriptor.
+#[expect(
+    deprecated,
+    reason = "the deprecation is about types whose descriptor may change or close under the \
+              reactor; an OwnedFd keeps its descriptor as long as it lives"
+)]
+pub fn register(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    AsyncFd::with_interest(descriptor, interest)
+}
+
+/// A listening packet socket.
+#[derive(Debug)]
+pub struct PacketListener(AsyncFd<OwnedFd>);
+
+/// A connected packet socket. All methods take `&self`: one task may send while another receives.
+#[derive(Debug)]
+pub struct AsyncPacketSocket(AsyncFd<OwnedFd>);
+
+impl PacketListener {
+    /// Registers a listener made by [`packet::listen`] with the running tokio reactor.
+    ///
+    /// # Errors
+    /// When the reactor cannot take the descriptor.
+    pub fn new(listener: OwnedFd) -> io::Result<Self> {
+        Ok(Self(register(listener, BOTH)?))
+    }
+
+    /// Waits for a connection and says who it is.
+    ///
+    /// # Errors
+    /// As accept(2) and getsockopt(2). A peer that has gone already is not an error here.
+    pub async fn accept(&self) -> io::Result<(AsyncPacketSocket, Peer)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        loop {
+            let mut ready = self.0.readable().await?;
+            match ready.try_io(|socket| Ok(rustix::net::accept_with(socket.get_ref(), flags)?)) {
+                Ok(Ok(connection)) => {
+                    let peer = packet::peer(connection.as_fd())?;
+                    return Ok((AsyncPacketSocket(register(connection, BOTH)?), peer));
+                }
+                Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Ok(Err(error)) => return Err(error),
+                Err(_would_block) => {}
+            }
+        }
+    }
+}
+
+impl AsyncPacketSocket {
+    /// Connects to the listener at `path`. Local connects do not wait, so this does not either.
+    ///
+    /// # Errors
+    /// As [`PacketSocket::connect`].
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        Self::from_blocking(PacketSocket::connect(path)?)
+    }
+
+    /// Makes a blocking packet socket asynchronous.
+    ///
+    /// # Errors
+    /// When the reactor cannot take the descriptor.
+    pub fn from_blocking(socket: PacketSocket) -> io::Result<Self> {
+        let descriptor = OwnedFd::from(socket);
+        rustix::io::ioctl_fionbio(&descriptor, true)?;
+        Ok(Self(register(descriptor, BOTH)?))
+    }
+
+    /// Sends one packet, waiting while the peer's queue is full.
+    ///
+    /// # Errors
+    /// As sendmsg(2); `EPIPE` when the peer has gone.
+    pub async fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        loop {
+            let mut ready = self.0.writable().await?;
+            match ready.try_io(|socket| packet::send(socket.as_fd(), bytes, &[])) {
+                Ok(result) => return result,
+                Err(_would_block) => {}
+            }
+        }
+    }
+
+    /// Receives one packet; empty bytes: the peer has closed.
+    ///
+    /// # Errors
+    /// As [`PacketSocket::receive`].
+    pub async fn receive(&self, limit: usize) -> io::Result<Packet> {
+        loop {
+            let mut ready = self.0.readable().await?;
+            match ready.try_io(|socket| packet::receive(socket.as_fd(), limit)) {
+                Ok(result) => return result,
+                Err(_would_block) => {}
+            }
+        }
+    }
+}
+
+impl AsFd for AsyncPacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

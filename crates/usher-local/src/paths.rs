@@ -1,0 +1,40 @@
+//! Where Usher's files and sockets are. Fixed, as those of OpenSSH are: a path that could be
+//! changed by an environment variable would be a way to talk to the wrong daemon.
+
+/// Policy files that an administrator edits; `usher policy apply` puts them in force.
+pub const POLICY_DIRECTORY: &str = "/etc/usher/policy.d";
+/// One folder a user: `authorized_keys`, and `disabled` when the user is.
+pub const USERS_DIRECTORY: &str = "/etc/usher/users";
+/// This host's private key, OpenSSH format, Ed25519, readable by root only.
+pub const HOST_KEY: &str = "/etc/usher/host_key";
+/// This host's public key, one OpenSSH line.
+pub const HOST_PUBLIC_KEY: &str = "/etc/usher/host_key.pub";
+/// State that outlives a restart.
+pub const STATE_DIRECTORY: &str = "/var/lib/usher";
+/// The configuration in force: see [`crate::applied`].
+pub const APPLIED: &str = "/var/lib/usher/applied.json";
+/// The configuration that was in force before the last apply.
+pub const APPLIED_PREVIOUS: &str = "/var/lib/usher/applied.previous.json";
+/// The users' private keys, readable by the signer only.
+pub const PRIVATE_KEYS_DIRECTORY: &str = "/var/lib/usher/keys";
+/// Pinned maps and links of the admission programs, on the BPF file system.
+pub const PIN_DIRECTORY: &str = "/sys/fs/bpf/usher";
+/// Parent of the daemons' socket folders.
+pub const RUNTIME_DIRECTORY: &str = "/run/usher";
+
+/// Verifier to keeper: fixed-size records.
+pub const KEEPER_RECORDS: &str = "/run/usher/keeper/records.sock";
+/// Verifier to keeper: the host key's handle.
+pub const KEEPER_HOST_KEY: &str = "/run/usher/keeper/host-key.sock";
+/// Applications to signer: see `usher_proto::local`.
+pub const SIGNER_APPLICATIONS: &str = "/run/usher/signer/applications.sock";
+/// Courier to signer: frames to carry and their answers.
+pub const SIGNER_RELAY: &str = "/run/usher/signer/relay.sock";
+/// Courier to signer: the host key's handle.
+pub const SIGNER_HOST_KEY: &str = "/run/usher/signer/host-key.sock";
+
+/// The control socket of a role (`keeper`, `verifier`, `signer`, `courier`, `proxy`).
+#[must_use]
+pub fn control_socket(role: &str) -> String {
+    format!("{RUNTIME_DIRECTORY}/{role}/control.sock")
+}

@@ -1,0 +1,146 @@
+//! `client` blocks.
+
+use usher_proto::{HostName, ServiceName};
+
+use super::fields::{Field, Fields};
+use super::unique::Unique;
+use super::{Names, users, values};
+use crate::error::{NameKind, PolicyErrorKind};
+use crate::model::{Client, ClientService, Protocol};
+use crate::name::Name;
+use crate::report::Reporter;
+use crate::syntax::{Block, Item, Value};
+
+/// Remembers what may stand once in all `client` blocks together.
+#[derive(Default)]
+pub(super) struct ClientChecker {
+    services: Unique<(ServiceName, HostName)>,
+    ports: Unique<(HostName, u16)>,
+}
+
+/// `service SERVICE at HOST port PORT;`
+struct Target {
+    service: ServiceName,
+    host: HostName,
+    port: u16,
+}
+
+impl ClientChecker {
+    pub(super) fn check(
+        &mut self,
+        name: Option<Name>,
+        block: &Block,
+        names: &Names<'_>,
+        reporter: &mut Reporter<'_>,
+    ) -> Option<Client> {
+        let fields = Fields::read(block, reporter);
+        let users = fields
+            .one("users")
+            .and_then(|field| users::resolve(field, names, reporter));
+        let targets: Vec<Option<Target>> = fields
+            .all("service")
+            .map(|field| self.target(field, names, reporter))
+            .collect();
+        let protocol = match fields.one("protocol") {
+            Some(field) => protocol(field, reporter),
+            None => Some(Protocol::Raw),
+        };
+        let (user_blocks, users) = users?;
+        let protocol = protocol?;
+        let services = targets
+            .into_iter()
+            .map(|target| {
+                let Target {
+                    service,
+                    host,
+                    port,
+                } = target?;
+                Some(ClientService {
+                    service,
+                    host,
+                    port,
+                    users: users.clone(),
+                    protocol,
+                })
+            })
+            .collect::<Option<_>>()?;
+        Some(Client {
+            name: name?,
+            user_blocks,
+            services,
+        })
+    }
+
+    fn target(
+        &mut self,
+        field: Field<'_>,
+        names: &Names<'_>,
+        reporter: &mut Reporter<'_>,
+    ) -> Option<Target> {
+        let items = field.sequence(reporter)?;
+        let [service, at, host, port_word, port] = items else {
+            return match items.get(5) {
+                Some(sixth) => field.unexpected(sixth, reporter),
+                None => field.missing(reporter),
+            };
+        };
+        for (item, keyword) in [(at, "at"), (port_word, "port")] {
+            if !is_word(item, keyword) {
+                return field.unexpected(item, reporter);
+            }
+        }
+        let service_name = values::name::<ServiceName>(service, NameKind::Service, reporter);
+        let host_name = values::name::<HostName>(host, NameKind::Host, reporter);
+        let port_number = values::port(port, reporter);
+        let (service_name, host_name) = (service_name?, host_name?);
+        if !names.hosts.contains(&host_name) {
+            let nearest = values::nearest_name(host_name.as_ref(), names.hosts, reporter);
+            let error = PolicyErrorKind::UnknownHost {
+                found: host_name,
+                nearest,
+            };
+            reporter.report(host.location, error);
+            return None;
+        }
+        let pair = (service_name.clone(), host_name.clone());
+        if let Some(first) = self.services.claim(pair, service.location) {
+            reporter.report_repeated(service.location, first, |first| {
+                PolicyErrorKind::DuplicateClientService {
+                    service: service_name,
+                    host: host_name,
+                    first,
+                }
+            });
+            return None;
+        }
+        let port_number = port_number?;
+        if let Some(first) = self
+            .ports
+            .claim((host_name.clone(), port_number), port.location)
+        {
+            reporter.report_repeated(port.location, first, |first| {
+                PolicyErrorKind::DuplicateClientPort {
+                    port: port_number,
+                    host: host_name,
+                    first,
+                }
+            });
+            return None;
+        }
+        Some(Target {
+            service: service_name,
+            host: host_name,
+            port: port_number,
+        })
+    }
+}
+
+fn is_word(item: &Item, keyword: &str) -> bool {
+    matches!(&item.value, Value::Word(word) if word == keyword)
+}
+
+fn protocol(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<Protocol> {
+    let item = field.single(reporter)?;
+    values::choice(item, &["raw", "imap"], reporter)
+        .map(|position| [Protocol::Raw, Protocol::Imap][position])
+}

@@ -1,0 +1,309 @@
+//! `service` blocks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use usher_proto::{HostName, ServiceName};
+
+use super::fields::{Field, Fields};
+use super::host::ControlPort;
+use super::unique::Unique;
+use super::{Names, users, values};
+use crate::error::{EnvironmentFault, NameKind, PolicyErrorKind};
+use crate::model::{
+    DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_SESSION, MAXIMUM_ARGUMENT_BYTES,
+    MAXIMUM_CONNECTIONS, Service, Style, service_id,
+};
+use crate::report::Reporter;
+use crate::syntax::Block;
+
+/// Remembers what no two services may share.
+pub(super) struct ServiceChecker {
+    controls: BTreeMap<u16, ControlPort>,
+    ports: Unique<u16>,
+    ids: BTreeMap<u32, ServiceName>,
+}
+
+/// `hosts` of a service.
+struct Hosts {
+    any: bool,
+    names: BTreeSet<HostName>,
+}
+
+impl ServiceChecker {
+    pub(super) fn new(controls: BTreeMap<u16, ControlPort>) -> Self {
+        Self {
+            controls,
+            ports: Unique::default(),
+            ids: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn check(
+        &mut self,
+        name: Option<ServiceName>,
+        block: &Block,
+        names: &Names<'_>,
+        reporter: &mut Reporter<'_>,
+    ) -> Option<Service> {
+        let fields = Fields::read(block, reporter);
+        let command = fields
+            .one("program")
+            .and_then(|field| program(field, reporter));
+        let listen = fields
+            .one("listen")
+            .and_then(|field| self.listen(field, reporter));
+        let users = fields
+            .one("users")
+            .and_then(|field| users::resolve(field, names, reporter));
+        let hosts = fields
+            .one("hosts")
+            .and_then(|field| hosts(field, names, reporter));
+        let style = fields.one("style").and_then(|field| style(field, reporter));
+        let idle = match fields.one("idle") {
+            Some(field) => {
+                only_for(Style::User, style, field, reporter);
+                field
+                    .single(reporter)
+                    .and_then(|item| values::duration(item, reporter))
+            }
+            None => Some(DEFAULT_IDLE),
+        };
+        let environment = match fields.one("environment") {
+            Some(field) => environment(field, reporter),
+            None => Some(Vec::new()),
+        };
+        let session = match fields.one("session") {
+            Some(field) => field
+                .single(reporter)
+                .and_then(|item| values::duration(item, reporter)),
+            None => Some(DEFAULT_SESSION),
+        };
+        let connections = match fields.one("connections") {
+            Some(field) => {
+                only_for(Style::Connection, style, field, reporter);
+                field
+                    .single(reporter)
+                    .and_then(|item| values::number(item, MAXIMUM_CONNECTIONS, reporter))
+            }
+            None => Some(DEFAULT_CONNECTIONS),
+        };
+        let name = name?;
+        let id = self.id(&name, block, reporter)?;
+        let (program, arguments) = command?;
+        let (user_blocks, users) = users?;
+        let hosts = hosts?;
+        Some(Service {
+            name,
+            id,
+            program,
+            arguments,
+            listen: listen?,
+            user_blocks,
+            users,
+            any_host: hosts.any,
+            hosts: hosts.names,
+            style: style?,
+            idle: idle?,
+            environment: environment?,
+            session: session?,
+            connections: connections?,
+        })
+    }
+
+    fn id(
+        &mut self,
+        name: &ServiceName,
+        block: &Block,
+        reporter: &mut Reporter<'_>,
+    ) -> Option<u32> {
+        let id = service_id(name);
+        if let Some(other) = self.ids.insert(id, name.clone()) {
+            let name = name.clone();
+            let error = PolicyErrorKind::ServiceNumberCollision { name, other };
+            reporter.report(block.name.as_ref()?.location, error);
+            return None;
+        }
+        Some(id)
+    }
+
+    fn listen(&mut self, field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<u16> {
+        let item = field.single(reporter)?;
+        let port = values::port(item, reporter)?;
+        if let Some(first) = self.ports.claim(port, item.location) {
+            reporter.report_repeated(item.location, first, |first| {
+                PolicyErrorKind::DuplicateListen { port, first }
+            });
+            return None;
+        }
+        match self.controls.get(&port) {
+            None => return Some(port),
+            Some(ControlPort::Written(control)) => {
+                reporter.report_repeated(item.location, *control, |control| {
+                    PolicyErrorKind::ListenOnControl { port, control }
+                });
+            }
+            Some(ControlPort::Default(host)) => {
+                let host = host.clone();
+                let error = PolicyErrorKind::ListenOnDefaultControl { port, host };
+                reporter.report(item.location, error);
+            }
+        }
+        None
+    }
+}
+
+/// `program "/path" "argument" ...;`
+fn program(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<(String, Vec<String>)> {
+    let items = field.sequence(reporter)?;
+    let texts: Vec<Option<&str>> = items
+        .iter()
+        .map(|item| values::text(item, reporter))
+        .collect();
+    let texts: Vec<&str> = texts.into_iter().collect::<Option<_>>()?;
+    let (program, arguments) = texts.split_first()?;
+    let plain = program.strip_prefix('/').is_some_and(|path| {
+        path.split('/')
+            .all(|component| !["", ".", ".."].contains(&component))
+    });
+    if !plain {
+        let found = (*program).to_owned();
+        reporter.report(items[0].location, PolicyErrorKind::InvalidProgram { found });
+        return None;
+    }
+    limit_bytes(field, texts.iter().copied(), reporter)?;
+    Some((
+        (*program).to_owned(),
+        arguments.iter().map(|&text| text.to_owned()).collect(),
+    ))
+}
+
+/// Refuses what would be too long for a worker's start.
+fn limit_bytes<'t>(
+    field: Field<'_>,
+    texts: impl Iterator<Item = &'t str>,
+    reporter: &mut Reporter<'_>,
+) -> Option<()> {
+    let bytes: usize = texts.map(|text| text.len() + 1).sum();
+    if bytes > MAXIMUM_ARGUMENT_BYTES {
+        let statement = field.rule.keyword;
+        reporter.report(
+            field.statement.location,
+            PolicyErrorKind::ArgumentsTooLong { statement },
+        );
+        return None;
+    }
+    Some(())
+}
+
+/// `hosts HOST, ...;` or `hosts any;`
+fn hosts(field: Field<'_>, names: &Names<'_>, reporter: &mut Reporter<'_>) -> Option<Hosts> {
+    let items = field.list(reporter)?;
+    let is_any = |item: &&crate::syntax::Item| matches!(&item.value, crate::syntax::Value::Word(word) if word == "any");
+    if let Some(any) = items.iter().copied().find(is_any) {
+        if items.len() > 1 {
+            reporter.report(any.location, PolicyErrorKind::AnyIsNotAlone);
+            return None;
+        }
+        return Some(Hosts {
+            any: true,
+            names: names.hosts.clone(),
+        });
+    }
+    let mut listed = Unique::default();
+    for item in items {
+        let Some(found) = values::name::<HostName>(item, NameKind::Host, reporter) else {
+            continue;
+        };
+        if let Some(first) = listed.claim(found.clone(), item.location) {
+            let found = item.shown();
+            reporter.report_repeated(item.location, first, |first| PolicyErrorKind::ListedTwice {
+                found,
+                first,
+            });
+        } else if !names.hosts.contains(&found) {
+            let nearest = values::nearest_name(found.as_ref(), names.hosts, reporter);
+            reporter.report(
+                item.location,
+                PolicyErrorKind::UnknownHost { found, nearest },
+            );
+        }
+    }
+    Some(Hosts {
+        any: false,
+        names: listed.into_keys(),
+    })
+}
+
+fn style(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<Style> {
+    let item = field.single(reporter)?;
+    values::choice(item, &["connection", "user"], reporter)
+        .map(|position| [Style::Connection, Style::User][position])
+}
+
+/// Reports a statement that the service's style does not know.
+fn only_for(meant: Style, style: Option<Style>, field: Field<'_>, reporter: &mut Reporter<'_>) {
+    if let Some(style) = style.filter(|&style| style != meant) {
+        let error = PolicyErrorKind::NotForStyle {
+            statement: field.rule.keyword,
+            style,
+        };
+        reporter.report(field.statement.location, error);
+    }
+}
+
+/// `environment "NAME=VALUE", ...;`
+fn environment(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<Vec<(String, String)>> {
+    let items = field.list(reporter)?;
+    let mut names = BTreeSet::new();
+    let mut entries = Some(Vec::with_capacity(items.len()));
+    for item in items {
+        let entry = values::text(item, reporter).and_then(|text| {
+            match environment_entry(text, &mut names) {
+                Ok(entry) => Some(entry),
+                Err(fault) => {
+                    let found = text.to_owned();
+                    let error = PolicyErrorKind::InvalidEnvironment { found, fault };
+                    reporter.report(item.location, error);
+                    None
+                }
+            }
+        });
+        entries = entries.zip(entry).map(|(mut entries, entry)| {
+            entries.push(entry);
+            entries
+        });
+    }
+    let entries = entries?;
+    // The `=` of each entry counts for its ending zero, which limit_bytes adds to the name's.
+    let texts = entries
+        .iter()
+        .flat_map(|(name, value): &(String, String)| [name, value]);
+    limit_bytes(field, texts.map(String::as_str), reporter)?;
+    Some(entries)
+}
+
+fn environment_entry(
+    text: &str,
+    names: &mut BTreeSet<String>,
+) -> Result<(String, String), EnvironmentFault> {
+    let (name, value) = text.split_once('=').ok_or(EnvironmentFault::NoEqualSign)?;
+    let capital = |byte: u8| byte.is_ascii_uppercase() || byte == b'_';
+    let valid = name.bytes().next().is_some_and(capital)
+        && name
+            .bytes()
+            .all(|byte| capital(byte) || byte.is_ascii_digit());
+    if !valid {
+        return Err(EnvironmentFault::InvalidName);
+    }
+    let set_by_usher = ["HOME", "USER", "LOGNAME", "SHELL", "PATH"].contains(&name)
+        || ["LISTEN_", "USHER_"]
+            .iter()
+            .any(|prefix| name.starts_with(prefix));
+    if set_by_usher {
+        return Err(EnvironmentFault::Reserved);
+    }
+    if !names.insert(name.to_owned()) {
+        return Err(EnvironmentFault::Repeated);
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}

@@ -1,0 +1,142 @@
+//! Single values: words and strings to what they mean.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::error::{NameKind, PolicyErrorKind};
+use crate::model::MAXIMUM_DURATION;
+use crate::nearest::nearest;
+use crate::report::Reporter;
+use crate::syntax::{Item, Value};
+
+pub(super) fn word<'i>(item: &'i Item, reporter: &mut Reporter<'_>) -> Option<&'i str> {
+    match &item.value {
+        Value::Word(word) => Some(word),
+        Value::Text(_) => {
+            let found = item.shown();
+            reporter.report(item.location, PolicyErrorKind::ExpectedWord { found });
+            None
+        }
+        Value::Broken => None,
+    }
+}
+
+pub(super) fn text<'i>(item: &'i Item, reporter: &mut Reporter<'_>) -> Option<&'i str> {
+    match &item.value {
+        Value::Text(text) => Some(text),
+        Value::Word(_) => {
+            let found = item.shown();
+            reporter.report(item.location, PolicyErrorKind::ExpectedString { found });
+            None
+        }
+        Value::Broken => None,
+    }
+}
+
+pub(super) fn name<N: FromStr>(
+    item: &Item,
+    kind: NameKind,
+    reporter: &mut Reporter<'_>,
+) -> Option<N> {
+    let found = word(item, reporter)?;
+    // `any` is the word for every host; a block of that name could not be told from it.
+    let reserved = matches!(kind, NameKind::Host | NameKind::Block) && found == "any";
+    let name = found.parse().ok().filter(|_| !reserved);
+    if name.is_none() {
+        let found = found.to_owned();
+        reporter.report(
+            item.location,
+            PolicyErrorKind::InvalidName { name: kind, found },
+        );
+    }
+    name
+}
+
+/// Decimal digits without sign or leading zero.
+fn digits(text: &str) -> Option<u64> {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
+    text.parse().ok().filter(|_| plain)
+}
+
+/// A TCP port, 1 to 65,535.
+pub(super) fn port(item: &Item, reporter: &mut Reporter<'_>) -> Option<u16> {
+    let found = word(item, reporter)?;
+    let port = digits(found).and_then(|number| u16::try_from(number).ok());
+    if port.is_none() {
+        let found = found.to_owned();
+        reporter.report(item.location, PolicyErrorKind::InvalidPort { found });
+    }
+    port
+}
+
+/// A number from 1 to `maximum`.
+pub(super) fn number(item: &Item, maximum: u32, reporter: &mut Reporter<'_>) -> Option<u32> {
+    let found = word(item, reporter)?;
+    let number = digits(found)
+        .and_then(|number| u32::try_from(number).ok())
+        .filter(|&number| number <= maximum);
+    if number.is_none() {
+        let found = found.to_owned();
+        reporter.report(
+            item.location,
+            PolicyErrorKind::InvalidNumber { found, maximum },
+        );
+    }
+    number
+}
+
+/// A whole number with the unit s, m or h; one second to [`MAXIMUM_DURATION`].
+pub(super) fn duration(item: &Item, reporter: &mut Reporter<'_>) -> Option<Duration> {
+    let found = word(item, reporter)?;
+    let units = [('s', 1), ('m', 60), ('h', 3600)];
+    let Some((amount, unit)) = units
+        .into_iter()
+        .find_map(|(letter, unit)| Some((found.strip_suffix(letter)?, unit)))
+        .filter(|(amount, _)| {
+            !amount.is_empty() && amount.bytes().all(|byte| byte.is_ascii_digit())
+        })
+    else {
+        let found = found.to_owned();
+        reporter.report(item.location, PolicyErrorKind::InvalidDuration { found });
+        return None;
+    };
+    let duration = digits(amount)
+        .and_then(|amount| amount.checked_mul(unit))
+        .map(Duration::from_secs)
+        .filter(|&duration| duration <= MAXIMUM_DURATION);
+    if duration.is_none() {
+        let found = found.to_owned();
+        reporter.report(item.location, PolicyErrorKind::DurationOutOfRange { found });
+    }
+    duration
+}
+
+/// One of a few words: its position among them.
+pub(super) fn choice(
+    item: &Item,
+    choices: &'static [&'static str],
+    reporter: &mut Reporter<'_>,
+) -> Option<usize> {
+    let found = word(item, reporter)?;
+    let position = choices.iter().position(|&choice| choice == found);
+    if position.is_none() {
+        let found = found.to_owned();
+        reporter.report(
+            item.location,
+            PolicyErrorKind::UnknownChoice { found, choices },
+        );
+    }
+    position
+}
+
+/// The nearest of the defined names; not searched for an error that nobody will see.
+pub(super) fn nearest_name<'n, N: AsRef<str> + 'n>(
+    found: &str,
+    names: impl IntoIterator<Item = &'n N>,
+    reporter: &Reporter<'_>,
+) -> Option<String> {
+    if reporter.is_full() {
+        return None;
+    }
+    nearest(found, names.into_iter().map(AsRef::as_ref))
+}

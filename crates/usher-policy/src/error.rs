@@ -1,0 +1,399 @@
+//! What can be wrong with a policy: each mistake a type, with its reason and its remedy.
+
+use std::net::IpAddr;
+
+use usher_proto::{HostName, ServiceName};
+
+use crate::keywords::BlockKind;
+use crate::model::{MAXIMUM_ARGUMENT_BYTES, MAXIMUM_HOST_ADDRESSES, Style};
+use crate::name::Name;
+use crate::report::MAXIMUM_ERRORS;
+use crate::source::{MAXIMUM_SOURCE_BYTES, Place, Span};
+use crate::syntax::MAXIMUM_STATEMENTS;
+
+/// One mistake and where it is. Displays as `file:line:column: reason`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line}:{column}: {kind}")]
+pub struct PolicyError {
+    /// The [`crate::Source::name`].
+    pub file: String,
+    /// Line, counted from 1.
+    pub line: usize,
+    /// Column in characters, counted from 1.
+    pub column: usize,
+    /// The text at fault, in bytes of its source.
+    pub span: Span,
+    /// The reason.
+    pub kind: PolicyErrorKind,
+}
+
+impl PolicyError {
+    /// What to do about it: one sentence for the administrator.
+    pub fn remedy(&self) -> String {
+        self.kind.remedy()
+    }
+}
+
+/// The names that users, services, hosts and blocks may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameKind {
+    /// A user: the name of a local account.
+    User,
+    /// A service.
+    Service,
+    /// A host.
+    Host,
+    /// A `users` or `client` block.
+    Block,
+}
+
+impl NameKind {
+    fn noun(self) -> &'static str {
+        match self {
+            Self::User => "user",
+            Self::Service => "service",
+            Self::Host => "host",
+            Self::Block => "block",
+        }
+    }
+
+    pub(crate) fn rule(self) -> &'static str {
+        match self {
+            Self::User => {
+                "a user name is a small letter or `_`, then small letters, digits, `_`, `.` or \
+                 `-`, at most 32 in all"
+            }
+            Self::Service => {
+                "a service name is a letter or digit, then letters, digits, `_`, `.` or `-`, at \
+                 most 32 in all"
+            }
+            Self::Host => {
+                "a host name is a letter or digit, then letters, digits, `.` or `-`, at most 63 \
+                 in all, and not `any`"
+            }
+            Self::Block => {
+                "the name of a block is a letter or digit, then letters, digits, `_`, `.` or `-`, \
+                 at most 32 in all, and not `any`"
+            }
+        }
+    }
+}
+
+/// Why an address cannot be a host's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressFault {
+    /// 0.0.0.0, or the IPv6 address of zeros.
+    #[error("is no machine's address")]
+    Unspecified,
+    /// A group of machines, or all of them.
+    #[error("is not the address of one machine")]
+    NotUnicast,
+    /// ::ffff:0:0/96.
+    #[error("is an IPv4 address written as IPv6")]
+    MappedIpv4,
+    /// fe80::/10, RFC 4291 section 2.5.6.
+    #[error("is link-local and means nothing without an interface")]
+    LinkLocal,
+    /// 100::/64, RFC 6666: the keeper's own listeners are bound there.
+    #[error("is in the discard prefix 100::/64, which Usher's listeners use")]
+    Discard,
+}
+
+/// Why an `environment` entry is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EnvironmentFault {
+    /// No `=`.
+    #[error("has no `=`")]
+    NoEqualSign,
+    /// The name is not `[A-Z_][A-Z0-9_]*`.
+    #[error("has a name that is not of capital letters, digits and `_`, or begins with a digit")]
+    InvalidName,
+    /// The worker's start sets it.
+    #[error("sets what Usher itself sets for each worker")]
+    Reserved,
+    /// The name stands twice.
+    #[error("sets a name a second time")]
+    Repeated,
+}
+
+/// The reasons. Each displays as an explanation; [`PolicyErrorKind::remedy`] says what to do.
+///
+/// The fields mean the same in every variant:
+/// - `found`, `name`: the text at fault, as it was written. Displayed shortened and escaped.
+/// - `nearest`: what was most likely meant, if anything is near.
+/// - `block`, `statement`: the kind of block, and the keyword of the statement, at fault.
+/// - `form`: how the statement is written.
+/// - `first`, `opened`, `control`: the earlier text that this one contradicts.
+/// - all others: the value that the variant is about.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each field's meaning stands once, above")]
+pub enum PolicyErrorKind {
+    // The text.
+    /// The source is longer than [`MAXIMUM_SOURCE_BYTES`]; nothing of it was read.
+    #[error("the file has {length} bytes, more than {MAXIMUM_SOURCE_BYTES}")]
+    SourceTooLong { length: usize },
+    /// More statements than [`MAXIMUM_STATEMENTS`]; nothing after this one was read.
+    #[error("this is more than {MAXIMUM_STATEMENTS} statements")]
+    TooManyStatements,
+    /// More mistakes than [`MAXIMUM_ERRORS`].
+    #[error("there are more than {MAXIMUM_ERRORS} mistakes; the rest is not shown")]
+    TooManyErrors,
+    /// A control character, a direction mark, a blank that is none, or one without width.
+    #[error("the invisible character U+{:04X} does not belong in a policy", u32::from(*character))]
+    ForbiddenCharacter { character: char },
+    /// A string without its closing quote on the same line.
+    #[error("the string does not end on its line")]
+    UnterminatedString,
+    /// A backslash before something that has no such meaning.
+    #[error("`\\{}` means nothing in a string", shown(&character.to_string()))]
+    UnknownEscape { character: char },
+
+    // The form.
+    /// Something else where a block should begin.
+    #[error("a block is expected here")]
+    ExpectedBlock,
+    /// A block of a kind that does not exist.
+    #[error("there is no block `{}`", shown(found))]
+    UnknownBlock {
+        found: String,
+        nearest: Option<String>,
+    },
+    /// A block of application-aware protection, which this version does not read.
+    #[error("`application` blocks are not in this version")]
+    ApplicationNotInThisVersion,
+    /// A statement that stands outside of any block.
+    #[error("`{found}` stands outside a block")]
+    StatementOutsideBlock { found: String, block: BlockKind },
+    /// No `{` after a block's name.
+    #[error("a `{{` is missing after the head of the `{block}` block")]
+    MissingOpen { block: BlockKind },
+    /// A block without a name.
+    #[error("the `{block}` block has no name")]
+    MissingBlockName { block: BlockKind },
+    /// A block with more than one name.
+    #[error("a `{block}` block has one name; `{}` is too much", shown(found))]
+    SecondBlockName { block: BlockKind, found: String },
+    /// The text ends inside a block.
+    #[error("the `{block}` block is not closed before the end of the file")]
+    UnclosedBlock { block: BlockKind },
+    /// A block begins inside another.
+    #[error("a block begins here, but the `{block}` block of {opened} is not closed")]
+    MissingClose { block: BlockKind, opened: Place },
+    /// A block inside a block, where none can be.
+    #[error("a block cannot stand inside a block")]
+    NestedBlock,
+    /// A `}` without a block.
+    #[error("this `}}` closes nothing")]
+    UnmatchedClose,
+    /// A `{` that is never closed, in a block that was skipped.
+    #[error("this `{{` is never closed")]
+    UnmatchedOpen,
+    /// Something else where a statement should begin.
+    #[error("a statement is expected here")]
+    ExpectedStatement,
+    /// No `;` at the end of a statement.
+    #[error("a `;` is missing at the end of the statement `{}`", shown(statement))]
+    MissingSemicolon { statement: String },
+    /// A comma at the beginning of a list, or two in a row.
+    #[error("nothing stands before this comma")]
+    NothingBeforeComma,
+    /// A comma at the end of a list.
+    #[error("nothing stands after this comma")]
+    NothingAfterComma,
+
+    // Statements.
+    /// A statement that this kind of block does not have.
+    #[error("a `{block}` block has no statement `{}`", shown(found))]
+    UnknownStatement {
+        block: BlockKind,
+        found: String,
+        nearest: Option<String>,
+    },
+    /// A statement that this block must have.
+    #[error("the `{block}` block does not say `{statement}`")]
+    MissingStatement {
+        block: BlockKind,
+        statement: &'static str,
+        form: &'static str,
+    },
+    /// A statement that may stand once, a second time.
+    #[error("`{statement}` stands a second time in this block; the first is at {first}")]
+    RepeatedStatement {
+        statement: &'static str,
+        first: Place,
+    },
+    /// A statement without the value it needs.
+    #[error("`{statement}` lacks a value")]
+    MissingValue {
+        statement: &'static str,
+        form: &'static str,
+    },
+    /// A value too much, or of the wrong form.
+    #[error("`{}` does not belong in `{statement}`", shown(found))]
+    UnexpectedValue {
+        statement: &'static str,
+        form: &'static str,
+        found: String,
+    },
+    /// A word where a string belongs.
+    #[error("`{}` must be a string", shown(found))]
+    ExpectedString { found: String },
+    /// A string where a word belongs.
+    #[error("{} must be a word, not a string", shown(found))]
+    ExpectedWord { found: String },
+    /// A statement that has no meaning for the service's style.
+    #[error("`{statement}` has no meaning with `style {}`", style_word(*style))]
+    NotForStyle {
+        statement: &'static str,
+        style: Style,
+    },
+
+    // Values.
+    /// Not a name.
+    #[error("`{}` cannot be the name of a {}", shown(found), name.noun())]
+    InvalidName { name: NameKind, found: String },
+    /// Not an IP address.
+    #[error("`{}` is not an IP address", shown(found))]
+    InvalidAddress { found: String },
+    /// An IP address that no host can have.
+    #[error("{address} {fault}")]
+    UnusableAddress {
+        address: IpAddr,
+        fault: AddressFault,
+    },
+    /// A `loopback` address outside 127.0.0.0/8, or 127.0.0.1 and the like.
+    #[error("`{}` cannot be a loopback address for a host", shown(found))]
+    InvalidLoopback { found: String },
+    /// More than [`MAXIMUM_HOST_ADDRESSES`].
+    #[error("the host has more than {MAXIMUM_HOST_ADDRESSES} addresses")]
+    TooManyAddresses,
+    /// Not an OpenSSH Ed25519 public key.
+    #[error("this is not an Ed25519 public key of OpenSSH")]
+    InvalidHostKey,
+    /// Not a TCP port.
+    #[error("`{}` is not a TCP port", shown(found))]
+    InvalidPort { found: String },
+    /// Not a number within its limits.
+    #[error("`{}` is not a number from 1 to {maximum}", shown(found))]
+    InvalidNumber { found: String, maximum: u32 },
+    /// Not a duration.
+    #[error("`{}` is not a duration", shown(found))]
+    InvalidDuration { found: String },
+    /// A duration of zero or longer than [`crate::MAXIMUM_DURATION`].
+    #[error("`{}` is not between one second and seven days", shown(found))]
+    DurationOutOfRange { found: String },
+    /// Not an absolute path of a file.
+    #[error("`{}` is not a plain absolute path", shown(found))]
+    InvalidProgram { found: String },
+    /// Longer than [`MAXIMUM_ARGUMENT_BYTES`].
+    #[error("`{statement}` has more than {MAXIMUM_ARGUMENT_BYTES} bytes")]
+    ArgumentsTooLong { statement: &'static str },
+    /// An environment entry that is refused.
+    #[error("`{}` {fault}", shown(found))]
+    InvalidEnvironment {
+        found: String,
+        fault: EnvironmentFault,
+    },
+    /// None of the words that may stand here.
+    #[error("`{}` is not one of {}", shown(found), choices.join(", "))]
+    UnknownChoice {
+        found: String,
+        choices: &'static [&'static str],
+    },
+    /// `any` beside names of hosts.
+    #[error("`any` is every host: it stands alone")]
+    AnyIsNotAlone,
+    /// root among the members.
+    #[error("root cannot be a user of a service")]
+    RootAsMember,
+
+    // Names and uniqueness.
+    /// A `users` block that is not defined.
+    #[error("no `users` block is called `{found}`")]
+    UnknownUsers {
+        found: Name,
+        nearest: Option<String>,
+    },
+    /// A host that is not defined.
+    #[error("no `host` block is called `{found}`")]
+    UnknownHost {
+        found: HostName,
+        nearest: Option<String>,
+    },
+    /// A second block of the same kind and name.
+    #[error("the `{block}` block `{}` is already defined at {first}", shown(name))]
+    DuplicateBlock {
+        block: BlockKind,
+        name: String,
+        first: Place,
+    },
+    /// The same word twice in one list.
+    #[error("`{}` is already listed at {first}", shown(found))]
+    ListedTwice { found: String, first: Place },
+    /// An address of two hosts, or twice of one.
+    #[error("{address} is already a host's address at {first}")]
+    DuplicateAddress { address: IpAddr, first: Place },
+    /// Two hosts with one key.
+    #[error("this is already a host's key at {first}")]
+    DuplicateKey { first: Place },
+    /// Two services on one port.
+    #[error("port {port} is already a service's at {first}")]
+    DuplicateListen { port: u16, first: Place },
+    /// A service on a control channel's port.
+    #[error("port {port} is the control channel's at {control}")]
+    ListenOnControl { port: u16, control: Place },
+    /// A service on the port of the control channel of a host that does not say `control`.
+    #[error("port {port} is the control channel's of host `{host}`")]
+    ListenOnDefaultControl { port: u16, host: HostName },
+    /// Two service names with one [`crate::service_id`].
+    #[error("the names `{name}` and `{other}` come to the same service number")]
+    ServiceNumberCollision {
+        name: ServiceName,
+        other: ServiceName,
+    },
+    /// A service of a host twice in the `client` blocks.
+    #[error("`{service}` at `{host}` is already a client's service at {first}")]
+    DuplicateClientService {
+        service: ServiceName,
+        host: HostName,
+        first: Place,
+    },
+    /// Two services of one host on one port in the `client` blocks.
+    #[error("port {port} at `{host}` is already another service's at {first}")]
+    DuplicateClientPort {
+        port: u16,
+        host: HostName,
+        first: Place,
+    },
+}
+
+pub(crate) fn style_word(style: Style) -> &'static str {
+    match style {
+        Style::Connection => "connection",
+        Style::User => "user",
+    }
+}
+
+/// Text of the policy made fit for a terminal: on one line, short, nothing invisible.
+fn shown(text: &str) -> String {
+    const LONGEST: usize = 60;
+    let mut shown: String = text
+        .chars()
+        .take(LONGEST)
+        .flat_map(|character| {
+            let plain = character.is_ascii_graphic() || character == ' ' || {
+                character.is_alphanumeric() && !character.is_ascii()
+            };
+            let escaped = (!plain).then(|| character.escape_default());
+            escaped
+                .into_iter()
+                .flatten()
+                .chain(plain.then_some(character))
+        })
+        .collect();
+    if text.chars().nth(LONGEST).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}

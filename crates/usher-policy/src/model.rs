@@ -1,0 +1,202 @@
+//! What a policy says, resolved: the daemons' view.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+use usher_proto::{HostName, HostPublicKey, ServiceName, UserName};
+
+use crate::name::Name;
+
+/// Port of the control channel when a host does not say otherwise.
+pub const DEFAULT_CONTROL_PORT: u16 = 3440;
+
+/// How long a worker of [`Style::User`] lives without a connection, unless policy says otherwise.
+pub const DEFAULT_IDLE: Duration = Duration::from_secs(5 * 60);
+
+/// The longest session unless policy says otherwise.
+pub const DEFAULT_SESSION: Duration = Duration::from_secs(8 * 60 * 60);
+
+/// Most processes of one user at once in [`Style::Connection`], unless policy says otherwise.
+pub const DEFAULT_CONNECTIONS: u32 = 64;
+
+/// Upper end of `connections`.
+pub const MAXIMUM_CONNECTIONS: u32 = 65_536;
+
+/// Upper end of `session` and `idle`: seven days. A session outlives the signature that opened
+/// it, so it is kept short enough that a stolen one ends by itself.
+pub const MAXIMUM_DURATION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+/// Most addresses of one host: what a request to the courier carries (docs/PROTOCOL.md).
+pub const MAXIMUM_HOST_ADDRESSES: usize = usher_proto::MAX_CONTROL_ADDRESSES;
+
+/// Most bytes of a program with its arguments, and of an environment, each string with its ending
+/// zero: half of what execve(2) takes in a single string (MAX_ARG_STRLEN, 128 KiB), so that a
+/// worker's start never fails on its length.
+pub const MAXIMUM_ARGUMENT_BYTES: usize = 64 * 1024;
+
+/// A whole policy. From [`crate::parse`] it is complete: every name in it is defined in it, but for
+/// the services of other hosts, which [`ClientService::service`] names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Policy {
+    /// The machines that this policy knows. Addresses and keys are unique over all of them.
+    pub hosts: BTreeMap<HostName, Host>,
+    /// The named sets of users.
+    pub users: BTreeMap<Name, Users>,
+    /// The services that this host offers. Ports and identifiers are unique over all of them.
+    pub services: BTreeMap<ServiceName, Service>,
+    /// What local users may authenticate to.
+    pub clients: BTreeMap<Name, Client>,
+}
+
+/// A `host` block.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Host {
+    /// The block's name.
+    pub name: HostName,
+    /// 1 to [`MAXIMUM_HOST_ADDRESSES`] unicast addresses, in the order of the text: the order in
+    /// which they are tried. No IPv4-mapped ones, none with a scope.
+    pub addresses: Vec<IpAddr>,
+    /// The host's one Ed25519 key.
+    pub key: HostPublicKey,
+    /// TCP port of the host's control channel.
+    pub control: u16,
+    /// Addresses of 127.0.0.0/8 on which the local proxy stands for this host; may be empty.
+    pub loopback: Vec<Ipv4Addr>,
+}
+
+/// A `users` block.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Users {
+    /// The block's name.
+    pub name: Name,
+    /// Its users; may be empty, then it permits nobody.
+    pub members: BTreeSet<UserName>,
+}
+
+/// How a service's processes are started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Style {
+    /// One process for each connection, which is its standard input and output (inetd).
+    Connection,
+    /// One process for each user, which accepts from the user's own listener (LISTEN_FDS).
+    User,
+}
+
+/// A `service` block: a service that this host offers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Service {
+    /// The block's name.
+    pub name: ServiceName,
+    /// [`service_id`] of the name.
+    pub id: u32,
+    /// Absolute path of the program.
+    pub program: String,
+    /// Its arguments, without the program's own name.
+    pub arguments: Vec<String>,
+    /// TCP port on which clients reach it.
+    pub listen: u16,
+    /// Names of the `users` blocks that it admits.
+    pub user_blocks: BTreeSet<Name>,
+    /// The users of these blocks.
+    pub users: BTreeSet<UserName>,
+    /// The policy says `hosts any`.
+    pub any_host: bool,
+    /// The hosts from which it admits them; with [`any_host`](Self::any_host) all of the policy.
+    pub hosts: BTreeSet<HostName>,
+    /// How its processes are started.
+    pub style: Style,
+    /// [`Style::User`]: a worker ends after this long without a connection. Whole seconds.
+    #[serde(rename = "idle_seconds", serialize_with = "seconds")]
+    pub idle: Duration,
+    /// Added to a worker's environment, in the order of the text; names are unique.
+    pub environment: Vec<(String, String)>,
+    /// A session never lasts longer. Whole seconds, at most [`MAXIMUM_DURATION`].
+    #[serde(rename = "session_seconds", serialize_with = "seconds")]
+    pub session: Duration,
+    /// [`Style::Connection`]: most processes of one user at once.
+    pub connections: u32,
+}
+
+/// A `client` block.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Client {
+    /// The block's name.
+    pub name: Name,
+    /// Names of the `users` blocks that it speaks of.
+    pub user_blocks: BTreeSet<Name>,
+    /// Its services in the order of the text. A pair of service and host stands at most once in
+    /// a whole policy, and so does a pair of host and port.
+    pub services: Vec<ClientService>,
+}
+
+/// A service on a host to which local users may authenticate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ClientService {
+    /// The service's name on its host.
+    pub service: ServiceName,
+    /// The host, one of the policy's.
+    pub host: HostName,
+    /// The service's TCP port there.
+    pub port: u16,
+    /// The local users who may.
+    pub users: BTreeSet<UserName>,
+    /// What the proxy does with this service's connections.
+    pub protocol: Protocol,
+}
+
+/// What the proxy knows of the protocol that it carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    /// Nothing: bytes pass unread.
+    #[default]
+    Raw,
+    /// IMAP: the proxy answers a client that insists on LOGIN, and passes no password on.
+    Imap,
+}
+
+/// A socket on which the proxy listens for one service of one host.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ProxyListener {
+    /// A [`Host::loopback`] address with the service's port.
+    pub address: SocketAddrV4,
+    /// The host that it stands for.
+    pub host: HostName,
+    /// The service.
+    pub service: ServiceName,
+    /// How its connections are treated.
+    pub protocol: Protocol,
+}
+
+/// The number of a service in maps and addresses: never zero, below 2^31.
+///
+/// A hash of the name alone (FNV-1a, 32 bits, upper bit cleared; 1 in place of 0), so that adding,
+/// removing or reordering blocks never gives a running service another's number. Two services of
+/// one policy with the same number are an error in [`crate::parse`].
+pub fn service_id(name: &ServiceName) -> u32 {
+    let hash = name.as_ref().bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    (hash & 0x7fff_ffff).max(1)
+}
+
+fn seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(duration.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn service_ids_are_stable() {
+        let id = |name: &str| service_id(&name.parse().expect("a service name"));
+        // FNV-1a by its published parameters, computed apart from this code.
+        assert_eq!(id("imap"), 0x3fda_04ea);
+        assert_eq!(id("a"), 0x640c_292c);
+        assert_ne!(id("imap"), id("imaq"));
+    }
+}

@@ -1,0 +1,96 @@
+//! What the daemons ask of a policy.
+
+use std::net::{IpAddr, SocketAddrV4};
+
+use usher_proto::{HostName, HostPublicKey, Refusal, ServiceName, UserName};
+
+use crate::model::{ClientService, Host, Policy, ProxyListener, Service};
+
+impl Policy {
+    /// The host with this key, if the policy knows one.
+    pub fn host_by_key(&self, key: &HostPublicKey) -> Option<&Host> {
+        self.hosts.values().find(|host| host.key == *key)
+    }
+
+    /// The host with this address, if the policy knows one. An IPv4-mapped address is looked up as
+    /// the IPv4 address that it stands for.
+    pub fn host_of_address(&self, address: IpAddr) -> Option<&Host> {
+        let address = address.to_canonical();
+        self.hosts
+            .values()
+            .find(|host| host.addresses.contains(&address))
+    }
+
+    /// Whether a service of this host admits a user who comes from a host.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::UnknownService`], [`Refusal::UserNotPermitted`] or
+    /// [`Refusal::HostNotPermitted`]: the first that applies.
+    pub fn service_permits(
+        &self,
+        service: &ServiceName,
+        user: &UserName,
+        host: &HostName,
+    ) -> Result<&Service, Refusal> {
+        let service = self.services.get(service).ok_or(Refusal::UnknownService)?;
+        if !service.users.contains(user) {
+            return Err(Refusal::UserNotPermitted);
+        }
+        if !service.hosts.contains(host) {
+            return Err(Refusal::HostNotPermitted);
+        }
+        Ok(service)
+    }
+
+    /// Whether a local user may authenticate to a service on a host.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::UnknownHost`] when the policy has no such host, [`Refusal::ClientPolicy`] when no
+    /// `client` block permits it.
+    pub fn client_permits(
+        &self,
+        user: &UserName,
+        host: &HostName,
+        service: &ServiceName,
+    ) -> Result<&ClientService, Refusal> {
+        if !self.hosts.contains_key(host) {
+            return Err(Refusal::UnknownHost);
+        }
+        self.client_services()
+            .find(|entry| entry.host == *host && entry.service == *service)
+            .filter(|entry| entry.users.contains(user))
+            .ok_or(Refusal::ClientPolicy)
+    }
+
+    /// Where the proxy listens: every `loopback` address of every host, on the port of each of the
+    /// host's services in `client` blocks. Ordered by address; no address stands twice.
+    pub fn proxy_listeners(&self) -> Vec<ProxyListener> {
+        let mut listeners: Vec<ProxyListener> = self
+            .client_services()
+            .flat_map(|entry| {
+                let loopback = self
+                    .hosts
+                    .get(&entry.host)
+                    .map(|host| host.loopback.as_slice());
+                loopback
+                    .unwrap_or_default()
+                    .iter()
+                    .map(|&address| ProxyListener {
+                        address: SocketAddrV4::new(address, entry.port),
+                        host: entry.host.clone(),
+                        service: entry.service.clone(),
+                        protocol: entry.protocol,
+                    })
+            })
+            .collect();
+        listeners.sort();
+        listeners
+    }
+
+    /// The services of all `client` blocks.
+    pub fn client_services(&self) -> impl Iterator<Item = &ClientService> {
+        self.clients.values().flat_map(|client| &client.services)
+    }
+}

@@ -1,0 +1,171 @@
+//! What to do about each mistake.
+
+use crate::error::{AddressFault, EnvironmentFault, PolicyErrorKind, style_word};
+use crate::model::{MAXIMUM_DURATION, MAXIMUM_HOST_ADDRESSES, Style};
+use crate::source::MAXIMUM_SOURCE_BYTES;
+
+impl PolicyErrorKind {
+    /// What to do about it: one sentence for the administrator.
+    pub fn remedy(&self) -> String {
+        match self {
+            Self::SourceTooLong { .. } => {
+                format!("split it into files of at most {MAXIMUM_SOURCE_BYTES} bytes")
+            }
+            Self::TooManyStatements => {
+                "name several users in one `member` statement, and remove what is not needed".into()
+            }
+            Self::TooManyErrors => "correct those above and check again".into(),
+            Self::ForbiddenCharacter { .. } => {
+                "remove it; such characters make a policy look like something it is not".into()
+            }
+            Self::UnterminatedString => {
+                "end it with `\"`; a line end within a string is written `\\n`".into()
+            }
+            Self::UnknownEscape { .. } => {
+                r#"write `\\` for a backslash; there are `\\`, `\"`, `\n` and `\t`"#.into()
+            }
+            Self::ExpectedBlock => {
+                "begin with host, users, service or client, and put statements into a block".into()
+            }
+            Self::UnknownBlock { nearest, .. } => {
+                did_you_mean(nearest, "there are host, users, service and client")
+            }
+            Self::ApplicationNotInThisVersion => {
+                "keep it in a file that is not applied until a version with IPsec protection reads \
+                 it; this version has host, users, service and client"
+                    .into()
+            }
+            Self::StatementOutsideBlock { block, .. } => {
+                format!("move it into a `{block}` block, or see whether a `}}` stands too early")
+            }
+            Self::MissingOpen { block } => format!("write `{block} NAME {{ ... }}`"),
+            Self::MissingBlockName { block } => format!("write `{block} NAME {{ ... }}`"),
+            Self::SecondBlockName { block, .. } => {
+                format!("make a `{block}` block for each name")
+            }
+            Self::UnclosedBlock { .. } => "write `}` after its last statement".into(),
+            Self::MissingClose { .. } => "write `}` before this block".into(),
+            Self::NestedBlock => "statements end with `;` and have no braces".into(),
+            Self::UnmatchedClose => "remove it, or see whether a `{` is missing above".into(),
+            Self::UnmatchedOpen => "write the `}` that belongs to it".into(),
+            Self::ExpectedStatement => {
+                "a statement is a keyword, its values, and one `;`; remove what is too much".into()
+            }
+            Self::MissingSemicolon { .. } => "write `;` here".into(),
+            Self::NothingBeforeComma | Self::NothingAfterComma => {
+                "remove the comma, or write what is missing".into()
+            }
+            Self::UnknownStatement { block, nearest, .. } => {
+                let known: Vec<_> = block.rules().iter().map(|rule| rule.keyword).collect();
+                did_you_mean(
+                    nearest,
+                    &format!("a `{block}` block has {}", known.join(", ")),
+                )
+            }
+            Self::MissingStatement { form, .. } => format!("add {form}"),
+            Self::RepeatedStatement { .. } => "make one statement of the two".into(),
+            Self::MissingValue { form, .. } | Self::UnexpectedValue { form, .. } => {
+                format!("write {form}")
+            }
+            Self::ExpectedString { .. } => "put it between `\"` and `\"`".into(),
+            Self::ExpectedWord { .. } => "leave the quotes out".into(),
+            Self::NotForStyle { statement, style } => {
+                let other = match style {
+                    Style::Connection => Style::User,
+                    Style::User => Style::Connection,
+                };
+                let other = style_word(other);
+                format!("remove `{statement}`; it is for `style {other}`")
+            }
+            Self::InvalidName { name, .. } => name.rule().into(),
+            Self::InvalidAddress { .. } => {
+                "write an address such as 192.0.2.7 or 2001:db8::7; names are not looked up".into()
+            }
+            Self::UnusableAddress {
+                fault: AddressFault::MappedIpv4,
+                address,
+            } => {
+                format!("write {}", address.to_canonical())
+            }
+            Self::UnusableAddress { .. } => {
+                "write the unicast address at which the other hosts reach it".into()
+            }
+            Self::InvalidLoopback { .. } => {
+                "write an address of 127.0.0.0/8 that nothing else uses, such as 127.0.1.1; not \
+                 127.0.0.1, 127.0.0.0 or 127.255.255.255"
+                    .into()
+            }
+            Self::TooManyAddresses => {
+                format!("keep the {MAXIMUM_HOST_ADDRESSES} that others reach best")
+            }
+            Self::InvalidHostKey => {
+                "write the host's public key in quotes, as `ssh-ed25519 AAAA...`: the line of its \
+                 .pub file"
+                    .into()
+            }
+            Self::InvalidPort { .. } => "write a number from 1 to 65535".into(),
+            Self::InvalidNumber { maximum, .. } => format!("write a number from 1 to {maximum}"),
+            Self::InvalidDuration { .. } => {
+                "write a whole number and a unit, such as 90s, 5m or 8h".into()
+            }
+            Self::DurationOutOfRange { .. } => {
+                format!("write 1s to {}h", MAXIMUM_DURATION.as_secs() / 3600)
+            }
+            Self::InvalidProgram { .. } => {
+                "write the path from `/` on, without `.`, `..`, `//` or a `/` at the end".into()
+            }
+            Self::ArgumentsTooLong { .. } => "move some of it into a file that it reads".into(),
+            Self::InvalidEnvironment { fault, .. } => match fault {
+                EnvironmentFault::NoEqualSign | EnvironmentFault::InvalidName => {
+                    "write \"NAME=VALUE\"; NAME is of A-Z, 0-9 and `_`".into()
+                }
+                EnvironmentFault::Reserved => {
+                    "remove it; HOME, USER, LOGNAME, SHELL, PATH, LISTEN_* and USHER_* are set \
+                     for each user"
+                        .into()
+                }
+                EnvironmentFault::Repeated => "keep one of the two".into(),
+            },
+            Self::UnknownChoice { choices, .. } => format!("write {}", choices.join(" or ")),
+            Self::AnyIsNotAlone => "write `hosts any;`, or names of hosts without `any`".into(),
+            Self::RootAsMember => {
+                "name an ordinary account; no service is ever run as root for a remote user".into()
+            }
+            Self::UnknownUsers { nearest, found } => did_you_mean(
+                nearest,
+                &format!("add `users {found} {{ member USER, ...; }}`"),
+            ),
+            Self::UnknownHost { nearest, found } => {
+                did_you_mean(nearest, &format!("add a block `host {found} {{ ... }}`"))
+            }
+            Self::DuplicateBlock { .. } => "rename one, or make one block of the two".into(),
+            Self::ListedTwice { .. } => "keep one of the two".into(),
+            Self::DuplicateAddress { .. } => {
+                "an address belongs to one host and stands once; correct one of the two".into()
+            }
+            Self::DuplicateKey { .. } => {
+                "every host has a key of its own; correct one of the two, and if both machines \
+                 really hold this key, make a new one on one of them"
+                    .into()
+            }
+            Self::DuplicateListen { .. } => "give one of the services another port".into(),
+            Self::ListenOnControl { .. } | Self::ListenOnDefaultControl { .. } => {
+                "give the service another port, or the control channel".into()
+            }
+            Self::ServiceNumberCollision { .. } => "rename one of the services".into(),
+            Self::DuplicateClientService { .. } => {
+                "keep one, in a block that names all its users".into()
+            }
+            Self::DuplicateClientPort { .. } => {
+                "a port of a host has one service; correct one of the two".into()
+            }
+        }
+    }
+}
+
+fn did_you_mean(nearest: &Option<String>, otherwise: &str) -> String {
+    match nearest {
+        Some(nearest) => format!("did you mean `{nearest}`? otherwise {otherwise}"),
+        None => otherwise.to_owned(),
+    }
+}

@@ -1,0 +1,247 @@
+//! What the daemons ask: every refusal beside the permitted twin.
+
+use std::net::{IpAddr, SocketAddrV4};
+
+use usher_policy::{Policy, Protocol, Source, Style, parse};
+use usher_proto::{HostName, HostPublicKey, Refusal, ServiceName, UserName};
+
+const LAPTOP_KEY: &str =
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBFOSSDcMLHY83KZsUhkjz4XH1G8fT/qEwy0LI/7FFAu";
+const OTHER_KEY: &str =
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIC8E9DhH4uHVxzvVTyxZvnsMbYT8AtrwLX5f5zXbamr1";
+
+fn source(name: &str, text: &str) -> Source {
+    Source {
+        name: name.to_owned(),
+        text: text.to_owned(),
+    }
+}
+
+fn policy() -> Policy {
+    let complete = source("complete.policy", include_str!("golden/complete.policy"));
+    parse(&[complete]).expect("a correct policy")
+}
+
+fn user(name: &str) -> UserName {
+    name.parse().expect("a user name")
+}
+
+fn host(name: &str) -> HostName {
+    name.parse().expect("a host name")
+}
+
+fn service(name: &str) -> ServiceName {
+    name.parse().expect("a service name")
+}
+
+#[test]
+fn a_service_admits_its_users_from_its_hosts_and_nobody_else() {
+    let policy = policy();
+    let ask = |service_name, user_name, host_name| {
+        policy
+            .service_permits(&service(service_name), &user(user_name), &host(host_name))
+            .map(|service| service.listen)
+    };
+    assert_eq!(ask("imap", "alice", "laptop"), Ok(143));
+    assert_eq!(ask("imap", "dave", "laptop"), Ok(143));
+    assert_eq!(
+        ask("imaps", "alice", "laptop"),
+        Err(Refusal::UnknownService)
+    );
+    assert_eq!(
+        ask("imap", "mallory", "laptop"),
+        Err(Refusal::UserNotPermitted)
+    );
+    assert_eq!(
+        ask("imap", "alice", "mailhost"),
+        Err(Refusal::HostNotPermitted)
+    );
+    assert_eq!(
+        ask("imap", "mallory", "mailhost"),
+        Err(Refusal::UserNotPermitted)
+    );
+    assert_eq!(ask("calendar", "dave", "mailhost"), Ok(5232));
+    assert_eq!(
+        ask("calendar", "dave", "stranger"),
+        Err(Refusal::HostNotPermitted)
+    );
+    assert_eq!(
+        ask("calendar", "alice", "laptop"),
+        Err(Refusal::UserNotPermitted)
+    );
+}
+
+#[test]
+fn a_local_user_may_authenticate_where_a_client_block_says_so_and_nowhere_else() {
+    let policy = policy();
+    let ask = |user_name, host_name, service_name| {
+        policy
+            .client_permits(&user(user_name), &host(host_name), &service(service_name))
+            .map(|entry| (entry.port, entry.protocol))
+    };
+    assert_eq!(ask("alice", "mailhost", "imap"), Ok((143, Protocol::Imap)));
+    assert_eq!(ask("dave", "mailhost", "files"), Ok((2049, Protocol::Raw)));
+    assert_eq!(ask("dave", "laptop", "imap"), Ok((143, Protocol::Raw)));
+    assert_eq!(ask("alice", "stranger", "imap"), Err(Refusal::UnknownHost));
+    assert_eq!(ask("dave", "mailhost", "imap"), Err(Refusal::ClientPolicy));
+    assert_eq!(
+        ask("alice", "mailhost", "files"),
+        Err(Refusal::ClientPolicy)
+    );
+    assert_eq!(
+        ask("alice", "mailhost", "calendar"),
+        Err(Refusal::ClientPolicy)
+    );
+}
+
+#[test]
+fn hosts_are_found_by_key_and_by_address() {
+    let policy = policy();
+    let by_key = |key| {
+        let key = HostPublicKey::from_openssh(key).expect("a host key");
+        policy.host_by_key(&key).map(|host| host.name.as_ref())
+    };
+    assert_eq!(by_key(LAPTOP_KEY), Some("laptop"));
+    assert_eq!(by_key(OTHER_KEY), None);
+    let by_address = |address: &str| {
+        let address: IpAddr = address.parse().expect("an address");
+        policy
+            .host_of_address(address)
+            .map(|host| host.name.as_ref())
+    };
+    assert_eq!(by_address("10.77.0.2"), Some("mailhost"));
+    assert_eq!(by_address("::ffff:10.77.0.2"), Some("mailhost"));
+    assert_eq!(by_address("fd77::2"), Some("mailhost"));
+    assert_eq!(by_address("10.77.0.3"), None);
+    // The proxy's addresses are local: no host is at them.
+    assert_eq!(by_address("127.0.1.1"), None);
+}
+
+#[test]
+fn the_proxy_stands_on_each_loopback_address_for_each_service_of_the_host() {
+    let listeners: Vec<(SocketAddrV4, String, Protocol)> = policy()
+        .proxy_listeners()
+        .into_iter()
+        .map(|entry| {
+            (
+                entry.address,
+                format!("{}:{}", entry.host, entry.service),
+                entry.protocol,
+            )
+        })
+        .collect();
+    let expected = [
+        ("127.0.1.1:143", "mailhost:imap", Protocol::Imap),
+        ("127.0.1.1:2049", "mailhost:files", Protocol::Raw),
+        ("127.0.1.2:143", "mailhost:imap", Protocol::Imap),
+        ("127.0.1.2:2049", "mailhost:files", Protocol::Raw),
+    ]
+    .map(|(address, target, protocol)| {
+        (
+            address.parse().expect("an address"),
+            target.to_owned(),
+            protocol,
+        )
+    });
+    assert_eq!(listeners, expected);
+}
+
+#[test]
+fn values_come_through_and_the_rest_is_at_its_default() {
+    let policy = policy();
+    let imap = &policy.services[&service("imap")];
+    assert_eq!(imap.style, Style::Connection);
+    assert_eq!(imap.program, "/usr/lib/dovecot/imap");
+    assert_eq!(
+        imap.arguments,
+        [
+            "-o",
+            "mail_location=maildir:~/Maildir",
+            "a \"quoted\" \\ one"
+        ]
+    );
+    assert_eq!(imap.session.as_secs(), 5400);
+    assert_eq!(imap.connections, 16);
+    let environment = [("LANG", "C.UTF-8"), ("EMPTY", ""), ("X_1", "a=b")];
+    assert_eq!(
+        imap.environment,
+        environment.map(|(n, v)| (n.to_owned(), v.to_owned()))
+    );
+
+    let text = "host h { address 10.77.0.1; key \"KEY\"; } users u { member alice; }
+        service s { program \"/x\"; listen 65535; users u; hosts h; style user; }"
+        .replace("KEY", LAPTOP_KEY);
+    let policy = parse(&[source("defaults", &text)]).expect("a correct policy");
+    let s = &policy.services[&service("s")];
+    assert_eq!(
+        (s.idle.as_secs(), s.session.as_secs(), s.connections),
+        (300, 28_800, 64)
+    );
+    assert_eq!(
+        (s.listen, s.any_host, s.environment.len()),
+        (65_535, false, 0)
+    );
+    let h = &policy.hosts[&host("h")];
+    assert_eq!((h.control, h.loopback.len()), (3440, 0));
+}
+
+#[test]
+fn names_resolve_over_all_sources_in_any_order() {
+    let service = source(
+        "10-service.policy",
+        "service s { program \"/x\"; listen 143; users u; hosts any; style user; }",
+    );
+    let host = source(
+        "20-host.policy",
+        &"host h { address 10.77.0.1; key \"KEY\"; }".replace("KEY", LAPTOP_KEY),
+    );
+    let users = source("30-users.policy", "users u { member alice; }");
+    let sources = [service, host, users];
+    let policy = parse(&sources).expect("a correct policy");
+    let reversed: Vec<Source> = sources.iter().rev().cloned().collect();
+    assert_eq!(parse(&reversed), Ok(policy));
+
+    let errors = parse(&sources[..2]).expect_err("the users block is missing");
+    assert_eq!(errors.len(), 1);
+    assert_eq!(
+        errors[0].to_string(),
+        "10-service.policy:1:45: no `users` block is called `u`"
+    );
+
+    let again = source("40-users.policy", "\n  users u { member bob; }");
+    let errors = parse(&[&sources[..], &[again]].concat()).expect_err("a second block");
+    assert_eq!(
+        errors[0].to_string(),
+        "40-users.policy:2:9: the `users` block `u` is already defined at 30-users.policy:1:7"
+    );
+}
+
+#[test]
+fn a_policy_of_nothing_permits_nothing() {
+    for sources in [vec![], vec![source("empty", "# nothing\n")]] {
+        let policy = parse(&sources).expect("an empty policy");
+        assert_eq!(policy, Policy::default());
+        let answer = policy.service_permits(&service("s"), &user("alice"), &host("h"));
+        assert_eq!(answer.map(|_| ()), Err(Refusal::UnknownService));
+        let answer = policy.client_permits(&user("alice"), &host("h"), &service("s"));
+        assert_eq!(answer.map(|_| ()), Err(Refusal::UnknownHost));
+    }
+}
+
+#[test]
+fn the_model_goes_into_json() {
+    let json = serde_json::to_value(policy()).expect("a policy has a JSON form");
+    assert_eq!(json["services"]["imap"]["session_seconds"], 5400);
+    assert_eq!(json["services"]["imap"]["style"], "connection");
+    assert_eq!(json["clients"]["mail"]["services"][0]["protocol"], "imap");
+    assert_eq!(json["hosts"]["mailhost"]["loopback"][0], "127.0.1.1");
+}
+
+#[test]
+fn the_example_of_the_manual_is_a_policy_without_warnings() {
+    let manual = include_str!("../../../docs/policy.md");
+    let example = manual.split("```").nth(1).expect("the first example");
+    let policy = parse(&[source("docs/policy.md", example)]).expect("a correct policy");
+    assert_eq!(policy.warnings(), []);
+    assert_eq!(policy.proxy_listeners().len(), 1);
+}

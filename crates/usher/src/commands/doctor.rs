@@ -1,0 +1,143 @@
+//! `usher doctor`: what this kernel and this host can and cannot do, tried and not guessed.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use serde::Serialize;
+use usher_local::control::{Answer, ControlError, Request, ask};
+use usher_local::{applied, paths};
+
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// One finding.
+#[derive(Debug, Serialize)]
+struct Finding {
+    name: String,
+    works: bool,
+    /// Whether the main job fails without it.
+    required: bool,
+    detail: String,
+    needed_for: String,
+}
+
+/// Tries and prints.
+///
+/// # Errors
+/// [`Failure::Unhealthy`] when something that the main job needs does not work.
+pub fn run(output: &Output) -> Result<(), Failure> {
+    let mut findings: Vec<Finding> = usher_kernel::probe::all()
+        .into_iter()
+        .map(|probe| Finding {
+            name: probe.name.into(),
+            works: probe.works,
+            required: probe.required,
+            detail: probe.detail,
+            needed_for: probe.needed_for.into(),
+        })
+        .collect();
+    findings.push(host_key());
+    findings.push(configuration());
+    findings.extend(["keeper", "verifier", "signer", "courier", "proxy"].map(daemon));
+    output.print(&findings, || text(&findings));
+    if findings
+        .iter()
+        .any(|finding| finding.required && !finding.works)
+    {
+        return Err(Failure::Unhealthy);
+    }
+    Ok(())
+}
+
+fn text(findings: &[Finding]) -> String {
+    let mut text = String::new();
+    for finding in findings {
+        let mark = match (finding.works, finding.required) {
+            (true, _) => "ok     ",
+            (false, true) => "MISSING",
+            (false, false) => "absent ",
+        };
+        text += &format!("{mark}  {}: {}\n", finding.name, finding.detail);
+        if !finding.works {
+            text += &format!("         needed for: {}\n", finding.needed_for);
+        }
+    }
+    text
+}
+
+fn host_key() -> Finding {
+    let (works, detail) = match std::fs::metadata(paths::HOST_KEY) {
+        Ok(metadata) if metadata.permissions().mode() & 0o077 == 0 => (
+            true,
+            format!("{} is readable by root only", paths::HOST_KEY),
+        ),
+        Ok(_) => (
+            false,
+            format!("{} is open to others; chmod 600 it", paths::HOST_KEY),
+        ),
+        Err(error) => (
+            false,
+            format!("{}: {error}; run `usher init`", paths::HOST_KEY),
+        ),
+    };
+    Finding {
+        name: "host key".into(),
+        works,
+        required: true,
+        detail,
+        needed_for: "other hosts to know this one".into(),
+    }
+}
+
+fn configuration() -> Finding {
+    let (works, detail) = match applied::Applied::load(Path::new(paths::APPLIED)) {
+        Ok(Some(applied)) => match applied.check() {
+            Ok(_) => (
+                true,
+                format!("configuration {} is in force", applied.generation),
+            ),
+            Err(error) => (false, error.to_string()),
+        },
+        Ok(None) => (false, "none is in force; run `usher policy apply`".into()),
+        Err(error) => (false, error.to_string()),
+    };
+    Finding {
+        name: "configuration".into(),
+        works,
+        required: true,
+        detail,
+        needed_for: "anything to be permitted".into(),
+    }
+}
+
+fn daemon(role: &str) -> Finding {
+    let (works, detail) = match ask(role, &Request::Status) {
+        Ok(Answer::Status(status)) => {
+            let numbers: Vec<String> = status
+                .numbers
+                .iter()
+                .map(|(name, number)| format!("{name} {number}"))
+                .collect();
+            (
+                true,
+                format!("runs, version {}; {}", status.version, numbers.join(", ")),
+            )
+        }
+        Ok(_) => (false, "gives an answer that is not understood".into()),
+        Err(error @ ControlError::NotRunning { .. }) => (false, error.to_string()),
+        Err(error) => (false, error.to_string()),
+    };
+    Finding {
+        name: format!("daemon {role}"),
+        works,
+        // A host may be client or server only.
+        required: false,
+        detail,
+        needed_for: match role {
+            "keeper" | "verifier" => "offering services to users of other hosts",
+            "signer" | "courier" => "users of this host to reach services of other hosts",
+            _ => "unmodified programs of this host to reach services of other hosts",
+        }
+        .into(),
+    }
+}

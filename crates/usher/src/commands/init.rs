@@ -1,0 +1,140 @@
+//! `usher init`: makes a host ready. Does nothing twice; what is there is kept.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use ssh_key::private::{Ed25519Keypair, KeypairData};
+use usher_local::applied::write_atomically;
+use usher_local::paths;
+use usher_proto::name::HostName;
+use zeroize::Zeroizing;
+
+use crate::failure::{At, Failure};
+use crate::output::Output;
+
+/// One account a role, so that no daemon can touch another.
+const ACCOUNTS: [&str; 4] = [
+    "usher-verifier",
+    "usher-signer",
+    "usher-courier",
+    "usher-proxy",
+];
+
+const EXAMPLE: &str = include_str!("example.policy");
+
+/// Makes folders, accounts and the host key.
+///
+/// # Errors
+/// When something cannot be made; what was made before stays, and running again goes on.
+pub fn run(output: &Output, name: Option<HostName>) -> Result<(), Failure> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::Host(
+            "`usher init` makes accounts and a host key: run it as root".into(),
+        ));
+    }
+    for account in ACCOUNTS {
+        make_account(account)?;
+    }
+    for (folder, mode) in [
+        ("/etc/usher", 0o755),
+        (paths::POLICY_DIRECTORY, 0o755),
+        (paths::USERS_DIRECTORY, 0o755),
+        (paths::STATE_DIRECTORY, 0o755),
+    ] {
+        std::fs::create_dir_all(folder).at(folder)?;
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(mode)).at(folder)?;
+    }
+    make_example()?;
+    let name = match name {
+        Some(name) => name,
+        None => host_name()?,
+    };
+    let public = make_host_key(&name)?;
+    let value = serde_json::json!({ "host": name, "public_key": public });
+    output.print(&value, || {
+        format!(
+            "This host is ready. Its public key:\n\n{public}\n\nNext: make this host and the \
+             others known (usher host add), write the policy ({}),\nmake users known (usher user \
+             add), then put it in force (usher policy apply) and start the daemons.\n",
+            paths::POLICY_DIRECTORY
+        )
+    });
+    Ok(())
+}
+
+fn make_account(name: &str) -> Result<(), Failure> {
+    let present = nix::unistd::User::from_name(name)
+        .map_err(|error| Failure::Host(format!("cannot look up the account {name}: {error}")))?;
+    if present.is_some() {
+        return Ok(());
+    }
+    let status = Command::new("useradd")
+        .args(["--system", "--user-group", "--no-create-home"])
+        .args([
+            "--home-dir",
+            "/nonexistent",
+            "--shell",
+            "/usr/sbin/nologin",
+            name,
+        ])
+        .status()
+        .at("useradd")?;
+    if status.success() {
+        Ok(())
+    } else {
+        Err(Failure::Host(format!(
+            "useradd could not make the account {name} ({status})"
+        )))
+    }
+}
+
+fn host_name() -> Result<HostName, Failure> {
+    let name = nix::unistd::gethostname()
+        .map_err(|error| Failure::Host(format!("cannot read the host's name: {error}")))?;
+    name.to_string_lossy().parse().map_err(|_| {
+        Failure::Host(format!(
+            "the host's name {} does not serve in a policy; give one with --name",
+            name.display()
+        ))
+    })
+}
+
+/// Reads the host key, or makes one where there is none.
+fn make_host_key(name: &HostName) -> Result<String, Failure> {
+    let (private, public) = (
+        Path::new(paths::HOST_KEY),
+        Path::new(paths::HOST_PUBLIC_KEY),
+    );
+    if !private.exists() {
+        let mut seed = Zeroizing::new([0; 32]);
+        getrandom::fill(&mut *seed).map_err(|error| {
+            Failure::Host(format!("the kernel gives no random numbers: {error}"))
+        })?;
+        let pair = KeypairData::from(Ed25519Keypair::from_seed(&seed));
+        let text = ssh_key::PrivateKey::new(pair, name.to_string())
+            .and_then(|key| key.to_openssh(ssh_key::LineEnding::LF))
+            .map_err(|error| Failure::Host(format!("cannot encode the host key: {error}")))?;
+        write_atomically(private, text.as_bytes(), 0o600).at(private)?;
+    }
+    let text = Zeroizing::new(std::fs::read(private).at(private)?);
+    let problem = |error: ssh_key::Error| Failure::PrivateKey {
+        path: private.into(),
+        reason: format!("not an Ed25519 key in OpenSSH's format ({error})"),
+    };
+    let key = ssh_key::PrivateKey::from_openssh(text.as_slice()).map_err(problem)?;
+    let line = key.public_key().to_openssh().map_err(problem)?;
+    write_atomically(public, format!("{line}\n").as_bytes(), 0o644).at(public)?;
+    Ok(line)
+}
+
+/// A policy that permits nothing and shows how to permit something, in a folder without policy.
+fn make_example() -> Result<(), Failure> {
+    let folder = Path::new(paths::POLICY_DIRECTORY);
+    let empty = std::fs::read_dir(folder).at(folder)?.next().is_none();
+    if empty {
+        let path = folder.join("10-local.policy");
+        write_atomically(&path, EXAMPLE.as_bytes(), 0o644).at(path)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,10 @@
+//! One file a command.
+
+pub mod configuration;
+pub mod connect;
+pub mod doctor;
+pub mod host;
+pub mod init;
+pub mod policy;
+pub mod user;
+pub mod who;

@@ -1,0 +1,235 @@
+//! `usher user`: who is known on this host. Takes effect at once, and on the users only: policy
+//! files that are being edited stay out of force until `usher policy apply`.
+
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use usher_local::applied::{self, parse_keys, read_bounded, write_atomically};
+use usher_local::paths;
+use usher_proto::name::UserName;
+use zeroize::Zeroizing;
+
+use super::configuration;
+use crate::failure::{At, Failure};
+use crate::output::{Output, table};
+
+/// Makes a user known.
+///
+/// # Errors
+/// When a key is none that Usher takes, or a file cannot be written.
+pub fn add(
+    output: &Output,
+    user: &UserName,
+    public_key: Option<&Path>,
+    private_key: Option<&Path>,
+) -> Result<(), Failure> {
+    let lock = configuration::lock()?;
+    // Everything is read and checked before anything is written.
+    let public = public_key
+        .map(|path| read_public_key(user, path))
+        .transpose()?;
+    let private = private_key.map(|path| read_private_key(path)).transpose()?;
+    let folder = user_folder(user);
+    std::fs::create_dir_all(&folder).at(&folder)?;
+    if let Some(public) = public {
+        add_public_key(&folder, &public)?;
+    }
+    if let Some(private) = private {
+        store_private_key(user, &private)?;
+    }
+    put_users_in_force(output, &lock)
+}
+
+/// Refuses a user from now on.
+///
+/// # Errors
+/// When the user is not known or the file cannot be written.
+pub fn disable(output: &Output, user: &UserName, reason: &str) -> Result<(), Failure> {
+    let lock = configuration::lock()?;
+    let folder = known(user)?;
+    let path = folder.join("disabled");
+    write_atomically(&path, format!("{reason}\n").as_bytes(), 0o644).at(&path)?;
+    put_users_in_force(output, &lock)
+}
+
+/// Admits a disabled user again.
+///
+/// # Errors
+/// When the user is not known or the file cannot be removed.
+pub fn enable(output: &Output, user: &UserName) -> Result<(), Failure> {
+    let lock = configuration::lock()?;
+    let path = known(user)?.join("disabled");
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).at(&path)?,
+        _ => {}
+    }
+    put_users_in_force(output, &lock)
+}
+
+/// Prints the users known on this host.
+///
+/// # Errors
+/// When the configuration cannot be read.
+pub fn list(output: &Output) -> Result<(), Failure> {
+    let applied = configuration::in_force()?;
+    let views = applied
+        .users
+        .iter()
+        .map(|(user, entry)| {
+            let fingerprints = parse_keys(user, &entry.authorized_keys)?
+                .iter()
+                .map(|key| key.fingerprint(ssh_key::HashAlg::Sha256).to_string())
+                .collect::<Vec<_>>();
+            Ok(serde_json::json!({
+                "user": user, "disabled": entry.disabled, "public_keys": fingerprints,
+                "private_key": private_key_path(user).exists(),
+            }))
+        })
+        .collect::<Result<Vec<_>, Failure>>()?;
+    output.print(&views, || {
+        let rows: Vec<Vec<String>> = views
+            .iter()
+            .map(|view| {
+                let keys = view["public_keys"].as_array().map_or(0, Vec::len);
+                let private = view["private_key"].as_bool().unwrap_or(false);
+                vec![
+                    view["user"].as_str().unwrap_or_default().to_owned(),
+                    view["disabled"]
+                        .as_str()
+                        .map_or("yes".into(), |why| format!("no: {why}")),
+                    keys.to_string(),
+                    if private { "yes" } else { "no" }.to_owned(),
+                ]
+            })
+            .collect();
+        table(&["USER", "ADMITTED", "PUBLIC KEYS", "PRIVATE KEY"], &rows)
+    });
+    Ok(())
+}
+
+fn user_folder(user: &UserName) -> PathBuf {
+    Path::new(paths::USERS_DIRECTORY).join(user.as_ref())
+}
+
+fn private_key_path(user: &UserName) -> PathBuf {
+    Path::new(paths::PRIVATE_KEYS_DIRECTORY).join(user.as_ref())
+}
+
+fn known(user: &UserName) -> Result<PathBuf, Failure> {
+    let folder = user_folder(user);
+    if folder.is_dir() {
+        Ok(folder)
+    } else {
+        Err(Failure::UnknownUser(user.clone()))
+    }
+}
+
+fn read_public_key(user: &UserName, path: &Path) -> Result<String, Failure> {
+    let text = read_bounded(path)?;
+    let keys = parse_keys(user, &text)
+        .map_err(|error| Failure::PublicKey(format!("{}: {error}", path.display())))?;
+    if keys.is_empty() {
+        return Err(Failure::PublicKey(format!(
+            "{}: holds no public key",
+            path.display()
+        )));
+    }
+    Ok(text)
+}
+
+/// Adds the keys that are not yet in the list, and keeps the rest of the file as it is.
+fn add_public_key(folder: &Path, public: &str) -> Result<(), Failure> {
+    let path = folder.join("authorized_keys");
+    let mut list = match read_bounded(&path) {
+        Ok(list) => list,
+        Err(applied::ConfigurationError::File { error, .. })
+            if error.kind() == std::io::ErrorKind::NotFound =>
+        {
+            String::new()
+        }
+        Err(error) => return Err(error.into()),
+    };
+    for line in public
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+    {
+        if !list.lines().any(|present| present.trim() == line) {
+            if !list.is_empty() && !list.ends_with('\n') {
+                list.push('\n');
+            }
+            list.push_str(line);
+            list.push('\n');
+        }
+    }
+    write_atomically(&path, list.as_bytes(), 0o644).at(path)
+}
+
+fn read_private_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
+    let text = Zeroizing::new(read_bounded(path)?);
+    let problem = |reason: &str| Failure::PrivateKey {
+        path: path.into(),
+        reason: reason.into(),
+    };
+    let key = ssh_key::PrivateKey::from_openssh(text.as_bytes()).map_err(|error| {
+        problem(&format!(
+            "not a private key in OpenSSH's format ({error}); make one with ssh-keygen -t ed25519"
+        ))
+    })?;
+    if key.is_encrypted() {
+        return Err(problem(
+            "has a passphrase, which the signer could not ask for; give a copy without one \
+             (ssh-keygen -p -N '' -f COPY)",
+        ));
+    }
+    match key.algorithm() {
+        ssh_key::Algorithm::Ed25519 | ssh_key::Algorithm::Ecdsa { .. } => Ok(text),
+        other => Err(problem(&format!(
+            "{other} keys are not taken; use Ed25519 or ECDSA"
+        ))),
+    }
+}
+
+/// Stores a key for the signer: made unreadable for all others before a byte is in it.
+fn store_private_key(user: &UserName, key: &str) -> Result<(), Failure> {
+    use std::io::Write;
+    let signer = nix::unistd::User::from_name("usher-signer")
+        .ok()
+        .flatten()
+        .ok_or_else(|| {
+            Failure::Host("there is no account usher-signer; run `usher init`".into())
+        })?;
+    let folder = Path::new(paths::PRIVATE_KEYS_DIRECTORY);
+    std::fs::create_dir_all(folder).at(folder)?;
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).at(folder)?;
+    std::os::unix::fs::chown(folder, Some(signer.uid.as_raw()), Some(signer.gid.as_raw()))
+        .at(folder)?;
+    let temporary = folder.join(format!(".new-{}", std::process::id()));
+    let path = private_key_path(user);
+    let write = || {
+        let mut file = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o400)
+            .open(&temporary)?;
+        std::os::unix::fs::fchown(&file, Some(signer.uid.as_raw()), Some(signer.gid.as_raw()))?;
+        file.write_all(key.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, &path)
+    };
+    let result = write();
+    if result.is_err() {
+        // The first error is the one to report.
+        drop(std::fs::remove_file(&temporary));
+    }
+    result.at(path)
+}
+
+/// The policy in force stays; the users are those below /etc/usher now.
+fn put_users_in_force(output: &Output, lock: &configuration::Lock) -> Result<(), Failure> {
+    let mut fresh = configuration::in_force()?;
+    fresh.users = configuration::collect()?.users;
+    let outcome = configuration::put_in_force(lock, fresh)?;
+    output.print(&outcome, || configuration::describe(&outcome));
+    Ok(())
+}

@@ -1,0 +1,114 @@
+//! `usher who`: live sessions, connections and workers.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use usher_local::control::{Answer, Request, WhoView, ask};
+
+use crate::failure::Failure;
+use crate::output::{Output, table};
+
+/// Asks the keeper and prints.
+///
+/// # Errors
+/// When the keeper does not answer.
+pub fn run(output: &Output) -> Result<(), Failure> {
+    match ask("keeper", &Request::Who)? {
+        Answer::Who(view) => {
+            output.print(&view, || text(&view));
+            Ok(())
+        }
+        _ => Err(Failure::Host(
+            "the keeper's answer is not understood".into(),
+        )),
+    }
+}
+
+fn text(view: &WhoView) -> String {
+    if view.sessions.is_empty() {
+        return "no sessions\n".into();
+    }
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or(Duration::ZERO)
+        .as_secs();
+    let mut rows = Vec::new();
+    for session in &view.sessions {
+        rows.push(vec![
+            session.user.to_string(),
+            session.uid.to_string(),
+            session.host.to_string(),
+            session.service.to_string(),
+            age(now.saturating_sub(session.opened)),
+            age(session.expires.saturating_sub(now)),
+            format!("{}/{}", session.used, session.chain_length),
+            session.session.clone(),
+        ]);
+    }
+    let heading = [
+        "USER", "UID", "HOST", "SERVICE", "SINCE", "ENDS IN", "USED", "SESSION",
+    ];
+    let mut text = table(&heading, &rows);
+    let connections: Vec<Vec<String>> = view
+        .sessions
+        .iter()
+        .flat_map(|session| {
+            session.connections.iter().map(|connection| {
+                vec![
+                    session.user.to_string(),
+                    session.service.to_string(),
+                    connection.client.clone(),
+                    connection.server.clone(),
+                    connection.state.clone(),
+                    connection
+                        .seconds
+                        .map_or("-".into(), |seconds| age(seconds as u64)),
+                ]
+            })
+        })
+        .collect();
+    if !connections.is_empty() {
+        text.push('\n');
+        text += &table(
+            &["USER", "SERVICE", "CLIENT", "SERVER", "CONNECTION", "SINCE"],
+            &connections,
+        );
+    }
+    let workers: Vec<Vec<String>> = view
+        .workers
+        .iter()
+        .map(|worker| {
+            vec![
+                worker.user.to_string(),
+                worker.service.to_string(),
+                worker.pid.to_string(),
+                age(worker.seconds as u64),
+            ]
+        })
+        .collect();
+    if !workers.is_empty() {
+        text.push('\n');
+        text += &table(&["USER", "SERVICE", "WORKER", "SINCE"], &workers);
+    }
+    text
+}
+
+/// A length of time as people say it.
+fn age(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86400 => format!("{}h{:02}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d{:02}h", seconds / 86400, seconds % 86400 / 3600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::age;
+
+    #[test]
+    fn ages_read_well() {
+        let ages = [0, 59, 60, 3599, 3600, 86399, 90000].map(age);
+        assert_eq!(ages, ["0s", "59s", "1m", "59m", "1h00m", "23h59m", "1d01h"]);
+    }
+}

@@ -1,0 +1,164 @@
+//! What can go wrong on the command line, how it reads, and the exit code it gives.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use usher_local::applied::ConfigurationError;
+use usher_local::control::ControlError;
+use usher_policy::{PolicyError, Source};
+use usher_proto::name::UserName;
+
+/// Why a command failed. Exit codes: 1 the thing asked for is refused or wrong, 2 the command
+/// line (clap), 3 a daemon does not answer, 4 a file or the system.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The policy has errors.
+    #[error("the policy has errors; nothing has changed")]
+    Policy {
+        /// The errors.
+        errors: Vec<PolicyError>,
+        /// Texts they point into.
+        sources: Vec<Source>,
+    },
+    /// Keys or files of the configuration are wrong.
+    #[error(transparent)]
+    Configuration(#[from] ConfigurationError),
+    /// A daemon did not answer or refused.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// A daemon refused the configuration; the former one is in force again.
+    #[error("{0}; the former configuration is in force again")]
+    RolledBack(ControlError),
+    /// A daemon refused the configuration, and going back failed as well.
+    #[error(
+        "{0}; going back to the former configuration failed as well ({1}): restart the daemons"
+    )]
+    NotRolledBack(ControlError, String),
+    /// A file.
+    #[error("{path}: {error}{}", needs_root(.error))]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// The user is not known here.
+    #[error("no user {0} is known on this host; make one known with `usher user add {0}`")]
+    UnknownUser(UserName),
+    /// A private key cannot be kept.
+    #[error("{path}: {reason}")]
+    PrivateKey {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong and what to do.
+        reason: String,
+    },
+    /// A public key cannot be taken.
+    #[error("{0}")]
+    PublicKey(String),
+    /// A host with this name is already there.
+    #[error("{0} exists already; edit it, or remove it first")]
+    HostExists(PathBuf),
+    /// Something this host lacks.
+    #[error("{0}")]
+    Host(String),
+    /// No connection.
+    #[error(transparent)]
+    Connect(#[from] usher::ConnectError),
+    /// The kernel refused something.
+    #[error(transparent)]
+    Kernel(#[from] usher_kernel::KernelError),
+    /// `usher doctor` found something that the main job needs.
+    #[error("this host lacks what is marked above")]
+    Unhealthy,
+}
+
+fn needs_root(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "; run this as root",
+        _ => "",
+    }
+}
+
+/// Names the file of an I/O error.
+pub trait At<T> {
+    /// Names the file.
+    ///
+    /// # Errors
+    /// The same error, with its file.
+    fn at(self, path: impl Into<PathBuf>) -> Result<T, Failure>;
+}
+
+impl<T> At<T> for io::Result<T> {
+    fn at(self, path: impl Into<PathBuf>) -> Result<T, Failure> {
+        self.map_err(|error| Failure::File {
+            path: path.into(),
+            error,
+        })
+    }
+}
+
+impl Failure {
+    /// Writes to standard error what went wrong.
+    pub fn report(&self, json: bool) -> ExitCode {
+        if json {
+            eprintln!("{}", self.json());
+        } else {
+            if let Self::Policy { errors, sources } = self {
+                report_policy(errors, sources);
+            }
+            eprintln!("usher: {self}");
+        }
+        ExitCode::from(self.code())
+    }
+
+    fn code(&self) -> u8 {
+        match self {
+            Self::Control(ControlError::NotRunning { .. } | ControlError::Broken { .. })
+            | Self::Connect(usher::ConnectError::NoSigner(_)) => 3,
+            Self::File { .. } | Self::Kernel(_) => 4,
+            _ => 1,
+        }
+    }
+
+    fn json(&self) -> serde_json::Value {
+        let mut value = serde_json::json!({ "error": self.to_string() });
+        if let Self::Policy { errors, .. } = self {
+            value["policy_errors"] = errors
+                .iter()
+                .map(|error| {
+                    serde_json::json!({
+                        "file": error.file, "line": error.line, "column": error.column,
+                        "reason": error.kind.to_string(), "remedy": error.remedy(),
+                    })
+                })
+                .collect();
+        }
+        value
+    }
+}
+
+fn report_policy(errors: &[PolicyError], sources: &[Source]) {
+    for error in errors {
+        let mut diagnostic =
+            miette::MietteDiagnostic::new(error.kind.to_string()).with_help(error.remedy());
+        let source = sources.iter().find(|source| source.name == error.file);
+        if source.is_some() {
+            let span = (error.span.offset, error.span.length);
+            diagnostic = diagnostic.with_label(miette::LabeledSpan::underline(span));
+        }
+        let report = miette::Report::new(diagnostic);
+        let report = match source {
+            Some(source) => {
+                report.with_source_code(miette::NamedSource::new(&source.name, source.text.clone()))
+            }
+            None => report,
+        };
+        // The first line is what editors and people with grep look for.
+        eprintln!(
+            "{}:{}:{}:\n{report:?}",
+            error.file, error.line, error.column
+        );
+    }
+}

@@ -1,0 +1,162 @@
+//! Usher's command line.
+#![forbid(unsafe_code)]
+
+mod commands;
+mod failure;
+mod output;
+mod proxy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use usher_proto::name::{HostName, UserName};
+
+/// Gives every network service the user on the other end. See usher(8).
+#[derive(Debug, Parser)]
+#[command(version, about, propagate_version = true)]
+struct Arguments {
+    /// Print what a program can read instead of what a person can
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Prepare this host: folders, system accounts, host key
+    Init(InitArguments),
+    /// Users and their keys on this host
+    #[command(subcommand)]
+    User(UserCommand),
+    /// Hosts of the policy
+    #[command(subcommand)]
+    Host(HostCommand),
+    /// Check and apply the policy
+    #[command(subcommand)]
+    Policy(PolicyCommand),
+    /// Live sessions, connections and workers on this host
+    Who,
+    /// What this kernel and this host can and cannot do
+    Doctor,
+    /// Connect standard input and output to a service, as the user who runs this
+    Connect {
+        /// Host and service of the policy
+        #[arg(value_name = "HOST:SERVICE")]
+        destination: commands::connect::Destination,
+    },
+    /// Serve unmodified programs at local addresses (runs as a daemon)
+    Proxy,
+}
+
+/// What `usher init` may be told.
+#[derive(Debug, Args)]
+struct InitArguments {
+    /// Name of this host in the policy [default: its host name]
+    #[arg(long)]
+    name: Option<HostName>,
+}
+
+#[derive(Debug, Subcommand)]
+enum UserCommand {
+    /// Make a user known, or give a known one another key; in force at once
+    Add {
+        /// Local account
+        name: UserName,
+        /// Public key by which the user is known here (server side)
+        #[arg(long, value_name = "FILE")]
+        public_key: Option<PathBuf>,
+        /// Private key for the signer to keep (client side); the file itself is left alone
+        #[arg(long, value_name = "FILE")]
+        private_key: Option<PathBuf>,
+    },
+    /// Refuse a user from now on, and end what is live; in force at once
+    Disable {
+        /// The user
+        name: UserName,
+        /// Why, for the log and for `usher user list`
+        #[arg(long, default_value = "disabled by the administrator")]
+        reason: String,
+    },
+    /// Admit a disabled user again; in force at once
+    Enable {
+        /// The user
+        name: UserName,
+    },
+    /// Users known on this host
+    List,
+}
+
+#[derive(Debug, Subcommand)]
+enum HostCommand {
+    /// Write a host block into the policy folder; `usher policy apply` puts it in force
+    Add(HostArguments),
+    /// Hosts of the policy folder
+    List,
+}
+
+/// A host block's statements.
+#[derive(Debug, Args)]
+struct HostArguments {
+    /// Name of the host
+    name: HostName,
+    /// Address of the host; repeat for more
+    #[arg(long, required = true)]
+    address: Vec<std::net::IpAddr>,
+    /// Its public key, the line that `usher init` printed there
+    #[arg(long)]
+    key: String,
+    /// Port of its control channel
+    #[arg(long, default_value_t = 3440)]
+    control: u16,
+    /// Local address at which `usher proxy` serves it; repeat for more
+    #[arg(long)]
+    loopback: Vec<std::net::Ipv4Addr>,
+}
+
+#[derive(Debug, Subcommand)]
+enum PolicyCommand {
+    /// Check policy files, or the whole policy folder
+    Check {
+        /// Files to check instead of the policy folder
+        files: Vec<PathBuf>,
+    },
+    /// Check the policy folder and put it in force, all of it or nothing
+    Apply,
+}
+
+fn main() -> ExitCode {
+    let Arguments { json, command } = Arguments::parse();
+    let output = output::Output { json };
+    let result = match command {
+        Command::Init(InitArguments { name }) => commands::init::run(&output, name),
+        Command::User(UserCommand::Add {
+            name,
+            public_key,
+            private_key,
+        }) => commands::user::add(
+            &output,
+            &name,
+            public_key.as_deref(),
+            private_key.as_deref(),
+        ),
+        Command::User(UserCommand::Disable { name, reason }) => {
+            commands::user::disable(&output, &name, &reason)
+        }
+        Command::User(UserCommand::Enable { name }) => commands::user::enable(&output, &name),
+        Command::User(UserCommand::List) => commands::user::list(&output),
+        Command::Host(HostCommand::Add(host)) => commands::host::add(&output, &host),
+        Command::Host(HostCommand::List) => commands::host::list(&output),
+        Command::Policy(PolicyCommand::Check { files }) => commands::policy::check(&output, &files),
+        Command::Policy(PolicyCommand::Apply) => commands::policy::apply(&output),
+        Command::Who => commands::who::run(&output),
+        Command::Doctor => commands::doctor::run(&output),
+        Command::Connect { destination } => commands::connect::run(&destination),
+        Command::Proxy => proxy::run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => failure.report(json),
+    }
+}

@@ -1,0 +1,67 @@
+//! Views for people and for programs.
+
+use serde::Serialize;
+
+/// How to print.
+pub struct Output {
+    /// JSON instead of text.
+    pub json: bool,
+}
+
+impl Output {
+    /// Prints a view: `text` for people, `value` for programs.
+    pub fn print(&self, value: &impl Serialize, text: impl FnOnce() -> String) {
+        if self.json {
+            match serde_json::to_string_pretty(value) {
+                Ok(json) => println!("{json}"),
+                Err(error) => eprintln!("usher: cannot write JSON: {error}"),
+            }
+        } else {
+            let text = text();
+            if !text.is_empty() {
+                println!("{}", text.trim_end());
+            }
+        }
+    }
+}
+
+/// Columns, each as wide as its widest cell.
+pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = heading.iter().map(|cell| cell.chars().count()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: Vec<&str>| {
+        let padded: Vec<String> = cells
+            .iter()
+            .zip(&widths)
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
+        format!("{}\n", padded.join("  ").trim_end())
+    };
+    std::iter::once(line(heading.to_vec()))
+        .chain(
+            rows.iter()
+                .map(|row| line(row.iter().map(String::as_str).collect())),
+        )
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::table;
+
+    #[test]
+    fn columns_line_up() {
+        let rows = [
+            vec!["alice".into(), "1".into()],
+            vec!["b".into(), "22".into()],
+        ];
+        assert_eq!(
+            table(&["USER", "UID"], &rows),
+            "USER   UID\nalice  1\nb      22\n"
+        );
+    }
+}

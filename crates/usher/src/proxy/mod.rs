@@ -1,0 +1,225 @@
+//! `usher proxy`: local addresses at which unmodified programs reach services of other hosts as
+//! the user they run as. Who that is the kernel says, by the owner of the local connection; the
+//! proxy hands the connection to the signer, which asks the kernel itself.
+
+mod imap;
+mod serve;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{SocketAddrV4, TcpListener};
+use std::os::unix::net::UnixListener;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use usher_local::applied::load_checked;
+use usher_local::control::{Answer, MAX_REQUEST, Request, StatusView};
+use usher_local::paths;
+use usher_policy::{Policy, ProxyListener};
+
+use crate::failure::{At, Failure};
+
+/// The proxy's account.
+const ACCOUNT: &str = "usher-proxy";
+
+struct Proxy {
+    generation: std::sync::atomic::AtomicU64,
+    listeners: Mutex<BTreeMap<SocketAddrV4, (ProxyListener, tokio::task::AbortHandle)>>,
+    limit: Arc<tokio::sync::Semaphore>,
+}
+
+/// Runs the proxy until the process ends.
+///
+/// # Errors
+/// When it cannot start.
+pub fn run() -> Result<(), Failure> {
+    use usher_kernel::privileges::{self, Capability};
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        .init();
+    if !rustix::process::geteuid().is_root() {
+        return Err(Failure::Host(format!(
+            "`usher proxy` is started by root, which it gives up for {ACCOUNT}"
+        )));
+    }
+    let account = nix::unistd::User::from_name(ACCOUNT)
+        .ok()
+        .flatten()
+        .ok_or_else(|| Failure::Host(format!("there is no account {ACCOUNT}; run `usher init`")))?;
+    let (applied, checked) = load_checked()?;
+    let control = control_socket()?;
+    // Keeps the one right it needs when the policy gives it new addresses: ports below 1024.
+    privileges::become_user_keeping(
+        account.uid.as_raw(),
+        account.gid.as_raw(),
+        &[],
+        &[Capability::NetBindService],
+    )?;
+    privileges::no_new_privileges()?;
+    privileges::no_core_dumps()?;
+    privileges::raise_descriptor_limit()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .at("runtime")?;
+    runtime.block_on(async {
+        let proxy = Arc::new(Proxy {
+            generation: 0.into(),
+            listeners: Mutex::default(),
+            limit: Arc::new(tokio::sync::Semaphore::new(serve::CONNECTIONS)),
+        });
+        proxy
+            .take(applied.generation, &checked.policy)
+            .at("listening")?;
+        if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
+            tracing::warn!(%error, "cannot tell the service manager that the proxy is ready");
+        }
+        tracing::info!("proxy ready");
+        proxy.control(control).await.at("control socket")
+    })
+}
+
+fn control_socket() -> Result<UnixListener, Failure> {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = format!("{}/proxy", paths::RUNTIME_DIRECTORY);
+    std::fs::create_dir_all(&folder).at(&folder)?;
+    let path = paths::control_socket("proxy");
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).at(&path)?,
+        _ => {}
+    }
+    let listener = UnixListener::bind(&path).at(&path)?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).at(&path)?;
+    listener.set_nonblocking(true).at(&path)?;
+    Ok(listener)
+}
+
+impl Proxy {
+    /// Listens where the policy says and nowhere else. All new listeners are made before any old
+    /// one goes; when one cannot be made nothing changes.
+    fn take(self: &Arc<Self>, generation: u64, policy: &Policy) -> io::Result<()> {
+        let wanted: BTreeMap<SocketAddrV4, ProxyListener> = policy
+            .proxy_listeners()
+            .into_iter()
+            .map(|found| (found.address, found))
+            .collect();
+        let mut present = self
+            .listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut fresh = Vec::new();
+        for (address, listener) in &wanted {
+            if !present.contains_key(address) {
+                fresh.push((listener.clone(), bind(*address)?));
+            }
+        }
+        present.retain(|address, (listener, task)| {
+            let stays = wanted.get(address) == Some(listener);
+            if !stays {
+                task.abort();
+            }
+            stays
+        });
+        // An address whose service changed: its former listener has just gone.
+        for (address, listener) in &wanted {
+            let is_new = fresh.iter().any(|(found, _)| found.address == *address);
+            if !is_new && !present.contains_key(address) {
+                fresh.push((listener.clone(), bind(*address)?));
+            }
+        }
+        for (listener, socket) in fresh {
+            tracing::info!(address = %listener.address, host = %listener.host, service = %listener.service, "serving");
+            let task = tokio::spawn(serve::listen(
+                tokio::net::TcpListener::from_std(socket)?,
+                listener.clone(),
+                Arc::clone(&self.limit),
+            ));
+            present.insert(listener.address, (listener, task.abort_handle()));
+        }
+        self.generation
+            .store(generation, std::sync::atomic::Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn answer(self: &Arc<Self>, request: &Request) -> Answer {
+        match request {
+            Request::Reload => match load_checked() {
+                Ok((applied, checked)) => match self.take(applied.generation, &checked.policy) {
+                    Ok(()) => Answer::Reloaded {
+                        generation: applied.generation,
+                        ended: Vec::new(),
+                    },
+                    Err(error) => Answer::Failed {
+                        reason: format!("cannot listen: {error}"),
+                    },
+                },
+                Err(error) => Answer::Failed {
+                    reason: error.to_string(),
+                },
+            },
+            Request::Status => Answer::Status(StatusView {
+                role: "proxy".into(),
+                version: env!("CARGO_PKG_VERSION").into(),
+                generation: self.generation.load(std::sync::atomic::Ordering::Relaxed),
+                numbers: [
+                    (
+                        "listeners".to_owned(),
+                        self.listeners
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .len() as u64,
+                    ),
+                    (
+                        "connections".to_owned(),
+                        (serve::CONNECTIONS - self.limit.available_permits()) as u64,
+                    ),
+                ]
+                .into(),
+            }),
+            Request::Who => Answer::Failed {
+                reason: "the proxy keeps no sessions".into(),
+            },
+        }
+    }
+
+    async fn control(self: Arc<Self>, listener: UnixListener) -> io::Result<()> {
+        use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+        let listener = tokio::net::UnixListener::from_std(listener)?;
+        loop {
+            let (stream, _) = listener.accept().await?;
+            if stream.peer_cred()?.uid() != 0 {
+                continue;
+            }
+            let exchange = async {
+                let (read, mut write) = stream.into_split();
+                let mut line = String::new();
+                BufReader::new(read.take(MAX_REQUEST as u64))
+                    .read_line(&mut line)
+                    .await?;
+                let answer = match serde_json::from_str(&line) {
+                    Ok(request) => self.answer(&request),
+                    Err(error) => Answer::Failed {
+                        reason: format!("not a request: {error}"),
+                    },
+                };
+                let mut text = serde_json::to_vec(&answer)?;
+                text.push(b'\n');
+                write.write_all(&text).await
+            };
+            if let Ok(Err(error)) =
+                tokio::time::timeout(std::time::Duration::from_secs(5), exchange).await
+            {
+                tracing::warn!(%error, "control request");
+            }
+        }
+    }
+}
+
+fn bind(address: SocketAddrV4) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)
+        .map_err(|error| io::Error::new(error.kind(), format!("{address}: {error}")))?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}

@@ -1,0 +1,82 @@
+//! The daemons' side of the control protocol: `usher_local::control`.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use usher_local::control::{Answer, MAX_REQUEST, Request};
+use usher_local::paths;
+
+use crate::start::{Attempt, Connectors, StartError, open_to};
+
+/// How long a request may take to arrive whole.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A bound control socket; tokio takes it over when the reactor runs.
+#[derive(Debug)]
+pub struct ControlSocket(std::os::unix::net::UnixListener);
+
+/// Answers requests.
+pub trait Answerer: Send + Sync + 'static {
+    /// Carries out one request.
+    fn answer(&self, request: Request) -> impl Future<Output = Answer> + Send;
+}
+
+impl ControlSocket {
+    /// Binds the control socket of `role`, for root only. Called before privileges are given up.
+    ///
+    /// # Errors
+    /// When the socket cannot be made.
+    pub fn bind(role: &str) -> Result<Self, StartError> {
+        let path = paths::control_socket(role);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+        .attempt(format!("cannot replace {path}"))?;
+        let listener = std::os::unix::net::UnixListener::bind(&path)
+            .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+            .attempt(format!("cannot listen at {path}"))?;
+        open_to(&path, Connectors::Root)?;
+        Ok(Self(listener))
+    }
+
+    /// Serves root's requests.
+    ///
+    /// # Errors
+    /// Returns only when the listener fails.
+    pub async fn serve(self, answerer: Arc<impl Answerer>) -> io::Result<()> {
+        let listener = UnixListener::from_std(self.0)?;
+        loop {
+            let (stream, _) = listener.accept().await?;
+            if stream.peer_cred()?.uid() != 0 {
+                tracing::warn!("refused a control request of a user who is not root");
+                continue;
+            }
+            let answerer = Arc::clone(&answerer);
+            tokio::spawn(async move {
+                if let Err(error) = exchange(stream, &*answerer).await {
+                    tracing::warn!(%error, "control request");
+                }
+            });
+        }
+    }
+}
+
+async fn exchange(stream: UnixStream, answerer: &impl Answerer) -> io::Result<()> {
+    let (read, mut write) = stream.into_split();
+    let mut line = String::new();
+    let mut reader = BufReader::new(read.take(MAX_REQUEST as u64));
+    tokio::time::timeout(PATIENCE, reader.read_line(&mut line)).await??;
+    let answer = match serde_json::from_str(&line) {
+        Ok(request) => answerer.answer(request).await,
+        Err(error) => Answer::Failed {
+            reason: format!("not a request: {error}"),
+        },
+    };
+    let mut text = serde_json::to_vec(&answer)?;
+    text.push(b'\n');
+    write.write_all(&text).await
+}

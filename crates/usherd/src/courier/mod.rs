@@ -1,0 +1,186 @@
+//! The courier: the client side's only process that touches the network. It carries frames
+//! between the signer, which it trusts with what to send, and the verifiers of other hosts. It
+//! holds no key and understands nothing of what it carries but its length.
+
+mod channel;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use usher_local::control::{Answer, Request, StatusView};
+use usher_local::packet_async::AsyncPacketSocket;
+use usher_local::paths;
+use usher_proto::host_key::HostPublicKey;
+use usher_proto::name::HostName;
+use usher_proto::refusal::Refusal;
+use usher_proto::relay::{MAX_RELAY_PACKET, RelayReply, RelayRequest};
+
+use crate::control::{Answerer, ControlSocket};
+use crate::host_key::HostKeyHandle;
+use crate::start::{self, Attempt, StartError};
+use channel::{Channel, Destination, Outgoing};
+
+/// Frames that may wait for one channel; more are refused with [`Refusal::Overloaded`].
+const QUEUE: usize = 256;
+/// Channels at one time; the signer's policy has no more hosts than this.
+const CHANNELS: usize = 1024;
+
+/// Runs the courier until the process ends.
+///
+/// # Errors
+/// When it cannot start.
+pub fn run() -> Result<(), StartError> {
+    start::require_root("courier", start::COURIER)?;
+    let account = start::account(start::COURIER)?;
+    let public_key = start::public_host_key()?;
+    start::runtime_directory("courier")?;
+    let control = ControlSocket::bind("courier")?;
+    usher_kernel::privileges::raise_descriptor_limit()?;
+    start::become_account("courier", start::COURIER, account)?;
+    crate::start::confine(
+        &[],
+        &[Path::new("/run/usher/signer")],
+        usher_kernel::sandbox::Profile::Courier,
+    )?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .attempt("cannot start the runtime")?;
+    runtime.block_on(async {
+        tokio::spawn(control.serve(Arc::new(Status)));
+        start::ready();
+        tracing::info!("courier ready");
+        carry(public_key).await;
+        Ok(())
+    })
+}
+
+struct Status;
+
+impl Answerer for Status {
+    async fn answer(&self, request: Request) -> Answer {
+        match request {
+            Request::Status | Request::Reload => Answer::Status(StatusView {
+                role: "courier".into(),
+                version: env!("CARGO_PKG_VERSION").into(),
+                generation: 0,
+                numbers: std::collections::BTreeMap::new(),
+            }),
+            Request::Who => Answer::Failed {
+                reason: "the courier keeps no sessions".into(),
+            },
+        }
+    }
+}
+
+/// Connects to the signer, again and again, and carries what it gives.
+async fn carry(public_key: HostPublicKey) {
+    let handle = HostKeyHandle::new(paths::SIGNER_HOST_KEY);
+    loop {
+        match AsyncPacketSocket::connect(Path::new(paths::SIGNER_RELAY)) {
+            Ok(signer) => {
+                tracing::info!("connected to the signer");
+                let courier = Courier {
+                    signer: Arc::new(signer),
+                    public_key,
+                    handle: Arc::clone(&handle),
+                    channels: HashMap::new(),
+                };
+                courier.serve().await;
+                tracing::warn!("the signer has gone; waiting for it");
+            }
+            Err(error) => tracing::debug!(%error, "no signer yet"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+struct Courier {
+    signer: Arc<AsyncPacketSocket>,
+    public_key: HostPublicKey,
+    handle: Arc<HostKeyHandle>,
+    /// Dropping a sender closes its channel: when the signer goes, so do the channels.
+    channels: HashMap<HostName, (Destination, mpsc::Sender<Outgoing>)>,
+}
+
+impl Courier {
+    async fn serve(mut self) {
+        loop {
+            let request = match self.signer.receive(MAX_RELAY_PACKET).await {
+                Ok(packet) if packet.bytes.is_empty() => return,
+                Ok(packet) => RelayRequest::decode(&packet.bytes),
+                Err(error) => {
+                    tracing::warn!(%error, "receiving from the signer");
+                    return;
+                }
+            };
+            match request {
+                Ok(RelayRequest::Forward {
+                    channel,
+                    server_host_key,
+                    control,
+                    frame,
+                }) => {
+                    let destination = Destination {
+                        key: server_host_key,
+                        addresses: control,
+                    };
+                    if let Err(refusal) = self.forward(&channel, destination, frame) {
+                        report_lost(&self.signer, &channel, refusal).await;
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(%error, "the signer sent what is no request");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn forward(
+        &mut self,
+        host: &HostName,
+        destination: Destination,
+        frame: Vec<u8>,
+    ) -> Result<(), Refusal> {
+        let usable = self
+            .channels
+            .get(host)
+            .is_some_and(|(present, sender)| *present == destination && !sender.is_closed());
+        if !usable {
+            self.channels.retain(|_, (_, sender)| !sender.is_closed());
+            self.channels.remove(host);
+            if self.channels.len() >= CHANNELS {
+                return Err(Refusal::Overloaded);
+            }
+            let (sender, frames) = mpsc::channel(QUEUE);
+            let channel = Channel {
+                host: host.clone(),
+                destination: destination.clone(),
+                public_key: self.public_key,
+                handle: Arc::clone(&self.handle),
+                signer: Arc::clone(&self.signer),
+            };
+            tokio::spawn(channel.run(frames));
+            self.channels.insert(host.clone(), (destination, sender));
+        }
+        self.channels[host]
+            .1
+            .try_send(frame)
+            .map_err(|_| Refusal::Overloaded)
+    }
+}
+
+/// Tells the signer that nothing it waits for on this channel will come.
+async fn report_lost(signer: &AsyncPacketSocket, host: &HostName, refusal: Refusal) {
+    let reply = RelayReply::ChannelLost {
+        channel: host.clone(),
+        refusal,
+    };
+    if let Err(error) = signer.send(&reply.encode()).await {
+        tracing::warn!(%error, "telling the signer of a lost channel");
+    }
+}

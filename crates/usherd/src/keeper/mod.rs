@@ -1,0 +1,222 @@
+//! The keeper: owns the admission tables, the listeners and the worker processes. It starts as
+//! root and keeps the few capabilities that this takes; it parses fixed-size records of the
+//! verifier and nothing that comes from the network.
+
+mod accounts;
+mod queue;
+mod queues;
+mod records;
+mod revocation;
+mod who;
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use usher_kernel::admission::{Admission, Limits};
+use usher_kernel::cgroup::Group;
+use usher_kernel::privileges::Capability;
+use usher_local::applied::{Applied, Checked, load_checked};
+use usher_local::control::{Answer, Request};
+use usher_local::paths;
+use usher_policy::Service;
+use usher_proto::handshake::HandshakeSide;
+use usher_proto::keeper_record::KEEPER_RECORD_SIZE;
+
+use crate::control::{Answerer, ControlSocket};
+use crate::host_key::HostKey;
+use crate::start::{self, Attempt, Connectors, StartError};
+use queues::Queues;
+
+/// What the keeper goes on holding after its start, and what for: tables (BPF, NET_ADMIN, also to
+/// destroy connections), listeners on ports below 1024 (NET_BIND_SERVICE), starting workers as
+/// their users (SETUID, SETGID), ending them (KILL).
+const CAPABILITIES: &[Capability] = &[
+    Capability::Bpf,
+    Capability::NetAdmin,
+    Capability::NetBindService,
+    Capability::SetUid,
+    Capability::SetGid,
+    Capability::SetPcap,
+    Capability::Kill,
+];
+
+/// What all of the keeper's tasks share.
+struct Keeper {
+    admission: Admission,
+    configuration: RwLock<Arc<(Applied, Checked)>>,
+    queues: Queues,
+    /// Where ended sessions are told to the verifier, while it is connected.
+    verifier: Mutex<Option<mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>>>,
+}
+
+impl Keeper {
+    fn configuration(&self) -> Arc<(Applied, Checked)> {
+        Arc::clone(
+            &self
+                .configuration
+                .read()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+
+    fn verifier(
+        &self,
+    ) -> std::sync::MutexGuard<'_, Option<mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>>> {
+        self.verifier.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The service that has this id, in a policy.
+fn service_by_id(checked: &Checked, id: u32) -> Option<&Service> {
+    checked
+        .policy
+        .services
+        .values()
+        .find(|service| service.id == id)
+}
+
+/// Puts the policy's service ports under admission.
+fn set_services(admission: &Admission, checked: &Checked) -> Result<(), usher_kernel::KernelError> {
+    let ports: Vec<(u16, u32)> = checked
+        .policy
+        .services
+        .values()
+        .map(|service| (service.listen, service.id))
+        .collect();
+    admission.set_services(&ports)
+}
+
+/// Runs the keeper until the process ends.
+///
+/// # Errors
+/// When it cannot start. What an earlier keeper pinned stays in force.
+pub fn run(cgroup: Option<PathBuf>, limits: &Limits) -> Result<(), StartError> {
+    let stored = queues::stored_descriptors().attempt("cannot take the stored listeners")?;
+    start::require_root("keeper", "root")?;
+    let verifier = start::account(start::VERIFIER)?;
+    let host_key = Arc::new(HostKey::load(Path::new(paths::HOST_KEY))?);
+    let configuration = load_checked()?;
+    start::runtime_directory("keeper")?;
+    let control = ControlSocket::bind("keeper")?;
+    let records = start::packet_listener(paths::KEEPER_RECORDS, Connectors::One(verifier))?;
+    let handle = start::packet_listener(paths::KEEPER_HOST_KEY, Connectors::One(verifier))?;
+    usher_kernel::privileges::raise_descriptor_limit()?;
+
+    let cgroup = match cgroup {
+        Some(path) => path,
+        None => usher_kernel::cgroup::own()?,
+    };
+    // Processes live in the leaves only (cgroups(7), "no internal processes").
+    Group::create(&cgroup, "keeper")?.move_self()?;
+    let workers = Group::create(&cgroup, "workers")?;
+    let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), &cgroup, limits)?;
+    set_services(&admission, &configuration.1)?;
+    usher_kernel::privileges::keep_only(CAPABILITIES)?;
+    usher_kernel::privileges::no_core_dumps()?;
+
+    let keeper = Arc::new(Keeper {
+        admission,
+        configuration: RwLock::new(Arc::new(configuration)),
+        queues: Queues::new(workers),
+        verifier: Mutex::default(),
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .attempt("cannot start the runtime")?;
+    runtime
+        .block_on(async {
+            queues::restore(&keeper, stored).await;
+            let handle = host_key.serve(handle, verifier.uid, HandshakeSide::Server);
+            serve(keeper, control, records, handle, verifier.uid).await
+        })
+        .attempt("a local socket failed")
+}
+
+async fn serve(
+    keeper: Arc<Keeper>,
+    control: ControlSocket,
+    records: OwnedFd,
+    handle: impl Future<Output = std::io::Result<()>>,
+    verifier: u32,
+) -> std::io::Result<()> {
+    let control = control.serve(Arc::clone(&keeper));
+    let records = records::serve(Arc::clone(&keeper), records, verifier);
+    let upkeep = upkeep(Arc::clone(&keeper));
+    start::ready();
+    tracing::info!("keeper ready");
+    tokio::select! {
+        result = handle => result,
+        result = control => result,
+        result = records => result,
+        () = upkeep => Ok(()),
+    }
+}
+
+/// What is done by the clock: announcements expire, sessions end, idle workers go, connections
+/// that nobody announced are cut.
+async fn upkeep(keeper: Arc<Keeper>) {
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+    second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut count = 0_u64;
+    loop {
+        second.tick().await;
+        revocation::cut_untracked(&keeper);
+        match keeper.admission.sweep() {
+            Ok(0) => {}
+            Ok(expired) => tracing::info!(expired, "announced connections that never came"),
+            Err(error) => tracing::error!(%error, "sweeping the admission table"),
+        }
+        keeper.queues.end_idle(&keeper);
+        if count.is_multiple_of(5) {
+            revocation::expire(&keeper);
+        }
+        count += 1;
+    }
+}
+
+impl Answerer for Keeper {
+    async fn answer(&self, request: Request) -> Answer {
+        match request {
+            Request::Reload => match self.reload() {
+                Ok(answer) => answer,
+                Err(error) => Answer::Failed {
+                    reason: error.to_string(),
+                },
+            },
+            Request::Who => match who::view(self) {
+                Ok(view) => Answer::Who(view),
+                Err(error) => Answer::Failed {
+                    reason: error.to_string(),
+                },
+            },
+            Request::Status => match who::status(self) {
+                Ok(status) => Answer::Status(status),
+                Err(error) => Answer::Failed {
+                    reason: error.to_string(),
+                },
+            },
+        }
+    }
+}
+
+impl Keeper {
+    /// Puts the applied configuration in force and ends what it no longer permits.
+    fn reload(&self) -> Result<Answer, StartError> {
+        let fresh = load_checked()?;
+        let generation = fresh.0.generation;
+        set_services(&self.admission, &fresh.1)?;
+        // In force first, then the sessions are looked through: one that is opened meanwhile has
+        // been checked against the new configuration.
+        *self
+            .configuration
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
+        let ended = revocation::end_forbidden(self)?;
+        tracing::info!(generation, ended = ended.len(), "configuration in force");
+        Ok(Answer::Reloaded { generation, ended })
+    }
+}

@@ -1,0 +1,362 @@
+//! One queue: the listener of one user at one service, and the worker processes that serve it.
+//! The keeper holds a duplicate of the listener, so what waits survives the worker's crash.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::io::Interest;
+use usher_kernel::cgroup::Group;
+use usher_kernel::worker::{Command, Input, SpawnError, Worker, spawn};
+use usher_local::packet_async::register;
+use usher_policy::{Service, Style};
+use usher_proto::name::ServiceName;
+
+use super::accounts::Account;
+use super::queues::Key;
+use super::{Keeper, service_by_id};
+
+/// Search path of a worker; `environment` of the service does not change it.
+const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+/// A worker that ends sooner than this has failed, and the next one waits.
+const TOO_SHORT: Duration = Duration::from_secs(1);
+/// First and longest pause after a failure; doubled in between.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
+/// How long an idle worker may take to end when asked.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// A queue and its workers.
+pub struct Queue {
+    /// Service id and user id.
+    pub key: Key,
+    /// The service's name.
+    pub service: ServiceName,
+    /// The user.
+    pub account: Account,
+    listener: Arc<OwnedFd>,
+    group: Group,
+    state: Mutex<State>,
+    /// A worker has ended: there may be room for another.
+    ended: tokio::sync::Notify,
+}
+
+#[derive(Default)]
+struct State {
+    workers: Vec<Running>,
+    last_used: Option<Instant>,
+    asked_to_end: Option<Instant>,
+    task: Option<tokio::task::AbortHandle>,
+    stopped: bool,
+}
+
+/// A running worker.
+#[derive(Debug, Clone, Copy)]
+pub struct Running {
+    /// Its process.
+    pub pid: u32,
+    /// Since when.
+    pub since: Instant,
+}
+
+impl Queue {
+    /// Starts serving the queue.
+    pub fn start(
+        keeper: &Arc<Keeper>,
+        key: Key,
+        service: ServiceName,
+        account: Account,
+        listener: OwnedFd,
+        group: Group,
+    ) -> Arc<Self> {
+        let queue = Arc::new(Self {
+            key,
+            service,
+            account,
+            listener: Arc::new(listener),
+            group,
+            state: Mutex::default(),
+            ended: tokio::sync::Notify::new(),
+        });
+        let task = tokio::spawn(serve(Arc::downgrade(keeper), Arc::clone(&queue)));
+        queue.lock().task = Some(task.abort_handle());
+        queue
+    }
+
+    /// Kills the workers and serves no more.
+    pub fn stop(&self) {
+        let mut state = self.lock();
+        state.stopped = true;
+        if let Some(task) = state.task.take() {
+            task.abort();
+        }
+        drop(state);
+        self.kill();
+    }
+
+    /// Kills all processes of the user at this service, and what they have started.
+    pub fn kill(&self) {
+        if let Err(error) = self.group.kill() {
+            tracing::error!(%error, service = %self.service, user = %self.account.name, "cannot kill a worker");
+        }
+    }
+
+    /// The running workers.
+    pub fn workers(&self) -> Vec<Running> {
+        self.lock().workers.clone()
+    }
+
+    /// Whether a worker runs, of this keeper or of an earlier one.
+    pub fn has_worker(&self) -> bool {
+        !self.lock().workers.is_empty() || self.occupied()
+    }
+
+    fn occupied(&self) -> bool {
+        self.group.populated().unwrap_or_else(|error| {
+            tracing::error!(%error, "cannot look into a worker's cgroup");
+            true
+        })
+    }
+
+    /// Takes down how many connections there are, for [`Queue::end_if_idle`].
+    pub fn note_use(&self, connections: usize, now: Instant) {
+        let mut state = self.lock();
+        if connections > 0 || state.last_used.is_none() {
+            state.last_used = Some(now);
+        }
+    }
+
+    /// Asks a worker by socket activation that is idle to end; kills one that does not.
+    pub fn end_if_idle(&self, service: &Service, now: Instant) {
+        if service.style != Style::User || !self.has_worker() {
+            self.lock().asked_to_end = None;
+            return;
+        }
+        let mut state = self.lock();
+        let idle = state
+            .last_used
+            .is_some_and(|used| now.duration_since(used) >= service.idle);
+        match (idle, state.asked_to_end) {
+            (false, _) => state.asked_to_end = None,
+            (true, None) => {
+                state.asked_to_end = Some(now);
+                tracing::info!(service = %self.service, user = %self.account.name, "idle worker ends");
+                for pid in self.group.pids().unwrap_or_default() {
+                    terminate(pid);
+                }
+            }
+            (true, Some(asked)) if now.duration_since(asked) >= GRACE => {
+                drop(state);
+                tracing::warn!(service = %self.service, user = %self.account.name, "an idle worker did not end when asked; killed");
+                self.kill();
+            }
+            (true, Some(_)) => {}
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts one worker, off the reactor's thread as it waits for the child's exec.
+    async fn spawn(self: &Arc<Self>, service: &Service) -> Result<(), SpawnError> {
+        let command = self.command(service);
+        let (listener, queue, style) =
+            (Arc::clone(&self.listener), Arc::clone(self), service.style);
+        let started = tokio::task::spawn_blocking(move || {
+            let input = match style {
+                Style::Connection => Input::AcceptOne(listener.as_fd()),
+                Style::User => Input::Listener(listener.as_fd()),
+            };
+            spawn(&command, input, &queue.group)
+        })
+        .await
+        .map_err(|error| SpawnError::Parent(io::Error::other(error)))?;
+        let worker = started?;
+        tracing::info!(service = %self.service, user = %self.account.name,
+            uid = self.account.uid, pid = worker.pid, "worker started");
+        let mut state = self.lock();
+        state.workers.push(Running {
+            pid: worker.pid,
+            since: Instant::now(),
+        });
+        state.last_used = Some(Instant::now());
+        let stopped = state.stopped;
+        drop(state);
+        if stopped {
+            // Taken away while the worker was being started.
+            self.kill();
+        }
+        tokio::spawn(reap(Arc::clone(self), worker));
+        Ok(())
+    }
+
+    fn command(&self, service: &Service) -> Command {
+        let account = &self.account;
+        let mut environment: Vec<(String, String)> = vec![
+            ("HOME".into(), account.home.display().to_string()),
+            ("USER".into(), account.name.to_string()),
+            ("LOGNAME".into(), account.name.to_string()),
+            ("SHELL".into(), account.shell.display().to_string()),
+            ("PATH".into(), PATH.into()),
+            ("USHER_SERVICE".into(), self.service.to_string()),
+            ("USHER_USER".into(), account.name.to_string()),
+        ];
+        environment.extend(service.environment.iter().cloned());
+        Command {
+            program: service.program.clone().into(),
+            arguments: service.arguments.clone(),
+            environment,
+            uid: account.uid,
+            gid: account.gid,
+            groups: account.groups.clone(),
+            directory: account.home.clone(),
+            name: self.service.to_string(),
+        }
+    }
+}
+
+/// Waits for connections and starts workers.
+async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
+    let duplicate = queue.listener.try_clone();
+    let waiting = match duplicate.and_then(|listener| register(listener, Interest::READABLE)) {
+        Ok(waiting) => waiting,
+        Err(error) => return tracing::error!(%error, "cannot wait for connections"),
+    };
+    let mut pause = Duration::ZERO;
+    loop {
+        tokio::time::sleep(pause).await;
+        let Some(service) = room(&keeper, &queue).await else {
+            return;
+        };
+        let Ok(mut ready) = waiting.readable().await else {
+            return;
+        };
+        if !usher_kernel::listener::has_waiting(queue.listener.as_fd()) {
+            ready.clear_ready();
+            continue;
+        }
+        let begun = Instant::now();
+        let outcome = queue.spawn(&service).await;
+        match outcome {
+            Ok(()) => {
+                if service.style == Style::User {
+                    while queue.has_worker() {
+                        queue.wait_for_end().await;
+                    }
+                    let failed = begun.elapsed() < TOO_SHORT;
+                    pause = if failed {
+                        longer(pause)
+                    } else {
+                        Duration::ZERO
+                    };
+                    if failed {
+                        tracing::warn!(service = %queue.service, user = %queue.account.name, ?pause,
+                            "a worker ended at once; the next one waits");
+                    }
+                } else {
+                    pause = Duration::ZERO;
+                }
+            }
+            Err(SpawnError::NothingWaiting) => ready.clear_ready(),
+            Err(error) => {
+                pause = longer(pause);
+                tracing::error!(service = %queue.service, user = %queue.account.name, %error, ?pause,
+                    "cannot start a worker");
+            }
+        }
+    }
+}
+
+/// Waits until another worker may be started; gives the service as the policy now has it.
+async fn room(keeper: &Weak<Keeper>, queue: &Arc<Queue>) -> Option<Service> {
+    loop {
+        let configuration = keeper.upgrade()?.configuration();
+        let service = service_by_id(&configuration.1, queue.key.0)?;
+        let free = match service.style {
+            // A worker of an earlier keeper still holds the listener.
+            Style::User => !queue.has_worker(),
+            Style::Connection => queue.workers().len() < service.connections as usize,
+        };
+        if free {
+            return Some(service.clone());
+        }
+        queue.wait_for_end().await;
+    }
+}
+
+impl Queue {
+    /// Waits until a worker has ended. Workers of an earlier keeper are not our children: they
+    /// are looked for once a second.
+    async fn wait_for_end(&self) {
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.ended.notified()).await;
+    }
+}
+
+/// Waits for a worker's end, and ends what it has left behind when it was the user's last.
+async fn reap(queue: Arc<Queue>, worker: Worker) {
+    let pid = worker.pid;
+    match register(worker.pidfd, Interest::READABLE) {
+        Ok(pidfd) => {
+            if let Err(error) = pidfd.readable().await {
+                tracing::error!(%error, pid, "waiting for a worker");
+            }
+            let status = rustix::process::waitid(
+                rustix::process::WaitId::PidFd(pidfd.as_fd()),
+                rustix::process::WaitIdOptions::EXITED,
+            );
+            match status {
+                Ok(Some(status)) => {
+                    tracing::info!(service = %queue.service, user = %queue.account.name,
+                    pid, code = status.exit_status(), signal = status.terminating_signal(), "worker ended")
+                }
+                Ok(None) => tracing::error!(pid, "a worker's end without its status"),
+                Err(error) => tracing::error!(%error, pid, "reaping a worker"),
+            }
+        }
+        Err(error) => tracing::error!(%error, pid, "cannot wait for a worker"),
+    }
+    let mut state = queue.lock();
+    state.workers.retain(|running| running.pid != pid);
+    let last = state.workers.is_empty();
+    drop(state);
+    if last && queue.occupied() {
+        // What a worker forked and left must not keep the listener or the user's presence.
+        queue.kill();
+    }
+    queue.ended.notify_waiters();
+}
+
+fn longer(pause: Duration) -> Duration {
+    (pause * 2).clamp(PAUSE.0, PAUSE.1)
+}
+
+fn terminate(pid: u32) {
+    let Some(pid) = i32::try_from(pid)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw)
+    else {
+        return;
+    };
+    match rustix::process::kill_process(pid, rustix::process::Signal::TERM) {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+        Err(error) => tracing::warn!(%error, "asking a worker to end"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_stay_bounded() {
+        let mut pause = longer(Duration::ZERO);
+        assert_eq!(pause, PAUSE.0);
+        for _ in 0..20 {
+            let next = longer(pause);
+            assert!(next >= pause);
+            pause = next;
+        }
+        assert_eq!(pause, PAUSE.1);
+    }
+}

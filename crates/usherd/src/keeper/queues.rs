@@ -1,0 +1,238 @@
+//! All queues: one listener for each (service, user) that has a session or a worker.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use usher_kernel::admission::{AdmissionState, ListenerError};
+use usher_kernel::cgroup::Group;
+use usher_policy::Service;
+use usher_proto::refusal::Refusal;
+
+use super::accounts::{self, Account};
+use super::queue::Queue;
+use super::{Keeper, service_by_id};
+
+/// Connections that may wait in one queue; the kernel's net.core.somaxconn caps it.
+const BACKLOG: u32 = 1024;
+
+/// Which queue: service id and user id.
+pub type Key = (u32, u32);
+
+/// The queues.
+pub struct Queues {
+    workers: Group,
+    all: Mutex<HashMap<Key, Arc<Queue>>>,
+}
+
+impl Queues {
+    /// No queues yet; workers will live in groups below `workers`.
+    pub fn new(workers: Group) -> Self {
+        Self {
+            workers,
+            all: Mutex::default(),
+        }
+    }
+
+    /// Whether there is a queue for this service and user.
+    pub fn has(&self, service: u32, uid: u32) -> bool {
+        self.lock().contains_key(&(service, uid))
+    }
+
+    /// All queues now.
+    pub fn list(&self) -> Vec<Arc<Queue>> {
+        self.lock().values().cloned().collect()
+    }
+
+    /// Makes sure that the user's connections to the service have a queue.
+    ///
+    /// # Errors
+    /// [`Refusal::ListenerFailed`] when the port is taken or the worker's group cannot be made,
+    /// [`Refusal::ListenerTableFull`].
+    pub fn ensure(
+        &self,
+        keeper: &Arc<Keeper>,
+        service: &Service,
+        account: &Account,
+    ) -> Result<(), Refusal> {
+        if self.has(service.id, account.uid) {
+            return Ok(());
+        }
+        let listener =
+            usher_kernel::listener::create(service.id, account.uid, service.listen, BACKLOG)
+                .map_err(|error| {
+                    tracing::error!(service = %service.name, user = %account.name, %error,
+                        "cannot make a listener");
+                    Refusal::ListenerFailed
+                })?;
+        store_descriptor(&listener, (service.id, account.uid));
+        self.adopt(keeper, service, account, listener)
+    }
+
+    /// Takes a listener into service.
+    fn adopt(
+        &self,
+        keeper: &Arc<Keeper>,
+        service: &Service,
+        account: &Account,
+        listener: OwnedFd,
+    ) -> Result<(), Refusal> {
+        let key = (service.id, account.uid);
+        let group = Group::create(
+            self.workers.path(),
+            &format!("{}-{}", service.name, account.uid),
+        )
+        .map_err(|error| {
+            tracing::error!(%error, "cannot make a worker's cgroup");
+            Refusal::ListenerFailed
+        })?;
+        keeper
+            .admission
+            .add_listener(key.0, key.1, listener.as_fd())
+            .map_err(|error| {
+                forget_descriptor(key);
+                match error {
+                    ListenerError::Full => Refusal::ListenerTableFull,
+                    ListenerError::Kernel(error) => {
+                        tracing::error!(%error, "cannot enter a listener");
+                        Refusal::ListenerFailed
+                    }
+                }
+            })?;
+        let queue = Queue::start(
+            keeper,
+            key,
+            service.name.clone(),
+            account.clone(),
+            listener,
+            group,
+        );
+        self.lock().insert(key, queue);
+        Ok(())
+    }
+
+    /// Takes a queue away: nobody is admitted to it any more, and its workers are killed.
+    pub fn remove(&self, keeper: &Keeper, key: Key) {
+        if let Err(error) = keeper.admission.remove_listener(key.0, key.1) {
+            tracing::error!(%error, "cannot take a listener out of the table");
+        }
+        forget_descriptor(key);
+        let removed = self.lock().remove(&key);
+        if let Some(queue) = removed {
+            queue.stop();
+        }
+    }
+
+    /// Ends workers by socket activation that have had no connection for their service's `idle`
+    /// time. Their queue stays, so the next connection starts a new one.
+    pub fn end_idle(&self, keeper: &Keeper) {
+        let queues = self.list();
+        if queues.iter().all(|queue| !queue.has_worker()) {
+            return;
+        }
+        let rows = match keeper.admission.admissions() {
+            Ok(rows) => rows,
+            Err(error) => return tracing::error!(%error, "reading the admission table"),
+        };
+        let mut live: HashMap<Key, usize> = HashMap::new();
+        for row in &rows {
+            if row.state != AdmissionState::Withdrawn {
+                *live.entry((row.service, row.uid)).or_default() += 1;
+            }
+        }
+        let configuration = keeper.configuration();
+        let now = Instant::now();
+        for queue in queues {
+            let Some(service) = service_by_id(&configuration.1, queue.key.0) else {
+                continue;
+            };
+            queue.note_use(live.get(&queue.key).copied().unwrap_or(0), now);
+            queue.end_if_idle(service, now);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Arc<Queue>>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes up what an earlier keeper left: listeners with their waiting connections from the service
+/// manager's file descriptor store (sd_pid_notify_with_fds(3)), sessions from the pinned table.
+pub async fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
+    let sessions = match keeper.admission.sessions() {
+        Ok(sessions) => sessions,
+        Err(error) => return tracing::error!(%error, "reading the session table"),
+    };
+    let configuration = keeper.configuration();
+    for (session, record) in sessions {
+        let key = (record.service, record.uid);
+        if record.ended.is_some() || keeper.queues.has(key.0, key.1) {
+            continue;
+        }
+        let restored = match (service_by_id(&configuration.1, key.0), stored.remove(&key)) {
+            (None, _) => Err(Refusal::UnknownService),
+            (Some(service), listener) => match accounts::by_name(record.user.clone()).await {
+                Ok(account) if account.uid != record.uid => Err(Refusal::NoLocalAccount),
+                Ok(account) => match listener {
+                    Some(listener) => keeper.queues.adopt(keeper, service, &account, listener),
+                    None => keeper.queues.ensure(keeper, service, &account),
+                },
+                Err(refusal) => Err(refusal),
+            },
+        };
+        match restored {
+            Ok(()) => tracing::info!(user = %record.user, "queue taken up again"),
+            Err(refusal) => {
+                tracing::warn!(user = %record.user, reason = refusal.name(), "a session of an earlier keeper is ended: {refusal}");
+                super::revocation::end(keeper, &session, record, refusal);
+            }
+        }
+    }
+    for key in stored.into_keys() {
+        forget_descriptor(key);
+    }
+    if let Err(error) = super::revocation::end_forbidden(keeper) {
+        tracing::error!(%error, "looking through the sessions of an earlier keeper");
+    }
+}
+
+/// The listeners that the service manager kept for us. Called first of all.
+///
+/// # Errors
+/// When what the service manager says is malformed.
+pub fn stored_descriptors() -> io::Result<HashMap<Key, OwnedFd>> {
+    let stored = usher_kernel::descriptor_store::take()?;
+    Ok(stored
+        .into_iter()
+        .filter_map(|(name, descriptor)| {
+            let (service, uid) = name.strip_prefix("queue-")?.split_once('-')?;
+            Some(((service.parse().ok()?, uid.parse().ok()?), descriptor))
+        })
+        .collect())
+}
+
+fn descriptor_name((service, uid): Key) -> String {
+    format!("queue-{service}-{uid}")
+}
+
+/// Gives the service manager a duplicate, so that the queue outlives the keeper. Without a service
+/// manager the queue's waiting connections do not, which the log says once.
+fn store_descriptor(listener: &OwnedFd, key: Key) {
+    use sd_notify::NotifyState;
+    let name = descriptor_name(key);
+    let state = [NotifyState::FdStore, NotifyState::FdName(&name)];
+    if let Err(error) = sd_notify::notify_with_fds(&state, &[listener.as_fd()]) {
+        tracing::warn!(%error, "cannot store a listener with the service manager");
+    }
+}
+
+fn forget_descriptor(key: Key) {
+    use sd_notify::NotifyState;
+    let name = descriptor_name(key);
+    let state = [NotifyState::FdStoreRemove, NotifyState::FdName(&name)];
+    if let Err(error) = sd_notify::notify(&state) {
+        tracing::warn!(%error, "cannot take a listener back from the service manager");
+    }
+}

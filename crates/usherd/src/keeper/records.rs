@@ -1,0 +1,291 @@
+//! Records from the verifier. Every one is checked against the keeper's own copy of the policy:
+//! a subverted verifier can claim a user's presence, but not invent a user, a service or a host.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use usher_kernel::admission::{AnnounceError, Announced, SessionError, SessionRecord};
+use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
+use usher_proto::chain::{ChainError, ChainTip};
+use usher_proto::frame::Announcement;
+use usher_proto::keeper_record::{KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest};
+use usher_proto::refusal::Refusal;
+use usher_proto::session_id::SessionId;
+
+use super::{Keeper, accounts, revocation, service_by_id};
+use crate::start::unix_time;
+
+/// How long an announced connection may take to arrive.
+const ANNOUNCED: Duration = Duration::from_secs(10);
+/// Replies that may wait for the verifier.
+const REPLIES: usize = 4096;
+
+/// Takes the verifier's connection, one at a time; a new one replaces one that hangs.
+///
+/// # Errors
+/// Returns only when the listener fails.
+pub async fn serve(keeper: Arc<Keeper>, listener: OwnedFd, verifier: u32) -> io::Result<()> {
+    let listener = PacketListener::new(listener)?;
+    let mut present: Option<tokio::task::JoinHandle<()>> = None;
+    loop {
+        let (connection, peer) = listener.accept().await?;
+        if peer.uid != verifier {
+            tracing::warn!(
+                uid = peer.uid,
+                pid = peer.pid,
+                "refused a verifier that is not ours"
+            );
+            continue;
+        }
+        if let Some(task) = present.take() {
+            task.abort();
+        }
+        let (replies, queue) = mpsc::channel(REPLIES);
+        *keeper.verifier() = Some(replies.clone());
+        tracing::info!("verifier connected");
+        let keeper = Arc::clone(&keeper);
+        present = Some(tokio::spawn(async move {
+            let connection = Arc::new(connection);
+            let writing = tokio::spawn(write(Arc::clone(&connection), queue));
+            let error = read(&keeper, &connection, replies).await;
+            writing.abort();
+            tracing::warn!(?error, "verifier gone");
+        }));
+    }
+}
+
+async fn write(
+    connection: Arc<AsyncPacketSocket>,
+    mut queue: mpsc::Receiver<[u8; KEEPER_RECORD_SIZE]>,
+) {
+    while let Some(record) = queue.recv().await {
+        if let Err(error) = connection.send(&record).await {
+            tracing::warn!(%error, "answering the verifier");
+            return;
+        }
+    }
+}
+
+async fn read(
+    keeper: &Arc<Keeper>,
+    connection: &AsyncPacketSocket,
+    replies: mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>,
+) -> Option<io::Error> {
+    loop {
+        let packet = match connection.receive(KEEPER_RECORD_SIZE).await {
+            Ok(packet) if packet.bytes.is_empty() => return None,
+            Ok(packet) => packet,
+            Err(error) => return Some(error),
+        };
+        let (request, verdict) = match KeeperRequest::decode(&packet.bytes) {
+            Ok(KeeperRequest::Open {
+                request,
+                session,
+                user,
+                service,
+                host,
+                chain_anchor,
+                chain_salt,
+                chain_length,
+                expires,
+            }) => {
+                // Looks up an account, which may take long; nothing else waits for it.
+                let (keeper, replies) = (Arc::clone(keeper), replies.clone());
+                let opening = Opening {
+                    session,
+                    user,
+                    service,
+                    host,
+                    chain_anchor,
+                    chain_salt,
+                    chain_length,
+                    expires,
+                };
+                tokio::spawn(async move {
+                    let verdict = open(&keeper, opening).await;
+                    send(&replies, request, verdict).await;
+                });
+                continue;
+            }
+            Ok(KeeperRequest::Announce {
+                request,
+                session,
+                announcement,
+            }) => (request, announce(keeper, session, &announcement)),
+            Ok(KeeperRequest::Withdraw {
+                request,
+                session,
+                connection,
+            }) => {
+                let verdict = keeper.admission.withdraw(&connection, &session);
+                (request, verdict.map_err(kernel_failed))
+            }
+            Ok(KeeperRequest::Close { request, session }) => {
+                (request, revocation::close(keeper, &session))
+            }
+            Err(error) => return Some(io::Error::other(error)),
+        };
+        send(&replies, request, verdict).await;
+    }
+}
+
+async fn send(
+    replies: &mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>,
+    request: u64,
+    verdict: Result<(), Refusal>,
+) {
+    if replies
+        .send(KeeperReply::Verdict { request, verdict }.encode())
+        .await
+        .is_err()
+    {
+        tracing::debug!(request, "the verifier went before its answer");
+    }
+}
+
+/// What a table of the kernel says when something other than its limit is wrong.
+fn kernel_failed(error: usher_kernel::KernelError) -> Refusal {
+    tracing::error!(%error, "the kernel's tables");
+    Refusal::KeeperUnavailable
+}
+
+/// A session to be opened.
+struct Opening {
+    session: SessionId,
+    user: usher_proto::name::UserName,
+    service: usher_proto::name::ServiceName,
+    host: usher_proto::name::HostName,
+    chain_anchor: [u8; 16],
+    chain_salt: [u8; 16],
+    chain_length: u32,
+    expires: u64,
+}
+
+impl Opening {
+    fn permitted(&self, keeper: &Keeper) -> Result<u32, Refusal> {
+        let configuration = keeper.configuration();
+        let (applied, checked) = &*configuration;
+        let service = checked
+            .policy
+            .service_permits(&self.service, &self.user, &self.host)?;
+        if applied.is_disabled(&self.user) {
+            return Err(Refusal::DisabledUser);
+        }
+        Ok(service.id)
+    }
+}
+
+async fn open(keeper: &Arc<Keeper>, opening: Opening) -> Result<(), Refusal> {
+    opening.permitted(keeper)?;
+    let account = accounts::by_name(opening.user.clone()).await?;
+    // Looking up took its time: what counts is the policy now.
+    let service = opening.permitted(keeper)?;
+    let record = SessionRecord {
+        uid: account.uid,
+        service,
+        user: opening.user.clone(),
+        host: opening.host.clone(),
+        tip: ChainTip {
+            position: 0,
+            value: opening.chain_anchor,
+        },
+        chain_length: opening.chain_length,
+        chain_salt: opening.chain_salt,
+        opened: unix_time(),
+        expires: opening.expires,
+        ended: None,
+    };
+    keeper
+        .admission
+        .insert_session(&opening.session, &record)
+        .map_err(|error| match error {
+            SessionError::Exists => Refusal::Replayed,
+            SessionError::Full => Refusal::SessionTableFull,
+            SessionError::Kernel(error) => kernel_failed(error),
+        })?;
+    let configuration = keeper.configuration();
+    let ready = service_by_id(&configuration.1, service)
+        .ok_or(Refusal::UnknownService)
+        .and_then(|service| keeper.queues.ensure(keeper, service, &account));
+    if let Err(refusal) = ready {
+        keeper
+            .admission
+            .remove_session(&opening.session)
+            .map_err(kernel_failed)?;
+        return Err(refusal);
+    }
+    tracing::info!(session = %opening.session, user = %opening.user, uid = account.uid,
+        service = %opening.service, host = %opening.host, "session opened");
+    Ok(())
+}
+
+fn announce(
+    keeper: &Keeper,
+    session: SessionId,
+    announcement: &Announcement,
+) -> Result<(), Refusal> {
+    let mut record = keeper
+        .admission
+        .session(&session)
+        .map_err(kernel_failed)?
+        .ok_or(Refusal::UnknownSession)?;
+    if record.ended.is_some() {
+        return Err(Refusal::SessionEnded);
+    }
+    if record.expires <= unix_time() {
+        return Err(Refusal::Expired);
+    }
+    let configuration = keeper.configuration();
+    let policy = &configuration.1.policy;
+    let service = service_by_id(&configuration.1, record.service).ok_or(Refusal::UnknownService)?;
+    let connection = announcement.connection;
+    if connection.server.port() != service.listen {
+        return Err(Refusal::WrongServerAddress);
+    }
+    let host = policy
+        .hosts
+        .get(&record.host)
+        .ok_or(Refusal::HostNotPermitted)?;
+    if !host.addresses.contains(&connection.client.ip()) {
+        // A host may announce its own connections only: else it could have another host's user
+        // served as its own.
+        return Err(Refusal::ForeignAddress);
+    }
+    if !keeper.queues.has(record.service, record.uid) {
+        return Err(Refusal::SessionEnded);
+    }
+    record.tip = record
+        .tip
+        .advance(
+            &record.chain_salt,
+            record.chain_length,
+            &announcement.element,
+        )
+        .map_err(|error| match error {
+            ChainError::Replayed => Refusal::ChainReplayed,
+            ChainError::Exhausted => Refusal::ChainExhausted,
+            ChainError::GapTooLarge => Refusal::ChainGap,
+            ChainError::Mismatch => Refusal::ChainMismatch,
+        })?;
+    keeper
+        .admission
+        .update_session(&session, &record)
+        .map_err(kernel_failed)?;
+    let announced = Announced {
+        session,
+        service: record.service,
+        uid: record.uid,
+        lifetime: ANNOUNCED,
+    };
+    keeper
+        .admission
+        .announce(&connection, &announced)
+        .map_err(|error| match error {
+            AnnounceError::Full => Refusal::AdmissionTableFull,
+            AnnounceError::AlreadyAnnounced => Refusal::AlreadyAnnounced,
+            AnnounceError::Kernel(error) => kernel_failed(error),
+        })
+}

@@ -1,0 +1,210 @@
+//! Ending sessions: by the client, by the clock, by a changed policy or a disabled user. What
+//! ends takes its connections and its worker along, and the log says why.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use usher_kernel::KernelError;
+use usher_kernel::admission::{AdmissionRow, AdmissionState, Ended, SessionRecord};
+use usher_local::control::SessionView;
+use usher_proto::connection::ConnectionTuple;
+use usher_proto::keeper_record::KeeperReply;
+use usher_proto::refusal::Refusal;
+use usher_proto::session_id::SessionId;
+
+use super::queues::Key;
+use super::{Keeper, service_by_id, who};
+use crate::start::unix_time;
+
+/// How long an ended session stays in the table, seconds: longer than its authenticator could be
+/// presented again (maximum age and skew together), so that a replay meets it.
+const REMEMBERED: u64 = 300;
+
+/// The client host has closed a session: no more connections; those there are go on.
+///
+/// # Errors
+/// [`Refusal::UnknownSession`].
+pub fn close(keeper: &Keeper, session: &SessionId) -> Result<(), Refusal> {
+    let record = keeper
+        .admission
+        .session(session)
+        .map_err(|error| {
+            tracing::error!(%error, "reading the session table");
+            Refusal::KeeperUnavailable
+        })?
+        .ok_or(Refusal::UnknownSession)?;
+    mark(keeper, session, record, Refusal::SessionEnded);
+    Ok(())
+}
+
+/// Ends one session with its connections; when it was the user's last with this service, the
+/// queue and the worker go, too.
+pub fn end(keeper: &Keeper, session: &SessionId, record: SessionRecord, reason: Refusal) {
+    end_all(keeper, vec![(*session, record, reason)]);
+}
+
+/// Ends every session that the configuration in force no longer permits.
+///
+/// # Errors
+/// When the session table cannot be read.
+pub fn end_forbidden(keeper: &Keeper) -> Result<Vec<SessionView>, KernelError> {
+    let configuration = keeper.configuration();
+    let (applied, checked) = &*configuration;
+    let mut forbidden = Vec::new();
+    for (session, record) in keeper.admission.sessions()? {
+        if record.ended.is_some() {
+            continue;
+        }
+        let permitted = if applied.is_disabled(&record.user) {
+            Err(Refusal::DisabledUser)
+        } else {
+            service_by_id(checked, record.service)
+                .ok_or(Refusal::UnknownService)
+                .and_then(|service| {
+                    checked
+                        .policy
+                        .service_permits(&service.name, &record.user, &record.host)
+                        .map(|_| ())
+                })
+        };
+        if let Err(reason) = permitted {
+            forbidden.push((session, record, reason));
+        }
+    }
+    let rows = keeper.admission.admissions()?;
+    let views = forbidden
+        .iter()
+        .map(|(session, record, _)| who::session_view(checked, session, record, &rows))
+        .collect();
+    end_all(keeper, forbidden);
+    Ok(views)
+}
+
+/// Ends what has expired and forgets what ended long ago.
+pub fn expire(keeper: &Arc<Keeper>) {
+    let now = unix_time();
+    let sessions = match keeper.admission.sessions() {
+        Ok(sessions) => sessions,
+        Err(error) => return tracing::error!(%error, "reading the session table"),
+    };
+    let mut expired = Vec::new();
+    let mut wanted: HashSet<Key> = HashSet::new();
+    for (session, record) in sessions {
+        match record.ended {
+            Some(ended) if ended.at + REMEMBERED < now => {
+                if let Err(error) = keeper.admission.remove_session(&session) {
+                    tracing::error!(%error, "forgetting a session");
+                }
+            }
+            Some(_) => {}
+            None if record.expires <= now => expired.push((session, record, Refusal::Expired)),
+            None => {
+                wanted.insert((record.service, record.uid));
+            }
+        }
+    }
+    end_all(keeper, expired);
+    // Queues without a session, a worker or a connection: their listener is given back.
+    let rows = match keeper.admission.admissions() {
+        Ok(rows) => rows,
+        Err(error) => return tracing::error!(%error, "reading the admission table"),
+    };
+    for queue in keeper.queues.list() {
+        let used = rows.iter().any(|row| (row.service, row.uid) == queue.key);
+        if !wanted.contains(&queue.key) && !used && !queue.has_worker() {
+            keeper.queues.remove(keeper, queue.key);
+        }
+    }
+}
+
+/// Cuts established connections whose announcement was gone when they were established.
+pub fn cut_untracked(keeper: &Keeper) {
+    match keeper.admission.drain_untracked() {
+        Ok(connections) => {
+            for connection in connections {
+                tracing::warn!(client = %connection.client, server = %connection.server,
+                    "cut a connection that is not in the admission table");
+                destroy(keeper, &connection);
+            }
+        }
+        Err(error) => tracing::error!(%error, "reading untracked connections"),
+    }
+}
+
+fn end_all(keeper: &Keeper, ending: Vec<(SessionId, SessionRecord, Refusal)>) {
+    if ending.is_empty() {
+        return;
+    }
+    // Marked first, so that nothing new is announced; then looked at, so that nothing is missed.
+    let mut touched: HashSet<Key> = HashSet::new();
+    let mut ids: HashSet<SessionId> = HashSet::new();
+    for (session, record, reason) in ending {
+        touched.insert((record.service, record.uid));
+        ids.insert(session);
+        mark(keeper, &session, record, reason);
+    }
+    let live = match keeper.admission.sessions() {
+        Ok(sessions) => sessions,
+        Err(error) => return tracing::error!(%error, "reading the session table"),
+    };
+    for (_, record) in live.iter().filter(|(_, record)| record.ended.is_none()) {
+        touched.remove(&(record.service, record.uid));
+    }
+    // The queue goes before its connections are cut: nothing is accepted in between.
+    for key in touched {
+        keeper.queues.remove(keeper, key);
+    }
+    match keeper.admission.admissions() {
+        Ok(rows) => rows
+            .iter()
+            .filter(|row| ids.contains(&row.session))
+            .for_each(|row| cut(keeper, row)),
+        Err(error) => tracing::error!(%error, "reading the admission table"),
+    }
+}
+
+fn cut(keeper: &Keeper, row: &AdmissionRow) {
+    if row.state == AdmissionState::Announced {
+        if let Err(error) = keeper.admission.withdraw(&row.connection, &row.session) {
+            tracing::error!(%error, "withdrawing an announced connection");
+        }
+    } else {
+        destroy(keeper, &row.connection);
+    }
+}
+
+/// Destroys a connection and forgets it. One that is half-way through its handshake has no socket
+/// to destroy yet: it stays withdrawn and is cut as untracked when it is established.
+fn destroy(keeper: &Keeper, connection: &ConnectionTuple) {
+    if let Err(error) = usher_kernel::connections::destroy(connection) {
+        tracing::error!(client = %connection.client, %error, "cannot destroy a connection");
+    }
+    if let Err(error) = keeper.admission.forget(connection) {
+        tracing::error!(%error, "forgetting a connection");
+    }
+}
+
+fn mark(keeper: &Keeper, session: &SessionId, mut record: SessionRecord, reason: Refusal) {
+    tracing::info!(%session, user = %record.user, host = %record.host, reason = reason.name(),
+        "session ended: {reason}");
+    record.ended = Some(Ended {
+        at: unix_time(),
+        reason,
+    });
+    if let Err(error) = keeper.admission.update_session(session, &record) {
+        tracing::error!(%error, "marking a session ended");
+    }
+    let told = KeeperReply::SessionEnded {
+        session: *session,
+        host: record.host,
+        reason,
+    }
+    .encode();
+    let verifier = keeper.verifier();
+    if verifier
+        .as_ref()
+        .is_some_and(|verifier| verifier.try_send(told).is_err())
+    {
+        tracing::debug!(%session, "the verifier was not told; the client learns it at its next announcement");
+    }
+}

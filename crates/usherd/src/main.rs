@@ -1,0 +1,79 @@
+//! Usher's daemons: one binary, one role a process.
+#![forbid(unsafe_code)]
+
+mod control;
+mod courier;
+mod host_key;
+mod keeper;
+mod signer;
+mod start;
+mod tls;
+mod verifier;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Usher's daemons. See usherd(8).
+#[derive(Debug, Parser)]
+#[command(version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Debug, Subcommand)]
+enum Role {
+    /// Owns the admission tables, the listeners and the workers (server side; root)
+    Keeper {
+        /// cgroup v2 folder for the workers; its own cgroup unless given
+        #[arg(long, value_name = "DIRECTORY")]
+        cgroup: Option<PathBuf>,
+        /// Most sessions at one time
+        #[arg(long, value_name = "N", default_value_t = 65_536)]
+        sessions: u32,
+        /// Most announced and established connections at one time
+        #[arg(long, value_name = "N", default_value_t = 65_536)]
+        connections: u32,
+        /// Most pairs of service and user at one time
+        #[arg(long, value_name = "N", default_value_t = 4_096)]
+        listeners: u32,
+    },
+    /// Speaks to other hosts and checks what they send (server side; user usher-verifier)
+    Verifier,
+    /// Keeps the users' keys and signs for them (client side; user usher-signer)
+    Signer,
+    /// Carries the signer's messages to other hosts (client side; user usher-courier)
+    Courier,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    start::messages();
+    let result = match arguments.role {
+        Role::Keeper {
+            cgroup,
+            sessions,
+            connections,
+            listeners,
+        } => {
+            let limits = usher_kernel::admission::Limits {
+                sessions,
+                admissions: connections,
+                listeners,
+            };
+            keeper::run(cgroup, &limits)
+        }
+        Role::Verifier => verifier::run(),
+        Role::Signer => signer::run(),
+        Role::Courier => courier::run(),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! Applications' requests: who asks is the kernel's word (`SO_PEERCRED`, or for the proxy the
+//! owner of the local connection), what they may reach is policy's.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use usher_local::packet::{Packet, Peer};
+use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
+use usher_policy::Host;
+use usher_proto::connection::ConnectionTuple;
+use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
+use usher_proto::name::{HostName, ServiceName, UserName};
+use usher_proto::refusal::Refusal;
+
+use super::Signer;
+use super::announcement::{announce, withdraw};
+use super::sessions::SessionKey;
+
+/// Requests one user may have under way; the next one is refused with [`Refusal::Overloaded`].
+const REQUESTS_PER_USER: usize = 512;
+/// How long an application may take to send its request.
+const REQUEST: Duration = Duration::from_secs(5);
+/// How long an application may take to connect once its connection is announced: as long as the
+/// announcement lives on the server.
+const CONNECT: Duration = Duration::from_secs(10);
+
+/// Serves applications.
+///
+/// # Errors
+/// Returns only when the listener fails.
+pub async fn serve(signer: Arc<Signer>, listener: OwnedFd) -> io::Result<()> {
+    let listener = PacketListener::new(listener)?;
+    let under_way = Arc::new(UnderWay::default());
+    loop {
+        let (application, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors: those under way give theirs back.
+                tracing::warn!(%error, "cannot take an application's request");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let signer = Arc::clone(&signer);
+        let Some(place) = UnderWay::take(&under_way, peer.uid) else {
+            tracing::warn!(uid = peer.uid, "too many requests of one user under way");
+            reply(&application, &LocalReply::Refused(Refusal::Overloaded)).await;
+            continue;
+        };
+        tokio::spawn(async move {
+            serve_one(&signer, &application, peer).await;
+            drop(place);
+        });
+    }
+}
+
+async fn serve_one(signer: &Signer, application: &AsyncPacketSocket, peer: Peer) {
+    let packet = match tokio::time::timeout(REQUEST, application.receive(MAX_LOCAL_PACKET)).await {
+        Ok(Ok(packet)) => packet,
+        Ok(Err(error)) => return tracing::info!(uid = peer.uid, %error, "request"),
+        Err(_) => return tracing::info!(uid = peer.uid, "an application asked nothing"),
+    };
+    let (asked, socket) = match admit(signer, peer, packet).await {
+        Ok(asked) => asked,
+        Err(refusal) => {
+            tracing::info!(
+                uid = peer.uid,
+                pid = peer.pid,
+                reason = refusal.name(),
+                "refused: {refusal}"
+            );
+            return reply(application, &LocalReply::Refused(refusal)).await;
+        }
+    };
+    match prepare(signer, &asked, &socket).await {
+        Ok((session, connection)) => {
+            reply(
+                application,
+                &LocalReply::Ready {
+                    server: connection.server,
+                },
+            )
+            .await;
+            wait_until_done(application).await;
+            // `socket` is our duplicate: while it is open nobody else can have its port, so the
+            // announcement must be gone from the server before it is.
+            withdraw(signer, &asked.host, session, connection).await;
+        }
+        Err(refusal) => {
+            tracing::info!(user = %asked.key_user, host = %asked.host.name, service = %asked.service,
+                reason = refusal.name(), "refused: {refusal}");
+            reply(application, &LocalReply::Refused(refusal)).await;
+        }
+    }
+}
+
+/// A request that policy permits.
+struct Asked {
+    key_user: UserName,
+    host: Host,
+    service: ServiceName,
+    port: u16,
+}
+
+/// Who asks, and may they?
+async fn admit(signer: &Signer, peer: Peer, packet: Packet) -> Result<(Asked, OwnedFd), Refusal> {
+    let request = LocalRequest::decode(&packet.bytes)?;
+    let mut descriptors = packet.descriptors.into_iter();
+    let socket = descriptors.next().ok_or(Refusal::Malformed)?;
+    let (uid, host, service) = match request {
+        LocalRequest::Connect { host, service } => (peer.uid, host, service),
+        LocalRequest::ConnectOnBehalf { host, service } => {
+            let local = descriptors.next().ok_or(Refusal::Malformed)?;
+            let uid = owner_at_the_proxy(signer, peer, &local, &host, &service)?;
+            (uid, host, service)
+        }
+        LocalRequest::Done { .. } => return Err(Refusal::Malformed),
+    };
+    let user = user_name(uid).await?;
+    let configuration = signer.configuration();
+    let (applied, checked) = &*configuration;
+    if applied.is_disabled(&user) {
+        return Err(Refusal::DisabledUser);
+    }
+    let permitted = checked.policy.client_permits(&user, &host, &service)?;
+    let port = permitted.port;
+    let host = checked
+        .policy
+        .hosts
+        .get(&host)
+        .ok_or(Refusal::UnknownHost)?
+        .clone();
+    Ok((
+        Asked {
+            key_user: user,
+            host,
+            service,
+            port,
+        },
+        socket,
+    ))
+}
+
+/// The user at the other end of a connection that the proxy has accepted. Believed of nobody but
+/// the proxy, for an address the policy maps to that host, and on the kernel's word alone: a
+/// subverted proxy can speak for nobody who is not connected to it.
+fn owner_at_the_proxy(
+    signer: &Signer,
+    peer: Peer,
+    local: &OwnedFd,
+    host: &HostName,
+    service: &ServiceName,
+) -> Result<u32, Refusal> {
+    if signer.proxy_uid != Some(peer.uid) {
+        tracing::warn!(
+            uid = peer.uid,
+            pid = peer.pid,
+            "asks on behalf of others and is not the proxy"
+        );
+        return Err(Refusal::ClientPolicy);
+    }
+    let ours = address(rustix::net::getsockname(local)).ok_or(Refusal::Malformed)?;
+    let theirs = address(
+        rustix::net::getpeername(local).and_then(|peer| peer.ok_or(rustix::io::Errno::NOTCONN)),
+    )
+    .ok_or(Refusal::Malformed)?;
+    let mapped = signer
+        .configuration()
+        .1
+        .policy
+        .proxy_listeners()
+        .into_iter()
+        .any(|listener| {
+            SocketAddr::V4(listener.address) == ours
+                && listener.host == *host
+                && listener.service == *service
+        });
+    if !mapped {
+        return Err(Refusal::ClientPolicy);
+    }
+    match usher_kernel::connections::owner(theirs, ours) {
+        Ok(Some(owner)) => Ok(owner.uid),
+        Ok(None) => Err(Refusal::ClientPolicy),
+        Err(error) => {
+            tracing::error!(%error, "cannot ask the kernel whose connection it is");
+            Err(Refusal::SignerUnavailable)
+        }
+    }
+}
+
+/// The account's name. NSS may ask other hosts, so not on the reactor's thread.
+async fn user_name(uid: u32) -> Result<UserName, Refusal> {
+    let found = tokio::task::spawn_blocking(move || {
+        nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid))
+    })
+    .await;
+    match found {
+        Ok(Ok(Some(user))) => user.name.parse().map_err(|_| Refusal::UnknownUser),
+        Ok(Ok(None)) => Err(Refusal::UnknownUser),
+        Ok(Err(error)) => {
+            tracing::error!(uid, %error, "cannot look up an account");
+            Err(Refusal::SignerUnavailable)
+        }
+        Err(error) => {
+            tracing::error!(uid, %error, "looking up an account");
+            Err(Refusal::SignerUnavailable)
+        }
+    }
+}
+
+/// Gives the application's socket its address and announces it.
+async fn prepare(
+    signer: &Signer,
+    asked: &Asked,
+    socket: &OwnedFd,
+) -> Result<(usher_proto::session_id::SessionId, ConnectionTuple), Refusal> {
+    let connection = bind(socket, &asked.host, asked.port)?;
+    let key = SessionKey {
+        user: asked.key_user.clone(),
+        host: asked.host.name.clone(),
+        service: asked.service.clone(),
+        address: connection.server.ip(),
+    };
+    let session = announce(signer, &key, &asked.host, connection).await?;
+    Ok((session, connection))
+}
+
+/// Binds the socket to the address it will come from and to a port nobody else has.
+fn bind(socket: &OwnedFd, host: &Host, port: u16) -> Result<ConnectionTuple, Refusal> {
+    let malformed = |_| Refusal::Malformed;
+    let family = sockopt::socket_domain(socket).map_err(malformed)?;
+    let stream = sockopt::socket_type(socket).map_err(malformed)? == SocketType::STREAM;
+    let reusable = sockopt::socket_reuseaddr(socket).map_err(malformed)?
+        || sockopt::socket_reuseport(socket).map_err(malformed)?;
+    let fresh = rustix::net::getpeername(socket) == Err(rustix::io::Errno::NOTCONN);
+    if !stream
+        || !fresh
+        || reusable
+        || ![AddressFamily::INET, AddressFamily::INET6].contains(&family)
+    {
+        // With SO_REUSEADDR or SO_REUSEPORT another process could share the announced port.
+        return Err(Refusal::Malformed);
+    }
+    let dual_stack = family == AddressFamily::INET6;
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for ip in &host.addresses {
+        if ip.is_ipv6() && !dual_stack {
+            continue;
+        }
+        let server = SocketAddr::new(*ip, port);
+        match source_for(server).and_then(|source| bind_to(socket.as_fd(), source, dual_stack)) {
+            Ok(client) => return Ok(ConnectionTuple { client, server }),
+            Err(error) => last = error,
+        }
+    }
+    tracing::info!(host = %host.name, error = %last, "no way to the host");
+    Err(Refusal::VerifierUnavailable)
+}
+
+/// The address the kernel's routing would send from: connect(2) on a datagram socket sends
+/// nothing and says it.
+fn source_for(server: SocketAddr) -> io::Result<IpAddr> {
+    let family = if server.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let probe = rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    rustix::net::connect(&probe, &server)?;
+    let local = SocketAddr::try_from(rustix::net::getsockname(&probe)?)?;
+    Ok(local.ip())
+}
+
+fn bind_to(socket: BorrowedFd<'_>, source: IpAddr, dual_stack: bool) -> io::Result<SocketAddr> {
+    let wanted = match source {
+        IpAddr::V4(ip) if dual_stack => SocketAddr::from((ip.to_ipv6_mapped(), 0)),
+        ip => SocketAddr::from((ip, 0)),
+    };
+    // Already bound by an earlier attempt of the loop or by the application: bind fails, as it
+    // must, since the announced address has to be the one chosen here.
+    rustix::net::bind(socket, &wanted)?;
+    address(rustix::net::getsockname(socket)).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// An internet address, with an IPv4-mapped one as IPv4.
+fn address(found: Result<rustix::net::SocketAddrAny, rustix::io::Errno>) -> Option<SocketAddr> {
+    let found = SocketAddr::try_from(found.ok()?).ok()?;
+    Some(SocketAddr::new(found.ip().to_canonical(), found.port()))
+}
+
+/// Waits until the application has connected, has given up or has gone.
+async fn wait_until_done(application: &AsyncPacketSocket) {
+    let done = tokio::time::timeout(CONNECT, application.receive(MAX_LOCAL_PACKET)).await;
+    if let Ok(Ok(packet)) = done
+        && let Ok(LocalRequest::Done { .. }) = LocalRequest::decode(&packet.bytes)
+    {
+        reply(application, &LocalReply::Finished).await;
+    }
+}
+
+async fn reply(application: &AsyncPacketSocket, reply: &LocalReply) {
+    if let Err(error) = application.send(&reply.encode()).await {
+        tracing::debug!(%error, "an application did not wait for its answer");
+    }
+}
+
+/// How many requests each user has under way.
+#[derive(Default)]
+struct UnderWay(Mutex<HashMap<u32, usize>>);
+
+/// A place among a user's requests; given back when dropped.
+struct Place(Arc<UnderWay>, u32);
+
+impl UnderWay {
+    fn take(all: &Arc<Self>, uid: u32) -> Option<Place> {
+        let mut counts = all.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(uid).or_default();
+        if *count >= REQUESTS_PER_USER {
+            return None;
+        }
+        *count += 1;
+        drop(counts);
+        Some(Place(Arc::clone(all), uid))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut counts = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.1) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.1);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    #[test]
+    fn a_user_at_the_limit_is_refused_and_another_user_is_not() {
+        let under_way = Arc::new(UnderWay::default());
+        let mut places: Vec<_> = (0..REQUESTS_PER_USER)
+            .filter_map(|_| UnderWay::take(&under_way, 1000))
+            .collect();
+        assert_eq!(places.len(), REQUESTS_PER_USER);
+        assert!(UnderWay::take(&under_way, 1000).is_none());
+        assert!(UnderWay::take(&under_way, 1001).is_some());
+        places.pop();
+        assert!(UnderWay::take(&under_way, 1000).is_some());
+    }
+
+    fn host(addresses: &[IpAddr]) -> Host {
+        Host {
+            name: "here".parse().unwrap(),
+            addresses: addresses.to_vec(),
+            key: usher_proto::host_key::HostPublicKey::from_bytes([1; 32]),
+            control: 3440,
+            loopback: Vec::new(),
+        }
+    }
+
+    fn tcp(family: AddressFamily) -> OwnedFd {
+        rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    #[test]
+    fn a_socket_gets_an_address_of_its_own() {
+        let v4 = host(&[Ipv4Addr::LOCALHOST.into()]);
+        for family in [AddressFamily::INET, AddressFamily::INET6] {
+            let socket = tcp(family);
+            let connection = bind(&socket, &v4, 143).unwrap();
+            assert_eq!(connection.client.ip(), Ipv4Addr::LOCALHOST);
+            assert_ne!(connection.client.port(), 0);
+            assert_eq!(connection.server, SocketAddr::from(([127, 0, 0, 1], 143)));
+        }
+    }
+
+    #[test]
+    fn a_socket_whose_port_could_be_shared_is_refused() {
+        let v6 = host(&[Ipv6Addr::LOCALHOST.into()]);
+        assert!(bind(&tcp(AddressFamily::INET6), &v6, 143).is_ok());
+        let shared = tcp(AddressFamily::INET6);
+        sockopt::set_socket_reuseport(&shared, true).unwrap();
+        assert_eq!(bind(&shared, &v6, 143), Err(Refusal::Malformed));
+        let shared = tcp(AddressFamily::INET6);
+        sockopt::set_socket_reuseaddr(&shared, true).unwrap();
+        assert_eq!(bind(&shared, &v6, 143), Err(Refusal::Malformed));
+    }
+
+    #[test]
+    fn what_is_no_fresh_tcp_socket_is_refused() {
+        let v4 = host(&[Ipv4Addr::LOCALHOST.into()]);
+        let datagram = rustix::net::socket_with(
+            AddressFamily::INET,
+            SocketType::DGRAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        assert_eq!(bind(&datagram, &v4, 143), Err(Refusal::Malformed));
+        let bound = tcp(AddressFamily::INET);
+        rustix::net::bind(&bound, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        assert!(bind(&bound, &v4, 143).is_err());
+    }
+}

@@ -1,0 +1,141 @@
+//! The signer: keeps the users' private keys and speaks for a user only when a process of that
+//! user asks, and only to what client policy permits. It never touches the network: what it
+//! sends travels through the courier, and of what comes back it parses fixed-size answers only.
+
+mod announcement;
+mod applications;
+mod keys;
+mod relay;
+mod sessions;
+
+use std::path::Path;
+use std::sync::{Arc, RwLock};
+
+use usher_local::applied::{Applied, Checked, load_checked};
+use usher_local::control::{Answer, Request, StatusView};
+use usher_local::paths;
+use usher_proto::handshake::HandshakeSide;
+use usher_proto::host_key::HostPublicKey;
+
+use crate::control::{Answerer, ControlSocket};
+use crate::host_key::HostKey;
+use crate::start::{self, Attempt, Connectors, StartError};
+use relay::Relay;
+use sessions::Sessions;
+
+/// What all of the signer's tasks share.
+struct Signer {
+    host_key: HostPublicKey,
+    configuration: RwLock<Arc<(Applied, Checked)>>,
+    sessions: Sessions,
+    relay: Relay,
+    /// The proxy's account; the only one that may ask on behalf of others.
+    proxy_uid: Option<u32>,
+}
+
+impl Signer {
+    fn configuration(&self) -> Arc<(Applied, Checked)> {
+        // Nothing that can panic runs under the lock, so it cannot be poisoned.
+        Arc::clone(
+            &self
+                .configuration
+                .read()
+                .unwrap_or_else(std::sync::PoisonError::into_inner),
+        )
+    }
+}
+
+/// Runs the signer until the process ends.
+///
+/// # Errors
+/// When it cannot start.
+pub fn run() -> Result<(), StartError> {
+    start::require_root("signer", start::SIGNER)?;
+    let account = start::account(start::SIGNER)?;
+    let courier = start::account(start::COURIER)?;
+    let host_key = Arc::new(HostKey::load(Path::new(paths::HOST_KEY))?);
+    let configuration = load_checked()?;
+    start::runtime_directory("signer")?;
+    let control = ControlSocket::bind("signer")?;
+    let applications = start::packet_listener(paths::SIGNER_APPLICATIONS, Connectors::Everybody)?;
+    let relay_listener = start::packet_listener(paths::SIGNER_RELAY, Connectors::One(courier))?;
+    let handle = start::packet_listener(paths::SIGNER_HOST_KEY, Connectors::One(courier))?;
+    let proxy_uid = start::account(start::PROXY).ok().map(|account| account.uid);
+    usher_kernel::privileges::raise_descriptor_limit()?;
+    start::become_account("signer", start::SIGNER, account)?;
+    start::confine(
+        &[Path::new(paths::STATE_DIRECTORY), Path::new("/etc")],
+        &[],
+        usher_kernel::sandbox::Profile::Signer,
+    )?;
+    let signer = Arc::new(Signer {
+        host_key: host_key.public(),
+        configuration: RwLock::new(Arc::new(configuration)),
+        sessions: Sessions::default(),
+        relay: Relay::default(),
+        proxy_uid,
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .attempt("cannot start the runtime")?;
+    runtime
+        .block_on(async {
+            let handle = host_key.serve(handle, courier.uid, HandshakeSide::Client);
+            let control = control.serve(Arc::clone(&signer));
+            let relay = relay::serve(Arc::clone(&signer), relay_listener, courier.uid);
+            let applications = applications::serve(Arc::clone(&signer), applications);
+            start::ready();
+            tracing::info!("signer ready");
+            tokio::select! {
+                result = handle => result,
+                result = control => result,
+                result = relay => result,
+                result = applications => result,
+            }
+        })
+        .attempt("a local socket failed")
+}
+
+impl Answerer for Signer {
+    async fn answer(&self, request: Request) -> Answer {
+        match request {
+            Request::Reload => match load_checked() {
+                Ok(fresh) => {
+                    let generation = fresh.0.generation;
+                    self.sessions.retain_permitted(&fresh);
+                    *self
+                        .configuration
+                        .write()
+                        .unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(fresh);
+                    tracing::info!(generation, "configuration in force");
+                    Answer::Reloaded {
+                        generation,
+                        ended: Vec::new(),
+                    }
+                }
+                Err(error) => Answer::Failed {
+                    reason: error.to_string(),
+                },
+            },
+            Request::Status => Answer::Status(StatusView {
+                role: "signer".into(),
+                version: env!("CARGO_PKG_VERSION").into(),
+                generation: self.configuration().0.generation,
+                numbers: [
+                    ("sessions".to_owned(), self.sessions.len() as u64),
+                    (
+                        "courier_connected".to_owned(),
+                        u64::from(self.relay.is_connected()),
+                    ),
+                ]
+                .into(),
+            }),
+            Request::Who => Answer::Failed {
+                reason: "the signer knows what it asked for, the keeper of the other host what \
+                         is live: ask there"
+                    .into(),
+            },
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Is this authenticator good? All checks of a new session, in the order that tells an attacker
+//! least: form, binding to the two hosts, freshness, signature; only then whether the user exists
+//! and what the policy says.
+
+use usher_local::applied::{Applied, Checked};
+use usher_proto::authenticator::Authenticator;
+use usher_proto::host_key::HostPublicKey;
+use usher_proto::keeper_record::KeeperRequest;
+use usher_proto::name::HostName;
+use usher_proto::refusal::Refusal;
+use usher_proto::session_id::session_id;
+use usher_proto::statement::{Expectation, Statement};
+
+/// How old an authenticator may be when it arrives, seconds. It travels on an open channel, so
+/// this is about clocks and not about distance.
+pub const MAXIMUM_AGE: u64 = 60;
+/// How far the client's clock may be ahead, seconds.
+pub const MAXIMUM_SKEW: u64 = 30;
+/// Longest session anybody may ask for, seconds; a service's `session` makes it shorter.
+pub const MAXIMUM_LIFETIME: u64 = 7 * 24 * 3600;
+
+/// Who asks, from where.
+pub struct Claim<'a> {
+    /// The host at the other end of the channel.
+    pub host: &'a HostName,
+    /// Its key, proven by the handshake.
+    pub host_key: &'a HostPublicKey,
+    /// This host's key.
+    pub own_key: &'a HostPublicKey,
+    /// Seconds since 1970.
+    pub now: u64,
+}
+
+/// A refused authenticator: why, and of whom it speaks as far as that could be read.
+pub struct Refused {
+    /// Why.
+    pub refusal: Refusal,
+    /// What it says, unproven.
+    pub statement: Option<Box<Statement>>,
+}
+
+/// Checks an authenticator and makes the record that opens its session.
+///
+/// # Errors
+/// The first check that fails.
+pub fn authenticate(
+    (applied, checked): &(Applied, Checked),
+    claim: &Claim<'_>,
+    authenticator: &Authenticator,
+) -> Result<impl FnOnce(u64) -> KeeperRequest + use<>, Refused> {
+    let statement = Statement::decode(&authenticator.statement).map_err(|error| Refused {
+        refusal: error.into(),
+        statement: None,
+    })?;
+    match check(applied, checked, claim, authenticator, &statement) {
+        Ok(expires) => {
+            let session = session_id(&authenticator.statement);
+            let host = claim.host.clone();
+            Ok(move |request| KeeperRequest::Open {
+                request,
+                session,
+                user: statement.user,
+                service: statement.service,
+                host,
+                chain_anchor: statement.chain_anchor,
+                chain_salt: statement.chain_salt,
+                chain_length: statement.chain_length,
+                expires,
+            })
+        }
+        Err(refusal) => Err(Refused {
+            refusal,
+            statement: Some(Box::new(statement)),
+        }),
+    }
+}
+
+/// All checks; returns when the session ends.
+fn check(
+    applied: &Applied,
+    checked: &Checked,
+    claim: &Claim<'_>,
+    authenticator: &Authenticator,
+    statement: &Statement,
+) -> Result<u64, Refusal> {
+    statement.check(&Expectation {
+        now: claim.now,
+        client_host_key: claim.host_key,
+        server_host_key: claim.own_key,
+        maximum_age: MAXIMUM_AGE,
+        maximum_skew: MAXIMUM_SKEW,
+        maximum_lifetime: MAXIMUM_LIFETIME,
+    })?;
+    let key = authenticator.verify_signature()?;
+    let keys = checked
+        .keys
+        .get(&statement.user)
+        .ok_or(Refusal::UnknownUser)?;
+    if !keys.iter().any(|known| known.key_data() == key.key_data()) {
+        return Err(Refusal::UnknownKey);
+    }
+    if applied.is_disabled(&statement.user) {
+        return Err(Refusal::DisabledUser);
+    }
+    let service =
+        checked
+            .policy
+            .service_permits(&statement.service, &statement.user, claim.host)?;
+    let own_addresses = checked
+        .policy
+        .host_by_key(claim.own_key)
+        .map(|host| host.addresses.as_slice());
+    if statement.server.port() != service.listen
+        || own_addresses.is_some_and(|own| !own.contains(&statement.server.ip()))
+    {
+        return Err(Refusal::WrongServerAddress);
+    }
+    Ok(statement
+        .expires
+        .min(statement.issued + service.session.as_secs()))
+}

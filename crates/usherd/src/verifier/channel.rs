@@ -1,0 +1,372 @@
+//! Control channels: one TLS connection a client host, many users on it.
+
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use usher_proto::frame::{ClientFrame, FrameBuffer, ServerFrame};
+use usher_proto::host_key::HostPublicKey;
+use usher_proto::keeper_record::KeeperRequest;
+use usher_proto::name::HostName;
+use usher_proto::refusal::Refusal;
+use usher_proto::session_id::SessionId;
+
+use super::Verifier;
+use super::authenticate::{Claim, Refused, authenticate};
+use super::half_open::PATIENCE;
+use super::keeper_link::Pending;
+use crate::start::unix_time;
+use crate::tls;
+
+/// A channel that sends nothing whole for this long is closed; clients ping three times as often.
+const SILENCE: Duration = Duration::from_secs(70);
+/// How long the peer may take to read an answer.
+const WRITE: Duration = Duration::from_secs(10);
+/// Answers that may wait for a slow reader; then the channel is closed.
+const ANSWERS: usize = 1024;
+
+/// An open channel, as the rest of the verifier sees it. Dropping it closes the channel.
+pub struct Handle {
+    /// Key of the host at the other end.
+    pub key: HostPublicKey,
+    number: u64,
+    answers: mpsc::Sender<ServerFrame>,
+    task: tokio::task::AbortHandle,
+}
+
+impl Handle {
+    /// Tells the client host that a session has ended.
+    pub fn session_ended(&self, session: SessionId, reason: Refusal) {
+        // A full queue means a peer that does not read; its channel is about to be closed, and it
+        // learns of the end at its next announcement.
+        if self
+            .answers
+            .try_send(ServerFrame::SessionEnded { session, reason })
+            .is_err()
+        {
+            tracing::debug!(%session, "could not tell the client host that a session ended");
+        }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Takes connections.
+///
+/// # Errors
+/// Never returns otherwise: running out of descriptors is waited out.
+pub async fn serve(
+    verifier: Arc<Verifier>,
+    acceptor: TlsAcceptor,
+    listener: TcpListener,
+) -> io::Result<()> {
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot take a control connection");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                continue;
+            }
+        };
+        let address = peer.ip().to_canonical();
+        let number = verifier.half_open.number();
+        // Entered before it can run, so that it cannot leave before it has entered.
+        let (start, started) = tokio::sync::oneshot::channel::<()>();
+        let task = tokio::spawn({
+            let (verifier, acceptor) = (Arc::clone(&verifier), acceptor.clone());
+            async move {
+                if started.await.is_ok() {
+                    handshake(verifier, acceptor, stream, address, number).await;
+                }
+            }
+        });
+        verifier
+            .half_open
+            .enter(number, address, task.abort_handle());
+        // The task waits for this and for nothing else, so it is there unless just aborted.
+        let _ = start.send(());
+    }
+}
+
+async fn handshake(
+    verifier: Arc<Verifier>,
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    address: IpAddr,
+    number: u64,
+) {
+    let outcome = timeout(PATIENCE, async {
+        stream.set_nodelay(true)?;
+        acceptor.accept(stream).await
+    })
+    .await;
+    verifier.half_open.leave(number);
+    let stream = match outcome {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            return tracing::info!(%address, %error, "refused a control connection");
+        }
+        Err(_) => {
+            return tracing::info!(%address, "refused a control connection: handshake too slow");
+        }
+    };
+    let (_, session) = stream.get_ref();
+    let Some(key) = tls::peer_key(session.peer_certificates()) else {
+        return tracing::warn!(%address, "a control connection without a host key");
+    };
+    if session.alpn_protocol() != Some(tls::ALPN) {
+        return tracing::info!(%address, reason = Refusal::UnknownVersion.name(),
+            "refused a control connection of another protocol version");
+    }
+    let configuration = verifier.configuration();
+    let Some(host) = configuration
+        .1
+        .policy
+        .host_by_key(&key)
+        .map(|host| host.name.clone())
+    else {
+        return tracing::info!(%address, key = %key.fingerprint(), "refused an unknown host");
+    };
+    let (answers, queue) = mpsc::channel(ANSWERS);
+    let channel = Channel {
+        verifier: Arc::clone(&verifier),
+        host: host.clone(),
+        key,
+        answers: answers.clone(),
+    };
+    let task = tokio::spawn(async move { channel.run(stream, queue, number).await });
+    let handle = Handle {
+        key,
+        number,
+        answers,
+        task: task.abort_handle(),
+    };
+    tracing::info!(%host, %address, "control channel open");
+    // One channel a host: the newest, since a host that has lost its end makes a new one before
+    // this end has noticed.
+    drop(verifier.channels().insert(host, handle));
+}
+
+struct Channel {
+    verifier: Arc<Verifier>,
+    host: HostName,
+    key: HostPublicKey,
+    answers: mpsc::Sender<ServerFrame>,
+}
+
+impl Channel {
+    async fn run(
+        self,
+        stream: TlsStream<TcpStream>,
+        queue: mpsc::Receiver<ServerFrame>,
+        number: u64,
+    ) {
+        let (read, write) = tokio::io::split(stream);
+        let outcome = tokio::select! {
+            outcome = self.read(read) => outcome,
+            outcome = write_answers(write, queue) => outcome,
+        };
+        tracing::info!(host = %self.host, ?outcome, "control channel closed");
+        let mut channels = self.verifier.channels();
+        if channels
+            .get(&self.host)
+            .is_some_and(|present| present.number == number)
+        {
+            channels.remove(&self.host);
+        }
+    }
+
+    async fn read(&self, mut read: ReadHalf<TlsStream<TcpStream>>) -> io::Result<()> {
+        let mut buffer = FrameBuffer::new();
+        let mut chunk = vec![0; 16 * 1024];
+        let mut deadline = tokio::time::Instant::now() + SILENCE;
+        loop {
+            let length = tokio::time::timeout_at(deadline, read.read(&mut chunk)).await??;
+            if length == 0 {
+                return Ok(());
+            }
+            buffer.push(&chunk[..length]);
+            loop {
+                let payload = match buffer.next() {
+                    Ok(Some(payload)) => payload,
+                    Ok(None) => break,
+                    Err(error) => return Err(self.malformed(error)),
+                };
+                // Only a whole frame counts as a sign of life.
+                deadline = tokio::time::Instant::now() + SILENCE;
+                let frame = ClientFrame::decode(&payload).map_err(|error| self.malformed(error))?;
+                self.serve(frame);
+            }
+        }
+    }
+
+    fn malformed(&self, error: usher_proto::error::DecodeError) -> io::Error {
+        let refusal = Refusal::from(error.clone());
+        tracing::warn!(host = %self.host, reason = refusal.name(), %error,
+            "refused a frame; the channel is closed");
+        io::Error::other(error)
+    }
+
+    /// Serves one frame. Records go to the keeper in the order of the frames; verdicts are waited
+    /// for aside.
+    fn serve(&self, frame: ClientFrame) {
+        let keeper = &self.verifier.keeper;
+        match frame {
+            ClientFrame::Ping { request } => self.reply(ServerFrame::Pong { request }),
+            ClientFrame::Open {
+                request,
+                authenticator,
+                first,
+            } => {
+                let claim = Claim {
+                    host: &self.host,
+                    host_key: &self.key,
+                    own_key: &self.verifier.host_key,
+                    now: unix_time(),
+                };
+                let configuration = self.verifier.configuration();
+                let record = match authenticate(&configuration, &claim, &authenticator) {
+                    Ok(record) => record,
+                    Err(Refused { refusal, statement }) => {
+                        let user = statement.as_ref().map(|s| s.user.to_string());
+                        let service = statement.as_ref().map(|s| s.service.to_string());
+                        tracing::info!(host = %self.host, user, service, reason = refusal.name(),
+                            "refused a session: {refusal}");
+                        return self.verdict(request, Err(refusal));
+                    }
+                };
+                let session = usher_proto::session_id::session_id(&authenticator.statement);
+                match keeper.send(record) {
+                    // The first announcement follows the opened session, which may take a while
+                    // where accounts are looked up on other hosts; other sessions do not wait.
+                    Ok(opened) => {
+                        let verifier = Arc::clone(&self.verifier);
+                        self.when(request, session, async move {
+                            opened.verdict().await?;
+                            let announced =
+                                verifier.keeper.send(|request| KeeperRequest::Announce {
+                                    request,
+                                    session,
+                                    announcement: first,
+                                })?;
+                            announced.verdict().await
+                        });
+                    }
+                    Err(refusal) => self.verdict(request, Err(refusal)),
+                }
+            }
+            ClientFrame::Announce {
+                request,
+                session,
+                announcement,
+            } => {
+                self.relay(
+                    request,
+                    session,
+                    keeper.send(|request| KeeperRequest::Announce {
+                        request,
+                        session,
+                        announcement,
+                    }),
+                );
+            }
+            ClientFrame::Withdraw {
+                request,
+                session,
+                connection,
+            } => {
+                self.relay(
+                    request,
+                    session,
+                    keeper.send(|request| KeeperRequest::Withdraw {
+                        request,
+                        session,
+                        connection,
+                    }),
+                );
+            }
+            ClientFrame::Close { request, session } => {
+                self.relay(
+                    request,
+                    session,
+                    keeper.send(|request| KeeperRequest::Close { request, session }),
+                );
+            }
+        }
+    }
+
+    fn relay(&self, request: u64, session: SessionId, sent: Result<Pending, Refusal>) {
+        match sent {
+            Ok(pending) => self.when(request, session, pending.verdict()),
+            Err(refusal) => self.verdict(request, Err(refusal)),
+        }
+    }
+
+    /// Answers when the verdict is there.
+    fn when(
+        &self,
+        request: u64,
+        session: SessionId,
+        verdict: impl Future<Output = Result<(), Refusal>> + Send + 'static,
+    ) {
+        let (answers, host) = (self.answers.clone(), self.host.clone());
+        tokio::spawn(async move {
+            let verdict = verdict.await;
+            if let Err(refusal) = verdict {
+                tracing::info!(%host, %session, reason = refusal.name(), "refused: {refusal}");
+            }
+            let verdict = verdict.map_err(Refusal::disclosed);
+            if answers
+                .send(ServerFrame::Reply { request, verdict })
+                .await
+                .is_err()
+            {
+                tracing::debug!(%host, "the channel closed before its answer");
+            }
+        });
+    }
+
+    fn verdict(&self, request: u64, verdict: Result<(), Refusal>) {
+        self.reply(ServerFrame::Reply {
+            request,
+            verdict: verdict.map_err(Refusal::disclosed),
+        });
+    }
+
+    fn reply(&self, frame: ServerFrame) {
+        if self.answers.try_send(frame).is_err() {
+            // A peer that asks and does not read; its writer runs into its own time limit.
+            tracing::debug!(host = %self.host, "answers pile up; one was dropped");
+        }
+    }
+}
+
+async fn write_answers(
+    mut write: WriteHalf<TlsStream<TcpStream>>,
+    mut queue: mpsc::Receiver<ServerFrame>,
+) -> io::Result<()> {
+    while let Some(frame) = queue.recv().await {
+        let mut bytes = frame.encode();
+        while let Ok(frame) = queue.try_recv() {
+            bytes.extend_from_slice(&frame.encode());
+        }
+        timeout(WRITE, async {
+            write.write_all(&bytes).await?;
+            write.flush().await
+        })
+        .await??;
+    }
+    Ok(())
+}

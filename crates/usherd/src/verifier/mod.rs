@@ -1,0 +1,201 @@
+//! The verifier: the server side's only process that parses what the network sends. It holds no
+//! key (the keeper signs its handshakes), no privilege, and no state that must outlive it: what it
+//! finds true it hands to the keeper as fixed-size records.
+
+mod authenticate;
+mod channel;
+mod half_open;
+mod keeper_link;
+
+use std::collections::HashMap;
+use std::net::{Ipv6Addr, SocketAddr};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use usher_local::applied::{Applied, Checked, load_checked};
+use usher_local::control::{Answer, Request, StatusView};
+use usher_local::paths;
+use usher_proto::host_key::HostPublicKey;
+use usher_proto::name::HostName;
+
+use crate::control::{Answerer, ControlSocket};
+use crate::host_key::{HandleSigningKey, HostKeyHandle};
+use crate::start::{self, Attempt, StartError};
+use crate::tls::{self, KnownHosts};
+use half_open::HalfOpen;
+use keeper_link::KeeperLink;
+
+/// Port of the control channel where the policy does not name another for this host.
+const DEFAULT_PORT: u16 = 3440;
+/// Connections the kernel may keep for the verifier to take.
+const BACKLOG: i32 = 4096;
+
+/// What all of the verifier's tasks share.
+struct Verifier {
+    host_key: HostPublicKey,
+    configuration: RwLock<Arc<(Applied, Checked)>>,
+    keeper: KeeperLink,
+    half_open: HalfOpen,
+    channels: Mutex<HashMap<HostName, channel::Handle>>,
+}
+
+impl std::fmt::Debug for Verifier {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Verifier").finish_non_exhaustive()
+    }
+}
+
+impl Verifier {
+    fn configuration(&self) -> Arc<(Applied, Checked)> {
+        Arc::clone(
+            &self
+                .configuration
+                .read()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+
+    fn channels(&self) -> std::sync::MutexGuard<'_, HashMap<HostName, channel::Handle>> {
+        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl KnownHosts for Verifier {
+    fn knows(&self, key: &HostPublicKey) -> bool {
+        self.configuration().1.policy.host_by_key(key).is_some()
+    }
+}
+
+/// Runs the verifier until the process ends.
+///
+/// # Errors
+/// When it cannot start.
+pub fn run() -> Result<(), StartError> {
+    start::require_root("verifier", start::VERIFIER)?;
+    let account = start::account(start::VERIFIER)?;
+    let host_key = start::public_host_key()?;
+    let configuration = load_checked()?;
+    let port = configuration
+        .1
+        .policy
+        .host_by_key(&host_key)
+        .map_or(DEFAULT_PORT, |host| host.control);
+    start::runtime_directory("verifier")?;
+    let control = ControlSocket::bind("verifier")?;
+    let listener = listen(port).attempt(format!("cannot listen at port {port}"))?;
+    usher_kernel::privileges::raise_descriptor_limit()?;
+    start::become_account("verifier", start::VERIFIER, account)?;
+    start::confine(
+        &[Path::new(paths::STATE_DIRECTORY)],
+        &[Path::new("/run/usher/keeper")],
+        usher_kernel::sandbox::Profile::Verifier,
+    )?;
+    let verifier = Arc::new(Verifier {
+        host_key,
+        configuration: RwLock::new(Arc::new(configuration)),
+        keeper: KeeperLink::default(),
+        half_open: HalfOpen::default(),
+        channels: Mutex::default(),
+    });
+    let handle = HostKeyHandle::new(paths::KEEPER_HOST_KEY);
+    let config = tls::server_config(
+        &host_key,
+        Arc::new(HandleSigningKey(handle)),
+        Arc::clone(&verifier) as Arc<dyn KnownHosts>,
+    )?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .attempt("cannot start the runtime")?;
+    runtime
+        .block_on(async {
+            let listener = TcpListener::from_std(listener)?;
+            let control = tokio::spawn(control.serve(Arc::clone(&verifier)));
+            let keeper = tokio::spawn(keeper_link::run(Arc::clone(&verifier)));
+            start::ready();
+            tracing::info!(port, "verifier ready");
+            tokio::select! {
+                result = channel::serve(verifier, TlsAcceptor::from(Arc::new(config)), listener) => result,
+                result = control => result?,
+                result = keeper => result.map_err(std::io::Error::other),
+            }
+        })
+        .attempt("a socket failed")
+}
+
+/// One dual-stack listener, as other hosts may come by IPv4 and IPv6; IPv4 only where the kernel
+/// has no IPv6.
+fn listen(port: u16) -> std::io::Result<std::net::TcpListener> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (socket, address) =
+        match rustix::net::socket_with(AddressFamily::INET6, SocketType::STREAM, flags, None) {
+            Ok(socket) => {
+                sockopt::set_ipv6_v6only(&socket, false)?;
+                (socket, SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))
+            }
+            Err(rustix::io::Errno::AFNOSUPPORT) => (
+                rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None)?,
+                SocketAddr::from(([0, 0, 0, 0], port)),
+            ),
+            Err(error) => return Err(error.into()),
+        };
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
+}
+
+impl Answerer for Verifier {
+    async fn answer(&self, request: Request) -> Answer {
+        match request {
+            Request::Reload => match load_checked() {
+                Ok(fresh) => {
+                    let generation = fresh.0.generation;
+                    // Channels of hosts that are no longer known, or whose key has changed, close.
+                    self.channels().retain(|name, channel| {
+                        fresh
+                            .1
+                            .policy
+                            .hosts
+                            .get(name)
+                            .is_some_and(|host| host.key == channel.key)
+                    });
+                    *self
+                        .configuration
+                        .write()
+                        .unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
+                    tracing::info!(generation, "configuration in force");
+                    Answer::Reloaded {
+                        generation,
+                        ended: Vec::new(),
+                    }
+                }
+                Err(error) => Answer::Failed {
+                    reason: error.to_string(),
+                },
+            },
+            Request::Status => Answer::Status(StatusView {
+                role: "verifier".into(),
+                version: env!("CARGO_PKG_VERSION").into(),
+                generation: self.configuration().0.generation,
+                numbers: [
+                    ("channels".to_owned(), self.channels().len() as u64),
+                    ("half_open".to_owned(), self.half_open.len() as u64),
+                    ("half_open_dropped".to_owned(), self.half_open.dropped()),
+                    (
+                        "keeper_connected".to_owned(),
+                        u64::from(self.keeper.is_connected()),
+                    ),
+                ]
+                .into(),
+            }),
+            Request::Who => Answer::Failed {
+                reason: "the verifier keeps no sessions: ask the keeper".into(),
+            },
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! An anchor: the first process of a set of namespaces, which keeps them alive.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+use crate::command::PROGRAM_PATH;
+use crate::error::{Attempt, LabError};
+
+/// A host: private mounts, accounts and names, then waiting for the end of the lab.
+///
+/// Arguments: name, folder of Usher's programs. bash, because as the first process of a PID
+/// namespace it also reaps the processes that lose their parents.
+const HOST: &str = include_str!("host.bash");
+
+/// The switch: nothing but a network namespace.
+const SWITCH: &str = include_str!("switch.bash");
+
+/// A set of namespaces. Ends with the value, or with the lab's process.
+#[derive(Debug)]
+pub(crate) struct Anchor {
+    /// Process id of the first process, as seen from outside.
+    pub(crate) pid: u32,
+    /// `unshare`, which waits for the first process.
+    unshare: Mutex<Option<(Child, ChildStdin)>>,
+}
+
+impl Anchor {
+    /// Makes the namespaces of a host.
+    pub(crate) fn host(name: &str, binaries: &Path) -> Result<Self, LabError> {
+        Self::start(name, HOST, binaries)
+    }
+
+    /// Makes the switch's namespaces.
+    pub(crate) fn switch() -> Result<Self, LabError> {
+        Self::start("switch", SWITCH, Path::new("/"))
+    }
+
+    fn start(name: &str, script: &str, binaries: &Path) -> Result<Self, LabError> {
+        let mut unshare = Command::new("unshare")
+            .args([
+                "--net",
+                "--mount",
+                "--pid",
+                "--uts",
+                "--ipc",
+                "--fork",
+                "--kill-child",
+            ])
+            .args(["bash", "-c", script, "bash", name])
+            .arg(binaries)
+            .env_clear()
+            .env("PATH", PROGRAM_PATH)
+            .env("LANG", "C.UTF-8")
+            // The life line: the script reads it to its end, which comes when we go.
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // Ctrl-C is for the lab's process, which then removes all this in order.
+            .process_group(0)
+            .spawn()
+            .map_err(|error| match error.kind() {
+                std::io::ErrorKind::NotFound => LabError::NoProgram {
+                    program: "unshare".into(),
+                },
+                _ => LabError::System {
+                    what: "cannot start unshare".into(),
+                    error,
+                },
+            })?;
+        let (Some(life_line), Some(stdout), Some(mut stderr)) = (
+            unshare.stdin.take(),
+            unshare.stdout.take(),
+            unshare.stderr.take(),
+        ) else {
+            unreachable!("all three were asked for as pipes");
+        };
+        let mut line = String::new();
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .attempt(|| format!("cannot read from the anchor of {name}"))?;
+        match line.trim().parse() {
+            Ok(pid) => Ok(Self {
+                pid,
+                unshare: Mutex::new(Some((unshare, life_line))),
+            }),
+            Err(_) => {
+                drop(life_line);
+                let mut reason = String::new();
+                stderr
+                    .read_to_string(&mut reason)
+                    .attempt(|| format!("cannot read from the anchor of {name}"))?;
+                unshare
+                    .wait()
+                    .attempt(|| "cannot wait for unshare".into())?;
+                Err(LabError::Anchor {
+                    host: name.into(),
+                    reason: reason.trim().into(),
+                })
+            }
+        }
+    }
+
+    /// Ends the first process, and with it every process of its PID namespace; returns when they
+    /// are gone. Twice is as good as once.
+    pub(crate) fn end(&self) -> std::io::Result<()> {
+        let held = self
+            .unshare
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some((mut unshare, life_line)) = held {
+            drop(life_line);
+            unshare.wait()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Anchor {
+    fn drop(&mut self) {
+        if let Err(error) = self.end() {
+            eprintln!("usher-lab: cannot end the anchor {}: {error}", self.pid);
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The lab's cgroups: one folder a lab, below it one a host, below that one a command.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::error::{Attempt, LabError};
+
+const PREFIX: &str = "usher-lab-";
+
+/// How long killed processes may take to go.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Where cgroup v2 is mounted: `/sys/fs/cgroup`, or `/sys/fs/cgroup/unified` on hybrid machines.
+pub(crate) fn mount() -> Result<PathBuf, LabError> {
+    let mounts = fs::read_to_string("/proc/self/mounts")
+        .attempt(|| "cannot read /proc/self/mounts".into())?;
+    mounts
+        .lines()
+        .filter_map(|line| {
+            let mut words = line.split(' ');
+            let (_, folder, kind) = (words.next()?, words.next()?, words.next()?);
+            (kind == "cgroup2").then(|| PathBuf::from(folder))
+        })
+        .next()
+        .ok_or(LabError::NoCgroup)
+}
+
+/// Makes this lab's folder: `usher-lab-<pid>-<n>`.
+pub(crate) fn create_lab() -> Result<PathBuf, LabError> {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let path = mount()?.join(format!("{PREFIX}{}-{count}", std::process::id()));
+    create(&path)?;
+    Ok(path)
+}
+
+/// Makes a group.
+pub(crate) fn create(path: &Path) -> Result<(), LabError> {
+    fs::create_dir(path).attempt(|| format!("cannot make the cgroup {}", path.display()))
+}
+
+/// Kills every process in the group and below (`cgroup.kill`, Linux 5.14).
+pub(crate) fn kill(path: &Path) -> io::Result<()> {
+    match fs::write(path.join("cgroup.kill"), "1") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !path.exists() => Ok(()),
+        result => result,
+    }
+}
+
+/// Removes an empty group and the groups below it. `EBUSY` while a process lives in it.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        result => result?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            remove(&entry.path())?;
+        }
+    }
+    match fs::remove_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result,
+    }
+}
+
+/// Kills what is in the group and removes it. A killed process leaves its group only when the
+/// kernel has torn it down, hence the patience.
+pub(crate) fn kill_and_remove(path: &Path) -> io::Result<()> {
+    kill(path)?;
+    let begin = Instant::now();
+    loop {
+        match remove(path) {
+            Err(error)
+                if error.kind() == io::ErrorKind::ResourceBusy && begin.elapsed() < PATIENCE =>
+            {
+                sleep(Duration::from_millis(5));
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Removes the folders of labs whose process is gone. Only empty ones: a number unknown here may
+/// belong to a lab in another PID namespace, and such a lab is not ours to kill.
+pub(crate) fn sweep() -> Result<(), LabError> {
+    let mount = mount()?;
+    let entries = fs::read_dir(&mount).attempt(|| format!("cannot list {}", mount.display()))?;
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(lab_process) else {
+            continue;
+        };
+        if Path::new("/proc").join(pid).exists() {
+            continue;
+        }
+        match remove(&entry.path()) {
+            // Not empty: see above. Vanished: another lab swept it at the same time.
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
+            result => {
+                result.attempt(|| format!("cannot remove the stale {}", entry.path().display()))?
+            }
+        }
+    }
+    Ok(())
+}
+
+fn lab_process(name: &str) -> Option<&str> {
+    let (pid, count) = name.strip_prefix(PREFIX)?.split_once('-')?;
+    (pid.parse::<u32>().is_ok() && count.parse::<u32>().is_ok()).then_some(pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lab_process;
+
+    #[test]
+    fn a_labs_folder_names_its_process() {
+        assert_eq!(lab_process("usher-lab-123-0"), Some("123"));
+    }
+
+    #[test]
+    fn other_folders_are_not_taken_for_labs() {
+        for name in [
+            "usher-lab-",
+            "usher-lab-12",
+            "usher-lab-x-1",
+            "system.slice",
+            "usher-1-1",
+        ] {
+            assert_eq!(lab_process(name), None, "{name}");
+        }
+    }
+}

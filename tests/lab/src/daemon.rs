@@ -1,0 +1,374 @@
+//! Supervision of daemons, as systemd does it: readiness, log, file descriptor store, restart.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::cgroup;
+use crate::command::Streams;
+use crate::error::{Attempt, LabError};
+use crate::host::Host;
+use crate::notify::Unit;
+use crate::running::Running;
+
+/// How long a daemon may take to become ready, or to end when asked to.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Usher's daemons.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// `usherd keeper`: admission tables, listeners, workers. Workers outlive it.
+    Keeper,
+    /// `usherd verifier`: the control channel's server side.
+    Verifier,
+    /// `usherd signer`: the users' keys.
+    Signer,
+    /// `usherd courier`: the control channel's client side.
+    Courier,
+    /// `usher proxy`: for unmodified programs.
+    Proxy,
+}
+
+impl Role {
+    /// Its name: of the log, of the cgroup, of the unit.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Keeper => "keeper",
+            Self::Verifier => "verifier",
+            Self::Signer => "signer",
+            Self::Courier => "courier",
+            Self::Proxy => "proxy",
+        }
+    }
+}
+
+/// A daemon under supervision. It is never started again by itself: a test that kills it decides
+/// when. Killed when the value goes; what it started is killed with the host.
+#[derive(Debug)]
+pub struct Daemon {
+    host: Host,
+    name: String,
+    arguments: Vec<OsString>,
+    environment: Vec<(OsString, OsString)>,
+    group: PathBuf,
+    log: PathBuf,
+    notify_socket: PathBuf,
+    unit: Unit,
+    running: Option<Running>,
+}
+
+impl Host {
+    /// Starts one of Usher's daemons and waits until it is ready.
+    ///
+    /// # Errors
+    /// [`LabError::NotReady`] with its log; [`LabError::NotBuilt`].
+    pub fn start_daemon(&self, role: Role) -> Result<Daemon, LabError> {
+        self.start_daemon_with(role, [] as [&str; 0])
+    }
+
+    /// Starts one of Usher's daemons with more arguments.
+    ///
+    /// # Errors
+    /// As [`Host::start_daemon`].
+    pub fn start_daemon_with<I>(&self, role: Role, more: I) -> Result<Daemon, LabError>
+    where
+        I: IntoIterator,
+        I::Item: AsRef<OsStr>,
+    {
+        let program = if role == Role::Proxy {
+            "usher"
+        } else {
+            "usherd"
+        };
+        let mut arguments: Vec<OsString> =
+            vec![self.program(program)?.into_os_string(), role.name().into()];
+        if role == Role::Keeper {
+            arguments.extend(["--cgroup".into(), self.cgroup().join(role.name()).into()]);
+        }
+        arguments.extend(more.into_iter().map(|word| word.as_ref().to_owned()));
+        self.supervise(role.name(), arguments)
+    }
+
+    /// Starts any program that speaks `sd_notify(3)` as a daemon called `name`, and waits until it
+    /// is ready.
+    ///
+    /// # Errors
+    /// [`LabError::NotReady`] with its log.
+    pub fn supervise<I>(&self, name: &str, arguments: I) -> Result<Daemon, LabError>
+    where
+        I: IntoIterator,
+        I::Item: AsRef<OsStr>,
+    {
+        let notify_socket = Path::new("/run/lab/notify").join(name);
+        let group = self.cgroup().join(name);
+        cgroup::create(&group)?;
+        let logs = self.path("/var/log/usher");
+        fs::create_dir_all(&logs).attempt(|| format!("cannot make {}", logs.display()))?;
+        let mut daemon = Daemon {
+            host: self.clone(),
+            name: name.into(),
+            arguments: arguments
+                .into_iter()
+                .map(|word| word.as_ref().to_owned())
+                .collect(),
+            environment: Vec::new(),
+            group,
+            log: logs.join(format!("{name}.log")),
+            unit: Unit::bind(&self.path(&notify_socket))
+                .attempt(|| format!("cannot make the notification socket of {name}"))?,
+            notify_socket,
+            running: None,
+        };
+        daemon.start()?;
+        Ok(daemon)
+    }
+}
+
+impl Daemon {
+    /// Its name; for Usher's daemons that of the role.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Gives it a variable in its environment from its next start on.
+    pub fn set_environment(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) {
+        self.environment
+            .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
+    }
+
+    /// Starts it, with the descriptors it has stored, and waits until it is ready. It must not run.
+    ///
+    /// # Errors
+    /// [`LabError::NotReady`] with its log; it does not run then.
+    pub fn start(&mut self) -> Result<(), LabError> {
+        self.start_without_waiting()?;
+        self.wait_ready(PATIENCE)
+    }
+
+    /// Starts it, with the descriptors it has stored.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_without_waiting(&mut self) -> Result<(), LabError> {
+        // An earlier one that still runs ends here; two would share the log and the socket.
+        self.running = None;
+        self.unit.begin();
+        let stored = self
+            .unit
+            .stored()
+            .attempt(|| "cannot pass stored descriptors".into())?;
+        let mut command = self
+            .host
+            .command(&self.arguments)
+            .environment("NOTIFY_SOCKET", &self.notify_socket);
+        for (name, value) in &self.environment {
+            command = command.environment(name, value);
+        }
+        let (names, descriptors): (Vec<_>, Vec<_>) = stored.into_iter().unzip();
+        if !names.is_empty() {
+            command = command
+                .environment("LISTEN_FDS", names.len().to_string())
+                .environment("LISTEN_FDNAMES", names.join(":"));
+        }
+        let log = || {
+            File::options()
+                .append(true)
+                .create(true)
+                .open(&self.log)
+                .attempt(|| format!("cannot open the log of {}", self.name))
+        };
+        let streams = Streams {
+            stdin: Stdio::null(),
+            stdout: log()?.into(),
+            stderr: log()?.into(),
+            descriptors,
+        };
+        let mut running = command.start(self.group.clone(), streams)?;
+        running.leave_group();
+        self.running = Some(running);
+        Ok(())
+    }
+
+    /// Waits until it is ready, at most for `limit`.
+    ///
+    /// # Errors
+    /// [`LabError::NotReady`] with its log; it does not run then.
+    pub fn wait_ready(&mut self, limit: Duration) -> Result<(), LabError> {
+        let deadline = Instant::now() + limit;
+        let reason = loop {
+            if self.unit.wait_ready(Duration::from_millis(20)) {
+                return Ok(());
+            }
+            if let Some(status) = self.wait(Duration::ZERO)? {
+                break format!("ended before it was ready, with {status}");
+            }
+            if Instant::now() >= deadline {
+                break format!("is not ready after {limit:?}");
+            }
+        };
+        self.running = None;
+        Err(LabError::NotReady {
+            host: self.host.name().into(),
+            daemon: self.name.clone(),
+            reason,
+            log: self.log()?,
+        })
+    }
+
+    /// Its process id, as seen from outside.
+    ///
+    /// # Errors
+    /// [`LabError::NotRunning`].
+    pub fn pid(&mut self) -> Result<u32, LabError> {
+        self.running()?.pid()
+    }
+
+    /// Sends it a signal; not what it started.
+    ///
+    /// # Errors
+    /// [`LabError::NotRunning`].
+    pub fn kill(&mut self, signal: Signal) -> Result<(), LabError> {
+        self.running()?.kill(signal)
+    }
+
+    /// Waits for its end, at most for `limit`; `None` when it still runs then.
+    ///
+    /// # Errors
+    /// [`LabError::NotRunning`] when it was never started.
+    pub fn wait(&mut self, limit: Duration) -> Result<Option<ExitStatus>, LabError> {
+        self.running()?.wait(limit)
+    }
+
+    /// Whether it runs.
+    ///
+    /// # Errors
+    /// When the system cannot say.
+    pub fn is_running(&mut self) -> Result<bool, LabError> {
+        match self.running.as_mut() {
+            Some(running) => Ok(!running.has_ended()?),
+            None => Ok(false),
+        }
+    }
+
+    /// Asks it to end (SIGTERM; SIGKILL when it does not) and waits for that. Its stored descriptors
+    /// stay, for the next [`Daemon::start`].
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn end(&mut self) -> Result<(), LabError> {
+        if let Some(running) = self.running.as_mut() {
+            match running.kill(Signal::TERM) {
+                Err(LabError::NotRunning { .. }) => {}
+                result => result?,
+            }
+            if running.wait(PATIENCE)?.is_none() {
+                eprintln!(
+                    "usher-lab: {} does not end when asked to: killed",
+                    self.name
+                );
+            }
+            running.end()?;
+        }
+        self.running = None;
+        Ok(())
+    }
+
+    /// As `systemctl stop`: asks it to end and forgets its stored descriptors.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn stop(&mut self) -> Result<(), LabError> {
+        self.end()?;
+        self.unit.clear();
+        Ok(())
+    }
+
+    /// As `systemctl restart`: asks it to end, then starts it with its stored descriptors.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`].
+    pub fn restart(&mut self) -> Result<(), LabError> {
+        self.end()?;
+        self.start()
+    }
+
+    /// As a crash and systemd's `Restart=`: SIGKILL, then a start with its stored descriptors.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`]; [`LabError::NotRunning`].
+    pub fn crash(&mut self) -> Result<(), LabError> {
+        self.kill(Signal::KILL)?;
+        self.running()?.end()?;
+        self.start()
+    }
+
+    /// The names of its stored descriptors, in the order of storing.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn stored(&self) -> Result<Vec<String>, LabError> {
+        let stored = self
+            .unit
+            .stored()
+            .attempt(|| "cannot look at the store".into())?;
+        Ok(stored.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// The last `STATUS=` it sent since its start.
+    #[must_use]
+    pub fn status(&self) -> Option<String> {
+        self.unit.status()
+    }
+
+    /// All it has written to standard output and standard error, over all its starts.
+    ///
+    /// # Errors
+    /// When the host is gone.
+    pub fn log(&self) -> Result<String, LabError> {
+        let bytes =
+            fs::read(&self.log).attempt(|| format!("cannot read the log of {}", self.name))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Waits until its log contains `text`, at most for `limit`; whether it does.
+    ///
+    /// # Errors
+    /// When the host is gone.
+    pub fn wait_log(&self, text: &str, limit: Duration) -> Result<bool, LabError> {
+        let deadline = Instant::now() + limit;
+        loop {
+            if self.log()?.contains(text) {
+                return Ok(true);
+            }
+            if Instant::now() >= deadline {
+                return Ok(false);
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn running(&mut self) -> Result<&mut Running, LabError> {
+        self.running.as_mut().ok_or_else(|| LabError::NotRunning {
+            host: self.host.name().into(),
+            what: self.name.clone(),
+        })
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // The log goes with the host; a test that failed wants it.
+        if std::thread::panicking() {
+            match self.log() {
+                Ok(log) => eprintln!("--- log of {} on {}\n{log}", self.name, self.host.name()),
+                Err(error) => eprintln!("usher-lab: {error}"),
+            }
+        }
+    }
+}

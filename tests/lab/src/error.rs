@@ -1,0 +1,121 @@
+//! What can go wrong in a lab.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Why the lab could not do something. The texts carry everything a failed test should show.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// Namespaces, mounts and cgroups take root.
+    #[error("a lab takes root: run this as root")]
+    NotRoot,
+    /// No cgroup v2 hierarchy.
+    #[error("no cgroup2 file system is mounted (looked in /proc/self/mounts)")]
+    NoCgroup,
+    /// A program of the lab is not there.
+    #[error("{program} is missing: run scripts/setup")]
+    NoProgram {
+        /// Its name.
+        program: String,
+    },
+    /// One of Usher's own programs has not been built.
+    #[error("{} is missing: build it with `make build`", .path.display())]
+    NotBuilt {
+        /// Where it is expected.
+        path: PathBuf,
+    },
+    /// A name that cannot be a host's.
+    #[error(
+        "{name:?} cannot be a host's name here: [a-z][a-z0-9-]*, at most 63 characters, once a lab"
+    )]
+    HostName {
+        /// The name.
+        name: String,
+    },
+    /// The lab has been removed (by [`crate::Remover`]).
+    #[error("the lab has been removed")]
+    Removed,
+    /// A system call or file operation failed.
+    #[error("{what}: {error}")]
+    System {
+        /// What was attempted.
+        what: String,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// A host's namespaces could not be set up.
+    #[error("host {host}: cannot set up its namespaces: {reason}")]
+    Anchor {
+        /// The host.
+        host: String,
+        /// What its first process said.
+        reason: String,
+    },
+    /// A command ended with an error.
+    #[error(
+        "host {host}: `{command}` ended with {status}\n--- stdout\n{stdout}--- stderr\n{stderr}"
+    )]
+    Failed {
+        /// The host.
+        host: String,
+        /// The command line.
+        command: String,
+        /// How it ended.
+        status: std::process::ExitStatus,
+        /// What it wrote.
+        stdout: String,
+        /// What it complained of.
+        stderr: String,
+    },
+    /// A command took too long and was killed, with everything it had started.
+    #[error(
+        "host {host}: `{command}` took longer than {limit:?}\n--- stdout\n{stdout}--- stderr\n{stderr}"
+    )]
+    TimedOut {
+        /// The host.
+        host: String,
+        /// The command line.
+        command: String,
+        /// What it was allowed.
+        limit: Duration,
+        /// What it wrote.
+        stdout: String,
+        /// What it complained of.
+        stderr: String,
+    },
+    /// A daemon did not become ready.
+    #[error("host {host}: {daemon} {reason}\n--- log\n{log}")]
+    NotReady {
+        /// The host.
+        host: String,
+        /// The daemon.
+        daemon: String,
+        /// Ended or not ready in time.
+        reason: String,
+        /// Its log.
+        log: String,
+    },
+    /// A daemon or command is not running.
+    #[error("host {host}: {what} does not run")]
+    NotRunning {
+        /// The host.
+        host: String,
+        /// Which one.
+        what: String,
+    },
+}
+
+/// Adds what was attempted to an error of the system.
+pub(crate) trait Attempt<T> {
+    fn attempt(self, what: impl FnOnce() -> String) -> Result<T, LabError>;
+}
+
+impl<T, E: Into<io::Error>> Attempt<T> for Result<T, E> {
+    fn attempt(self, what: impl FnOnce() -> String) -> Result<T, LabError> {
+        self.map_err(|error| LabError::System {
+            what: what(),
+            error: error.into(),
+        })
+    }
+}

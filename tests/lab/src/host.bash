@@ -1,0 +1,45 @@
+# The first process of a host. $1: its name, $2: folder of Usher's programs.
+# Output: one line, its process id as seen from outside, when the host is set up.
+set -eu
+name=$1 programs=$2
+umask 022
+# /proc is still the machine's, where this process has the number that it has outside.
+read -r pid _ </proc/self/stat
+
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir -p /run/lab/bin /run/lab/notify /run/lab/etc /run/lock /run/user
+# Bound before the folders that may hold it are covered.
+mount --bind "$programs" /run/lab/bin
+cp -a /etc/. /run/lab/etc
+cd /run/lab/etc
+
+# The machine's own users and its own Usher are not this host's.
+rm -rf usher
+awk -F: '$3 < 1000 || $3 >= 60000' /etc/passwd >passwd
+awk -F: '$3 < 1000 || $3 >= 60000' /etc/group >group
+awk -F: 'NR == FNR { kept[$1]; next } $1 in kept' passwd /etc/shadow >shadow
+if [ -e /etc/gshadow ]; then
+    awk -F: 'NR == FNR { kept[$1]; next } $1 in kept' group /etc/gshadow >gshadow
+fi
+echo "$name" >hostname
+printf '127.0.0.1 localhost\n::1 localhost\n' >hosts
+rm -f resolv.conf nologin
+cd /
+
+mount --bind /run/lab/etc /etc
+for folder in /home /root /var/lib /var/log /var/mail /var/spool; do
+    if [ -d "$folder" ] && [ ! -L "$folder" ]; then
+        mount -t tmpfs -o mode=755 tmpfs "$folder"
+    fi
+done
+mount -t proc proc /proc
+mount -t bpf bpf /sys/fs/bpf
+hostname "$name"
+ip link set lo up
+# Duplicate address detection would make a new address useless for a second.
+echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad
+
+echo "$pid"
+exec >/dev/null 2>&1
+# The life line: its end is the end of the lab, and of this process, and so of the host.
+while read -r _; do :; done

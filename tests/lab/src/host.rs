@@ -1,0 +1,288 @@
+//! A host: namespaces, accounts, files, commands.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::anchor::Anchor;
+use crate::cgroup;
+use crate::command::{Command, Output};
+use crate::error::{Attempt, LabError};
+use crate::network;
+use crate::running::Running;
+
+/// A host of a [`crate::Lab`]. A clone is the same host.
+#[derive(Debug, Clone)]
+pub struct Host(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    name: String,
+    number: u8,
+    anchor: Arc<Anchor>,
+    group: PathBuf,
+    binaries: PathBuf,
+    commands: AtomicUsize,
+}
+
+/// A process of a host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its number inside the host.
+    pub pid: u32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its program's name, at most 15 bytes.
+    pub name: String,
+    /// Its arguments, joined by spaces.
+    pub command: String,
+}
+
+impl Host {
+    pub(crate) fn new(
+        name: &str,
+        number: u8,
+        anchor: Arc<Anchor>,
+        group: PathBuf,
+        binaries: PathBuf,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            name: name.into(),
+            number,
+            anchor,
+            group,
+            binaries,
+            commands: AtomicUsize::new(0),
+        }))
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Its IPv4 address on the lab's network.
+    #[must_use]
+    pub fn ipv4(&self) -> Ipv4Addr {
+        network::ipv4(self.0.number)
+    }
+
+    /// Its IPv6 address on the lab's network.
+    #[must_use]
+    pub fn ipv6(&self) -> Ipv6Addr {
+        network::ipv6(self.0.number)
+    }
+
+    /// Process id, as seen from outside, of the process that keeps the host's namespaces
+    /// (`/proc/PID/ns`).
+    #[must_use]
+    pub fn anchor(&self) -> u32 {
+        self.0.anchor.pid
+    }
+
+    /// The host's cgroup, the same path inside and outside.
+    #[must_use]
+    pub fn cgroup(&self) -> &Path {
+        &self.0.group
+    }
+
+    /// A command in this host; see [`Command`] for what can be set before it is run.
+    pub fn command<I>(&self, arguments: I) -> Command
+    where
+        I: IntoIterator,
+        I::Item: AsRef<OsStr>,
+    {
+        Command::new(self.clone(), arguments)
+    }
+
+    /// Runs a command as root and demands that it succeeds.
+    ///
+    /// # Errors
+    /// As [`Command::succeed`].
+    pub fn run<I>(&self, arguments: I) -> Result<Output, LabError>
+    where
+        I: IntoIterator,
+        I::Item: AsRef<OsStr>,
+    {
+        self.command(arguments).succeed()
+    }
+
+    /// Runs a command as an account of this host and demands that it succeeds.
+    ///
+    /// # Errors
+    /// As [`Command::succeed`].
+    pub fn run_as<I>(&self, user: &str, arguments: I) -> Result<Output, LabError>
+    where
+        I: IntoIterator,
+        I::Item: AsRef<OsStr>,
+    {
+        self.command(arguments).user(user).succeed()
+    }
+
+    /// Starts a command as root.
+    ///
+    /// # Errors
+    /// As [`Command::spawn`].
+    pub fn spawn<I>(&self, arguments: I) -> Result<Running, LabError>
+    where
+        I: IntoIterator,
+        I::Item: AsRef<OsStr>,
+    {
+        self.command(arguments).spawn()
+    }
+
+    /// Makes an account with a home folder. The machine's own accounts are not touched.
+    ///
+    /// # Errors
+    /// As [`Command::succeed`], when `useradd` refuses.
+    pub fn add_account(&self, name: &str, uid: u32) -> Result<(), LabError> {
+        let uid = uid.to_string();
+        self.run([
+            "useradd",
+            "--create-home",
+            "--shell",
+            "/bin/sh",
+            "--uid",
+            &uid,
+            name,
+        ])?;
+        Ok(())
+    }
+
+    /// Where a file of the host is seen from outside. A symbolic link in an absolute path would be
+    /// followed outside: name the real path.
+    #[must_use]
+    pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        let root = PathBuf::from(format!("/proc/{}/root", self.anchor()));
+        root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Writes a file as root, mode 0644, and the folders above it.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn write(&self, path: impl AsRef<Path>, text: impl AsRef<[u8]>) -> Result<(), LabError> {
+        let outside = self.path(&path);
+        let write = || {
+            if let Some(folder) = outside.parent() {
+                fs::create_dir_all(folder)?;
+            }
+            fs::write(&outside, text)?;
+            fs::set_permissions(&outside, fs::Permissions::from_mode(0o644))
+        };
+        write().attempt(|| {
+            format!(
+                "host {}: cannot write {}",
+                self.name(),
+                path.as_ref().display()
+            )
+        })
+    }
+
+    /// Reads a file as root.
+    ///
+    /// # Errors
+    /// When the system refuses, or it is not UTF-8.
+    pub fn read(&self, path: impl AsRef<Path>) -> Result<String, LabError> {
+        fs::read_to_string(self.path(&path)).attempt(|| {
+            format!(
+                "host {}: cannot read {}",
+                self.name(),
+                path.as_ref().display()
+            )
+        })
+    }
+
+    /// The host's living processes, by number: what has ended and waits for its parent is left out.
+    ///
+    /// # Errors
+    /// When the host is gone.
+    pub fn processes(&self) -> Result<Vec<Process>, LabError> {
+        let folder = self.path("/proc");
+        let entries = fs::read_dir(&folder)
+            .attempt(|| format!("host {}: cannot list its processes", self.name()))?;
+        let mut processes: Vec<_> = entries
+            .flatten()
+            .filter_map(|entry| {
+                let pid = entry.file_name().to_str()?.parse().ok()?;
+                // Ended meanwhile: not a process of the host.
+                let status = fs::read_to_string(entry.path().join("status")).ok()?;
+                let command = fs::read(entry.path().join("cmdline")).ok()?;
+                process(pid, &status, &command)
+            })
+            .collect();
+        processes.sort_by_key(|process| process.pid);
+        Ok(processes)
+    }
+
+    /// Makes a cgroup for one command.
+    pub(crate) fn new_group(&self) -> Result<PathBuf, LabError> {
+        let number = self.0.commands.fetch_add(1, Ordering::Relaxed);
+        let group = self.0.group.join(format!("command-{number}"));
+        cgroup::create(&group)?;
+        Ok(group)
+    }
+
+    /// One of Usher's programs, as seen inside.
+    pub(crate) fn program(&self, name: &str) -> Result<PathBuf, LabError> {
+        let outside = self.0.binaries.join(name);
+        if !outside.exists() {
+            return Err(LabError::NotBuilt { path: outside });
+        }
+        Ok(Path::new(crate::command::BINARIES).join(name))
+    }
+}
+
+/// From `/proc/PID/status` and `/proc/PID/cmdline`.
+fn process(pid: u32, status: &str, command: &[u8]) -> Option<Process> {
+    let field = |name: &str| {
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(":\t"))
+    };
+    if field("State")?.starts_with(['Z', 'X']) {
+        return None;
+    }
+    Some(Process {
+        pid,
+        uid: field("Uid")?.split('\t').nth(1)?.parse().ok()?,
+        name: field("Name")?.into(),
+        command: String::from_utf8_lossy(command)
+            .trim_end_matches('\0')
+            .replace('\0', " "),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Process, process};
+
+    #[test]
+    fn a_process_is_told_by_its_effective_user() {
+        let status = "Name:\timap\nState:\tS (sleeping)\nPid:\t7\nUid:\t1\t2001\t3\t4\n";
+        let expected = Process {
+            pid: 7,
+            uid: 2001,
+            name: "imap".into(),
+            command: "/usr/lib/dovecot/imap -o x".into(),
+        };
+        assert_eq!(
+            process(7, status, b"/usr/lib/dovecot/imap\0-o\0x\0"),
+            Some(expected)
+        );
+        assert_eq!(process(7, "Name:\timap\nState:\tS (sleeping)\n", b""), None);
+    }
+
+    #[test]
+    fn what_has_ended_is_no_process() {
+        let status = |state: &str| format!("Name:\timap\nState:\t{state}\nUid:\t1\t1\t1\t1\n");
+        assert_eq!(process(7, &status("Z (zombie)"), b""), None);
+        assert!(process(7, &status("R (running)"), b"imap\0").is_some());
+    }
+}

@@ -1,0 +1,46 @@
+//! A lab: a set of hosts as namespaces on this machine, for the integration tests, the demo and
+//! the bench.
+//!
+//! A host has its own network, processes, mounts, host name, accounts (`/etc/passwd` is a private
+//! copy) and homes, a BPF file system and a cgroup. All hosts of a lab hang on one switch, IPv4
+//! `10.77.0.N/24` and IPv6 `fd77::N/64`. The namespaces of the machine itself are never changed.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), usher_lab::LabError> {
+//! let lab = usher_lab::Lab::new()?;
+//! let laptop = lab.host("laptop")?;
+//! let mailhost = lab.host("mailhost")?;
+//! laptop.add_account("alice", 1001)?;
+//! let output = laptop.run_as("alice", ["id", "-un"])?;
+//! assert_eq!(output.stdout.trim(), "alice");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Everything dies with the process that made the lab, also when that is killed with SIGKILL: the
+//! first process of each host reads from a pipe whose only other end is in the lab's process, and
+//! ends when the pipe does; the kernel then ends the rest of the host and drops its namespaces.
+//! What the kernel does not drop (cgroup folders) the next lab sweeps.
+#![forbid(unsafe_code)]
+
+mod anchor;
+mod cgroup;
+mod command;
+mod daemon;
+mod error;
+mod host;
+mod mail;
+mod network;
+mod notify;
+mod running;
+mod topology;
+
+pub use command::{Command, Output};
+pub use daemon::{Daemon, Role};
+pub use error::LabError;
+pub use host::{Host, Process};
+pub use mail::{ALICE, BOB, CAROL, Mail, User};
+pub use running::Running;
+/// The signals of [`Daemon::kill`] and [`Running::kill`].
+pub use rustix::process::Signal;
+pub use topology::{Lab, Remover};

@@ -1,0 +1,211 @@
+//! The standard topology: users on a laptop read their mail on a mail host; a stranger is near.
+
+use crate::daemon::{Daemon, Role};
+use crate::error::LabError;
+use crate::host::Host;
+use crate::topology::Lab;
+
+/// A user of the mail topology: an account on laptop and mailhost, a key on laptop known on
+/// mailhost, a message in a Maildir on mailhost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct User {
+    /// Account name, the same on both hosts.
+    pub name: &'static str,
+    /// User id on laptop.
+    pub laptop_uid: u32,
+    /// User id on mailhost; another, because names and keys carry identity and numbers do not.
+    pub mailhost_uid: u32,
+    /// Subject of the message; nobody else has one like it.
+    pub subject: &'static str,
+}
+
+/// Permitted.
+pub const ALICE: User = User {
+    name: "alice",
+    laptop_uid: 1001,
+    mailhost_uid: 2001,
+    subject: "The hive has swarmed",
+};
+/// Permitted.
+pub const BOB: User = User {
+    name: "bob",
+    laptop_uid: 1002,
+    mailhost_uid: 2002,
+    subject: "Invoice for 40 lanterns",
+};
+/// Has accounts, a key and a message like the others, is permitted to ask by laptop's policy, and
+/// not permitted by mailhost's.
+pub const CAROL: User = User {
+    name: "carol",
+    laptop_uid: 1003,
+    mailhost_uid: 2003,
+    subject: "Rehearsal moved to six",
+};
+
+/// The address on laptop at which the proxy serves mailhost; `/etc/hosts` there calls it `mailhost`.
+const LOOPBACK: &str = "127.0.1.1";
+
+const MAILHOST_POLICY: &str = r#"users mail { member alice, bob; }
+
+service imap {
+  # Debian's, unmodified: no dovecot master, auth or login process runs.
+  program "/usr/lib/dovecot/imap" "-o" "mail_location=maildir:~/Maildir";
+  listen 143;
+  style connection;
+  users mail;
+  hosts laptop;
+}
+"#;
+
+const LAPTOP_POLICY: &str = r#"users mail { member alice, bob, carol; }
+
+client mail {
+  users mail;
+  service imap at mailhost port 143;
+  protocol imap;
+}
+"#;
+
+/// The mail topology, with Usher installed, configured through its command line, and running.
+#[derive(Debug)]
+pub struct Mail {
+    /// On laptop: serves unmodified mail programs at `mailhost:143`.
+    pub proxy: Daemon,
+    /// On laptop.
+    pub courier: Daemon,
+    /// On laptop.
+    pub signer: Daemon,
+    /// On mailhost.
+    pub verifier: Daemon,
+    /// On mailhost.
+    pub keeper: Daemon,
+    /// The users' host.
+    pub laptop: Host,
+    /// The server.
+    pub mailhost: Host,
+    /// A host that mailhost knows nothing of, without Usher.
+    pub stranger: Host,
+    /// The last field: the lab goes when its daemons have gone.
+    pub lab: Lab,
+}
+
+impl Lab {
+    /// Makes the mail topology; see [`Mail::on`].
+    ///
+    /// # Errors
+    /// As [`Mail::on`].
+    pub fn mail() -> Result<Mail, LabError> {
+        Mail::on(Self::new()?)
+    }
+}
+
+impl Mail {
+    /// Makes the mail topology on an empty lab.
+    ///
+    /// # Errors
+    /// When Usher has not been built, one of its commands fails, or a daemon does not become ready;
+    /// the error carries what it said.
+    pub fn on(lab: Lab) -> Result<Self, LabError> {
+        let laptop = lab.host("laptop")?;
+        let mailhost = lab.host("mailhost")?;
+        let stranger = lab.host("stranger")?;
+        for host in [&laptop, &mailhost] {
+            // Not built: said so, instead of "not found" by a shell.
+            host.program("usher")?;
+            host.run(["usher", "init", "--name", host.name()])?;
+        }
+        for user in [ALICE, BOB, CAROL] {
+            add_user(&laptop, &mailhost, user)?;
+        }
+        for here in [&laptop, &mailhost] {
+            for known in [&laptop, &mailhost] {
+                add_host(here, known)?;
+            }
+        }
+        laptop.write("/etc/usher/policy.d/mail.policy", LAPTOP_POLICY)?;
+        mailhost.write("/etc/usher/policy.d/mail.policy", MAILHOST_POLICY)?;
+        laptop.write(
+            "/etc/hosts",
+            format!("127.0.0.1 localhost\n{LOOPBACK} mailhost\n"),
+        )?;
+        for host in [&laptop, &mailhost] {
+            host.run(["usher", "policy", "apply"])?;
+        }
+        Ok(Self {
+            keeper: mailhost.start_daemon(Role::Keeper)?,
+            verifier: mailhost.start_daemon(Role::Verifier)?,
+            signer: laptop.start_daemon(Role::Signer)?,
+            courier: laptop.start_daemon(Role::Courier)?,
+            proxy: laptop.start_daemon(Role::Proxy)?,
+            laptop,
+            mailhost,
+            stranger,
+            lab,
+        })
+    }
+}
+
+/// Makes a user known on both hosts: accounts, a key of ssh-keygen's, a message.
+fn add_user(laptop: &Host, mailhost: &Host, user: User) -> Result<(), LabError> {
+    let User {
+        name,
+        laptop_uid,
+        mailhost_uid,
+        subject,
+    } = user;
+    laptop.add_account(name, laptop_uid)?;
+    mailhost.add_account(name, mailhost_uid)?;
+
+    let key = format!("/home/{name}/.ssh/id_ed25519");
+    laptop.run_as(name, ["mkdir", "-m", "700", ".ssh"])?;
+    let comment = format!("{name}@laptop");
+    laptop.run_as(
+        name,
+        [
+            "ssh-keygen",
+            "-q",
+            "-t",
+            "ed25519",
+            "-N",
+            "",
+            "-C",
+            &comment,
+            "-f",
+            &key,
+        ],
+    )?;
+    laptop.run(["usher", "user", "add", name, "--private-key", &key])?;
+
+    let public = format!("/root/{name}.pub");
+    mailhost.write(&public, laptop.read(format!("{key}.pub"))?)?;
+    mailhost.run(["usher", "user", "add", name, "--public-key", &public])?;
+
+    let deliver = "mkdir -p Maildir/new Maildir/cur Maildir/tmp && cat >Maildir/new/1.1.mailhost";
+    mailhost
+        .command(["sh", "-c", deliver])
+        .user(name)
+        .input(format!(
+            "From: Postmaster <postmaster@mailhost>\n\
+             To: {name}@mailhost\n\
+             Subject: {subject}\n\
+             Date: Fri, 01 Aug 2008 12:00:00 +0000\n\
+             Message-ID: <1.{name}@mailhost>\n\
+             \n\
+             For {name} only.\n"
+        ))
+        .succeed()?;
+    Ok(())
+}
+
+/// Makes `known` known on `here`.
+fn add_host(here: &Host, known: &Host) -> Result<(), LabError> {
+    let key = known.read("/etc/usher/host_key.pub")?;
+    let (ipv4, ipv6) = (known.ipv4().to_string(), known.ipv6().to_string());
+    let mut arguments = vec!["usher", "host", "add", known.name(), "--key", key.trim()];
+    arguments.extend(["--address", &ipv4, "--address", &ipv6]);
+    if (here.name(), known.name()) == ("laptop", "mailhost") {
+        arguments.extend(["--loopback", LOOPBACK]);
+    }
+    here.run(arguments)?;
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! The lab itself: its switch, its hosts, and their removal.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::anchor::Anchor;
+use crate::cgroup;
+use crate::error::{Attempt, LabError};
+use crate::host::Host;
+use crate::network;
+
+/// Hosts on one switch. Removed with everything in it when the value goes.
+#[derive(Debug)]
+pub struct Lab {
+    state: Arc<Mutex<State>>,
+    group: PathBuf,
+    binaries: PathBuf,
+}
+
+#[derive(Debug)]
+struct State {
+    /// `None` when the lab has been removed.
+    switch: Option<Anchor>,
+    hosts: Vec<(String, Arc<Anchor>)>,
+}
+
+impl Lab {
+    /// Makes a lab without hosts, and sweeps what killed labs left.
+    ///
+    /// Usher's programs are those beside the running one: the lab serves integration tests
+    /// (`target/debug/deps/...`) and programs (`target/debug/...`) alike.
+    ///
+    /// # Errors
+    /// When not run as root, or the kernel lacks namespaces, bridges or cgroup v2.
+    pub fn new() -> Result<Self, LabError> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(LabError::NotRoot);
+        }
+        cgroup::sweep()?;
+        let binaries = binaries()?;
+        let switch = Anchor::switch()?;
+        let group = cgroup::create_lab()?;
+        let state = State {
+            switch: Some(switch),
+            hosts: Vec::new(),
+        };
+        Ok(Self {
+            state: Arc::new(Mutex::new(state)),
+            group,
+            binaries,
+        })
+    }
+
+    /// Adds a host, which is then reachable from all others of the lab.
+    ///
+    /// # Errors
+    /// When the name is unfit or taken, or the kernel refuses.
+    pub fn host(&self, name: &str) -> Result<Host, LabError> {
+        let mut state = lock(&self.state);
+        let unfit = || LabError::HostName { name: name.into() };
+        let letters = |letter: char| matches!(letter, 'a'..='z' | '0'..='9' | '-');
+        let fit = name.starts_with(|letter: char| letter.is_ascii_lowercase())
+            && name.len() <= 63
+            && name.chars().all(letters)
+            && state.hosts.iter().all(|(taken, _)| taken != name);
+        if !fit {
+            return Err(unfit());
+        }
+        let switch = state.switch.as_ref().ok_or(LabError::Removed)?.pid;
+        let number = u8::try_from(state.hosts.len() + 1)
+            .ok()
+            .filter(|number| *number < u8::MAX)
+            .ok_or_else(unfit)?;
+        let anchor = Arc::new(Anchor::host(name, &self.binaries)?);
+        network::plug(switch, anchor.pid, name, number)?;
+        let group = self.group.join(name);
+        cgroup::create(&group)?;
+        state.hosts.push((name.into(), Arc::clone(&anchor)));
+        Ok(Host::new(
+            name,
+            number,
+            anchor,
+            group,
+            self.binaries.clone(),
+        ))
+    }
+
+    /// What removes the lab from another thread, as a handler of Ctrl-C has to.
+    #[must_use]
+    pub fn remover(&self) -> Remover {
+        Remover {
+            state: Arc::clone(&self.state),
+            group: self.group.clone(),
+        }
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if let Err(error) = self.remover().remove() {
+            eprintln!("usher-lab: {error}");
+        }
+    }
+}
+
+/// Removes a lab; see [`Lab::remover`].
+#[derive(Debug, Clone)]
+pub struct Remover {
+    state: Arc<Mutex<State>>,
+    group: PathBuf,
+}
+
+impl Remover {
+    /// Kills every process of every host and removes what the lab made. Returns when it is gone;
+    /// removing twice is as good as once.
+    ///
+    /// # Errors
+    /// When the kernel refuses; as much as possible has been removed then.
+    pub fn remove(&self) -> Result<(), LabError> {
+        let mut state = lock(&self.state);
+        let killed = cgroup::kill(&self.group);
+        let ended: Vec<_> = state.hosts.iter().map(|(_, anchor)| anchor.end()).collect();
+        let switched = state.switch.take().map_or(Ok(()), |switch| switch.end());
+        let removed = cgroup::kill_and_remove(&self.group);
+        [killed, switched, removed]
+            .into_iter()
+            .chain(ended)
+            .collect::<Result<(), _>>()
+            .attempt(|| "cannot remove the lab".into())
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The folder of the running program, without cargo's `deps`.
+fn binaries() -> Result<PathBuf, LabError> {
+    let program = std::env::current_exe().attempt(|| "cannot find the running program".into())?;
+    let folder = program
+        .ancestors()
+        .skip(1)
+        .find(|folder| !folder.ends_with("deps") && !folder.ends_with("examples"));
+    Ok(folder.map(PathBuf::from).unwrap_or_default())
+}
