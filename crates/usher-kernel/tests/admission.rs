@@ -1,5 +1,6 @@
 //! What is admitted, to whose queue, and what is refused.
 
+#[macro_use]
 mod world;
 
 use std::io::{Read, Write};
@@ -10,17 +11,6 @@ use std::time::Duration;
 use usher_kernel::admission::{AdmissionState, Announced, Limits};
 use usher_kernel::listener;
 use world::*;
-
-/// The test functions run in a world of their own.
-macro_rules! tests {
-    ($($(#[$documentation:meta])* fn $name:ident($world:ident) $body:block)*) => {
-        $($(#[$documentation])* #[test]
-        fn $name() {
-            fn body($world: &World) $body
-            world(stringify!($name), body);
-        })*
-    };
-}
 
 tests! {
     fn an_announced_connection_reaches_its_users_queue_and_no_other(world) {
@@ -410,20 +400,4 @@ tests! {
         use std::os::unix::fs::MetadataExt;
         assert_eq!(file.as_file().metadata().unwrap().uid(), 0);
     }
-}
-
-/// Lets the listener's handshakes end only when the client sends data.
-fn hold_handshakes(listener: &impl std::os::fd::AsFd) {
-    let seconds: libc::c_int = 60;
-    // SAFETY: an integer option, from a local variable of its size.
-    let code = unsafe {
-        libc::setsockopt(
-            std::os::fd::AsRawFd::as_raw_fd(&listener.as_fd()),
-            libc::IPPROTO_TCP,
-            libc::TCP_DEFER_ACCEPT,
-            (&raw const seconds).cast(),
-            4,
-        )
-    };
-    assert_eq!(code, 0);
 }

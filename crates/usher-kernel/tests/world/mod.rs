@@ -29,6 +29,17 @@ pub const PORT: u16 = 143;
 pub const ALICE: u32 = 61_001;
 pub const BOB: u32 = 61_002;
 
+/// The test functions run in a world of their own.
+macro_rules! tests {
+    ($($(#[$documentation:meta])* fn $name:ident($world:ident) $body:block)*) => {
+        $($(#[$documentation])* #[test]
+        fn $name() {
+            fn body($world: &$crate::world::World) $body
+            $crate::world::world(stringify!($name), body);
+        })*
+    };
+}
+
 /// What a test has.
 pub struct World {
     /// A folder of a BPF file system.
@@ -227,9 +238,11 @@ impl Client {
     }
 }
 
-/// The accepted connection that waits, and who connected.
+/// The next connection of the queue, and who connected.
 pub fn accept(listener: &OwnedFd) -> (TcpStream, SocketAddr) {
-    assert!(listener::has_waiting(listener.as_fd()), "nothing waits");
+    eventually("a connection waits", || {
+        listener::has_waiting(listener.as_fd())
+    });
     let (socket, from) = rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC).unwrap();
     let from = SocketAddr::try_from(from.unwrap()).unwrap();
     let from = SocketAddr::new(from.ip().to_canonical(), from.port());
@@ -240,4 +253,20 @@ pub fn accept(listener: &OwnedFd) -> (TcpStream, SocketAddr) {
 pub fn row(admission: &Admission, connection: &ConnectionTuple) -> Option<AdmissionRow> {
     let rows = admission.admissions().unwrap();
     rows.into_iter().find(|row| row.connection == *connection)
+}
+
+/// Lets the listener's handshakes end only when the client sends data.
+pub fn hold_handshakes(listener: &impl AsFd) {
+    let seconds: libc::c_int = 60;
+    // SAFETY: an integer option, from a local variable of its size.
+    let code = unsafe {
+        libc::setsockopt(
+            std::os::fd::AsRawFd::as_raw_fd(&listener.as_fd()),
+            libc::IPPROTO_TCP,
+            libc::TCP_DEFER_ACCEPT,
+            (&raw const seconds).cast(),
+            4,
+        )
+    };
+    assert_eq!(code, 0);
 }
