@@ -11,6 +11,8 @@ const OPEN_FILES: libc::rlim_t = 1024;
 
 /// The variable of the environment that the child completes.
 pub(super) const LISTEN_PID: &[u8] = b"LISTEN_PID=";
+/// The child's first byte to its parent.
+pub(super) const ALIVE: u8 = 0xff;
 /// Digits that the child may write there.
 pub(super) const PID_DIGITS: usize = 10;
 
@@ -21,6 +23,8 @@ pub(super) struct Child<'a> {
     pub environment: &'a [*const libc::c_char],
     pub listen_pid: Option<*mut u8>,
     pub input: &'a Input<'a>,
+    /// Where a zero brings the process into its cgroup, when it was not made there.
+    pub entrance: Option<RawFd>,
     pub null: RawFd,
     pub reporting: RawFd,
 }
@@ -50,6 +54,15 @@ impl Child<'_> {
         // SAFETY: bare system calls on this process, with pointers into memory that `spawn` made
         // before the fork and that the child has a copy of.
         unsafe {
+            let alive = [ALIVE];
+            if libc::write(self.reporting, alive.as_ptr().cast(), 1) != 1 {
+                return (Stage::Session, errno());
+            }
+            if let Some(entrance) = self.entrance
+                && libc::write(entrance, c"0".as_ptr().cast(), 1) != 1
+            {
+                return (Stage::Group, errno());
+            }
             let mut none: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut none);
             if libc::setsid() < 0
@@ -57,8 +70,7 @@ impl Child<'_> {
             {
                 return (Stage::Session, errno());
             }
-            // Rust's runtime ignores it, and what is ignored stays so through CLONE_CLEAR_SIGHAND.
-            libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+            default_signals();
             libc::umask(0o077);
             let mut files: libc::rlimit = std::mem::zeroed();
             if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) == 0 {
@@ -177,6 +189,29 @@ impl Child<'_> {
                 return Err(errno());
             }
             Ok(())
+        }
+    }
+}
+
+/// Gives every signal its default action. CLONE_CLEAR_SIGHAND leaves the ignored ones ignored:
+/// SIGPIPE, which Rust's runtime ignores, and whatever the keeper's own parent did. Raw calls,
+/// because the C library does not let its own two be changed; SIGKILL and SIGSTOP refuse.
+///
+/// # Safety
+/// Only in the child of a fork: it changes the process.
+unsafe fn default_signals() {
+    // The kernel's struct sigaction: handler (0: default), flags, restorer, 64 bits of mask.
+    let default = [0_u64; 4];
+    for signal in 1..=64 {
+        // SAFETY: a pointer to a local array of the structure's size or more.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                0_usize,
+                8_usize,
+            );
         }
     }
 }

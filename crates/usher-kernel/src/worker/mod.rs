@@ -8,14 +8,14 @@ mod child;
 
 use std::ffi::{CString, NulError, OsString};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use rustix::pipe::PipeFlags;
 
 use crate::cgroup::Group;
-use child::{Child, LISTEN_PID, PID_DIGITS};
+use child::{ALIVE, Child, LISTEN_PID, PID_DIGITS};
 
 /// What to start, as whom.
 #[derive(Debug, Clone)]
@@ -77,6 +77,9 @@ pub enum SpawnError {
         /// What the kernel says.
         error: io::Error,
     },
+    /// It was killed as soon as it was made, twice.
+    #[error("the new process was killed at once")]
+    Killed,
     /// [`Input::AcceptOne`]: no connection waits.
     #[error("no connection waits")]
     NothingWaiting,
@@ -102,6 +105,8 @@ pub enum Stage {
     Descriptors,
     /// execve(2).
     Execute,
+    /// Entering the cgroup; comes first where it is not made there.
+    Group,
 }
 
 impl std::fmt::Display for Stage {
@@ -115,6 +120,7 @@ impl std::fmt::Display for Stage {
             Self::Accept => "accepting the connection",
             Self::Descriptors => "placing descriptors",
             Self::Execute => "executing the program",
+            Self::Group => "entering the cgroup",
         })
     }
 }
@@ -129,6 +135,7 @@ impl Stage {
             5 => Self::NoNewPrivileges,
             6 => Self::Accept,
             7 => Self::Descriptors,
+            9 => Self::Group,
             _ => Self::Execute,
         }
     }
@@ -192,10 +199,42 @@ impl Prepared {
 /// takes; [`Input::AcceptOne`] does not wait for a connection.
 ///
 /// # Errors
-/// See [`SpawnError`]. A connection that the child had accepted when it failed is closed.
+/// See [`SpawnError`]. A connection that the child had accepted when it failed is closed. A child
+/// that is killed before it executes its program is a started worker that has ended.
 pub fn spawn(command: &Command, input: Input<'_>, group: &Group) -> Result<Worker, SpawnError> {
-    use std::os::fd::AsFd;
     let prepared = Prepared::new(command, &input)?;
+    if !group.newborns_are_killed() {
+        match attempt(&prepared, input, group, None)? {
+            Birth::Started(worker) => return Ok(worker),
+            Birth::Stillborn => group.note_killed_newborn(),
+        }
+    }
+    let entrance = group
+        .entrance()
+        .map_err(|error| SpawnError::Parent(io::Error::other(error)))?;
+    match attempt(&prepared, input, group, Some(entrance.as_fd()))? {
+        Birth::Started(worker) => Ok(worker),
+        Birth::Stillborn => Err(SpawnError::Killed),
+    }
+}
+
+/// What became of a child.
+enum Birth {
+    Started(Worker),
+    /// Killed before its first instruction. Kernels from 6.14 on do that to every child that is
+    /// made in a group (CLONE_INTO_CGROUP) that was ever killed (cgroup.kill): they compare the
+    /// group's count of kills with that of the maker's group.
+    Stillborn,
+}
+
+/// Makes a child in the group, or with `entrance`, the group's list of processes, one that enters
+/// the group as its first deed.
+fn attempt(
+    prepared: &Prepared,
+    input: Input<'_>,
+    group: &Group,
+    entrance: Option<BorrowedFd<'_>>,
+) -> Result<Birth, SpawnError> {
     let null = rustix::fs::open(
         "/dev/null",
         rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
@@ -213,34 +252,34 @@ pub fn spawn(command: &Command, input: Input<'_>, group: &Group) -> Result<Worke
         environment[place] = text.as_ptr().cast();
     }
     let child = Child {
-        prepared: &prepared,
+        prepared,
         arguments: &arguments,
         environment: &environment,
         listen_pid: listen_pid.as_mut().map(|text| text.as_mut_ptr()),
         input: &input,
+        entrance: entrance.map(|entrance| entrance.as_raw_fd()),
         null: null.as_raw_fd(),
         reporting: reporting.as_raw_fd(),
     };
-    let (pid, pidfd) = fork_into(group.as_fd(), child)?;
+    let cgroup = entrance.is_none().then(|| group.as_fd());
+    let (pid, pidfd) = fork_into(cgroup, child)?;
     drop(reporting);
-    match read_report(report).map_err(SpawnError::Parent)? {
-        None => Ok(Worker { pid, pidfd }),
-        Some((stage, errno)) => {
-            // It has reported and ends by itself; reaped here since the caller gets nothing.
-            let ended = rustix::process::waitid(
-                rustix::process::WaitId::PidFd(pidfd.as_fd()),
-                rustix::process::WaitIdOptions::EXITED,
-            );
-            ended.map_err(|error| SpawnError::Parent(error.into()))?;
-            Err(match (stage, errno) {
-                (Stage::Accept, libc::EAGAIN) => SpawnError::NothingWaiting,
-                _ => SpawnError::Child {
-                    stage,
-                    error: io::Error::from_raw_os_error(errno),
-                },
-            })
-        }
-    }
+    let outcome = match read_report(report).map_err(SpawnError::Parent)? {
+        Report::Executed => return Ok(Birth::Started(Worker { pid, pidfd })),
+        Report::None => Ok(Birth::Stillborn),
+        Report::Failed(Stage::Accept, libc::EAGAIN) => Err(SpawnError::NothingWaiting),
+        Report::Failed(stage, errno) => Err(SpawnError::Child {
+            stage,
+            error: io::Error::from_raw_os_error(errno),
+        }),
+    };
+    // It ends by itself or has been killed; reaped here since the caller gets nothing.
+    rustix::process::waitid(
+        rustix::process::WaitId::PidFd(pidfd.as_fd()),
+        rustix::process::WaitIdOptions::EXITED,
+    )
+    .map_err(|error| SpawnError::Parent(error.into()))?;
+    outcome
 }
 
 /// The pipe for the child's report, its writing end above the places that the child fills.
@@ -260,33 +299,48 @@ fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
         .collect()
 }
 
-/// Reads the child's report: nothing when it has executed its program (the pipe closes on exec),
-/// else a stage and an errno.
-fn read_report(report: OwnedFd) -> io::Result<Option<(Stage, i32)>> {
+/// What the child has to say.
+enum Report {
+    /// Nothing, not even that it lives.
+    None,
+    /// It lives, and nothing else: it has executed its program, which closes the pipe.
+    Executed,
+    /// A stage and an errno.
+    Failed(Stage, i32),
+}
+
+fn read_report(report: OwnedFd) -> io::Result<Report> {
     use std::io::Read;
     let mut bytes = Vec::new();
     std::fs::File::from(report).read_to_end(&mut bytes)?;
     match bytes.as_slice() {
-        [] => Ok(None),
-        [stage, errno @ ..] if errno.len() == 4 => {
+        [] => Ok(Report::None),
+        [ALIVE] => Ok(Report::Executed),
+        [ALIVE, stage, errno @ ..] if errno.len() == 4 => {
             let errno = [errno[0], errno[1], errno[2], errno[3]];
-            Ok(Some((
+            Ok(Report::Failed(
                 Stage::from_number(*stage),
                 i32::from_ne_bytes(errno),
-            )))
+            ))
         }
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 
-fn fork_into(cgroup: BorrowedFd<'_>, child: Child<'_>) -> Result<(u32, OwnedFd), SpawnError> {
+fn fork_into(
+    cgroup: Option<BorrowedFd<'_>>,
+    child: Child<'_>,
+) -> Result<(u32, OwnedFd), SpawnError> {
     let mut pidfd: RawFd = -1;
     // SAFETY: clone_args is plain numbers, for which all zeros is a value.
     let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
-    arguments.flags = CLONE_PIDFD | CLONE_CLEAR_SIGHAND | CLONE_INTO_CGROUP;
+    arguments.flags = CLONE_PIDFD | CLONE_CLEAR_SIGHAND;
     arguments.pidfd = (&raw mut pidfd) as u64;
     arguments.exit_signal = libc::SIGCHLD as u64;
-    arguments.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
+    if let Some(cgroup) = cgroup {
+        arguments.flags |= CLONE_INTO_CGROUP;
+        arguments.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
+    }
     // SAFETY: without CLONE_VM this is fork(2): the child has a copy of the memory, and goes on to
     // run `Child::run` only, which makes system calls and neither allocates, locks nor returns.
     let pid = unsafe {
