@@ -49,7 +49,10 @@ fuzz: setup ## run each fuzz target for FUZZ_SECONDS (takes a nightly toolchain 
 	@$(CARGO) +nightly fuzz --version >/dev/null || \
 	  { echo 'fuzzing takes: rustup toolchain install nightly; cargo install cargo-fuzz' >&2; exit 1; }
 	set -e; for target in $(FUZZ_TARGETS); do \
-	  $(CARGO) +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS) -max_len=9216; \
+	  seeds=fuzz/corpus/$$target; mkdir -p $$seeds; \
+	  if [ $$target = policy ]; then seeds="$$seeds crates/usher-policy/tests/golden"; fi; \
+	  $(CARGO) +nightly fuzz run $$target $$seeds -- \
+	    -max_total_time=$(FUZZ_SECONDS) -max_len=9216; \
 	done
 
 install: setup ## install programs, library and header below PREFIX

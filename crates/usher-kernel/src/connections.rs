@@ -22,7 +22,8 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 
 // net/tcp_states.h
-const ESTABLISHED: u8 = 1;
+/// Established, and after one side has closed: ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT.
+const HELD: [u8; 4] = [1, 4, 5, 8];
 const TIME_WAIT: u8 = 6;
 const LISTEN: u8 = 10;
 
@@ -53,15 +54,16 @@ pub struct Owner {
 }
 
 /// The owner of this host's socket whose own address is `local` and whose peer is `remote`.
-/// `None` when there is none, when it is not established, or when nobody holds it any more (its
-/// inode is then 0 and its owner unknown).
+/// `None` when there is none, when its handshake is under way, or when nobody holds it any more (its
+/// inode is then 0 and its owner unknown). One that either side has stopped sending on still has
+/// its owner.
 ///
 /// # Errors
 /// When the kernel cannot be asked.
 pub fn owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<Owner>, KernelError> {
     let found = ask(SOCK_DIAG_BY_FAMILY, local, remote, NO_COOKIE)?;
     Ok(match found {
-        Answer::Socket(socket) if socket.state == ESTABLISHED && socket.owner.inode != 0 => {
+        Answer::Socket(socket) if HELD.contains(&socket.state) && socket.owner.inode != 0 => {
             Some(socket.owner)
         }
         _ => None,

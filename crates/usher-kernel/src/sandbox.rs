@@ -35,7 +35,7 @@ pub enum Profile {
     Signer,
     /// Local sockets and TCP.
     Courier,
-    /// Local sockets only: its listeners were made before.
+    /// Local sockets, TCP, socket diagnosis; it may listen, as the policy may give it addresses.
     Proxy,
 }
 
@@ -76,6 +76,9 @@ pub fn seccomp(profile: Profile) -> Result<(), KernelError> {
         libc::SYS_clone,
         thread_rules().map_err(|error| failed(&error))?,
     );
+    if profile == Profile::Proxy {
+        rules.insert(libc::SYS_listen, Vec::new());
+    }
     let architecture: TargetArch = std::env::consts::ARCH
         .try_into()
         .map_err(|error| failed(&error))?;
@@ -136,9 +139,13 @@ fn socket_rules(profile: Profile) -> Result<Vec<SeccompRule>, seccompiler::Backe
     let family = |family: i32| argument(0, SeccompCmpOp::Eq, family);
     // socket(2): the type's upper bits are flags.
     let kind = |kind: i32| argument(1, SeccompCmpOp::MaskedEq(0xf), kind);
+    let diagnosis = || {
+        let protocol = argument(2, SeccompCmpOp::Eq, libc::NETLINK_SOCK_DIAG)?;
+        Ok::<_, seccompiler::BackendError>(vec![family(libc::AF_NETLINK)?, protocol])
+    };
     let mut rules = vec![SeccompRule::new(vec![family(libc::AF_UNIX)?])?];
     match profile {
-        Profile::Verifier | Profile::Proxy => {}
+        Profile::Verifier => {}
         Profile::Signer => {
             for internet in [libc::AF_INET, libc::AF_INET6] {
                 rules.push(SeccompRule::new(vec![
@@ -146,17 +153,17 @@ fn socket_rules(profile: Profile) -> Result<Vec<SeccompRule>, seccompiler::Backe
                     kind(libc::SOCK_DGRAM)?,
                 ])?);
             }
-            rules.push(SeccompRule::new(vec![
-                family(libc::AF_NETLINK)?,
-                argument(2, SeccompCmpOp::Eq, libc::NETLINK_SOCK_DIAG)?,
-            ])?);
+            rules.push(SeccompRule::new(diagnosis()?)?);
         }
-        Profile::Courier => {
+        Profile::Courier | Profile::Proxy => {
             for internet in [libc::AF_INET, libc::AF_INET6] {
                 rules.push(SeccompRule::new(vec![
                     family(internet)?,
                     kind(libc::SOCK_STREAM)?,
                 ])?);
+            }
+            if profile == Profile::Proxy {
+                rules.push(SeccompRule::new(diagnosis()?)?);
             }
         }
     }

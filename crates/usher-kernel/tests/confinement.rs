@@ -195,7 +195,19 @@ tests! {
     fn the_proxy_is_confined(world) {
         let _ = world;
         confine(Profile::Proxy);
+        // It may be given new addresses, and asks whose a connection is.
+        let server = TcpListener::bind("10.9.0.1:8026").unwrap();
+        let client = std::net::TcpStream::connect("10.9.0.1:8026").unwrap();
+        let (theirs, ours) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
+        let _accepted = server.accept().unwrap();
+        assert_eq!(connections::owner(theirs, ours).unwrap().unwrap().uid, 0);
         denied("UDP", socket(libc::AF_INET, libc::SOCK_DGRAM, 0));
+    }
+
+    fn the_courier_may_not_listen(world) {
+        let _ = world;
+        sandbox::seccomp(Profile::Courier).unwrap();
+        denied("listening", TcpListener::bind("10.9.0.1:8026"));
     }
 
     fn landlock_leaves_the_files_that_were_named(world) {

@@ -106,6 +106,9 @@ tests! {
                 let other = owner(ours, theirs).unwrap().unwrap();
                 assert_eq!(other.uid, 0);
                 assert_ne!(other.inode, found.inode);
+                // Half closed, from either side, it is still held.
+                connection.shutdown(std::net::Shutdown::Write).unwrap();
+                assert_eq!(owner(theirs, ours).unwrap(), Some(found));
                 // Closed by its owner while the kernel still finishes: nobody's.
                 drop(connection);
                 assert_eq!(owner(theirs, ours).unwrap(), None);

@@ -29,12 +29,18 @@ pub(crate) fn mount() -> Result<PathBuf, LabError> {
         .ok_or(LabError::NoCgroup)
 }
 
+/// The group of a lab's `nsenter` processes; no host can have this name.
+pub(crate) fn entering(lab: &Path) -> PathBuf {
+    lab.join("_entering")
+}
+
 /// Makes this lab's folder: `usher-lab-<pid>-<n>`.
 pub(crate) fn create_lab() -> Result<PathBuf, LabError> {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let path = mount()?.join(format!("{PREFIX}{}-{count}", std::process::id()));
     create(&path)?;
+    create(&entering(&path))?;
     Ok(path)
 }
 
@@ -69,10 +75,9 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Kills what is in the group and removes it. A killed process leaves its group only when the
+/// Removes a group when all that is in it has ended. A killed process leaves its group only when the
 /// kernel has torn it down, hence the patience.
-pub(crate) fn kill_and_remove(path: &Path) -> io::Result<()> {
-    kill(path)?;
+pub(crate) fn remove_when_empty(path: &Path) -> io::Result<()> {
     let begin = Instant::now();
     loop {
         match remove(path) {
@@ -84,6 +89,12 @@ pub(crate) fn kill_and_remove(path: &Path) -> io::Result<()> {
             result => return result,
         }
     }
+}
+
+/// Kills what is in the group and removes it.
+pub(crate) fn kill_and_remove(path: &Path) -> io::Result<()> {
+    kill(path)?;
+    remove_when_empty(path)
 }
 
 /// Removes the folders of labs whose process is gone. Only empty ones: a number unknown here may

@@ -25,19 +25,25 @@ pub(crate) const BINARIES: &str = "/run/lab/bin";
 /// What a command may take unless told otherwise. Generous: timing decides no test.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Runs outside before `nsenter`, in the same process: enters the cgroup, for itself and all that
-/// follows. So `nsenter` too, which is in some of the host's namespaces, is killed with the lab.
+/// Runs outside before `nsenter`, in the same process: enters the lab's cgroup for those, whose end
+/// a lab's removal waits for.
 const ENTER: &str = r#"
 echo $$ >"$1/cgroup.procs" || exit 125
 shift
 exec "$@"
 "#;
 
-/// Runs inside the host before the command, in the process that becomes the command: says to whom
-/// passed descriptors belong (`sd_listen_fds(3)`), which only this process knows.
+/// Runs inside the host before the command, in the process that becomes the command: enters the
+/// command's cgroup, and says to whom passed descriptors belong (`sd_listen_fds(3)`), which only
+/// this process knows.
+///
+/// Not so nsenter, which has to outlive what is killed in that cgroup: it is the parent, and a
+/// PID namespace is gone only when every process of it has been waited for. What nsenter leaves
+/// is for the machine's first process, which may be slow at it or, in a container, never do it.
 const BEGIN: &str = r#"
-cd "$1" 2>/dev/null || cd /
-shift
+echo $$ >"$1/cgroup.procs" || exit 125
+cd "$2" 2>/dev/null || cd /
+shift 2
 if [ -n "${LISTEN_FDS-}" ]; then export LISTEN_PID=$$; fi
 exec "$@"
 "#;
@@ -208,7 +214,9 @@ impl Command {
     /// Starts it in the cgroup `group`, which exists.
     pub(crate) fn start(&self, group: PathBuf, streams: Streams) -> Result<Running, LabError> {
         let mut command = std::process::Command::new("sh");
-        command.args(["-c", ENTER, "sh"]).arg(&group);
+        command
+            .args(["-c", ENTER, "sh"])
+            .arg(self.host.entering_group());
         command.args([
             "nsenter",
             "--target",
@@ -216,7 +224,7 @@ impl Command {
             "--all",
             "--",
         ]);
-        command.args(["sh", "-c", BEGIN, "sh"]);
+        command.args(["sh", "-c", BEGIN, "sh"]).arg(&group);
         let (user, home, shell) = match self.user.as_deref() {
             None => ("root", PathBuf::from("/root"), "/bin/bash"),
             Some(user) => (user, Path::new("/home").join(user), "/bin/sh"),

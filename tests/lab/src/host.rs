@@ -229,6 +229,12 @@ impl Host {
         Ok(group)
     }
 
+    /// The cgroup of the lab's `nsenter` processes.
+    pub(crate) fn entering_group(&self) -> PathBuf {
+        // A host's group is always in its lab's.
+        cgroup::entering(self.0.group.parent().unwrap_or(&self.0.group))
+    }
+
     /// One of Usher's programs, as seen inside.
     pub(crate) fn program(&self, name: &str) -> Result<PathBuf, LabError> {
         let outside = self.0.binaries.join(name);

@@ -118,13 +118,16 @@ impl Remover {
     /// When the kernel refuses; as much as possible has been removed then.
     pub fn remove(&self) -> Result<(), LabError> {
         let mut state = lock(&self.state);
-        let killed = cgroup::kill(&self.group);
-        let ended: Vec<_> = state.hosts.iter().map(|(_, anchor)| anchor.end()).collect();
-        let switched = state.switch.take().map_or(Ok(()), |switch| switch.end());
-        let removed = cgroup::kill_and_remove(&self.group);
-        [killed, switched, removed]
+        let mut results = Vec::new();
+        for (name, anchor) in &state.hosts {
+            // The commands first: their nsenter, outside, waits for them and ends.
+            results.push(cgroup::kill(&self.group.join(name)));
+            results.push(anchor.end());
+        }
+        results.push(state.switch.take().map_or(Ok(()), |switch| switch.end()));
+        results.push(cgroup::remove_when_empty(&self.group));
+        results
             .into_iter()
-            .chain(ended)
             .collect::<Result<(), _>>()
             .attempt(|| "cannot remove the lab".into())
     }

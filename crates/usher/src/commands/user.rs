@@ -28,7 +28,7 @@ pub fn add(
     let public = public_key
         .map(|path| read_public_key(user, path))
         .transpose()?;
-    let private = private_key.map(|path| read_private_key(path)).transpose()?;
+    let private = private_key.map(read_private_key).transpose()?;
     let folder = user_folder(user);
     std::fs::create_dir_all(&folder).at(&folder)?;
     if let Some(public) = public {

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddrV4, TcpListener};
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use usher_local::applied::load_checked;
@@ -33,6 +34,7 @@ struct Proxy {
 /// When it cannot start.
 pub fn run() -> Result<(), Failure> {
     use usher_kernel::privileges::{self, Capability};
+    use usher_kernel::sandbox;
     tracing_subscriber::fmt()
         .with_writer(io::stderr)
         .with_ansi(false)
@@ -59,6 +61,11 @@ pub fn run() -> Result<(), Failure> {
     privileges::no_new_privileges()?;
     privileges::no_core_dumps()?;
     privileges::raise_descriptor_limit()?;
+    // The account data base and its modules, and the configuration: nothing to write.
+    let read = ["/etc", "/usr", "/lib", paths::STATE_DIRECTORY].map(Path::new);
+    let status = sandbox::landlock(&read, &[])?;
+    tracing::info!(?status, "file access confined");
+    sandbox::seccomp(sandbox::Profile::Proxy)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

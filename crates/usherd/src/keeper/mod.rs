@@ -7,6 +7,7 @@ mod queue;
 mod queues;
 mod records;
 mod revocation;
+mod share;
 mod who;
 
 use std::os::fd::OwnedFd;
@@ -48,6 +49,7 @@ struct Keeper {
     admission: Admission,
     configuration: RwLock<Arc<(Applied, Checked)>>,
     queues: Queues,
+    shares: share::Shares,
     /// Where ended sessions are told to the verifier, while it is connected.
     verifier: Mutex<Option<mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>>>,
 }
@@ -121,6 +123,7 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits) -> Result<(), StartError> {
         admission,
         configuration: RwLock::new(Arc::new(configuration)),
         queues: Queues::new(workers),
+        shares: share::Shares::default(),
         verifier: Mutex::default(),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -78,9 +78,39 @@ impl Queue {
             state: Mutex::default(),
             ended: tokio::sync::Notify::new(),
         });
+        queue.follow_inherited();
         let task = tokio::spawn(serve(Arc::downgrade(keeper), Arc::clone(&queue)));
         queue.lock().task = Some(task.abort_handle());
         queue
+    }
+
+    /// Takes up the workers that an earlier keeper has started: they go on serving, and count.
+    fn follow_inherited(self: &Arc<Self>) {
+        let pids = self.group.pids().unwrap_or_else(|error| {
+            tracing::error!(%error, "cannot look into a worker's cgroup");
+            Vec::new()
+        });
+        for pid in pids {
+            let pidfd = match open_process(pid) {
+                Ok(pidfd) => pidfd,
+                // It has ended meanwhile.
+                Err(rustix::io::Errno::SRCH) => continue,
+                Err(error) => {
+                    tracing::error!(%error, pid, "cannot follow a worker of an earlier keeper");
+                    continue;
+                }
+            };
+            // Its number may have passed to another process before it was opened.
+            if self.group.pids().is_ok_and(|pids| pids.contains(&pid)) {
+                tracing::info!(service = %self.service, user = %self.account.name, pid,
+                    "worker of an earlier keeper goes on");
+                self.lock().workers.push(Running {
+                    pid,
+                    since: Instant::now(),
+                });
+                tokio::spawn(reap(Arc::clone(self), Worker { pid, pidfd }));
+            }
+        }
     }
 
     /// Kills the workers and serves no more.
@@ -306,6 +336,11 @@ async fn reap(queue: Arc<Queue>, worker: Worker) {
                 rustix::process::WaitIdOptions::EXITED,
             );
             match status {
+                // Not our child but an earlier keeper's: init has its status.
+                Err(rustix::io::Errno::CHILD) => {
+                    tracing::info!(service = %queue.service, user = %queue.account.name, pid,
+                        "worker ended");
+                }
                 Ok(Some(status)) => {
                     tracing::info!(service = %queue.service, user = %queue.account.name,
                     pid, code = status.exit_status(), signal = status.terminating_signal(), "worker ended")
@@ -325,6 +360,14 @@ async fn reap(queue: Arc<Queue>, worker: Worker) {
         queue.kill();
     }
     queue.ended.notify_waiters();
+}
+
+fn open_process(pid: u32) -> rustix::io::Result<OwnedFd> {
+    let pid = i32::try_from(pid)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw);
+    let pid = pid.ok_or(rustix::io::Errno::SRCH)?;
+    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())
 }
 
 fn longer(pause: Duration) -> Duration {

@@ -161,14 +161,19 @@ impl Queues {
 /// Takes up what an earlier keeper left: listeners with their waiting connections from the service
 /// manager's file descriptor store (sd_pid_notify_with_fds(3)), sessions from the pinned table.
 pub async fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
-    let sessions = match keeper.admission.sessions() {
+    let mut sessions = match keeper.admission.sessions() {
         Ok(sessions) => sessions,
         Err(error) => return tracing::error!(%error, "reading the session table"),
     };
+    sessions.sort_by_key(|(_, record)| record.opened);
     let configuration = keeper.configuration();
     for (session, record) in sessions {
         let key = (record.service, record.uid);
-        if record.ended.is_some() || keeper.queues.has(key.0, key.1) {
+        if record.ended.is_some() {
+            continue;
+        }
+        keeper.shares.enter(session, &record);
+        if keeper.queues.has(key.0, key.1) {
             continue;
         }
         let restored = match (service_by_id(&configuration.1, key.0), stored.remove(&key)) {

@@ -165,7 +165,9 @@ struct Opening {
 }
 
 impl Opening {
-    fn permitted(&self, keeper: &Keeper) -> Result<u32, Refusal> {
+    /// The service's id, and when the session ends: never later than the policy lets it, whatever
+    /// the verifier says.
+    fn permitted(&self, keeper: &Keeper) -> Result<(u32, u64), Refusal> {
         let configuration = keeper.configuration();
         let (applied, checked) = &*configuration;
         let service = checked
@@ -174,7 +176,8 @@ impl Opening {
         if applied.is_disabled(&self.user) {
             return Err(Refusal::DisabledUser);
         }
-        Ok(service.id)
+        let latest = unix_time() + service.session.as_secs();
+        Ok((service.id, self.expires.min(latest)))
     }
 }
 
@@ -182,7 +185,7 @@ async fn open(keeper: &Arc<Keeper>, opening: Opening) -> Result<(), Refusal> {
     opening.permitted(keeper)?;
     let account = accounts::by_name(opening.user.clone()).await?;
     // Looking up took its time: what counts is the policy now.
-    let service = opening.permitted(keeper)?;
+    let (service, expires) = opening.permitted(keeper)?;
     let record = SessionRecord {
         uid: account.uid,
         service,
@@ -195,9 +198,10 @@ async fn open(keeper: &Arc<Keeper>, opening: Opening) -> Result<(), Refusal> {
         chain_length: opening.chain_length,
         chain_salt: opening.chain_salt,
         opened: unix_time(),
-        expires: opening.expires,
+        expires,
         ended: None,
     };
+    revocation::make_room(keeper, &record)?;
     keeper
         .admission
         .insert_session(&opening.session, &record)
@@ -217,6 +221,7 @@ async fn open(keeper: &Arc<Keeper>, opening: Opening) -> Result<(), Refusal> {
             .map_err(kernel_failed)?;
         return Err(refusal);
     }
+    keeper.shares.enter(opening.session, &record);
     tracing::info!(session = %opening.session, user = %opening.user, uid = account.uid,
         service = %opening.service, host = %opening.host, "session opened");
     Ok(())

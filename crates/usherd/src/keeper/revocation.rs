@@ -131,6 +131,30 @@ pub fn cut_untracked(keeper: &Keeper) {
     }
 }
 
+/// Makes room in a user's share of the session table: the oldest session without connections ends.
+///
+/// # Errors
+/// [`Refusal::Overloaded`] when all of them have connections.
+pub fn make_room(keeper: &Keeper, fresh: &SessionRecord) -> Result<(), Refusal> {
+    let Some(sessions) = keeper.shares.used_up(fresh) else {
+        return Ok(());
+    };
+    let failed = |error| {
+        tracing::error!(%error, "making room in the session table");
+        Refusal::KeeperUnavailable
+    };
+    let rows = keeper.admission.admissions().map_err(failed)?;
+    let idle = sessions
+        .iter()
+        .find(|session| !rows.iter().any(|row| row.session == **session));
+    let oldest = idle.ok_or(Refusal::Overloaded)?;
+    match keeper.admission.session(oldest).map_err(failed)? {
+        Some(record) => mark(keeper, oldest, record, Refusal::SessionEnded),
+        None => keeper.shares.leave(oldest, fresh),
+    }
+    Ok(())
+}
+
 fn end_all(keeper: &Keeper, ending: Vec<(SessionId, SessionRecord, Refusal)>) {
     if ending.is_empty() {
         return;
@@ -187,6 +211,7 @@ fn destroy(keeper: &Keeper, connection: &ConnectionTuple) {
 fn mark(keeper: &Keeper, session: &SessionId, mut record: SessionRecord, reason: Refusal) {
     tracing::info!(%session, user = %record.user, host = %record.host, reason = reason.name(),
         "session ended: {reason}");
+    keeper.shares.leave(session, &record);
     record.ended = Some(Ended {
         at: unix_time(),
         reason,

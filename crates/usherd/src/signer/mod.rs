@@ -64,7 +64,8 @@ pub fn run() -> Result<(), StartError> {
     usher_kernel::privileges::raise_descriptor_limit()?;
     start::become_account("signer", start::SIGNER, account)?;
     start::confine(
-        &[Path::new(paths::STATE_DIRECTORY), Path::new("/etc")],
+        // Keys and configuration; the account data base and its modules.
+        &[paths::STATE_DIRECTORY, "/etc", "/usr", "/lib"].map(Path::new),
         &[],
         usher_kernel::sandbox::Profile::Signer,
     )?;

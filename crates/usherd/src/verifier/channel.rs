@@ -213,7 +213,7 @@ impl Channel {
     }
 
     fn malformed(&self, error: usher_proto::error::DecodeError) -> io::Error {
-        let refusal = Refusal::from(error.clone());
+        let refusal = Refusal::from(error);
         tracing::warn!(host = %self.host, reason = refusal.name(), %error,
             "refused a frame; the channel is closed");
         io::Error::other(error)

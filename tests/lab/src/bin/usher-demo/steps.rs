@@ -44,15 +44,44 @@ SyncState *
 /// Tells it all; the lab is gone at the end.
 pub(crate) fn all(teller: &Teller, lab: Lab) -> Done {
     let mail = hosts(teller, lab)?;
-    let sessions = two_users(teller, &mail)?;
-    let second = second_connection(teller, &mail)?;
-    stranger(teller, &mail)?;
-    not_permitted(teller, &mail)?;
-    drop((sessions, second));
-    curl(teller, &mail)?;
-    mbsync(teller, &mail)?;
-    login(teller, &mail)?;
+    if let Err(error) = with(teller, &mail) {
+        logs(&mail);
+        return Err(error);
+    }
     removal(teller, mail)
+}
+
+fn with(teller: &Teller, mail: &Mail) -> Done {
+    let sessions = two_users(teller, mail)?;
+    let second = second_connection(teller, mail)?;
+    stranger(teller, mail)?;
+    not_permitted(teller, mail)?;
+    drop((sessions, second));
+    curl(teller, mail)?;
+    mbsync(teller, mail)?;
+    login(teller, mail)
+}
+
+/// The ends of the daemons' logs, for whoever has to find out why something is not so: the logs go
+/// with the hosts.
+fn logs(mail: &Mail) {
+    for daemon in [
+        &mail.keeper,
+        &mail.verifier,
+        &mail.signer,
+        &mail.courier,
+        &mail.proxy,
+    ] {
+        match daemon.log() {
+            Ok(log) => {
+                let lines: Vec<_> = log.lines().collect();
+                let last = &lines[lines.len().saturating_sub(12)..];
+                eprintln!("\n--- log of the {}\n{}", daemon.name(), last.join("\n"));
+            }
+            // Ctrl-C has removed the lab.
+            Err(_) => return,
+        }
+    }
 }
 
 fn hosts(teller: &Teller, lab: Lab) -> Result<Mail, DemoError> {

@@ -32,7 +32,7 @@ impl Teller {
     /// What a program printed.
     pub(crate) fn quote(&self, text: &str) {
         for line in text.lines() {
-            let line: String = line.trim_end().chars().take(110).collect();
+            let line: String = line.trim_end().chars().take(200).collect();
             self.line(&format!("      {}", self.paint("2", &line)));
         }
     }
