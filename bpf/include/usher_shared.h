@@ -51,7 +51,7 @@ enum usher_admission_state {
 
 struct usher_admission {
 	__u64 mark;
-	__u64 expires_ns;     /* boot time: no SYN is admitted from then on */
+	__u64 expires_ns; /* boot time: no SYN is admitted from then on */
 	__u64 established_ns; /* boot time, 0 before */
 	struct usher_target target;
 	__u8 session[USHER_SESSION_ID_SIZE];
@@ -67,14 +67,14 @@ struct usher_session {
 	__u32 service;
 	__u32 chain_position;
 	__u32 chain_length;
-	__u64 opened;  /* seconds since 1970 */
+	__u64 opened; /* seconds since 1970 */
 	__u64 expires; /* seconds since 1970 */
 	__u8 chain_value[16];
 	__u8 chain_salt[16];
 	__u8 user[USHER_USER_NAME_SIZE]; /* padded with zeros */
 	__u8 host[USHER_HOST_NAME_SIZE]; /* padded with zeros */
-	__u64 ended;			 /* seconds since 1970, 0 while the session lives */
-	__u32 reason;			 /* refusal code, once ended */
+	__u64 ended; /* seconds since 1970, 0 while the session lives */
+	__u32 reason; /* refusal code, once ended */
 	__u32 reserved;
 };
 
