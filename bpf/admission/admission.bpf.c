@@ -1,41 +1,56 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Admission: the kernel's decision on a SYN.
+ * Admission: which TCP connection may reach a service, and whose queue takes it.
  *
- * A connection to a service's port exists only if its four-tuple was announced by an authenticated
- * session. The keeper enters announced four-tuples into `admissions`; the program at sk_lookup
- * looks the SYN's four-tuple up and hands it to the listener of the session's user, found in
- * `listeners`. Everything else for a service's port is dropped there, which TCP answers with a
- * RST, as if nothing listened. The application never sees it, whatever it does.
+ * The keeper announces a connection by its two ends before the client connects. The life of the
+ * entry it makes:
  *
- * sk_lookup runs for packets that belong to no established connection and to no handshake under
- * way: a SYN, and with SYN cookies also the handshake's last ACK. So ANNOUNCED and SYN_RECEIVED
- * are admitted. The program at sockops sees the handshake's end and the connection's end, and
- * keeps the entry's state, so that the table says what is live. Established connections are never
- * looked at per packet.
+ *     ANNOUNCED --- SYN (choose_queue) ---> SYN_RECEIVED --- handshake done (follow) --->
+ * ESTABLISHED |                                     |                  ^                          |
+ *     withdrawn, expired                    withdrawn              |                    closed
+ * (follow) v                                     v                  |                          v
+ *      removed                              WITHDRAWN -------------+                       removed
  *
- *   ANNOUNCED --SYN--> SYN_RECEIVED --last ACK--> ESTABLISHED --TCP_CLOSE--> (deleted)
- *       |                   |                          ^
- *       withdrawn           withdrawn --> WITHDRAWN ---'
- *       v                                    |
- *    (deleted) <------- deadline ------------'
+ * choose_queue runs when a SYN (or the ACK that answers a SYN cookie) looks for a listener. For a
+ * port of a service it lets through only a connection that is ANNOUNCED or SYN_RECEIVED and not
+ * expired, and gives it to the listener of (service, uid); anything else gets SK_DROP, which the
+ * client sees as a RST. Every failure inside the program refuses. Packets of established
+ * connections never come here.
  *
- * Every failure refuses: no entry, late, wrong state, no listener, assignment failed.
+ * follow keeps the entry true from then on, and reports a connection that reached a service without
+ * an entry, so that user space cuts it.
+ *
+ * remove makes user space's changes of a state. User space alone cannot: between reading an entry
+ * and writing it the connection may be established, and an overwritten ESTABLISHED would hide a
+ * living connection from revocation.
+ *
+ * Several CPUs and user space change an entry at the same time, and the kernel may give the memory
+ * of a deleted entry to another announcement while a program still looks at it. So the state shares
+ * one 64-bit word with the number of the announcement (`mark`), all changes are
+ * compare-and-exchange on that word, the one who changed it to REMOVED is the one who deletes, and
+ * whoever acts on an entry's contents looks the key up again afterwards and finds the same
+ * announcement.
+ *
+ * Kernel 6.1 or later (sk_lookup 5.9, atomic compare-and-exchange 5.12, syscall programs 5.14,
+ * ingress_ifindex 5.17).
  */
-#include <stdbool.h>
-#include <stddef.h>
 #include <linux/bpf.h>
-#include <linux/in.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
+
 #include "usher_shared.h"
 
-/* From <sys/socket.h>, which BPF does not include. */
+/* Connections on the stack are written in words, which some architectures want aligned. */
+#define __aligned __attribute__((aligned(8)))
+
 #define AF_INET 2
 #define AF_INET6 10
+#define IPPROTO_TCP 6
 
-/* Service ports: port (machine's order) to service id. 1024 ports; full: the keeper refuses the
- * policy. Entered before the first listener, taken out after the last. */
+/*
+ * Ports under admission. Key: port in host byte order; value: id of the service.
+ * Limit: 1024. Full: user space is told, the policy does not come into force.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -43,249 +58,385 @@ struct {
 	__type(value, __u32);
 } services SEC(".maps");
 
-/* Listeners: (service, uid) to socket. Size set by the keeper; full: no new user is admitted.
- * An entry goes by itself when the last holder of the listener closes it: then refuse. */
+/*
+ * The queues. Key: service and user; value: the listening socket (read back: its cookie).
+ * Limit: set before loading. Full: user space is told, the user is not served.
+ * An entry vanishes when the last holder closes the listener: refused.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_SOCKHASH);
-	__uint(max_entries, 4096);
-	__type(key, struct usher_queue);
+	__uint(max_entries, 1);
+	__type(key, struct usher_target);
 	__type(value, __u64);
 } listeners SEC(".maps");
 
-/* Announced and live connections. Size set by the keeper; full: no connection is announced. */
+/*
+ * Announced and living connections. Key: the two ends; value: state, queue, session.
+ * Limit: set before loading. Full: user space is told, the connection is refused.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
+	__uint(max_entries, 1);
 	__type(key, struct usher_connection);
 	__type(value, struct usher_admission);
 } admissions SEC(".maps");
 
-/* Sessions by id; read and written by user space only. Full: no session is opened. */
+/*
+ * Open sessions, of which these programs know nothing. Key: session id.
+ * Limit: set before loading. Full: user space is told, the session is refused.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 65536);
+	__uint(max_entries, 1);
 	__type(key, struct usher_session_id);
 	__type(value, struct usher_session);
 } sessions SEC(".maps");
 
-/* enum usher_counter to count. */
+/* What happened, one copy per CPU. Key: 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, USHER_COUNTERS);
+	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u64);
+	__type(value, struct usher_counters);
 } counters SEC(".maps");
 
-/* Connections that were established without an entry: the keeper cuts them. 4096 bytes hold about
- * 90; full: the connection stays uncut and is counted in USHER_UNTRACKED. It was admitted while
- * it was announced, so it is its user's; only revocation would miss it. */
+/* The version of this file's structures. Key: 0. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct usher_layout);
+} layout SEC(".maps");
+
+/*
+ * Connections that reached a service without an entry (struct usher_connection), for user space to
+ * cut. Full: counted as untracked all the same; the connection is refused nothing here.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
+	__uint(max_entries, 64 * 1024);
 } untracked SEC(".maps");
 
-static __always_inline void count(__u32 what)
+static __always_inline struct usher_counters *counters_here(void)
 {
-	__u64 *counter = bpf_map_lookup_elem(&counters, &what);
+	__u32 zero = 0;
 
-	if (counter)
-		*counter += 1;
+	return bpf_map_lookup_elem(&counters, &zero);
 }
 
-static __always_inline void address_v4(__u8 *to, __u32 address)
+#define COUNT(what)                                                                                \
+	do {                                                                                       \
+		struct usher_counters *here = counters_here();                                     \
+		if (here)                                                                          \
+			here->what++;                                                              \
+	} while (0)
+
+static __always_inline __u32 state_of(__u64 mark)
 {
-	__builtin_memset(to, 0, 10);
-	to[10] = 0xff;
-	to[11] = 0xff;
-	__builtin_memcpy(to + 12, &address, 4);
+	return mark & USHER_STATE_MASK;
 }
 
-/* The context is read in words of 32 bits, one by one: volatile, or the compiler joins two reads
+static __always_inline __u64 with_state(__u64 mark, __u32 state)
+{
+	return (mark & ~USHER_STATE_MASK) | state;
+}
+
+/* Whether `mark` was still that of `entry`; a full memory barrier in any case. */
+static __always_inline int exchange(struct usher_admission *entry, __u64 mark, __u32 state)
+{
+	return __sync_val_compare_and_swap(&entry->mark, mark, with_state(mark, state)) == mark;
+}
+
+/* Whether the announcement numbered in `mark` is the one that stands under `connection`. */
+static __always_inline int stands_under(const struct usher_connection *connection, __u64 mark)
+{
+	struct usher_admission *entry = bpf_map_lookup_elem(&admissions, connection);
+
+	return entry && (entry->mark & ~USHER_STATE_MASK) == (mark & ~USHER_STATE_MASK);
+}
+
+static __always_inline void set_mapped(__u8 address[16], __be32 ipv4)
+{
+	__u32 *words = (__u32 *)address;
+
+	words[0] = 0;
+	words[1] = 0;
+	words[2] = bpf_htonl(0x0000ffff);
+	words[3] = ipv4;
+}
+
+/* The context is read in words of 32 bits, one by one: volatile, or the compiler may join two reads
  * into one that the verifier refuses. */
-static __always_inline void address_v6(__u8 *to, const volatile __u32 *address)
+static __always_inline void set_words(__u8 address[16], const volatile __u32 from[4])
 {
-	__u32 words[4] = { address[0], address[1], address[2], address[3] };
+	__u32 *words = (__u32 *)address;
 
-	__builtin_memcpy(to, words, 16);
+	words[0] = from[0];
+	words[1] = from[1];
+	words[2] = from[2];
+	words[3] = from[3];
 }
 
-static __always_inline bool step(struct usher_admission *entry, __u32 from, __u32 to)
+static __always_inline int lookup_connection(struct bpf_sk_lookup *context,
+					     struct usher_connection *connection)
 {
-	return __sync_val_compare_and_swap(&entry->state, from, to) == from;
-}
-
-/* May a SYN (or a cookie's ACK) for this entry go on? */
-static __always_inline bool admitted(struct usher_admission *entry)
-{
-	__u64 now = bpf_ktime_get_ns();
-
-	if (entry->state == USHER_ANNOUNCED && now > entry->deadline) {
-		count(USHER_REFUSED_LATE);
-		return false;
-	}
-	if (step(entry, USHER_ANNOUNCED, USHER_SYN_RECEIVED)) {
-		entry->deadline = now + USHER_HANDSHAKE_NS;
-		return true;
-	}
-	if (entry->state == USHER_SYN_RECEIVED)
-		return true;
-	count(USHER_REFUSED_STATE);
-	return false;
-}
-
-/* Hook: socket lookup of the network namespace, the one place where a listener can be chosen by
- * what the packet is (kernel 5.9 on). */
-SEC("sk_lookup")
-int usher_admit(struct bpf_sk_lookup *ctx)
-{
-	struct usher_connection connection = {};
-	struct usher_admission *entry;
-	struct bpf_sock *listener;
-	__u32 port = ctx->local_port;
-	long assigned;
-
-	if (ctx->protocol != IPPROTO_TCP || !bpf_map_lookup_elem(&services, &port))
-		return SK_PASS;
-	if (ctx->family == AF_INET) {
-		address_v4(connection.client, ctx->remote_ip4);
-		address_v4(connection.server, ctx->local_ip4);
+	if (context->family == AF_INET) {
+		set_mapped(connection->client_address, context->remote_ip4);
+		set_mapped(connection->server_address, context->local_ip4);
+	} else if (context->family == AF_INET6) {
+		set_words(connection->client_address, context->remote_ip6);
+		set_words(connection->server_address, context->local_ip6);
 	} else {
-		address_v6(connection.client, ctx->remote_ip6);
-		address_v6(connection.server, ctx->local_ip6);
+		return 0;
 	}
-	connection.client_port = ctx->remote_port;
-	connection.server_port = bpf_htons(port);
+	connection->client_port = context->remote_port;
+	connection->server_port = bpf_htons(context->local_port);
+	return 1;
+}
 
+/*
+ * Puts the announcement numbered in `mark` into SYN_RECEIVED. Twice, because another CPU may take a
+ * copy of the same SYN meanwhile: then the state is SYN_RECEIVED already, and both are let through.
+ */
+static __always_inline int take_syn(struct usher_admission *entry,
+				    const struct usher_connection *connection, __u64 mark)
+{
+	if (exchange(entry, mark, USHER_SYN_RECEIVED))
+		return stands_under(connection, mark);
+	mark = with_state(mark, USHER_SYN_RECEIVED);
+	return exchange(entry, mark, USHER_SYN_RECEIVED) && stands_under(connection, mark);
+}
+
+/*
+ * Hook: sk_lookup of the network namespace, because it is the one place that every SYN passes
+ * whatever address and interface it came in by, and that can choose the listener. Kernel 5.9.
+ */
+SEC("sk_lookup")
+int choose_queue(struct bpf_sk_lookup *context)
+{
+	struct usher_connection connection __aligned = {};
+	struct usher_admission *entry;
+	struct usher_target target;
+	struct bpf_sock *listener;
+	__u32 port = context->local_port;
+	__u32 *service;
+	__u64 mark, expires_ns;
+	long failed;
+
+	if (context->protocol != IPPROTO_TCP)
+		return SK_PASS;
+	service = bpf_map_lookup_elem(&services, &port);
+	if (!service)
+		return SK_PASS;
+	/* Not a packet but a question, of sock_diag or of another BPF program. The answer must not
+	 * be a listener (SOCK_DESTROY would close it), and asking must not use the announcement up.
+	 */
+	if (!context->ingress_ifindex)
+		return SK_DROP;
+
+	if (!lookup_connection(context, &connection))
+		return SK_DROP;
 	entry = bpf_map_lookup_elem(&admissions, &connection);
 	if (!entry) {
-		count(USHER_REFUSED_UNANNOUNCED);
+		COUNT(refused_unannounced);
 		return SK_DROP;
 	}
-	if (!admitted(entry))
+	mark = *(volatile __u64 *)&entry->mark;
+	expires_ns = entry->expires_ns;
+	target = entry->target;
+	if ((state_of(mark) != USHER_ANNOUNCED && state_of(mark) != USHER_SYN_RECEIVED) ||
+	    target.service != *service) {
+		COUNT(refused_state);
 		return SK_DROP;
-	listener = bpf_map_lookup_elem(&listeners, &entry->queue);
+	}
+	if (expires_ns <= bpf_ktime_get_boot_ns()) {
+		COUNT(refused_late);
+		return SK_DROP;
+	}
+
+	listener = bpf_map_lookup_elem(&listeners, &target);
 	if (!listener) {
-		count(USHER_REFUSED_NO_LISTENER);
+		COUNT(refused_no_listener);
 		return SK_DROP;
 	}
-	/* This listener and no other: never one that shares its address (SO_REUSEPORT). */
-	assigned = bpf_sk_assign(ctx, listener, BPF_SK_LOOKUP_F_NO_REUSEPORT);
+	if (!take_syn(entry, &connection, mark)) {
+		bpf_sk_release(listener);
+		COUNT(refused_state);
+		return SK_DROP;
+	}
+	/* This listener and never one that shares its address (SO_REUSEPORT). */
+	failed = bpf_sk_assign(context, listener, BPF_SK_LOOKUP_F_NO_REUSEPORT);
 	bpf_sk_release(listener);
-	if (assigned) {
-		count(USHER_REFUSED_NO_LISTENER);
+	if (failed) {
+		COUNT(refused_no_listener);
 		return SK_DROP;
 	}
-	count(USHER_ADMITTED);
+	COUNT(admitted);
 	return SK_PASS;
 }
 
-static __always_inline void connection_of(struct bpf_sock_ops *ctx, struct usher_connection *to)
+/* The accepting side's view; a v4 connection of a dual-stack listener is AF_INET6 with mapped
+ * addresses. The local port comes in host, the remote one in network byte order. */
+static __always_inline int accepted_connection(struct bpf_sock_ops *context,
+					       struct usher_connection *connection)
 {
-	if (ctx->family == AF_INET) {
-		address_v4(to->client, ctx->remote_ip4);
-		address_v4(to->server, ctx->local_ip4);
+	if (context->family == AF_INET) {
+		set_mapped(connection->client_address, context->remote_ip4);
+		set_mapped(connection->server_address, context->local_ip4);
+	} else if (context->family == AF_INET6) {
+		set_words(connection->client_address, context->remote_ip6);
+		set_words(connection->server_address, context->local_ip6);
 	} else {
-		/* An IPv4 connection of a dual-stack listener has mapped addresses here. */
-		address_v6(to->client, ctx->remote_ip6);
-		address_v6(to->server, ctx->local_ip6);
+		return 0;
 	}
-	/* remote_port: network's order in 32 bits; local_port: machine's order. */
-	to->client_port = bpf_htons(bpf_ntohl(ctx->remote_port));
-	to->server_port = bpf_htons(ctx->local_port);
+	connection->client_port = bpf_htons(bpf_ntohl(context->remote_port));
+	connection->server_port = bpf_htons(context->local_port);
+	return 1;
 }
 
-static __always_inline void established(struct bpf_sock_ops *ctx)
+static __always_inline int establish(const struct usher_connection *connection)
 {
-	struct usher_connection connection = {};
-	struct usher_admission *entry;
-	__u32 port = ctx->local_port;
+	struct usher_admission *entry = bpf_map_lookup_elem(&admissions, connection);
+	__u64 mark;
+
+	/* Twice, because a withdrawal may come between the reading and the exchange. It comes once:
+	 * nothing leads from WITHDRAWN back. */
+	for (int attempt = 0; attempt < 2; attempt++) {
+		if (!entry)
+			return 0;
+		mark = *(volatile __u64 *)&entry->mark;
+		if (state_of(mark) != USHER_SYN_RECEIVED && state_of(mark) != USHER_WITHDRAWN)
+			return 0;
+		if (exchange(entry, mark, USHER_ESTABLISHED)) {
+			if (!stands_under(connection, mark))
+				return 0;
+			entry->established_ns = bpf_ktime_get_boot_ns();
+			return 1;
+		}
+	}
+	return 0;
+}
+
+static __always_inline void established(struct bpf_sock_ops *context)
+{
+	struct usher_connection connection __aligned = {};
+	__u32 port = context->local_port;
 
 	if (!bpf_map_lookup_elem(&services, &port))
 		return;
-	connection_of(ctx, &connection);
-	entry = bpf_map_lookup_elem(&admissions, &connection);
-	if (!entry || (!step(entry, USHER_SYN_RECEIVED, USHER_ESTABLISHED) &&
-		       !step(entry, USHER_WITHDRAWN, USHER_ESTABLISHED))) {
-		count(USHER_UNTRACKED);
-		bpf_ringbuf_output(&untracked, &connection, sizeof(connection), 0);
+	if (!accepted_connection(context, &connection))
+		return;
+	if (establish(&connection)) {
+		bpf_sock_ops_cb_flags_set(context, context->bpf_sock_ops_cb_flags |
+						       BPF_SOCK_OPS_STATE_CB_FLAG);
+		COUNT(established);
 		return;
 	}
-	entry->established = bpf_ktime_get_ns();
-	bpf_sock_ops_cb_flags_set(ctx, ctx->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
-	count(USHER_COUNT_ESTABLISHED);
+	COUNT(untracked);
+	bpf_ringbuf_output(&untracked, &connection, sizeof(connection), 0);
 }
 
-static __always_inline void closed(struct bpf_sock_ops *ctx)
+static __always_inline void closed(struct bpf_sock_ops *context)
 {
-	struct usher_connection connection = {};
+	struct usher_connection connection __aligned = {};
+	struct usher_admission *entry;
+	__u64 mark;
 
-	/* Only sockets that established() has marked come here. */
-	connection_of(ctx, &connection);
-	if (bpf_map_delete_elem(&admissions, &connection) == 0)
-		count(USHER_COUNT_CLOSED);
+	if (!accepted_connection(context, &connection))
+		return;
+	entry = bpf_map_lookup_elem(&admissions, &connection);
+	if (!entry)
+		return;
+	mark = *(volatile __u64 *)&entry->mark;
+	if (state_of(mark) == USHER_ESTABLISHED && exchange(entry, mark, USHER_REMOVED)) {
+		bpf_map_delete_elem(&admissions, &connection);
+		COUNT(closed);
+	}
 }
 
-/* Hook: TCP events of sockets whose listener was made in the keeper's cgroup, the one place that
- * sees a passive connection established and closed without looking at packets (4.16 on). */
+/*
+ * Hook: sockops of the cgroup in which the keeper makes its listeners, because accepted connections
+ * inherit the listener's cgroup whoever accepts them, and no other connection of the machine is
+ * touched. State callbacks are asked for per connection. Kernel 4.16.
+ */
 SEC("sockops")
-int usher_track(struct bpf_sock_ops *ctx)
+int follow(struct bpf_sock_ops *context)
 {
-	switch (ctx->op) {
+	switch (context->op) {
 	case BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB:
-		established(ctx);
+		established(context);
 		break;
 	case BPF_SOCK_OPS_STATE_CB:
-		if (ctx->args[1] == BPF_TCP_CLOSE)
-			closed(ctx);
+		if (context->args[1] == BPF_TCP_CLOSE)
+			closed(context);
 		break;
 	}
 	return 1;
 }
 
-static __always_inline bool same_session(const __u8 *a, const __u8 *b)
+static __always_inline int same_session(const __u8 left[16], const __u8 right[16])
 {
-	const __u64 *x = (const __u64 *)a, *y = (const __u64 *)b;
+	const __u32 *l = (const __u32 *)left, *r = (const __u32 *)right;
 
-	return x[0] == y[0] && x[1] == y[1];
+	return l[0] == r[0] && l[1] == r[1] && l[2] == r[2] && l[3] == r[3];
 }
 
-static __always_inline void remove_entry(struct usher_connection *connection)
+static __always_inline __u32 next_state(const struct usher_removal *removal, __u32 reason,
+					const struct usher_admission *entry, __u64 mark)
 {
-	bpf_map_delete_elem(&admissions, connection);
-}
+	__u64 now = bpf_ktime_get_boot_ns();
 
-/* Run by the keeper (BPF_PROG_TEST_RUN, 5.14 on), not attached: user space cannot compare and
- * swap in a map, and a plain update would overwrite a step of the programs above.
- * Returns 1 when the entry was deleted, 0 otherwise. */
-SEC("syscall")
-int usher_take_step(struct usher_step *argument)
-{
-	struct usher_connection connection = argument->connection;
-	__u8 session[16] __attribute__((aligned(8)));
-	__u32 kind = argument->step;
-	struct usher_admission *entry = bpf_map_lookup_elem(&admissions, &connection);
-
-	if (!entry)
-		return 0;
-	if (kind == USHER_STEP_WITHDRAW) {
-		__builtin_memcpy(session, argument->session, 16);
-		if (!same_session(entry->session, session))
+	switch (reason) {
+	case USHER_WITHDRAW:
+		if (!same_session(entry->session, removal->session))
 			return 0;
-		if (step(entry, USHER_ANNOUNCED, USHER_DEAD)) {
-			remove_entry(&connection);
-			return 1;
-		}
-		step(entry, USHER_SYN_RECEIVED, USHER_WITHDRAWN);
+		if (state_of(mark) == USHER_ANNOUNCED)
+			return USHER_REMOVED;
+		return state_of(mark) == USHER_SYN_RECEIVED ? USHER_WITHDRAWN : 0;
+	case USHER_EXPIRE:
+		if (state_of(mark) == USHER_ANNOUNCED && entry->expires_ns <= now)
+			return USHER_REMOVED;
+		if ((state_of(mark) == USHER_SYN_RECEIVED || state_of(mark) == USHER_WITHDRAWN) &&
+		    entry->expires_ns + USHER_HANDSHAKE_NS <= now)
+			return USHER_REMOVED;
+		return 0;
+	case USHER_FORGET:
+		return state_of(mark) == USHER_ESTABLISHED ? 0 : USHER_REMOVED;
+	default:
 		return 0;
 	}
-	if (kind == USHER_STEP_EXPIRE && bpf_ktime_get_ns() <= entry->deadline)
-		return 0;
-	/* An established connection goes by TCP_CLOSE only. */
-	if (step(entry, USHER_ANNOUNCED, USHER_DEAD) ||
-	    step(entry, USHER_SYN_RECEIVED, USHER_DEAD) ||
-	    step(entry, USHER_WITHDRAWN, USHER_DEAD)) {
-		remove_entry(&connection);
-		return 1;
+}
+
+/*
+ * Run by user space (BPF_PROG_RUN) with one usher_removal; returns 1 when the entry was deleted,
+ * 2 when it was changed, 0 when there was nothing to do. Kernel 5.14.
+ */
+SEC("syscall")
+int remove(struct usher_removal *removal)
+{
+	struct usher_connection connection __aligned = removal->connection;
+	struct usher_admission *entry = bpf_map_lookup_elem(&admissions, &connection);
+	__u32 state;
+	__u64 mark;
+
+	/* The state goes forward only, so it changes under our hands three times at most. */
+	for (int attempt = 0; attempt < 4; attempt++) {
+		if (!entry)
+			return 0;
+		mark = *(volatile __u64 *)&entry->mark;
+		if (state_of(mark) == USHER_REMOVED)
+			return 0;
+		state = next_state(removal, removal->reason, entry, mark);
+		if (!state)
+			return 0;
+		if (!stands_under(&connection, mark))
+			return 0;
+		if (exchange(entry, mark, state)) {
+			if (state != USHER_REMOVED)
+				return 2;
+			bpf_map_delete_elem(&admissions, &connection);
+			return 1;
+		}
 	}
 	return 0;
 }

@@ -1,97 +1,123 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the kernel programs and user space share, written once here for C and mirrored in
- * crates/usher-kernel/src/admission/layout.rs, whose tests compare every size and place.
- * Numbers are in the machine's order, addresses and ports in the network's.
+ * What the kernel programs and user space both read and write. The Rust side of these structures is
+ * crates/usher-kernel/src/layout.rs; both sides assert the sizes, and USHER_LAYOUT_VERSION goes up
+ * with every change of a size, an offset or a meaning, because the maps outlive the keeper.
  */
 #ifndef USHER_SHARED_H
 #define USHER_SHARED_H
 
 #include <linux/types.h>
 
-/* The two ends of a TCP connection, seen from the server; IPv4 as ::ffff:a.b.c.d. */
+#define USHER_LAYOUT_VERSION 1
+
+#define USHER_SESSION_ID_SIZE 16
+#define USHER_USER_NAME_SIZE 32
+#define USHER_HOST_NAME_SIZE 64
+
+/* How long after its expiry an entry whose SYN came is kept: longer than the kernel goes on
+ * answering one SYN (63 s with the default net.ipv4.tcp_synack_retries). */
+#define USHER_HANDSHAKE_NS (70ULL * 1000 * 1000 * 1000)
+
+/* The two ends of a connection: IPv4 addresses are written as ::ffff:a.b.c.d, ports in network
+ * byte order. The same 36 bytes as usher_proto::ConnectionTuple::encode. */
 struct usher_connection {
-	__u8 client[16];
-	__u8 server[16];
+	__u8 client_address[16];
+	__u8 server_address[16];
 	__be16 client_port;
 	__be16 server_port;
 };
 
-/* Whose queue. */
-struct usher_queue {
+/* Where an admitted connection goes. */
+struct usher_target {
 	__u32 service;
 	__u32 uid;
 };
 
-/*
- * What an announced connection is allowed to do next. States only go forward, each step one
- * compare-and-swap, so that the programs and user space never lose each other's step.
- */
-enum usher_state {
-	USHER_ANNOUNCED = 1, /* a SYN may come until the deadline */
-	USHER_SYN_RECEIVED = 2, /* the handshake is under way */
-	USHER_WITHDRAWN = 3, /* likewise, and no further SYN may come */
-	USHER_ESTABLISHED = 4, /* lives until TCP_CLOSE */
-	USHER_DEAD = 5, /* about to be deleted */
+/* The life of an admission entry; see admission.bpf.c. */
+enum usher_admission_state {
+	USHER_ANNOUNCED = 1,
+	USHER_SYN_RECEIVED = 2,
+	USHER_ESTABLISHED = 3,
+	USHER_WITHDRAWN = 4,
+	USHER_REMOVED = 5,
 };
 
+/* The low bits of `mark` are the state, the others the number of the announcement, which is never
+ * used twice. So one compare-and-exchange changes the state of exactly the announcement it means.
+ */
+#define USHER_STATE_BITS 8
+#define USHER_STATE_MASK ((1ULL << USHER_STATE_BITS) - 1)
+
 struct usher_admission {
-	__u8 session[16];
-	struct usher_queue queue;
-	__u32 state;
-	__u32 reserved;
-	__u64 deadline; /* CLOCK_MONOTONIC, ns; until established */
-	__u64 established; /* CLOCK_MONOTONIC, ns; 0 before */
+	__u64 mark;
+	__u64 expires_ns; /* boot time: no SYN is admitted from then on */
+	__u64 established_ns; /* boot time, 0 before */
+	struct usher_target target;
+	__u8 session[USHER_SESSION_ID_SIZE];
 };
 
 struct usher_session_id {
-	__u8 bytes[16];
+	__u8 bytes[USHER_SESSION_ID_SIZE];
 };
 
-/* A session; written by user space only, kept here so that it outlives the keeper. */
+/* A session: user space's table, kept in the kernel so that it outlives the keeper. */
 struct usher_session {
 	__u32 uid;
 	__u32 service;
-	__u8 user[32]; /* zero padded */
-	__u8 host[64]; /* zero padded */
-	__u8 tip[16];
-	__u32 position;
+	__u32 chain_position;
 	__u32 chain_length;
-	__u8 salt[16];
 	__u64 opened; /* seconds since 1970 */
 	__u64 expires; /* seconds since 1970 */
-	__u64 ended; /* seconds since 1970; 0: live */
-	__u32 reason; /* refusal code, when ended */
+	__u8 chain_value[16];
+	__u8 chain_salt[16];
+	__u8 user[USHER_USER_NAME_SIZE]; /* padded with zeros */
+	__u8 host[USHER_HOST_NAME_SIZE]; /* padded with zeros */
+	__u64 ended; /* seconds since 1970, 0 while the session lives */
+	__u32 reason; /* refusal code, once ended */
 	__u32 reserved;
 };
 
-/* What happened, counted since the tables were made. */
-enum usher_counter {
-	USHER_ADMITTED,
-	USHER_REFUSED_UNANNOUNCED,
-	USHER_REFUSED_LATE,
-	USHER_REFUSED_STATE,
-	USHER_REFUSED_NO_LISTENER,
-	USHER_COUNT_ESTABLISHED,
-	USHER_COUNT_CLOSED,
-	USHER_UNTRACKED,
-	USHER_COUNTERS,
+struct usher_counters {
+	__u64 admitted;
+	__u64 refused_unannounced;
+	__u64 refused_late;
+	__u64 refused_state;
+	__u64 refused_no_listener;
+	__u64 established;
+	__u64 closed;
+	__u64 untracked;
 };
 
-/* Argument of the step program. */
-struct usher_step {
+/* Written once by the keeper that made the maps. */
+struct usher_layout {
+	__u32 version;
+	__u32 reserved;
+};
+
+/* What user space asks the `remove` program to do with one entry. */
+enum usher_removal_reason {
+	/* The session takes its announcement back. */
+	USHER_WITHDRAW = 1,
+	/* The clock says so; the session is not compared. */
+	USHER_EXPIRE = 2,
+	/* It must not come about any more; the session is not compared. An established one stays.
+	 */
+	USHER_FORGET = 3,
+};
+
+struct usher_removal {
 	struct usher_connection connection;
-	__u8 session[16]; /* USHER_STEP_WITHDRAW: only this session's entry */
-	__u32 step;
+	__u32 reason;
+	__u8 session[USHER_SESSION_ID_SIZE];
 };
 
-enum usher_step_kind {
-	USHER_STEP_WITHDRAW = 1, /* the client has given up, or has connected */
-	USHER_STEP_EXPIRE = 2, /* the deadline may have passed */
-	USHER_STEP_FORGET = 3, /* whatever the deadline: the session has ended */
-};
-
-/* How long a handshake may take: a SYN-ACK is repeated for 63 s (tcp_synack_retries 5). */
-#define USHER_HANDSHAKE_NS (70ULL * 1000 * 1000 * 1000)
+_Static_assert(sizeof(struct usher_connection) == 36, "usher_connection");
+_Static_assert(sizeof(struct usher_target) == 8, "usher_target");
+_Static_assert(sizeof(struct usher_admission) == 48, "usher_admission");
+_Static_assert(sizeof(struct usher_session) == 176, "usher_session");
+_Static_assert(sizeof(struct usher_counters) == 64, "usher_counters");
+_Static_assert(sizeof(struct usher_layout) == 8, "usher_layout");
+_Static_assert(sizeof(struct usher_removal) == 56, "usher_removal");
 
 #endif

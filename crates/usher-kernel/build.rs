@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         SkeletonBuilder::new()
             .source(root.join(program).join(format!("{program}.bpf.c")))
             .obj(out.join(format!("{program}.bpf.o")))
-            .clang_args(["-O2", "-mcpu=v3", "-Wall", "-Werror", "-I../../bpf/include", "-idirafter", &headers])
+            .clang_args(["-mcpu=v3", "-Wall", "-Werror", "-I../../bpf/include", "-idirafter", &headers])
             .build()
             .map_err(|error| format!("bpf/{program}: {error:#}; clang and linux-libc-dev are needed (scripts/setup installs them)"))?;
     }

@@ -1,9 +1,12 @@
 //! Control groups (v2): where workers live, so that one write ends a worker and all it started.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::KernelError;
 
@@ -18,7 +21,7 @@ pub fn mount() -> Result<PathBuf, KernelError> {
         .filter_map(|line| {
             let mut fields = line.split(' ');
             let (_, point, kind) = (fields.next()?, fields.next()?, fields.next()?);
-            (kind == "cgroup2").then(|| PathBuf::from(point))
+            (kind == "cgroup2").then(|| unescaped(point))
         })
         .next()
         .ok_or(KernelError::NoCgroup)
@@ -42,6 +45,7 @@ pub fn own() -> Result<PathBuf, KernelError> {
 pub struct Group {
     path: PathBuf,
     directory: File,
+    newborns_are_killed: AtomicBool,
 }
 
 impl Group {
@@ -66,7 +70,11 @@ impl Group {
             path: path.clone(),
             error,
         })?;
-        Ok(Self { path, directory })
+        Ok(Self {
+            path,
+            directory,
+            newborns_are_killed: AtomicBool::new(false),
+        })
     }
 
     /// Where it is.
@@ -91,6 +99,18 @@ impl Group {
         self.write("cgroup.kill", "1")
     }
 
+    /// Removes the group, which must have no processes and no groups below.
+    ///
+    /// # Errors
+    /// `EBUSY` when it has; what else the kernel says.
+    pub fn remove(self) -> Result<(), KernelError> {
+        std::fs::remove_dir(&self.path).map_err(|error| KernelError::File {
+            what: "removing the cgroup",
+            path: self.path,
+            error,
+        })
+    }
+
     /// Whether a process lives in it or below.
     ///
     /// # Errors
@@ -110,6 +130,28 @@ impl Group {
         Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
     }
 
+    /// The list of processes, opened for writing: a zero brings the writer in.
+    pub(crate) fn entrance(&self) -> Result<File, KernelError> {
+        let path = self.path.join("cgroup.procs");
+        File::options()
+            .write(true)
+            .open(&path)
+            .map_err(|error| KernelError::File {
+                what: "opening",
+                path,
+                error,
+            })
+    }
+
+    /// Whether processes made in this group (CLONE_INTO_CGROUP) have been found to be killed.
+    pub(crate) fn newborns_are_killed(&self) -> bool {
+        self.newborns_are_killed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn note_killed_newborn(&self) {
+        self.newborns_are_killed.store(true, Ordering::Relaxed);
+    }
+
     fn write(&self, file: &str, text: &str) -> Result<(), KernelError> {
         let path = self.path.join(file);
         std::fs::write(&path, text).map_err(|error| KernelError::File {
@@ -126,6 +168,21 @@ impl AsFd for Group {
     }
 }
 
+/// A path of /proc/self/mounts, where blanks and backslashes stand as three octal digits.
+fn unescaped(text: &str) -> PathBuf {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let escape = tail.first_chunk::<3>().filter(|_| *first == b'\\');
+        let byte = escape
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        bytes.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &tail[3..] } else { tail };
+    }
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
 fn read(path: &Path) -> Result<String, KernelError> {
     let mut text = String::new();
     File::open(path)
@@ -136,4 +193,20 @@ fn read(path: &Path) -> Result<String, KernelError> {
             error,
         })?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_mounts_are_unescaped() {
+        for (text, path) in [
+            ("/sys/fs/cgroup", "/sys/fs/cgroup"),
+            ("/with\\040blank\\134", "/with blank\\"),
+            ("/end\\04", "/end\\04"),
+        ] {
+            assert_eq!(unescaped(text), Path::new(path));
+        }
+    }
 }

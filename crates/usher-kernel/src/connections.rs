@@ -1,25 +1,48 @@
 //! Live TCP connections, through the kernel's socket diagnosis (sock_diag(7)).
+//!
+//! A question for one connection falls back on the listener that a SYN would reach when there is
+//! no such connection (inet_diag_find_one_icsk), and SOCK_DESTROY would then close that listener.
+//! So a connection is destroyed in two steps: ask, and destroy by the cookie of what was found,
+//! unless that listens.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 
-use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-};
-use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, StateFlags};
-use netlink_packet_sock_diag::{AF_INET, AF_INET6, IPPROTO_TCP, SockDiagMessage};
-use netlink_sys::protocols::NETLINK_SOCK_DIAG;
-use netlink_sys::{Socket, SocketAddr as NetlinkAddress};
-use usher_proto::connection::ConnectionTuple;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
+use usher_proto::ConnectionTuple;
 
 use crate::KernelError;
 
-/// `SOCK_DESTROY` (linux/sock_diag.h), in place of `SOCK_DIAG_BY_FAMILY`.
+// linux/netlink.h, linux/sock_diag.h
+const NLMSG_ERROR: u16 = 2;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
-/// `TCP_ESTABLISHED` (net/tcp_states.h).
-const ESTABLISHED: u8 = 1;
-/// "I do not know the socket's cookie."
-const NO_COOKIE: [u8; 8] = [0xff; 8];
+
+// net/tcp_states.h
+/// Established, and after one side has closed: ESTABLISHED, FIN_WAIT1, FIN_WAIT2, CLOSE_WAIT.
+const HELD: [u8; 4] = [1, 4, 5, 8];
+const TIME_WAIT: u8 = 6;
+const LISTEN: u8 = 10;
+
+/// Bytes of struct nlmsghdr.
+const HEADER: usize = 16;
+/// Bytes of struct inet_diag_req_v2 and, in it, before struct inet_diag_sockid.
+const REQUEST: usize = 56;
+const BEFORE_SOCKET_ID: usize = 8;
+/// Bytes of struct inet_diag_msg.
+const MESSAGE: usize = 72;
+/// Places in struct inet_diag_msg.
+const STATE_AT: usize = 1;
+const COOKIE_AT: usize = 44;
+const UID_AT: usize = 64;
+const INODE_AT: usize = 68;
+
+type Cookie = [u8; 8];
+/// "Whichever socket has these addresses" (INET_DIAG_NOCOOKIE).
+const NO_COOKIE: Cookie = [0xff; 8];
 
 /// Whose socket it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,108 +54,196 @@ pub struct Owner {
 }
 
 /// The owner of this host's socket whose own address is `local` and whose peer is `remote`.
-/// `None` when there is none, when it is not established, or when nobody holds it any more (its
-/// inode is then 0 and its owner unknown).
+/// `None` when there is none, when its handshake is under way, or when nobody holds it any more (its
+/// inode is then 0 and its owner unknown). One that either side has stopped sending on still has
+/// its owner.
 ///
 /// # Errors
 /// When the kernel cannot be asked.
 pub fn owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<Owner>, KernelError> {
-    match ask(request(local, remote), None)? {
-        Answer::Socket {
-            state: ESTABLISHED,
-            owner,
-        } if owner.inode != 0 => Ok(Some(owner)),
-        Answer::Socket { .. } | Answer::Nothing | Answer::Done => Ok(None),
-    }
+    let found = ask(SOCK_DIAG_BY_FAMILY, local, remote, NO_COOKIE)?;
+    Ok(match found {
+        Answer::Socket(socket) if HELD.contains(&socket.state) && socket.owner.inode != 0 => {
+            Some(socket.owner)
+        }
+        _ => None,
+    })
 }
 
 /// Destroys the server's side of a connection: the peer gets a RST, the process that holds the
-/// socket ECONNABORTED. Also one whose handshake is under way, and one nobody has accepted yet.
-/// Returns whether there was one.
+/// socket ECONNABORTED. Also one whose handshake is under way, and one nobody has accepted yet,
+/// which whoever accepts it finds closed. Returns whether there was one.
 ///
 /// # Errors
-/// When the kernel refuses: without CAP_NET_ADMIN or CONFIG_INET_DIAG_DESTROY.
+/// When the kernel refuses: without CAP_NET_ADMIN or CONFIG_INET_DIAG_DESTROY (`EOPNOTSUPP`).
 pub fn destroy(connection: &ConnectionTuple) -> Result<bool, KernelError> {
-    match ask(
-        request(connection.server, connection.client),
-        Some(SOCK_DESTROY),
-    )? {
+    let (local, remote) = (connection.server, connection.client);
+    let Answer::Socket(socket) = ask(SOCK_DIAG_BY_FAMILY, local, remote, NO_COOKIE)? else {
+        return Ok(false);
+    };
+    if matches!(socket.state, LISTEN | TIME_WAIT) {
+        return Ok(false);
+    }
+    match ask(SOCK_DESTROY, local, remote, socket.cookie)? {
         Answer::Done => Ok(true),
         Answer::Nothing => Ok(false),
-        Answer::Socket { .. } => Err(KernelError::Netlink),
+        Answer::Socket(_) => Err(KernelError::Netlink),
     }
 }
 
-/// Asks for one socket. An IPv4 connection of a dual-stack socket is found under its IPv4
-/// addresses (inet_diag_find_one_icsk).
-fn request(local: SocketAddr, remote: SocketAddr) -> InetRequest {
-    InetRequest {
-        family: if local.is_ipv4() { AF_INET } else { AF_INET6 },
-        protocol: IPPROTO_TCP,
-        extensions: ExtensionFlags::empty(),
-        states: StateFlags::all(),
-        socket_id: SocketId {
-            source_port: local.port(),
-            destination_port: remote.port(),
-            source_address: local.ip(),
-            destination_address: remote.ip(),
-            interface_id: 0,
-            cookie: NO_COOKIE,
-        },
-    }
+/// Whether this kernel has SOCK_DESTROY, and lets the caller use it.
+///
+/// # Errors
+/// What the kernel says: `EOPNOTSUPP`, `EPERM`.
+pub(crate) fn can_destroy() -> Result<(), KernelError> {
+    // A cookie that no socket has: nothing can be hit.
+    let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
+    ask(SOCK_DESTROY, nobody, nobody, [0; 8]).map(drop)
 }
 
+#[derive(Debug, Clone, Copy)]
+struct Socket {
+    state: u8,
+    cookie: Cookie,
+    owner: Owner,
+}
+
+#[derive(Debug, Clone, Copy)]
 enum Answer {
-    Socket { state: u8, owner: Owner },
+    Socket(Socket),
+    /// The deed is done.
     Done,
+    /// There is no such socket.
     Nothing,
 }
 
-fn ask(request: InetRequest, kind: Option<u16>) -> Result<Answer, KernelError> {
-    let failed = || KernelError::system("sock_diag");
-    let mut header = NetlinkHeader::default();
-    header.flags = NLM_F_REQUEST | if kind.is_some() { NLM_F_ACK } else { 0 };
-    let payload = SockDiagMessage::InetRequest(request);
-    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(payload));
-    message.finalize();
-    let mut bytes = vec![0; message.buffer_len()];
-    message.serialize(&mut bytes);
-    if let Some(kind) = kind {
-        // struct nlmsghdr: length (4 bytes), then the type.
-        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
-    }
-    let socket = Socket::new(NETLINK_SOCK_DIAG).map_err(failed())?;
-    socket
-        .connect(&NetlinkAddress::new(0, 0))
-        .map_err(failed())?;
-    socket.send(&bytes, 0).map_err(failed())?;
-    let mut answer = Vec::with_capacity(4096);
-    socket.recv(&mut answer, 0).map_err(failed())?;
-    decode(&answer)
+/// An IPv4 connection of a dual-stack socket is found under its IPv4 addresses.
+fn request(kind: u16, local: SocketAddr, remote: SocketAddr, cookie: Cookie) -> Vec<u8> {
+    let flags = if kind == SOCK_DESTROY {
+        NLM_F_REQUEST | NLM_F_ACK
+    } else {
+        NLM_F_REQUEST
+    };
+    let local = SocketAddr::new(local.ip().to_canonical(), local.port());
+    let remote = SocketAddr::new(remote.ip().to_canonical(), remote.port());
+    let family = if local.is_ipv4() {
+        libc::AF_INET
+    } else {
+        libc::AF_INET6
+    };
+    let mut bytes = Vec::with_capacity(HEADER + REQUEST);
+    bytes.extend(((HEADER + REQUEST) as u32).to_ne_bytes());
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend(flags.to_ne_bytes());
+    bytes.extend([0; 8]); // sequence number, port
+    bytes.extend([family as u8, libc::IPPROTO_TCP as u8, 0, 0]);
+    bytes.extend(u32::MAX.to_ne_bytes()); // states: all
+    debug_assert_eq!(bytes.len(), HEADER + BEFORE_SOCKET_ID);
+    bytes.extend(local.port().to_be_bytes());
+    bytes.extend(remote.port().to_be_bytes());
+    bytes.extend(address(local.ip()));
+    bytes.extend(address(remote.ip()));
+    bytes.extend([0; 4]); // any interface
+    bytes.extend(cookie);
+    debug_assert_eq!(bytes.len(), HEADER + REQUEST);
+    bytes
 }
 
-fn decode(bytes: &[u8]) -> Result<Answer, KernelError> {
-    let message =
-        NetlinkMessage::<SockDiagMessage>::deserialize(bytes).map_err(|_| KernelError::Netlink)?;
-    match message.payload {
-        NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(response)) => {
-            let header = &response.header;
-            Ok(Answer::Socket {
-                state: header.state,
-                owner: Owner {
-                    uid: header.uid,
-                    inode: header.inode,
-                },
-            })
+fn address(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V6(address) => address.octets(),
+        IpAddr::V4(address) => {
+            let mut bytes = [0; 16];
+            bytes[..4].copy_from_slice(&address.octets());
+            bytes
         }
-        NetlinkPayload::Error(error) => match error.raw_code() {
+    }
+}
+
+fn ask(
+    kind: u16,
+    local: SocketAddr,
+    remote: SocketAddr,
+    cookie: Cookie,
+) -> Result<Answer, KernelError> {
+    const WHAT: &str = "asking for a connection (sock_diag)";
+    if local.ip().to_canonical().is_ipv4() != remote.ip().to_canonical().is_ipv4() {
+        // No TCP connection has ends of two families.
+        return Ok(Answer::Nothing);
+    }
+    let failed = || KernelError::errno(WHAT);
+    let socket: OwnedFd = rustix::net::socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        Some(netlink::SOCK_DIAG),
+    )
+    .map_err(failed())?;
+    // The kernel has answered when send(2) returns.
+    let question = request(kind, local, remote, cookie);
+    rustix::net::send(&socket, &question, SendFlags::empty()).map_err(failed())?;
+    let mut bytes = [0; 4096];
+    let (length, _) =
+        rustix::net::recv(&socket, &mut bytes, RecvFlags::DONTWAIT).map_err(failed())?;
+    decode(&bytes[..length])
+        .unwrap_or(Err(KernelError::Netlink))
+        .map_err(|error| match error {
+            KernelError::System { error, .. } => KernelError::System { what: WHAT, error },
+            other => other,
+        })
+}
+
+/// `None` when the answer is cut short.
+fn decode(bytes: &[u8]) -> Option<Result<Answer, KernelError>> {
+    let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
+    let payload = bytes.get(HEADER..)?;
+    Some(match kind {
+        SOCK_DIAG_BY_FAMILY => {
+            let message = payload.get(..MESSAGE)?;
+            let number = |at: usize| {
+                message
+                    .get(at..)?
+                    .first_chunk()
+                    .copied()
+                    .map(u32::from_ne_bytes)
+            };
+            Ok(Answer::Socket(Socket {
+                state: *message.get(STATE_AT)?,
+                cookie: *message.get(COOKIE_AT..)?.first_chunk()?,
+                owner: Owner {
+                    uid: number(UID_AT)?,
+                    inode: number(INODE_AT)?,
+                },
+            }))
+        }
+        NLMSG_ERROR => match -i32::from_ne_bytes(*payload.first_chunk()?) {
             0 => Ok(Answer::Done),
-            code if code == -libc::ENOENT => Ok(Answer::Nothing),
-            code => Err(KernelError::System {
+            // ESTALE: another socket has these addresses now.
+            libc::ENOENT | libc::ESTALE => Ok(Answer::Nothing),
+            errno => Err(KernelError::System {
                 what: "sock_diag",
-                error: io::Error::from_raw_os_error(-code),
+                error: io::Error::from_raw_os_error(errno),
             }),
         },
         _ => Err(KernelError::Netlink),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_cut_short_are_none() {
+        let mut answer = vec![0; HEADER + MESSAGE];
+        answer[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+        assert!(matches!(decode(&answer), Some(Ok(Answer::Socket(_)))));
+        for length in 0..answer.len() {
+            assert!(decode(&answer[..length]).is_none(), "{length}");
+        }
+        answer.truncate(HEADER + 4);
+        answer[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());
+        assert!(matches!(decode(&answer), Some(Ok(Answer::Done))));
+        assert!(decode(&answer[..HEADER + 3]).is_none());
     }
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use usher_proto::ConnectionTuple;
+
 /// What the kernel refused, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -36,17 +38,60 @@ pub enum KernelError {
     /// There is no BPF file system where the pins should be.
     #[error("{0} is not on a BPF file system; mount one: mount -t bpf bpf /sys/fs/bpf")]
     NoBpfFileSystem(PathBuf),
-    /// Pinned tables of an earlier keeper do not fit.
+    /// Pinned tables of an earlier keeper have another layout.
     #[error(
-        "the tables pinned at {pins} are of another version or size than asked for ({error}); \
+        "the tables pinned at {pins} have layout {found}, this version uses layout {expected}; \
          to make new ones, which ends all sessions: stop usher-keeper, remove {pins}, start it"
     )]
-    Layout {
+    OtherLayout {
         /// Where the pins are.
         pins: PathBuf,
-        /// What libbpf says.
-        error: libbpf_rs::Error,
+        /// The layout found.
+        found: u32,
+        /// The layout of this version.
+        expected: u32,
     },
+    /// A pinned table of an earlier keeper has another size than asked for.
+    #[error(
+        "the table {table} pinned at {pins} has room for {found} entries, not for {asked}; \
+         to make a new one, which ends all sessions: stop usher-keeper, remove {pins}, start it"
+    )]
+    OtherLimit {
+        /// Where the pins are.
+        pins: PathBuf,
+        /// The table.
+        table: &'static str,
+        /// Its size.
+        found: u32,
+        /// The size asked for.
+        asked: u32,
+    },
+    /// The pins are in force in another network namespace.
+    #[error(
+        "the programs pinned at {pins} serve another network namespace; each needs pins of its own"
+    )]
+    OtherNamespace {
+        /// Where the pins are.
+        pins: PathBuf,
+    },
+    /// Another keeper works on these pins.
+    #[error("another keeper holds {pins}")]
+    InUse {
+        /// Where the pins are.
+        pins: PathBuf,
+    },
+    /// A table holds bytes that this version never wrote.
+    #[error("the table {table} holds an entry that cannot be read")]
+    UnreadableEntry {
+        /// The table.
+        table: &'static str,
+    },
+    /// A part of our own BPF object is missing.
+    #[error("the BPF programs have no part named {0}")]
+    MissingPart(&'static str),
+    /// A connection with an end that no socket has: an unspecified address, port 0.
+    #[error("{0} is no connection")]
+    NoConnection(ConnectionTuple),
     /// More service ports than the table holds.
     #[error("more than 1024 service ports; use fewer services")]
     TooManyServices,

@@ -35,19 +35,15 @@ pub fn address(service: u32, uid: u32, attempt: u32) -> Ipv4Addr {
 
 /// Makes the listener of a user at a service. Dual-stack: an `AF_INET6` listener takes IPv4
 /// connections as well. Its own port is the service's, so it needs none besides, and programs that
-/// ask for their port see the right one.
+/// ask for their port see the right one. The socket belongs to the user (in socket diagnosis,
+/// `ss -e`, and to firewall rules that match an owner).
 ///
 /// # Errors
 /// `EADDRINUSE` when something else listens at the port for all addresses; `EAFNOSUPPORT` on a
-/// kernel without IPv6.
+/// kernel without IPv6; `EPERM` without CAP_SETUID.
 pub fn create(service: u32, uid: u32, port: u16, backlog: u32) -> Result<OwnedFd, KernelError> {
     let attempt = |attempt| -> rustix::io::Result<OwnedFd> {
-        let socket = rustix::net::socket_with(
-            AddressFamily::INET6,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
+        let socket = socket_of(uid)?;
         sockopt::set_ipv6_v6only(&socket, false)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
         sockopt::set_ipv6_freebind(&socket, true)?;
@@ -63,6 +59,27 @@ pub fn create(service: u32, uid: u32, port: u16, backlog: u32) -> Result<OwnedFd
         }
     }
     result.map_err(KernelError::errno("making a listener"))
+}
+
+/// A socket whose owner is `uid`. A socket takes the owner that files made by its maker would have,
+/// which CAP_SETUID may choose per thread; fchown(2) would take CAP_CHOWN, which is as good as root.
+fn socket_of(uid: u32) -> rustix::io::Result<OwnedFd> {
+    // SAFETY: two system calls with numbers; they change this thread only and do not fail, but
+    // answer with the former user, so that a second call tells what the first did.
+    let (former, present) = unsafe { (libc::setfsuid(uid), libc::setfsuid(uid)) };
+    let socket = if present as u32 == uid {
+        rustix::net::socket_with(
+            AddressFamily::INET6,
+            SocketType::STREAM,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+    } else {
+        Err(Errno::PERM)
+    };
+    // SAFETY: as above.
+    unsafe { libc::setfsuid(former as u32) };
+    socket
 }
 
 /// Whether a connection waits.

@@ -1,11 +1,9 @@
 //! What this kernel can do, found by trying (never by reading version numbers or lists of LSMs),
 //! for `usher doctor`. Loads programs and attaches none.
 
-use std::net::SocketAddr;
 use std::path::Path;
 
 use libbpf_rs::ObjectBuilder;
-use usher_proto::connection::ConnectionTuple;
 
 use crate::{cgroup, connections, listener};
 
@@ -85,8 +83,8 @@ fn bpf_file_system() -> Probe {
 }
 
 fn admission_programs() -> Probe {
-    let outcome = load(crate::admission::PROGRAMS)
-        .map(|()| "socket lookup and TCP event programs load".into());
+    let outcome =
+        load(crate::admission::OBJECT).map(|()| "socket lookup and TCP event programs load".into());
     probe(
         "admission",
         true,
@@ -146,11 +144,8 @@ fn control_groups() -> Probe {
 }
 
 fn destroying_connections() -> Probe {
-    let nobody = |port| SocketAddr::from(([127, 0, 0, 1], port));
-    let outcome = ConnectionTuple::new(nobody(1), nobody(2))
-        .map_err(|error| error.to_string())
-        .and_then(|tuple| connections::destroy(&tuple).map_err(|error| error.to_string()))
-        .map(|_| "SOCK_DESTROY answers".into())
+    let outcome = connections::can_destroy()
+        .map(|()| "SOCK_DESTROY answers".into())
         .map_err(|error| format!("{error} (CONFIG_INET_DIAG_DESTROY)"));
     probe(
         "cutting connections",

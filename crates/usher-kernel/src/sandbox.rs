@@ -10,7 +10,7 @@ use landlock::{
 };
 use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
-    SeccompRule,
+    SeccompRule, TargetArch,
 };
 
 use crate::KernelError;
@@ -61,7 +61,8 @@ pub fn landlock(read: &[&Path], write: &[&Path]) -> Result<LandlockStatus, Kerne
 }
 
 /// Lets the process make the system calls of an asynchronous program, and sockets as its profile
-/// says. Everything else fails with EPERM: execve, ptrace, bpf, mount and the rest.
+/// says. Everything else fails with EPERM: new processes, execve, ptrace, bpf, mount, namespaces,
+/// io_uring and the rest.
 ///
 /// # Errors
 /// When the kernel refuses the filter.
@@ -71,10 +72,14 @@ pub fn seccomp(profile: Profile) -> Result<(), KernelError> {
         CALLS.iter().map(|call| (*call, Vec::new())).collect();
     let sockets = socket_rules(profile).map_err(|error| failed(&error))?;
     rules.insert(libc::SYS_socket, sockets);
+    rules.insert(
+        libc::SYS_clone,
+        thread_rules().map_err(|error| failed(&error))?,
+    );
     if profile == Profile::Proxy {
         rules.insert(libc::SYS_listen, Vec::new());
     }
-    let architecture = std::env::consts::ARCH
+    let architecture: TargetArch = std::env::consts::ARCH
         .try_into()
         .map_err(|error| failed(&error))?;
     let filter = SeccompFilter::new(
@@ -85,7 +90,41 @@ pub fn seccomp(profile: Profile) -> Result<(), KernelError> {
     )
     .map_err(|error| failed(&error))?;
     let program = BpfProgram::try_from(filter).map_err(|error| failed(&error))?;
-    seccompiler::apply_filter_all_threads(&program).map_err(|error| failed(&error))
+    let no_clone3 = no_clone3(architecture).map_err(|error| failed(&error))?;
+    for filter in [no_clone3, program] {
+        seccompiler::apply_filter_all_threads(&filter).map_err(|error| failed(&error))?;
+    }
+    Ok(())
+}
+
+/// clone3(2) takes its flags from memory, where a filter cannot look. "No such call" makes the C
+/// library take clone(2), which the other filter lets make threads only.
+fn no_clone3(architecture: TargetArch) -> Result<BpfProgram, seccompiler::BackendError> {
+    SeccompFilter::new(
+        BTreeMap::from([(libc::SYS_clone3, Vec::new())]),
+        SeccompAction::Allow,
+        SeccompAction::Errno(libc::ENOSYS.unsigned_abs()),
+        architecture,
+    )?
+    .try_into()
+}
+
+/// A thread, and not a process, and no namespace with it.
+fn thread_rules() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    const NAMESPACES: i32 = libc::CLONE_NEWNS
+        | libc::CLONE_NEWCGROUP
+        | libc::CLONE_NEWUTS
+        | libc::CLONE_NEWIPC
+        | libc::CLONE_NEWUSER
+        | libc::CLONE_NEWPID
+        | libc::CLONE_NEWNET;
+    let mask = u64::from((NAMESPACES | libc::CLONE_THREAD).unsigned_abs());
+    Ok(vec![SeccompRule::new(vec![SeccompCondition::new(
+        0,
+        SeccompCmpArgLen::Dword,
+        SeccompCmpOp::MaskedEq(mask),
+        u64::from(libc::CLONE_THREAD.unsigned_abs()),
+    )?])?])
 }
 
 fn socket_rules(profile: Profile) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
@@ -164,7 +203,7 @@ const CALLS: &[i64] = &[
     libc::SYS_madvise,
     libc::SYS_brk,
     // threads and time
-    libc::SYS_clone,
+    // clone itself is for threads only; clone3 see no_clone3.
     libc::SYS_clone3,
     libc::SYS_futex,
     libc::SYS_set_robust_list,

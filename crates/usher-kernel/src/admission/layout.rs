@@ -1,241 +1,249 @@
-//! The structures of `bpf/include/usher_shared.h`, byte by byte. Written by hand rather than
-//! transmuted: the compiler cannot know what a map holds.
+//! The structures of bpf/include/usher_shared.h, and their translation.
 
 use std::time::Duration;
 
-use usher_proto::chain::ChainTip;
-use usher_proto::connection::ConnectionTuple;
-use usher_proto::name::{HostName, UserName};
-use usher_proto::refusal::Refusal;
-use usher_proto::session_id::SessionId;
+use usher_proto::{ChainTip, ConnectionTuple, HostName, Refusal, SessionId, UserName};
 
-/// Size of `struct usher_admission`.
-pub(super) const ADMISSION: usize = 48;
-/// Size of `struct usher_session`.
-pub(super) const SESSION: usize = 176;
-/// Size of `struct usher_step`.
-pub(super) const STEP: usize = 56;
+use super::types::{AdmissionRow, AdmissionState, Counters, Ended, SessionRecord};
+use crate::KernelError;
 
-/// Where an announced connection is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AdmissionState {
-    /// A SYN may come until the deadline.
-    Announced,
-    /// The handshake is under way.
-    SynReceived,
-    /// Likewise, and no further SYN may come.
-    Withdrawn,
-    /// Lives.
-    Established,
-}
+pub(super) const VERSION: u32 = 1;
 
-impl AdmissionState {
-    fn from_number(number: u32) -> Option<Self> {
-        match number {
-            1 => Some(Self::Announced),
-            2 => Some(Self::SynReceived),
-            3 => Some(Self::Withdrawn),
-            4 => Some(Self::Established),
-            _ => None,
-        }
+const STATE_BITS: u32 = 8;
+const ANNOUNCED: u64 = 1;
+const SYN_RECEIVED: u64 = 2;
+const ESTABLISHED: u64 = 3;
+const WITHDRAWN: u64 = 4;
+const REMOVED: u64 = 5;
+
+/// A structure that is the same bytes on both sides.
+///
+/// # Safety
+/// Implementors are `repr(C)`, have no padding and take every bit pattern.
+pub(super) unsafe trait Plain: Copy {
+    /// The structure as the kernel reads it.
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: a live reference to initialised memory without padding.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
     }
 }
 
-/// One entry of the admission table.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AdmissionRow {
-    /// The connection.
-    pub connection: ConnectionTuple,
-    /// The session that announced it.
-    pub session: SessionId,
-    /// Service id.
-    pub service: u32,
-    /// The user it belongs to.
-    pub uid: u32,
-    /// Where it is.
-    pub state: AdmissionState,
-    /// How long it has been established.
-    pub established: Option<Duration>,
-}
-
-/// What to announce.
-#[derive(Debug, Clone, Copy)]
-pub struct Announced {
-    /// The announcing session.
-    pub session: SessionId,
-    /// Service id.
-    pub service: u32,
-    /// The user it will belong to.
-    pub uid: u32,
-    /// How long its SYN may take.
-    pub lifetime: Duration,
-}
-
-/// A session as the table keeps it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SessionRecord {
-    /// Local account.
-    pub uid: u32,
-    /// Service id.
-    pub service: u32,
-    /// Remote user.
-    pub user: UserName,
-    /// Client host.
-    pub host: HostName,
-    /// Last accepted chain element.
-    pub tip: ChainTip,
-    /// Length of the chain.
-    pub chain_length: u32,
-    /// Salt of the chain.
-    pub chain_salt: [u8; 16],
-    /// Seconds since 1970.
-    pub opened: u64,
-    /// Seconds since 1970.
-    pub expires: u64,
-    /// When and why it ended; kept a while so that a replayed authenticator meets it.
-    pub ended: Option<Ended>,
-}
-
-/// The end of a session.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ended {
-    /// Seconds since 1970.
-    pub at: u64,
-    /// Why.
-    pub reason: Refusal,
-}
-
-/// CLOCK_MONOTONIC as BPF's bpf_ktime_get_ns gives it.
-pub(super) fn monotonic() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    // The monotonic clock starts at zero with the machine and is never negative.
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
-}
-
-pub(super) fn queue(service: u32, uid: u32) -> [u8; 8] {
-    let mut bytes = [0; 8];
-    bytes[..4].copy_from_slice(&service.to_ne_bytes());
-    bytes[4..].copy_from_slice(&uid.to_ne_bytes());
-    bytes
-}
-
-pub(super) fn encode_announced(announced: &Announced, now: u64) -> [u8; ADMISSION] {
-    let lifetime = u64::try_from(announced.lifetime.as_nanos()).unwrap_or(u64::MAX);
-    let mut bytes = [0; ADMISSION];
-    bytes[..16].copy_from_slice(announced.session.as_bytes());
-    bytes[16..24].copy_from_slice(&queue(announced.service, announced.uid));
-    bytes[24..28].copy_from_slice(&1_u32.to_ne_bytes());
-    bytes[32..40].copy_from_slice(&now.saturating_add(lifetime).to_ne_bytes());
-    bytes
-}
-
-/// `None` for an entry that is about to be deleted, or of a layout that is not ours.
-pub(super) fn decode_admission(key: &[u8], value: &[u8], now: u64) -> Option<AdmissionRow> {
-    let connection = ConnectionTuple::decode(key.try_into().ok()?).ok()?;
-    let state = AdmissionState::from_number(u32_at(value, 24)?)?;
-    let established = u64_at(value, 40)?;
-    Some(AdmissionRow {
-        connection,
-        session: SessionId::from_bytes(value.get(..16)?.try_into().ok()?),
-        service: u32_at(value, 16)?,
-        uid: u32_at(value, 20)?,
-        state,
-        established: (state == AdmissionState::Established)
-            .then(|| Duration::from_nanos(now.saturating_sub(established))),
-    })
-}
-
-pub(super) fn encode_session(record: &SessionRecord) -> [u8; SESSION] {
-    let mut bytes = [0; SESSION];
-    bytes[..4].copy_from_slice(&record.uid.to_ne_bytes());
-    bytes[4..8].copy_from_slice(&record.service.to_ne_bytes());
-    text(&mut bytes[8..40], record.user.as_ref());
-    text(&mut bytes[40..104], record.host.as_ref());
-    bytes[104..120].copy_from_slice(&record.tip.value);
-    bytes[120..124].copy_from_slice(&record.tip.position.to_ne_bytes());
-    bytes[124..128].copy_from_slice(&record.chain_length.to_ne_bytes());
-    bytes[128..144].copy_from_slice(&record.chain_salt);
-    bytes[144..152].copy_from_slice(&record.opened.to_ne_bytes());
-    bytes[152..160].copy_from_slice(&record.expires.to_ne_bytes());
-    if let Some(ended) = record.ended {
-        bytes[160..168].copy_from_slice(&ended.at.to_ne_bytes());
-        bytes[168..172].copy_from_slice(&u32::from(ended.reason.code()).to_ne_bytes());
-    }
-    bytes
-}
-
-/// `None` for a record of a layout that is not ours.
-pub(super) fn decode_session(value: &[u8]) -> Option<SessionRecord> {
-    let ended_at = u64_at(value, 160)?;
-    let ended = match ended_at {
-        0 => None,
-        at => Some(Ended {
-            at,
-            reason: Refusal::from_code(u16::try_from(u32_at(value, 168)?).ok()?)?,
-        }),
+macro_rules! plain {
+    ($name:ident, $size:literal) => {
+        const _: () = assert!(size_of::<$name>() == $size);
+        // SAFETY: repr(C), integers and arrays of bytes only; the size is the sum of the fields'
+        // sizes, so there is no padding.
+        unsafe impl Plain for $name {}
     };
-    Some(SessionRecord {
-        uid: u32_at(value, 0)?,
-        service: u32_at(value, 4)?,
-        user: text_at(value.get(8..40)?)?.parse().ok()?,
-        host: text_at(value.get(40..104)?)?.parse().ok()?,
-        tip: ChainTip {
-            value: value.get(104..120)?.try_into().ok()?,
-            position: u32_at(value, 120)?,
-        },
-        chain_length: u32_at(value, 124)?,
-        chain_salt: value.get(128..144)?.try_into().ok()?,
-        opened: u64_at(value, 144)?,
-        expires: u64_at(value, 152)?,
-        ended,
-    })
 }
 
-/// Steps of the table's entries that user space may take.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Step {
+// SAFETY: an integer.
+unsafe impl Plain for u32 {}
+// SAFETY: an integer.
+unsafe impl Plain for u64 {}
+// SAFETY: bytes.
+unsafe impl<const N: usize> Plain for [u8; N] {}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Target {
+    pub service: u32,
+    pub uid: u32,
+}
+plain!(Target, 8);
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Entry {
+    pub mark: u64,
+    pub expires_ns: u64,
+    pub established_ns: u64,
+    pub target: Target,
+    pub session: [u8; 16],
+}
+plain!(Entry, 48);
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Session {
+    uid: u32,
+    service: u32,
+    chain_position: u32,
+    chain_length: u32,
+    opened: u64,
+    expires: u64,
+    chain_value: [u8; 16],
+    chain_salt: [u8; 16],
+    user: [u8; 32],
+    host: [u8; 64],
+    ended: u64,
+    reason: u32,
+    reserved: u32,
+}
+plain!(Session, 176);
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Tally {
+    admitted: u64,
+    refused_unannounced: u64,
+    refused_late: u64,
+    refused_state: u64,
+    refused_no_listener: u64,
+    established: u64,
+    closed: u64,
+    untracked: u64,
+}
+plain!(Tally, 64);
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Layout {
+    pub version: u32,
+    pub reserved: u32,
+}
+plain!(Layout, 8);
+
+#[derive(Clone, Copy)]
+#[repr(u32)]
+pub(super) enum RemovalReason {
     Withdraw = 1,
     Expire = 2,
     Forget = 3,
 }
 
-pub(super) fn encode_step(
-    connection: &ConnectionTuple,
-    session: Option<&SessionId>,
-    step: Step,
-) -> [u8; STEP] {
-    let mut bytes = [0; STEP];
-    bytes[..36].copy_from_slice(&connection.encode());
-    if let Some(session) = session {
-        bytes[36..52].copy_from_slice(session.as_bytes());
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Removal {
+    pub connection: [u8; 36],
+    pub reason: u32,
+    pub session: [u8; 16],
+}
+plain!(Removal, 56);
+
+/// The mark of a fresh announcement with this number.
+pub(super) fn announced_mark(number: u64) -> u64 {
+    number << STATE_BITS | ANNOUNCED
+}
+
+impl Entry {
+    /// None for an entry that is just being deleted.
+    pub(super) fn row(
+        &self,
+        key: &[u8; 36],
+        now: u64,
+    ) -> Result<Option<AdmissionRow>, KernelError> {
+        const UNREADABLE: KernelError = KernelError::UnreadableEntry {
+            table: "admissions",
+        };
+        let state = match self.mark & ((1 << STATE_BITS) - 1) {
+            ANNOUNCED => AdmissionState::Announced,
+            SYN_RECEIVED => AdmissionState::SynReceived,
+            ESTABLISHED => AdmissionState::Established,
+            WITHDRAWN => AdmissionState::Withdrawn,
+            REMOVED => return Ok(None),
+            _ => return Err(UNREADABLE),
+        };
+        Ok(Some(AdmissionRow {
+            connection: ConnectionTuple::decode(key).map_err(|_| UNREADABLE)?,
+            session: SessionId::from_bytes(self.session),
+            service: self.target.service,
+            uid: self.target.uid,
+            state,
+            established: (state == AdmissionState::Established)
+                .then(|| Duration::from_nanos(now.saturating_sub(self.established_ns))),
+        }))
     }
-    bytes[52..56].copy_from_slice(&(step as u32).to_ne_bytes());
+}
+
+fn padded<const N: usize>(text: &str) -> [u8; N] {
+    let mut bytes = [0; N];
+    // Names are validated to be shorter; a longer one is cut and then refused when read.
+    let length = text.len().min(N);
+    bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
     bytes
 }
 
-fn text(to: &mut [u8], text: &str) {
-    // Names are shorter than their fields: see usher_proto::name.
-    to[..text.len()].copy_from_slice(text.as_bytes());
-}
-
-fn text_at(bytes: &[u8]) -> Option<&str> {
-    let end = bytes
+fn unpadded(bytes: &[u8]) -> Option<&str> {
+    let length = bytes
         .iter()
         .position(|byte| *byte == 0)
         .unwrap_or(bytes.len());
-    std::str::from_utf8(&bytes[..end]).ok()
+    std::str::from_utf8(&bytes[..length]).ok()
 }
 
-fn u32_at(bytes: &[u8], place: usize) -> Option<u32> {
-    Some(u32::from_ne_bytes(
-        bytes.get(place..place + 4)?.try_into().ok()?,
-    ))
+const _: () = assert!(UserName::MAXIMUM_LENGTH <= 32 && HostName::MAXIMUM_LENGTH <= 64);
+
+impl From<&SessionRecord> for Session {
+    fn from(record: &SessionRecord) -> Self {
+        Self {
+            uid: record.uid,
+            service: record.service,
+            chain_position: record.tip.position,
+            chain_length: record.chain_length,
+            opened: record.opened,
+            expires: record.expires,
+            chain_value: record.tip.value,
+            chain_salt: record.chain_salt,
+            user: padded(record.user.as_str()),
+            host: padded(record.host.as_str()),
+            ended: record.ended.map_or(0, |ended| ended.at),
+            reason: record.ended.map_or(0, |ended| ended.reason.code().into()),
+            reserved: 0,
+        }
+    }
 }
 
-fn u64_at(bytes: &[u8], place: usize) -> Option<u64> {
-    Some(u64::from_ne_bytes(
-        bytes.get(place..place + 8)?.try_into().ok()?,
-    ))
+impl TryFrom<&Session> for SessionRecord {
+    type Error = KernelError;
+
+    fn try_from(session: &Session) -> Result<Self, KernelError> {
+        const UNREADABLE: KernelError = KernelError::UnreadableEntry { table: "sessions" };
+        let user = unpadded(&session.user).ok_or(UNREADABLE)?;
+        let host = unpadded(&session.host).ok_or(UNREADABLE)?;
+        let ended = match session.ended {
+            0 => None,
+            at => {
+                let code = u16::try_from(session.reason).map_err(|_| UNREADABLE)?;
+                Some(Ended {
+                    at,
+                    reason: Refusal::from_code(code).ok_or(UNREADABLE)?,
+                })
+            }
+        };
+        Ok(Self {
+            uid: session.uid,
+            service: session.service,
+            user: UserName::new(user).map_err(|_| UNREADABLE)?,
+            host: HostName::new(host).map_err(|_| UNREADABLE)?,
+            tip: ChainTip {
+                position: session.chain_position,
+                value: session.chain_value,
+            },
+            chain_length: session.chain_length,
+            chain_salt: session.chain_salt,
+            opened: session.opened,
+            expires: session.expires,
+            ended,
+        })
+    }
+}
+
+impl From<&[Tally]> for Counters {
+    fn from(per_cpu: &[Tally]) -> Self {
+        let mut sum = Self::default();
+        for tally in per_cpu {
+            sum.admitted += tally.admitted;
+            sum.refused_unannounced += tally.refused_unannounced;
+            sum.refused_late += tally.refused_late;
+            sum.refused_state += tally.refused_state;
+            sum.refused_no_listener += tally.refused_no_listener;
+            sum.established += tally.established;
+            sum.closed += tally.closed;
+            sum.untracked += tally.untracked;
+        }
+        sum
+    }
 }
 
 #[cfg(test)]
@@ -260,35 +268,40 @@ mod tests {
         }
     }
 
+    fn there_and_back(record: &SessionRecord) -> SessionRecord {
+        SessionRecord::try_from(&Session::from(record)).unwrap()
+    }
+
     #[test]
     fn a_session_comes_back_as_it_went() {
         let live = record();
-        assert_eq!(decode_session(&encode_session(&live)), Some(live.clone()));
-        let ended = SessionRecord {
-            ended: Some(Ended {
-                at: 5,
-                reason: Refusal::DisabledUser,
-            }),
-            ..live
-        };
-        assert_eq!(decode_session(&encode_session(&ended)), Some(ended));
+        assert_eq!(there_and_back(&live), live);
+        let ended = Some(Ended {
+            at: 5,
+            reason: Refusal::DisabledUser,
+        });
+        let ended = SessionRecord { ended, ..live };
+        assert_eq!(there_and_back(&ended), ended);
     }
 
     #[test]
     fn the_longest_names_fit() {
         let longest = SessionRecord {
-            user: "u".repeat(32).parse().unwrap(),
-            host: "h".repeat(63).parse().unwrap(),
+            user: "u".repeat(UserName::MAXIMUM_LENGTH).parse().unwrap(),
+            host: "h".repeat(HostName::MAXIMUM_LENGTH).parse().unwrap(),
             ..record()
         };
-        assert_eq!(decode_session(&encode_session(&longest)), Some(longest));
+        assert_eq!(there_and_back(&longest), longest);
     }
 
     #[test]
-    fn a_short_record_is_none() {
-        assert_eq!(
-            decode_session(&encode_session(&record())[..SESSION - 20]),
-            None
-        );
+    fn what_was_never_written_cannot_be_read() {
+        let mut session = Session::from(&record());
+        session.user = [0; 32];
+        SessionRecord::try_from(&session).unwrap_err();
+        let mut session = Session::from(&record());
+        session.ended = 1;
+        session.reason = u32::MAX;
+        SessionRecord::try_from(&session).unwrap_err();
     }
 }

@@ -1,365 +1,308 @@
-//! The admission tables and programs of `bpf/admission`, as the keeper uses them.
+//! The keeper's hold on the admission programs and their tables (bpf/admission).
+//!
+//! Everything is pinned below one folder of a bpffs, so that sessions, admissions and the programs
+//! in force outlive the keeper: while it is away, announced connections are still admitted,
+//! everything else is still refused.
 
 mod layout;
+mod programs;
+mod table;
+mod types;
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use libbpf_rs::{
-    ErrorKind, Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, ProgramInput,
-};
-use rustix::fs::{Mode, OFlags};
-use usher_proto::connection::ConnectionTuple;
-use usher_proto::session_id::SessionId;
+use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
+use usher_proto::{ConnectionTuple, SessionId};
 
 use crate::KernelError;
-use layout::Step;
-pub use layout::{AdmissionRow, AdmissionState, Announced, Ended, SessionRecord};
+use layout::{Entry, Removal, RemovalReason, Session, Tally, Target};
+pub(crate) use programs::OBJECT;
+use programs::Programs;
+use table::{Insertion, Table};
+pub use types::{
+    AdmissionRow, AdmissionState, AnnounceError, Announced, Counters, Ended, Limits, ListenerError,
+    SessionError, SessionRecord,
+};
 
-pub(crate) static PROGRAMS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/admission.bpf.o"));
-
-/// Magic number of a BPF file system (statfs(2)).
-const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 /// Service ports the table holds.
 const SERVICES: usize = 1024;
 
-/// Sizes of the tables. A full table refuses; nothing is evicted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Sessions at one time.
-    pub sessions: u32,
-    /// Announced and established connections at one time.
-    pub admissions: u32,
-    /// Pairs of service and user at one time.
-    pub listeners: u32,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            sessions: 65_536,
-            admissions: 65_536,
-            listeners: 4_096,
-        }
-    }
-}
-
-/// Why a connection could not be announced.
-#[derive(Debug, thiserror::Error)]
-pub enum AnnounceError {
-    /// The table is full.
-    #[error("the admission table is full")]
-    Full,
-    /// The four-tuple is announced or in use.
-    #[error("this connection is announced already")]
-    AlreadyAnnounced,
-    /// The kernel refused.
-    #[error(transparent)]
-    Kernel(KernelError),
-}
-
-/// Why a session could not be entered.
-#[derive(Debug, thiserror::Error)]
-pub enum SessionError {
-    /// It is there already.
-    #[error("this session is there already")]
-    Exists,
-    /// The table is full.
-    #[error("the session table is full")]
-    Full,
-    /// The kernel refused.
-    #[error(transparent)]
-    Kernel(KernelError),
-}
-
-/// Why a listener could not be entered.
-#[derive(Debug, thiserror::Error)]
-pub enum ListenerError {
-    /// The table is full.
-    #[error("the listener table is full")]
-    Full,
-    /// The kernel refused.
-    #[error(transparent)]
-    Kernel(KernelError),
-}
-
-/// What happened since the tables were made.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// SYNs handed to a user's queue.
-    pub admitted: u64,
-    /// SYNs of connections that nobody had announced.
-    pub refused_unannounced: u64,
-    /// SYNs after their deadline.
-    pub refused_late: u64,
-    /// SYNs of connections that had been withdrawn or are there already.
-    pub refused_state: u64,
-    /// SYNs whose queue was gone.
-    pub refused_no_listener: u64,
-    /// Connections established.
-    pub established: u64,
-    /// Connections closed.
-    pub closed: u64,
-    /// Connections established without an entry.
-    pub untracked: u64,
-}
-
-impl Counters {
-    /// Names and numbers, for views.
-    #[must_use]
-    pub fn named(&self) -> [(String, u64); 8] {
-        [
-            ("admitted".into(), self.admitted),
-            ("refused_unannounced".into(), self.refused_unannounced),
-            ("refused_late".into(), self.refused_late),
-            ("refused_state".into(), self.refused_state),
-            ("refused_no_listener".into(), self.refused_no_listener),
-            ("established".into(), self.established),
-            ("closed".into(), self.closed),
-            ("untracked".into(), self.untracked),
-        ]
-    }
-}
-
-/// The tables and programs, loaded and attached. Dropping it leaves them pinned and in force.
+/// The admission programs in force, and their tables.
+///
+/// Dropping it leaves them in force: to end that, remove the folder of the pins. All methods may
+/// be called from several threads at once.
 pub struct Admission {
-    object: Object,
-    services: MapHandle,
-    listeners: MapHandle,
-    admissions: MapHandle,
-    sessions: MapHandle,
-    counters: MapHandle,
-    untracked: MapHandle,
+    services: Table<u32, u32>,
+    listeners: Table<Target, u64>,
+    admissions: Table<[u8; 36], Entry>,
+    sessions: Table<[u8; 16], Session>,
+    counters: OwnedFd,
+    remove: OwnedFd,
+    ring: Mutex<RingBuffer<'static>>,
+    untracked: Arc<Mutex<Vec<[u8; 36]>>>,
+    last_number: AtomicU64,
+    _untracked_map: MapHandle,
+    _lock: File,
+}
+
+impl fmt::Debug for Admission {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Admission").finish_non_exhaustive()
+    }
+}
+
+fn boot_time() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    // Neither is negative on this clock.
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
 impl Admission {
-    /// Makes the tables, or takes up those an earlier keeper pinned below `pins`; loads the
-    /// programs afresh, attaches them to the caller's network namespace and to `cgroup` (where
-    /// the listeners will be made), and only then lets the earlier programs go, so that an upgrade
-    /// leaves no gap.
+    /// Loads the programs, or adopts the tables that an earlier keeper pinned under `pins`, a
+    /// folder of a bpffs that is made if need be. Attaches to the caller's network namespace and to
+    /// `cgroup` (the path of its folder), which must be the one in which the keeper makes its
+    /// listeners, or above it. Programs in force are replaced in place: there is no moment without
+    /// admission, and established connections notice nothing.
     ///
     /// # Errors
-    /// [`KernelError::Layout`] when pinned tables have another version or size,
-    /// [`KernelError::NoBpfFileSystem`], or what the kernel refuses; whatever was in force stays.
+    /// [`KernelError::InUse`] while another `Admission` holds `pins`; [`KernelError::OtherLayout`],
+    /// [`KernelError::OtherLimit`] and [`KernelError::OtherNamespace`] when the pins cannot be
+    /// adopted; nothing has been changed then. Otherwise what the kernel says: what was pinned by
+    /// then stays and is adopted the next time.
     pub fn open(pins: &Path, cgroup: &Path, limits: &Limits) -> Result<Self, KernelError> {
-        make_pin_directory(pins)?;
-        let object = load(pins, limits)?;
-        let map = |name: &'static str| {
-            object
-                .maps()
-                .find(|map| map.name() == name)
-                .ok_or(libbpf_rs::Error::from_raw_os_error(libc::ENOENT))
-                .and_then(|map| MapHandle::try_from(&map))
-                .map_err(KernelError::bpf(name))
-        };
-        let admission = Self {
-            services: map("services")?,
-            listeners: map("listeners")?,
-            admissions: map("admissions")?,
-            sessions: map("sessions")?,
-            counters: map("counters")?,
-            untracked: map("untracked")?,
-            object,
-        };
-        admission.attach(pins, cgroup)?;
-        Ok(admission)
+        let programs = Programs::open(pins, cgroup, limits)?;
+        let untracked = Arc::new(Mutex::new(Vec::new()));
+        let reports = Arc::clone(&untracked);
+        let mut builder = RingBufferBuilder::new();
+        builder
+            .add(&programs.untracked, move |bytes| {
+                // Fixed by the program; a ring holds nothing else.
+                if let Some(connection) = bytes.first_chunk::<36>() {
+                    reports
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push(*connection);
+                }
+                0
+            })
+            .map_err(KernelError::bpf("reading untracked connections"))?;
+        let ring = builder
+            .build()
+            .map_err(KernelError::bpf("reading untracked connections"))?;
+        Ok(Self {
+            services: Table::new("services", programs.services),
+            listeners: Table::new("listeners", programs.listeners),
+            admissions: Table::new("admissions", programs.admissions),
+            sessions: Table::new("sessions", programs.sessions),
+            counters: programs.counters,
+            remove: programs.remove,
+            ring: Mutex::new(ring),
+            untracked,
+            last_number: AtomicU64::new(0),
+            _untracked_map: programs.untracked,
+            _lock: programs.lock,
+        })
     }
 
-    fn attach(&self, pins: &Path, cgroup: &Path) -> Result<(), KernelError> {
-        let open = |path: &Path| {
-            rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).map_err(
-                |error| KernelError::File {
-                    what: "opening",
-                    path: path.into(),
-                    error: error.into(),
-                },
-            )
-        };
-        let namespace = open(Path::new("/proc/self/ns/net"))?;
-        let cgroup = open(cgroup)?;
-        // Establishment is followed before anything is admitted.
-        let track = self
-            .program("usher_track")?
-            .attach_cgroup(cgroup.as_raw_fd())
-            .map_err(KernelError::bpf("attaching to the keeper's cgroup"))?;
-        replace_pin(track, &pins.join("track"))?;
-        let admit = self
-            .program("usher_admit")?
-            .attach_netns(namespace.as_raw_fd())
-            .map_err(KernelError::bpf("attaching to the network namespace"))?;
-        replace_pin(admit, &pins.join("admit"))
-    }
-
-    fn program(&self, name: &'static str) -> Result<libbpf_rs::ProgramMut<'_>, KernelError> {
-        self.object
-            .progs_mut()
-            .find(|program| program.name() == name)
-            .ok_or(libbpf_rs::Error::from_raw_os_error(libc::ENOENT))
-            .map_err(KernelError::bpf(name))
-    }
-
-    /// Puts these ports (port, service id) and no others under admission. New ones first: a port
-    /// is never open in between.
+    /// Puts these ports (port, id of the service) under admission and no others. Adds first, then
+    /// removes, so that a port that stays is never without.
     ///
     /// # Errors
-    /// [`KernelError::TooManyServices`], before anything has changed.
+    /// [`KernelError::TooManyServices`], before anything has changed: present and new ports
+    /// together are more than 1,024. Otherwise what the kernel says; no port has been released
+    /// unless all new ones are under admission.
     pub fn set_services(&self, services: &[(u16, u32)]) -> Result<(), KernelError> {
-        if services.len() > SERVICES {
-            return Err(KernelError::TooManyServices);
-        }
-        let wanted: Vec<[u8; 4]> = services
-            .iter()
-            .map(|(port, _)| u32::from(*port).to_ne_bytes())
+        let wanted: BTreeSet<u32> = services.iter().map(|(port, _)| u32::from(*port)).collect();
+        let present: BTreeSet<u32> = self
+            .services
+            .entries()?
+            .into_iter()
+            .map(|(port, _)| port)
             .collect();
-        let present: Vec<Vec<u8>> = self.services.keys().collect();
-        let added = wanted
-            .iter()
-            .filter(|key| !present.iter().any(|old| old == *key))
-            .count();
-        if present.len() + added > SERVICES {
+        if wanted.union(&present).count() > SERVICES {
             return Err(KernelError::TooManyServices);
         }
-        for (key, (_, service)) in wanted.iter().zip(services) {
-            self.services
-                .update(key, &service.to_ne_bytes(), MapFlags::ANY)
-                .map_err(KernelError::bpf("entering a service port"))?;
+        for (port, service) in services {
+            self.services.set(&u32::from(*port), service)?;
         }
-        for key in present {
-            if !wanted.iter().any(|wanted| *wanted == *key) {
-                delete(&self.services, &key, "taking out a service port")?;
-            }
+        for port in present.difference(&wanted) {
+            self.services.remove(port)?;
         }
         Ok(())
     }
 
-    /// Enters the listener of a user at a service.
+    /// Makes `listener` the queue of the user's connections to the service, in the place of an
+    /// earlier one. The queue is in force as long as anybody holds the listener.
     ///
     /// # Errors
-    /// [`ListenerError::Full`], or what the kernel refuses (a socket that does not listen).
+    /// [`ListenerError::Full`]; `EOPNOTSUPP` when this is not a listening TCP socket.
     pub fn add_listener(
         &self,
         service: u32,
         uid: u32,
         listener: BorrowedFd<'_>,
     ) -> Result<(), ListenerError> {
-        // The kernel takes the descriptor's number from the value (bpf_map_update_elem on a
-        // sockhash).
-        let value = u64::from(listener.as_raw_fd().unsigned_abs()).to_ne_bytes();
-        self.listeners
-            .update(&layout::queue(service, uid), &value, MapFlags::ANY)
-            .map_err(|error| match error.kind() {
-                ErrorKind::TooBig => ListenerError::Full,
-                _ => ListenerError::Kernel(KernelError::Bpf {
-                    what: "entering a listener",
-                    error,
-                }),
-            })
+        // A socket map takes a descriptor and gives a cookie.
+        let descriptor = u64::from(listener.as_raw_fd().unsigned_abs());
+        match self.listeners.put(&Target { service, uid }, &descriptor)? {
+            Insertion::Full => Err(ListenerError::Full),
+            Insertion::Done | Insertion::Exists => Ok(()),
+        }
     }
 
-    /// Takes a listener out; nothing more is admitted to it. None there: fine.
+    /// Takes the user's queue away: SYNs are refused from then on, and what waits in the queue
+    /// stays there. Nothing happens when there is none.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// What the kernel says.
     pub fn remove_listener(&self, service: u32, uid: u32) -> Result<(), KernelError> {
-        delete(
-            &self.listeners,
-            &layout::queue(service, uid),
-            "taking out a listener",
-        )
+        self.listeners.remove(&Target { service, uid }).map(drop)
     }
 
-    /// Lets the SYN of `connection` in until its lifetime ends.
+    /// Whether the user has a queue at the service.
     ///
     /// # Errors
-    /// See [`AnnounceError`].
+    /// What the kernel says.
+    pub fn has_listener(&self, service: u32, uid: u32) -> Result<bool, KernelError> {
+        Ok(self.listeners.get(&Target { service, uid })?.is_some())
+    }
+
+    /// Admits the connection once.
+    ///
+    /// # Errors
+    /// See [`AnnounceError`]; nothing has been announced then.
     pub fn announce(
         &self,
         connection: &ConnectionTuple,
         announced: &Announced,
     ) -> Result<(), AnnounceError> {
-        let value = layout::encode_announced(announced, layout::monotonic());
-        self.admissions
-            .update(&connection.encode(), &value, MapFlags::NO_EXIST)
-            .map_err(|error| match error.kind() {
-                ErrorKind::TooBig => AnnounceError::Full,
-                ErrorKind::AlreadyExists => AnnounceError::AlreadyAnnounced,
-                _ => AnnounceError::Kernel(KernelError::Bpf {
-                    what: "announcing",
-                    error,
-                }),
-            })
+        let key = connection.encode();
+        if ConnectionTuple::decode(&key).is_err() {
+            // It could not be read back.
+            return Err(KernelError::NoConnection(*connection).into());
+        }
+        let now = boot_time();
+        let lifetime = u64::try_from(announced.lifetime.as_nanos()).unwrap_or(u64::MAX);
+        let entry = Entry {
+            mark: layout::announced_mark(self.next_number(now)),
+            expires_ns: now.saturating_add(lifetime),
+            established_ns: 0,
+            target: Target {
+                service: announced.service,
+                uid: announced.uid,
+            },
+            session: *announced.session.as_bytes(),
+        };
+        let mut insertion = self.admissions.insert(&key, &entry)?;
+        if insertion == Insertion::Exists
+            && self.remove(&key, RemovalReason::Expire, None)? == Removed::Gone
+        {
+            insertion = self.admissions.insert(&key, &entry)?;
+        }
+        match insertion {
+            Insertion::Done => Ok(()),
+            Insertion::Exists => Err(AnnounceError::AlreadyAnnounced),
+            Insertion::Full => Err(AnnounceError::Full),
+        }
     }
 
-    /// Lets no further SYN of `connection` in, if this session announced it. A handshake under
-    /// way may finish. Nothing there: fine.
+    /// A number that no announcement had before, not even one of an earlier keeper: the time since
+    /// boot in nanoseconds, or one more than the last. Its 56 bits last two years.
+    fn next_number(&self, now: u64) -> u64 {
+        let step = |last: u64| Some(now.max(last + 1));
+        let last = self
+            .last_number
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, step)
+            .unwrap_or_else(|last| last);
+        now.max(last + 1)
+    }
+
+    /// Takes an announcement of `session` back. Nothing happens when the connection is established,
+    /// not announced, or announced by another session.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// What the kernel says; the announcement then stands until it expires.
     pub fn withdraw(
         &self,
         connection: &ConnectionTuple,
         session: &SessionId,
     ) -> Result<(), KernelError> {
-        self.step(connection, Some(session), Step::Withdraw)
-            .map(|_| ())
+        self.remove(&connection.encode(), RemovalReason::Withdraw, Some(session))
+            .map(drop)
     }
 
-    /// Drops the entry of a connection that is not established, whatever its deadline: one that
-    /// still completes its handshake is then untracked. An established one stays until it closes.
+    /// Removes the announcement of a connection, whoever made it, unless it is established: that
+    /// one stays until it is closed, so that revocation goes on seeing it. A handshake under way
+    /// can still end; the connection is then reported by [`Admission::drain_untracked`].
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// What the kernel says.
     pub fn forget(&self, connection: &ConnectionTuple) -> Result<(), KernelError> {
-        self.step(connection, None, Step::Forget).map(|_| ())
+        self.remove(&connection.encode(), RemovalReason::Forget, None)
+            .map(drop)
     }
 
-    /// Drops entries whose deadline has passed; returns how many.
+    fn remove(
+        &self,
+        key: &[u8; 36],
+        reason: RemovalReason,
+        session: Option<&SessionId>,
+    ) -> Result<Removed, KernelError> {
+        let mut removal = Removal {
+            connection: *key,
+            reason: reason as u32,
+            session: session.map_or([0; 16], |session| *session.as_bytes()),
+        };
+        match table::run(self.remove.as_fd(), "changing an admission", &mut removal)? {
+            0 => Ok(Removed::Not),
+            1 => Ok(Removed::Gone),
+            2 => Ok(Removed::Changed),
+            _ => Err(KernelError::UnreadableEntry {
+                table: "admissions",
+            }),
+        }
+    }
+
+    /// All entries of the table of connections.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// What the kernel says, or [`KernelError::UnreadableEntry`].
+    pub fn admissions(&self) -> Result<Vec<AdmissionRow>, KernelError> {
+        let mut rows = Vec::new();
+        let entries = self.admissions.entries()?;
+        let now = boot_time();
+        for (key, entry) in entries {
+            rows.extend(entry.row(&key, now)?);
+        }
+        Ok(rows)
+    }
+
+    /// Removes announcements that have expired, and handshakes (also withdrawn ones) 70 s after
+    /// that, when the kernel has given them up. Gives the number of those removed.
+    ///
+    /// # Errors
+    /// What the kernel says.
     pub fn sweep(&self) -> Result<usize, KernelError> {
-        let mut swept = 0;
-        for row in self.admissions()? {
-            if row.state != AdmissionState::Established
-                && self.step(&row.connection, None, Step::Expire)?
+        let now = boot_time();
+        let mut removed = 0;
+        for (key, entry) in self.admissions.entries()? {
+            // The program decides; this spares it the most of them.
+            if entry.expires_ns <= now
+                && self.remove(&key, RemovalReason::Expire, None)? == Removed::Gone
             {
-                swept += 1;
+                removed += 1;
             }
         }
-        Ok(swept)
+        Ok(removed)
     }
 
-    fn step(
-        &self,
-        connection: &ConnectionTuple,
-        session: Option<&SessionId>,
-        step: Step,
-    ) -> Result<bool, KernelError> {
-        let mut argument = layout::encode_step(connection, session, step);
-        let input = ProgramInput {
-            context_in: Some(&mut argument),
-            ..ProgramInput::default()
-        };
-        let output = self
-            .program("usher_take_step")?
-            .test_run(input)
-            .map_err(KernelError::bpf("stepping an admission"))?;
-        Ok(output.return_value == 1)
-    }
-
-    /// All announced and live connections.
-    ///
-    /// # Errors
-    /// When the kernel refuses.
-    pub fn admissions(&self) -> Result<Vec<AdmissionRow>, KernelError> {
-        let now = layout::monotonic();
-        Ok(entries(&self.admissions, "reading the admission table")?
-            .into_iter()
-            .filter_map(|(key, value)| layout::decode_admission(&key, &value, now))
-            .collect())
-    }
-
-    /// Enters a session that must not be there yet.
+    /// Keeps a new session.
     ///
     /// # Errors
     /// See [`SessionError`].
@@ -368,233 +311,107 @@ impl Admission {
         session: &SessionId,
         record: &SessionRecord,
     ) -> Result<(), SessionError> {
-        let value = layout::encode_session(record);
-        self.sessions
-            .update(session.as_bytes(), &value, MapFlags::NO_EXIST)
-            .map_err(|error| match error.kind() {
-                ErrorKind::TooBig => SessionError::Full,
-                ErrorKind::AlreadyExists => SessionError::Exists,
-                _ => SessionError::Kernel(KernelError::Bpf {
-                    what: "entering a session",
-                    error,
-                }),
-            })
+        match self.sessions.insert(session.as_bytes(), &record.into())? {
+            Insertion::Done => Ok(()),
+            Insertion::Exists => Err(SessionError::Exists),
+            Insertion::Full => Err(SessionError::Full),
+        }
     }
 
-    /// Looks a session up, live or ended.
+    /// The record of a session, if there is one.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// What the kernel says, or [`KernelError::UnreadableEntry`].
     pub fn session(&self, session: &SessionId) -> Result<Option<SessionRecord>, KernelError> {
-        let value = self
-            .sessions
-            .lookup(session.as_bytes(), MapFlags::ANY)
-            .map_err(KernelError::bpf("looking up a session"))?;
-        Ok(value.as_deref().and_then(layout::decode_session))
+        self.sessions
+            .get(session.as_bytes())?
+            .map(|stored| (&stored).try_into())
+            .transpose()
     }
 
     /// Replaces the record of a session that is there.
     ///
     /// # Errors
-    /// When it is not there, or the kernel refuses.
+    /// `ENOENT` when it is not, and what else the kernel says.
     pub fn update_session(
         &self,
         session: &SessionId,
         record: &SessionRecord,
     ) -> Result<(), KernelError> {
-        self.sessions
-            .update(
-                session.as_bytes(),
-                &layout::encode_session(record),
-                MapFlags::EXIST,
-            )
-            .map_err(KernelError::bpf("updating a session"))
+        self.sessions.replace(session.as_bytes(), &record.into())
     }
 
-    /// Takes a session out. Not there: fine.
+    /// Removes a session. Nothing happens when there is none.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// What the kernel says.
     pub fn remove_session(&self, session: &SessionId) -> Result<(), KernelError> {
-        delete(&self.sessions, session.as_bytes(), "taking out a session")
+        self.sessions.remove(session.as_bytes()).map(drop)
     }
 
-    /// All sessions, live and ended.
+    /// All sessions.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// What the kernel says, or [`KernelError::UnreadableEntry`].
     pub fn sessions(&self) -> Result<Vec<(SessionId, SessionRecord)>, KernelError> {
-        Ok(entries(&self.sessions, "reading the session table")?
-            .into_iter()
-            .filter_map(|(key, value)| {
-                let session = SessionId::from_bytes(key.try_into().ok()?);
-                Some((session, layout::decode_session(&value)?))
-            })
-            .collect())
+        self.sessions
+            .entries()?
+            .iter()
+            .map(|(id, stored)| Ok((SessionId::from_bytes(*id), stored.try_into()?)))
+            .collect()
     }
 
-    /// What happened since the tables were made.
+    /// What the programs have counted.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// What the kernel says.
     pub fn counters(&self) -> Result<Counters, KernelError> {
-        let read = |number: u32| -> Result<u64, KernelError> {
-            let cpus = self
-                .counters
-                .lookup_percpu(&number.to_ne_bytes(), MapFlags::ANY)
-                .map_err(KernelError::bpf("reading a counter"))?
-                .unwrap_or_default();
-            Ok(cpus
-                .iter()
-                .filter_map(|value| Some(u64::from_ne_bytes(value.get(..8)?.try_into().ok()?)))
-                .sum())
-        };
-        Ok(Counters {
-            admitted: read(0)?,
-            refused_unannounced: read(1)?,
-            refused_late: read(2)?,
-            refused_state: read(3)?,
-            refused_no_listener: read(4)?,
-            established: read(5)?,
-            closed: read(6)?,
-            untracked: read(7)?,
-        })
+        let per_cpu = table::per_cpu::<Tally>(self.counters.as_fd(), 0)?;
+        Ok(per_cpu.as_slice().into())
     }
 
-    /// Connections that were established although their entry was gone, since the last call.
+    /// A descriptor that is readable (epoll, poll) while [`Admission::drain_untracked`] has something.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// When it cannot be duplicated.
+    pub fn untracked(&self) -> Result<OwnedFd, KernelError> {
+        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the ring's descriptor, open as long as the ring is, which the guard keeps.
+        unsafe { BorrowedFd::borrow_raw(ring.epoll_fd()) }
+            .try_clone_to_owned()
+            .map_err(KernelError::system("duplicating a descriptor"))
+    }
+
+    /// Connections that reached a service without having been announced, since the last call. They
+    /// are to be destroyed. The ring holds about a thousand; more are only counted.
+    ///
+    /// # Errors
+    /// What libbpf says.
     pub fn drain_untracked(&self) -> Result<Vec<ConnectionTuple>, KernelError> {
-        let found = std::cell::RefCell::new(Vec::new());
-        let mut builder = libbpf_rs::RingBufferBuilder::new();
-        builder
-            .add(&self.untracked, |bytes| {
-                if let Some(connection) = bytes
-                    .get(..36)
-                    .and_then(|bytes| bytes.try_into().ok())
-                    .and_then(|bytes| ConnectionTuple::decode(bytes).ok())
-                {
-                    found.borrow_mut().push(connection);
-                }
-                0
+        self.ring
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .consume()
+            .map_err(KernelError::bpf("reading untracked connections"))?;
+        let keys = std::mem::take(
+            &mut *self
+                .untracked
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner),
+        );
+        keys.iter()
+            .map(|key| {
+                ConnectionTuple::decode(key)
+                    .map_err(|_| KernelError::UnreadableEntry { table: "untracked" })
             })
-            .map_err(KernelError::bpf("reading untracked connections"))?;
-        let ring = builder
-            .build()
-            .map_err(KernelError::bpf("reading untracked connections"))?;
-        ring.consume()
-            .map_err(KernelError::bpf("reading untracked connections"))?;
-        drop(ring);
-        Ok(found.into_inner())
+            .collect()
     }
 }
 
-fn make_pin_directory(pins: &Path) -> Result<(), KernelError> {
-    let file_error = |error: std::io::Error| KernelError::File {
-        what: "making",
-        path: pins.into(),
-        error,
-    };
-    let parent = pins.parent().unwrap_or(Path::new("/"));
-    let kind = rustix::fs::statfs(parent)
-        .map_err(|error| file_error(error.into()))?
-        .f_type;
-    #[allow(
-        clippy::unnecessary_cast,
-        reason = "its type differs between architectures"
-    )]
-    if kind as i64 != BPF_FS_MAGIC {
-        return Err(KernelError::NoBpfFileSystem(pins.into()));
-    }
-    match rustix::fs::mkdir(pins, Mode::RWXU) {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
-        Err(error) => Err(file_error(error.into())),
-    }
-}
-
-fn load(pins: &Path, limits: &Limits) -> Result<Object, KernelError> {
-    let mut object = ObjectBuilder::default()
-        .open_memory(PROGRAMS)
-        .map_err(KernelError::bpf("reading the programs"))?;
-    for mut map in object.maps_mut() {
-        let name = map.name().to_string_lossy().into_owned();
-        // The compiler's own constants (.rodata) are nobody's state.
-        if name.contains('.') {
-            continue;
-        }
-        let size = match name.as_str() {
-            "sessions" => Some(limits.sessions),
-            "admissions" => Some(limits.admissions),
-            "listeners" => Some(limits.listeners),
-            _ => None,
-        };
-        if let Some(size) = size {
-            map.set_max_entries(size)
-                .map_err(KernelError::bpf("sizing a table"))?;
-        }
-        map.set_pin_path(pins.join(&name))
-            .map_err(KernelError::bpf("naming a pin"))?;
-    }
-    object.load().map_err(|error| match error.kind() {
-        // What libbpf says of a pinned map that differs from the one asked for.
-        ErrorKind::InvalidInput if pins.join("sessions").exists() => KernelError::Layout {
-            pins: pins.into(),
-            error,
-        },
-        _ => KernelError::Bpf {
-            what: "loading the admission programs",
-            error,
-        },
-    })
-}
-
-/// Pins a link, in place of an earlier one: rename(2) on the BPF file system swaps them, and the
-/// earlier link goes with its last name.
-fn replace_pin(mut link: Link, path: &Path) -> Result<(), KernelError> {
-    // Names with a dot are the file system's own (EPERM).
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let fresh = path.with_file_name(format!("{name}-new"));
-    match std::fs::remove_file(&fresh) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(KernelError::File {
-                what: "replacing",
-                path: fresh,
-                error,
-            });
-        }
-        _ => {}
-    }
-    link.pin(&fresh)
-        .map_err(KernelError::bpf("pinning a link"))?;
-    std::fs::rename(&fresh, path).map_err(|error| KernelError::File {
-        what: "replacing",
-        path: PathBuf::from(path),
-        error,
-    })
-}
-
-fn delete(map: &MapHandle, key: &[u8], what: &'static str) -> Result<(), KernelError> {
-    match map.delete(key) {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(KernelError::Bpf { what, error }),
-    }
-}
-
-/// A key and its value.
-type Entry = (Vec<u8>, Vec<u8>);
-
-/// All entries. One that is deleted meanwhile is left out; one that comes meanwhile may be.
-fn entries(map: &MapHandle, what: &'static str) -> Result<Vec<Entry>, KernelError> {
-    map.lookup_batch(4096, MapFlags::ANY, MapFlags::ANY)
-        .map(Iterator::collect)
-        .map_err(KernelError::bpf(what))
-}
-
-// Whoever waits for untracked connections can do so on the ring's descriptor.
-impl AsFd for Admission {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.untracked.as_fd()
-    }
+/// What became of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Removed {
+    Not,
+    Gone,
+    Changed,
 }

@@ -1,0 +1,183 @@
+//! What the keeper tells the admission programs, and what it hears from them.
+
+use std::time::Duration;
+
+use usher_proto::{ChainTip, ConnectionTuple, HostName, Refusal, SessionId, UserName};
+
+use crate::KernelError;
+
+/// How many entries the tables take. Set when the tables are made; kept as long as they are pinned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Open sessions.
+    pub sessions: u32,
+    /// Announced and living connections.
+    pub admissions: u32,
+    /// Queues: pairs of service and user.
+    pub listeners: u32,
+}
+
+impl Default for Limits {
+    /// 65,536 sessions and connections, 4,096 queues: about 30 MB of kernel memory.
+    fn default() -> Self {
+        Self {
+            sessions: 65_536,
+            admissions: 65_536,
+            listeners: 4096,
+        }
+    }
+}
+
+/// What is announced of a connection, besides its two ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Announced {
+    /// The session that announces it.
+    pub session: SessionId,
+    /// The service whose port it goes to.
+    pub service: u32,
+    /// The local account of the session's user.
+    pub uid: u32,
+    /// How long a SYN is admitted, from now on. A handshake that began in time may end later.
+    pub lifetime: Duration,
+}
+
+/// Why a connection is not announced.
+#[derive(Debug, thiserror::Error)]
+pub enum AnnounceError {
+    /// The table of connections is full.
+    #[error("the table of connections is full")]
+    Full,
+    /// The same connection is announced or established, or a handshake of it may be pending.
+    #[error("the connection is announced already")]
+    AlreadyAnnounced,
+    /// Something else.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+/// Why a session is not opened.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// There is a session of this id.
+    #[error("the session exists already")]
+    Exists,
+    /// The table of sessions is full.
+    #[error("the table of sessions is full")]
+    Full,
+    /// Something else.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+/// Why a listener is not entered.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenerError {
+    /// The table of listeners is full.
+    #[error("the table of listeners is full")]
+    Full,
+    /// Something else.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+/// How far an announced connection has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AdmissionState {
+    /// No SYN has come.
+    Announced,
+    /// A SYN has been admitted, the handshake is not over.
+    SynReceived,
+    /// The handshake is over, the connection not closed.
+    Established,
+    /// Withdrawn after a SYN was admitted: that handshake may end, no other SYN is admitted.
+    Withdrawn,
+}
+
+/// One entry of the table of connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AdmissionRow {
+    /// The two ends.
+    pub connection: ConnectionTuple,
+    /// The session that announced it.
+    pub session: SessionId,
+    /// The service.
+    pub service: u32,
+    /// The local account.
+    pub uid: u32,
+    /// How far it has come.
+    pub state: AdmissionState,
+    /// How long it has been established.
+    pub established: Option<Duration>,
+}
+
+/// A session as the table keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionRecord {
+    /// The local account of the user.
+    pub uid: u32,
+    /// The service.
+    pub service: u32,
+    /// The user.
+    pub user: UserName,
+    /// The host that opened it.
+    pub host: HostName,
+    /// The last accepted element of the chain.
+    pub tip: ChainTip,
+    /// How many elements the chain has.
+    pub chain_length: u32,
+    /// The chain's salt.
+    pub chain_salt: [u8; 16],
+    /// When it was opened, in seconds since 1970.
+    pub opened: u64,
+    /// When it ends, in seconds since 1970.
+    pub expires: u64,
+    /// When and why it has ended; kept a while so that a replayed authenticator meets it.
+    pub ended: Option<Ended>,
+}
+
+/// The end of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// Seconds since 1970; never 0.
+    pub at: u64,
+    /// Why.
+    pub reason: Refusal,
+}
+
+/// What the programs have counted since the tables were made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// SYNs (and ACKs to SYN cookies) let through.
+    pub admitted: u64,
+    /// SYNs of connections that nobody announced.
+    pub refused_unannounced: u64,
+    /// SYNs that came after the announcement had expired.
+    pub refused_late: u64,
+    /// SYNs of connections that were withdrawn or established, or announced for another service.
+    pub refused_state: u64,
+    /// SYNs whose user has no listener.
+    pub refused_no_listener: u64,
+    /// Handshakes of announced connections that ended.
+    pub established: u64,
+    /// Announced connections that closed.
+    pub closed: u64,
+    /// Connections to a service that nobody had announced.
+    pub untracked: u64,
+}
+
+impl Counters {
+    /// Names and numbers, for views.
+    #[must_use]
+    pub fn named(&self) -> [(String, u64); 8] {
+        [
+            ("admitted".into(), self.admitted),
+            ("refused_unannounced".into(), self.refused_unannounced),
+            ("refused_late".into(), self.refused_late),
+            ("refused_state".into(), self.refused_state),
+            ("refused_no_listener".into(), self.refused_no_listener),
+            ("established".into(), self.established),
+            ("closed".into(), self.closed),
+            ("untracked".into(), self.untracked),
+        ]
+    }
+}

@@ -1,0 +1,347 @@
+//! What happens in the new process between clone3(2) and execve(2). Nothing here may allocate, lock
+//! or unwind: the process is a copy of one thread of the keeper, whatever the others were doing.
+
+use std::os::fd::{AsRawFd, RawFd};
+
+use super::{Input, Prepared, Stage};
+
+/// Open files a worker may have unless it asks for more: what programs that use select(2) expect,
+/// and not the keeper's own limit.
+const OPEN_FILES: libc::rlim_t = 1024;
+
+/// The variable of the environment that the child completes.
+pub(super) const LISTEN_PID: &[u8] = b"LISTEN_PID=";
+/// The child's first byte to its parent.
+pub(super) const ALIVE: u8 = 0xff;
+/// Digits that the child may write there.
+pub(super) const PID_DIGITS: usize = 10;
+
+/// What the child works with. Nothing of it allocates or locks.
+pub(super) struct Child<'a> {
+    pub prepared: &'a Prepared,
+    pub arguments: &'a [*const libc::c_char],
+    pub environment: &'a [*const libc::c_char],
+    pub listen_pid: Option<*mut u8>,
+    pub input: &'a Input<'a>,
+    /// Where a zero brings the process into its cgroup, when it was not made there.
+    pub entrance: Option<RawFd>,
+    pub null: RawFd,
+    pub reporting: RawFd,
+}
+
+impl Child<'_> {
+    /// Becomes the worker.
+    ///
+    /// # Safety
+    /// Only in the child of a fork: it changes the process and never returns. Everything it calls
+    /// is async-signal-safe (signal-safety(7)) or a bare system call.
+    pub(super) unsafe fn run(self) -> ! {
+        // SAFETY: as for this function.
+        let (stage, errno) = unsafe { self.become_worker() };
+        let mut report = [0; 5];
+        report[0] = stage as u8;
+        report[1..].copy_from_slice(&errno.to_ne_bytes());
+        // SAFETY: writes a local array; ends the process without running anything of the parent's.
+        unsafe {
+            libc::write(self.reporting, report.as_ptr().cast(), report.len());
+            libc::_exit(127)
+        }
+    }
+
+    /// Returns only when a stage fails.
+    unsafe fn become_worker(&self) -> (Stage, i32) {
+        let prepared = self.prepared;
+        // SAFETY: bare system calls on this process, with pointers into memory that `spawn` made
+        // before the fork and that the child has a copy of.
+        unsafe {
+            let alive = [ALIVE];
+            if libc::write(self.reporting, alive.as_ptr().cast(), 1) != 1 {
+                return (Stage::Session, errno());
+            }
+            if let Some(entrance) = self.entrance
+                && libc::write(entrance, c"0".as_ptr().cast(), 1) != 1
+            {
+                return (Stage::Group, errno());
+            }
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut none);
+            if libc::setsid() < 0
+                || libc::sigprocmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) < 0
+            {
+                return (Stage::Session, errno());
+            }
+            default_signals();
+            libc::umask(0o077);
+            let mut files: libc::rlimit = std::mem::zeroed();
+            if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) == 0 {
+                files.rlim_cur = OPEN_FILES.min(files.rlim_max);
+                libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files);
+            }
+            // Raw calls: glibc's wrappers of these would signal the parent's other threads.
+            if libc::syscall(
+                libc::SYS_setgroups,
+                prepared.groups.len(),
+                prepared.groups.as_ptr(),
+            ) < 0
+            {
+                return (Stage::Groups, errno());
+            }
+            for capability in 0..64 {
+                // EINVAL: this kernel knows no capability of that number.
+                if libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) < 0
+                    && errno() != libc::EINVAL
+                {
+                    return (Stage::User, errno());
+                }
+            }
+            let (uid, gid) = (prepared.uid, prepared.gid);
+            if libc::syscall(libc::SYS_setresgid, gid, gid, gid) < 0
+                || libc::syscall(libc::SYS_setresuid, uid, uid, uid) < 0
+            {
+                return (Stage::User, errno());
+            }
+            if !drop_capabilities() {
+                return (Stage::User, errno());
+            }
+            if !self.is_the_user() {
+                return (Stage::Check, libc::EPERM);
+            }
+            if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {
+                return (Stage::NoNewPrivileges, errno());
+            }
+            let (source, target) = match self.input {
+                Input::AcceptOne(listener) => {
+                    let connection = accept(listener.as_raw_fd());
+                    if connection < 0 {
+                        return (Stage::Accept, errno());
+                    }
+                    (connection, None)
+                }
+                Input::Listener(listener) => (listener.as_raw_fd(), Some(3)),
+            };
+            if let Err(errno) = self.place(source, target) {
+                return (Stage::Descriptors, errno);
+            }
+            // A home that is missing or closed is no reason not to serve.
+            if libc::chdir(prepared.directory.as_ptr()) < 0 && libc::chdir(c"/".as_ptr()) < 0 {
+                return (Stage::Session, errno());
+            }
+            if let Some(text) = self.listen_pid {
+                write_number(text.add(LISTEN_PID.len()), libc::getpid().unsigned_abs());
+            }
+            libc::execve(
+                prepared.program.as_ptr(),
+                self.arguments.as_ptr(),
+                self.environment.as_ptr(),
+            );
+            (Stage::Execute, errno())
+        }
+    }
+
+    /// Is this process the user and nobody else, by all of its identities and groups?
+    unsafe fn is_the_user(&self) -> bool {
+        let (mut real, mut effective, mut saved) = (0, 0, 0);
+        // SAFETY: writes three local numbers each.
+        unsafe {
+            let (uid, gid) = (self.prepared.uid, self.prepared.gid);
+            if libc::getresuid(&raw mut real, &raw mut effective, &raw mut saved) < 0
+                || [real, effective, saved] != [uid; 3]
+            {
+                return false;
+            }
+            if libc::getresgid(&raw mut real, &raw mut effective, &raw mut saved) < 0
+                || [real, effective, saved] != [gid; 3]
+            {
+                return false;
+            }
+            // And cannot become root again.
+            libc::syscall(libc::SYS_setresuid, 0, 0, 0) < 0
+        }
+    }
+
+    /// Puts the connection at 0 and 1, or /dev/null there and the listener at 3. Standard error
+    /// stays the keeper's, which is the log. All others close on exec.
+    unsafe fn place(&self, source: RawFd, listener: Option<RawFd>) -> Result<(), i32> {
+        // SAFETY: descriptor numbers of this process only.
+        unsafe {
+            // Out of the way of the places that are about to be filled.
+            let source = libc::fcntl(source, libc::F_DUPFD_CLOEXEC, 10);
+            let null = libc::fcntl(self.null, libc::F_DUPFD_CLOEXEC, 10);
+            if source < 0 || null < 0 {
+                return Err(errno());
+            }
+            let (standard, listening) = match listener {
+                None => (source, None),
+                Some(target) => (null, Some((source, target))),
+            };
+            if libc::dup2(standard, 0) < 0 || libc::dup2(standard, 1) < 0 {
+                return Err(errno());
+            }
+            let mut first_closed = 3;
+            if let Some((from, to)) = listening {
+                if libc::dup2(from, to) < 0 {
+                    return Err(errno());
+                }
+                first_closed = to.unsigned_abs() + 1;
+            }
+            let flags = libc::CLOSE_RANGE_CLOEXEC;
+            if libc::syscall(libc::SYS_close_range, first_closed, u32::MAX, flags) < 0 {
+                return Err(errno());
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Gives every signal its default action. CLONE_CLEAR_SIGHAND leaves the ignored ones ignored:
+/// SIGPIPE, which Rust's runtime ignores, and whatever the keeper's own parent did. Raw calls,
+/// because the C library does not let its own two be changed; SIGKILL and SIGSTOP refuse.
+///
+/// # Safety
+/// Only in the child of a fork: it changes the process.
+unsafe fn default_signals() {
+    // The kernel's struct sigaction: handler (0: default), flags, restorer, 64 bits of mask.
+    let default = [0_u64; 4];
+    for signal in 1..=64 {
+        // SAFETY: a pointer to a local array of the structure's size or more.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                0_usize,
+                8_usize,
+            );
+        }
+    }
+}
+
+/// Empties the permitted, effective, inheritable and ambient sets. Leaving uid 0 has emptied all
+/// but the inheritable one already, unless the keeper's securebits say otherwise.
+///
+/// # Safety
+/// Only in the child of a fork: it changes the process.
+unsafe fn drop_capabilities() -> bool {
+    // linux/capability.h: version 3, this process, and two times three sets of 32 bits.
+    let header: [u32; 2] = [0x2008_0522, 0];
+    let none = [0_u32; 6];
+    // SAFETY: pointers to local arrays of the size that version 3 has.
+    unsafe {
+        libc::prctl(
+            libc::PR_CAP_AMBIENT,
+            libc::PR_CAP_AMBIENT_CLEAR_ALL,
+            0,
+            0,
+            0,
+        ) == 0
+            && libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) == 0
+    }
+}
+
+/// Accepts a connection that waits; EAGAIN when none does.
+///
+/// The listener must block, for the sake of workers that accept from it themselves, so poll(2)
+/// tells whether one waits. Another process may take it in between: then the alarm ends the wait.
+/// It rings again and again, as it could ring before accept4 has begun to wait.
+///
+/// # Safety
+/// Only in the child of a fork: it takes SIGALRM and the interval timer.
+unsafe fn accept(listener: RawFd) -> i32 {
+    const SECOND: libc::timeval = libc::timeval {
+        tv_sec: 1,
+        tv_usec: 0,
+    };
+    const NEVER: libc::timeval = libc::timeval {
+        tv_sec: 0,
+        tv_usec: 0,
+    };
+    extern "C" fn ring(_: i32) {}
+    // SAFETY: system calls with pointers to local variables. sigaction without SA_RESTART, so that
+    // the alarm interrupts accept4; execve(2) gives the signal its default action again.
+    unsafe {
+        let mut waiting = libc::pollfd {
+            fd: listener,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        if libc::poll(&raw mut waiting, 1, 0) <= 0 {
+            set_errno(libc::EAGAIN);
+            return -1;
+        }
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = ring as extern "C" fn(i32) as libc::sighandler_t;
+        let mut alarm = libc::itimerval {
+            it_interval: SECOND,
+            it_value: SECOND,
+        };
+        if libc::sigaction(libc::SIGALRM, &raw const action, std::ptr::null_mut()) < 0
+            || libc::setitimer(libc::ITIMER_REAL, &raw const alarm, std::ptr::null_mut()) < 0
+        {
+            return -1;
+        }
+        let connection = libc::accept4(
+            listener,
+            std::ptr::null_mut(),
+            std::ptr::null_mut(),
+            libc::SOCK_CLOEXEC,
+        );
+        let outcome = if connection < 0 && errno() == libc::EINTR {
+            libc::EAGAIN
+        } else {
+            errno()
+        };
+        alarm = libc::itimerval {
+            it_interval: NEVER,
+            it_value: NEVER,
+        };
+        libc::setitimer(libc::ITIMER_REAL, &raw const alarm, std::ptr::null_mut());
+        set_errno(outcome);
+        connection
+    }
+}
+
+/// Writes a number in decimal and ends the string there. No leading zeros: sd_listen_fds(3) would
+/// read an octal number.
+///
+/// # Safety
+/// `to` points to [`PID_DIGITS`] bytes and one more that may be written.
+unsafe fn write_number(to: *mut u8, number: u32) {
+    let digits = number.checked_ilog10().unwrap_or(0) as usize + 1;
+    let mut rest = number;
+    for place in (0..digits).rev() {
+        // SAFETY: a u32 has at most PID_DIGITS digits.
+        unsafe { *to.add(place) = b'0' + (rest % 10) as u8 };
+        rest /= 10;
+    }
+    // SAFETY: one past the last digit, which the caller vouches for.
+    unsafe { *to.add(digits) = 0 };
+}
+
+fn set_errno(number: i32) {
+    // SAFETY: this thread's errno is always writable.
+    unsafe { *libc::__errno_location() = number };
+}
+
+fn errno() -> i32 {
+    // SAFETY: this thread's errno is always readable.
+    unsafe { *libc::__errno_location() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_ids_are_written_without_leading_zeros() {
+        for number in [1_u32, 9, 10, 12_345, u32::MAX] {
+            let mut text = [b'x'; PID_DIGITS + 1];
+            // SAFETY: PID_DIGITS + 1 bytes.
+            unsafe { write_number(text.as_mut_ptr(), number) };
+            let end = text.iter().position(|byte| *byte == 0).unwrap();
+            assert_eq!(
+                std::str::from_utf8(&text[..end]).unwrap(),
+                number.to_string()
+            );
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Giving up privileges, Landlock and seccomp, each in a process of its own.
+
+#[macro_use]
+mod world;
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use usher_kernel::privileges::{self, Capability};
+use usher_kernel::sandbox::{self, LandlockStatus, Profile};
+use usher_kernel::{connections, probe};
+use world::*;
+
+fn status(name: &str) -> String {
+    let text = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .unwrap();
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// What an asynchronous daemon does, under the filter: threads, timers, signals, files, sockets.
+fn an_asynchronous_program_works(listener: TcpListener) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let mut hangup =
+            tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()).unwrap();
+        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::HUP)
+            .unwrap_or_default();
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let _ = tokio::time::timeout(Duration::from_millis(1), hangup.recv()).await;
+        let (mut one, mut two) = tokio::net::UnixStream::pair().unwrap();
+        let writing = tokio::spawn(async move { one.write_all(b"hello").await.unwrap() });
+        let mut text = String::new();
+        two.read_to_string(&mut text).await.unwrap();
+        assert_eq!(text, "hello");
+        writing.await.unwrap();
+        let length = tokio::task::spawn_blocking(|| {
+            std::fs::read_to_string("/proc/self/status").unwrap().len()
+        });
+        assert!(length.await.unwrap() > 0);
+        // A listener made before goes on accepting.
+        listener.set_nonblocking(true).unwrap();
+        let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+        let _ = tokio::time::timeout(Duration::from_millis(5), listener.accept()).await;
+    });
+}
+
+fn denied<T: std::fmt::Debug>(what: &str, outcome: std::io::Result<T>) {
+    let error = outcome.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{what}: {error}");
+}
+
+fn call(what: &str, number: i64, arguments: [i64; 4]) {
+    // SAFETY: calls that the filter refuses before they look at anything; were one permitted, its
+    // null pointers would make it fail with another error, which the test tells apart.
+    let code = unsafe {
+        libc::syscall(
+            number,
+            arguments[0],
+            arguments[1],
+            arguments[2],
+            arguments[3],
+        )
+    };
+    assert_eq!(code, -1, "{what}");
+    let error = std::io::Error::last_os_error();
+    assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{what}: {error}");
+}
+
+fn socket(family: i32, kind: i32, protocol: i32) -> std::io::Result<()> {
+    // SAFETY: makes a descriptor, which is closed at once.
+    unsafe {
+        let socket = libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol);
+        if socket < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        libc::close(socket);
+    }
+    Ok(())
+}
+
+fn dangerous_calls_are_refused() {
+    denied(
+        "a process",
+        std::process::Command::new("/bin/true").status(),
+    );
+    call("execve", libc::SYS_execve, [0; 4]);
+    call("execveat", libc::SYS_execveat, [0; 4]);
+    call(
+        "ptrace",
+        libc::SYS_ptrace,
+        [libc::PTRACE_TRACEME.into(), 0, 0, 0],
+    );
+    call("process_vm_readv", libc::SYS_process_vm_readv, [1, 0, 0, 0]);
+    call("bpf", libc::SYS_bpf, [0; 4]);
+    call("mount", libc::SYS_mount, [0; 4]);
+    call("umount", libc::SYS_umount2, [0; 4]);
+    call(
+        "unshare",
+        libc::SYS_unshare,
+        [libc::CLONE_NEWUSER.into(), 0, 0, 0],
+    );
+    call("setns", libc::SYS_setns, [0, 0, 0, 0]);
+    call("clone", libc::SYS_clone, [libc::SIGCHLD.into(), 0, 0, 0]);
+    let spaced = libc::CLONE_VM | libc::CLONE_SIGHAND | libc::CLONE_THREAD | libc::CLONE_NEWNET;
+    call(
+        "clone with a namespace",
+        libc::SYS_clone,
+        [spaced.into(), 0, 0, 0],
+    );
+    call("keyctl", libc::SYS_keyctl, [0; 4]);
+    call("add_key", libc::SYS_add_key, [0; 4]);
+    call("io_uring_setup", libc::SYS_io_uring_setup, [1, 0, 0, 0]);
+    call("perf_event_open", libc::SYS_perf_event_open, [0; 4]);
+    call("userfaultfd", libc::SYS_userfaultfd, [0; 4]);
+    call("open_by_handle_at", libc::SYS_open_by_handle_at, [0; 4]);
+    call("init_module", libc::SYS_init_module, [0; 4]);
+    call("setuid", libc::SYS_setuid, [0; 4]);
+    call("chroot", libc::SYS_chroot, [0; 4]);
+    call("pidfd_getfd", libc::SYS_pidfd_getfd, [0; 4]);
+    call("seccomp", libc::SYS_seccomp, [0; 4]);
+    // clone3 is said not to exist, so that the C library takes clone.
+    // SAFETY: refused before it looks at its argument.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_clone3, 0, 0) }, -1);
+    assert_eq!(
+        std::io::Error::last_os_error().raw_os_error(),
+        Some(libc::ENOSYS)
+    );
+}
+
+fn confine(profile: Profile) {
+    let listener = TcpListener::bind("10.9.0.1:8025").unwrap();
+    std::process::Command::new("/bin/true").status().unwrap();
+    sandbox::seccomp(profile).unwrap();
+    an_asynchronous_program_works(listener);
+    UnixStream::pair().unwrap();
+    dangerous_calls_are_refused();
+    denied("packet socket", socket(libc::AF_PACKET, libc::SOCK_RAW, 0));
+    denied(
+        "raw socket",
+        socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_TCP),
+    );
+    denied(
+        "route netlink",
+        socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE),
+    );
+    denied("vsock", socket(libc::AF_VSOCK, libc::SOCK_STREAM, 0));
+}
+
+tests! {
+    fn the_verifier_is_confined(world) {
+        let _ = world;
+        confine(Profile::Verifier);
+        denied("TCP", socket(libc::AF_INET, libc::SOCK_STREAM, 0));
+        denied("UDP", socket(libc::AF_INET6, libc::SOCK_DGRAM, 0));
+        denied("diagnosis", socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG));
+    }
+
+    fn the_signer_is_confined(world) {
+        let _ = world;
+        let server = TcpListener::bind("10.9.0.1:8026").unwrap();
+        let client = std::net::TcpStream::connect("10.9.0.1:8026").unwrap();
+        let (theirs, ours) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
+        confine(Profile::Signer);
+        denied("TCP", socket(libc::AF_INET, libc::SOCK_STREAM, 0));
+        denied("TCP", socket(libc::AF_INET6, libc::SOCK_STREAM, 0));
+        // Asking for the route to a host, and whose a connection is.
+        let asking = UdpSocket::bind("10.9.0.1:0").unwrap();
+        asking.connect("10.9.0.1:9").unwrap();
+        assert_eq!(asking.local_addr().unwrap().ip(), SocketAddr::from(([10, 9, 0, 1], 9)).ip());
+        assert_eq!(connections::owner(theirs, ours).unwrap().unwrap().uid, 0);
+        drop(server);
+    }
+
+    fn the_courier_is_confined(world) {
+        let _ = world;
+        let server = TcpListener::bind("10.9.0.1:8026").unwrap();
+        confine(Profile::Courier);
+        std::net::TcpStream::connect("10.9.0.1:8026").unwrap();
+        server.accept().unwrap();
+        denied("UDP", socket(libc::AF_INET, libc::SOCK_DGRAM, 0));
+        denied("diagnosis", socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG));
+    }
+
+    fn the_proxy_is_confined(world) {
+        let _ = world;
+        confine(Profile::Proxy);
+        // It may be given new addresses, and asks whose a connection is.
+        let server = TcpListener::bind("10.9.0.1:8026").unwrap();
+        let client = std::net::TcpStream::connect("10.9.0.1:8026").unwrap();
+        let (theirs, ours) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
+        let _accepted = server.accept().unwrap();
+        assert_eq!(connections::owner(theirs, ours).unwrap().unwrap().uid, 0);
+        denied("UDP", socket(libc::AF_INET, libc::SOCK_DGRAM, 0));
+    }
+
+    fn the_courier_may_not_listen(world) {
+        let _ = world;
+        sandbox::seccomp(Profile::Courier).unwrap();
+        denied("listening", TcpListener::bind("10.9.0.1:8026"));
+    }
+
+    fn landlock_leaves_the_files_that_were_named(world) {
+        let _ = world;
+        let folder = tempfile::tempdir().unwrap();
+        let (read, write, other) =
+            (folder.path().join("read"), folder.path().join("write"), folder.path().join("other"));
+        for path in [&read, &write, &other] {
+            std::fs::create_dir(path).unwrap();
+            std::fs::write(path.join("file"), "text").unwrap();
+        }
+        let missing = Path::new("/no/such/folder");
+        let status = sandbox::landlock(&[&read, missing], &[&write]).unwrap();
+        if status == LandlockStatus::Absent {
+            eprintln!("skipped: this kernel has no Landlock");
+            return;
+        }
+        assert_eq!(std::fs::read_to_string(read.join("file")).unwrap(), "text");
+        denied("writing", std::fs::write(read.join("file"), "other"));
+        std::fs::write(write.join("new"), "text").unwrap();
+        assert_eq!(std::fs::read_to_string(write.join("new")).unwrap(), "text");
+        denied("reading", std::fs::read_to_string(other.join("file")));
+        denied("reading", std::fs::read_to_string("/etc/passwd"));
+        // So that the folder can be removed: by the process outside.
+        std::mem::forget(folder);
+    }
+
+    fn becoming_a_user_is_for_good(world) {
+        let _ = world;
+        // Left behind by no thread: the test's thread is the only one that matters here.
+        privileges::become_user(ALICE, 61_100, &[61_101]).unwrap();
+        assert_eq!(status("Uid:"), [ALICE; 4].map(|uid| uid.to_string()).join(" "));
+        assert_eq!(status("Gid:"), ["61100"; 4].join(" "));
+        assert_eq!(status("Groups:"), "61101");
+        for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+            assert_eq!(status(set), "0000000000000000", "{set}");
+        }
+        // SAFETY: a system call with numbers.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, 0, 0, 0) }, -1);
+        std::fs::read("/etc/shadow").unwrap_err();
+        std::fs::read("/etc/passwd").unwrap();
+    }
+
+    fn kept_capabilities_are_all_there_is(world) {
+        let _ = world;
+        privileges::keep_only(&[Capability::NetAdmin, Capability::Kill]).unwrap();
+        let kept = format!("{:016x}", 1_u64 << 12 | 1 << 5);
+        for set in ["CapPrm:", "CapEff:", "CapBnd:"] {
+            assert_eq!(status(set), kept, "{set}");
+        }
+        assert_eq!(status("CapInh:"), "0000000000000000");
+        assert_eq!(status("CapAmb:"), "0000000000000000");
+        // And no more can be had.
+        privileges::keep_only(&[Capability::SetUid]).unwrap_err();
+    }
+
+    fn no_core_dumps_and_no_new_privileges(world) {
+        let _ = world;
+        privileges::no_core_dumps().unwrap();
+        privileges::no_new_privileges().unwrap();
+        assert_eq!(status("NoNewPrivs:"), "1");
+        // SAFETY: a system call with numbers.
+        assert_eq!(unsafe { libc::prctl(libc::PR_GET_DUMPABLE, 0, 0, 0, 0) }, 0);
+    }
+
+    fn the_descriptor_limit_is_raised_to_the_maximum(world) {
+        let _ = world;
+        use rustix::process::{Resource, getrlimit};
+        privileges::raise_descriptor_limit().unwrap();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(limit.current, limit.maximum);
+    }
+
+    fn every_probe_says_something_and_what_the_tests_use_works(world) {
+        let _ = world;
+        let probes = probe::all();
+        for probe in &probes {
+            println!("{}: {} ({})", probe.name, probe.works, probe.detail);
+            assert!(!probe.detail.is_empty() && !probe.needed_for.is_empty());
+        }
+        for name in ["privileges", "admission", "cutting connections", "IPv6", "process descriptors", "seccomp"] {
+            let probe = probes.iter().find(|probe| probe.name == name).unwrap();
+            assert!(probe.works, "{name}: {}", probe.detail);
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! A world of its own for each test: network namespace, mount namespace with a BPF file system,
+//! cgroup. The test's process starts itself again inside; everything is removed afterwards, also
+//! when the test fails.
+#![allow(dead_code, reason = "every test binary uses a part of it")]
+
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use usher_kernel::admission::{Admission, AdmissionRow, Announced, Limits};
+use usher_kernel::cgroup::{self, Group};
+use usher_kernel::{KernelError, listener};
+use usher_proto::{ConnectionTuple, SessionId};
+
+/// Set in the inner process to the name of the test.
+const INSIDE: &str = "USHER_TEST_INSIDE";
+/// Set in the inner process to the path of the test's cgroup.
+const CGROUP: &str = "USHER_TEST_CGROUP";
+/// Seconds that a test may take.
+const PATIENCE: &str = "100";
+
+/// The service of the tests, its port, and two users.
+pub const SERVICE: u32 = 7;
+pub const PORT: u16 = 143;
+pub const ALICE: u32 = 61_001;
+pub const BOB: u32 = 61_002;
+
+/// The test functions run in a world of their own.
+macro_rules! tests {
+    ($($(#[$documentation:meta])* fn $name:ident($world:ident) $body:block)*) => {
+        $($(#[$documentation])* #[test]
+        fn $name() {
+            fn body($world: &$crate::world::World) $body
+            $crate::world::world(stringify!($name), body);
+        })*
+    };
+}
+
+/// What a test has.
+pub struct World {
+    /// A folder of a BPF file system.
+    pub pins: PathBuf,
+    /// The cgroup whose leaf `keeper` this process is in.
+    pub cgroup: PathBuf,
+}
+
+/// Runs `body` in a world of its own. `name` is the name of the test function.
+pub fn world(name: &str, body: fn(&World)) {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped {name}: needs root, for a network namespace and BPF");
+        return;
+    }
+    if std::env::var_os(INSIDE).is_some_and(|inside| inside == name) {
+        let cgroup = PathBuf::from(std::env::var_os(CGROUP).unwrap());
+        Group::create(&cgroup, "keeper")
+            .unwrap()
+            .move_self()
+            .unwrap();
+        let mount = Path::new("/mnt");
+        run("mount", &["-t", "tmpfs", "tmpfs", "/mnt"]);
+        std::fs::create_dir(mount.join("bpf")).unwrap();
+        run("mount", &["-t", "bpf", "bpf", "/mnt/bpf"]);
+        run("ip", &["link", "set", "lo", "up"]);
+        run("ip", &["address", "add", "10.9.0.1/24", "dev", "lo"]);
+        run(
+            "ip",
+            &["-6", "address", "add", "fd09::1/64", "dev", "lo", "nodad"],
+        );
+        body(&World {
+            pins: mount.join("bpf/usher"),
+            cgroup,
+        });
+        return;
+    }
+    let parent = cgroup::mount().unwrap();
+    let group = format!("usher-test-{}-{name}", std::process::id());
+    let path = parent.join(&group);
+    let made = Group::create(&parent, &group).unwrap();
+    let status = Command::new("timeout")
+        .args([
+            "--signal=KILL",
+            PATIENCE,
+            "unshare",
+            "--net",
+            "--mount",
+            "--propagation=private",
+        ])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(INSIDE, name)
+        .env(CGROUP, &path)
+        .stdin(Stdio::null())
+        .status()
+        .unwrap();
+    made.kill().unwrap();
+    drop(made);
+    remove_groups(&path);
+    assert!(status.success(), "{name}: {status}");
+}
+
+fn remove_groups(path: &Path) {
+    for entry in std::fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            remove_groups(&entry.path());
+        }
+    }
+    // The killed processes may take a moment to leave.
+    let mut outcome = std::fs::remove_dir(path);
+    for _ in 0..100 {
+        if outcome.is_ok() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        outcome = std::fs::remove_dir(path);
+    }
+    outcome.unwrap();
+}
+
+/// Runs a command that has to succeed.
+pub fn run(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {errors}");
+}
+
+/// Waits for something to become true.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "did not happen: {what}"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+impl World {
+    pub fn open(&self) -> Result<Admission, KernelError> {
+        self.open_with(&Limits {
+            sessions: 16,
+            admissions: 64,
+            listeners: 16,
+        })
+    }
+
+    pub fn open_with(&self, limits: &Limits) -> Result<Admission, KernelError> {
+        Admission::open(&self.pins, &self.cgroup, limits)
+    }
+
+    /// Admission of the service, with a listener for each of the two users.
+    pub fn serve(&self) -> (Admission, OwnedFd, OwnedFd) {
+        let admission = self.open().unwrap();
+        admission.set_services(&[(PORT, SERVICE)]).unwrap();
+        let alice = queue(&admission, ALICE, 16);
+        let bob = queue(&admission, BOB, 16);
+        (admission, alice, bob)
+    }
+}
+
+/// A listener of the user, entered.
+pub fn queue(admission: &Admission, uid: u32, backlog: u32) -> OwnedFd {
+    let listener = listener::create(SERVICE, uid, PORT, backlog).unwrap();
+    admission
+        .add_listener(SERVICE, uid, listener.as_fd())
+        .unwrap();
+    listener
+}
+
+pub fn session(number: u8) -> SessionId {
+    SessionId::from_bytes([number; 16])
+}
+
+pub fn announced(uid: u32) -> Announced {
+    Announced {
+        session: session(uid.to_le_bytes()[0]),
+        service: SERVICE,
+        uid,
+        lifetime: Duration::from_secs(10),
+    }
+}
+
+/// A client's socket, bound to an address and port before it connects.
+pub struct Client {
+    socket: OwnedFd,
+    pub connection: ConnectionTuple,
+}
+
+pub fn v4(port: u16) -> SocketAddr {
+    SocketAddr::from(([10, 9, 0, 1], port))
+}
+
+pub fn v6(port: u16) -> SocketAddr {
+    SocketAddr::new("fd09::1".parse().unwrap(), port)
+}
+
+impl Client {
+    /// `from` with port 0: any free port.
+    pub fn bound(from: SocketAddr, to: SocketAddr) -> Self {
+        let family = if from.is_ipv4() {
+            AddressFamily::INET
+        } else {
+            AddressFamily::INET6
+        };
+        let socket =
+            rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+                .unwrap();
+        sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+        rustix::net::bind(&socket, &from).unwrap();
+        let own = SocketAddr::try_from(rustix::net::getsockname(&socket).unwrap()).unwrap();
+        Self {
+            socket,
+            connection: ConnectionTuple::new(own, to).unwrap(),
+        }
+    }
+
+    pub fn v4() -> Self {
+        Self::bound(v4(0), v4(PORT))
+    }
+
+    pub fn v6() -> Self {
+        Self::bound(v6(0), v6(PORT))
+    }
+
+    pub fn connect(self) -> io::Result<TcpStream> {
+        rustix::net::connect(&self.socket, &self.connection.server)?;
+        Ok(self.socket.into())
+    }
+
+    /// Connects, expecting a RST.
+    pub fn expect_refused(self) {
+        let error = self.connect().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused, "{error}");
+    }
+}
+
+/// The next connection of the queue, and who connected.
+pub fn accept(listener: &OwnedFd) -> (TcpStream, SocketAddr) {
+    eventually("a connection waits", || {
+        listener::has_waiting(listener.as_fd())
+    });
+    let (socket, from) = rustix::net::acceptfrom_with(listener, SocketFlags::CLOEXEC).unwrap();
+    let from = SocketAddr::try_from(from.unwrap()).unwrap();
+    let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+    (socket.into(), from)
+}
+
+/// The entry of a connection.
+pub fn row(admission: &Admission, connection: &ConnectionTuple) -> Option<AdmissionRow> {
+    let rows = admission.admissions().unwrap();
+    rows.into_iter().find(|row| row.connection == *connection)
+}
+
+/// Lets the listener's handshakes end only when the client sends data.
+pub fn hold_handshakes(listener: &impl AsFd) {
+    let seconds: libc::c_int = 60;
+    // SAFETY: an integer option, from a local variable of its size.
+    let code = unsafe {
+        libc::setsockopt(
+            std::os::fd::AsRawFd::as_raw_fd(&listener.as_fd()),
+            libc::IPPROTO_TCP,
+            libc::TCP_DEFER_ACCEPT,
+            (&raw const seconds).cast(),
+            4,
+        )
+    };
+    assert_eq!(code, 0);
+}
