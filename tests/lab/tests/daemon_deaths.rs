@@ -1,0 +1,255 @@
+//! Killing daemons: nothing that is established is dropped, nobody unannounced gets in, and what
+//! waits is served afterwards.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use usher_lab::{Daemon, Host, Lab, Mail, Running, Signal};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A per-user echo service by socket activation: says who and which process it is, then echoes.
+const ECHO: &str = r#"
+import os, socket, threading
+assert os.environ["LISTEN_PID"] == str(os.getpid()) and os.environ["LISTEN_FDS"] == "1"
+listener = socket.socket(fileno=3)
+def serve(connection):
+    with connection:
+        connection.sendall(b"uid %d pid %d\n" % (os.getuid(), os.getpid()))
+        while data := connection.recv(4096):
+            connection.sendall(data)
+while True:
+    connection, _ = listener.accept()
+    threading.Thread(target=serve, args=(connection,), daemon=True).start()
+"#;
+
+const SERVER: &str = r#"
+service echo {
+  program "/usr/bin/python3" "/var/lib/echo.py";
+  listen 7;
+  style user;
+  idle 1h;
+  users mail;
+  hosts laptop;
+}
+"#;
+
+const CLIENT: &str = "client echo { users mail; service echo at mailhost port 7; }\n";
+
+fn mail_with_echo() -> Result<Mail, Box<dyn std::error::Error>> {
+    let mail = Lab::mail()?;
+    mail.mailhost.write("/var/lib/echo.py", ECHO)?;
+    mail.mailhost
+        .write("/etc/usher/policy.d/echo.policy", SERVER)?;
+    mail.laptop
+        .write("/etc/usher/policy.d/echo.policy", CLIENT)?;
+    for host in [&mail.laptop, &mail.mailhost] {
+        host.run(["usher", "policy", "apply"])?;
+    }
+    Ok(mail)
+}
+
+/// Connects to the echo service; returns the connection and what the worker said of itself.
+fn connect(laptop: &Host, user: &str) -> Result<(Running, String), Box<dyn std::error::Error>> {
+    let mut connection = laptop
+        .command(["usher", "connect", "mailhost:echo"])
+        .user(user)
+        .spawn()?;
+    let greeting = connection.read_past("\n", PATIENCE)?;
+    Ok((connection, greeting.trim().to_owned()))
+}
+
+fn echoes(connection: &mut Running, word: &str) -> Outcome {
+    connection.write(format!("{word}\n"))?;
+    assert!(connection.read_past("\n", PATIENCE)?.contains(word));
+    Ok(())
+}
+
+/// Plain connects to the service, from another host and from a local user who may use it.
+fn nobody_gets_in_unannounced(mail: &Mail) -> Outcome {
+    for address in [
+        mail.mailhost.ipv4().to_string(),
+        mail.mailhost.ipv6().to_string(),
+    ] {
+        let program = format!("import socket; socket.create_connection(('{address}', 7), 5)");
+        for (host, user) in [(&mail.stranger, "root"), (&mail.laptop, "alice")] {
+            let output = host
+                .command(["python3", "-c", &program])
+                .user(user)
+                .limit(PATIENCE)
+                .run()?;
+            assert!(
+                output.stderr.contains("ConnectionRefusedError"),
+                "{user} at {address}: {output:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
+fn sessions(mail: &Mail) -> Result<String, Box<dyn std::error::Error>> {
+    let who = mail.mailhost.run(["usher", "--json", "who"])?.stdout;
+    let mut ids: Vec<String> = who
+        .lines()
+        .filter(|line| line.contains("\"session\""))
+        .map(|line| line.trim().to_owned())
+        .collect();
+    ids.sort();
+    Ok(ids.join("\n"))
+}
+
+#[test]
+fn established_connections_live_through_the_death_of_every_daemon() -> Outcome {
+    let mut mail = mail_with_echo()?;
+    let (mut alice, alice_worker) = connect(&mail.laptop, "alice")?;
+    let (mut bob, bob_worker) = connect(&mail.laptop, "bob")?;
+    assert!(alice_worker.starts_with("uid 2001 "), "{alice_worker}");
+    assert!(bob_worker.starts_with("uid 2002 "), "{bob_worker}");
+    let before = sessions(&mail)?;
+    let daemons: [fn(&mut Mail) -> &mut Daemon; 4] = [
+        |mail| &mut mail.keeper,
+        |mail| &mut mail.verifier,
+        |mail| &mut mail.signer,
+        |mail| &mut mail.courier,
+    ];
+    for (round, daemon) in daemons.iter().cycle().take(8).enumerate() {
+        let name = daemon(&mut mail).name().to_owned();
+        daemon(&mut mail).kill(Signal::KILL)?;
+        daemon(&mut mail).wait(PATIENCE)?;
+        echoes(
+            &mut alice,
+            &format!("alice while the {name} is dead {round}"),
+        )?;
+        nobody_gets_in_unannounced(&mail)?;
+        daemon(&mut mail).start()?;
+        echoes(&mut bob, &format!("bob after the {name} is back {round}"))?;
+        nobody_gets_in_unannounced(&mail)?;
+        // The worker that served before the death serves after it.
+        let (mut fresh, worker) = connect(&mail.laptop, "alice")?;
+        assert_eq!(worker, alice_worker, "after the {name}'s death");
+        echoes(&mut fresh, "fresh")?;
+    }
+    let after = sessions(&mail)?;
+    for session in before.lines() {
+        assert!(after.contains(session), "{session} is gone from:\n{after}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_keeper_restart_needs_no_new_signature() -> Outcome {
+    let mut mail = mail_with_echo()?;
+    drop(connect(&mail.laptop, "alice")?);
+    let before = sessions(&mail)?;
+    mail.keeper.crash()?;
+    mail.verifier.crash()?;
+    mail.courier.crash()?;
+    drop(connect(&mail.laptop, "alice")?);
+    assert_eq!(sessions(&mail)?, before);
+    Ok(())
+}
+
+#[test]
+fn what_waits_in_a_queue_survives_the_keeper_and_the_worker() -> Outcome {
+    let mut mail = mail_with_echo()?;
+    let (first, worker) = connect(&mail.laptop, "alice")?;
+    let pid = worker.rsplit(' ').next().unwrap_or_default().to_owned();
+    // The worker cannot accept: what comes now waits.
+    mail.mailhost.run(["kill", "-STOP", &pid])?;
+    let mut waiting = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:echo"])
+        .user("alice")
+        .spawn()?;
+    waiting.write("I was here before the crash\n")?;
+    let deadline = Instant::now() + PATIENCE;
+    let count = |mail: &Mail| -> Result<usize, Box<dyn std::error::Error>> {
+        let who = mail.mailhost.run(["usher", "--json", "who"])?.stdout;
+        Ok(who.matches("\"established\"").count())
+    };
+    while count(&mail)? < 2 {
+        assert!(
+            Instant::now() < deadline,
+            "the waiting connection is not established"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    mail.keeper.crash()?;
+    mail.mailhost.run(["kill", "-KILL", &pid])?;
+    let greeting = waiting.read_past("before the crash", PATIENCE)?;
+    assert!(greeting.starts_with("uid 2001 pid "), "{greeting}");
+    assert!(!greeting.contains(&format!("pid {pid}\n")), "{greeting}");
+    drop(first);
+    Ok(())
+}
+
+#[test]
+fn at_random_instants_no_death_drops_a_connection_or_opens_a_hole() -> Outcome {
+    let mut mail = mail_with_echo()?;
+    let (mut lasting, _) = connect(&mail.laptop, "alice")?;
+    let laptop = mail.laptop.clone();
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopping = Arc::clone(&stop);
+    // Bob connects all the time; what succeeds must be whole and his.
+    let bob = std::thread::spawn(move || {
+        let mut served = 0;
+        while !stopping.load(Ordering::Relaxed) {
+            let output = laptop
+                .command(["usher", "connect", "mailhost:echo"])
+                .user("bob")
+                .input("mine\n")
+                .limit(Duration::from_secs(40))
+                .run();
+            match output {
+                Ok(output) if output.status.success() => {
+                    assert!(output.stdout.starts_with("uid 2002 pid "), "{output:?}");
+                    assert!(output.stdout.ends_with("mine\n"), "{output:?}");
+                    served += 1;
+                }
+                // Refused while a daemon was dead, and said so.
+                Ok(output) => assert!(output.stderr.starts_with("usher: "), "{output:?}"),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        served
+    });
+    let seed: u64 = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)?
+        .as_secs();
+    println!("seed {seed}");
+    let mut random = seed;
+    for round in 0..16 {
+        // Knuth's MMIX generator: reproducible from the seed.
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        std::thread::sleep(Duration::from_millis(random >> 33 & 127));
+        let daemon = match random >> 60 & 3 {
+            0 => &mut mail.keeper,
+            1 => &mut mail.verifier,
+            2 => &mut mail.signer,
+            _ => &mut mail.courier,
+        };
+        daemon.kill(Signal::KILL)?;
+        daemon.wait(PATIENCE)?;
+        nobody_gets_in_unannounced(&mail)?;
+        let daemon = match random >> 60 & 3 {
+            0 => &mut mail.keeper,
+            1 => &mut mail.verifier,
+            2 => &mut mail.signer,
+            _ => &mut mail.courier,
+        };
+        daemon.start()?;
+        echoes(&mut lasting, &format!("round {round}"))?;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let served = bob.join().map_err(|_| "bob's thread failed")?;
+    assert!(served > 0, "bob was never served");
+    let (mut after, greeting) = connect(&mail.laptop, "bob")?;
+    assert!(greeting.starts_with("uid 2002 "), "{greeting}");
+    echoes(&mut after, "after it all")?;
+    Ok(())
+}
