@@ -12,7 +12,7 @@ CARGO_HOME ?= $(HOME)/.cargo
 export PATH := $(PATH):$(CARGO_HOME)/bin
 
 CARGO_TARGET_DIR ?= target
-BPF_SOURCES = $(shell find bpf -name '*.c' -o -name '*.h')
+C_SOURCES = $(shell find bpf include bench tests examples -name "*.[ch]" 2>/dev/null)
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
 .DEFAULT_GOAL := help
@@ -43,7 +43,7 @@ bench: setup ## measure; the figures go to target/bench/results.json
 check: setup ## formatting and lints, no change
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	clang-format --dry-run -Werror $(BPF_SOURCES)
+	clang-format --dry-run -Werror $(C_SOURCES)
 
 fuzz: setup ## run each fuzz target for FUZZ_SECONDS (takes a nightly toolchain and cargo-fuzz)
 	@$(CARGO) +nightly fuzz --version >/dev/null || \

@@ -92,7 +92,7 @@ tests! {
 
     fn the_owner_is_the_one_who_made_the_socket(world) {
         let _ = world;
-        for address in ["10.9.0.1:0", "[fd09::1]:0"] {
+        for address in ["10.9.0.1:0", "[::1]:0"] {
             let proxy = TcpListener::bind(address).unwrap();
             for uid in [ALICE, BOB, 0] {
                 let connection = TcpStream::connect(proxy.local_addr().unwrap()).unwrap();

@@ -152,7 +152,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, limit: usize) -> io::Result<Packet
         &mut ancillary,
         RecvFlags::CMSG_CLOEXEC,
     )?;
-    let descriptors = ancillary
+    let descriptors: Vec<OwnedFd> = ancillary
         .drain()
         .filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(rights) => Some(rights),
@@ -160,9 +160,11 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, limit: usize) -> io::Result<Packet
         })
         .flatten()
         .collect();
+    // The buffer is aligned by slack in which the kernel may put one descriptor more.
     if received
         .flags
         .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+        || descriptors.len() > MAX_DESCRIPTORS
     {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,

@@ -142,6 +142,16 @@ impl Daemon {
             .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
     }
 
+    /// Gives it more arguments from its next start on.
+    pub fn add_arguments<I>(&mut self, more: I)
+    where
+        I: IntoIterator,
+        I::Item: AsRef<OsStr>,
+    {
+        self.arguments
+            .extend(more.into_iter().map(|word| word.as_ref().to_owned()));
+    }
+
     /// Starts it, with the descriptors it has stored, and waits until it is ready. It must not run.
     ///
     /// # Errors

@@ -29,6 +29,7 @@ mod command;
 mod daemon;
 mod error;
 mod host;
+pub mod hostile;
 mod mail;
 mod network;
 mod notify;

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The servers of the connect-send-recv rows, one loop for all: accept, receive 128 bytes, send
+ * them back, close.
+ *
+ *   server plain PORT            accept loop; authenticates nobody
+ *   server fork PORT UID GID     a process for each connection, which becomes the user
+ *   server worker                accept loop on descriptor 3: a worker by socket activation
+ */
+#define _GNU_SOURCE
+#include <err.h>
+#include <grp.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define MESSAGE 128
+
+static int listen_at(const char *port)
+{
+	struct sockaddr_in6 address = { .sin6_family = AF_INET6, .sin6_addr = in6addr_any };
+	int one = 1, listener = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	address.sin6_port = htons(atoi(port));
+	if (listener < 0 || setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
+	    bind(listener, (struct sockaddr *)&address, sizeof(address)) < 0 ||
+	    listen(listener, 1024) < 0)
+		err(1, "cannot listen at %s", port);
+	return listener;
+}
+
+static void serve(int connection)
+{
+	char message[MESSAGE];
+	size_t received = 0;
+	int one = 1;
+
+	setsockopt(connection, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	while (received < sizeof(message)) {
+		ssize_t length = read(connection, message + received, sizeof(message) - received);
+
+		if (length <= 0)
+			break;
+		received += length;
+	}
+	if (received == sizeof(message) && write(connection, message, received) < 0)
+		warn("write");
+	close(connection);
+}
+
+static void serve_as_user(int listener, int connection, uid_t uid, gid_t gid)
+{
+	switch (fork()) {
+	case -1:
+		err(1, "fork");
+	case 0:
+		close(listener);
+		if (setgroups(0, NULL) < 0 || setgid(gid) < 0 || setuid(uid) < 0)
+			err(1, "cannot become the user");
+		serve(connection);
+		_exit(0);
+	default:
+		close(connection);
+	}
+}
+
+int main(int count, char **arguments)
+{
+	int forking = count == 5 && strcmp(arguments[1], "fork") == 0;
+	int listener;
+
+	signal(SIGPIPE, SIG_IGN);
+	if (forking || (count == 3 && strcmp(arguments[1], "plain") == 0))
+		listener = listen_at(arguments[2]);
+	else if (count == 2 && strcmp(arguments[1], "worker") == 0)
+		listener = 3;
+	else
+		errx(2, "usage: plain PORT | fork PORT UID GID | worker");
+	if (forking)
+		signal(SIGCHLD, SIG_IGN);
+	for (;;) {
+		int connection = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+
+		if (connection < 0)
+			continue;
+		if (forking)
+			serve_as_user(listener, connection, atoi(arguments[3]), atoi(arguments[4]));
+		else
+			serve(connection);
+	}
+}

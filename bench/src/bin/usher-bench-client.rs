@@ -1,0 +1,54 @@
+//! The measuring client: connects, sends 128 bytes, receives 128 bytes, in each of three ways by
+//! turns, and prints the nanoseconds that each took, a line a round. Run inside a lab's host.
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Instant;
+
+const MESSAGE: [u8; 128] = [b'u'; 128];
+/// Rounds that are not counted: caches, sessions and workers come up.
+const WARM_UP: usize = 50;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [address, plain, fork, host, service, rounds] = arguments.as_slice() else {
+        return Err("usage: ADDRESS PLAIN-PORT FORK-PORT HOST SERVICE ROUNDS".into());
+    };
+    let address: IpAddr = address.parse()?;
+    let plain = SocketAddr::new(address, plain.parse()?);
+    let fork = SocketAddr::new(address, fork.parse()?);
+    let (host, service) = (host.parse()?, service.parse()?);
+    let rounds: usize = rounds.parse()?;
+    let mut output = std::io::stdout().lock();
+    for round in 0..WARM_UP + rounds {
+        let mut nanoseconds = [0; 3];
+        // Who comes first changes, so that nobody always runs on what another has warmed.
+        for turn in 0..3 {
+            let way = (round + turn) % 3;
+            let begun = Instant::now();
+            let connection = match way {
+                0 => TcpStream::connect(plain)?,
+                1 => TcpStream::connect(fork)?,
+                _ => usher::connect_by_user(&host, &service)?,
+            };
+            exchange(connection)?;
+            nanoseconds[way] = begun.elapsed().as_nanos();
+        }
+        if round >= WARM_UP {
+            let [plain, fork, usher] = nanoseconds;
+            writeln!(output, "{plain} {fork} {usher}")?;
+        }
+    }
+    Ok(())
+}
+
+fn exchange(mut connection: TcpStream) -> std::io::Result<()> {
+    connection.set_nodelay(true)?;
+    connection.write_all(&MESSAGE)?;
+    let mut answer = [0; MESSAGE.len()];
+    connection.read_exact(&mut answer)?;
+    assert_eq!(answer, MESSAGE);
+    Ok(())
+}

@@ -1,0 +1,119 @@
+//! Rows of figures: for people as a table, for programs as JSON.
+
+use std::error::Error;
+use std::path::Path;
+
+use serde::Serialize;
+
+/// One row.
+#[derive(Debug, Serialize)]
+pub struct Row {
+    /// What was measured.
+    pub name: String,
+    /// Unit of `median` and `p99`.
+    pub unit: &'static str,
+    /// Half of the samples are below.
+    pub median: f64,
+    /// 99 of 100 samples are below.
+    pub p99: f64,
+    /// How many.
+    pub samples: usize,
+    /// The row that `ratio` compares with.
+    pub ratio_to: Option<String>,
+    /// This row's median over that row's.
+    pub ratio: Option<f64>,
+    /// The kernel's release.
+    pub kernel: String,
+    /// What to run to measure it again.
+    pub command: String,
+}
+
+impl Row {
+    /// A row of samples in microseconds.
+    pub fn new(name: &str, mut samples: Vec<f64>) -> Self {
+        samples.sort_by(f64::total_cmp);
+        let at = |share: f64| {
+            let place = (samples.len() as f64 * share) as usize;
+            samples
+                .get(place.min(samples.len().saturating_sub(1)))
+                .copied()
+                .unwrap_or(f64::NAN)
+        };
+        Self {
+            name: name.into(),
+            unit: "us",
+            median: at(0.5),
+            p99: at(0.99),
+            samples: samples.len(),
+            ratio_to: None,
+            ratio: None,
+            kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease")
+                .map_or_else(|_| "unknown".into(), |text| text.trim().to_owned()),
+            command: "make bench".into(),
+        }
+    }
+
+    /// Gives each row its ratio to the row `base`.
+    pub fn relate<const N: usize>(mut rows: [Self; N], base: &str) -> [Self; N] {
+        let median = rows
+            .iter()
+            .find(|row| row.name == base)
+            .map(|row| row.median);
+        for row in &mut rows {
+            row.ratio_to = median.map(|_| base.into());
+            row.ratio = median.map(|median| row.median / median);
+        }
+        rows
+    }
+}
+
+/// Prints the table and writes the file.
+pub fn write(rows: &[Row], path: &Path) -> Result<(), Box<dyn Error>> {
+    println!("{}", machine());
+    println!(
+        "{:<32} {:>10} {:>10} {:>8} {:>7}",
+        "", "median us", "p99 us", "samples", "ratio"
+    );
+    for row in rows {
+        let ratio = row.ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"));
+        println!(
+            "{:<32} {:>10.1} {:>10.1} {:>8} {:>7}",
+            row.name, row.median, row.p99, row.samples, ratio
+        );
+    }
+    if let Some(base) = rows.iter().find_map(|row| row.ratio_to.as_ref()) {
+        println!("ratio: median over the median of {base}, of this run");
+    }
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    std::fs::write(path, serde_json::to_vec_pretty(rows)?)?;
+    println!("written to {}", path.display());
+    Ok(())
+}
+
+/// The machine in a line.
+fn machine() -> String {
+    let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = processors
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+        .map_or("unknown processor", |(_, model)| model);
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("{cores} cores, {model}, kernel {}", kernel.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Row;
+
+    #[test]
+    fn medians_and_ratios() {
+        let slow = Row::new("slow", (1..=100).map(|n| f64::from(n) * 2.0).collect());
+        let base = Row::new("base", (1..=100).map(f64::from).collect());
+        let [slow, base] = Row::relate([slow, base], "base");
+        assert_eq!((base.median, base.p99, base.samples), (51.0, 100.0, 100));
+        assert_eq!((slow.ratio, base.ratio), (Some(2.0), Some(1.0)));
+    }
+}

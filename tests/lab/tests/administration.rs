@@ -1,0 +1,303 @@
+//! The administrator's commands on running daemons.
+
+use std::time::{Duration, Instant};
+
+use usher_lab::{Lab, Mail, Running};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Opens a connection that stays open.
+fn connect(mail: &Mail, user: &str) -> Result<Running, Box<dyn std::error::Error>> {
+    let mut connection = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:imap"])
+        .user(user)
+        .spawn()?;
+    let greeting = connection.read_past("\n", PATIENCE)?;
+    assert!(greeting.starts_with("* PREAUTH"), "{greeting}");
+    Ok(connection)
+}
+
+fn lives(connection: &mut Running) -> Outcome {
+    connection.write("x NOOP\r\n")?;
+    connection.read_past("x OK", PATIENCE)?;
+    Ok(())
+}
+
+fn is_cut(connection: &mut Running) -> Outcome {
+    assert!(
+        connection.wait(PATIENCE)?.is_some(),
+        "the connection is still there"
+    );
+    Ok(())
+}
+
+fn imap_processes(mail: &Mail, uid: u32) -> Result<usize, Box<dyn std::error::Error>> {
+    let processes = mail.mailhost.processes()?;
+    Ok(processes
+        .iter()
+        .filter(|process| process.name == "imap" && process.uid == uid)
+        .count())
+}
+
+fn until(
+    what: &str,
+    mut holds: impl FnMut() -> Result<bool, Box<dyn std::error::Error>>,
+) -> Outcome {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds()? {
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+fn who(mail: &Mail) -> Result<String, Box<dyn std::error::Error>> {
+    Ok(mail.mailhost.run(["usher", "--json", "who"])?.stdout)
+}
+
+#[test]
+fn a_disabled_user_is_cut_at_once_and_another_is_not() -> Outcome {
+    let mail = Lab::mail()?;
+    let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+    let said = mail
+        .mailhost
+        .run([
+            "usher",
+            "user",
+            "disable",
+            "alice",
+            "--reason",
+            "left the company",
+        ])?
+        .stdout;
+    assert!(
+        said.contains("ended: alice from laptop at imap, 1 connection(s)"),
+        "{said}"
+    );
+    is_cut(&mut alice)?;
+    until("alice's process is gone", || {
+        Ok(imap_processes(&mail, 2001)? == 0)
+    })?;
+    lives(&mut bob)?;
+    assert!(!who(&mail)?.contains("alice"));
+    assert!(
+        mail.keeper.log()?.contains("disabled_user"),
+        "{}",
+        mail.keeper.log()?
+    );
+
+    let refused = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:imap"])
+        .user("alice")
+        .run()?;
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(refused.stderr.contains("disabled"), "{refused:?}");
+    let listed = mail.mailhost.run(["usher", "user", "list"])?.stdout;
+    assert!(listed.contains("no: left the company"), "{listed}");
+
+    mail.mailhost.run(["usher", "user", "enable", "alice"])?;
+    lives(&mut connect(&mail, "alice")?)
+}
+
+#[test]
+fn a_policy_with_an_error_changes_nothing_and_says_where_and_what_to_do() -> Outcome {
+    let mail = Lab::mail()?;
+    let mut alice = connect(&mail, "alice")?;
+    let path = "/etc/usher/policy.d/broken.policy";
+    mail.mailhost.write(
+        path,
+        "users more { member carol; }\nservice x { lissten 5; }\n",
+    )?;
+    let before = mail.mailhost.read("/var/lib/usher/applied.json")?;
+    for command in [["usher", "policy", "check"], ["usher", "policy", "apply"]] {
+        let output = mail.mailhost.command(command).run()?;
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(
+            output.stderr.contains("broken.policy:2:13:"),
+            "{}",
+            output.stderr
+        );
+        assert!(
+            output.stderr.contains("did you mean `listen`?"),
+            "{}",
+            output.stderr
+        );
+    }
+    assert_eq!(mail.mailhost.read("/var/lib/usher/applied.json")?, before);
+    lives(&mut alice)?;
+
+    mail.mailhost
+        .write(path, "users more { member carol; }\n")?;
+    mail.mailhost.run(["usher", "policy", "apply"])?;
+    assert_ne!(mail.mailhost.read("/var/lib/usher/applied.json")?, before);
+    lives(&mut alice)
+}
+
+#[test]
+fn an_apply_that_takes_a_permission_away_ends_what_used_it() -> Outcome {
+    let mail = Lab::mail()?;
+    let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+    let path = "/etc/usher/policy.d/mail.policy";
+    let policy = mail.mailhost.read(path)?;
+    mail.mailhost
+        .write(path, policy.replace("member alice, bob;", "member alice;"))?;
+    lives(&mut bob)?;
+    let said = mail.mailhost.run(["usher", "policy", "apply"])?.stdout;
+    assert!(said.contains("ended: bob from laptop at imap"), "{said}");
+    is_cut(&mut bob)?;
+    lives(&mut alice)
+}
+
+#[test]
+fn who_tells_sessions_connections_and_workers() -> Outcome {
+    let mail = Lab::mail()?;
+    assert!(
+        mail.mailhost
+            .run(["usher", "who"])?
+            .stdout
+            .contains("no sessions")
+    );
+    let _alice = connect(&mail, "alice")?;
+    let _again = connect(&mail, "alice")?;
+    let _bob = connect(&mail, "bob")?;
+    let text = mail.mailhost.run(["usher", "who"])?.stdout;
+    assert_eq!(text.matches("established").count(), 3, "{text}");
+    let json = who(&mail)?;
+    // One session, and so one signature, for alice's two connections.
+    assert_eq!(json.matches("\"chain_length\"").count(), 2, "{json}");
+    assert_eq!(json.matches("\"pid\"").count(), 3, "{json}");
+    assert!(
+        json.contains("\"uid\": 2001") && json.contains("\"uid\": 2002"),
+        "{json}"
+    );
+    Ok(())
+}
+
+#[test]
+fn who_may_not_ask_is_told_so_and_what_does_not_run_as_well() -> Outcome {
+    let mut mail = Lab::mail()?;
+    let denied = mail
+        .mailhost
+        .command(["usher", "who"])
+        .user("alice")
+        .run()?;
+    assert!(denied.stderr.contains("only root may ask"), "{denied:?}");
+    assert!(
+        mail.mailhost
+            .command(["usher", "who"])
+            .run()?
+            .status
+            .success()
+    );
+    let denied = mail
+        .mailhost
+        .command(["usher", "user", "disable", "bob"])
+        .user("alice")
+        .run()?;
+    assert_ne!(denied.status.code(), Some(0), "{denied:?}");
+    lives(&mut connect(&mail, "bob")?)?;
+
+    let healthy = mail.mailhost.command(["usher", "doctor"]).run()?;
+    assert_eq!(healthy.status.code(), Some(0), "{healthy:?}");
+    mail.keeper.stop()?;
+    let asked = mail.mailhost.command(["usher", "who"]).run()?;
+    assert_eq!(asked.status.code(), Some(3), "{asked:?}");
+    assert!(
+        asked.stderr.contains("the keeper does not run"),
+        "{asked:?}"
+    );
+    let json = mail
+        .mailhost
+        .command(["usher", "--json", "doctor"])
+        .run()?
+        .stdout;
+    assert!(json.contains("\"daemon keeper\""), "{json}");
+    Ok(())
+}
+
+#[test]
+fn what_is_done_twice_or_wrong_harms_nothing() -> Outcome {
+    let mail = Lab::mail()?;
+    let key = mail.mailhost.read("/etc/usher/host_key.pub")?;
+    let again = mail
+        .mailhost
+        .run(["usher", "init", "--name", "mailhost"])?
+        .stdout;
+    assert!(
+        again.contains(key.trim()),
+        "the host key is another: {again}"
+    );
+    assert_eq!(mail.mailhost.read("/etc/usher/host_key.pub")?, key);
+
+    let host = [
+        "usher",
+        "host",
+        "add",
+        "laptop",
+        "--address",
+        "10.77.0.9",
+        "--key",
+        key.trim(),
+    ];
+    let output = mail.mailhost.command(host).run()?;
+    assert!(output.stderr.contains("exists already"), "{output:?}");
+    let host = [
+        "usher",
+        "host",
+        "add",
+        "third",
+        "--address",
+        "10.77.0.9",
+        "--key",
+        "ssh-rsa AAAA",
+    ];
+    let output = mail.mailhost.command(host).run()?;
+    assert!(output.stderr.contains("--key"), "{output:?}");
+    let listed = mail.mailhost.run(["usher", "host", "list"])?.stdout;
+    assert!(
+        listed.contains("laptop") && !listed.contains("third"),
+        "{listed}"
+    );
+
+    mail.mailhost.write("/root/nonsense", "nonsense\n")?;
+    let add = [
+        "usher",
+        "user",
+        "add",
+        "eve",
+        "--public-key",
+        "/root/nonsense",
+    ];
+    let output = mail.mailhost.command(add).run()?;
+    assert!(
+        output.stderr.contains("not an OpenSSH public key"),
+        "{output:?}"
+    );
+    let unknown = mail
+        .mailhost
+        .command(["usher", "user", "disable", "eve"])
+        .run()?;
+    assert!(
+        unknown.stderr.contains("no user eve is known"),
+        "{unknown:?}"
+    );
+
+    // A key with a passphrase could not be used by the signer.
+    let keygen = "ssh-keygen -q -t ed25519 -N secret -f /root/locked";
+    mail.laptop.run(["sh", "-c", keygen])?;
+    let add = [
+        "usher",
+        "user",
+        "add",
+        "alice",
+        "--private-key",
+        "/root/locked",
+    ];
+    let output = mail.laptop.command(add).run()?;
+    assert!(output.stderr.contains("passphrase"), "{output:?}");
+    lives(&mut connect(&mail, "alice")?)
+}

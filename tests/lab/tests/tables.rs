@@ -1,0 +1,177 @@
+//! Full tables: what does not fit is refused with its own reason, what is in them goes on, and
+//! there is room again when something has ended.
+#![forbid(unsafe_code)]
+
+mod attack;
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use attack::{Attack, LONG, Result, listen};
+use usher_lab::hostile::{Asked, Channel, id_of, random, read_line};
+use usher_proto::{Refusal, SessionId};
+
+/// The mail topology, its keeper begun anew with this size of one of its tables.
+fn with_table(option: &str, size: &str) -> Result<Attack> {
+    let mut attack = Attack::new()?;
+    attack.mail.keeper.stop()?;
+    // Tables keep their size as long as they are pinned.
+    attack
+        .mail
+        .mailhost
+        .run(["rm", "-r", "/sys/fs/bpf/usher"])?;
+    attack.mail.keeper.add_arguments([option, size]);
+    attack.mail.keeper.start()?;
+    // The verifier finds the new keeper.
+    let mut channel = attack.channel()?;
+    eventually(|| {
+        let verdict = channel.close(SessionId::from_bytes(random()))?;
+        Ok(verdict == Err(Refusal::UnknownSession))
+    })?;
+    Ok(attack)
+}
+
+/// Tries until it holds.
+fn eventually(mut holds: impl FnMut() -> Result<bool>) -> Result {
+    let deadline = Instant::now() + LONG;
+    while !holds()? {
+        if Instant::now() > deadline {
+            return Err("it never came to hold".into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+fn still_works(stream: &mut TcpStream) -> Result {
+    stream.write_all(b"a NOOP\r\n")?;
+    let answer = read_line(stream)?;
+    assert!(answer.starts_with("a OK"), "{answer}");
+    Ok(())
+}
+
+/// Announces a connection; it must be refused for want of room.
+fn full(attack: &Attack, channel: &mut Channel, asked: &mut Asked, session: SessionId) -> Result {
+    let heard = listen(&attack.mail.verifier)?;
+    let port = attack.port()?;
+    let announcement = attack.announcement(asked, &port)?;
+    let verdict = channel.announce(session, announcement)?;
+    assert_eq!(verdict, Err(Refusal::AdmissionTableFull));
+    heard.reason(&attack.mail.verifier, Refusal::AdmissionTableFull, "full")?;
+    attack.reset(port);
+    Ok(())
+}
+
+#[test]
+fn a_full_table_of_connections_refuses_and_has_room_when_one_ends() -> Result {
+    let attack = with_table("--connections", "2")?;
+    let key = attack.user_key("alice")?;
+    let mut channel = attack.channel()?;
+    let mut asked = attack.asked("alice")?;
+    let session = id_of(&asked.sign(&key)?);
+    let mut working = attack.granted(&mut channel, &mut asked, &key)?;
+    let announced = attack.port()?;
+    let announcement = attack.announcement(&mut asked, &announced)?;
+    assert_eq!(channel.announce(session, announcement)?, Ok(()));
+
+    full(&attack, &mut channel, &mut asked, session)?;
+    full(&attack, &mut channel, &mut asked, session)?;
+    still_works(&mut working)?;
+    // What was announced before is as good as it was.
+    let second = attack.served(announced, "alice")?;
+    full(&attack, &mut channel, &mut asked, session)?;
+
+    // A connection ends.
+    drop(second);
+    let mut last = None;
+    eventually(|| {
+        let port = attack.port()?;
+        let announcement = attack.announcement(&mut asked, &port)?;
+        let verdict = channel.announce(session, announcement)?;
+        let room = verdict.is_ok();
+        if room {
+            last = Some((port, announcement));
+        } else {
+            assert_eq!(verdict, Err(Refusal::AdmissionTableFull));
+        }
+        Ok(room)
+    })?;
+    let (port, announcement) = last.ok_or("no port")?;
+    // An announcement is withdrawn.
+    full(&attack, &mut channel, &mut asked, session)?;
+    assert_eq!(channel.withdraw(session, announcement.connection)?, Ok(()));
+    attack.reset(port);
+    let port = attack.port()?;
+    let announcement = attack.announcement(&mut asked, &port)?;
+    assert_eq!(channel.announce(session, announcement)?, Ok(()));
+    attack.served(port, "alice")?;
+    still_works(&mut working)
+}
+
+#[test]
+fn a_full_table_of_sessions_refuses_and_keeps_what_it_has() -> Result {
+    let attack = with_table("--sessions", "2")?;
+    let (alice, bob) = (attack.user_key("alice")?, attack.user_key("bob")?);
+    let mut channel = attack.channel()?;
+    let mut asked = attack.asked("alice")?;
+    let session = id_of(&asked.sign(&alice)?);
+    let mut working = attack.granted(&mut channel, &mut asked, &alice)?;
+    let mut of_bob = attack.granted(&mut channel, &mut attack.asked("bob")?, &bob)?;
+    for (user, key) in [("alice", &alice), ("bob", &bob)] {
+        let third = attack.asked(user)?.sign(key)?;
+        attack.refused(
+            &mut channel,
+            "a third session",
+            &third,
+            Refusal::SessionTableFull,
+        )?;
+    }
+    still_works(&mut working)?;
+    still_works(&mut of_bob)?;
+    let port = attack.port()?;
+    let announcement = attack.announcement(&mut asked, &port)?;
+    assert_eq!(channel.announce(session, announcement)?, Ok(()));
+    attack.served(port, "alice")?;
+    Ok(())
+}
+
+#[test]
+fn a_full_table_of_listeners_refuses_other_users_until_one_has_gone() -> Result {
+    let attack = with_table("--listeners", "1")?;
+    let (alice, bob) = (attack.user_key("alice")?, attack.user_key("bob")?);
+    let mut channel = attack.channel()?;
+    let mut asked = attack.asked("alice")?;
+    let session = id_of(&asked.sign(&alice)?);
+    let mut working = attack.granted(&mut channel, &mut asked, &alice)?;
+    let refused = attack.asked("bob")?.sign(&bob)?;
+    attack.refused(
+        &mut channel,
+        "a second user",
+        &refused,
+        Refusal::ListenerTableFull,
+    )?;
+    // A second session of a user who has a listener takes none.
+    let mut second = attack.asked("alice")?;
+    attack.granted(&mut channel, &mut second, &alice)?;
+    still_works(&mut working)?;
+
+    drop(working);
+    for session in [session, id_of(&second.sign(&alice)?)] {
+        assert_eq!(channel.close(session)?, Ok(()));
+    }
+    let mut served = None;
+    eventually(|| {
+        let mut asked = attack.asked("bob")?;
+        let port = attack.port()?;
+        let first = attack.announcement(&mut asked, &port)?;
+        let verdict = channel.open_session(&asked.sign(&bob)?, first)?;
+        if verdict.is_ok() {
+            served = Some(attack.served(port, "bob")?);
+        } else {
+            assert_eq!(verdict, Err(Refusal::ListenerTableFull));
+        }
+        Ok(verdict.is_ok())
+    })?;
+    still_works(&mut served.ok_or("not served")?)
+}
