@@ -16,7 +16,7 @@ C_SOURCES = $(shell find bpf include bench tests examples -name "*.[ch]" 2>/dev/
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test bench check fuzz install
+.PHONY: help setup build demo test bench check fuzz man install
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
@@ -55,9 +55,34 @@ fuzz: setup ## run each fuzz target for FUZZ_SECONDS (takes a nightly toolchain 
 	    -max_total_time=$(FUZZ_SECONDS) -max_len=9216; \
 	done
 
-install: setup ## install programs, library and header below PREFIX
+# Tables are as wide as --columns, and troff adds two.
+PANDOC = pandoc --standalone --from markdown --to man --columns 76
+MAN_DIR = $(CARGO_TARGET_DIR)/man
+MAN_PAGES = $(addprefix $(MAN_DIR)/,$(basename $(notdir $(wildcard docs/man/*.md))))
+
+man: setup $(MAN_PAGES) ## make the manual pages, in target/man
+
+# The policy's page is a frame around the language's own document.
+$(MAN_DIR)/usher.policy.5: docs/man/usher.policy.5.md docs/policy.md
+	@mkdir -p $(@D)
+	$(PANDOC) --output $@ $^
+
+$(MAN_DIR)/%: docs/man/%.md
+	@mkdir -p $(@D)
+	$(PANDOC) --output $@ $<
+
+install: setup man ## install programs, library, header, manual pages and units below PREFIX
 	$(CARGO) build --release --workspace
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(CARGO_TARGET_DIR)/release/usher
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(CARGO_TARGET_DIR)/release/usherd
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include include/usher.h
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/lib $(CARGO_TARGET_DIR)/release/libusher.so
+	for page in $(MAN_PAGES); do \
+	  install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man$${page##*.} $$page || exit 1; \
+	done
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	for unit in packaging/systemd/*.service; do \
+	  sed 's#/usr/local/#$(PREFIX)/#' $$unit >$(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit##*/} || exit 1; \
+	done
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/sysusers.d packaging/sysusers.d/usher.conf
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/tmpfiles.d packaging/tmpfiles.d/usher.conf
