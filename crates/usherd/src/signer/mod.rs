@@ -13,11 +13,11 @@ use std::sync::{Arc, RwLock};
 
 use usher_local::applied::{Applied, Checked, load_checked};
 use usher_local::control::{Answer, Request, StatusView};
+use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::paths;
 use usher_proto::handshake::HandshakeSide;
 use usher_proto::host_key::HostPublicKey;
 
-use crate::control::{Answerer, ControlSocket};
 use crate::host_key::HostKey;
 use crate::start::{self, Attempt, Connectors, StartError};
 use relay::Relay;
@@ -56,7 +56,7 @@ pub fn run() -> Result<(), StartError> {
     let host_key = Arc::new(HostKey::load(Path::new(paths::HOST_KEY))?);
     let configuration = load_checked()?;
     start::runtime_directory("signer")?;
-    let control = ControlSocket::bind("signer")?;
+    let control = ControlSocket::bind("signer").attempt("cannot make the control socket")?;
     let applications = start::packet_listener(paths::SIGNER_APPLICATIONS, Connectors::Everybody)?;
     let relay_listener = start::packet_listener(paths::SIGNER_RELAY, Connectors::One(courier))?;
     let handle = start::packet_listener(paths::SIGNER_HOST_KEY, Connectors::One(courier))?;
