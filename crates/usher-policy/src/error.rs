@@ -94,9 +94,9 @@ pub enum AddressFault {
     /// fe80::/10, RFC 4291 section 2.5.6.
     #[error("is link-local and means nothing without an interface")]
     LinkLocal,
-    /// 100::/64, RFC 6666: the keeper's own listeners are bound there.
-    #[error("is in the discard prefix 100::/64, which Usher's listeners use")]
-    Discard,
+    /// 240.0.0.0/4, RFC 1112: the keeper's own listeners are bound there.
+    #[error("is in the reserved range 240.0.0.0/4, which Usher's listeners use")]
+    Reserved,
 }
 
 /// Why an `environment` entry is refused.

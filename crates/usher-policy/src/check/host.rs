@@ -174,7 +174,13 @@ fn fault(address: IpAddr) -> Option<AddressFault> {
     }
     match address {
         IpAddr::V4(address) => {
-            (address.is_multicast() || address.is_broadcast()).then_some(AddressFault::NotUnicast)
+            if address.is_multicast() || address.is_broadcast() {
+                Some(AddressFault::NotUnicast)
+            } else if address.octets()[0] >= 240 {
+                Some(AddressFault::Reserved)
+            } else {
+                None
+            }
         }
         IpAddr::V6(address) => {
             if address.is_multicast() {
@@ -183,8 +189,6 @@ fn fault(address: IpAddr) -> Option<AddressFault> {
                 Some(AddressFault::MappedIpv4)
             } else if address.is_unicast_link_local() {
                 Some(AddressFault::LinkLocal)
-            } else if address.segments()[..4] == [0x100, 0, 0, 0] {
-                Some(AddressFault::Discard)
             } else {
                 None
             }
