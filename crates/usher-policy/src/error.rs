@@ -95,7 +95,7 @@ pub enum AddressFault {
     #[error("is link-local and means nothing without an interface")]
     LinkLocal,
     /// 240.0.0.0/4, RFC 1112: the keeper's own listeners are bound there.
-    #[error("is in the reserved range 240.0.0.0/4, which Usher's listeners use")]
+    #[error("is in the reserved 240.0.0.0/4, which Usher's listeners use")]
     Reserved,
 }
 

@@ -54,6 +54,8 @@ pub enum KeeperRequest {
         request: u64,
         /// The session.
         session: SessionId,
+        /// Whose control channel asked: the session must be this host\'s.
+        host: HostName,
         /// The connection.
         announcement: Announcement,
     },
@@ -63,6 +65,8 @@ pub enum KeeperRequest {
         request: u64,
         /// The session.
         session: SessionId,
+        /// Whose control channel asked: the session must be this host\'s.
+        host: HostName,
         /// The connection.
         connection: ConnectionTuple,
     },
@@ -72,6 +76,8 @@ pub enum KeeperRequest {
         request: u64,
         /// The session.
         session: SessionId,
+        /// Whose control channel asked: the session must be this host's.
+        host: HostName,
     },
 }
 
@@ -152,29 +158,38 @@ impl KeeperRequest {
             Self::Announce {
                 request,
                 session,
+                host,
                 announcement,
             } => {
                 let mut out = begin(ANNOUNCE);
                 out.extend_from_slice(&request.to_be_bytes());
                 out.extend_from_slice(session.as_bytes());
+                put_padded_name(&mut out, host.as_str(), HostName::MAXIMUM_LENGTH);
                 announcement.put(&mut out);
                 finish(&out)
             }
             Self::Withdraw {
                 request,
                 session,
+                host,
                 connection,
             } => {
                 let mut out = begin(WITHDRAW);
                 out.extend_from_slice(&request.to_be_bytes());
                 out.extend_from_slice(session.as_bytes());
+                put_padded_name(&mut out, host.as_str(), HostName::MAXIMUM_LENGTH);
                 out.extend_from_slice(&connection.encode());
                 finish(&out)
             }
-            Self::Close { request, session } => {
+            Self::Close {
+                request,
+                session,
+                host,
+            } => {
                 let mut out = begin(CLOSE);
                 out.extend_from_slice(&request.to_be_bytes());
                 out.extend_from_slice(session.as_bytes());
+                put_padded_name(&mut out, host.as_str(), HostName::MAXIMUM_LENGTH);
                 finish(&out)
             }
         }
@@ -206,14 +221,20 @@ impl KeeperRequest {
             ANNOUNCE => Self::Announce {
                 request,
                 session,
+                host: reader.padded_name(HostName::MAXIMUM_LENGTH, "host")?,
                 announcement: Announcement::read(&mut reader)?,
             },
             WITHDRAW => Self::Withdraw {
                 request,
                 session,
+                host: reader.padded_name(HostName::MAXIMUM_LENGTH, "host")?,
                 connection: ConnectionTuple::decode(&reader.array()?)?,
             },
-            _ => Self::Close { request, session },
+            _ => Self::Close {
+                request,
+                session,
+                host: reader.padded_name(HostName::MAXIMUM_LENGTH, "host")?,
+            },
         };
         reader.zero_padding()?;
         Ok(decoded)

@@ -273,6 +273,7 @@ fn keeper() -> Inputs {
             KeeperRequest::Announce {
                 request,
                 session,
+                host: "laptop".parse().unwrap(),
                 announcement,
             },
         ),
@@ -281,10 +282,18 @@ fn keeper() -> Inputs {
             KeeperRequest::Withdraw {
                 request,
                 session,
+                host: "laptop".parse().unwrap(),
                 connection,
             },
         ),
-        ("close", KeeperRequest::Close { request, session }),
+        (
+            "close",
+            KeeperRequest::Close {
+                request,
+                session,
+                host: "laptop".parse().unwrap(),
+            },
+        ),
     ] {
         inputs.extend(variations(
             name,

@@ -196,11 +196,12 @@ fn keeper_records_have_one_size_and_zero_padding() {
     let close = KeeperRequest::Close {
         request: 1,
         session: SESSION,
+        host: "h".repeat(63).parse().unwrap(),
     }
     .encode();
     KeeperRequest::decode(&close).unwrap();
     let padding = Err(DecodeError::Malformed { field: "padding" });
-    for position in 26..KEEPER_RECORD_SIZE {
+    for position in 26 + 64..KEEPER_RECORD_SIZE {
         let mut set = close;
         set[position] = 1;
         assert_eq!(KeeperRequest::decode(&set), padding, "{position}");

@@ -672,3 +672,54 @@ fn only_what_is_announced_now_and_by_its_own_address_is_admitted() -> Result {
     attack.served(port, "alice")?;
     Ok(())
 }
+
+#[test]
+fn a_host_speaks_for_its_own_sessions_only() -> Result {
+    let attack = Attack::new()?;
+    let (mailhost, stranger) = (&attack.mail.mailhost, &attack.mail.stranger);
+    let key = attack.user_key("alice")?;
+    let stranger_key = Identity::fresh();
+    mailhost.run([
+        "usher",
+        "host",
+        "add",
+        "stranger",
+        "--key",
+        &stranger_key.public().to_openssh(),
+        "--address",
+        &stranger.ipv4().to_string(),
+    ])?;
+    mailhost.run(["usher", "policy", "apply"])?;
+    let mut channel = attack.channel()?;
+    let mut asked = attack.asked("alice")?;
+    let _working = attack.granted(&mut channel, &mut asked, &key)?;
+    let session = id_of(&asked.sign(&key)?);
+    let port = attack.port()?;
+    let announcement = attack.announcement(&mut asked, &port)?;
+    assert_eq!(channel.announce(session, announcement)?, Ok(()));
+
+    // All that laptop's session has, in stranger's hands: its id, its next element, its addresses.
+    let mut elsewhere = Channel::connect(stranger, mailhost, &stranger_key)?;
+    let own = Port::any(stranger, stranger.ipv4())?;
+    let mut stolen = attack.announcement(&mut asked, &own)?;
+    let verdict = elsewhere.announce(session, stolen)?;
+    assert_eq!(verdict, Err(Refusal::UnknownSession));
+    attack.reset(own);
+    let next = attack.port()?;
+    stolen.connection = attack.tuple(&next);
+    let heard = listen(&attack.mail.verifier)?;
+    let verdict = elsewhere.announce(session, stolen)?;
+    assert_eq!(verdict, Err(Refusal::UnknownSession));
+    heard.reason(&attack.mail.verifier, Refusal::UnknownSession, "announced")?;
+    let verdict = elsewhere.withdraw(session, announcement.connection)?;
+    assert_eq!(verdict, Err(Refusal::UnknownSession));
+    assert_eq!(elsewhere.close(session)?, Err(Refusal::UnknownSession));
+
+    // Laptop itself may do all of it.
+    attack.served(port, "alice")?;
+    assert_eq!(channel.announce(session, stolen)?, Ok(()));
+    assert_eq!(channel.withdraw(session, stolen.connection)?, Ok(()));
+    attack.reset(next);
+    assert_eq!(channel.close(session)?, Ok(()));
+    Ok(())
+}

@@ -493,6 +493,7 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
     let close = KeeperRequest::Close {
         request: 1,
         session: SessionId::from_bytes([1; 16]),
+        host: "laptop".parse()?,
     };
     let ask = |record: &[u8]| format!("tell(ask('{records}', {})[0])", packet(record));
     let heard = listen(&attack.mail.keeper)?;

@@ -283,22 +283,29 @@ pub fn keeper_request() -> impl Strategy<Value = KeeperRequest> {
                     expires,
                 }
             ),
-        (request, session(), any_announcement()).prop_map(|(request, session, announcement)| {
-            KeeperRequest::Announce {
+        (request, session(), host_name(), any_announcement()).prop_map(
+            |(request, session, host, announcement)| KeeperRequest::Announce {
                 request,
                 session,
+                host,
                 announcement,
             }
-        }),
-        (request, session(), tuple()).prop_map(|(request, session, connection)| {
-            KeeperRequest::Withdraw {
+        ),
+        (request, session(), host_name(), tuple()).prop_map(
+            |(request, session, host, connection)| KeeperRequest::Withdraw {
                 request,
                 session,
+                host,
                 connection,
             }
+        ),
+        (request, session(), host_name()).prop_map(|(request, session, host)| {
+            KeeperRequest::Close {
+                request,
+                session,
+                host,
+            }
         }),
-        (request, session())
-            .prop_map(|(request, session)| KeeperRequest::Close { request, session }),
     ]
 }
 

@@ -10,8 +10,10 @@ use tokio::sync::mpsc;
 use usher_kernel::admission::{AnnounceError, Announced, SessionError, SessionRecord};
 use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_proto::chain::{ChainError, ChainTip};
+use usher_proto::connection::ConnectionTuple;
 use usher_proto::frame::Announcement;
 use usher_proto::keeper_record::{KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest};
+use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
@@ -113,19 +115,20 @@ async fn read(
             Ok(KeeperRequest::Announce {
                 request,
                 session,
+                host,
                 announcement,
-            }) => (request, announce(keeper, session, &announcement)),
+            }) => (request, announce(keeper, session, &host, &announcement)),
             Ok(KeeperRequest::Withdraw {
                 request,
                 session,
+                host,
                 connection,
-            }) => {
-                let verdict = keeper.admission.withdraw(&connection, &session);
-                (request, verdict.map_err(kernel_failed))
-            }
-            Ok(KeeperRequest::Close { request, session }) => {
-                (request, revocation::close(keeper, &session))
-            }
+            }) => (request, withdraw(keeper, session, &host, &connection)),
+            Ok(KeeperRequest::Close {
+                request,
+                session,
+                host,
+            }) => (request, revocation::close(keeper, &session, &host)),
             Err(error) => return Some(io::Error::other(error)),
         };
         send(&replies, request, verdict).await;
@@ -227,15 +230,34 @@ async fn open(keeper: &Arc<Keeper>, opening: Opening) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Takes an announcement back. A session that is forgotten has announced nothing any more: fine.
+fn withdraw(
+    keeper: &Keeper,
+    session: SessionId,
+    host: &HostName,
+    connection: &ConnectionTuple,
+) -> Result<(), Refusal> {
+    let record = keeper.admission.session(&session).map_err(kernel_failed)?;
+    if record.is_some_and(|record| record.host != *host) {
+        return Err(Refusal::UnknownSession);
+    }
+    keeper
+        .admission
+        .withdraw(connection, &session)
+        .map_err(kernel_failed)
+}
+
 fn announce(
     keeper: &Keeper,
     session: SessionId,
+    host: &HostName,
     announcement: &Announcement,
 ) -> Result<(), Refusal> {
     let mut record = keeper
         .admission
         .session(&session)
         .map_err(kernel_failed)?
+        .filter(|record| record.host == *host)
         .ok_or(Refusal::UnknownSession)?;
     if record.ended.is_some() {
         return Err(Refusal::SessionEnded);

@@ -9,6 +9,7 @@ use usher_kernel::admission::{AdmissionRow, AdmissionState, Ended, SessionRecord
 use usher_local::control::SessionView;
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::keeper_record::KeeperReply;
+use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
@@ -20,11 +21,11 @@ use crate::start::unix_time;
 /// presented again (maximum age and skew together), so that a replay meets it.
 const REMEMBERED: u64 = 300;
 
-/// The client host has closed a session: no more connections; those there are go on.
+/// The client host has closed a session of its own: no more connections; those there are go on.
 ///
 /// # Errors
-/// [`Refusal::UnknownSession`].
-pub fn close(keeper: &Keeper, session: &SessionId) -> Result<(), Refusal> {
+/// [`Refusal::UnknownSession`], also for another host's.
+pub fn close(keeper: &Keeper, session: &SessionId, host: &HostName) -> Result<(), Refusal> {
     let record = keeper
         .admission
         .session(session)
@@ -32,6 +33,7 @@ pub fn close(keeper: &Keeper, session: &SessionId) -> Result<(), Refusal> {
             tracing::error!(%error, "reading the session table");
             Refusal::KeeperUnavailable
         })?
+        .filter(|record| record.host == *host)
         .ok_or(Refusal::UnknownSession)?;
     mark(keeper, session, record, Refusal::SessionEnded);
     Ok(())

@@ -252,13 +252,14 @@ impl Channel {
                     // The first announcement follows the opened session, which may take a while
                     // where accounts are looked up on other hosts; other sessions do not wait.
                     Ok(opened) => {
-                        let verifier = Arc::clone(&self.verifier);
+                        let (verifier, host) = (Arc::clone(&self.verifier), self.host.clone());
                         self.when(request, session, async move {
                             opened.verdict().await?;
                             let announced =
                                 verifier.keeper.send(|request| KeeperRequest::Announce {
                                     request,
                                     session,
+                                    host,
                                     announcement: first,
                                 })?;
                             announced.verdict().await
@@ -278,6 +279,7 @@ impl Channel {
                     keeper.send(|request| KeeperRequest::Announce {
                         request,
                         session,
+                        host: self.host.clone(),
                         announcement,
                     }),
                 );
@@ -293,6 +295,7 @@ impl Channel {
                     keeper.send(|request| KeeperRequest::Withdraw {
                         request,
                         session,
+                        host: self.host.clone(),
                         connection,
                     }),
                 );
@@ -301,7 +304,11 @@ impl Channel {
                 self.relay(
                     request,
                     session,
-                    keeper.send(|request| KeeperRequest::Close { request, session }),
+                    keeper.send(|request| KeeperRequest::Close {
+                        request,
+                        session,
+                        host: self.host.clone(),
+                    }),
                 );
             }
         }

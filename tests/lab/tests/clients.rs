@@ -1,0 +1,285 @@
+//! The ways in: the C call, IPv6, the proxy's LOGIN; and who is told what when refused.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use usher_lab::{Lab, Mail};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const C_CLIENT: &str = r#"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include <usher.h>
+
+int main(int count, char **arguments)
+{
+	char greeting[4096];
+	int connection = connect_by_user(arguments[1], arguments[2]);
+	ssize_t length;
+
+	if (connection < 0) {
+		printf("errno %d: %s\n", errno, usher_last_error());
+		return 1;
+	}
+	length = read(connection, greeting, sizeof(greeting) - 1);
+	greeting[length > 0 ? length : 0] = 0;
+	printf("%s", greeting);
+	return count != 3;
+}
+"#;
+
+#[test]
+fn the_c_call_connects_as_the_user_and_says_why_it_does_not() -> Outcome {
+    let mail = Lab::mail()?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let library = std::env::current_exe()?
+        .parent()
+        .and_then(Path::parent)
+        .ok_or("this test is nowhere")?
+        .to_path_buf();
+    let source = tempfile::Builder::new().suffix(".c").tempfile()?;
+    std::fs::write(source.path(), C_CLIENT)?;
+    let program = mail.laptop.path("/var/lib/c-client");
+    let compiled = Command::new("cc")
+        .args(["-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(root.join("include"))
+        .arg("-o")
+        .args([&program, source.path()])
+        .arg("-L")
+        .arg(&library)
+        .arg("-lusher")
+        .status()?;
+    assert!(compiled.success());
+    let call = |user: &str, host: &str, service: &str| {
+        mail.laptop
+            .command(["/var/lib/c-client", host, service])
+            .environment("LD_LIBRARY_PATH", "/run/lab/bin")
+            .user(user)
+            .run()
+    };
+    let alice = call("alice", "mailhost", "imap")?;
+    assert!(alice.stdout.contains("Logged in as alice"), "{alice:?}");
+    // EACCES, EHOSTUNREACH, EINVAL.
+    let carol = call("carol", "mailhost", "imap")?;
+    assert!(carol.stdout.starts_with("errno 13: refused: "), "{carol:?}");
+    let nowhere = call("alice", "nowhere", "imap")?;
+    assert!(
+        nowhere.stdout.starts_with("errno 113: refused: "),
+        "{nowhere:?}"
+    );
+    let nothing = call("alice", "no such name", "imap")?;
+    assert!(nothing.stdout.starts_with("errno 22: "), "{nothing:?}");
+    Ok(())
+}
+
+#[test]
+fn everything_goes_over_ipv6_as_well() -> Outcome {
+    let mail = Lab::mail()?;
+    let path = "/etc/usher/policy.d/host-mailhost.policy";
+    let policy = mail.laptop.read(path)?;
+    let both = format!(
+        "address {}, {};",
+        mail.mailhost.ipv4(),
+        mail.mailhost.ipv6()
+    );
+    assert!(policy.contains(&both), "{policy}");
+    let only = format!("address {};", mail.mailhost.ipv6());
+    mail.laptop.write(path, policy.replace(&both, &only))?;
+    mail.laptop.run(["usher", "policy", "apply"])?;
+    let mut connection = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:imap"])
+        .user("alice")
+        .spawn()?;
+    assert!(
+        connection
+            .read_past("\n", PATIENCE)?
+            .contains("Logged in as alice")
+    );
+    let who = mail.mailhost.run(["usher", "who"])?.stdout;
+    assert!(
+        who.contains(&format!("[{}]:143", mail.mailhost.ipv6())),
+        "{who}"
+    );
+    assert!(!who.contains(&mail.mailhost.ipv4().to_string()), "{who}");
+    let verifier = mail.verifier.log()?;
+    assert!(
+        verifier.contains(&format!("address={}", mail.laptop.ipv6())),
+        "{verifier}"
+    );
+    Ok(())
+}
+
+/// A server that keeps all it is sent.
+const RECORDER: &str =
+    "#!/bin/sh\nprintf '* PREAUTH ready\\r\\n'\nexec tee -a \"$HOME/received\"\n";
+
+#[test]
+fn a_password_reaches_neither_the_server_nor_a_log() -> Outcome {
+    let mail = Lab::mail()?;
+    mail.mailhost.write("/var/lib/recorder", RECORDER)?;
+    mail.mailhost.run(["chmod", "755", "/var/lib/recorder"])?;
+    let server = "service record { program \"/var/lib/recorder\"; listen 1143; \
+        style connection; users mail; hosts laptop; }\n";
+    let client = "client record { users mail; service record at mailhost port 1143; \
+        protocol imap; }\n";
+    mail.mailhost
+        .write("/etc/usher/policy.d/record.policy", server)?;
+    mail.laptop
+        .write("/etc/usher/policy.d/record.policy", client)?;
+    for host in [&mail.laptop, &mail.mailhost] {
+        host.run(["usher", "policy", "apply"])?;
+    }
+    let mut program = mail
+        .laptop
+        .command(["socat", "STDIO", "TCP:127.0.1.1:1143"])
+        .user("alice")
+        .spawn()?;
+    program.read_past("\n", PATIENCE)?;
+    program.write("a LOGIN alice correct-horse\r\n")?;
+    assert!(program.read_past("\n", PATIENCE)?.starts_with("a OK"));
+    program.write("b APPEND battery-staple\r\n")?;
+    // Comes back from the server's tee: it has been written.
+    program.read_past("battery-staple", PATIENCE)?;
+    let received = mail.mailhost.read("/home/alice/received")?;
+    assert!(received.contains("battery-staple"), "{received}");
+    assert!(!received.contains("correct-horse"), "{received}");
+    for daemon in [
+        &mail.proxy,
+        &mail.signer,
+        &mail.courier,
+        &mail.verifier,
+        &mail.keeper,
+    ] {
+        let log = daemon.log()?;
+        assert!(!log.contains("correct-horse"), "{}: {log}", daemon.name());
+    }
+    Ok(())
+}
+
+#[test]
+fn each_refusal_has_its_own_reason() -> Outcome {
+    let mail = Lab::mail()?;
+    let path = "/etc/usher/policy.d/mail.policy";
+    let policy = mail.laptop.read(path)?.replace("carol;", "carol, dave;");
+    mail.laptop.write(path, policy)?;
+    for host in [&mail.laptop, &mail.mailhost] {
+        host.add_account("dave", 1500)?;
+        host.add_account("erin", 1501)?;
+    }
+    mail.laptop.run(["usher", "policy", "apply"])?;
+    let refused = |user: &str, destination: &str, reason: &str| -> Outcome {
+        let output = mail
+            .laptop
+            .command(["usher", "connect", destination])
+            .user(user)
+            .run()?;
+        assert_eq!(
+            output.status.code(),
+            Some(1),
+            "{user} {destination}: {output:?}"
+        );
+        let log = mail.signer.log()?;
+        assert!(
+            log.contains(&format!("reason=\"{reason}\"")),
+            "{reason} is not in\n{log}"
+        );
+        Ok(())
+    };
+    refused("carol", "mailhost:imap", "user_not_permitted")?;
+    refused("dave", "mailhost:imap", "no_private_key")?;
+    refused("erin", "mailhost:imap", "client_policy")?;
+    refused("alice", "mailhost:smtp", "client_policy")?;
+    refused("alice", "nowhere:imap", "unknown_host")?;
+    let permitted = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:imap"])
+        .user("alice")
+        .input("a LOGOUT\r\n")
+        .succeed()?;
+    assert!(permitted.stdout.contains("Logged in as alice"));
+    Ok(())
+}
+
+/// Accepts whatever comes at its listener, and at the service's port if it can get it, and keeps
+/// count.
+const EAGER: &str = r#"#!/usr/bin/python3
+import os, socket
+listener = socket.socket(fileno=3)
+while True:
+    connection, _ = listener.accept()
+    with open(os.environ["HOME"] + "/accepted", "a") as count:
+        count.write("one\n")
+    connection.sendall(b"welcome\n")
+    connection.close()
+"#;
+
+#[test]
+fn a_stranger_never_reaches_a_service_that_accepts_anybody() -> Outcome {
+    let mail = Lab::mail()?;
+    mail.mailhost.write("/var/lib/eager", EAGER)?;
+    mail.mailhost.run(["chmod", "755", "/var/lib/eager"])?;
+    let server = "service eager { program \"/var/lib/eager\"; listen 7200; style user; \
+        users mail; hosts laptop; }\n";
+    let client = "client eager { users mail; service eager at mailhost port 7200; }\n";
+    mail.mailhost
+        .write("/etc/usher/policy.d/eager.policy", server)?;
+    mail.laptop
+        .write("/etc/usher/policy.d/eager.policy", client)?;
+    for host in [&mail.laptop, &mail.mailhost] {
+        host.run(["usher", "policy", "apply"])?;
+    }
+    let welcome = mail
+        .laptop
+        .run_as("alice", ["usher", "connect", "mailhost:eager"])?;
+    assert_eq!(welcome.stdout, "welcome\n");
+    let listening =
+        mail.mailhost
+            .run(["ss", "--listening", "--tcp", "--numeric", "--no-header"])?;
+    let backing: Vec<String> = listening
+        .stdout
+        .split_whitespace()
+        .filter_map(|word| word.strip_prefix("[::ffff:")?.strip_suffix("]:7200"))
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(backing.len(), 1, "{}", listening.stdout);
+    let mut addresses = vec![
+        mail.mailhost.ipv4().to_string(),
+        mail.mailhost.ipv6().to_string(),
+    ];
+    addresses.extend(backing);
+    addresses.extend(["127.0.0.1".into(), "::1".into(), "127.0.0.6".into()]);
+    for address in &addresses {
+        let connect = format!("import socket; socket.create_connection(('{address}', 7200), 3)");
+        for (host, user) in [
+            (&mail.stranger, "root"),
+            (&mail.laptop, "alice"),
+            (&mail.mailhost, "alice"),
+            (&mail.mailhost, "root"),
+        ] {
+            let output = host.command(["python3", "-c", &connect]).user(user).run()?;
+            assert!(
+                !output.status.success(),
+                "{user}@{} at {address}",
+                host.name()
+            );
+        }
+    }
+    let accepted = mail.mailhost.read("/home/alice/accepted")?;
+    assert_eq!(accepted, "one\n", "a stranger was accepted");
+    assert_eq!(mail_service_still_works(&mail)?, "welcome\n");
+    Ok(())
+}
+
+fn mail_service_still_works(mail: &Mail) -> Result<String, Box<dyn std::error::Error>> {
+    Ok(mail
+        .laptop
+        .run_as("alice", ["usher", "connect", "mailhost:eager"])?
+        .stdout)
+}

@@ -1,0 +1,241 @@
+//! What runs as the user: who it is, when it starts, when it ends, and what its crash costs.
+
+use std::time::{Duration, Instant};
+
+use usher_lab::{Lab, Mail, Running};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Says on its connection what the process is, by the kernel's word.
+const REVEAL: &str = r#"#!/usr/bin/python3
+import json, os, socket, sys
+def reveal():
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return (json.dumps({
+        "pid": os.getpid(), "uid": os.getresuid(), "gid": os.getresgid(),
+        "groups": sorted(os.getgroups()), "cwd": os.getcwd(), "environment": dict(os.environ),
+        "capabilities": [status[f"Cap{name}"].strip() for name in ("Inh", "Prm", "Eff", "Bnd", "Amb")],
+        "cgroup": open("/proc/self/cgroup").read(),
+        "descriptors": sorted(int(n) for n in os.listdir("/proc/self/fd"))[:-1],
+    }) + "\n").encode()
+if sys.argv[1] == "connection":
+    os.write(1, reveal())
+    sys.stdin.read()
+else:
+    listener = socket.socket(fileno=3)
+    while True:
+        with listener.accept()[0] as connection:
+            connection.sendall(reveal())
+            if connection.recv(16) == b"die\n":
+                os._exit(3)
+"#;
+
+const SERVER: &str = r#"
+service each {
+  program "/var/lib/reveal.py" "connection";
+  listen 7101; style connection; connections 2; users mail; hosts laptop;
+  environment "GREETING=hello world";
+}
+service one {
+  program "/var/lib/reveal.py" "user";
+  listen 7102; style user; idle 1s; users mail; hosts laptop;
+}
+service missing {
+  program "/var/lib/not-there";
+  listen 7103; style connection; users mail; hosts laptop;
+}
+"#;
+
+const CLIENT: &str = "client more { users mail; service each at mailhost port 7101; \
+    service one at mailhost port 7102; service missing at mailhost port 7103; }\n";
+
+fn mail() -> Result<Mail, Box<dyn std::error::Error>> {
+    let mail = Lab::mail()?;
+    mail.mailhost.write("/var/lib/reveal.py", REVEAL)?;
+    mail.mailhost.run(["chmod", "755", "/var/lib/reveal.py"])?;
+    mail.mailhost
+        .run(["groupadd", "--gid", "3000", "beekeepers"])?;
+    mail.mailhost
+        .run(["usermod", "--append", "--groups", "beekeepers", "alice"])?;
+    mail.mailhost
+        .write("/etc/usher/policy.d/more.policy", SERVER)?;
+    mail.laptop
+        .write("/etc/usher/policy.d/more.policy", CLIENT)?;
+    for host in [&mail.laptop, &mail.mailhost] {
+        host.run(["usher", "policy", "apply"])?;
+    }
+    Ok(mail)
+}
+
+fn open(mail: &Mail, user: &str, service: &str) -> Result<Running, Box<dyn std::error::Error>> {
+    let destination = format!("mailhost:{service}");
+    Ok(mail
+        .laptop
+        .command(["usher", "connect", &destination])
+        .user(user)
+        .spawn()?)
+}
+
+/// Opens a connection and reads what the process says of itself.
+fn reveal(
+    mail: &Mail,
+    user: &str,
+    service: &str,
+) -> Result<(Running, String), Box<dyn std::error::Error>> {
+    let mut connection = open(mail, user, service)?;
+    let said = connection.read_past("\n", PATIENCE)?;
+    Ok((connection, said))
+}
+
+/// The number after `"name": ` in what was said.
+fn number(said: &str, name: &str) -> String {
+    let start = said
+        .find(&format!("\"{name}\": "))
+        .map_or(0, |place| place + name.len() + 4);
+    said[start..]
+        .chars()
+        .take_while(char::is_ascii_digit)
+        .collect()
+}
+
+#[test]
+fn a_worker_is_its_user_and_nothing_more() -> Outcome {
+    let mail = mail()?;
+    for (service, descriptors) in [("each", "[0, 1, 2]"), ("one", "[0, 1, 2, 3")] {
+        let (_connection, said) = reveal(&mail, "alice", service)?;
+        for expected in [
+            "\"uid\": [2001, 2001, 2001]",
+            "\"gid\": [2001, 2001, 2001]",
+            "\"groups\": [2001, 3000]",
+            "\"cwd\": \"/home/alice\"",
+            "\"HOME\": \"/home/alice\"",
+            "\"USER\": \"alice\"",
+            "\"LOGNAME\": \"alice\"",
+            &format!("\"USHER_SERVICE\": \"{service}\""),
+            &format!("workers/{service}-2001"),
+            &format!("\"descriptors\": {descriptors}"),
+        ] {
+            assert!(said.contains(expected), "{expected} is not in {said}");
+        }
+        let none = "\"0000000000000000\"";
+        let sets = format!("\"capabilities\": [{none}, {none}, {none}, {none}, {none}]");
+        assert!(said.contains(&sets), "{said}");
+        assert!(!said.contains("NOTIFY_SOCKET"), "{said}");
+    }
+    let (_connection, said) = reveal(&mail, "bob", "each")?;
+    assert!(said.contains("\"groups\": [2002]"), "{said}");
+    assert!(said.contains("\"GREETING\": \"hello world\""), "{said}");
+    Ok(())
+}
+
+#[test]
+fn fifty_connections_at_once_each_reach_their_own_user() -> Outcome {
+    let mail = mail()?;
+    std::thread::scope(|scope| {
+        let connections: Vec<_> = (0..50)
+            .map(|number| {
+                let (user, uid) = if number % 2 == 0 {
+                    ("alice", 2001)
+                } else {
+                    ("bob", 2002)
+                };
+                let mail = &mail;
+                scope.spawn(move || {
+                    // The worker serves one after the other: each makes room for the next.
+                    let (_connection, said) =
+                        reveal(mail, user, "one").map_err(|error| error.to_string())?;
+                    let own = format!("\"uid\": [{uid}, {uid}, {uid}]");
+                    if said.contains(&own) {
+                        Ok(())
+                    } else {
+                        Err(said)
+                    }
+                })
+            })
+            .collect();
+        for connection in connections {
+            connection.join().map_err(|_| "a thread failed")??;
+        }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_users_worker_serves_on_ends_when_idle_and_comes_back() -> Outcome {
+    let mail = mail()?;
+    let (first, said) = reveal(&mail, "alice", "one")?;
+    let pid = number(&said, "pid");
+    drop(first);
+    let (second, said) = reveal(&mail, "alice", "one")?;
+    assert_eq!(
+        number(&said, "pid"),
+        pid,
+        "another process served the second connection"
+    );
+    drop(second);
+    let deadline = Instant::now() + PATIENCE;
+    while mail
+        .mailhost
+        .processes()?
+        .iter()
+        .any(|process| process.pid.to_string() == pid)
+    {
+        assert!(Instant::now() < deadline, "the idle worker does not end");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let (_third, said) = reveal(&mail, "alice", "one")?;
+    assert_ne!(number(&said, "pid"), pid);
+    Ok(())
+}
+
+#[test]
+fn what_waits_when_a_worker_crashes_is_served_by_the_next() -> Outcome {
+    let mail = mail()?;
+    let (mut first, said) = reveal(&mail, "alice", "one")?;
+    let pid = number(&said, "pid");
+    // One after the other: this one waits in the queue.
+    let mut waiting = open(&mail, "alice", "one")?;
+    first.write("die\n")?;
+    let said = waiting.read_past("\n", PATIENCE)?;
+    assert_ne!(number(&said, "pid"), pid);
+    assert!(said.contains("\"uid\": [2001, 2001, 2001]"), "{said}");
+    Ok(())
+}
+
+#[test]
+fn a_user_at_the_limit_of_processes_waits_and_another_does_not() -> Outcome {
+    let mail = mail()?;
+    let (first, _) = reveal(&mail, "alice", "each")?;
+    let (_second, _) = reveal(&mail, "alice", "each")?;
+    let mut third = open(&mail, "alice", "each")?;
+    // Bob is served while alice's third waits.
+    let (_bob, said) = reveal(&mail, "bob", "each")?;
+    assert!(said.contains("\"uid\": [2002"), "{said}");
+    let alices = mail.mailhost.processes()?;
+    let alices = alices
+        .iter()
+        .filter(|process| process.command.contains("reveal.py connection"));
+    assert_eq!(alices.filter(|process| process.uid == 2001).count(), 2);
+    drop(first);
+    assert!(third.read_past("\n", PATIENCE)?.contains("\"uid\": [2001"));
+    Ok(())
+}
+
+#[test]
+fn a_missing_program_is_told_and_disturbs_nobody() -> Outcome {
+    let mail = mail()?;
+    let mut missing = open(&mail, "alice", "missing")?;
+    assert!(
+        missing.wait(PATIENCE)?.is_some(),
+        "a connection that nobody serves stays open"
+    );
+    let log = mail.keeper.log()?;
+    assert!(
+        log.contains("executing the program in the new process: No such file"),
+        "{log}"
+    );
+    reveal(&mail, "alice", "each")?;
+    Ok(())
+}
