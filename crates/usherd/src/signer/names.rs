@@ -8,8 +8,8 @@ use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
 
 /// How long a name counts as fresh. A look-up goes through the name service's modules and another
-/// thread; a user who connects often needs it once in
-/// this time. An account that is renamed or removed is noticed after it.
+/// thread; a user who connects often needs it once in this time. An account that is renamed or
+/// removed is noticed after it.
 const FRESH: Duration = Duration::from_secs(1);
 /// Names kept; beyond this all are forgotten and looked up again.
 const KEPT: usize = 4096;
