@@ -5,6 +5,7 @@
 mod announcement;
 mod applications;
 mod keys;
+mod names;
 mod relay;
 mod sessions;
 
@@ -20,6 +21,7 @@ use usher_proto::host_key::HostPublicKey;
 
 use crate::host_key::HostKey;
 use crate::start::{self, Attempt, Connectors, StartError};
+use names::Names;
 use relay::Relay;
 use sessions::Sessions;
 
@@ -28,6 +30,7 @@ struct Signer {
     host_key: HostPublicKey,
     configuration: RwLock<Arc<(Applied, Checked)>>,
     sessions: Sessions,
+    names: Names,
     relay: Relay,
     /// The proxy's account; the only one that may ask on behalf of others.
     proxy_uid: Option<u32>,
@@ -73,6 +76,7 @@ pub fn run() -> Result<(), StartError> {
         host_key: host_key.public(),
         configuration: RwLock::new(Arc::new(configuration)),
         sessions: Sessions::default(),
+        names: Names::default(),
         relay: Relay::default(),
         proxy_uid,
     });
@@ -105,6 +109,7 @@ impl Answerer for Signer {
                 Ok(fresh) => {
                     let generation = fresh.0.generation;
                     self.sessions.retain_permitted(&fresh);
+                    self.names.forget();
                     *self
                         .configuration
                         .write()
