@@ -64,8 +64,11 @@ fn ask(
     Ok(connection.read_past(tag, PATIENCE)?)
 }
 
+/// User, id, elements used.
+type Session = (String, String, u64);
+
 /// Of each session: its user, its id, how many chain elements it has used.
-fn sessions(mail: &Mail) -> Result<Vec<(String, String, u64)>, Box<dyn std::error::Error>> {
+fn sessions(mail: &Mail) -> Result<Vec<Session>, Box<dyn std::error::Error>> {
     let said = mail.mailhost.run(["usher", "--json", "who"])?.stdout;
     let view: serde_json::Value = serde_json::from_str(&said)?;
     let rows = view["sessions"].as_array().ok_or("no list of sessions")?;
