@@ -18,7 +18,19 @@ struct Arguments {
     /// Rounds that are counted
     #[arg(long, default_value_t = 3000)]
     samples: usize,
+    /// Microseconds between one connection and the next
+    #[arg(long, default_value_t = 500)]
+    pause: u64,
 }
+
+/// The steps of `connect_by_user`, in the order of usher-bench-steps.
+const STEPS: [&str; 5] = [
+    "connect_by_user_step/ask",
+    "connect_by_user_step/announce",
+    "connect_by_user_step/connect",
+    "connect_by_user_step/done",
+    "connect_by_user_step/send_recv",
+];
 
 const PLAIN: &str = "7001";
 const FORK: &str = "7002";
@@ -36,7 +48,7 @@ service bench {
 const CLIENT: &str = "client bench { users mail; service bench at mailhost port 7003; }\n";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let Arguments { samples } = Arguments::parse();
+    let Arguments { samples, pause } = Arguments::parse();
     // Hosts see the folder of this program; the build leaves the server elsewhere.
     let here = std::env::current_exe()?;
     let folder = here.parent().ok_or("this program is nowhere")?;
@@ -52,35 +64,56 @@ fn main() -> Result<(), Box<dyn Error>> {
     let _fork = mail.mailhost.spawn([SERVER, "fork", FORK, &uid, &uid])?;
     let address = mail.mailhost.ipv4().to_string();
     eprintln!("connect, send 128 bytes, receive 128 bytes: {samples} rounds of three ...");
-    let rounds = samples.to_string();
-    let output = mail
-        .laptop
-        .command([
-            "usher-bench-client",
-            &address,
-            PLAIN,
-            FORK,
-            "mailhost",
-            "bench",
-            &rounds,
-        ])
+    let (rounds, pause) = (samples.to_string(), pause.to_string());
+    let [plain, fork, usher] = columns(mail.laptop.command([
+        "usher-bench-client",
+        &address,
+        PLAIN,
+        FORK,
+        "mailhost",
+        "bench",
+        &rounds,
+        &pause,
+    ]))?;
+    let rows = Row::relate(
+        [
+            Row::new("connect_send_recv/plain", plain),
+            Row::new("connect_send_recv/fork_setuid", fork),
+            Row::new("connect_send_recv/usher", usher),
+        ],
+        "connect_send_recv/plain",
+    );
+    eprintln!("the same by Usher, step by step ...");
+    let steps: [Vec<f64>; STEPS.len()] =
+        columns(
+            mail.laptop
+                .command(["usher-bench-steps", "mailhost", "bench", &rounds, &pause]),
+        )?;
+    let rows: Vec<Row> = rows
+        .into_iter()
+        .chain(
+            STEPS
+                .iter()
+                .zip(steps)
+                .map(|(name, samples)| Row::new(name, samples)),
+        )
+        .collect();
+    write(&rows, Path::new("target/bench/results.json"))
+}
+
+/// Runs a measuring program as alice and reads its columns of nanoseconds as microseconds.
+fn columns<const N: usize>(command: usher_lab::Command) -> Result<[Vec<f64>; N], Box<dyn Error>> {
+    let output = command
         .user(ALICE.name)
         .limit(Duration::from_secs(300))
         .succeed()?;
-    let mut columns: [Vec<f64>; 3] = Default::default();
+    let mut columns = [const { Vec::new() }; N];
     for line in output.stdout.lines() {
         for (column, number) in columns.iter_mut().zip(line.split(' ')) {
             column.push(number.parse::<f64>()? / 1000.0);
         }
     }
-    let [plain, fork, usher] = columns;
-    let rows = [
-        Row::new("connect_send_recv/plain", plain),
-        Row::new("connect_send_recv/fork_setuid", fork),
-        Row::new("connect_send_recv/usher", usher),
-    ];
-    let rows = Row::relate(rows, "connect_send_recv/plain");
-    write(&rows, Path::new("target/bench/results.json"))
+    Ok(columns)
 }
 
 fn topology() -> Result<Mail, Box<dyn Error>> {

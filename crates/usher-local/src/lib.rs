@@ -4,11 +4,14 @@
 //! * [`packet`]: `SOCK_SEQPACKET` sockets that carry descriptors and say who the peer is;
 //!   [`packet_async`] is the same for tokio.
 //! * [`control`]: what the command line asks the daemons, and their answers.
+//! * [`control_server`]: the daemons' side of it, on tokio.
 //! * [`applied`]: the configuration that is in force, one file, replaced atomically.
 #![forbid(unsafe_code)]
 
 pub mod applied;
 pub mod control;
+#[cfg(feature = "tokio")]
+pub mod control_server;
 pub mod packet;
 #[cfg(feature = "tokio")]
 pub mod packet_async;

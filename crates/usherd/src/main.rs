@@ -1,7 +1,6 @@
 //! Usher's daemons: one binary, one role a process.
 #![forbid(unsafe_code)]
 
-mod control;
 mod courier;
 mod host_key;
 mod keeper;

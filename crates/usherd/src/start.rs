@@ -153,8 +153,6 @@ pub fn runtime_directory(role: &str) -> Result<PathBuf, StartError> {
 /// Who may connect to a socket.
 #[derive(Debug, Clone, Copy)]
 pub enum Connectors {
-    /// Root only.
-    Root,
     /// One account (and root).
     One(Account),
     /// Everybody on this host.
@@ -178,7 +176,6 @@ pub fn packet_listener(path: &str, connectors: Connectors) -> Result<OwnedFd, St
 /// When owner or mode cannot be set.
 pub fn open_to(path: &str, connectors: Connectors) -> Result<(), StartError> {
     let (owner, mode) = match connectors {
-        Connectors::Root => (None, 0o600),
         Connectors::One(account) => (Some(account.uid), 0o600),
         Connectors::Everybody => (None, 0o666),
     };

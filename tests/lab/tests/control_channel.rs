@@ -4,15 +4,17 @@
 
 mod attack;
 
+use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use attack::{Attack, LONG, Result, listen};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use usher_lab::hostile::{Channel, Identity, Port, dial, id_of};
+use usher_lab::hostile::{ALPN, Channel, Identity, Port, dial, id_of};
 use usher_lab::{Daemon, Host, Lab, Mail};
-use usher_proto::{ClientFrame, Refusal, ServerFrame};
+use usher_proto::{ClientFrame, Refusal, ServerFrame, SessionId};
 
 const CONTROL: u16 = 3440;
 
@@ -233,6 +235,14 @@ fn descriptors(daemon: &mut Daemon) -> Result<u64> {
     Ok(std::fs::read_dir(folder)?.count() as u64)
 }
 
+/// Memory of a process, KiB.
+fn resident(pid: u32) -> Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
+    Ok(number.ok_or("no VmRSS")?)
+}
+
 #[test]
 fn ten_thousand_idle_connections_take_a_bounded_room_and_disturb_nobody() -> Result {
     many_descriptors()?;
@@ -264,17 +274,7 @@ fn ten_thousand_idle_connections_take_a_bounded_room_and_disturb_nobody() -> Res
             open <= unused + bound + 64,
             "{open} descriptors, {unused} unused"
         );
-        let status = std::fs::read_to_string(format!("/proc/{}/status", mail.verifier.pid()?))?;
-        let memory = status
-            .lines()
-            .find_map(|line| {
-                line.strip_prefix("VmRSS:")?
-                    .trim()
-                    .strip_suffix(" kB")?
-                    .parse()
-                    .ok()
-            })
-            .unwrap_or(u64::MAX);
+        let memory = resident(mail.verifier.pid()?)?;
         assert!(memory < 64 * 1024, "{memory} KiB");
         // The oldest were closed.
         assert!(closed(&mut idle[0]));
@@ -301,4 +301,77 @@ fn a_host_that_reads_no_answers_loses_its_channel_and_nobody_else_anything() -> 
         assert!(begin.elapsed() < limit, "it goes on for ever");
     }
     alice_reads(&attack.mail)
+}
+
+#[test]
+fn verdicts_that_nobody_reads_take_a_bounded_room() -> Result {
+    let mut attack = Attack::new()?;
+    let verifier = attack.mail.verifier.pid()?;
+    let memory = || resident(verifier);
+    let mut channel = attack.channel()?;
+    let mut asked = attack.asked("alice")?;
+    let announcement = attack.announcement(&mut asked, &attack.port()?)?;
+    let session = SessionId::from_bytes([1; 16]);
+    let announce = |request| ClientFrame::Announce {
+        request,
+        session,
+        announcement,
+    };
+    let frames: Vec<u8> = (0..1000)
+        .flat_map(|request| announce(request).encode())
+        .collect();
+    let before = memory()?;
+    let begin = Instant::now();
+    while channel.send(&frames).is_ok() {
+        assert!(begin.elapsed() < LONG * 2, "it goes on for ever");
+    }
+    let grown = memory()?.saturating_sub(before);
+    assert!(grown < 32 * 1024, "{grown} KiB");
+    alice_reads(&attack.mail)
+}
+
+/// Connects and hangs up, or shakes hands with a key nobody knows, until it is told to stop.
+fn flood(from: &Host, server: SocketAddr, handshakes: bool, stop: &AtomicBool) {
+    let identity = Identity::fresh();
+    let mut kept = VecDeque::new();
+    while !stop.load(Ordering::Relaxed) {
+        // What the verifier makes of it is not looked at: all of it may be refused.
+        let Ok(stream) = dial(from, server) else {
+            continue;
+        };
+        if handshakes {
+            let refused = Channel::open(stream, &identity, ALPN).and_then(|mut c| c.ping());
+            assert!(refused.is_err());
+        } else {
+            kept.push_back(stream);
+            while kept.len() > 200 {
+                kept.pop_front();
+            }
+        }
+    }
+}
+
+#[test]
+fn new_channels_are_made_under_a_flood_of_connections_and_of_handshakes() -> Result {
+    let mut mail = Lab::mail()?;
+    let server = control(&mail.mailhost);
+    for (from, handshakes) in [("laptop", false), ("stranger", false), ("stranger", true)] {
+        let from = match from {
+            "laptop" => mail.laptop.clone(),
+            _ => mail.stranger.clone(),
+        };
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| -> Result {
+            for _ in 0..2 {
+                scope.spawn(|| flood(&from, server, handshakes, &stop));
+            }
+            let read = (0..3).try_for_each(|_| {
+                mail.courier.crash()?;
+                alice_reads(&mail)
+            });
+            stop.store(true, Ordering::Relaxed);
+            read
+        })?;
+    }
+    Ok(())
 }

@@ -8,12 +8,12 @@ mod serve;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddrV4, TcpListener};
-use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use usher_local::applied::load_checked;
-use usher_local::control::{Answer, MAX_REQUEST, Request, StatusView};
+use usher_local::control::{Answer, Request, StatusView};
+use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::paths;
 use usher_policy::{Policy, ProxyListener};
 
@@ -50,7 +50,7 @@ pub fn run() -> Result<(), Failure> {
         .flatten()
         .ok_or_else(|| Failure::Host(format!("there is no account {ACCOUNT}; run `usher init`")))?;
     let (applied, checked) = load_checked()?;
-    let control = control_socket()?;
+    let control = ControlSocket::bind("proxy").at(paths::control_socket("proxy"))?;
     // Keeps the one right it needs when the policy gives it new addresses: ports below 1024.
     privileges::become_user_keeping(
         account.uid.as_raw(),
@@ -84,29 +84,14 @@ pub fn run() -> Result<(), Failure> {
             tracing::warn!(%error, "cannot tell the service manager that the proxy is ready");
         }
         tracing::info!("proxy ready");
-        proxy.control(control).await.at("control socket")
+        control.serve(proxy).await.at("control socket")
     })
-}
-
-fn control_socket() -> Result<UnixListener, Failure> {
-    use std::os::unix::fs::PermissionsExt;
-    let folder = format!("{}/proxy", paths::RUNTIME_DIRECTORY);
-    std::fs::create_dir_all(&folder).at(&folder)?;
-    let path = paths::control_socket("proxy");
-    match std::fs::remove_file(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).at(&path)?,
-        _ => {}
-    }
-    let listener = UnixListener::bind(&path).at(&path)?;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).at(&path)?;
-    listener.set_nonblocking(true).at(&path)?;
-    Ok(listener)
 }
 
 impl Proxy {
     /// Listens where the policy says and nowhere else. All new listeners are made before any old
     /// one goes; when one cannot be made nothing changes.
-    fn take(self: &Arc<Self>, generation: u64, policy: &Policy) -> io::Result<()> {
+    fn take(&self, generation: u64, policy: &Policy) -> io::Result<()> {
         let wanted: BTreeMap<SocketAddrV4, ProxyListener> = policy
             .proxy_listeners()
             .into_iter()
@@ -149,8 +134,10 @@ impl Proxy {
             .store(generation, std::sync::atomic::Ordering::Relaxed);
         Ok(())
     }
+}
 
-    fn answer(self: &Arc<Self>, request: &Request) -> Answer {
+impl Answerer for Proxy {
+    async fn answer(&self, request: Request) -> Answer {
         match request {
             Request::Reload => match load_checked() {
                 Ok((applied, checked)) => match self.take(applied.generation, &checked.policy) {
@@ -188,38 +175,6 @@ impl Proxy {
             Request::Who => Answer::Failed {
                 reason: "the proxy keeps no sessions".into(),
             },
-        }
-    }
-
-    async fn control(self: Arc<Self>, listener: UnixListener) -> io::Result<()> {
-        use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-        let listener = tokio::net::UnixListener::from_std(listener)?;
-        loop {
-            let (stream, _) = listener.accept().await?;
-            if stream.peer_cred()?.uid() != 0 {
-                continue;
-            }
-            let exchange = async {
-                let (read, mut write) = stream.into_split();
-                let mut line = String::new();
-                BufReader::new(read.take(MAX_REQUEST as u64))
-                    .read_line(&mut line)
-                    .await?;
-                let answer = match serde_json::from_str(&line) {
-                    Ok(request) => self.answer(&request),
-                    Err(error) => Answer::Failed {
-                        reason: format!("not a request: {error}"),
-                    },
-                };
-                let mut text = serde_json::to_vec(&answer)?;
-                text.push(b'\n');
-                write.write_all(&text).await
-            };
-            if let Ok(Err(error)) =
-                tokio::time::timeout(std::time::Duration::from_secs(5), exchange).await
-            {
-                tracing::warn!(%error, "control request");
-            }
         }
     }
 }

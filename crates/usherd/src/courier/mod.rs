@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use usher_local::control::{Answer, Request, StatusView};
+use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::packet_async::AsyncPacketSocket;
 use usher_local::paths;
 use usher_proto::host_key::HostPublicKey;
@@ -18,7 +19,6 @@ use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::relay::{MAX_RELAY_PACKET, RelayReply, RelayRequest};
 
-use crate::control::{Answerer, ControlSocket};
 use crate::host_key::HostKeyHandle;
 use crate::start::{self, Attempt, StartError};
 use channel::{Channel, Destination, Outgoing};
@@ -37,7 +37,7 @@ pub fn run() -> Result<(), StartError> {
     let account = start::account(start::COURIER)?;
     let public_key = start::public_host_key()?;
     start::runtime_directory("courier")?;
-    let control = ControlSocket::bind("courier")?;
+    let control = ControlSocket::bind("courier").attempt("cannot make the control socket")?;
     usher_kernel::privileges::raise_descriptor_limit()?;
     start::become_account("courier", start::COURIER, account)?;
     crate::start::confine(

@@ -21,12 +21,12 @@ use usher_kernel::cgroup::Group;
 use usher_kernel::privileges::Capability;
 use usher_local::applied::{Applied, Checked, load_checked};
 use usher_local::control::{Answer, Request};
+use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::paths;
 use usher_policy::Service;
 use usher_proto::handshake::HandshakeSide;
 use usher_proto::keeper_record::KEEPER_RECORD_SIZE;
 
-use crate::control::{Answerer, ControlSocket};
 use crate::host_key::HostKey;
 use crate::start::{self, Attempt, Connectors, StartError};
 use queues::Queues;
@@ -102,7 +102,7 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits) -> Result<(), StartError> {
     let host_key = Arc::new(HostKey::load(Path::new(paths::HOST_KEY))?);
     let configuration = load_checked()?;
     start::runtime_directory("keeper")?;
-    let control = ControlSocket::bind("keeper")?;
+    let control = ControlSocket::bind("keeper").attempt("cannot make the control socket")?;
     let records = start::packet_listener(paths::KEEPER_RECORDS, Connectors::One(verifier))?;
     let handle = start::packet_listener(paths::KEEPER_HOST_KEY, Connectors::One(verifier))?;
     usher_kernel::privileges::raise_descriptor_limit()?;

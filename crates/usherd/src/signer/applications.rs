@@ -121,7 +121,7 @@ async fn admit(signer: &Signer, peer: Peer, packet: Packet) -> Result<(Asked, Ow
         }
         LocalRequest::Done { .. } => return Err(Refusal::Malformed),
     };
-    let user = user_name(uid).await?;
+    let user = signer.names.of(uid).await?;
     let configuration = signer.configuration();
     let (applied, checked) = &*configuration;
     if applied.is_disabled(&user) {
@@ -188,26 +188,6 @@ fn owner_at_the_proxy(
         Ok(None) => Err(Refusal::ClientPolicy),
         Err(error) => {
             tracing::error!(%error, "cannot ask the kernel whose connection it is");
-            Err(Refusal::SignerUnavailable)
-        }
-    }
-}
-
-/// The account's name. NSS may ask other hosts, so not on the reactor's thread.
-async fn user_name(uid: u32) -> Result<UserName, Refusal> {
-    let found = tokio::task::spawn_blocking(move || {
-        nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid))
-    })
-    .await;
-    match found {
-        Ok(Ok(Some(user))) => user.name.parse().map_err(|_| Refusal::UnknownUser),
-        Ok(Ok(None)) => Err(Refusal::UnknownUser),
-        Ok(Err(error)) => {
-            tracing::error!(uid, %error, "cannot look up an account");
-            Err(Refusal::SignerUnavailable)
-        }
-        Err(error) => {
-            tracing::error!(uid, %error, "looking up an account");
             Err(Refusal::SignerUnavailable)
         }
     }

@@ -5,6 +5,7 @@
 mod announcement;
 mod applications;
 mod keys;
+mod names;
 mod relay;
 mod sessions;
 
@@ -13,13 +14,14 @@ use std::sync::{Arc, RwLock};
 
 use usher_local::applied::{Applied, Checked, load_checked};
 use usher_local::control::{Answer, Request, StatusView};
+use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::paths;
 use usher_proto::handshake::HandshakeSide;
 use usher_proto::host_key::HostPublicKey;
 
-use crate::control::{Answerer, ControlSocket};
 use crate::host_key::HostKey;
 use crate::start::{self, Attempt, Connectors, StartError};
+use names::Names;
 use relay::Relay;
 use sessions::Sessions;
 
@@ -28,6 +30,7 @@ struct Signer {
     host_key: HostPublicKey,
     configuration: RwLock<Arc<(Applied, Checked)>>,
     sessions: Sessions,
+    names: Names,
     relay: Relay,
     /// The proxy's account; the only one that may ask on behalf of others.
     proxy_uid: Option<u32>,
@@ -56,7 +59,7 @@ pub fn run() -> Result<(), StartError> {
     let host_key = Arc::new(HostKey::load(Path::new(paths::HOST_KEY))?);
     let configuration = load_checked()?;
     start::runtime_directory("signer")?;
-    let control = ControlSocket::bind("signer")?;
+    let control = ControlSocket::bind("signer").attempt("cannot make the control socket")?;
     let applications = start::packet_listener(paths::SIGNER_APPLICATIONS, Connectors::Everybody)?;
     let relay_listener = start::packet_listener(paths::SIGNER_RELAY, Connectors::One(courier))?;
     let handle = start::packet_listener(paths::SIGNER_HOST_KEY, Connectors::One(courier))?;
@@ -73,6 +76,7 @@ pub fn run() -> Result<(), StartError> {
         host_key: host_key.public(),
         configuration: RwLock::new(Arc::new(configuration)),
         sessions: Sessions::default(),
+        names: Names::default(),
         relay: Relay::default(),
         proxy_uid,
     });
@@ -105,6 +109,7 @@ impl Answerer for Signer {
                 Ok(fresh) => {
                     let generation = fresh.0.generation;
                     self.sessions.retain_permitted(&fresh);
+                    self.names.forget();
                     *self
                         .configuration
                         .write()

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -31,6 +31,9 @@ const SILENCE: Duration = Duration::from_secs(70);
 const WRITE: Duration = Duration::from_secs(10);
 /// Answers that may wait for a slow reader; then the channel is closed.
 const ANSWERS: usize = 1024;
+/// Requests of one channel that may wait for the keeper's verdict or for a reader of it; more are
+/// refused with [`Refusal::Overloaded`].
+const UNDER_WAY: usize = 4096;
 
 /// An open channel, as the rest of the verifier sees it. Dropping it closes the channel.
 pub struct Handle {
@@ -145,6 +148,7 @@ async fn handshake(
         host: host.clone(),
         key,
         answers: answers.clone(),
+        under_way: Arc::new(Semaphore::new(UNDER_WAY)),
     };
     let task = tokio::spawn(async move { channel.run(stream, queue, number).await });
     let handle = Handle {
@@ -164,6 +168,7 @@ struct Channel {
     host: HostName,
     key: HostPublicKey,
     answers: mpsc::Sender<ServerFrame>,
+    under_way: Arc<Semaphore>,
 }
 
 impl Channel {
@@ -223,8 +228,15 @@ impl Channel {
     /// for aside.
     fn serve(&self, frame: ClientFrame) {
         let keeper = &self.verifier.keeper;
+        if let ClientFrame::Ping { request } = frame {
+            return self.reply(ServerFrame::Pong { request });
+        }
+        let Ok(place) = Arc::clone(&self.under_way).try_acquire_owned() else {
+            return self.verdict(frame.request(), Err(Refusal::Overloaded));
+        };
         match frame {
-            ClientFrame::Ping { request } => self.reply(ServerFrame::Pong { request }),
+            // Answered above.
+            ClientFrame::Ping { .. } => {}
             ClientFrame::Open {
                 request,
                 authenticator,
@@ -253,7 +265,7 @@ impl Channel {
                     // where accounts are looked up on other hosts; other sessions do not wait.
                     Ok(opened) => {
                         let (verifier, host) = (Arc::clone(&self.verifier), self.host.clone());
-                        self.when(request, session, async move {
+                        self.when(place, request, session, async move {
                             opened.verdict().await?;
                             let announced =
                                 verifier.keeper.send(|request| KeeperRequest::Announce {
@@ -274,6 +286,7 @@ impl Channel {
                 announcement,
             } => {
                 self.relay(
+                    place,
                     request,
                     session,
                     keeper.send(|request| KeeperRequest::Announce {
@@ -290,6 +303,7 @@ impl Channel {
                 connection,
             } => {
                 self.relay(
+                    place,
                     request,
                     session,
                     keeper.send(|request| KeeperRequest::Withdraw {
@@ -302,6 +316,7 @@ impl Channel {
             }
             ClientFrame::Close { request, session } => {
                 self.relay(
+                    place,
                     request,
                     session,
                     keeper.send(|request| KeeperRequest::Close {
@@ -314,9 +329,15 @@ impl Channel {
         }
     }
 
-    fn relay(&self, request: u64, session: SessionId, sent: Result<Pending, Refusal>) {
+    fn relay(
+        &self,
+        place: OwnedSemaphorePermit,
+        request: u64,
+        session: SessionId,
+        sent: Result<Pending, Refusal>,
+    ) {
         match sent {
-            Ok(pending) => self.when(request, session, pending.verdict()),
+            Ok(pending) => self.when(place, request, session, pending.verdict()),
             Err(refusal) => self.verdict(request, Err(refusal)),
         }
     }
@@ -324,6 +345,7 @@ impl Channel {
     /// Answers when the verdict is there.
     fn when(
         &self,
+        place: OwnedSemaphorePermit,
         request: u64,
         session: SessionId,
         verdict: impl Future<Output = Result<(), Refusal>> + Send + 'static,
@@ -342,6 +364,7 @@ impl Channel {
             {
                 tracing::debug!(%host, "the channel closed before its answer");
             }
+            drop(place);
         });
     }
 

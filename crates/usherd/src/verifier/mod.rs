@@ -16,11 +16,11 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use usher_local::applied::{Applied, Checked, load_checked};
 use usher_local::control::{Answer, Request, StatusView};
+use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::paths;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::name::HostName;
 
-use crate::control::{Answerer, ControlSocket};
 use crate::host_key::{HandleSigningKey, HostKeyHandle};
 use crate::start::{self, Attempt, StartError};
 use crate::tls::{self, KnownHosts};
@@ -83,7 +83,7 @@ pub fn run() -> Result<(), StartError> {
         .host_by_key(&host_key)
         .map_or(DEFAULT_PORT, |host| host.control);
     start::runtime_directory("verifier")?;
-    let control = ControlSocket::bind("verifier")?;
+    let control = ControlSocket::bind("verifier").attempt("cannot make the control socket")?;
     let listener = listen(port).attempt(format!("cannot listen at port {port}"))?;
     usher_kernel::privileges::raise_descriptor_limit()?;
     start::become_account("verifier", start::VERIFIER, account)?;

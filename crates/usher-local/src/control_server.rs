@@ -1,4 +1,4 @@
-//! The daemons' side of the control protocol: `usher_local::control`.
+//! The daemons' side of the control protocol: [`crate::control`].
 
 use std::io;
 use std::sync::Arc;
@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use usher_local::control::{Answer, MAX_REQUEST, Request};
-use usher_local::paths;
 
-use crate::start::{Attempt, Connectors, StartError, open_to};
+use crate::control::{Answer, MAX_REQUEST, Request};
+use crate::paths;
 
 /// How long a request may take to arrive whole.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -25,21 +24,22 @@ pub trait Answerer: Send + Sync + 'static {
 }
 
 impl ControlSocket {
-    /// Binds the control socket of `role`, for root only. Called before privileges are given up.
+    /// Binds the control socket of `role`, for root only, and makes its folder. Called before
+    /// privileges are given up.
     ///
     /// # Errors
-    /// When the socket cannot be made.
-    pub fn bind(role: &str) -> Result<Self, StartError> {
+    /// When the folder or the socket cannot be made.
+    pub fn bind(role: &str) -> io::Result<Self> {
+        use std::os::unix::fs::PermissionsExt;
         let path = paths::control_socket(role);
+        std::fs::create_dir_all(format!("{}/{role}", paths::RUNTIME_DIRECTORY))?;
         match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
         }
-        .attempt(format!("cannot replace {path}"))?;
-        let listener = std::os::unix::net::UnixListener::bind(&path)
-            .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-            .attempt(format!("cannot listen at {path}"))?;
-        open_to(&path, Connectors::Root)?;
+        let listener = std::os::unix::net::UnixListener::bind(&path)?;
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
         Ok(Self(listener))
     }
 
