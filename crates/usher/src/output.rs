@@ -1,5 +1,7 @@
 //! Views for people and for programs.
 
+use std::io::Write;
+
 use serde::Serialize;
 
 /// How to print.
@@ -11,16 +13,23 @@ pub struct Output {
 impl Output {
     /// Prints a view: `text` for people, `value` for programs.
     pub fn print(&self, value: &impl Serialize, text: impl FnOnce() -> String) {
-        if self.json {
+        let text = if self.json {
             match serde_json::to_string_pretty(value) {
-                Ok(json) => println!("{json}"),
-                Err(error) => eprintln!("usher: cannot write JSON: {error}"),
+                Ok(json) => json,
+                Err(error) => return eprintln!("usher: cannot write JSON: {error}"),
             }
         } else {
-            let text = text();
-            if !text.is_empty() {
-                println!("{}", text.trim_end());
+            text()
+        };
+        if text.is_empty() {
+            return;
+        }
+        match writeln!(std::io::stdout(), "{}", text.trim_end()) {
+            // A reader that has seen enough (`usher who | head`) is no failure.
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                eprintln!("usher: cannot write: {error}");
             }
+            _ => {}
         }
     }
 }
