@@ -48,6 +48,8 @@ struct State {
     asked_to_end: Option<Instant>,
     task: Option<tokio::task::AbortHandle>,
     stopped: bool,
+    /// A worker is being started: it may be in the group already and is not in `workers` yet.
+    starting: bool,
 }
 
 /// A running worker.
@@ -193,6 +195,7 @@ impl Queue {
         let command = self.command(service);
         let (listener, queue, style) =
             (Arc::clone(&self.listener), Arc::clone(self), service.style);
+        self.lock().starting = true;
         let started = tokio::task::spawn_blocking(move || {
             let input = match style {
                 Style::Connection => Input::AcceptOne(listener.as_fd()),
@@ -201,11 +204,19 @@ impl Queue {
             spawn(&command, input, &queue.group)
         })
         .await
-        .map_err(|error| SpawnError::Parent(io::Error::other(error)))?;
-        let worker = started?;
+        .map_err(|error| SpawnError::Parent(io::Error::other(error)))
+        .flatten();
+        let worker = match started {
+            Ok(worker) => worker,
+            Err(error) => {
+                self.lock().starting = false;
+                return Err(error);
+            }
+        };
         tracing::info!(service = %self.service, user = %self.account.name,
             uid = self.account.uid, pid = worker.pid, "worker started");
         let mut state = self.lock();
+        state.starting = false;
         state.workers.push(Running {
             pid: worker.pid,
             since: Instant::now(),
@@ -353,7 +364,8 @@ async fn reap(queue: Arc<Queue>, worker: Worker) {
     }
     let mut state = queue.lock();
     state.workers.retain(|running| running.pid != pid);
-    let last = state.workers.is_empty();
+    // The next worker is in the group before it is known here: it must not be killed.
+    let last = state.workers.is_empty() && !state.starting;
     drop(state);
     if last && queue.occupied() {
         // What a worker forked and left must not keep the listener or the user's presence.
