@@ -1,0 +1,269 @@
+//! Unmodified programs on both ends: curl and mbsync through the proxy, gunicorn as a user's
+//! service, and the sessions that their connections share.
+
+use std::time::{Duration, Instant};
+
+use usher_lab::{ALICE, BOB, CAROL, Command, Lab, Mail, Output, Running, Signal};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// A line of `usher who --json`.
+struct Session {
+    user: String,
+    id: String,
+    /// How many elements of its chain have been used: one a connection.
+    used: u64,
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const MBSYNC: &str = "\
+IMAPAccount mailhost
+Host mailhost
+Port 143
+User bob
+Pass no-password-at-all
+SSLType None
+
+IMAPStore far
+Account mailhost
+
+MaildirStore near
+Path ~/Mail/
+Inbox ~/Mail/INBOX
+
+Channel mail
+Far :far:
+Near :near:
+Patterns INBOX
+Create Near
+";
+
+/// curl, run as `user`, logging in as `name` with a password that nobody has set.
+fn fetch(mail: &Mail, user: &str, name: &str) -> Result<Output, Box<dyn std::error::Error>> {
+    let login = format!("{name}:no-password-at-all");
+    let url = "imap://mailhost/INBOX;UID=1";
+    let arguments = ["curl", "--silent", "--show-error", "--user", &login, url];
+    Ok(mail.laptop.command(arguments).user(user).run()?)
+}
+
+/// A plain TCP connection of `user` to the proxy's port for the mail service.
+fn proxied(mail: &Mail, user: &str) -> Command {
+    mail.laptop
+        .command(["socat", "STDIO", "TCP:127.0.1.1:143"])
+        .user(user)
+}
+
+/// The same, greeted.
+fn greeted(mail: &Mail, user: &str) -> Result<Running, Box<dyn std::error::Error>> {
+    let mut connection = proxied(mail, user).spawn()?;
+    let greeting = connection.read_past("\n", PATIENCE)?;
+    assert!(greeting.starts_with("* OK "), "{greeting}");
+    Ok(connection)
+}
+
+/// Sends a line; the answer up to the line with `tag`.
+fn ask(
+    connection: &mut Running,
+    line: &str,
+    tag: &str,
+) -> Result<String, Box<dyn std::error::Error>> {
+    connection.write(format!("{line}\r\n"))?;
+    Ok(connection.read_past(tag, PATIENCE)?)
+}
+
+fn sessions(mail: &Mail) -> Result<Vec<Session>, Box<dyn std::error::Error>> {
+    let said = mail.mailhost.run(["usher", "--json", "who"])?.stdout;
+    let view: serde_json::Value = serde_json::from_str(&said)?;
+    let rows = view["sessions"].as_array().ok_or("no list of sessions")?;
+    let mut sessions = Vec::new();
+    for row in rows {
+        let text = |name: &str| row[name].as_str().map(str::to_owned).ok_or("no text");
+        sessions.push(Session {
+            user: text("user")?,
+            id: text("session")?,
+            used: row["used"].as_u64().ok_or("no number")?,
+        });
+    }
+    sessions.sort_by(|one, other| one.user.cmp(&other.user));
+    Ok(sessions)
+}
+
+#[test]
+fn curl_and_mbsync_fetch_the_mail_of_the_user_who_runs_them_and_nobody_elses() -> Outcome {
+    let mail = Lab::mail()?;
+    for user in [ALICE, BOB] {
+        let output = fetch(&mail, user.name, user.name)?;
+        assert!(output.stdout.contains(user.subject), "{output:?}");
+    }
+    let posing = fetch(&mail, "alice", "bob")?;
+    assert!(!posing.status.success(), "{posing:?}");
+    assert!(!posing.stdout.contains(BOB.subject), "{posing:?}");
+    // The server's policy does not have her: told in the protocol's own words.
+    let carol = proxied(&mail, "carol").run()?;
+    assert!(carol.stdout.starts_with("* BYE Usher: "), "{carol:?}");
+    let carol = fetch(&mail, "carol", "carol")?;
+    assert!(!carol.status.success(), "{carol:?}");
+    assert!(!carol.stdout.contains(CAROL.subject), "{carol:?}");
+
+    mail.laptop
+        .command(["sh", "-c", "umask 077; mkdir Mail && cat >.mbsyncrc"])
+        .user("bob")
+        .input(MBSYNC)
+        .succeed()?;
+    mail.laptop.run_as("bob", ["mbsync", "--all"])?;
+    let fetched = mail
+        .laptop
+        .run_as("bob", ["sh", "-c", "cat Mail/INBOX/*/*"])?
+        .stdout;
+    assert!(fetched.contains(BOB.subject), "{fetched}");
+    assert!(!fetched.contains(ALICE.subject), "{fetched}");
+    Ok(())
+}
+
+#[test]
+fn every_way_to_log_in_takes_the_users_own_name_with_any_password_and_no_other_name() -> Outcome {
+    let mail = Lab::mail()?;
+    // Base 64 of NUL alice NUL x; of NUL bob NUL x; of bob NUL alice NUL x (to act as bob).
+    let (alice, bob, acting) = ("AGFsaWNlAHg=", "AGJvYgB4", "Ym9iAGFsaWNlAHg=");
+    let ways = [
+        ("a LOGIN alice anything", true),
+        ("a LOGIN bob anything", false),
+        ("a LOGIN \"alice\" \"\"", true),
+        ("a LOGIN {5+}\r\nalice {1+}\r\nx", true),
+        ("a LOGIN {3+}\r\nbob {1+}\r\nx", false),
+        (&format!("a AUTHENTICATE PLAIN {alice}"), true),
+        (&format!("a AUTHENTICATE PLAIN {bob}"), false),
+        (&format!("a AUTHENTICATE PLAIN {acting}"), false),
+        (&format!("a AUTHENTICATE PLAIN\r\n{alice}"), true),
+        (&format!("a AUTHENTICATE PLAIN\r\n{bob}"), false),
+    ];
+    for (way, permitted) in ways {
+        let mut connection = greeted(&mail, "alice")?;
+        let answer = ask(&mut connection, way, "a ")?;
+        assert_eq!(answer.contains("a OK"), permitted, "{way}: {answer}");
+        assert_eq!(answer.contains("a NO"), !permitted, "{way}: {answer}");
+        if permitted {
+            let status = ask(&mut connection, "b STATUS INBOX (MESSAGES)", "b ")?;
+            assert!(status.contains("MESSAGES 1"), "{way}: {status}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_wrong_name_may_be_followed_by_the_right_one_and_what_is_sent_ahead_is_kept() -> Outcome {
+    let mail = Lab::mail()?;
+    let mut alice = greeted(&mail, "alice")?;
+    assert!(ask(&mut alice, "a LOGIN bob x", "a ")?.contains("a NO"));
+    // A synchronizing literal: the client waits to be told to go on.
+    assert!(ask(&mut alice, "b LOGIN {5}", "+ ")?.starts_with("+ "));
+    assert!(ask(&mut alice, "alice {1}", "+ ")?.starts_with("+ "));
+    assert!(ask(&mut alice, "x", "b ")?.contains("b OK"));
+    assert!(ask(&mut alice, "c STATUS INBOX (MESSAGES)", "c ")?.contains("MESSAGES 1"));
+
+    let ahead = "a CAPABILITY\r\nb LOGIN alice x\r\nc STATUS INBOX (MESSAGES)\r\nd LOGOUT\r\n";
+    let output = proxied(&mail, "alice").input(ahead).run()?;
+    for part in ["a OK", "b OK", "MESSAGES 1", "c OK", "d OK"] {
+        assert!(output.stdout.contains(part), "{part} is not in {output:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn later_connections_of_a_user_need_no_new_signature() -> Outcome {
+    let mail = Lab::mail()?;
+    assert!(sessions(&mail)?.is_empty());
+    let open = (0..3)
+        .map(|_| greeted(&mail, "alice"))
+        .collect::<Result<Vec<_>, _>>()?;
+    let before = sessions(&mail)?;
+    assert_eq!(before.len(), 1);
+    assert_eq!((before[0].user.as_str(), before[0].used), ("alice", 3));
+    // Nor when none of them is open any longer.
+    drop(open);
+    fetch(&mail, "alice", "alice")?;
+    // Another user's is another's.
+    let _bob = greeted(&mail, "bob")?;
+    let after = sessions(&mail)?;
+    assert_eq!(after.len(), 2);
+    assert_eq!(after[0].id, before[0].id);
+    assert!(after[0].used > 3);
+    assert_eq!((after[1].user.as_str(), after[1].used), ("bob", 1));
+    assert_ne!(after[1].id, before[0].id);
+    Ok(())
+}
+
+#[test]
+fn a_crashed_proxy_costs_its_own_connections_only_and_serves_again() -> Outcome {
+    let mut mail = Lab::mail()?;
+    let mut through = greeted(&mail, "alice")?;
+    let mut direct = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:imap"])
+        .user("alice")
+        .spawn()?;
+    direct.read_past("* PREAUTH", PATIENCE)?;
+    mail.proxy.kill(Signal::KILL)?;
+    assert!(
+        through.wait(PATIENCE)?.is_some(),
+        "a connection through a dead proxy stays open"
+    );
+    assert!(ask(&mut direct, "a NOOP", "a ")?.contains("a OK"));
+    mail.proxy.wait(PATIENCE)?;
+    mail.proxy.start()?;
+    let output = fetch(&mail, "alice", "alice")?;
+    assert!(output.stdout.contains(ALICE.subject), "{output:?}");
+    assert!(ask(&mut direct, "b NOOP", "b ")?.contains("b OK"));
+    Ok(())
+}
+
+/// An unmodified web application: says as whom it runs.
+const WEB: &str = "\
+import os
+def application(environment, start):
+    start('200 OK', [('Content-Type', 'text/plain')])
+    return [b'uid %d\\n' % os.getuid()]
+";
+
+#[test]
+fn gunicorn_serves_each_user_as_that_user_by_its_own_socket_activation() -> Outcome {
+    let mail = Lab::mail()?;
+    mail.mailhost.write("/var/lib/web/web.py", WEB)?;
+    let server = "service web { program \"/usr/bin/gunicorn\" \"--chdir\" \"/var/lib/web\" \
+        \"--worker-tmp-dir\" \"/dev/shm\" \"web\"; \
+        listen 8080; style user; idle 1s; users mail; hosts laptop; }\n";
+    let client = "client web { users mail; service web at mailhost port 8080; }\n";
+    mail.mailhost
+        .write("/etc/usher/policy.d/web.policy", server)?;
+    mail.laptop
+        .write("/etc/usher/policy.d/web.policy", client)?;
+    for host in [&mail.laptop, &mail.mailhost] {
+        host.run(["usher", "policy", "apply"])?;
+    }
+    let get = |user: &str| {
+        let request = "GET / HTTP/1.0\r\n\r\n";
+        mail.laptop
+            .command(["usher", "connect", "mailhost:web"])
+            .user(user)
+            .input(request)
+            .run()
+    };
+    let (alice, bob) = (get("alice")?, get("bob")?);
+    assert!(alice.stdout.ends_with("uid 2001\n"), "{alice:?}");
+    assert!(bob.stdout.ends_with("uid 2002\n"), "{bob:?}");
+    // Idle, master and workers end; asked again, they are back.
+    let deadline = Instant::now() + PATIENCE;
+    while mail
+        .mailhost
+        .processes()?
+        .iter()
+        .any(|process| process.command.contains("gunicorn"))
+    {
+        assert!(Instant::now() < deadline, "idle gunicorns do not end");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let again = get("alice")?;
+    assert!(again.stdout.ends_with("uid 2001\n"), "{again:?}");
+    Ok(())
+}
