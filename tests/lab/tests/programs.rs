@@ -195,6 +195,21 @@ fn later_connections_of_a_user_need_no_new_signature() -> Outcome {
 }
 
 #[test]
+fn a_client_that_has_not_logged_in_is_cut_with_its_user_and_another_is_not() -> Outcome {
+    let mail = Lab::mail()?;
+    let (mut alice, mut bob) = (greeted(&mail, "alice")?, greeted(&mail, "bob")?);
+    mail.mailhost.run(["usher", "user", "disable", "alice"])?;
+    alice.read_past("* BYE ", PATIENCE)?;
+    assert!(
+        alice.wait(PATIENCE)?.is_some(),
+        "the connection is still there"
+    );
+    assert!(ask(&mut bob, "a LOGIN bob x", "a ")?.contains("a OK"));
+    assert!(ask(&mut bob, "b STATUS INBOX (MESSAGES)", "b ")?.contains("MESSAGES 1"));
+    Ok(())
+}
+
+#[test]
 fn a_crashed_proxy_costs_its_own_connections_only_and_serves_again() -> Outcome {
     let mut mail = Lab::mail()?;
     let mut through = greeted(&mail, "alice")?;
