@@ -7,6 +7,14 @@ use usher_lab::{ALICE, BOB, CAROL, Command, Lab, Mail, Output, Running, Signal};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
+/// A line of `usher who --json`.
+struct Session {
+    user: String,
+    id: String,
+    /// How many elements of its chain have been used: one a connection.
+    used: u64,
+}
+
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const MBSYNC: &str = "\
@@ -64,10 +72,6 @@ fn ask(
     Ok(connection.read_past(tag, PATIENCE)?)
 }
 
-/// User, id, elements used.
-type Session = (String, String, u64);
-
-/// Of each session: its user, its id, how many chain elements it has used.
 fn sessions(mail: &Mail) -> Result<Vec<Session>, Box<dyn std::error::Error>> {
     let said = mail.mailhost.run(["usher", "--json", "who"])?.stdout;
     let view: serde_json::Value = serde_json::from_str(&said)?;
@@ -75,10 +79,13 @@ fn sessions(mail: &Mail) -> Result<Vec<Session>, Box<dyn std::error::Error>> {
     let mut sessions = Vec::new();
     for row in rows {
         let text = |name: &str| row[name].as_str().map(str::to_owned).ok_or("no text");
-        let used = row["used"].as_u64().ok_or("no number")?;
-        sessions.push((text("user")?, text("session")?, used));
+        sessions.push(Session {
+            user: text("user")?,
+            id: text("session")?,
+            used: row["used"].as_u64().ok_or("no number")?,
+        });
     }
-    sessions.sort();
+    sessions.sort_by(|one, other| one.user.cmp(&other.user));
     Ok(sessions)
 }
 
@@ -145,29 +152,60 @@ fn every_way_to_log_in_takes_the_users_own_name_with_any_password_and_no_other_n
 }
 
 #[test]
+fn a_wrong_name_may_be_followed_by_the_right_one_and_what_is_sent_ahead_is_kept() -> Outcome {
+    let mail = Lab::mail()?;
+    let mut alice = greeted(&mail, "alice")?;
+    assert!(ask(&mut alice, "a LOGIN bob x", "a ")?.contains("a NO"));
+    // A synchronizing literal: the client waits to be told to go on.
+    assert!(ask(&mut alice, "b LOGIN {5}", "+ ")?.starts_with("+ "));
+    assert!(ask(&mut alice, "alice {1}", "+ ")?.starts_with("+ "));
+    assert!(ask(&mut alice, "x", "b ")?.contains("b OK"));
+    assert!(ask(&mut alice, "c STATUS INBOX (MESSAGES)", "c ")?.contains("MESSAGES 1"));
+
+    let ahead = "a CAPABILITY\r\nb LOGIN alice x\r\nc STATUS INBOX (MESSAGES)\r\nd LOGOUT\r\n";
+    let output = proxied(&mail, "alice").input(ahead).run()?;
+    for part in ["a OK", "b OK", "MESSAGES 1", "c OK", "d OK"] {
+        assert!(output.stdout.contains(part), "{part} is not in {output:?}");
+    }
+    Ok(())
+}
+
+#[test]
 fn later_connections_of_a_user_need_no_new_signature() -> Outcome {
     let mail = Lab::mail()?;
-    assert_eq!(sessions(&mail)?, []);
-    let mut open = Vec::new();
-    for _ in 0..3 {
-        open.push(greeted(&mail, "alice")?);
-    }
-    let [(user, first, used)] = &sessions(&mail)?[..] else {
-        return Err(format!("not one session: {:?}", sessions(&mail)?).into());
-    };
-    assert_eq!((user.as_str(), *used), ("alice", 3));
+    assert!(sessions(&mail)?.is_empty());
+    let open = (0..3)
+        .map(|_| greeted(&mail, "alice"))
+        .collect::<Result<Vec<_>, _>>()?;
+    let before = sessions(&mail)?;
+    assert_eq!(before.len(), 1);
+    assert_eq!((before[0].user.as_str(), before[0].used), ("alice", 3));
     // Nor when none of them is open any longer.
     drop(open);
     fetch(&mail, "alice", "alice")?;
-    let later = sessions(&mail)?;
-    assert_eq!(later.len(), 1, "{later:?}");
-    assert_eq!((&later[0].1, later[0].2 > 3), (first, true), "{later:?}");
     // Another user's is another's.
     let _bob = greeted(&mail, "bob")?;
-    let both = sessions(&mail)?;
-    assert_eq!(both.len(), 2, "{both:?}");
-    assert_eq!((both[0].0.as_str(), both[1].0.as_str()), ("alice", "bob"));
-    assert_ne!(both[0].1, both[1].1);
+    let after = sessions(&mail)?;
+    assert_eq!(after.len(), 2);
+    assert_eq!(after[0].id, before[0].id);
+    assert!(after[0].used > 3);
+    assert_eq!((after[1].user.as_str(), after[1].used), ("bob", 1));
+    assert_ne!(after[1].id, before[0].id);
+    Ok(())
+}
+
+#[test]
+fn a_client_that_has_not_logged_in_is_cut_with_its_user_and_another_is_not() -> Outcome {
+    let mail = Lab::mail()?;
+    let (mut alice, mut bob) = (greeted(&mail, "alice")?, greeted(&mail, "bob")?);
+    mail.mailhost.run(["usher", "user", "disable", "alice"])?;
+    alice.read_past("* BYE ", PATIENCE)?;
+    assert!(
+        alice.wait(PATIENCE)?.is_some(),
+        "the connection is still there"
+    );
+    assert!(ask(&mut bob, "a LOGIN bob x", "a ")?.contains("a OK"));
+    assert!(ask(&mut bob, "b STATUS INBOX (MESSAGES)", "b ")?.contains("MESSAGES 1"));
     Ok(())
 }
 

@@ -115,15 +115,32 @@ async fn imap(mut local: TcpStream, remote: TcpStream, user: &str) -> io::Result
         local.write_all(&greeting).await?;
     } else {
         local.write_all(&LoginFilter::greeting()).await?;
-        let logged_in = tokio::time::timeout(LOGIN, log_in(&mut local, user)).await?;
-        match logged_in? {
-            Some(first) => remote.write_all(&first).await?,
-            None => return Ok(()),
+        let logged_in = tokio::select! {
+            logged_in = tokio::time::timeout(LOGIN, log_in(&mut local, user)) => Some(logged_in??),
+            () = ended(&mut remote) => None,
+        };
+        match logged_in {
+            Some(Some(first)) => remote.write_all(&first).await?,
+            Some(None) => return Ok(()),
+            None => {
+                local
+                    .write_all(b"* BYE the server has ended this connection\r\n")
+                    .await?;
+                return local.shutdown().await;
+            }
         }
     }
     let waiting = remote.buffer().to_vec();
     local.write_all(&waiting).await?;
     relay(local, remote.into_inner()).await
+}
+
+/// Returns when the server has ended the connection, as it does when the user is disabled: a client
+/// that has not logged in yet must learn it, too. What the server says meanwhile stays buffered.
+async fn ended(remote: &mut BufReader<TcpStream>) {
+    if let Ok([_, ..]) = remote.fill_buf().await {
+        std::future::pending().await
+    }
 }
 
 /// Speaks with the client until it is in; gives what it has already sent to the server.
