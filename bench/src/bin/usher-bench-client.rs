@@ -24,6 +24,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (host, service) = (host.parse()?, service.parse()?);
     let rounds: usize = rounds.parse()?;
     let pause = Duration::from_micros(pause.parse()?);
+    for server in [plain, fork] {
+        wait_for(server)?;
+    }
     let mut output = std::io::stdout().lock();
     for round in 0..WARM_UP + rounds {
         let mut nanoseconds = [0; 3];
@@ -47,6 +50,22 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     Ok(())
+}
+
+/// Waits until a server that has just been started listens.
+fn wait_for(server: SocketAddr) -> std::io::Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match TcpStream::connect(server) {
+            Err(error)
+                if error.kind() == std::io::ErrorKind::ConnectionRefused
+                    && Instant::now() < deadline =>
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            result => return result.map(drop),
+        }
+    }
 }
 
 fn exchange(mut connection: TcpStream) -> std::io::Result<()> {
