@@ -8,6 +8,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::control::{Answer, MAX_REQUEST, Request};
+use crate::packet_async::{SHORTAGE, is_shortage};
 use crate::paths;
 
 /// How long a request may take to arrive whole.
@@ -50,7 +51,14 @@ impl ControlSocket {
     pub async fn serve(self, answerer: Arc<impl Answerer>) -> io::Result<()> {
         let listener = UnixListener::from_std(self.0)?;
         loop {
-            let (stream, _) = listener.accept().await?;
+            let (stream, _) = match listener.accept().await {
+                Ok(accepted) => accepted,
+                Err(error) if is_shortage(&error) => {
+                    tokio::time::sleep(SHORTAGE).await;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             if stream.peer_cred()?.uid() != 0 {
                 tracing::warn!("refused a control request of a user who is not root");
                 continue;

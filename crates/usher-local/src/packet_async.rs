@@ -25,6 +25,18 @@ pub fn register(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<O
     AsyncFd::with_interest(descriptor, interest)
 }
 
+/// Pause before accepting again when the system is short of something.
+pub(crate) const SHORTAGE: std::time::Duration = std::time::Duration::from_millis(50);
+
+/// Whether the process or the system is out of descriptors or memory, which passes.
+pub(crate) fn is_shortage(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    error
+        .raw_os_error()
+        .is_some_and(|code| shortages.iter().any(|errno| errno.raw_os_error() == code))
+}
+
 /// A listening packet socket.
 #[derive(Debug)]
 pub struct PacketListener(AsyncFd<OwnedFd>);
@@ -45,7 +57,8 @@ impl PacketListener {
     /// Waits for a connection and says who it is.
     ///
     /// # Errors
-    /// As accept(2) and getsockopt(2). A peer that has gone already is not an error here.
+    /// As accept(2) and getsockopt(2). A peer that has gone already is not an error here, and a
+    /// shortage of descriptors or memory is waited out: it must not end a daemon.
     pub async fn accept(&self) -> io::Result<(AsyncPacketSocket, Peer)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         loop {
@@ -56,6 +69,7 @@ impl PacketListener {
                     return Ok((AsyncPacketSocket(register(connection, BOTH)?), peer));
                 }
                 Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Ok(Err(error)) if is_shortage(&error) => tokio::time::sleep(SHORTAGE).await,
                 Ok(Err(error)) => return Err(error),
                 Err(_would_block) => {}
             }
@@ -114,5 +128,19 @@ impl AsyncPacketSocket {
 impl AsFd for AsyncPacketSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortage_passes_and_other_errors_do_not() {
+        use rustix::io::Errno;
+        assert!(is_shortage(&Errno::MFILE.into()));
+        assert!(is_shortage(&Errno::NOMEM.into()));
+        assert!(!is_shortage(&Errno::INVAL.into()));
+        assert!(!is_shortage(&io::ErrorKind::UnexpectedEof.into()));
     }
 }
