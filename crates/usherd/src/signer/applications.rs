@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use usher_local::packet::{Packet, Peer};
+use usher_local::packet::Peer;
 use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_policy::Host;
 use usher_proto::connection::ConnectionTuple;
@@ -36,6 +36,8 @@ const CONNECT: Duration = Duration::from_secs(10);
 pub async fn serve(signer: Arc<Signer>, listener: OwnedFd) -> io::Result<()> {
     let listener = PacketListener::new(listener)?;
     let under_way = Arc::new(UnderWay::default());
+    let (refused, closing) = std::sync::mpsc::channel::<AsyncPacketSocket>();
+    std::thread::spawn(move || closing.into_iter().for_each(drop));
     loop {
         let (application, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -50,22 +52,44 @@ pub async fn serve(signer: Arc<Signer>, listener: OwnedFd) -> io::Result<()> {
         let Some(place) = UnderWay::take(&under_way, peer.uid) else {
             tracing::warn!(uid = peer.uid, "too many requests of one user under way");
             reply(&application, &LocalReply::Refused(Refusal::Overloaded)).await;
+            // The thread ends with this function only.
+            let _ = refused.send(application);
             continue;
         };
         tokio::spawn(async move {
-            serve_one(&signer, &application, peer).await;
-            drop(place);
+            let mut descriptors = Vec::new();
+            serve_one(&signer, &application, peer, &mut descriptors).await;
+            // Closing what an application has sent, taken or still waiting, takes as long as it
+            // likes (SO_LINGER, a file system of its own): not on the reactor's thread, and its
+            // place is its own until then.
+            tokio::task::spawn_blocking(move || {
+                drop((application, descriptors));
+                drop(place);
+            });
         });
     }
 }
 
-async fn serve_one(signer: &Signer, application: &AsyncPacketSocket, peer: Peer) {
-    let packet = match tokio::time::timeout(REQUEST, application.receive(MAX_LOCAL_PACKET)).await {
-        Ok(Ok(packet)) => packet,
+/// Serves one request. What the application sends along is left in `descriptors`.
+async fn serve_one(
+    signer: &Signer,
+    application: &AsyncPacketSocket,
+    peer: Peer,
+    descriptors: &mut Vec<OwnedFd>,
+) {
+    let received = tokio::time::timeout(REQUEST, application.receive_any(MAX_LOCAL_PACKET)).await;
+    let (bytes, within) = match received {
+        Ok(Ok((packet, within))) => {
+            descriptors.extend(packet.descriptors);
+            (packet.bytes, within)
+        }
         Ok(Err(error)) => return tracing::info!(uid = peer.uid, %error, "request"),
         Err(_) => return tracing::info!(uid = peer.uid, "an application asked nothing"),
     };
-    let (asked, socket) = match admit(signer, peer, packet).await {
+    if !within {
+        return tracing::info!(uid = peer.uid, "a request over its limits");
+    }
+    let (asked, socket) = match admit(signer, peer, &bytes, descriptors).await {
         Ok(asked) => asked,
         Err(refusal) => {
             tracing::info!(
@@ -77,7 +101,7 @@ async fn serve_one(signer: &Signer, application: &AsyncPacketSocket, peer: Peer)
             return reply(application, &LocalReply::Refused(refusal)).await;
         }
     };
-    match prepare(signer, &asked, &socket).await {
+    match prepare(signer, &asked, socket).await {
         Ok((session, connection)) => {
             reply(
                 application,
@@ -86,10 +110,11 @@ async fn serve_one(signer: &Signer, application: &AsyncPacketSocket, peer: Peer)
                 },
             )
             .await;
-            wait_until_done(application).await;
+            let sent = wait_until_done(application).await;
             // `socket` is our duplicate: while it is open nobody else can have its port, so the
             // announcement must be gone from the server before it is.
             withdraw(signer, &asked.host, session, connection).await;
+            descriptors.extend(sent);
         }
         Err(refusal) => {
             tracing::info!(user = %asked.key_user, host = %asked.host.name, service = %asked.service,
@@ -108,15 +133,20 @@ struct Asked {
 }
 
 /// Who asks, and may they?
-async fn admit(signer: &Signer, peer: Peer, packet: Packet) -> Result<(Asked, OwnedFd), Refusal> {
-    let request = LocalRequest::decode(&packet.bytes)?;
-    let mut descriptors = packet.descriptors.into_iter();
+async fn admit<'a>(
+    signer: &Signer,
+    peer: Peer,
+    bytes: &[u8],
+    descriptors: &'a [OwnedFd],
+) -> Result<(Asked, &'a OwnedFd), Refusal> {
+    let request = LocalRequest::decode(bytes)?;
+    let mut descriptors = descriptors.iter();
     let socket = descriptors.next().ok_or(Refusal::Malformed)?;
     let (uid, host, service) = match request {
         LocalRequest::Connect { host, service } => (peer.uid, host, service),
         LocalRequest::ConnectOnBehalf { host, service } => {
             let local = descriptors.next().ok_or(Refusal::Malformed)?;
-            let uid = owner_at_the_proxy(signer, peer, &local, &host, &service)?;
+            let uid = owner_at_the_proxy(signer, peer, local, &host, &service)?;
             (uid, host, service)
         }
         LocalRequest::Done { .. } => return Err(Refusal::Malformed),
@@ -273,14 +303,16 @@ fn address(found: Result<rustix::net::SocketAddrAny, rustix::io::Errno>) -> Opti
     Some(SocketAddr::new(found.ip().to_canonical(), found.port()))
 }
 
-/// Waits until the application has connected, has given up or has gone.
-async fn wait_until_done(application: &AsyncPacketSocket) {
-    let done = tokio::time::timeout(CONNECT, application.receive(MAX_LOCAL_PACKET)).await;
-    if let Ok(Ok(packet)) = done
-        && let Ok(LocalRequest::Done { .. }) = LocalRequest::decode(&packet.bytes)
-    {
+/// Waits until the application has connected, has given up or has gone. Gives what it sent along.
+async fn wait_until_done(application: &AsyncPacketSocket) -> Vec<OwnedFd> {
+    let done = tokio::time::timeout(CONNECT, application.receive_any(MAX_LOCAL_PACKET)).await;
+    let Ok(Ok((packet, within))) = done else {
+        return Vec::new();
+    };
+    if within && let Ok(LocalRequest::Done { .. }) = LocalRequest::decode(&packet.bytes) {
         reply(application, &LocalReply::Finished).await;
     }
+    packet.descriptors
 }
 
 async fn reply(application: &AsyncPacketSocket, reply: &LocalReply) {
