@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use usher_kernel::KernelError;
-use usher_kernel::admission::{AdmissionRow, AdmissionState, Ended, SessionRecord};
+use usher_kernel::admission::{Ended, SessionRecord};
 use usher_local::control::SessionView;
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::keeper_record::KeeperReply;
@@ -184,29 +184,20 @@ fn end_all(keeper: &Keeper, ending: Vec<(SessionId, SessionRecord, Refusal)>) {
         Ok(rows) => rows
             .iter()
             .filter(|row| ids.contains(&row.session))
-            .for_each(|row| cut(keeper, row)),
+            .for_each(|row| destroy(keeper, &row.connection)),
         Err(error) => tracing::error!(%error, "reading the admission table"),
     }
 }
 
-fn cut(keeper: &Keeper, row: &AdmissionRow) {
-    if row.state == AdmissionState::Announced {
-        if let Err(error) = keeper.admission.withdraw(&row.connection, &row.session) {
-            tracing::error!(%error, "withdrawing an announced connection");
-        }
-    } else {
-        destroy(keeper, &row.connection);
-    }
-}
-
-/// Destroys a connection and forgets it. One that is half-way through its handshake has no socket
-/// to destroy yet: it stays withdrawn and is cut as untracked when it is established.
+/// Forgets a connection that is not established and destroys it when it is. In this order: what is
+/// forgotten in time is cut as untracked when it is established, what is not is established and can
+/// be destroyed. The other way round a connection established in between would stay.
 fn destroy(keeper: &Keeper, connection: &ConnectionTuple) {
-    if let Err(error) = usher_kernel::connections::destroy(connection) {
-        tracing::error!(client = %connection.client, %error, "cannot destroy a connection");
-    }
     if let Err(error) = keeper.admission.forget(connection) {
         tracing::error!(%error, "forgetting a connection");
+    }
+    if let Err(error) = usher_kernel::connections::destroy(connection) {
+        tracing::error!(client = %connection.client, %error, "cannot destroy a connection");
     }
 }
 
