@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use usher_kernel::KernelError;
 use usher_kernel::admission::{Ended, SessionRecord};
+use usher_local::applied::Checked;
 use usher_local::control::SessionView;
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::keeper_record::KeeperReply;
-use usher_proto::name::HostName;
+use usher_proto::name::{HostName, UserName};
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
@@ -45,11 +46,31 @@ pub fn end(keeper: &Keeper, session: &SessionId, record: SessionRecord, reason: 
     end_all(keeper, vec![(*session, record, reason)]);
 }
 
-/// Ends every session that the configuration in force no longer permits.
+/// The users who have lost a key from one configuration to the next. A session does not say which
+/// key opened it, so all of theirs end; whoever still has a key opens another.
+pub fn without_a_former_key(former: &Checked, fresh: &Checked) -> HashSet<UserName> {
+    let lost = |user: &UserName, keys: &Vec<usher_proto::ssh_key::PublicKey>| {
+        let left = fresh.keys.get(user).map_or(&[][..], Vec::as_slice);
+        keys.iter()
+            .any(|key| !left.iter().any(|kept| kept.key_data() == key.key_data()))
+    };
+    former
+        .keys
+        .iter()
+        .filter(|(user, keys)| lost(user, keys))
+        .map(|(user, _)| user.clone())
+        .collect()
+}
+
+/// Ends every session that the configuration in force no longer permits, and those of the users in
+/// `without_key`.
 ///
 /// # Errors
 /// When the session table cannot be read.
-pub fn end_forbidden(keeper: &Keeper) -> Result<Vec<SessionView>, KernelError> {
+pub fn end_forbidden(
+    keeper: &Keeper,
+    without_key: &HashSet<UserName>,
+) -> Result<Vec<SessionView>, KernelError> {
     let configuration = keeper.configuration();
     let (applied, checked) = &*configuration;
     let mut forbidden = Vec::new();
@@ -59,6 +80,10 @@ pub fn end_forbidden(keeper: &Keeper) -> Result<Vec<SessionView>, KernelError> {
         }
         let permitted = if applied.is_disabled(&record.user) {
             Err(Refusal::DisabledUser)
+        } else if checked.keys.get(&record.user).is_none_or(Vec::is_empty) {
+            Err(Refusal::UnknownUser)
+        } else if without_key.contains(&record.user) {
+            Err(Refusal::UnknownKey)
         } else {
             service_by_id(checked, record.service)
                 .ok_or(Refusal::UnknownService)
