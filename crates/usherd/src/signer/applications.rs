@@ -25,6 +25,8 @@ use super::sessions::SessionKey;
 const REQUESTS_PER_USER: usize = 512;
 /// How long an application may take to send its request.
 const REQUEST: Duration = Duration::from_secs(5);
+/// Ports that are tried before the kernel chooses one.
+const PORTS_TRIED: usize = 16;
 /// How long an application may take to connect once its connection is announced: as long as the
 /// announcement lives on the server.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -101,7 +103,8 @@ async fn serve_one(
             return reply(application, &LocalReply::Refused(refusal)).await;
         }
     };
-    match prepare(signer, &asked, socket).await {
+    let mut doubt = false;
+    match prepare(signer, &asked, socket, &mut doubt).await {
         Ok((session, connection)) => {
             reply(
                 application,
@@ -120,6 +123,10 @@ async fn serve_one(
             tracing::info!(user = %asked.key_user, host = %asked.host.name, service = %asked.service,
                 reason = refusal.name(), "refused: {refusal}");
             reply(application, &LocalReply::Refused(refusal)).await;
+            if doubt {
+                // Perhaps announced all the same: nobody else has the port until that is over.
+                tokio::time::sleep(CONNECT).await;
+            }
         }
     }
 }
@@ -228,6 +235,7 @@ async fn prepare(
     signer: &Signer,
     asked: &Asked,
     socket: &OwnedFd,
+    doubt: &mut bool,
 ) -> Result<(usher_proto::session_id::SessionId, ConnectionTuple), Refusal> {
     let connection = bind(socket, &asked.host, asked.port)?;
     let key = SessionKey {
@@ -236,7 +244,7 @@ async fn prepare(
         service: asked.service.clone(),
         address: connection.server.ip(),
     };
-    let session = announce(signer, &key, &asked.host, connection).await?;
+    let session = announce(signer, &key, &asked.host, connection, doubt).await?;
     Ok((session, connection))
 }
 
@@ -263,7 +271,7 @@ fn bind(socket: &OwnedFd, host: &Host, port: u16) -> Result<ConnectionTuple, Ref
             continue;
         }
         let server = SocketAddr::new(*ip, port);
-        match source_for(server).and_then(|source| bind_to(socket.as_fd(), source, dual_stack)) {
+        match bind_towards(socket.as_fd(), server, dual_stack) {
             Ok(client) => return Ok(ConnectionTuple { client, server }),
             Err(error) => last = error,
         }
@@ -272,9 +280,27 @@ fn bind(socket: &OwnedFd, host: &Host, port: u16) -> Result<ConnectionTuple, Ref
     Err(Refusal::VerifierUnavailable)
 }
 
-/// The address the kernel's routing would send from: connect(2) on a datagram socket sends
-/// nothing and says it.
-fn source_for(server: SocketAddr) -> io::Result<IpAddr> {
+/// Binds the socket to a port by its number: a socket whose port the kernel has chosen lets go of
+/// it when connecting fails, whoever holds a duplicate.
+fn bind_towards(
+    socket: BorrowedFd<'_>,
+    server: SocketAddr,
+    dual_stack: bool,
+) -> io::Result<SocketAddr> {
+    for _ in 0..PORTS_TRIED {
+        match bind_to(socket, source_for(server)?, dual_stack) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            outcome => return outcome,
+        }
+    }
+    // Nearly all are taken: the kernel finds one that is left.
+    let source = SocketAddr::new(source_for(server)?.ip(), 0);
+    bind_to(socket, source, dual_stack)
+}
+
+/// The address the kernel's routing would send from, and a port of those that it gives out:
+/// connect(2) on a datagram socket sends nothing and says both.
+fn source_for(server: SocketAddr) -> io::Result<SocketAddr> {
     let family = if server.is_ipv4() {
         AddressFamily::INET
     } else {
@@ -283,13 +309,13 @@ fn source_for(server: SocketAddr) -> io::Result<IpAddr> {
     let probe = rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::connect(&probe, &server)?;
     let local = SocketAddr::try_from(rustix::net::getsockname(&probe)?)?;
-    Ok(local.ip())
+    Ok(SocketAddr::new(local.ip(), local.port()))
 }
 
-fn bind_to(socket: BorrowedFd<'_>, source: IpAddr, dual_stack: bool) -> io::Result<SocketAddr> {
-    let wanted = match source {
-        IpAddr::V4(ip) if dual_stack => SocketAddr::from((ip.to_ipv6_mapped(), 0)),
-        ip => SocketAddr::from((ip, 0)),
+fn bind_to(socket: BorrowedFd<'_>, source: SocketAddr, dual_stack: bool) -> io::Result<SocketAddr> {
+    let wanted = match source.ip() {
+        IpAddr::V4(ip) if dual_stack => SocketAddr::from((ip.to_ipv6_mapped(), source.port())),
+        _ => source,
     };
     // Already bound by an earlier attempt of the loop or by the application: bind fails, as it
     // must, since the announced address has to be the one chosen here.
@@ -395,6 +421,26 @@ mod tests {
             assert_eq!(connection.client.ip(), Ipv4Addr::LOCALHOST);
             assert_ne!(connection.client.port(), 0);
             assert_eq!(connection.server, SocketAddr::from(([127, 0, 0, 1], 143)));
+        }
+    }
+
+    #[test]
+    fn a_port_is_held_by_a_duplicate_also_when_connecting_has_failed() {
+        let v4 = host(&[Ipv4Addr::LOCALHOST.into()]);
+        for family in [AddressFamily::INET, AddressFamily::INET6] {
+            let socket = tcp(family);
+            let bound = bind(&socket, &v4, 1).unwrap().client;
+            let duplicate = socket.try_clone().unwrap();
+            // Connected to itself would be no failure, but nobody listens at port 1.
+            let nobody = match family {
+                AddressFamily::INET => SocketAddr::from(([127, 0, 0, 1], 1)),
+                _ => (Ipv4Addr::LOCALHOST.to_ipv6_mapped(), 1).into(),
+            };
+            rustix::net::connect(&socket, &nobody).unwrap_err();
+            drop(socket);
+            let taken = rustix::net::bind(tcp(AddressFamily::INET), &bound);
+            assert_eq!(taken, Err(rustix::io::Errno::ADDRINUSE));
+            drop(duplicate);
         }
     }
 
