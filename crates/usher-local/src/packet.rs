@@ -11,8 +11,10 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-/// Descriptors one packet may carry. More are closed by the kernel and the packet is refused.
+/// Descriptors one packet may carry. With more the packet is refused.
 pub const MAX_DESCRIPTORS: usize = 2;
+/// Most descriptors that the kernel lets a packet carry (include/net/scm.h).
+const SCM_MAX_FD: usize = 253;
 
 /// One end of a packet connection.
 #[derive(Debug)]
@@ -143,8 +145,21 @@ pub(crate) fn send(
 }
 
 pub(crate) fn receive(socket: BorrowedFd<'_>, limit: usize) -> io::Result<Packet> {
+    match receive_any(socket, limit)? {
+        (packet, true) => Ok(packet),
+        (_, false) => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "packet over its limit",
+        )),
+    }
+}
+
+/// Receives one packet with all its descriptors, and whether it is within its limits.
+pub(crate) fn receive_any(socket: BorrowedFd<'_>, limit: usize) -> io::Result<(Packet, bool)> {
     let mut bytes = vec![0; limit];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    // Descriptors without a place the kernel would close at once, in this thread: see
+    // `AsyncPacketSocket::receive_any`.
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::net::recvmsg(
         socket,
@@ -160,19 +175,12 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, limit: usize) -> io::Result<Packet
         })
         .flatten()
         .collect();
-    // The buffer is aligned by slack in which the kernel may put one descriptor more.
-    if received
+    let within = !received
         .flags
         .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
-        || descriptors.len() > MAX_DESCRIPTORS
-    {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidData,
-            "packet over its limit",
-        ));
-    }
+        && descriptors.len() <= MAX_DESCRIPTORS;
     bytes.truncate(received.bytes);
-    Ok(Packet { bytes, descriptors })
+    Ok((Packet { bytes, descriptors }, within))
 }
 
 pub(crate) fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {

@@ -125,6 +125,24 @@ impl AsyncPacketSocket {
     }
 }
 
+impl AsyncPacketSocket {
+    /// Receives one packet with all its descriptors, and whether it is within its limits. For
+    /// peers that are not trusted: closing a descriptor of theirs may take as long as they like
+    /// (SO_LINGER, a file system of their own), so the caller closes them where that hurts nobody.
+    ///
+    /// # Errors
+    /// As recvmsg(2).
+    pub async fn receive_any(&self, limit: usize) -> io::Result<(Packet, bool)> {
+        loop {
+            let mut ready = self.0.readable().await?;
+            match ready.try_io(|socket| packet::receive_any(socket.as_fd(), limit)) {
+                Ok(result) => return result,
+                Err(_would_block) => {}
+            }
+        }
+    }
+}
+
 impl AsFd for AsyncPacketSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

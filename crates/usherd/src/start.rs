@@ -128,6 +128,8 @@ pub fn messages() {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(false)
+        // Else it says so by eprintln!, which panics: who breaks the log must not end the daemon.
+        .log_internal_errors(false)
         .with_target(false);
     if std::env::var_os("JOURNAL_STREAM").is_some() {
         builder.without_time().init();

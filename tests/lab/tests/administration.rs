@@ -301,3 +301,35 @@ fn what_is_done_twice_or_wrong_harms_nothing() -> Outcome {
     assert!(output.stderr.contains("passphrase"), "{output:?}");
     lives(&mut connect(&mail, "alice")?)
 }
+
+#[test]
+fn a_user_without_the_key_is_cut_and_another_is_not() -> Outcome {
+    let mail = Lab::mail()?;
+    let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+    mail.mailhost
+        .write("/etc/usher/users/alice/authorized_keys", "")?;
+    let said = mail.mailhost.run(["usher", "policy", "apply"])?.stdout;
+    assert!(
+        said.contains("ended: alice from laptop at imap, 1 connection(s)"),
+        "{said}"
+    );
+    is_cut(&mut alice)?;
+    lives(&mut bob)?;
+    let again = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:imap"])
+        .user("alice")
+        .run()?;
+    assert!(!again.status.success(), "{}", again.stdout);
+    // One of several keys: the user is cut as well, and comes back with another.
+    let folder = "/etc/usher/users/bob/authorized_keys";
+    let key = mail.mailhost.read(folder)?;
+    let other = mail.laptop.read("/home/alice/.ssh/id_ed25519.pub")?;
+    mail.mailhost.write(folder, format!("{key}{other}"))?;
+    mail.mailhost.run(["usher", "policy", "apply"])?;
+    lives(&mut bob)?;
+    mail.mailhost.write(folder, key)?;
+    mail.mailhost.run(["usher", "policy", "apply"])?;
+    is_cut(&mut bob)?;
+    lives(&mut connect(&mail, "bob")?)
+}

@@ -318,6 +318,64 @@ tell("after", reply)
 }
 
 #[test]
+fn a_descriptor_that_takes_long_to_close_keeps_nobody_waiting() -> Result {
+    let mail = Lab::mail()?;
+    // The last to close a socket that lingers waits until its bytes are taken, which is never.
+    let program = r#"
+import struct, threading
+CONNECT = @connect@
+here = socket.create_server(("127.0.0.1", 0))
+
+def lingering():
+    s = socket.create_connection(here.getsockname())
+    s.setblocking(False)
+    try:
+        while True:
+            s.send(bytes(65536))
+    except BlockingIOError:
+        pass
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+    return s
+
+def close(s):
+    # Waits itself when the signer was faster.
+    threading.Thread(target=s.close, daemon=True).start()
+
+peers = []
+for count, packet in [(1, CONNECT), (2, CONNECT), (9, CONNECT), (1, b"x" * 9999)]:
+    sockets = [lingering() for _ in range(count)]
+    peers.append(reach(SIGNER))
+    send(peers[-1], packet, *sockets)
+    for s in sockets:
+        close(s)
+
+# One that the signer never takes: it is busy withdrawing, and then done with this request.
+last = lingering()
+reply, peer = ask(SIGNER, CONNECT, tcp())
+send(peer, @done@)
+send(peer, b"more", last)
+close(last)
+peers.append(peer)
+time.sleep(1)
+tell("sent")
+sys.stdin.readline()
+"#
+    .replace("@connect@", &connect()?)
+    .replace(
+        "@done@",
+        &packet(&LocalRequest::Done { connected: false }.encode()),
+    );
+    let program = format!("{PRELUDE}{program}");
+    let mut bob = mail
+        .laptop
+        .command(["python3", "-c", &program])
+        .user("bob")
+        .spawn()?;
+    bob.read_past("sent", LONG)?;
+    alice_reads(&mail)
+}
+
+#[test]
 fn a_user_reaches_no_key_and_no_socket_of_the_daemons() -> Result {
     let mut mail = Lab::mail()?;
     alice_reads(&mail)?;

@@ -12,9 +12,10 @@ use usher_policy::Source;
 
 use crate::failure::{At, Failure};
 
-/// Daemons that read the configuration, in the order in which they take it: the keeper first,
-/// since it ends what is no longer permitted.
-const ROLES: [&str; 4] = ["keeper", "verifier", "signer", "proxy"];
+/// Daemons that read the configuration, in the order in which they take it: the verifier before
+/// the keeper, which ends what is no longer permitted, so that nothing is opened afterwards that
+/// the verifier has checked against the former one.
+const ROLES: [&str; 4] = ["verifier", "keeper", "signer", "proxy"];
 
 /// What came of it.
 #[derive(Debug, serde::Serialize)]

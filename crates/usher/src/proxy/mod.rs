@@ -38,6 +38,8 @@ pub fn run() -> Result<(), Failure> {
     tracing_subscriber::fmt()
         .with_writer(io::stderr)
         .with_ansi(false)
+        // Else it says so by eprintln!, which panics: who breaks the log must not end the daemon.
+        .log_internal_errors(false)
         .with_target(false)
         .init();
     if !rustix::process::geteuid().is_root() {

@@ -214,11 +214,12 @@ impl Keeper {
         set_services(&self.admission, &fresh.1)?;
         // In force first, then the sessions are looked through: one that is opened meanwhile has
         // been checked against the new configuration.
+        let without_key = revocation::without_a_former_key(&self.configuration().1, &fresh.1);
         *self
             .configuration
             .write()
             .unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
-        let ended = revocation::end_forbidden(self)?;
+        let ended = revocation::end_forbidden(self, &without_key)?;
         tracing::info!(generation, ended = ended.len(), "configuration in force");
         Ok(Answer::Reloaded { generation, ended })
     }

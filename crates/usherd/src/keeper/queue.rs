@@ -278,7 +278,14 @@ async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
             continue;
         }
         let begun = Instant::now();
-        let outcome = queue.spawn(&service).await;
+        // A task of its own: it sees the started worker through when this one is ended meanwhile.
+        let starting = {
+            let (queue, service) = (Arc::clone(&queue), service.clone());
+            tokio::spawn(async move { queue.spawn(&service).await })
+        };
+        let outcome = starting
+            .await
+            .unwrap_or_else(|error| Err(SpawnError::Parent(io::Error::other(error))));
         match outcome {
             Ok(()) => {
                 if service.style == Style::User {

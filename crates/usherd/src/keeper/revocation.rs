@@ -5,11 +5,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use usher_kernel::KernelError;
-use usher_kernel::admission::{AdmissionRow, AdmissionState, Ended, SessionRecord};
+use usher_kernel::admission::{Ended, SessionRecord};
+use usher_local::applied::Checked;
 use usher_local::control::SessionView;
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::keeper_record::KeeperReply;
-use usher_proto::name::HostName;
+use usher_proto::name::{HostName, UserName};
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
@@ -45,11 +46,31 @@ pub fn end(keeper: &Keeper, session: &SessionId, record: SessionRecord, reason: 
     end_all(keeper, vec![(*session, record, reason)]);
 }
 
-/// Ends every session that the configuration in force no longer permits.
+/// The users who have lost a key from one configuration to the next. A session does not say which
+/// key opened it, so all of theirs end; whoever still has a key opens another.
+pub fn without_a_former_key(former: &Checked, fresh: &Checked) -> HashSet<UserName> {
+    let lost = |user: &UserName, keys: &Vec<usher_proto::ssh_key::PublicKey>| {
+        let left = fresh.keys.get(user).map_or(&[][..], Vec::as_slice);
+        keys.iter()
+            .any(|key| !left.iter().any(|kept| kept.key_data() == key.key_data()))
+    };
+    former
+        .keys
+        .iter()
+        .filter(|(user, keys)| lost(user, keys))
+        .map(|(user, _)| user.clone())
+        .collect()
+}
+
+/// Ends every session that the configuration in force no longer permits, and those of the users in
+/// `without_key`.
 ///
 /// # Errors
 /// When the session table cannot be read.
-pub fn end_forbidden(keeper: &Keeper) -> Result<Vec<SessionView>, KernelError> {
+pub fn end_forbidden(
+    keeper: &Keeper,
+    without_key: &HashSet<UserName>,
+) -> Result<Vec<SessionView>, KernelError> {
     let configuration = keeper.configuration();
     let (applied, checked) = &*configuration;
     let mut forbidden = Vec::new();
@@ -59,6 +80,10 @@ pub fn end_forbidden(keeper: &Keeper) -> Result<Vec<SessionView>, KernelError> {
         }
         let permitted = if applied.is_disabled(&record.user) {
             Err(Refusal::DisabledUser)
+        } else if checked.keys.get(&record.user).is_none_or(Vec::is_empty) {
+            Err(Refusal::UnknownUser)
+        } else if without_key.contains(&record.user) {
+            Err(Refusal::UnknownKey)
         } else {
             service_by_id(checked, record.service)
                 .ok_or(Refusal::UnknownService)
@@ -184,29 +209,20 @@ fn end_all(keeper: &Keeper, ending: Vec<(SessionId, SessionRecord, Refusal)>) {
         Ok(rows) => rows
             .iter()
             .filter(|row| ids.contains(&row.session))
-            .for_each(|row| cut(keeper, row)),
+            .for_each(|row| destroy(keeper, &row.connection)),
         Err(error) => tracing::error!(%error, "reading the admission table"),
     }
 }
 
-fn cut(keeper: &Keeper, row: &AdmissionRow) {
-    if row.state == AdmissionState::Announced {
-        if let Err(error) = keeper.admission.withdraw(&row.connection, &row.session) {
-            tracing::error!(%error, "withdrawing an announced connection");
-        }
-    } else {
-        destroy(keeper, &row.connection);
-    }
-}
-
-/// Destroys a connection and forgets it. One that is half-way through its handshake has no socket
-/// to destroy yet: it stays withdrawn and is cut as untracked when it is established.
+/// Forgets a connection that is not established and destroys it when it is. In this order: what is
+/// forgotten in time is cut as untracked when it is established, what is not is established and can
+/// be destroyed. The other way round a connection established in between would stay.
 fn destroy(keeper: &Keeper, connection: &ConnectionTuple) {
-    if let Err(error) = usher_kernel::connections::destroy(connection) {
-        tracing::error!(client = %connection.client, %error, "cannot destroy a connection");
-    }
     if let Err(error) = keeper.admission.forget(connection) {
         tracing::error!(%error, "forgetting a connection");
+    }
+    if let Err(error) = usher_kernel::connections::destroy(connection) {
+        tracing::error!(client = %connection.client, %error, "cannot destroy a connection");
     }
 }
 

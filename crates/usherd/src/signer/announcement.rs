@@ -32,7 +32,8 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// way is waited for (6 s in all), and one that does not come back is not waited for long.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Announces `connection` in the user's session, opening one if need be.
+/// Announces `connection` in the user's session, opening one if need be. `doubt`: it may stand
+/// announced although this failed, since an answer was lost.
 ///
 /// # Errors
 /// The server's refusal, or this host's.
@@ -41,6 +42,7 @@ pub async fn announce(
     key: &SessionKey,
     host: &Host,
     connection: ConnectionTuple,
+    doubt: &mut bool,
 ) -> Result<SessionId, Refusal> {
     let mut refusal = Refusal::VerifierUnavailable;
     for attempt in 0..ATTEMPTS {
@@ -58,6 +60,7 @@ pub async fn announce(
             | Refusal::ChainReplayed
             | Refusal::ChainGap => *signer.sessions.slot(key).lock().await = None,
             Refusal::VerifierUnavailable | Refusal::KeeperUnavailable => {
+                *doubt = true;
                 tokio::time::sleep(PAUSE * 2_u32.pow(attempt.min(4))).await;
             }
             _ => return Err(refusal),

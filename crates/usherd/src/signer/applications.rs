@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use usher_local::packet::{Packet, Peer};
+use usher_local::packet::Peer;
 use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_policy::Host;
 use usher_proto::connection::ConnectionTuple;
@@ -25,6 +25,8 @@ use super::sessions::SessionKey;
 const REQUESTS_PER_USER: usize = 512;
 /// How long an application may take to send its request.
 const REQUEST: Duration = Duration::from_secs(5);
+/// Ports that are tried before the kernel chooses one.
+const PORTS_TRIED: usize = 16;
 /// How long an application may take to connect once its connection is announced: as long as the
 /// announcement lives on the server.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -36,6 +38,8 @@ const CONNECT: Duration = Duration::from_secs(10);
 pub async fn serve(signer: Arc<Signer>, listener: OwnedFd) -> io::Result<()> {
     let listener = PacketListener::new(listener)?;
     let under_way = Arc::new(UnderWay::default());
+    let (refused, closing) = std::sync::mpsc::channel::<AsyncPacketSocket>();
+    std::thread::spawn(move || closing.into_iter().for_each(drop));
     loop {
         let (application, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -50,22 +54,44 @@ pub async fn serve(signer: Arc<Signer>, listener: OwnedFd) -> io::Result<()> {
         let Some(place) = UnderWay::take(&under_way, peer.uid) else {
             tracing::warn!(uid = peer.uid, "too many requests of one user under way");
             reply(&application, &LocalReply::Refused(Refusal::Overloaded)).await;
+            // The thread ends with this function only.
+            let _ = refused.send(application);
             continue;
         };
         tokio::spawn(async move {
-            serve_one(&signer, &application, peer).await;
-            drop(place);
+            let mut descriptors = Vec::new();
+            serve_one(&signer, &application, peer, &mut descriptors).await;
+            // Closing what an application has sent, taken or still waiting, takes as long as it
+            // likes (SO_LINGER, a file system of its own): not on the reactor's thread, and its
+            // place is its own until then.
+            tokio::task::spawn_blocking(move || {
+                drop((application, descriptors));
+                drop(place);
+            });
         });
     }
 }
 
-async fn serve_one(signer: &Signer, application: &AsyncPacketSocket, peer: Peer) {
-    let packet = match tokio::time::timeout(REQUEST, application.receive(MAX_LOCAL_PACKET)).await {
-        Ok(Ok(packet)) => packet,
+/// Serves one request. What the application sends along is left in `descriptors`.
+async fn serve_one(
+    signer: &Signer,
+    application: &AsyncPacketSocket,
+    peer: Peer,
+    descriptors: &mut Vec<OwnedFd>,
+) {
+    let received = tokio::time::timeout(REQUEST, application.receive_any(MAX_LOCAL_PACKET)).await;
+    let (bytes, within) = match received {
+        Ok(Ok((packet, within))) => {
+            descriptors.extend(packet.descriptors);
+            (packet.bytes, within)
+        }
         Ok(Err(error)) => return tracing::info!(uid = peer.uid, %error, "request"),
         Err(_) => return tracing::info!(uid = peer.uid, "an application asked nothing"),
     };
-    let (asked, socket) = match admit(signer, peer, packet).await {
+    if !within {
+        return tracing::info!(uid = peer.uid, "a request over its limits");
+    }
+    let (asked, socket) = match admit(signer, peer, &bytes, descriptors).await {
         Ok(asked) => asked,
         Err(refusal) => {
             tracing::info!(
@@ -77,7 +103,8 @@ async fn serve_one(signer: &Signer, application: &AsyncPacketSocket, peer: Peer)
             return reply(application, &LocalReply::Refused(refusal)).await;
         }
     };
-    match prepare(signer, &asked, &socket).await {
+    let mut doubt = false;
+    match prepare(signer, &asked, socket, &mut doubt).await {
         Ok((session, connection)) => {
             reply(
                 application,
@@ -86,15 +113,20 @@ async fn serve_one(signer: &Signer, application: &AsyncPacketSocket, peer: Peer)
                 },
             )
             .await;
-            wait_until_done(application).await;
+            let sent = wait_until_done(application).await;
             // `socket` is our duplicate: while it is open nobody else can have its port, so the
             // announcement must be gone from the server before it is.
             withdraw(signer, &asked.host, session, connection).await;
+            descriptors.extend(sent);
         }
         Err(refusal) => {
             tracing::info!(user = %asked.key_user, host = %asked.host.name, service = %asked.service,
                 reason = refusal.name(), "refused: {refusal}");
             reply(application, &LocalReply::Refused(refusal)).await;
+            if doubt {
+                // Perhaps announced all the same: nobody else has the port until that is over.
+                tokio::time::sleep(CONNECT).await;
+            }
         }
     }
 }
@@ -108,15 +140,20 @@ struct Asked {
 }
 
 /// Who asks, and may they?
-async fn admit(signer: &Signer, peer: Peer, packet: Packet) -> Result<(Asked, OwnedFd), Refusal> {
-    let request = LocalRequest::decode(&packet.bytes)?;
-    let mut descriptors = packet.descriptors.into_iter();
+async fn admit<'a>(
+    signer: &Signer,
+    peer: Peer,
+    bytes: &[u8],
+    descriptors: &'a [OwnedFd],
+) -> Result<(Asked, &'a OwnedFd), Refusal> {
+    let request = LocalRequest::decode(bytes)?;
+    let mut descriptors = descriptors.iter();
     let socket = descriptors.next().ok_or(Refusal::Malformed)?;
     let (uid, host, service) = match request {
         LocalRequest::Connect { host, service } => (peer.uid, host, service),
         LocalRequest::ConnectOnBehalf { host, service } => {
             let local = descriptors.next().ok_or(Refusal::Malformed)?;
-            let uid = owner_at_the_proxy(signer, peer, &local, &host, &service)?;
+            let uid = owner_at_the_proxy(signer, peer, local, &host, &service)?;
             (uid, host, service)
         }
         LocalRequest::Done { .. } => return Err(Refusal::Malformed),
@@ -198,6 +235,7 @@ async fn prepare(
     signer: &Signer,
     asked: &Asked,
     socket: &OwnedFd,
+    doubt: &mut bool,
 ) -> Result<(usher_proto::session_id::SessionId, ConnectionTuple), Refusal> {
     let connection = bind(socket, &asked.host, asked.port)?;
     let key = SessionKey {
@@ -206,7 +244,7 @@ async fn prepare(
         service: asked.service.clone(),
         address: connection.server.ip(),
     };
-    let session = announce(signer, &key, &asked.host, connection).await?;
+    let session = announce(signer, &key, &asked.host, connection, doubt).await?;
     Ok((session, connection))
 }
 
@@ -233,7 +271,7 @@ fn bind(socket: &OwnedFd, host: &Host, port: u16) -> Result<ConnectionTuple, Ref
             continue;
         }
         let server = SocketAddr::new(*ip, port);
-        match source_for(server).and_then(|source| bind_to(socket.as_fd(), source, dual_stack)) {
+        match bind_towards(socket.as_fd(), server, dual_stack) {
             Ok(client) => return Ok(ConnectionTuple { client, server }),
             Err(error) => last = error,
         }
@@ -242,9 +280,27 @@ fn bind(socket: &OwnedFd, host: &Host, port: u16) -> Result<ConnectionTuple, Ref
     Err(Refusal::VerifierUnavailable)
 }
 
-/// The address the kernel's routing would send from: connect(2) on a datagram socket sends
-/// nothing and says it.
-fn source_for(server: SocketAddr) -> io::Result<IpAddr> {
+/// Binds the socket to a port by its number: a socket whose port the kernel has chosen lets go of
+/// it when connecting fails, whoever holds a duplicate.
+fn bind_towards(
+    socket: BorrowedFd<'_>,
+    server: SocketAddr,
+    dual_stack: bool,
+) -> io::Result<SocketAddr> {
+    for _ in 0..PORTS_TRIED {
+        match bind_to(socket, source_for(server)?, dual_stack) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            outcome => return outcome,
+        }
+    }
+    // Nearly all are taken: the kernel finds one that is left.
+    let source = SocketAddr::new(source_for(server)?.ip(), 0);
+    bind_to(socket, source, dual_stack)
+}
+
+/// The address the kernel's routing would send from, and a port of those that it gives out:
+/// connect(2) on a datagram socket sends nothing and says both.
+fn source_for(server: SocketAddr) -> io::Result<SocketAddr> {
     let family = if server.is_ipv4() {
         AddressFamily::INET
     } else {
@@ -253,13 +309,13 @@ fn source_for(server: SocketAddr) -> io::Result<IpAddr> {
     let probe = rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     rustix::net::connect(&probe, &server)?;
     let local = SocketAddr::try_from(rustix::net::getsockname(&probe)?)?;
-    Ok(local.ip())
+    Ok(SocketAddr::new(local.ip(), local.port()))
 }
 
-fn bind_to(socket: BorrowedFd<'_>, source: IpAddr, dual_stack: bool) -> io::Result<SocketAddr> {
-    let wanted = match source {
-        IpAddr::V4(ip) if dual_stack => SocketAddr::from((ip.to_ipv6_mapped(), 0)),
-        ip => SocketAddr::from((ip, 0)),
+fn bind_to(socket: BorrowedFd<'_>, source: SocketAddr, dual_stack: bool) -> io::Result<SocketAddr> {
+    let wanted = match source.ip() {
+        IpAddr::V4(ip) if dual_stack => SocketAddr::from((ip.to_ipv6_mapped(), source.port())),
+        _ => source,
     };
     // Already bound by an earlier attempt of the loop or by the application: bind fails, as it
     // must, since the announced address has to be the one chosen here.
@@ -273,14 +329,16 @@ fn address(found: Result<rustix::net::SocketAddrAny, rustix::io::Errno>) -> Opti
     Some(SocketAddr::new(found.ip().to_canonical(), found.port()))
 }
 
-/// Waits until the application has connected, has given up or has gone.
-async fn wait_until_done(application: &AsyncPacketSocket) {
-    let done = tokio::time::timeout(CONNECT, application.receive(MAX_LOCAL_PACKET)).await;
-    if let Ok(Ok(packet)) = done
-        && let Ok(LocalRequest::Done { .. }) = LocalRequest::decode(&packet.bytes)
-    {
+/// Waits until the application has connected, has given up or has gone. Gives what it sent along.
+async fn wait_until_done(application: &AsyncPacketSocket) -> Vec<OwnedFd> {
+    let done = tokio::time::timeout(CONNECT, application.receive_any(MAX_LOCAL_PACKET)).await;
+    let Ok(Ok((packet, within))) = done else {
+        return Vec::new();
+    };
+    if within && let Ok(LocalRequest::Done { .. }) = LocalRequest::decode(&packet.bytes) {
         reply(application, &LocalReply::Finished).await;
     }
+    packet.descriptors
 }
 
 async fn reply(application: &AsyncPacketSocket, reply: &LocalReply) {
@@ -363,6 +421,26 @@ mod tests {
             assert_eq!(connection.client.ip(), Ipv4Addr::LOCALHOST);
             assert_ne!(connection.client.port(), 0);
             assert_eq!(connection.server, SocketAddr::from(([127, 0, 0, 1], 143)));
+        }
+    }
+
+    #[test]
+    fn a_port_is_held_by_a_duplicate_also_when_connecting_has_failed() {
+        let v4 = host(&[Ipv4Addr::LOCALHOST.into()]);
+        for family in [AddressFamily::INET, AddressFamily::INET6] {
+            let socket = tcp(family);
+            let bound = bind(&socket, &v4, 1).unwrap().client;
+            let duplicate = socket.try_clone().unwrap();
+            // Connected to itself would be no failure, but nobody listens at port 1.
+            let nobody = match family {
+                AddressFamily::INET => SocketAddr::from(([127, 0, 0, 1], 1)),
+                _ => (Ipv4Addr::LOCALHOST.to_ipv6_mapped(), 1).into(),
+            };
+            rustix::net::connect(&socket, &nobody).unwrap_err();
+            drop(socket);
+            let taken = rustix::net::bind(tcp(AddressFamily::INET), &bound);
+            assert_eq!(taken, Err(rustix::io::Errno::ADDRINUSE));
+            drop(duplicate);
         }
     }
 

@@ -82,6 +82,8 @@ pub fn run() -> Result<(), StartError> {
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        // A request may keep one busy until its user lets go: several users at their limits.
+        .max_blocking_threads(4096)
         .build()
         .attempt("cannot start the runtime")?;
     runtime

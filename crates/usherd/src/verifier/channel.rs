@@ -133,6 +133,8 @@ async fn handshake(
         return tracing::info!(%address, reason = Refusal::UnknownVersion.name(),
             "refused a control connection of another protocol version");
     }
+    // Held until the channel is entered, so that no reload comes in between and misses it.
+    let mut channels = verifier.channels();
     let configuration = verifier.configuration();
     let Some(host) = configuration
         .1
@@ -160,7 +162,9 @@ async fn handshake(
     tracing::info!(%host, %address, "control channel open");
     // One channel a host: the newest, since a host that has lost its end makes a new one before
     // this end has noticed.
-    drop(verifier.channels().insert(host, handle));
+    let former = channels.insert(host, handle);
+    drop(channels);
+    drop(former);
 }
 
 struct Channel {

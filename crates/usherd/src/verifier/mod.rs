@@ -155,7 +155,13 @@ impl Answerer for Verifier {
             Request::Reload => match load_checked() {
                 Ok(fresh) => {
                     let generation = fresh.0.generation;
+                    let fresh = Arc::new(fresh);
+                    *self
+                        .configuration
+                        .write()
+                        .unwrap_or_else(PoisonError::into_inner) = Arc::clone(&fresh);
                     // Channels of hosts that are no longer known, or whose key has changed, close.
+                    // In force first: a channel that is entered later has been checked against it.
                     self.channels().retain(|name, channel| {
                         fresh
                             .1
@@ -164,10 +170,6 @@ impl Answerer for Verifier {
                             .get(name)
                             .is_some_and(|host| host.key == channel.key)
                     });
-                    *self
-                        .configuration
-                        .write()
-                        .unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
                     tracing::info!(generation, "configuration in force");
                     Answer::Reloaded {
                         generation,
