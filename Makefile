@@ -55,8 +55,8 @@ fuzz: setup ## run each fuzz target for FUZZ_SECONDS (takes a nightly toolchain 
 	    -max_total_time=$(FUZZ_SECONDS) -max_len=9216; \
 	done
 
-# Tables are as wide as --columns, and troff adds two.
-PANDOC = pandoc --standalone --from markdown --to man --columns 76
+# Tables are as wide as --columns, and troff adds two. "smart" would make a dash of -- in options.
+PANDOC = pandoc --standalone --from markdown-smart --to man --columns 76
 MAN_DIR = $(CARGO_TARGET_DIR)/man
 MAN_PAGES = $(addprefix $(MAN_DIR)/,$(basename $(notdir $(wildcard docs/man/*.md))))
 

@@ -126,7 +126,10 @@ pub struct StatusView {
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The daemon is not there.
-    #[error("the {role} does not run on this host (nothing answers at {path})")]
+    #[error(
+        "the {role} does not run on this host (nothing answers at {path}); \
+         start it with `systemctl start usher-{role}`"
+    )]
     NotRunning {
         /// Which daemon.
         role: String,

@@ -117,7 +117,9 @@ impl Failure {
         match self {
             Self::Control(ControlError::NotRunning { .. } | ControlError::Broken { .. })
             | Self::Connect(usher::ConnectError::NoSigner(_)) => 3,
-            Self::File { .. } | Self::Kernel(_) => 4,
+            Self::File { .. }
+            | Self::Configuration(ConfigurationError::File { .. })
+            | Self::Kernel(_) => 4,
             _ => 1,
         }
     }

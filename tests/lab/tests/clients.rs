@@ -144,7 +144,7 @@ fn a_password_reaches_neither_the_server_nor_a_log() -> Outcome {
     program.read_past("\n", PATIENCE)?;
     program.write("a LOGIN alice correct-horse\r\n")?;
     let answer = program.read_past("\n", PATIENCE)?;
-    assert!(answer.starts_with("a OK"), "{answer}");
+    assert!(answer.starts_with("a OK"), "{answer:?}");
     program.write("b APPEND battery-staple\r\n")?;
     // Comes back from the server's tee: it has been written.
     program.read_past("battery-staple", PATIENCE)?;

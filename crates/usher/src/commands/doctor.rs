@@ -120,7 +120,11 @@ fn daemon(role: &str) -> Finding {
                 .collect();
             (
                 true,
-                format!("runs, version {}; {}", status.version, numbers.join(", ")),
+                if numbers.is_empty() {
+                    format!("runs, version {}", status.version)
+                } else {
+                    format!("runs, version {}; {}", status.version, numbers.join(", "))
+                },
             )
         }
         Ok(_) => (false, "gives an answer that is not understood".into()),

@@ -82,7 +82,8 @@ pub fn list(output: &Output) -> Result<(), Failure> {
                 .collect::<Vec<_>>();
             Ok(serde_json::json!({
                 "user": user, "disabled": entry.disabled, "public_keys": fingerprints,
-                "private_key": private_key_path(user).exists(),
+                // None: the folder is the signer's and root's, others cannot look.
+                "private_key": private_key_path(user).try_exists().ok(),
             }))
         })
         .collect::<Result<Vec<_>, Failure>>()?;
@@ -91,14 +92,18 @@ pub fn list(output: &Output) -> Result<(), Failure> {
             .iter()
             .map(|view| {
                 let keys = view["public_keys"].as_array().map_or(0, Vec::len);
-                let private = view["private_key"].as_bool().unwrap_or(false);
+                let private = match view["private_key"].as_bool() {
+                    Some(true) => "yes",
+                    Some(false) => "no",
+                    None => "? (ask as root)",
+                };
                 vec![
                     view["user"].as_str().unwrap_or_default().to_owned(),
                     view["disabled"]
                         .as_str()
                         .map_or("yes".into(), |why| format!("no: {why}")),
                     keys.to_string(),
-                    if private { "yes" } else { "no" }.to_owned(),
+                    private.to_owned(),
                 ]
             })
             .collect();

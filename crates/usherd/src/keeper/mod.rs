@@ -102,9 +102,6 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits) -> Result<(), StartError> {
     let host_key = Arc::new(HostKey::load(Path::new(paths::HOST_KEY))?);
     let configuration = load_checked()?;
     start::runtime_directory("keeper")?;
-    let control = ControlSocket::bind("keeper").attempt("cannot make the control socket")?;
-    let records = start::packet_listener(paths::KEEPER_RECORDS, Connectors::One(verifier))?;
-    let handle = start::packet_listener(paths::KEEPER_HOST_KEY, Connectors::One(verifier))?;
     usher_kernel::privileges::raise_descriptor_limit()?;
 
     let cgroup = match cgroup {
@@ -115,6 +112,10 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits) -> Result<(), StartError> {
     Group::create(&cgroup, "keeper")?.move_self()?;
     let workers = Group::create(&cgroup, "workers")?;
     let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), &cgroup, limits)?;
+    // Not before: this refuses a second keeper, who would take a living one's sockets away.
+    let control = ControlSocket::bind("keeper").attempt("cannot make the control socket")?;
+    let records = start::packet_listener(paths::KEEPER_RECORDS, Connectors::One(verifier))?;
+    let handle = start::packet_listener(paths::KEEPER_HOST_KEY, Connectors::One(verifier))?;
     set_services(&admission, &configuration.1)?;
     usher_kernel::privileges::keep_only(CAPABILITIES)?;
     usher_kernel::privileges::no_core_dumps()?;
