@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use usher_lab::{Lab, Mail};
 
@@ -146,10 +146,17 @@ fn a_password_reaches_neither_the_server_nor_a_log() -> Outcome {
     let answer = program.read_past("\n", PATIENCE)?;
     assert!(answer.starts_with("a OK"), "{answer:?}");
     program.write("b APPEND battery-staple\r\n")?;
-    // Comes back from the server's tee: it has been written.
     program.read_past("battery-staple", PATIENCE)?;
-    let received = mail.mailhost.read("/home/alice/received")?;
-    assert!(received.contains("battery-staple"), "{received}");
+    // tee(1) answers first and writes then.
+    let deadline = Instant::now() + PATIENCE;
+    let received = loop {
+        let received = mail.mailhost.read("/home/alice/received")?;
+        if received.contains("battery-staple") {
+            break received;
+        }
+        assert!(Instant::now() < deadline, "{received}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
     assert!(!received.contains("correct-horse"), "{received}");
     for daemon in [
         &mail.proxy,
