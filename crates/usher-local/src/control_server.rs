@@ -1,5 +1,6 @@
 //! The daemons' side of the control protocol: [`crate::control`].
 
+use std::fs::{File, TryLockError};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +15,17 @@ use crate::paths;
 /// How long a request may take to arrive whole.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A bound control socket; tokio takes it over when the reactor runs.
+/// How long an earlier daemon of the same role may take to be gone. A process it was just starting
+/// holds its lock until it executes.
+const TAKEOVER: Duration = Duration::from_secs(3);
+
+/// A bound control socket; tokio takes it over when the reactor runs. Holding it keeps a second
+/// daemon of the same role from taking this one's sockets away.
 #[derive(Debug)]
-pub struct ControlSocket(std::os::unix::net::UnixListener);
+pub struct ControlSocket {
+    listener: std::os::unix::net::UnixListener,
+    lock: File,
+}
 
 /// Answers requests.
 pub trait Answerer: Send + Sync + 'static {
@@ -29,11 +38,13 @@ impl ControlSocket {
     /// privileges are given up.
     ///
     /// # Errors
-    /// When the folder or the socket cannot be made.
+    /// When the folder or the socket cannot be made, or another daemon of this role runs.
     pub fn bind(role: &str) -> io::Result<Self> {
         use std::os::unix::fs::PermissionsExt;
         let path = paths::control_socket(role);
-        std::fs::create_dir_all(format!("{}/{role}", paths::RUNTIME_DIRECTORY))?;
+        let folder = format!("{}/{role}", paths::RUNTIME_DIRECTORY);
+        std::fs::create_dir_all(&folder)?;
+        let lock = claim(role, &format!("{folder}/lock"))?;
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -41,7 +52,7 @@ impl ControlSocket {
         let listener = std::os::unix::net::UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
-        Ok(Self(listener))
+        Ok(Self { listener, lock })
     }
 
     /// Serves root's requests.
@@ -49,7 +60,8 @@ impl ControlSocket {
     /// # Errors
     /// Returns only when the listener fails.
     pub async fn serve(self, answerer: Arc<impl Answerer>) -> io::Result<()> {
-        let listener = UnixListener::from_std(self.0)?;
+        let listener = UnixListener::from_std(self.listener)?;
+        let _held_as_long_as_the_daemon_runs = self.lock;
         loop {
             let (stream, _) = match listener.accept().await {
                 Ok(accepted) => accepted,
@@ -69,6 +81,30 @@ impl ControlSocket {
                     tracing::warn!(%error, "control request");
                 }
             });
+        }
+    }
+}
+
+/// Takes the role's lock, waiting a little for an earlier daemon to be gone.
+fn claim(role: &str, path: &str) -> io::Result<File> {
+    let lock = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path)?;
+    let deadline = std::time::Instant::now() + TAKEOVER;
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Ok(lock),
+            Err(TryLockError::WouldBlock) if std::time::Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(TryLockError::WouldBlock) => {
+                let message =
+                    format!("another {role} runs; stop it first (systemctl stop usher-{role})");
+                return Err(io::Error::new(io::ErrorKind::AddrInUse, message));
+            }
+            Err(TryLockError::Error(error)) => return Err(error),
         }
     }
 }

@@ -35,6 +35,12 @@ pub enum Failure {
         "{0}; going back to the former configuration failed as well ({1}): restart the daemons"
     )]
     NotRolledBack(ControlError, String),
+    /// The configuration is in force, but live sessions could not be ended.
+    #[error(
+        "configuration {0} is in force, but {1}: live sessions and connections that it forbids \
+         have NOT been ended; they are as soon as the keeper runs (systemctl start usher-keeper)"
+    )]
+    KeeperUnreached(u64, ControlError),
     /// A file.
     #[error("{path}: {error}{}", needs_root(.error))]
     File {
@@ -116,6 +122,7 @@ impl Failure {
     fn code(&self) -> u8 {
         match self {
             Self::Control(ControlError::NotRunning { .. } | ControlError::Broken { .. })
+            | Self::KeeperUnreached(..)
             | Self::Connect(usher::ConnectError::NoSigner(_)) => 3,
             Self::File { .. }
             | Self::Configuration(ConfigurationError::File { .. })

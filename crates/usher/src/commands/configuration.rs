@@ -99,7 +99,8 @@ pub fn check(applied: &Applied) -> Result<Checked, Failure> {
 ///
 /// # Errors
 /// When it does not pass its check, cannot be stored, or a daemon refuses it: the former one is
-/// then in force.
+/// then in force. [`Failure::KeeperUnreached`] when it is in force and what it forbids could not
+/// be ended.
 pub fn put_in_force(_lock: &Lock, mut fresh: Applied) -> Result<Outcome, Failure> {
     check(&fresh)?;
     let former = in_force()?;
@@ -114,6 +115,7 @@ pub fn put_in_force(_lock: &Lock, mut fresh: Applied) -> Result<Outcome, Failure
         daemons: Vec::new(),
         ended: Vec::new(),
     };
+    let mut unreached = None;
     for role in ROLES {
         match ask(role, &Request::Reload) {
             Ok(Answer::Reloaded { ended, .. }) => {
@@ -121,12 +123,21 @@ pub fn put_in_force(_lock: &Lock, mut fresh: Applied) -> Result<Outcome, Failure
                 outcome.ended.extend(ended);
             }
             Ok(_) => {}
+            // What an earlier keeper admitted lives on without it, and nothing can end it.
+            Err(error @ ControlError::NotRunning { .. })
+                if role == "keeper" && Path::new(paths::PIN_DIRECTORY).exists() =>
+            {
+                unreached = Some(error);
+            }
             // It will read the file when it starts.
             Err(ControlError::NotRunning { .. }) => {}
             Err(error) => return Err(roll_back(&former, error)),
         }
     }
-    Ok(outcome)
+    match unreached {
+        Some(error) => Err(Failure::KeeperUnreached(outcome.generation, error)),
+        None => Ok(outcome),
+    }
 }
 
 fn roll_back(former: &Applied, cause: ControlError) -> Failure {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use usher_local::applied::{Applied, PolicyFile, read_bounded};
 use usher_local::paths;
+use usher_policy::Policy;
 
 use super::configuration;
 use crate::failure::Failure;
@@ -40,6 +41,7 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
         ));
     }
     if files.is_empty() {
+        warnings.extend(missing_programs(&policy));
         // Only the whole configuration says who has keys.
         warnings.extend(
             policy
@@ -85,7 +87,29 @@ pub fn apply(output: &Output) -> Result<(), Failure> {
     for warning in policy.warnings() {
         eprintln!("warning: {warning}");
     }
+    for warning in missing_programs(&policy) {
+        eprintln!("warning: {warning}");
+    }
     let outcome = configuration::put_in_force(&lock, fresh)?;
     output.print(&outcome, || configuration::describe(&outcome));
     Ok(())
+}
+
+/// Services of this host whose program cannot be started.
+fn missing_programs(policy: &Policy) -> Vec<String> {
+    use std::os::unix::fs::PermissionsExt;
+    policy
+        .services
+        .values()
+        .filter(|service| {
+            !std::fs::metadata(&service.program)
+                .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+        })
+        .map(|service| {
+            format!(
+                "`service {}`: {} is missing on this host or not executable",
+                service.name, service.program
+            )
+        })
+        .collect()
 }

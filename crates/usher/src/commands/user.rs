@@ -23,6 +23,25 @@ pub fn add(
     public_key: Option<&Path>,
     private_key: Option<&Path>,
 ) -> Result<(), Failure> {
+    if public_key.is_none() && private_key.is_none() {
+        return Err(Failure::PublicKey(
+            "give --public-key FILE (where the services are) or --private-key FILE (where the \
+             user works)"
+                .into(),
+        ));
+    }
+    match nix::unistd::User::from_name(user.as_ref()) {
+        Ok(Some(account)) if account.uid.is_root() => {
+            return Err(Failure::Host(format!(
+                "{user} has user id 0; root is never a user of Usher"
+            )));
+        }
+        Ok(Some(_)) => {}
+        Ok(None) => {
+            eprintln!("warning: there is no account {user} on this host yet; make it first")
+        }
+        Err(error) => eprintln!("warning: cannot look up the account {user}: {error}"),
+    }
     let lock = configuration::lock()?;
     // Everything is read and checked before anything is written.
     let public = public_key
