@@ -567,8 +567,17 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
     mailhost.run(["useradd", "-o", "-u", "0", "-M", "toor"])?;
     let policy = "/etc/usher/policy.d/mail.policy";
     let text = mailhost.read(policy)?;
-    let with_toor = text.replace("member alice, bob;", "member alice, bob, toor, ghost;");
+    let with_toor = text.replace(
+        "member alice, bob;",
+        "member alice, bob, toor, ghost, stray;",
+    );
     mailhost.write(policy, with_toor)?;
+    let key = mailhost.read("/etc/usher/users/alice/authorized_keys")?;
+    for user in ["toor", "ghost"] {
+        let folder = format!("/etc/usher/users/{user}");
+        mailhost.run(["mkdir", &folder])?;
+        mailhost.write(format!("{folder}/authorized_keys"), &key)?;
+    }
     mailhost.run(["usher", "policy", "apply"])?;
     attack.mail.verifier.stop()?;
     let open = |number: u8, user: &str, service: &str, host: &str| -> Result<KeeperRequest> {
@@ -608,6 +617,10 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
         (
             open(7, "ghost", "imap", "laptop")?,
             Err(Refusal::NoLocalAccount),
+        ),
+        (
+            open(9, "stray", "imap", "laptop")?,
+            Err(Refusal::UnknownUser),
         ),
         (close, Err(Refusal::UnknownSession)),
         (open(8, "alice", "imap", "laptop")?, Ok(())),

@@ -169,6 +169,7 @@ pub async fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
     let configuration = keeper.configuration();
     for (session, record) in sessions {
         let key = (record.service, record.uid);
+        keeper.shares.keep(&record);
         if record.ended.is_some() {
             continue;
         }

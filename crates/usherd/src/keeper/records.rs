@@ -227,6 +227,7 @@ async fn open(keeper: &Arc<Keeper>, opening: Opening) -> Result<(), Refusal> {
             .map_err(kernel_failed)?;
         return Err(refusal);
     }
+    keeper.shares.keep(&record);
     keeper.shares.enter(opening.session, &record);
     tracing::info!(session = %opening.session, user = %opening.user, uid = account.uid,
         service = %opening.service, host = %opening.host, "session opened");

@@ -119,8 +119,9 @@ pub fn expire(keeper: &Arc<Keeper>) {
     for (session, record) in sessions {
         match record.ended {
             Some(ended) if ended.at + REMEMBERED < now => {
-                if let Err(error) = keeper.admission.remove_session(&session) {
-                    tracing::error!(%error, "forgetting a session");
+                match keeper.admission.remove_session(&session) {
+                    Ok(()) => keeper.shares.forget(&record),
+                    Err(error) => tracing::error!(%error, "forgetting a session"),
                 }
             }
             Some(_) => {}
@@ -161,8 +162,11 @@ pub fn cut_untracked(keeper: &Keeper) {
 /// Makes room in a user's share of the session table: the oldest session without connections ends.
 ///
 /// # Errors
-/// [`Refusal::Overloaded`] when all of them have connections.
+/// [`Refusal::Overloaded`] when all of them have connections, or too many have just ended.
 pub fn make_room(keeper: &Keeper, fresh: &SessionRecord) -> Result<(), Refusal> {
+    if keeper.shares.crowded(fresh) {
+        return Err(Refusal::Overloaded);
+    }
     let Some(sessions) = keeper.shares.used_up(fresh) else {
         return Ok(());
     };

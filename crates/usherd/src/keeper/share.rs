@@ -12,11 +12,18 @@ use usher_proto::session_id::SessionId;
 /// Live sessions of one user at one service from one host.
 pub const SESSIONS: usize = 16;
 
+/// Sessions of one user at one service from one host in the table, ended ones that are remembered
+/// included: who opens more is refused until some are forgotten.
+pub const KEPT: usize = 4096;
+
 type Owner = (u32, u32, HostName);
 
-/// The live sessions of each user, oldest first.
+/// The live sessions of each user, oldest first, and how many the table keeps.
 #[derive(Default)]
-pub struct Shares(Mutex<HashMap<Owner, VecDeque<SessionId>>>);
+pub struct Shares(
+    Mutex<HashMap<Owner, VecDeque<SessionId>>>,
+    Mutex<HashMap<Owner, usize>>,
+);
 
 impl Shares {
     /// Enters a live session.
@@ -36,6 +43,33 @@ impl Shares {
                 shares.remove(&owner(record));
             }
         }
+    }
+
+    /// The table keeps a session, live or ended.
+    pub fn keep(&self, record: &SessionRecord) {
+        *self.kept().entry(owner(record)).or_default() += 1;
+    }
+
+    /// The table has forgotten a session.
+    pub fn forget(&self, record: &SessionRecord) {
+        let mut kept = self.kept();
+        if let Some(count) = kept.get_mut(&owner(record)) {
+            *count -= 1;
+            if *count == 0 {
+                kept.remove(&owner(record));
+            }
+        }
+    }
+
+    /// Whether the table keeps as many sessions as it may of those that share with `record`.
+    pub fn crowded(&self, record: &SessionRecord) -> bool {
+        self.kept()
+            .get(&owner(record))
+            .is_some_and(|count| *count >= KEPT)
+    }
+
+    fn kept(&self) -> std::sync::MutexGuard<'_, HashMap<Owner, usize>> {
+        self.1.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The sessions that share with `record`, oldest first, when their share is used up.
@@ -91,5 +125,18 @@ mod tests {
         assert_eq!(shares.used_up(&record(1001)), None);
         shares.leave(&full[0], &record(1000));
         assert_eq!(shares.used_up(&record(1000)), None);
+    }
+
+    #[test]
+    fn sessions_that_are_remembered_count_until_they_are_forgotten() {
+        let shares = Shares::default();
+        for _ in 0..KEPT {
+            assert!(!shares.crowded(&record(1000)));
+            shares.keep(&record(1000));
+        }
+        assert!(shares.crowded(&record(1000)));
+        assert!(!shares.crowded(&record(1001)));
+        shares.forget(&record(1000));
+        assert!(!shares.crowded(&record(1000)));
     }
 }
