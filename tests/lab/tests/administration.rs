@@ -333,3 +333,53 @@ fn a_user_without_the_key_is_cut_and_another_is_not() -> Outcome {
     is_cut(&mut bob)?;
     lives(&mut connect(&mail, "bob")?)
 }
+
+#[test]
+fn a_second_daemon_of_a_role_is_refused_and_takes_nothing_from_the_first() -> Outcome {
+    let mail = Lab::mail()?;
+    let mut alice = connect(&mail, "alice")?;
+    let group = mail.mailhost.cgroup().join("second");
+    std::fs::create_dir(&group)?;
+    let keeper = [
+        "usherd",
+        "keeper",
+        "--cgroup",
+        group.to_str().ok_or("a strange path")?,
+    ];
+    for (host, second) in [
+        (&mail.mailhost, &keeper[..]),
+        (&mail.mailhost, &["usherd", "verifier"]),
+        (&mail.laptop, &["usherd", "signer"]),
+        (&mail.laptop, &["usherd", "courier"]),
+        (&mail.laptop, &["usher", "proxy"]),
+    ] {
+        let output = host.command(second).limit(PATIENCE).run()?;
+        assert!(!output.status.success(), "{second:?} started: {output:?}");
+        let said = format!("{}{}", output.stdout, output.stderr);
+        assert!(said.contains("another "), "{second:?}: {said}");
+    }
+    drop(connect(&mail, "bob")?);
+    let said = mail
+        .mailhost
+        .run(["usher", "user", "disable", "alice"])?
+        .stdout;
+    assert!(said.contains("(verifier, keeper)"), "{said}");
+    is_cut(&mut alice)
+}
+
+#[test]
+fn a_keeper_that_does_not_run_makes_disabling_no_success() -> Outcome {
+    let mut mail = Lab::mail()?;
+    let mut alice = connect(&mail, "alice")?;
+    mail.keeper.kill(usher_lab::Signal::KILL)?;
+    mail.keeper.wait(PATIENCE)?;
+    let output = mail
+        .mailhost
+        .command(["usher", "user", "disable", "alice"])
+        .run()?;
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(output.stderr.contains("have NOT been ended"), "{output:?}");
+    lives(&mut alice)?;
+    mail.keeper.start()?;
+    is_cut(&mut alice)
+}
