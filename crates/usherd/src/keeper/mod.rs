@@ -3,6 +3,7 @@
 //! verifier and nothing that comes from the network.
 
 mod accounts;
+mod announced;
 mod queue;
 mod queues;
 mod records;
@@ -50,6 +51,7 @@ struct Keeper {
     configuration: RwLock<Arc<(Applied, Checked)>>,
     queues: Queues,
     shares: share::Shares,
+    announced: announced::Announcements,
     /// Where ended sessions are told to the verifier, while it is connected.
     verifier: Mutex<Option<mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>>>,
 }
@@ -125,6 +127,7 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits) -> Result<(), StartError> {
         configuration: RwLock::new(Arc::new(configuration)),
         queues: Queues::new(workers),
         shares: share::Shares::default(),
+        announced: announced::Announcements::default(),
         verifier: Mutex::default(),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -173,6 +176,12 @@ async fn upkeep(keeper: Arc<Keeper>) {
             Ok(0) => {}
             Ok(expired) => tracing::info!(expired, "announced connections that never came"),
             Err(error) => tracing::error!(%error, "sweeping the admission table"),
+        }
+        if !keeper.announced.is_empty() {
+            match keeper.admission.admissions() {
+                Ok(rows) => keeper.announced.recount(&rows),
+                Err(error) => tracing::error!(%error, "counting announced connections"),
+            }
         }
         keeper.queues.end_idle(&keeper);
         if count.is_multiple_of(5) {

@@ -288,6 +288,7 @@ fn announce(
     if !keeper.queues.has(record.service, record.uid) {
         return Err(Refusal::SessionEnded);
     }
+    keeper.announced.take((record.service, record.uid))?;
     record.tip = record
         .tip
         .advance(

@@ -1,0 +1,74 @@
+//! Each user's share of announcements, so that nobody fills the table of connections for everybody
+//! by announcing what is never made: at one service a user has at most [`SHARE`] connections that
+//! are announced and have not come.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use usher_kernel::admission::{AdmissionRow, AdmissionState};
+use usher_proto::refusal::Refusal;
+
+use super::queues::Key;
+
+/// Announced connections of one user at one service that have not come yet.
+pub const SHARE: usize = 4096;
+
+/// How many each user has: exact once a second, counted up in between.
+#[derive(Default)]
+pub struct Announcements(Mutex<HashMap<Key, usize>>);
+
+impl Announcements {
+    /// Takes one of the user's share.
+    ///
+    /// # Errors
+    /// [`Refusal::Overloaded`] when it is used up.
+    pub fn take(&self, user: Key) -> Result<(), Refusal> {
+        let mut counts = self.lock();
+        let count = counts.entry(user).or_default();
+        if *count >= SHARE {
+            return Err(Refusal::Overloaded);
+        }
+        *count += 1;
+        Ok(())
+    }
+
+    /// Whether there is anything to count anew.
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// Counts anew what has not come.
+    pub fn recount(&self, rows: &[AdmissionRow]) {
+        let mut counts = self.lock();
+        counts.clear();
+        for row in rows
+            .iter()
+            .filter(|row| row.state == AdmissionState::Announced)
+        {
+            *counts.entry((row.service, row.uid)).or_default() += 1;
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_used_up_share_is_one_users_and_comes_back_with_the_next_count() {
+        let announcements = Announcements::default();
+        assert!(announcements.is_empty());
+        for _ in 0..SHARE {
+            assert_eq!(announcements.take((1, 1000)), Ok(()));
+        }
+        assert_eq!(announcements.take((1, 1000)), Err(Refusal::Overloaded));
+        assert_eq!(announcements.take((1, 1001)), Ok(()));
+        assert_eq!(announcements.take((2, 1000)), Ok(()));
+        announcements.recount(&[]);
+        assert_eq!(announcements.take((1, 1000)), Ok(()));
+    }
+}
