@@ -33,7 +33,7 @@ demo: setup ## show the main job: two hosts, two users, unmodified mail programs
 
 # The daemons first: tests run them from beside themselves.
 test: setup ## run all tests
-	$(CARGO) build --workspace --bins --examples
+	$(CARGO) build --workspace --lib --bins --examples
 	$(CARGO) test --workspace --no-fail-fast
 
 bench: setup ## measure; the figures go to target/bench/results.json
