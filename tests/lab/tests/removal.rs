@@ -13,19 +13,39 @@ use usher_lab::{Lab, LabError};
 
 type Result = std::result::Result<(), Box<dyn Error>>;
 
+const KINDS: [&str; 5] = ["net", "mnt", "pid", "uts", "ipc"];
+
 /// The namespaces of a process, as `net:[4026531840]` and so on.
 fn namespaces(pid: u32) -> std::io::Result<BTreeSet<PathBuf>> {
-    ["net", "mnt", "pid", "uts", "ipc"]
+    KINDS
         .iter()
         .map(|kind| fs::read_link(format!("/proc/{pid}/ns/{kind}")))
         .collect()
 }
 
+/// A process's namespaces, kept from being freed: their numbers are nobody else's meanwhile, as
+/// those of another test's lab would be.
+struct Held {
+    links: BTreeSet<PathBuf>,
+    _files: Vec<fs::File>,
+}
+
+fn hold(pid: u32) -> std::io::Result<Held> {
+    let files = KINDS
+        .iter()
+        .map(|kind| fs::File::open(format!("/proc/{pid}/ns/{kind}")))
+        .collect::<std::io::Result<_>>()?;
+    Ok(Held {
+        links: namespaces(pid)?,
+        _files: files,
+    })
+}
+
 /// Processes that live in any of these namespaces.
-fn inhabitants(spaces: &BTreeSet<PathBuf>) -> Vec<u32> {
+fn inhabitants(spaces: &Held) -> Vec<u32> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|pid| namespaces(*pid).is_ok_and(|own| !own.is_disjoint(spaces)))
+        .filter(|pid| namespaces(*pid).is_ok_and(|own| !own.is_disjoint(&spaces.links)))
         .collect()
 }
 
@@ -42,7 +62,7 @@ fn eventually(what: &str, done: impl Fn() -> bool) {
 fn a_dropped_lab_is_gone_when_drop_returns() -> Result {
     let lab = Lab::new()?;
     let host = lab.host("one")?;
-    let spaces = namespaces(host.anchor())?;
+    let spaces = hold(host.anchor())?;
     let group = host.cgroup().to_owned();
     let _sleeper = host.spawn(["sleep", "1000"])?;
     // Not a child of ours any more, and deaf to what can be ignored.
@@ -59,7 +79,7 @@ fn a_dropped_lab_is_gone_when_drop_returns() -> Result {
 fn a_remover_removes_from_another_thread_and_nothing_can_be_added_after() -> Result {
     let lab = Lab::new()?;
     let host = lab.host("one")?;
-    let spaces = namespaces(host.anchor())?;
+    let spaces = hold(host.anchor())?;
     let remover = lab.remover();
     std::thread::spawn(move || remover.remove())
         .join()
@@ -121,7 +141,7 @@ fn groups_of(pid: u32) -> std::io::Result<Vec<PathBuf>> {
 fn a_killed_lab_takes_its_hosts_along_and_the_next_one_sweeps_its_cgroups() -> Result {
     let mut foreign = foreign_lab()?;
     let pid = foreign.process.id();
-    let spaces = namespaces(foreign.anchor)?;
+    let spaces = hold(foreign.anchor)?;
     let sleeper = Command::new("nsenter")
         .args(["--target", &foreign.anchor.to_string(), "--all", "--"])
         .args(["setsid", "sleep", "1000"])
