@@ -86,6 +86,7 @@ impl Queues {
         )
         .map_err(|error| {
             tracing::error!(%error, "cannot make a worker's cgroup");
+            forget_descriptor(key);
             Refusal::ListenerFailed
         })?;
         keeper
