@@ -7,9 +7,9 @@
 #![allow(dead_code, reason = "a fuzz target uses one of these")]
 
 use usher_proto::{
-    Authenticator, ClientFrame, DecodeError, FRAME_LENGTH_SIZE, FrameBuffer, KeeperReply,
-    KeeperRequest, LocalReply, LocalRequest, MAX_FRAME, RelayReply, RelayRequest, ServerFrame,
-    Statement, session_id,
+    Authenticator, CallReply, CallRequest, ClientFrame, DecodeError, FRAME_LENGTH_SIZE,
+    FrameBuffer, KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_FRAME, RelayReply,
+    RelayRequest, ServerFrame, Statement, session_id,
 };
 
 /// A statement's bytes.
@@ -84,6 +84,13 @@ pub fn keeper_record(bytes: &[u8]) -> &'static str {
 pub fn local(bytes: &[u8]) -> &'static str {
     let request = LocalRequest::decode(bytes).map(|request| request.encode());
     let reply = LocalReply::decode(bytes).map(|reply| reply.encode());
+    both_directions(bytes, request, reply)
+}
+
+/// A packet between a service's process and the keeper, read in both directions.
+pub fn calls(bytes: &[u8]) -> &'static str {
+    let request = CallRequest::decode(bytes).map(|request| request.encode());
+    let reply = CallReply::decode(bytes).map(|reply| reply.encode());
     both_directions(bytes, request, reply)
 }
 

@@ -9,7 +9,7 @@
 
 #include <linux/types.h>
 
-#define USHER_LAYOUT_VERSION 1
+#define USHER_LAYOUT_VERSION 2
 
 #define USHER_SESSION_ID_SIZE 16
 #define USHER_USER_NAME_SIZE 32
@@ -71,6 +71,7 @@ struct usher_session {
 	__u64 expires; /* seconds since 1970 */
 	__u8 chain_value[16];
 	__u8 chain_salt[16];
+	__u8 key_fingerprint[32]; /* SHA-256 of the key that signed */
 	__u8 user[USHER_USER_NAME_SIZE]; /* padded with zeros */
 	__u8 host[USHER_HOST_NAME_SIZE]; /* padded with zeros */
 	__u64 ended; /* seconds since 1970, 0 while the session lives */
@@ -115,7 +116,7 @@ struct usher_removal {
 _Static_assert(sizeof(struct usher_connection) == 36, "usher_connection");
 _Static_assert(sizeof(struct usher_target) == 8, "usher_target");
 _Static_assert(sizeof(struct usher_admission) == 48, "usher_admission");
-_Static_assert(sizeof(struct usher_session) == 176, "usher_session");
+_Static_assert(sizeof(struct usher_session) == 208, "usher_session");
 _Static_assert(sizeof(struct usher_counters) == 64, "usher_counters");
 _Static_assert(sizeof(struct usher_layout) == 8, "usher_layout");
 _Static_assert(sizeof(struct usher_removal) == 56, "usher_removal");

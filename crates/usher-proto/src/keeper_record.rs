@@ -15,7 +15,10 @@ use crate::{
 pub const KEEPER_RECORD_SIZE: usize = 256;
 
 /// The version of the records: keeper and verifier are restarted apart.
-pub const KEEPER_RECORD_VERSION: u8 = 1;
+pub const KEEPER_RECORD_VERSION: u8 = 2;
+
+/// Bytes of a key's fingerprint: SHA-256 of its OpenSSH wire form, as `ssh-keygen -l` shows it.
+pub const KEY_FINGERPRINT_SIZE: usize = 32;
 
 const OPEN: u8 = 1;
 const ANNOUNCE: u8 = 2;
@@ -39,6 +42,8 @@ pub enum KeeperRequest {
         service: ServiceName,
         /// From which host, by the server's name for it.
         host: HostName,
+        /// Fingerprint of the key that signed.
+        key_fingerprint: [u8; KEY_FINGERPRINT_SIZE],
         /// `h[0]` of the chain.
         chain_anchor: [u8; CHAIN_ELEMENT_SIZE],
         /// Salt of the chain.
@@ -108,7 +113,7 @@ fn begin(kind: u8) -> Vec<u8> {
     out
 }
 
-/// Pads with zeros. The longest record (`Open`) has 200 bytes, so nothing is ever cut.
+/// Pads with zeros. The longest record (`Open`) has 232 bytes, so nothing is ever cut.
 fn finish(out: &[u8]) -> [u8; KEEPER_RECORD_SIZE] {
     let mut record = [0; KEEPER_RECORD_SIZE];
     record[..out.len()].copy_from_slice(out);
@@ -138,6 +143,7 @@ impl KeeperRequest {
                 user,
                 service,
                 host,
+                key_fingerprint,
                 chain_anchor,
                 chain_salt,
                 chain_length,
@@ -149,6 +155,7 @@ impl KeeperRequest {
                 put_padded_name(&mut out, user.as_str(), UserName::MAXIMUM_LENGTH);
                 put_padded_name(&mut out, service.as_str(), ServiceName::MAXIMUM_LENGTH);
                 put_padded_name(&mut out, host.as_str(), HostName::MAXIMUM_LENGTH);
+                out.extend_from_slice(key_fingerprint);
                 out.extend_from_slice(chain_anchor);
                 out.extend_from_slice(chain_salt);
                 out.extend_from_slice(&chain_length.to_be_bytes());
@@ -213,6 +220,7 @@ impl KeeperRequest {
                 user: reader.padded_name(UserName::MAXIMUM_LENGTH, "user")?,
                 service: reader.padded_name(ServiceName::MAXIMUM_LENGTH, "service")?,
                 host: reader.padded_name(HostName::MAXIMUM_LENGTH, "host")?,
+                key_fingerprint: reader.array()?,
                 chain_anchor: reader.array()?,
                 chain_salt: reader.array()?,
                 chain_length: reader.u32()?,

@@ -20,6 +20,7 @@ mod serde_text;
 mod verdict;
 
 pub mod authenticator;
+pub mod calls;
 pub mod chain;
 pub mod connection;
 pub mod error;
@@ -35,6 +36,9 @@ pub mod session_id;
 pub mod statement;
 
 pub use authenticator::{Authenticator, MAX_SIGNATURE_SIZE, NAMESPACE, SignError};
+pub use calls::{
+    CallReply, CallRequest, ConnectionInfo, MAX_CALL_PACKET, MAX_GROUPS, ReservationId,
+};
 pub use chain::{
     CHAIN_ELEMENT_SIZE, Chain, ChainElement, ChainError, ChainTip, MAX_CHAIN_GAP, MAX_CHAIN_LENGTH,
 };
@@ -45,7 +49,7 @@ pub use frame::{
 };
 pub use handshake::{HandshakeSide, MAX_HANDSHAKE_MESSAGE, check_handshake_message};
 pub use host_key::{HOST_KEY_SIZE, HOST_KEY_SPKI_SIZE, HostKeyError, HostPublicKey};
-pub use keeper_record::{KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest};
+pub use keeper_record::{KEEPER_RECORD_SIZE, KEY_FINGERPRINT_SIZE, KeeperReply, KeeperRequest};
 pub use local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 pub use name::{HostName, NameError, ServiceName, UserName};
 pub use refusal::Refusal;

@@ -159,6 +159,29 @@ refusals! {
     /// Local policy does not let this user connect there.
     ClientPolicy = 164, "client_policy",
         "this machine's policy does not let the user connect to the service";
+
+    // 192 to 223: the calls of a service's process (libusher).
+    /// The process is not of the account that the policy names for the service.
+    NotThisAccount = 192, "not_this_account",
+        "the policy has no service at this port whose `account` is the one this process runs as";
+    /// The kernel cannot fence the account's right to change its user.
+    NoFence = 193, "no_fence",
+        "this kernel runs no LSM programs, without which a process cannot be let become a user: \
+         give the service a `program` instead of an `account`; `usher doctor` says more";
+    /// The reservation was not used in time, or by a process that is not the reserver or its child.
+    ReservationLapsed = 194, "reservation_lapsed",
+        "nothing is reserved for this process, or no longer";
+    /// The process has several threads, or shares its memory.
+    ProcessShared = 195, "process_shared",
+        "the process has other threads or shares its memory with another process";
+    /// The process became a user before.
+    AlreadySettled = 196, "already_settled", "the process has become a user already";
+    /// More supplementary groups than the kernel's side compares.
+    TooManyGroups = 197, "too_many_groups", "the user is in more than 128 supplementary groups";
+    /// Not an established connection that was announced.
+    NoConnection = 198, "no_connection", "this is no connection of Usher's, or no longer one";
+    /// The connection is another user's.
+    ForeignConnection = 199, "foreign_connection", "the connection is another user's";
 }
 
 impl Refusal {
@@ -233,7 +256,7 @@ mod tests {
             assert_eq!(refusal.name().parse(), Ok(refusal));
             assert!(!refusal.to_string().is_empty());
         }
-        assert_eq!(codes.len(), 42);
+        assert_eq!(codes.len(), 50);
     }
 
     #[test]

@@ -10,13 +10,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use usher_proto::{
-    KeeperReply, KeeperRequest, LocalReply, LocalRequest, Refusal, RelayReply, RelayRequest,
-    ServerFrame, Statement,
+    CallReply, CallRequest, ConnectionInfo, KeeperReply, KeeperRequest, LocalReply, LocalRequest,
+    Refusal, RelayReply, RelayRequest, ReservationId, ServerFrame, Statement,
 };
 
 type Check = fn(&[u8]) -> &'static str;
 
-const TARGETS: [(&str, Check); 7] = [
+const TARGETS: [(&str, Check); 8] = [
+    ("calls", checks::calls),
     ("statement", checks::statement),
     ("authenticator", checks::authenticator),
     ("client_frame", checks::client_frame),
@@ -71,6 +72,7 @@ fn the_formats_are_those_of_the_corpus() {
 #[test]
 #[ignore = "writes fuzz/corpus"]
 fn write_the_corpus() {
+    write("calls", calls());
     write("statement", statements());
     write("authenticator", signatures());
     write("client_frame", client());
@@ -246,6 +248,7 @@ fn keeper() -> Inputs {
         user: "alice".parse().unwrap(),
         service: "imap".parse().unwrap(),
         host: "laptop".parse().unwrap(),
+        key_fingerprint: [3; 32],
         chain_anchor: [1; 16],
         chain_salt: [2; 16],
         chain_length: 1024,
@@ -255,7 +258,7 @@ fn keeper() -> Inputs {
         "open",
         open.encode().to_vec(),
         &[
-            ("version", 0, 2),
+            ("version", 0, 1),
             ("type", 1, 77),
             ("user-padding", 58, 1),
             ("user-length", 26, 255),
@@ -371,6 +374,76 @@ fn local() -> Inputs {
         &[("code", 2, 0xff)],
     ));
     inputs.extend(variations("finished", LocalReply::Finished.encode(), &[]));
+    inputs
+}
+
+fn calls() -> Inputs {
+    let mut inputs = common_to_all(640);
+    let reservation = ReservationId::from_bytes([9; 16]);
+    let attach = CallRequest::Attach { port: 143 };
+    let changed = [("version", 0, 2), ("type", 1, 77), ("port-zero", 3, 0)];
+    inputs.extend(variations("attach", attach.encode(), &changed));
+    for (name, request) in [
+        ("pre-accept", CallRequest::PreAccept),
+        ("set-net-user", CallRequest::SetNetUser { reservation }),
+        ("settled", CallRequest::Settled),
+        ("accepted", CallRequest::Accepted),
+        (
+            "info",
+            CallRequest::Info {
+                connection: connection(),
+            },
+        ),
+    ] {
+        inputs.extend(variations(name, request.encode(), &[]));
+    }
+    let identity = CallReply::Identity {
+        uid: 1000,
+        gid: 1000,
+        groups: vec![4, 1000],
+    };
+    inputs.extend(variations(
+        "identity",
+        identity.encode(),
+        &[("groups-huge", 10, 0xff), ("groups-descending", 14, 0xff)],
+    ));
+    let root = CallReply::Identity {
+        uid: 0,
+        gid: 0,
+        groups: Vec::new(),
+    };
+    inputs.push(("identity-root".to_owned(), root.encode()));
+    let attached = CallReply::Attached {
+        service: "imap".parse().unwrap(),
+        process_per_user: true,
+    };
+    inputs.extend(variations(
+        "attached",
+        attached.encode(),
+        &[("style", 2, 2)],
+    ));
+    let reserved = CallReply::Reserved {
+        reservation,
+        uid: 1000,
+    };
+    inputs.extend(variations("reserved", reserved.encode(), &[]));
+    inputs.extend(variations("queue", CallReply::Queue.encode(), &[]));
+    let connection = CallReply::Connection(ConnectionInfo {
+        uid: 1000,
+        user: "alice".parse().unwrap(),
+        service: "imap".parse().unwrap(),
+        host: "laptop".parse().unwrap(),
+        key_fingerprint: [3; 32],
+        opened: common::NOW,
+        expires: common::NOW + 3600,
+    });
+    inputs.extend(variations(
+        "connection",
+        connection.encode(),
+        &[("user-padding", 38, 1)],
+    ));
+    let refused = CallReply::Refused(Refusal::NotThisAccount);
+    inputs.extend(variations("refused", refused.encode(), &[]));
     inputs
 }
 

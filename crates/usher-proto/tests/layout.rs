@@ -182,16 +182,17 @@ fn keeper_records_have_one_size_and_zero_padding() {
         user: "u".repeat(32).parse().unwrap(),
         service: "s".repeat(32).parse().unwrap(),
         host: "h".repeat(63).parse().unwrap(),
+        key_fingerprint: [5; 32],
         chain_anchor: [1; 16],
         chain_salt: [2; 16],
         chain_length: 3,
         expires: 4,
     };
     let record = open.encode();
-    assert_eq!(record[..2], [1, 1]);
+    assert_eq!(record[..2], [2, 1]);
     assert_eq!(KeeperRequest::decode(&record), Ok(open));
-    // The last byte in use is the 200th: docs/PROTOCOL.md.
-    assert_eq!((record[199], record[200]), (4, 0));
+    // The last byte in use is the 232nd: docs/PROTOCOL.md.
+    assert_eq!((record[231], record[232]), (4, 0));
 
     let close = KeeperRequest::Close {
         request: 1,
@@ -214,7 +215,7 @@ fn keeper_records_have_one_size_and_zero_padding() {
     longer.push(0);
     assert_eq!(KeeperRequest::decode(&longer), Err(DecodeError::Oversized));
     let mut newer = close;
-    newer[0] = 2;
+    newer[0] = 3;
     assert_eq!(
         KeeperRequest::decode(&newer),
         Err(DecodeError::UnknownVersion)

@@ -5,10 +5,10 @@ mod common;
 
 use proptest::prelude::*;
 use usher_proto::{
-    Chain, ChainError, ChainTip, ClientFrame, ConnectionTuple, FRAME_LENGTH_SIZE, FrameBuffer,
-    KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_CHAIN_GAP, MAX_FRAME,
-    MAX_LOCAL_PACKET, MAX_RELAY_PACKET, MAX_STATEMENT_SIZE, RelayReply, RelayRequest, ServerFrame,
-    Statement,
+    CallReply, CallRequest, Chain, ChainError, ChainTip, ClientFrame, ConnectionTuple,
+    FRAME_LENGTH_SIZE, FrameBuffer, KeeperReply, KeeperRequest, LocalReply, LocalRequest,
+    MAX_CALL_PACKET, MAX_CHAIN_GAP, MAX_FRAME, MAX_LOCAL_PACKET, MAX_RELAY_PACKET,
+    MAX_STATEMENT_SIZE, RelayReply, RelayRequest, ServerFrame, Statement,
 };
 
 /// A round trip, every truncation refused, a byte more refused, and one changed byte either
@@ -111,6 +111,20 @@ format_properties!(
     LocalReply::encode,
     LocalReply::decode,
     MAX_LOCAL_PACKET
+);
+format_properties!(
+    call_request,
+    common::call_request,
+    CallRequest::encode,
+    CallRequest::decode,
+    MAX_CALL_PACKET
+);
+format_properties!(
+    call_reply,
+    common::call_reply,
+    CallReply::encode,
+    CallReply::decode,
+    MAX_CALL_PACKET
 );
 format_properties!(
     relay_request,

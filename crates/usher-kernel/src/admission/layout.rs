@@ -7,7 +7,7 @@ use usher_proto::{ChainTip, ConnectionTuple, HostName, Refusal, SessionId, UserN
 use super::types::{AdmissionRow, AdmissionState, Counters, Ended, SessionRecord};
 use crate::KernelError;
 
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 
 const STATE_BITS: u32 = 8;
 const ANNOUNCED: u64 = 1;
@@ -74,13 +74,14 @@ pub(super) struct Session {
     expires: u64,
     chain_value: [u8; 16],
     chain_salt: [u8; 16],
+    key_fingerprint: [u8; 32],
     user: [u8; 32],
     host: [u8; 64],
     ended: u64,
     reason: u32,
     reserved: u32,
 }
-plain!(Session, 176);
+plain!(Session, 208);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -185,6 +186,7 @@ impl From<&SessionRecord> for Session {
             expires: record.expires,
             chain_value: record.tip.value,
             chain_salt: record.chain_salt,
+            key_fingerprint: record.key_fingerprint,
             user: padded(record.user.as_str()),
             host: padded(record.host.as_str()),
             ended: record.ended.map_or(0, |ended| ended.at),
@@ -222,6 +224,7 @@ impl TryFrom<&Session> for SessionRecord {
             },
             chain_length: session.chain_length,
             chain_salt: session.chain_salt,
+            key_fingerprint: session.key_fingerprint,
             opened: session.opened,
             expires: session.expires,
             ended,
@@ -262,6 +265,7 @@ mod tests {
             },
             chain_length: 1024,
             chain_salt: [5; 16],
+            key_fingerprint: [6; 32],
             opened: 1,
             expires: 2,
             ended: None,

@@ -127,6 +127,8 @@ pub struct SessionRecord {
     pub chain_length: u32,
     /// The chain's salt.
     pub chain_salt: [u8; 16],
+    /// Fingerprint of the key that signed for it: SHA-256, as `ssh-keygen -l` shows it.
+    pub key_fingerprint: [u8; 32],
     /// When it was opened, in seconds since 1970.
     pub opened: u64,
     /// When it ends, in seconds since 1970.

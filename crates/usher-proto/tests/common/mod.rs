@@ -7,9 +7,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use usher_proto::ssh_key::private::Ed25519Keypair;
 use usher_proto::ssh_key::{PrivateKey, SshSig};
 use usher_proto::{
-    Announcement, Authenticator, Chain, ChainElement, ClientFrame, ConnectionTuple, HostName,
-    HostPublicKey, KeeperReply, KeeperRequest, LocalReply, LocalRequest, Refusal, RelayReply,
-    RelayRequest, ServerFrame, ServiceName, SessionId, Statement, UserName, session_id,
+    Announcement, Authenticator, CallReply, CallRequest, Chain, ChainElement, ClientFrame,
+    ConnectionInfo, ConnectionTuple, HostName, HostPublicKey, KeeperReply, KeeperRequest,
+    LocalReply, LocalRequest, MAX_GROUPS, Refusal, RelayReply, RelayRequest, ReservationId,
+    ServerFrame, ServiceName, SessionId, Statement, UserName, session_id,
 };
 
 /// The clock of the fixed examples.
@@ -268,7 +269,7 @@ pub fn keeper_request() -> impl Strategy<Value = KeeperRequest> {
         (
             (request, session(), any::<u64>()),
             (user_name(), service_name(), host_name()),
-            any::<([u8; 16], [u8; 16], u32)>(),
+            any::<([u8; 16], [u8; 16], u32, [u8; 32])>(),
         )
             .prop_map(
                 |((request, session, expires), (user, service, host), chain)| KeeperRequest::Open {
@@ -277,6 +278,7 @@ pub fn keeper_request() -> impl Strategy<Value = KeeperRequest> {
                     user,
                     service,
                     host,
+                    key_fingerprint: chain.3,
                     chain_anchor: chain.0,
                     chain_salt: chain.1,
                     chain_length: chain.2,
@@ -338,6 +340,63 @@ pub fn local_reply() -> impl Strategy<Value = LocalReply> {
         socket_address().prop_map(|server| LocalReply::Ready { server }),
         refusal().prop_map(LocalReply::Refused),
         Just(LocalReply::Finished),
+    ]
+}
+
+fn reservation() -> impl Strategy<Value = ReservationId> {
+    any::<[u8; 16]>().prop_map(ReservationId::from_bytes)
+}
+
+fn user_id() -> impl Strategy<Value = u32> {
+    1..u32::MAX
+}
+
+pub fn call_request() -> impl Strategy<Value = CallRequest> {
+    prop_oneof![
+        (1_u16..).prop_map(|port| CallRequest::Attach { port }),
+        Just(CallRequest::PreAccept),
+        reservation().prop_map(|reservation| CallRequest::SetNetUser { reservation }),
+        Just(CallRequest::Settled),
+        Just(CallRequest::Accepted),
+        tuple().prop_map(|connection| CallRequest::Info { connection }),
+    ]
+}
+
+pub fn call_reply() -> impl Strategy<Value = CallReply> {
+    let groups = prop::collection::btree_set(any::<u32>(), 0..=MAX_GROUPS);
+    prop_oneof![
+        (service_name(), any::<bool>()).prop_map(|(service, process_per_user)| {
+            CallReply::Attached {
+                service,
+                process_per_user,
+            }
+        }),
+        (reservation(), user_id())
+            .prop_map(|(reservation, uid)| CallReply::Reserved { reservation, uid }),
+        (user_id(), any::<u32>(), groups).prop_map(|(uid, gid, groups)| CallReply::Identity {
+            uid,
+            gid,
+            groups: groups.into_iter().collect(),
+        }),
+        Just(CallReply::Queue),
+        (
+            (user_id(), user_name(), service_name(), host_name()),
+            any::<([u8; 32], u64, u64)>()
+        )
+            .prop_map(
+                |((uid, user, service, host), (key_fingerprint, opened, expires))| {
+                    CallReply::Connection(ConnectionInfo {
+                        uid,
+                        user,
+                        service,
+                        host,
+                        key_fingerprint,
+                        opened,
+                        expires,
+                    })
+                }
+            ),
+        refusal().prop_map(CallReply::Refused),
     ]
 }
 

@@ -12,7 +12,9 @@ use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_proto::chain::{ChainError, ChainTip};
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::frame::Announcement;
-use usher_proto::keeper_record::{KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest};
+use usher_proto::keeper_record::{
+    KEEPER_RECORD_SIZE, KEY_FINGERPRINT_SIZE, KeeperReply, KeeperRequest,
+};
 use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
@@ -89,6 +91,7 @@ async fn read(
                 user,
                 service,
                 host,
+                key_fingerprint,
                 chain_anchor,
                 chain_salt,
                 chain_length,
@@ -101,6 +104,7 @@ async fn read(
                     user,
                     service,
                     host,
+                    key_fingerprint,
                     chain_anchor,
                     chain_salt,
                     chain_length,
@@ -161,6 +165,7 @@ struct Opening {
     user: usher_proto::name::UserName,
     service: usher_proto::name::ServiceName,
     host: usher_proto::name::HostName,
+    key_fingerprint: [u8; KEY_FINGERPRINT_SIZE],
     chain_anchor: [u8; 16],
     chain_salt: [u8; 16],
     chain_length: u32,
@@ -203,6 +208,7 @@ async fn open(keeper: &Arc<Keeper>, opening: Opening) -> Result<(), Refusal> {
         },
         chain_length: opening.chain_length,
         chain_salt: opening.chain_salt,
+        key_fingerprint: opening.key_fingerprint,
         opened: unix_time(),
         expires,
         ended: None,

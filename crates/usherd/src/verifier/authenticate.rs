@@ -5,10 +5,11 @@
 use usher_local::applied::{Applied, Checked};
 use usher_proto::authenticator::Authenticator;
 use usher_proto::host_key::HostPublicKey;
-use usher_proto::keeper_record::KeeperRequest;
+use usher_proto::keeper_record::{KEY_FINGERPRINT_SIZE, KeeperRequest};
 use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::session_id;
+use usher_proto::ssh_key::HashAlg;
 use usher_proto::statement::{Expectation, Statement};
 
 /// How old an authenticator may be when it arrives, seconds. It travels on an open channel, so
@@ -53,7 +54,10 @@ pub fn authenticate(
         statement: None,
     })?;
     match check(applied, checked, claim, authenticator, &statement) {
-        Ok(expires) => {
+        Ok(Granted {
+            expires,
+            key_fingerprint,
+        }) => {
             let session = session_id(&authenticator.statement);
             let host = claim.host.clone();
             Ok(move |request| KeeperRequest::Open {
@@ -62,6 +66,7 @@ pub fn authenticate(
                 user: statement.user,
                 service: statement.service,
                 host,
+                key_fingerprint,
                 chain_anchor: statement.chain_anchor,
                 chain_salt: statement.chain_salt,
                 chain_length: statement.chain_length,
@@ -75,14 +80,22 @@ pub fn authenticate(
     }
 }
 
-/// All checks; returns when the session ends.
+/// What all checks have permitted.
+struct Granted {
+    /// When the session ends, in seconds since 1970.
+    expires: u64,
+    /// Of the key that signed.
+    key_fingerprint: [u8; KEY_FINGERPRINT_SIZE],
+}
+
+/// All checks.
 fn check(
     applied: &Applied,
     checked: &Checked,
     claim: &Claim<'_>,
     authenticator: &Authenticator,
     statement: &Statement,
-) -> Result<u64, Refusal> {
+) -> Result<Granted, Refusal> {
     statement.check(&Expectation {
         now: claim.now,
         client_host_key: claim.host_key,
@@ -115,7 +128,11 @@ fn check(
     {
         return Err(Refusal::WrongServerAddress);
     }
-    Ok(statement
-        .expires
-        .min(statement.issued + service.session.as_secs()))
+    let fingerprint = key.fingerprint(HashAlg::Sha256);
+    Ok(Granted {
+        expires: statement
+            .expires
+            .min(statement.issued + service.session.as_secs()),
+        key_fingerprint: fingerprint.sha256().ok_or(Refusal::UnsupportedKey)?,
+    })
 }
