@@ -1,14 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * usher.h: connections on which the server knows the local user before it accepts.
- * Link with -lusher. See connect_by_user(3).
+ * usher.h: network services with the user on the other end. Link with -lusher
+ * (pkg-config: usher). The full contract is in connect_by_user(3) and usher_accept_by_user(3).
+ *
+ * A call that fails returns -1 with errno set, and usher_last_error() says in words why.
  */
 #ifndef USHER_H
 #define USHER_H
 
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* ------------------------------------------------------------------ clients */
 
 /*
  * Connects to `service` on `host` (both names of the policy) as the user this process runs as.
@@ -27,16 +36,116 @@ extern "C" {
  */
 int usher_connect_by_user(const char *host, const char *service);
 
+/* ----------------------------------------------------------------- services */
+
+/* An accept mode of a listening socket, for usher_set_accept_mode(). */
+#define USHER_ACCEPT_BY_USER 1
+
+/*
+ * Puts a listening TCP socket, bound to the port of a service of the policy, into an accept mode.
+ * The process must run as the account that the policy names for the service.
+ *
+ *   EBADF, ENOTSOCK  no socket
+ *   EINVAL           not a listening TCP socket, or an unknown mode
+ *   EACCES           the policy has no service at this port for this account
+ *   EOPNOTSUPP       this kernel runs no LSM programs: the service has to be one with `program`
+ *   ENETDOWN         this host's keeper does not run
+ *   EPROTO           library and daemon are of different versions
+ */
+int usher_set_accept_mode(int listener, int mode);
+
+/*
+ * Waits until a connection waits whose user has no process yet, and reserves that user for the
+ * caller and the children it forks from now on. In style `connection` each connection is such.
+ * A reservation that is not used within 30 seconds lapses, and the connection waits for another.
+ *
+ * Returns 0, or -1 with errno:
+ *   EINVAL    the socket is not in the mode USHER_ACCEPT_BY_USER
+ *   EINTR     a signal came
+ *   EACCES    the policy no longer has this service
+ *   ENETDOWN  the keeper does not run, and did not come back within 30 seconds
+ *   EPROTO    as above
+ */
+int usher_pre_accept(int listener);
+
+/*
+ * Makes the calling process the user that usher_pre_accept() reserved, for good: user ids, group
+ * ids and supplementary groups, no capability. From then on `listener` is, in this process, the
+ * user's own queue: it can be polled and accepted from.
+ *
+ * Returns 0, or -1 with errno:
+ *   EINVAL           nothing is reserved
+ *   EBUSY            the process has other threads, or shares its memory with another process
+ *   EPERM            the process has become a user already
+ *   ESTALE           the reservation has lapsed
+ *   EACCES           the user has been revoked meanwhile
+ *   EOVERFLOW        the user is in more than 128 supplementary groups
+ *   ENOTRECOVERABLE  the ids are changed in part: the process must end
+ *   ENETDOWN, EPROTO as above
+ * But for ENOTRECOVERABLE a failure leaves the process as it was.
+ */
+int usher_set_net_user(int listener);
+
+/*
+ * Accepts the next connection of the process's user. As accept4(2) with SOCK_CLOEXEC; EINVAL when
+ * usher_set_net_user() has not been called for `listener` in this process.
+ */
+int usher_accept_by_user(int listener, struct sockaddr *address, socklen_t *length);
+
+/* Who a connection is. Strings end in a zero byte. */
+struct usher_connection {
+	uid_t uid;
+	char user[33];
+	char service[33];
+	/* The client host's name in this host's policy. */
+	char host[64];
+	/* The key that signed for the session: "SHA256:" and base64, as ssh-keygen -l shows it. */
+	char key_fingerprint[52];
+	/* Principals of its certificate, separated by commas; empty for a plain key. */
+	char principals[512];
+	/* When the session was opened and when it ends at the latest, in seconds since 1970. */
+	int64_t opened;
+	int64_t expires;
+};
+
+/*
+ * Says who an accepted connection is. A worker may ask this too that was started by Usher.
+ * `size` is sizeof(struct usher_connection).
+ *
+ *   EBADF, ENOTSOCK, ENOTCONN  no connected TCP socket
+ *   EINVAL                     a size this library does not know
+ *   ENOENT                     no connection of Usher's, or no longer one
+ *   EACCES                     another user's
+ *   ENETDOWN, EPROTO           as above
+ */
+int usher_connection_info(int connection, struct usher_connection *info, size_t size);
+
 /*
  * Says in words what went wrong in the calling thread's last failed call. Valid until its next
  * call; the empty string before the first failure.
  */
 const char *usher_last_error(void);
 
-/* The name of the paper. */
+/* ------------------------------------------------- the names of the paper */
+
 static inline int connect_by_user(const char *host, const char *service)
 {
 	return usher_connect_by_user(host, service);
+}
+
+static inline int pre_accept(int listener)
+{
+	return usher_pre_accept(listener);
+}
+
+static inline int set_net_user(int listener)
+{
+	return usher_set_net_user(listener);
+}
+
+static inline int accept_by_user(int listener, struct sockaddr *address, socklen_t *length)
+{
+	return usher_accept_by_user(listener, address, length);
 }
 
 #ifdef __cplusplus

@@ -1,8 +1,9 @@
 //! Usher's programming interface.
 //!
 //! [`connect_by_user`] gives a TCP connection to a service on which the server knows the local
-//! user before it accepts (netAuth, USENIX Security 2008, section 4). The C interface is
-//! `include/usher.h`; see connect_by_user(3).
+//! user before it accepts (netAuth, USENIX Security 2008, section 4). [`ByUserListener`] is for
+//! services: their processes become the user before they accept. The C interface is
+//! `include/usher.h`; see connect_by_user(3) and usher_accept_by_user(3).
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,7 +17,11 @@
 mod connect;
 #[allow(unsafe_code)]
 mod ffi;
+mod service;
 
 pub use connect::{ConnectError, connect_by_user, connect_on_behalf};
-pub use usher_proto::name::{HostName, ServiceName};
+pub use service::{
+    ByUserListener, ConnectionInfo, Reservation, ServiceError, UserListener, connection_info,
+};
+pub use usher_proto::name::{HostName, ServiceName, UserName};
 pub use usher_proto::refusal::Refusal;

@@ -24,6 +24,8 @@ pub const RUNTIME_DIRECTORY: &str = "/run/usher";
 
 /// Verifier to keeper: fixed-size records.
 pub const KEEPER_RECORDS: &str = "/run/usher/keeper/records.sock";
+/// Processes of services to keeper: see `usher_proto::calls`.
+pub const KEEPER_CALLS: &str = "/run/usher/keeper/calls.sock";
 /// Verifier to keeper: the host key's handle.
 pub const KEEPER_HOST_KEY: &str = "/run/usher/keeper/host-key.sock";
 /// Applications to signer: see `usher_proto::local`.

@@ -107,6 +107,7 @@ mod tests {
             },
             chain_length: 1,
             chain_salt: [0; 16],
+            key_fingerprint: [0; 32],
             opened: 0,
             expires: 0,
             ended: None,

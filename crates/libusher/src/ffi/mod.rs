@@ -1,5 +1,7 @@
 //! The C interface of `include/usher.h`. All of this crate's unsafe code.
 
+mod service;
+
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::os::fd::IntoRawFd;

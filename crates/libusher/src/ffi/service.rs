@@ -1,0 +1,358 @@
+//! The calls of a service, for C: they take the listening socket's descriptor, as the paper's
+//! calls do, so what is known of a listener is kept here by its number.
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int};
+use std::io;
+use std::mem::ManuallyDrop;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::{Mutex, TryLockError};
+use std::time::{Duration, Instant};
+
+use rustix::io::{DupFlags, FdFlags};
+
+use super::fail;
+use crate::service::{
+    ByUserListener, ConnectionInfo, FirstAccept, Reservation, ServiceError, accept,
+    connection_info, is_nonblocking,
+};
+
+/// `USHER_ACCEPT_BY_USER`.
+const ACCEPT_BY_USER: c_int = 1;
+/// Listeners one process may have in a mode: as many as it may have descriptors, by default.
+const LISTENERS: usize = 1024;
+/// How long a call waits for another thread's, which holds the table for microseconds. In a child
+/// that was forked meanwhile nobody lets go of it: this is then an error and not a hang.
+const TABLE: Duration = Duration::from_secs(1);
+
+/// What is known of a listener.
+enum Listener {
+    /// In the mode; with the user reserved last.
+    ByUser(ByUserListener, Option<Reservation>),
+    /// This process has become the user; the descriptor is the user's queue. Non-blocking when
+    /// the service's own listener was.
+    Queue {
+        /// Still to be told of the first accepted connection.
+        untold: Option<FirstAccept>,
+        nonblocking: bool,
+    },
+}
+
+static LISTENERS_OF_PROCESS: Mutex<Option<HashMap<RawFd, Listener>>> = Mutex::new(None);
+
+/// A failure, as C is told of it.
+struct Failure(String, c_int);
+
+impl From<ServiceError> for Failure {
+    fn from(error: ServiceError) -> Self {
+        Self(error.to_string(), error.errno())
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self(error.to_string(), error.raw_os_error().unwrap_or(libc::EIO))
+    }
+}
+
+impl From<rustix::io::Errno> for Failure {
+    fn from(error: rustix::io::Errno) -> Self {
+        io::Error::from(error).into()
+    }
+}
+
+fn with_table<T>(
+    act: impl FnOnce(&mut HashMap<RawFd, Listener>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let begun = Instant::now();
+    let mut table = loop {
+        match LISTENERS_OF_PROCESS.try_lock() {
+            Ok(table) => break table,
+            Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) if begun.elapsed() > TABLE => {
+                return Err(Failure(
+                    "this process was forked while another thread was inside a call".into(),
+                    libc::EDEADLK,
+                ));
+            }
+            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+        }
+    };
+    act(table.get_or_insert_default())
+}
+
+fn answer(result: Result<c_int, Failure>) -> c_int {
+    result.unwrap_or_else(|Failure(text, errno)| fail(&text, errno))
+}
+
+fn not_in_the_mode() -> Failure {
+    Failure(
+        "the socket is not in the mode USHER_ACCEPT_BY_USER, or this process has become a user"
+            .into(),
+        libc::EINVAL,
+    )
+}
+
+/// A descriptor that a C caller has given for the time of the call.
+fn borrow<'a>(descriptor: c_int) -> Result<BorrowedFd<'a>, Failure> {
+    if descriptor < 0 {
+        return Err(rustix::io::Errno::BADF.into());
+    }
+    // SAFETY: not -1. The caller keeps it open during the call, as for any system call; were it
+    // closed, the kernel would say EBADF.
+    Ok(unsafe { BorrowedFd::borrow_raw(descriptor) })
+}
+
+/// See usher_accept_by_user(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn usher_set_accept_mode(listener: c_int, mode: c_int) -> c_int {
+    answer(set_accept_mode(listener, mode).map(|()| 0))
+}
+
+fn set_accept_mode(listener: c_int, mode: c_int) -> Result<(), Failure> {
+    if mode != ACCEPT_BY_USER {
+        return Err(Failure(format!("unknown accept mode {mode}"), libc::EINVAL));
+    }
+    let by_user = ByUserListener::of_socket(borrow(listener)?)?;
+    with_table(|table| {
+        // Descriptors that were closed since leave their place to others of the same number.
+        table.retain(|&known, _| {
+            borrow(known).is_ok_and(|socket| rustix::io::fcntl_getfd(socket).is_ok())
+        });
+        if table.len() >= LISTENERS {
+            return Err(rustix::io::Errno::MFILE.into());
+        }
+        table.insert(listener, Listener::ByUser(by_user, None));
+        Ok(())
+    })
+}
+
+/// See usher_accept_by_user(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn usher_pre_accept(listener: c_int) -> c_int {
+    answer(pre_accept(listener).map(|()| 0))
+}
+
+fn pre_accept(listener: c_int) -> Result<(), Failure> {
+    let by_user = with_table(|table| match table.get(&listener) {
+        Some(Listener::ByUser(by_user, _)) => Ok(*by_user),
+        _ => Err(not_in_the_mode()),
+    })?;
+    let reserved = by_user.pre_accept()?;
+    with_table(|table| match table.get_mut(&listener) {
+        Some(Listener::ByUser(_, reservation)) => {
+            *reservation = Some(reserved);
+            Ok(())
+        }
+        _ => Err(not_in_the_mode()),
+    })
+}
+
+/// See usher_accept_by_user(3).
+#[unsafe(no_mangle)]
+pub extern "C" fn usher_set_net_user(listener: c_int) -> c_int {
+    answer(set_net_user(listener).map(|()| 0))
+}
+
+fn set_net_user(listener: c_int) -> Result<(), Failure> {
+    let reservation = with_table(|table| match table.get_mut(&listener) {
+        Some(Listener::ByUser(_, reservation)) => reservation.take().ok_or_else(|| {
+            Failure(
+                "nothing is reserved: call usher_pre_accept first".into(),
+                libc::EINVAL,
+            )
+        }),
+        Some(Listener::Queue { .. }) => Err(Failure(
+            "the process has become a user already".into(),
+            libc::EPERM,
+        )),
+        None => Err(not_in_the_mode()),
+    })?;
+    let nonblocking = is_nonblocking(borrow(listener)?)?;
+    let cloexec = rustix::io::fcntl_getfd(borrow(listener)?)?.contains(FdFlags::CLOEXEC);
+    let queue = match reservation.set_net_user() {
+        Ok(queue) => queue,
+        Err(error) => {
+            if !matches!(error, ServiceError::ChangedInPart { .. }) && error.errno() != libc::ESTALE
+            {
+                // It still stands: the caller may mend the cause and call again.
+                with_table(|table| {
+                    if let Some(Listener::ByUser(_, kept)) = table.get_mut(&listener) {
+                        *kept = Some(reservation);
+                    }
+                    Ok(())
+                })?;
+            }
+            return Err(error.into());
+        }
+    };
+    // From here on the descriptor is the user's queue, in this process.
+    let (queue, first_accept) = queue.into_parts();
+    replace(listener, &queue, cloexec).map_err(|error| {
+        Failure(
+            format!("this process has been changed in part and must end: {error}"),
+            libc::ENOTRECOVERABLE,
+        )
+    })?;
+    with_table(|table| {
+        let known = Listener::Queue {
+            untold: first_accept,
+            nonblocking,
+        };
+        table.insert(listener, known);
+        Ok(())
+    })
+}
+
+/// Makes `listener` the same socket as `queue`.
+fn replace(listener: RawFd, queue: &OwnedFd, cloexec: bool) -> rustix::io::Result<()> {
+    let flags = if cloexec {
+        DupFlags::CLOEXEC
+    } else {
+        DupFlags::empty()
+    };
+    // SAFETY: the caller's open listener, which stays the caller's: it is not closed here.
+    let mut place = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(listener) });
+    rustix::io::dup3(queue, &mut place, flags)
+}
+
+/// See usher_accept_by_user(3).
+///
+/// # Safety
+/// `address` and `length` are both null, or point to a socket address of that length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn usher_accept_by_user(
+    listener: c_int,
+    address: *mut libc::sockaddr,
+    length: *mut libc::socklen_t,
+) -> c_int {
+    answer(accept_by_user(listener).map(|(connection, from)| {
+        if !address.is_null() && !length.is_null() {
+            // SAFETY: not null, and what they point to is this function's contract.
+            unsafe { put_address(from, address, length) };
+        }
+        connection.into_raw_fd()
+    }))
+}
+
+fn accept_by_user(listener: c_int) -> Result<(OwnedFd, SocketAddr), Failure> {
+    let nonblocking = with_table(|table| match table.get(&listener) {
+        Some(Listener::Queue { nonblocking, .. }) => Ok(*nonblocking),
+        _ => Err(Failure(
+            "this process has not become a user: call usher_set_net_user first".into(),
+            libc::EINVAL,
+        )),
+    })?;
+    let accepted = accept(borrow(listener)?, nonblocking)?;
+    with_table(|table| {
+        if let Some(Listener::Queue { untold, .. }) = table.get_mut(&listener)
+            && let Some(untold) = untold.take()
+        {
+            untold.tell();
+        }
+        Ok(())
+    })?;
+    Ok(accepted)
+}
+
+/// Writes an address as accept(2) does: cut to the room there is, with its whole length told. The
+/// queue is an AF_INET6 socket, so an IPv4 peer shows as `::ffff:a.b.c.d`.
+///
+/// # Safety
+/// `length` points to the bytes that `address` has room for.
+unsafe fn put_address(
+    from: SocketAddr,
+    address: *mut libc::sockaddr,
+    length: *mut libc::socklen_t,
+) {
+    let ip = match from.ip() {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    let scope = match from {
+        SocketAddr::V6(from) => from.scope_id(),
+        SocketAddr::V4(_) => 0,
+    };
+    let whole = libc::sockaddr_in6 {
+        sin6_family: libc::AF_INET6 as libc::sa_family_t,
+        sin6_port: from.port().to_be(),
+        sin6_flowinfo: 0,
+        sin6_addr: libc::in6_addr {
+            s6_addr: ip.octets(),
+        },
+        sin6_scope_id: scope,
+    };
+    let size = size_of_val(&whole);
+    // SAFETY: as many bytes as fit, from one whole structure to memory of the caller's that by its
+    // contract has room for them; bytes have no alignment.
+    unsafe {
+        let room = usize::try_from(*length).unwrap_or(0).min(size);
+        std::ptr::copy_nonoverlapping((&raw const whole).cast::<u8>(), address.cast::<u8>(), room);
+        *length = size as libc::socklen_t;
+    }
+}
+
+/// `struct usher_connection` of usher.h.
+#[repr(C)]
+pub struct CConnection {
+    uid: libc::uid_t,
+    user: [c_char; 33],
+    service: [c_char; 33],
+    host: [c_char; 64],
+    key_fingerprint: [c_char; 52],
+    principals: [c_char; 512],
+    opened: i64,
+    expires: i64,
+}
+
+/// See usher_accept_by_user(3).
+///
+/// # Safety
+/// `info` is null or points to `size` bytes, aligned for `struct usher_connection`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn usher_connection_info(
+    connection: c_int,
+    info: *mut CConnection,
+    size: usize,
+) -> c_int {
+    if info.is_null() || size != size_of::<CConnection>() {
+        return fail(
+            "not the size of struct usher_connection: are header and library of one version?",
+            libc::EINVAL,
+        );
+    }
+    answer(
+        borrow(connection)
+            .and_then(|connection| Ok(connection_info(connection)?))
+            .map(|known| {
+                // SAFETY: not null, aligned and of this size by this function's contract.
+                unsafe { info.write(CConnection::from(&known)) };
+                0
+            }),
+    )
+}
+
+impl From<&ConnectionInfo> for CConnection {
+    fn from(info: &ConnectionInfo) -> Self {
+        Self {
+            uid: info.uid,
+            user: text(info.user.as_str()),
+            service: text(info.service.as_str()),
+            host: text(info.host.as_str()),
+            key_fingerprint: text(&info.key_fingerprint.to_string()),
+            principals: text(&info.principals.join(",")),
+            opened: i64::try_from(info.opened).unwrap_or(i64::MAX),
+            expires: i64::try_from(info.expires).unwrap_or(i64::MAX),
+        }
+    }
+}
+
+/// Text with its ending zero. Names are validated to be shorter than their fields.
+fn text<const N: usize>(text: &str) -> [c_char; N] {
+    let mut bytes = [0; N];
+    for (place, byte) in bytes[..N - 1].iter_mut().zip(text.bytes()) {
+        *place = byte as c_char;
+    }
+    bytes
+}

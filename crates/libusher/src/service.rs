@@ -1,0 +1,437 @@
+//! Serving as the remote user: the calls of netAuth (USENIX Security 2008, section 4). The keeper
+//! says for whom a connection waits, the kernel's fence lets this process become that user once,
+//! and then the keeper hands over the user's own queue.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+use usher_local::packet::{Packet, PacketSocket};
+use usher_local::paths;
+use usher_proto::calls::{self, CallReply, CallRequest, MAX_CALL_PACKET, ReservationId};
+use usher_proto::connection::ConnectionTuple;
+use usher_proto::name::{HostName, ServiceName, UserName};
+use usher_proto::refusal::Refusal;
+use usher_proto::ssh_key::Fingerprint;
+
+/// How long the keeper may take to answer what it decides in microseconds.
+const DECISION: Duration = Duration::from_secs(30);
+/// How long [`ByUserListener::pre_accept`] waits for a keeper that is being restarted.
+const RESTART: Duration = Duration::from_secs(30);
+/// Between two attempts to reach a keeper that is being restarted.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// The descriptor is no socket, or one of another kind.
+    #[error("not a {0}: {1}")]
+    WrongSocket(&'static str, io::Error),
+    /// The keeper refused.
+    #[error("refused: {0}")]
+    Refused(Refusal),
+    /// The keeper of this host does not run.
+    #[error("the keeper of this host does not answer ({0}); is usher-keeper.service running?")]
+    NoKeeper(io::Error),
+    /// The keeper answered what is no answer.
+    #[error(
+        "the keeper's answer is not understood; are the library and the daemon of one version?"
+    )]
+    Protocol,
+    /// A signal came while the call waited.
+    #[error("interrupted by a signal")]
+    Interrupted,
+    /// The kernel refused the change of user before anything was changed.
+    #[error("the kernel refused to change this process's groups: {0}")]
+    Change(io::Error),
+    /// The process is no longer what it was and has not become the user.
+    #[error("this process has been changed in part and must end: {what}: {error}")]
+    ChangedInPart {
+        /// The step that failed.
+        what: &'static str,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+impl ServiceError {
+    /// The errno(3) value of the C interface.
+    #[must_use]
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::Refused(refusal) => match refusal {
+                Refusal::NoFence => libc::EOPNOTSUPP,
+                Refusal::ReservationLapsed => libc::ESTALE,
+                Refusal::ProcessShared => libc::EBUSY,
+                Refusal::AlreadySettled => libc::EPERM,
+                Refusal::TooManyGroups => libc::EOVERFLOW,
+                Refusal::NoConnection => libc::ENOENT,
+                Refusal::Overloaded => libc::EAGAIN,
+                Refusal::KeeperUnavailable => libc::ENETDOWN,
+                Refusal::Malformed | Refusal::UnknownVersion => libc::EPROTO,
+                _ => libc::EACCES,
+            },
+            Self::WrongSocket(_, error) | Self::Change(error) => {
+                error.raw_os_error().unwrap_or(libc::EINVAL)
+            }
+            Self::NoKeeper(_) => libc::ENETDOWN,
+            Self::Protocol => libc::EPROTO,
+            Self::Interrupted => libc::EINTR,
+            Self::ChangedInPart { .. } => libc::ENOTRECOVERABLE,
+        }
+    }
+}
+
+/// A listening socket in the accept mode acceptByUser: its service's connections wait in a queue
+/// for each user, and only a process of that user accepts them.
+#[derive(Debug, Clone, Copy)]
+pub struct ByUserListener {
+    port: u16,
+}
+
+impl ByUserListener {
+    /// Puts a listening socket, bound to the port of a service, into the mode.
+    ///
+    /// The socket itself takes no connection from then on, whatever the mode of this process: the
+    /// port is under admission. It may be kept, so that nobody else binds the port.
+    ///
+    /// # Errors
+    /// [`ServiceError::WrongSocket`]; [`Refusal::NotThisAccount`] when policy has no service with
+    /// this port and an `account` that this process runs as; [`Refusal::NoFence`] on a kernel
+    /// without LSM programs; [`ServiceError::NoKeeper`].
+    pub fn new(listener: &TcpListener) -> Result<Self, ServiceError> {
+        Self::of_socket(listener.as_fd())
+    }
+
+    pub(crate) fn of_socket(listener: BorrowedFd<'_>) -> Result<Self, ServiceError> {
+        let wrong = |error: Errno| ServiceError::WrongSocket("listening TCP socket", error.into());
+        if !rustix::net::sockopt::socket_acceptconn(listener).map_err(wrong)? {
+            return Err(wrong(Errno::INVAL));
+        }
+        let address = rustix::net::getsockname(listener).map_err(wrong)?;
+        let address = SocketAddr::try_from(address).map_err(|_| wrong(Errno::INVAL))?;
+        let mode = Self {
+            port: address.port(),
+        };
+        mode.attach()?;
+        Ok(mode)
+    }
+
+    /// Waits until a connection waits whose user has no process yet (in the style `connection`:
+    /// any connection), and reserves the user for this process and the children it forks.
+    ///
+    /// A reservation that is not used within 30 seconds, or whose maker has ended, lapses.
+    ///
+    /// # Errors
+    /// [`ServiceError::Interrupted`] by a signal; [`ServiceError::NoKeeper`] when the keeper does
+    /// not come back within 30 seconds; [`ServiceError::Refused`] when policy no longer has the
+    /// service.
+    pub fn pre_accept(&self) -> Result<Reservation, ServiceError> {
+        let mut gone: Option<Instant> = None;
+        loop {
+            let error = match self.attach().and_then(|keeper| wait_for_user(&keeper)) {
+                Err(ServiceError::NoKeeper(error)) => error,
+                done => return done,
+            };
+            if gone.get_or_insert_with(Instant::now).elapsed() > RESTART {
+                return Err(ServiceError::NoKeeper(error));
+            }
+            let pause = rustix::time::Timespec::try_from(PAUSE).unwrap_or_default();
+            // Not std's sleep, which goes on after a signal: the caller wants to know.
+            match rustix::event::poll(&mut [], Some(&pause)) {
+                Err(Errno::INTR) => return Err(ServiceError::Interrupted),
+                _ => continue,
+            }
+        }
+    }
+
+    fn attach(&self) -> Result<PacketSocket, ServiceError> {
+        let keeper = connect()?;
+        match exchange(&keeper, &CallRequest::Attach { port: self.port })?.0 {
+            CallReply::Attached { .. } => Ok(keeper),
+            _ => Err(ServiceError::Protocol),
+        }
+    }
+}
+
+fn wait_for_user(keeper: &PacketSocket) -> Result<Reservation, ServiceError> {
+    set_socket_timeout(keeper, Timeout::Recv, None)
+        .map_err(|error| ServiceError::NoKeeper(error.into()))?;
+    ask(keeper, &CallRequest::PreAccept)?;
+    match answer(keeper)?.0 {
+        CallReply::Reserved { reservation, uid } => Ok(Reservation { reservation, uid }),
+        _ => Err(ServiceError::Protocol),
+    }
+}
+
+/// A user, reserved for this process and the children it forks.
+#[derive(Debug, Clone, Copy)]
+pub struct Reservation {
+    reservation: ReservationId,
+    uid: u32,
+}
+
+impl Reservation {
+    /// The user's id.
+    #[must_use]
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    /// Makes this process the reserved user, for good: user ids, group ids, supplementary groups,
+    /// no capability, no new privileges. The process must have one thread.
+    ///
+    /// # Errors
+    /// [`Refusal::ReservationLapsed`], [`Refusal::ProcessShared`], [`Refusal::AlreadySettled`],
+    /// [`Refusal::SessionEnded`], [`Refusal::TooManyGroups`] and [`ServiceError::Change`] leave the
+    /// process as it was. After [`ServiceError::ChangedInPart`] it must end.
+    pub fn set_net_user(self) -> Result<UserListener, ServiceError> {
+        let keeper = connect()?;
+        let request = CallRequest::SetNetUser {
+            reservation: self.reservation,
+        };
+        let CallReply::Identity { uid, gid, groups } = exchange(&keeper, &request)?.0 else {
+            return Err(ServiceError::Protocol);
+        };
+        become_user(uid, gid, &groups)?;
+        let settled = |error| ServiceError::ChangedInPart {
+            what: "the keeper did not hand over the user's queue",
+            error,
+        };
+        let (reply, packet) = exchange(&keeper, &CallRequest::Settled)
+            .map_err(|error| settled(io::Error::other(error)))?;
+        match (reply, packet.descriptors.into_iter().next()) {
+            (CallReply::Queue, Some(queue)) => Ok(UserListener {
+                queue,
+                first: Mutex::new(Some(FirstAccept(keeper))),
+            }),
+            _ => Err(settled(io::ErrorKind::InvalidData.into())),
+        }
+    }
+}
+
+/// The kernel compares each step with what the keeper has granted, in this order.
+fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), ServiceError> {
+    use rustix::thread;
+    let groups: Vec<_> = groups
+        .iter()
+        .map(|&group| rustix::fs::Gid::from_raw(group))
+        .collect();
+    thread::set_thread_groups(&groups).map_err(|error| ServiceError::Change(error.into()))?;
+    let in_part = |what| {
+        move |error: Errno| ServiceError::ChangedInPart {
+            what,
+            error: error.into(),
+        }
+    };
+    let gid = rustix::fs::Gid::from_raw(gid);
+    thread::set_thread_res_gid(gid, gid, gid).map_err(in_part("changing the group id"))?;
+    let uid = rustix::fs::Uid::from_raw(uid);
+    thread::set_thread_res_uid(uid, uid, uid).map_err(in_part("changing the user id"))?;
+    // The fence refuses their use from here on; without them nothing even tries.
+    let none = CapabilitySets {
+        effective: CapabilitySet::empty(),
+        permitted: CapabilitySet::empty(),
+        inheritable: CapabilitySet::empty(),
+    };
+    thread::set_capabilities(None, none).map_err(in_part("giving up capabilities"))?;
+    thread::set_no_new_privs(true).map_err(in_part("refusing new privileges"))
+}
+
+/// The conversation with the keeper, open until the first connection is accepted: in the style
+/// `connection` the keeper gives out the user's next one then.
+#[derive(Debug)]
+pub(crate) struct FirstAccept(PacketSocket);
+
+impl FirstAccept {
+    pub(crate) fn tell(self) {
+        // A keeper that has been restarted meanwhile looks at the queue by itself.
+        let _ = self.0.send(&CallRequest::Accepted.encode(), &[]);
+    }
+}
+
+/// The queue of the user that this process has become.
+#[derive(Debug)]
+pub struct UserListener {
+    queue: OwnedFd,
+    first: Mutex<Option<FirstAccept>>,
+}
+
+impl UserListener {
+    /// Accepts the user's next connection, waiting for it.
+    ///
+    /// # Errors
+    /// As accept4(2).
+    pub fn accept_by_user(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let (connection, address) = loop {
+            match accept(self.queue.as_fd(), false) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                accepted => break accepted?,
+            }
+        };
+        let first = self
+            .first
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(first) = first {
+            first.tell();
+        }
+        Ok((connection.into(), address))
+    }
+
+    pub(crate) fn into_parts(self) -> (OwnedFd, Option<FirstAccept>) {
+        let first = self
+            .first
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        (self.queue, first)
+    }
+}
+
+impl AsFd for UserListener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.queue.as_fd()
+    }
+}
+
+/// accept4(2) on a queue whose O_NONBLOCK is the keeper's: waits here unless told not to.
+pub(crate) fn accept(
+    queue: BorrowedFd<'_>,
+    nonblocking: bool,
+) -> io::Result<(OwnedFd, SocketAddr)> {
+    loop {
+        if !nonblocking {
+            let mut waiting = [rustix::event::PollFd::from_borrowed_fd(
+                queue,
+                rustix::event::PollFlags::IN,
+            )];
+            rustix::event::poll(&mut waiting, None)?;
+        }
+        match rustix::net::acceptfrom_with(queue, rustix::net::SocketFlags::CLOEXEC) {
+            // Another process of the user was quicker.
+            Err(Errno::AGAIN) if !nonblocking => {}
+            Err(error) => return Err(error.into()),
+            Ok((connection, address)) => {
+                let address = address.ok_or(Errno::NOTCONN)?;
+                return Ok((connection, SocketAddr::try_from(address)?));
+            }
+        }
+    }
+}
+
+/// Whether a socket is in non-blocking mode.
+pub(crate) fn is_nonblocking(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(rustix::fs::fcntl_getfl(socket)?.contains(OFlags::NONBLOCK))
+}
+
+/// Who an accepted connection is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConnectionInfo {
+    /// The local account of the user.
+    pub uid: u32,
+    /// The user.
+    pub user: UserName,
+    /// The service.
+    pub service: ServiceName,
+    /// The client's host, by this host's name for it.
+    pub host: HostName,
+    /// The key that signed for the session; displays as `SHA256:...`, as `ssh-keygen -l` shows it.
+    pub key_fingerprint: Fingerprint,
+    /// Principals of the key's certificate; empty for a plain key.
+    pub principals: Vec<String>,
+    /// When the session was opened, in seconds since 1970.
+    pub opened: u64,
+    /// When it ends at the latest, in seconds since 1970.
+    pub expires: u64,
+}
+
+impl From<calls::ConnectionInfo> for ConnectionInfo {
+    fn from(info: calls::ConnectionInfo) -> Self {
+        Self {
+            uid: info.uid,
+            user: info.user,
+            service: info.service,
+            host: info.host,
+            key_fingerprint: Fingerprint::Sha256(info.key_fingerprint),
+            // Sessions are opened by plain keys only, so far.
+            principals: Vec::new(),
+            opened: info.opened,
+            expires: info.expires,
+        }
+    }
+}
+
+/// Says who an accepted connection is. A worker that Usher has started may ask too.
+///
+/// # Errors
+/// [`ServiceError::WrongSocket`]; [`Refusal::NoConnection`] when it is none of Usher's or no
+/// longer one; [`Refusal::ForeignConnection`] when it is another user's;
+/// [`ServiceError::NoKeeper`].
+pub fn connection_info(connection: impl AsFd) -> Result<ConnectionInfo, ServiceError> {
+    let wrong = |error: Errno| ServiceError::WrongSocket("connected TCP socket", error.into());
+    let end = |address: rustix::net::SocketAddrAny| {
+        SocketAddr::try_from(address).map_err(|_| wrong(Errno::NOTSOCK))
+    };
+    let client = end(rustix::net::getpeername(&connection)
+        .map_err(wrong)?
+        .ok_or_else(|| wrong(Errno::NOTCONN))?)?;
+    let server = end(rustix::net::getsockname(&connection).map_err(wrong)?)?;
+    let connection = ConnectionTuple::new(client, server).map_err(|_| wrong(Errno::NOTCONN))?;
+    match exchange(&connect()?, &CallRequest::Info { connection })?.0 {
+        CallReply::Connection(info) => Ok(info.into()),
+        _ => Err(ServiceError::Protocol),
+    }
+}
+
+fn connect() -> Result<PacketSocket, ServiceError> {
+    let keeper =
+        PacketSocket::connect(Path::new(paths::KEEPER_CALLS)).map_err(ServiceError::NoKeeper)?;
+    set_socket_timeout(&keeper, Timeout::Recv, Some(DECISION))
+        .map_err(|error| ServiceError::NoKeeper(error.into()))?;
+    Ok(keeper)
+}
+
+/// One request and its answer; signals do not disturb it.
+fn exchange(
+    keeper: &PacketSocket,
+    request: &CallRequest,
+) -> Result<(CallReply, Packet), ServiceError> {
+    ask(keeper, request)?;
+    loop {
+        match answer(keeper) {
+            Err(ServiceError::Interrupted) => {}
+            answered => return answered,
+        }
+    }
+}
+
+fn ask(keeper: &PacketSocket, request: &CallRequest) -> Result<(), ServiceError> {
+    keeper
+        .send(&request.encode(), &[])
+        .map_err(ServiceError::NoKeeper)
+}
+
+fn answer(keeper: &PacketSocket) -> Result<(CallReply, Packet), ServiceError> {
+    let packet = keeper
+        .receive(MAX_CALL_PACKET)
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::Interrupted => ServiceError::Interrupted,
+            io::ErrorKind::InvalidData => ServiceError::Protocol,
+            _ => ServiceError::NoKeeper(error),
+        })?;
+    if packet.bytes.is_empty() {
+        return Err(ServiceError::NoKeeper(io::ErrorKind::UnexpectedEof.into()));
+    }
+    match CallReply::decode(&packet.bytes).map_err(|_| ServiceError::Protocol)? {
+        CallReply::Refused(refusal) => Err(ServiceError::Refused(refusal)),
+        reply => Ok((reply, packet)),
+    }
+}
