@@ -101,9 +101,17 @@ impl AsyncPacketSocket {
     /// # Errors
     /// As sendmsg(2); `EPIPE` when the peer has gone.
     pub async fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        self.send_with(bytes, &[]).await
+    }
+
+    /// Sends one packet with descriptors, waiting while the peer's queue is full.
+    ///
+    /// # Errors
+    /// As [`PacketSocket::send`].
+    pub async fn send_with(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         loop {
             let mut ready = self.0.writable().await?;
-            match ready.try_io(|socket| packet::send(socket.as_fd(), bytes, &[])) {
+            match ready.try_io(|socket| packet::send(socket.as_fd(), bytes, descriptors)) {
                 Ok(result) => return result,
                 Err(_would_block) => {}
             }

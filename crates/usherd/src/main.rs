@@ -1,6 +1,7 @@
 //! Usher's daemons: one binary, one role a process.
 #![forbid(unsafe_code)]
 
+mod applications;
 mod courier;
 mod host_key;
 mod keeper;

@@ -1,16 +1,14 @@
 //! Applications' requests: who asks is the kernel's word (`SO_PEERCRED`, or for the proxy the
 //! owner of the local connection), what they may reach is policy's.
 
-use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use usher_local::packet::Peer;
-use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_policy::Host;
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
@@ -20,6 +18,7 @@ use usher_proto::refusal::Refusal;
 use super::Signer;
 use super::announcement::{announce, withdraw};
 use super::sessions::SessionKey;
+use crate::applications::{Application, Applications};
 
 /// Requests one user may have under way; the next one is refused with [`Refusal::Overloaded`].
 const REQUESTS_PER_USER: usize = 512;
@@ -34,64 +33,27 @@ const CONNECT: Duration = Duration::from_secs(10);
 /// Serves applications.
 ///
 /// # Errors
-/// Returns only when the listener fails.
+/// When the reactor cannot take the listener.
 pub async fn serve(signer: Arc<Signer>, listener: OwnedFd) -> io::Result<()> {
-    let listener = PacketListener::new(listener)?;
-    let under_way = Arc::new(UnderWay::default());
-    let (refused, closing) = std::sync::mpsc::channel::<AsyncPacketSocket>();
-    std::thread::spawn(move || closing.into_iter().for_each(drop));
+    let overloaded = LocalReply::Refused(Refusal::Overloaded).encode();
+    let applications = Applications::new(listener, REQUESTS_PER_USER, overloaded)?;
     loop {
-        let (application, peer) = match listener.accept().await {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                // Out of descriptors: those under way give theirs back.
-                tracing::warn!(%error, "cannot take an application's request");
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                continue;
-            }
-        };
+        let application = applications.accept().await;
         let signer = Arc::clone(&signer);
-        let Some(place) = UnderWay::take(&under_way, peer.uid) else {
-            tracing::warn!(uid = peer.uid, "too many requests of one user under way");
-            reply(&application, &LocalReply::Refused(Refusal::Overloaded)).await;
-            // The thread ends with this function only.
-            let _ = refused.send(application);
-            continue;
-        };
-        tokio::spawn(async move {
-            let mut descriptors = Vec::new();
-            serve_one(&signer, &application, peer, &mut descriptors).await;
-            // Closing what an application has sent, taken or still waiting, takes as long as it
-            // likes (SO_LINGER, a file system of its own): not on the reactor's thread, and its
-            // place is its own until then.
-            tokio::task::spawn_blocking(move || {
-                drop((application, descriptors));
-                drop(place);
-            });
-        });
+        tokio::spawn(async move { serve_one(&signer, application).await });
     }
 }
 
-/// Serves one request. What the application sends along is left in `descriptors`.
-async fn serve_one(
-    signer: &Signer,
-    application: &AsyncPacketSocket,
-    peer: Peer,
-    descriptors: &mut Vec<OwnedFd>,
-) {
-    let received = tokio::time::timeout(REQUEST, application.receive_any(MAX_LOCAL_PACKET)).await;
-    let (bytes, within) = match received {
-        Ok(Ok((packet, within))) => {
-            descriptors.extend(packet.descriptors);
-            (packet.bytes, within)
-        }
+/// Serves one request.
+async fn serve_one(signer: &Signer, mut application: Application) {
+    let peer = application.peer;
+    let received = tokio::time::timeout(REQUEST, application.receive(MAX_LOCAL_PACKET)).await;
+    let bytes = match received {
+        Ok(Ok(bytes)) => bytes,
         Ok(Err(error)) => return tracing::info!(uid = peer.uid, %error, "request"),
         Err(_) => return tracing::info!(uid = peer.uid, "an application asked nothing"),
     };
-    if !within {
-        return tracing::info!(uid = peer.uid, "a request over its limits");
-    }
-    let (asked, socket) = match admit(signer, peer, &bytes, descriptors).await {
+    let (asked, socket) = match admit(signer, peer, &bytes, application.descriptors()).await {
         Ok(asked) => asked,
         Err(refusal) => {
             tracing::info!(
@@ -100,29 +62,25 @@ async fn serve_one(
                 reason = refusal.name(),
                 "refused: {refusal}"
             );
-            return reply(application, &LocalReply::Refused(refusal)).await;
+            return reply(&application, &LocalReply::Refused(refusal)).await;
         }
     };
     let mut doubt = false;
     match prepare(signer, &asked, socket, &mut doubt).await {
         Ok((session, connection)) => {
-            reply(
-                application,
-                &LocalReply::Ready {
-                    server: connection.server,
-                },
-            )
-            .await;
-            let sent = wait_until_done(application).await;
-            // `socket` is our duplicate: while it is open nobody else can have its port, so the
-            // announcement must be gone from the server before it is.
+            let ready = LocalReply::Ready {
+                server: connection.server,
+            };
+            reply(&application, &ready).await;
+            wait_until_done(&mut application).await;
+            // The socket among its descriptors is our duplicate: while it is open nobody else can
+            // have its port, so the announcement must be gone from the server before it is.
             withdraw(signer, &asked.host, session, connection).await;
-            descriptors.extend(sent);
         }
         Err(refusal) => {
             tracing::info!(user = %asked.key_user, host = %asked.host.name, service = %asked.service,
                 reason = refusal.name(), "refused: {refusal}");
-            reply(application, &LocalReply::Refused(refusal)).await;
+            reply(&application, &LocalReply::Refused(refusal)).await;
             if doubt {
                 // Perhaps announced all the same: nobody else has the port until that is over.
                 tokio::time::sleep(CONNECT).await;
@@ -330,53 +288,17 @@ fn address(found: Result<rustix::net::SocketAddrAny, rustix::io::Errno>) -> Opti
 }
 
 /// Waits until the application has connected, has given up or has gone. Gives what it sent along.
-async fn wait_until_done(application: &AsyncPacketSocket) -> Vec<OwnedFd> {
-    let done = tokio::time::timeout(CONNECT, application.receive_any(MAX_LOCAL_PACKET)).await;
-    let Ok(Ok((packet, within))) = done else {
-        return Vec::new();
-    };
-    if within && let Ok(LocalRequest::Done { .. }) = LocalRequest::decode(&packet.bytes) {
+async fn wait_until_done(application: &mut Application) {
+    let done = tokio::time::timeout(CONNECT, application.receive(MAX_LOCAL_PACKET)).await;
+    if let Ok(Ok(bytes)) = done
+        && let Ok(LocalRequest::Done { .. }) = LocalRequest::decode(&bytes)
+    {
         reply(application, &LocalReply::Finished).await;
     }
-    packet.descriptors
 }
 
-async fn reply(application: &AsyncPacketSocket, reply: &LocalReply) {
-    if let Err(error) = application.send(&reply.encode()).await {
-        tracing::debug!(%error, "an application did not wait for its answer");
-    }
-}
-
-/// How many requests each user has under way.
-#[derive(Default)]
-struct UnderWay(Mutex<HashMap<u32, usize>>);
-
-/// A place among a user's requests; given back when dropped.
-struct Place(Arc<UnderWay>, u32);
-
-impl UnderWay {
-    fn take(all: &Arc<Self>, uid: u32) -> Option<Place> {
-        let mut counts = all.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(uid).or_default();
-        if *count >= REQUESTS_PER_USER {
-            return None;
-        }
-        *count += 1;
-        drop(counts);
-        Some(Place(Arc::clone(all), uid))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut counts = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.1) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.1);
-            }
-        }
-    }
+async fn reply(application: &Application, reply: &LocalReply) {
+    application.send(&reply.encode(), &[]).await;
 }
 
 #[cfg(test)]
@@ -384,19 +306,6 @@ mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
     use super::*;
-
-    #[test]
-    fn a_user_at_the_limit_is_refused_and_another_user_is_not() {
-        let under_way = Arc::new(UnderWay::default());
-        let mut places: Vec<_> = (0..REQUESTS_PER_USER)
-            .filter_map(|_| UnderWay::take(&under_way, 1000))
-            .collect();
-        assert_eq!(places.len(), REQUESTS_PER_USER);
-        assert!(UnderWay::take(&under_way, 1000).is_none());
-        assert!(UnderWay::take(&under_way, 1001).is_some());
-        places.pop();
-        assert!(UnderWay::take(&under_way, 1000).is_some());
-    }
 
     fn host(addresses: &[IpAddr]) -> Host {
         Host {
