@@ -2,17 +2,107 @@
 
 use std::collections::BTreeSet;
 
-use super::fields::Field;
-use super::values;
-use crate::error::{EnvironmentFault, PolicyErrorKind};
-use crate::model::MAXIMUM_ARGUMENT_BYTES;
+use usher_proto::UserName;
+
+use super::fields::{Field, Fields};
+use super::{Names, values};
+use crate::error::{EnvironmentFault, NameKind, PolicyErrorKind};
+use crate::model::{MAXIMUM_ARGUMENT_BYTES, Program, ServedBy};
+use crate::name::Name;
 use crate::report::Reporter;
+use crate::syntax::Block;
+
+/// `program` with its `environment`, or `account`: exactly one of the two.
+///
+/// `user_blocks` are the names of the `users` blocks that the service admits, as far as known.
+pub(super) fn check(
+    fields: &Fields<'_>,
+    block: &Block,
+    user_blocks: Option<&BTreeSet<Name>>,
+    names: &Names<'_>,
+    reporter: &mut Reporter<'_>,
+) -> Option<ServedBy> {
+    let program_field = fields.one("program");
+    let account_field = fields.one("account");
+    let environment_field = fields.one("environment");
+    let command = program_field.and_then(|field| program(field, reporter));
+    let account = account_field.and_then(|field| account(field, user_blocks, names, reporter));
+    let environment = match environment_field {
+        Some(field) => environment(field, reporter),
+        None => Some(Vec::new()),
+    };
+    match (program_field, account_field) {
+        (Some(_), None) => {
+            let (path, arguments) = command?;
+            Some(ServedBy::Program(Program {
+                path,
+                arguments,
+                environment: environment?,
+            }))
+        }
+        (None, Some(_)) => {
+            if let Some(field) = environment_field {
+                let statement = field.rule.keyword;
+                let error = PolicyErrorKind::NotForAccount { statement };
+                reporter.report(field.statement.location, error);
+                return None;
+            }
+            Some(ServedBy::Account(account?))
+        }
+        (Some(program), Some(account)) => {
+            let (first, second) = if program.statement.location < account.statement.location {
+                (program, account)
+            } else {
+                (account, program)
+            };
+            let (location, first_location) = (second.statement.location, first.statement.location);
+            reporter.report_repeated(location, first_location, |place| {
+                PolicyErrorKind::ServedTwice {
+                    statement: second.rule.keyword,
+                    other: first.rule.keyword,
+                    first: place,
+                }
+            });
+            None
+        }
+        (None, None) => {
+            reporter.report(block.location, PolicyErrorKind::NotServed);
+            None
+        }
+    }
+}
+
+/// `account NAME;`
+fn account(
+    field: Field<'_>,
+    user_blocks: Option<&BTreeSet<Name>>,
+    names: &Names<'_>,
+    reporter: &mut Reporter<'_>,
+) -> Option<UserName> {
+    let item = field.single(reporter)?;
+    let account = values::name::<UserName>(item, NameKind::Account, reporter)?;
+    // As for members: the keeper refuses accounts of uid 0, whatever they are called.
+    if account.as_ref() == "root" {
+        reporter.report(item.location, PolicyErrorKind::RootAsAccount);
+        return None;
+    }
+    let admitting = user_blocks.into_iter().flatten().find(|block| {
+        let users = names.users.get(*block);
+        users.is_some_and(|users| users.members.contains(&account))
+    });
+    if let Some(block_name) = admitting.cloned() {
+        let error = PolicyErrorKind::AccountIsUser {
+            account,
+            block_name,
+        };
+        reporter.report(item.location, error);
+        return None;
+    }
+    Some(account)
+}
 
 /// `program "/path" "argument" ...;`
-pub(super) fn program(
-    field: Field<'_>,
-    reporter: &mut Reporter<'_>,
-) -> Option<(String, Vec<String>)> {
+fn program(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<(String, Vec<String>)> {
     let items = field.sequence(reporter)?;
     let texts: Vec<Option<&str>> = items
         .iter()
@@ -37,10 +127,7 @@ pub(super) fn program(
 }
 
 /// `environment "NAME=VALUE", ...;`
-pub(super) fn environment(
-    field: Field<'_>,
-    reporter: &mut Reporter<'_>,
-) -> Option<Vec<(String, String)>> {
+fn environment(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<Vec<(String, String)>> {
     let items = field.list(reporter)?;
     let mut names = BTreeSet::new();
     let mut entries = Some(Vec::with_capacity(items.len()));

@@ -46,15 +46,16 @@ impl ServiceChecker {
         reporter: &mut Reporter<'_>,
     ) -> Option<Service> {
         let fields = Fields::read(block, reporter);
-        let command = fields
-            .one("program")
-            .and_then(|field| served_by::program(field, reporter));
         let listen = fields
             .one("listen")
             .and_then(|field| self.listen(field, reporter));
         let users = fields
             .one("users")
             .and_then(|field| users::resolve(field, names, reporter));
+        let served_by = {
+            let user_blocks = users.as_ref().map(|(blocks, _)| blocks);
+            served_by::check(&fields, block, user_blocks, names, reporter)
+        };
         let hosts = fields
             .one("hosts")
             .and_then(|field| hosts(field, names, reporter));
@@ -67,10 +68,6 @@ impl ServiceChecker {
                     .and_then(|item| values::duration(item, reporter))
             }
             None => Some(DEFAULT_IDLE),
-        };
-        let environment = match fields.one("environment") {
-            Some(field) => served_by::environment(field, reporter),
-            None => Some(Vec::new()),
         };
         let session = match fields.one("session") {
             Some(field) => field
@@ -89,14 +86,12 @@ impl ServiceChecker {
         };
         let name = name?;
         let id = self.id(&name, block, reporter)?;
-        let (program, arguments) = command?;
         let (user_blocks, users) = users?;
         let hosts = hosts?;
         Some(Service {
             name,
             id,
-            program,
-            arguments,
+            served_by: served_by?,
             listen: listen?,
             user_blocks,
             users,
@@ -104,7 +99,6 @@ impl ServiceChecker {
             hosts: hosts.names,
             style: style?,
             idle: idle?,
-            environment: environment?,
             session: session?,
             connections: connections?,
         })
