@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use usher_proto::{HostName, ServiceName};
+use usher_proto::{HostName, ServiceName, UserName};
 
 use crate::keywords::BlockKind;
 use crate::model::{MAXIMUM_ARGUMENT_BYTES, MAXIMUM_HOST_ADDRESSES, Style};
@@ -39,6 +39,8 @@ impl PolicyError {
 pub enum NameKind {
     /// A user: the name of a local account.
     User,
+    /// The local account of a service.
+    Account,
     /// A service.
     Service,
     /// A host.
@@ -51,6 +53,7 @@ impl NameKind {
     fn noun(self) -> &'static str {
         match self {
             Self::User => "user",
+            Self::Account => "local account",
             Self::Service => "service",
             Self::Host => "host",
             Self::Block => "block",
@@ -62,6 +65,10 @@ impl NameKind {
             Self::User => {
                 "a user name is a small letter or `_`, then small letters, digits, `_`, `.` or \
                  `-`, at most 32 in all"
+            }
+            Self::Account => {
+                "an account name is a small letter or `_`, then small letters, digits, `_`, `.` \
+                 or `-`, at most 32 in all"
             }
             Self::Service => {
                 "a service name is a letter or digit, then letters, digits, `_`, `.` or `-`, at \
@@ -248,6 +255,19 @@ pub enum PolicyErrorKind {
         statement: &'static str,
         style: Style,
     },
+    /// A service with neither `program` nor `account`.
+    #[error("the `service` block says neither `program` nor `account`")]
+    NotServed,
+    /// A service with `program` and `account`; `statement` is the later one.
+    #[error("`{statement}` stands beside `{other}` at {first}; a service has one of the two")]
+    ServedTwice {
+        statement: &'static str,
+        other: &'static str,
+        first: Place,
+    },
+    /// A statement that has no meaning for a service with `account`.
+    #[error("`{statement}` has no meaning with `account`")]
+    NotForAccount { statement: &'static str },
 
     // Values.
     /// Not a name.
@@ -307,6 +327,14 @@ pub enum PolicyErrorKind {
     /// root among the members.
     #[error("root cannot be a user of a service")]
     RootAsMember,
+    /// root as the account of a service.
+    #[error("root cannot be the account of a service")]
+    RootAsAccount,
+    /// The account of a service is among its users, by the `users` block `block_name`.
+    #[error(
+        "`{account}` is a user of this service by `users {block_name}` and cannot be its account"
+    )]
+    AccountIsUser { account: UserName, block_name: Name },
 
     // Names and uniqueness.
     /// A `users` block that is not defined.

@@ -65,12 +65,13 @@ const HOST: &[StatementRule] = &[
 
 const USERS: &[StatementRule] = &[rule("member", "`member USER, ...;`", Occurrence::Any)];
 
+pub(crate) const PROGRAM_FORM: &str = "`program \"/PATH\" \"ARGUMENT\" ...;`";
+pub(crate) const ACCOUNT_FORM: &str = "`account NAME;`";
+
+// One of `program` and `account` is needed, which check/served_by.rs sees to.
 const SERVICE: &[StatementRule] = &[
-    rule(
-        "program",
-        "`program \"/PATH\" \"ARGUMENT\" ...;`",
-        Occurrence::ExactlyOnce,
-    ),
+    rule("program", PROGRAM_FORM, Occurrence::AtMostOnce),
+    rule("account", ACCOUNT_FORM, Occurrence::AtMostOnce),
     rule("listen", "`listen PORT;`", Occurrence::ExactlyOnce),
     rule("users", "`users BLOCK, ...;`", Occurrence::ExactlyOnce),
     rule(

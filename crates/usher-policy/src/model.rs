@@ -12,7 +12,7 @@ use crate::name::Name;
 /// Port of the control channel when a host does not say otherwise.
 pub const DEFAULT_CONTROL_PORT: u16 = 3440;
 
-/// How long a worker of [`Style::User`] lives without a connection, unless policy says otherwise.
+/// How long a process of [`Style::User`] lives without a connection, unless policy says otherwise.
 pub const DEFAULT_IDLE: Duration = Duration::from_secs(5 * 60);
 
 /// The longest session unless policy says otherwise.
@@ -75,13 +75,15 @@ pub struct Users {
     pub members: BTreeSet<UserName>,
 }
 
-/// How a service's processes are started.
+/// What a process of a service is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Style {
-    /// One process for each connection, which is its standard input and output (inetd).
+    /// One process for each connection. A [`ServedBy::Program`] has it as its standard input and
+    /// output (inetd).
     Connection,
-    /// One process for each user, which accepts from the user's own listener (LISTEN_FDS).
+    /// One process for each user, to which the user's later connections come as well. A
+    /// [`ServedBy::Program`] accepts from the user's own listener (LISTEN_FDS).
     User,
 }
 
@@ -92,10 +94,9 @@ pub struct Service {
     pub name: ServiceName,
     /// [`service_id`] of the name.
     pub id: u32,
-    /// Absolute path of the program.
-    pub program: String,
-    /// Its arguments, without the program's own name.
-    pub arguments: Vec<String>,
+    /// Which processes serve its users.
+    #[serde(flatten)]
+    pub served_by: ServedBy,
     /// TCP port on which clients reach it.
     pub listen: u16,
     /// Names of the `users` blocks that it admits.
@@ -106,18 +107,41 @@ pub struct Service {
     pub any_host: bool,
     /// The hosts from which it admits them; with [`any_host`](Self::any_host) all of the policy.
     pub hosts: BTreeSet<HostName>,
-    /// How its processes are started.
+    /// What each of its processes is for.
     pub style: Style,
-    /// [`Style::User`]: a worker ends after this long without a connection. Whole seconds.
+    /// [`Style::User`]: a process ends after this long without a connection. Whole seconds.
     #[serde(rename = "idle_seconds", serialize_with = "seconds")]
     pub idle: Duration,
-    /// Added to a worker's environment, in the order of the text; names are unique.
-    pub environment: Vec<(String, String)>,
     /// A session never lasts longer. Whole seconds, at most [`MAXIMUM_DURATION`].
     #[serde(rename = "session_seconds", serialize_with = "seconds")]
     pub session: Duration,
     /// [`Style::Connection`]: most processes of one user at once.
     pub connections: u32,
+}
+
+/// Which processes serve the users of a service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum ServedBy {
+    /// Workers that the keeper starts, as the user.
+    Program(Program),
+    /// Processes that run as this local account, which the service manager started; each becomes
+    /// its user by the calls of usher_accept_by_user(3). Never root, never one of
+    /// [`Service::users`]: what is not yet a user's process could not be told from one that is.
+    #[serde(serialize_with = "as_account")]
+    Account(UserName),
+}
+
+/// A program that the keeper starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Program {
+    /// Its absolute path.
+    #[serde(rename = "program")]
+    pub path: String,
+    /// Its arguments, without the program's own name.
+    pub arguments: Vec<String>,
+    /// Added to a worker's environment, in the order of the text; names are unique.
+    pub environment: Vec<(String, String)>,
 }
 
 /// A `client` block.
@@ -181,6 +205,10 @@ pub fn service_id(name: &ServiceName) -> u32 {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
     (hash & 0x7fff_ffff).max(1)
+}
+
+fn as_account<S: Serializer>(account: &UserName, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map([("account", account)])
 }
 
 fn seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

@@ -1,6 +1,7 @@
 //! What to do about each mistake.
 
 use crate::error::{AddressFault, EnvironmentFault, PolicyErrorKind, style_word};
+use crate::keywords::{ACCOUNT_FORM, PROGRAM_FORM};
 use crate::model::{MAXIMUM_DURATION, MAXIMUM_HOST_ADDRESSES, Style};
 use crate::source::MAXIMUM_SOURCE_BYTES;
 
@@ -77,6 +78,15 @@ impl PolicyErrorKind {
                 let other = style_word(other);
                 format!("remove `{statement}`; it is for `style {other}`")
             }
+            Self::NotServed => format!("add {PROGRAM_FORM} or {ACCOUNT_FORM}"),
+            Self::ServedTwice { .. } => {
+                "keep `program` when the keeper starts the service's processes, `account` when \
+                 the service manager does and they use the calls"
+                    .into()
+            }
+            Self::NotForAccount { statement } => {
+                format!("remove `{statement}`; it is for `program`")
+            }
             Self::InvalidName { name, .. } => name.rule().into(),
             Self::InvalidAddress { .. } => {
                 "write an address such as 192.0.2.7 or 2001:db8::7; names are not looked up".into()
@@ -130,6 +140,16 @@ impl PolicyErrorKind {
             Self::AnyIsNotAlone => "write `hosts any;`, or names of hosts without `any`".into(),
             Self::RootAsMember => {
                 "name an ordinary account; no service is ever run as root for a remote user".into()
+            }
+            Self::RootAsAccount => {
+                "name an ordinary account of the service's own; a service needs two capabilities \
+                 to become its users, not root"
+                    .into()
+            }
+            Self::AccountIsUser { .. } => {
+                "name an account that is in none of the service's `users` blocks, or take it out \
+                 of them"
+                    .into()
             }
             Self::UnknownUsers { nearest, found } => did_you_mean(
                 nearest,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::model::{
     Client, DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_IDLE, DEFAULT_SESSION, Host, Policy,
-    Protocol, Service, Style, Users,
+    Program, Protocol, ServedBy, Service, Style, Users,
 };
 
 impl Policy {
@@ -59,11 +59,18 @@ impl Service {
     /// The `service` block.
     pub fn to_text(&self) -> String {
         let mut block = Block::new("service", &self.name);
-        let command: Vec<String> = std::iter::once(&self.program)
-            .chain(&self.arguments)
-            .map(|text| Quoted(text).to_string())
-            .collect();
-        block.statement("program", command.join(" "));
+        match &self.served_by {
+            ServedBy::Program(Program {
+                path, arguments, ..
+            }) => {
+                let command: Vec<String> = std::iter::once(path)
+                    .chain(arguments)
+                    .map(|text| Quoted(text).to_string())
+                    .collect();
+                block.statement("program", command.join(" "));
+            }
+            ServedBy::Account(account) => block.statement("account", account),
+        }
         block.statement("listen", self.listen);
         block.list("users", &self.user_blocks);
         if self.any_host {
@@ -85,9 +92,10 @@ impl Service {
                 }
             }
         }
-        if !self.environment.is_empty() {
-            let entries = self
-                .environment
+        if let ServedBy::Program(Program { environment, .. }) = &self.served_by
+            && !environment.is_empty()
+        {
+            let entries = environment
                 .iter()
                 .map(|(name, value)| format!("{name}={value}"));
             let entries: Vec<String> = entries.map(|entry| Quoted(&entry).to_string()).collect();

@@ -8,7 +8,7 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use usher_policy::{
     Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_IDLE, Host, Name, Policy, PolicyError,
-    Protocol, Service, Source, Style, Users, parse, service_id,
+    PolicyErrorKind, Program, Protocol, ServedBy, Service, Source, Style, Users, parse, service_id,
 };
 use usher_proto::{HostName, HostPublicKey, ServiceName, UserName};
 
@@ -24,6 +24,11 @@ fn check(text: &str) -> Result<(), TestCaseError> {
     match parse_text(text) {
         Ok(policy) => {
             prop_assert_eq!(parse_text(&policy.to_text()), Ok(policy.clone()));
+            for service in policy.services.values() {
+                if let ServedBy::Account(account) = &service.served_by {
+                    prop_assert!(account.as_ref() != "root" && !service.users.contains(account));
+                }
+            }
             let _ = (policy.warnings(), policy.proxy_listeners());
         }
         Err(errors) => {
@@ -55,6 +60,7 @@ fn pieces() -> impl Strategy<Value = String> {
         "loopback",
         "member",
         "program",
+        "account",
         "listen",
         "hosts",
         "style",
@@ -224,18 +230,25 @@ fn service(
     users: &BTreeMap<Name, Users>,
 ) -> Service {
     let (user_blocks, members) = pick_users(choices, users);
-    let [any_host, by_user, ..] = choices.flags;
-    let environment = choices
-        .texts
-        .iter()
-        .enumerate()
-        .map(|(number, value)| (format!("X_{number}"), value.clone()))
-        .collect();
+    let [any_host, by_user, by_account] = choices.flags;
+    let served_by = if by_account {
+        // Longer than any member's name.
+        let account = format!("service-{}", choices.text.to_ascii_lowercase());
+        ServedBy::Account(account.parse().expect("an account name"))
+    } else {
+        let environment = choices.texts.iter().enumerate();
+        ServedBy::Program(Program {
+            path: format!("/usr/{}", choices.text),
+            arguments: choices.texts.clone(),
+            environment: environment
+                .map(|(number, value)| (format!("X_{number}"), value.clone()))
+                .collect(),
+        })
+    };
     Service {
         id: service_id(&name),
         name,
-        program: format!("/usr/{}", choices.text),
-        arguments: choices.texts.clone(),
+        served_by,
         listen,
         user_blocks,
         users: members,
@@ -255,7 +268,6 @@ fn service(
         } else {
             DEFAULT_IDLE
         },
-        environment,
         session: choices.durations.1,
         connections: if by_user {
             DEFAULT_CONNECTIONS
@@ -366,6 +378,24 @@ proptest! {
         let text = policy.to_text();
         let again = parse_text(&text);
         prop_assert_eq!(again.as_ref(), Ok(&policy), "{}", text);
+    }
+
+    #[test]
+    fn no_user_of_a_service_can_be_its_account(mut policy in policy()) {
+        let mut expected = Vec::new();
+        for service in policy.services.values_mut() {
+            let Some(account) = service.users.first().cloned() else {
+                continue;
+            };
+            let admits = |block: &&Name| policy.users[*block].members.contains(&account);
+            let block_name = service.user_blocks.iter().find(admits).cloned();
+            let block_name = block_name.expect("a block that admits the user");
+            service.served_by = ServedBy::Account(account.clone());
+            expected.push(PolicyErrorKind::AccountIsUser { account, block_name });
+        }
+        let found = parse_text(&policy.to_text()).err().unwrap_or_default();
+        let found: Vec<_> = found.into_iter().map(|error| error.kind).collect();
+        prop_assert_eq!(found, expected);
     }
 
     #[test]

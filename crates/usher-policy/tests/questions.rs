@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddrV4};
 
-use usher_policy::{Policy, Protocol, Source, Style, parse};
+use usher_policy::{Policy, Program, Protocol, ServedBy, Source, Style, parse};
 use usher_proto::{HostName, HostPublicKey, Refusal, ServiceName, UserName};
 
 const LAPTOP_KEY: &str =
@@ -32,6 +32,14 @@ fn host(name: &str) -> HostName {
 
 fn service(name: &str) -> ServiceName {
     name.parse().expect("a service name")
+}
+
+/// The program of a service that has one.
+fn program<'p>(policy: &'p Policy, name: &str) -> &'p Program {
+    match &policy.services[&service(name)].served_by {
+        ServedBy::Program(program) => program,
+        ServedBy::Account(account) => panic!("{name} is served by {account}"),
+    }
 }
 
 #[test]
@@ -151,9 +159,10 @@ fn values_come_through_and_the_rest_is_at_its_default() {
     let policy = policy();
     let imap = &policy.services[&service("imap")];
     assert_eq!(imap.style, Style::Connection);
-    assert_eq!(imap.program, "/usr/lib/dovecot/imap");
+    let program = program(&policy, "imap");
+    assert_eq!(program.path, "/usr/lib/dovecot/imap");
     assert_eq!(
-        imap.arguments,
+        program.arguments,
         [
             "-o",
             "mail_location=maildir:~/Maildir",
@@ -164,7 +173,7 @@ fn values_come_through_and_the_rest_is_at_its_default() {
     assert_eq!(imap.connections, 16);
     let environment = [("LANG", "C.UTF-8"), ("EMPTY", ""), ("X_1", "a=b")];
     assert_eq!(
-        imap.environment,
+        program.environment,
         environment.map(|(n, v)| (n.to_owned(), v.to_owned()))
     );
 
@@ -178,11 +187,31 @@ fn values_come_through_and_the_rest_is_at_its_default() {
         (300, 28_800, 64)
     );
     assert_eq!(
-        (s.listen, s.any_host, s.environment.len()),
+        (
+            s.listen,
+            s.any_host,
+            self::program(&policy, "s").environment.len()
+        ),
         (65_535, false, 0)
     );
     let h = &policy.hosts[&host("h")];
     assert_eq!((h.control, h.loopback.len()), (3440, 0));
+}
+
+#[test]
+fn services_may_share_an_account_that_is_a_user_of_neither() {
+    let text = "host h { address 10.77.0.1; key \"KEY\"; } users u { member alice; }
+        users v { member notes; }
+        service s { account notes; listen 1; users u; hosts h; style user; idle 9s; }
+        service t { account notes; listen 2; users u; hosts h; style connection; connections 9; }
+        service w { account alice; listen 3; users v; hosts h; style user; }"
+        .replace("KEY", LAPTOP_KEY);
+    let policy = parse(&[source("accounts", &text)]).expect("a correct policy");
+    let [s, t, w] = ["s", "t", "w"].map(|name| &policy.services[&service(name)]);
+    assert_eq!(s.served_by, ServedBy::Account(user("notes")));
+    assert_eq!(t.served_by, s.served_by);
+    assert_eq!(w.served_by, ServedBy::Account(user("alice")));
+    assert_eq!((s.idle.as_secs(), t.connections), (9, 9));
 }
 
 #[test]
@@ -233,15 +262,29 @@ fn the_model_goes_into_json() {
     let json = serde_json::to_value(policy()).expect("a policy has a JSON form");
     assert_eq!(json["services"]["imap"]["session_seconds"], 5400);
     assert_eq!(json["services"]["imap"]["style"], "connection");
+    let program = "/usr/lib/dovecot/imap";
+    assert_eq!(json["services"]["imap"]["program"], program);
+    assert_eq!(json["services"]["imap"]["arguments"][0], "-o");
+    assert_eq!(json["services"]["imap"]["environment"][1][0], "EMPTY");
+    assert_eq!(json["services"]["imap"].get("account"), None);
+    assert_eq!(json["services"]["notes"]["account"], "notes");
+    assert_eq!(json["services"]["notes"].get("program"), None);
     assert_eq!(json["clients"]["mail"]["services"][0]["protocol"], "imap");
     assert_eq!(json["hosts"]["mailhost"]["loopback"][0], "127.0.1.1");
 }
 
 #[test]
-fn the_example_of_the_manual_is_a_policy_without_warnings() {
+fn the_examples_of_the_manual_are_policies_without_warnings() {
     let manual = include_str!("../../../docs/policy.md");
-    let example = manual.split("```").nth(1).expect("the first example");
-    let policy = parse(&[source("docs/policy.md", example)]).expect("a correct policy");
+    let mut blocks = manual.split("```").skip(1).step_by(2);
+    let mail = source("mail", blocks.next().expect("the first example"));
+    let policy = parse(std::slice::from_ref(&mail)).expect("a correct policy");
     assert_eq!(policy.warnings(), []);
     assert_eq!(policy.proxy_listeners().len(), 1);
+    // The second adds a service to the first.
+    let notes = source("notes", blocks.next().expect("the second example"));
+    let policy = parse(&[mail, notes]).expect("a correct policy");
+    assert_eq!(policy.warnings(), []);
+    let notes = &policy.services[&service("notes")];
+    assert_eq!(notes.served_by, ServedBy::Account(user("notes")));
 }

@@ -7,6 +7,7 @@
 mod client;
 mod fields;
 mod host;
+mod served_by;
 mod service;
 mod unique;
 mod users;

@@ -7,11 +7,11 @@ use usher_proto::{HostName, ServiceName};
 use super::fields::{Field, Fields};
 use super::host::ControlPort;
 use super::unique::Unique;
-use super::{Names, users, values};
-use crate::error::{EnvironmentFault, NameKind, PolicyErrorKind};
+use super::{Names, served_by, users, values};
+use crate::error::{NameKind, PolicyErrorKind};
 use crate::model::{
-    DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_SESSION, MAXIMUM_ARGUMENT_BYTES,
-    MAXIMUM_CONNECTIONS, Service, Style, service_id,
+    DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_SESSION, MAXIMUM_CONNECTIONS, Service, Style,
+    service_id,
 };
 use crate::report::Reporter;
 use crate::syntax::Block;
@@ -46,15 +46,16 @@ impl ServiceChecker {
         reporter: &mut Reporter<'_>,
     ) -> Option<Service> {
         let fields = Fields::read(block, reporter);
-        let command = fields
-            .one("program")
-            .and_then(|field| program(field, reporter));
         let listen = fields
             .one("listen")
             .and_then(|field| self.listen(field, reporter));
         let users = fields
             .one("users")
             .and_then(|field| users::resolve(field, names, reporter));
+        let served_by = {
+            let user_blocks = users.as_ref().map(|(blocks, _)| blocks);
+            served_by::check(&fields, block, user_blocks, names, reporter)
+        };
         let hosts = fields
             .one("hosts")
             .and_then(|field| hosts(field, names, reporter));
@@ -67,10 +68,6 @@ impl ServiceChecker {
                     .and_then(|item| values::duration(item, reporter))
             }
             None => Some(DEFAULT_IDLE),
-        };
-        let environment = match fields.one("environment") {
-            Some(field) => environment(field, reporter),
-            None => Some(Vec::new()),
         };
         let session = match fields.one("session") {
             Some(field) => field
@@ -89,14 +86,12 @@ impl ServiceChecker {
         };
         let name = name?;
         let id = self.id(&name, block, reporter)?;
-        let (program, arguments) = command?;
         let (user_blocks, users) = users?;
         let hosts = hosts?;
         Some(Service {
             name,
             id,
-            program,
-            arguments,
+            served_by: served_by?,
             listen: listen?,
             user_blocks,
             users,
@@ -104,7 +99,6 @@ impl ServiceChecker {
             hosts: hosts.names,
             style: style?,
             idle: idle?,
-            environment: environment?,
             session: session?,
             connections: connections?,
         })
@@ -150,49 +144,6 @@ impl ServiceChecker {
         }
         None
     }
-}
-
-/// `program "/path" "argument" ...;`
-fn program(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<(String, Vec<String>)> {
-    let items = field.sequence(reporter)?;
-    let texts: Vec<Option<&str>> = items
-        .iter()
-        .map(|item| values::text(item, reporter))
-        .collect();
-    let texts: Vec<&str> = texts.into_iter().collect::<Option<_>>()?;
-    let (program, arguments) = texts.split_first()?;
-    let plain = program.strip_prefix('/').is_some_and(|path| {
-        path.split('/')
-            .all(|component| !["", ".", ".."].contains(&component))
-    });
-    if !plain {
-        let found = (*program).to_owned();
-        reporter.report(items[0].location, PolicyErrorKind::InvalidProgram { found });
-        return None;
-    }
-    limit_bytes(field, texts.iter().copied(), reporter)?;
-    Some((
-        (*program).to_owned(),
-        arguments.iter().map(|&text| text.to_owned()).collect(),
-    ))
-}
-
-/// Refuses what would be too long for a worker's start.
-fn limit_bytes<'t>(
-    field: Field<'_>,
-    texts: impl Iterator<Item = &'t str>,
-    reporter: &mut Reporter<'_>,
-) -> Option<()> {
-    let bytes: usize = texts.map(|text| text.len() + 1).sum();
-    if bytes > MAXIMUM_ARGUMENT_BYTES {
-        let statement = field.rule.keyword;
-        reporter.report(
-            field.statement.location,
-            PolicyErrorKind::ArgumentsTooLong { statement },
-        );
-        return None;
-    }
-    Some(())
 }
 
 /// `hosts HOST, ...;` or `hosts any;`
@@ -249,61 +200,4 @@ fn only_for(meant: Style, style: Option<Style>, field: Field<'_>, reporter: &mut
         };
         reporter.report(field.statement.location, error);
     }
-}
-
-/// `environment "NAME=VALUE", ...;`
-fn environment(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<Vec<(String, String)>> {
-    let items = field.list(reporter)?;
-    let mut names = BTreeSet::new();
-    let mut entries = Some(Vec::with_capacity(items.len()));
-    for item in items {
-        let entry = values::text(item, reporter).and_then(|text| {
-            match environment_entry(text, &mut names) {
-                Ok(entry) => Some(entry),
-                Err(fault) => {
-                    let found = text.to_owned();
-                    let error = PolicyErrorKind::InvalidEnvironment { found, fault };
-                    reporter.report(item.location, error);
-                    None
-                }
-            }
-        });
-        entries = entries.zip(entry).map(|(mut entries, entry)| {
-            entries.push(entry);
-            entries
-        });
-    }
-    let entries = entries?;
-    // The `=` of each entry counts for its ending zero, which limit_bytes adds to the name's.
-    let texts = entries
-        .iter()
-        .flat_map(|(name, value): &(String, String)| [name, value]);
-    limit_bytes(field, texts.map(String::as_str), reporter)?;
-    Some(entries)
-}
-
-fn environment_entry(
-    text: &str,
-    names: &mut BTreeSet<String>,
-) -> Result<(String, String), EnvironmentFault> {
-    let (name, value) = text.split_once('=').ok_or(EnvironmentFault::NoEqualSign)?;
-    let capital = |byte: u8| byte.is_ascii_uppercase() || byte == b'_';
-    let valid = name.bytes().next().is_some_and(capital)
-        && name
-            .bytes()
-            .all(|byte| capital(byte) || byte.is_ascii_digit());
-    if !valid {
-        return Err(EnvironmentFault::InvalidName);
-    }
-    let set_by_usher = ["HOME", "USER", "LOGNAME", "SHELL", "PATH"].contains(&name)
-        || ["LISTEN_", "USHER_"]
-            .iter()
-            .any(|prefix| name.starts_with(prefix));
-    if set_by_usher {
-        return Err(EnvironmentFault::Reserved);
-    }
-    if !names.insert(name.to_owned()) {
-        return Err(EnvironmentFault::Repeated);
-    }
-    Ok((name.to_owned(), value.to_owned()))
 }

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use usher_local::applied::{Applied, PolicyFile, read_bounded};
 use usher_local::paths;
-use usher_policy::Policy;
+use usher_policy::{Policy, ServedBy, Service};
+use usher_proto::name::UserName;
 
 use super::configuration;
 use crate::failure::Failure;
@@ -41,7 +42,7 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
         ));
     }
     if files.is_empty() {
-        warnings.extend(missing_programs(&policy));
+        warnings.extend(services_that_cannot_run(&policy));
         // Only the whole configuration says who has keys.
         warnings.extend(
             policy
@@ -87,7 +88,7 @@ pub fn apply(output: &Output) -> Result<(), Failure> {
     for warning in policy.warnings() {
         eprintln!("warning: {warning}");
     }
-    for warning in missing_programs(&policy) {
+    for warning in services_that_cannot_run(&policy) {
         eprintln!("warning: {warning}");
     }
     let outcome = configuration::put_in_force(&lock, fresh)?;
@@ -95,21 +96,69 @@ pub fn apply(output: &Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Services of this host whose program cannot be started.
-fn missing_programs(policy: &Policy) -> Vec<String> {
-    use std::os::unix::fs::PermissionsExt;
+/// Services of this host whose processes cannot run on it as things are.
+fn services_that_cannot_run(policy: &Policy) -> Vec<String> {
     policy
         .services
         .values()
-        .filter(|service| {
-            !std::fs::metadata(&service.program)
-                .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-        })
-        .map(|service| {
-            format!(
-                "`service {}`: {} is missing on this host or not executable",
-                service.name, service.program
-            )
-        })
+        .filter_map(why_it_cannot_run)
         .collect()
+}
+
+fn why_it_cannot_run(service: &Service) -> Option<String> {
+    let reason = match &service.served_by {
+        ServedBy::Program(program) => fault_of_program(&program.path),
+        ServedBy::Account(account) => fault_of_account(account),
+    }?;
+    Some(format!("`service {}`: {reason}", service.name))
+}
+
+fn fault_of_program(path: &str) -> Option<String> {
+    use std::os::unix::fs::PermissionsExt;
+    let executable = std::fs::metadata(path)
+        .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0);
+    (!executable).then(|| format!("{path} is missing on this host or not executable"))
+}
+
+fn fault_of_account(account: &UserName) -> Option<String> {
+    match nix::unistd::User::from_name(account.as_ref()) {
+        Ok(Some(found)) if found.uid.is_root() => Some(format!(
+            "the account {account} has user id 0, which no service may have; name another"
+        )),
+        Ok(Some(_)) => None,
+        Ok(None) => Some(format!(
+            "there is no account {account} on this host yet; make it first"
+        )),
+        Err(error) => Some(format!("cannot look up the account {account}: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use usher_policy::{Source, parse};
+
+    use super::*;
+
+    fn warnings_with(served_by: &str) -> Vec<String> {
+        let text = format!(
+            "users u {{ member alice; }}
+             service s {{ {served_by}; listen 143; users u; hosts any; style user; }}"
+        );
+        let name = "test.policy".into();
+        services_that_cannot_run(&parse(&[Source { name, text }]).expect("a correct policy"))
+    }
+
+    #[test]
+    fn a_program_or_account_that_does_not_exist_is_warned_of_and_one_that_does_is_not() {
+        assert_eq!(warnings_with("program \"/bin/sh\""), [""; 0]);
+        assert_eq!(
+            warnings_with("program \"/nonexistent/program\""),
+            ["`service s`: /nonexistent/program is missing on this host or not executable"]
+        );
+        assert_eq!(warnings_with("account nobody"), [""; 0]);
+        assert_eq!(
+            warnings_with("account no-such-account"),
+            ["`service s`: there is no account no-such-account on this host yet; make it first"]
+        );
+    }
 }

@@ -10,7 +10,7 @@ use tokio::io::Interest;
 use usher_kernel::cgroup::Group;
 use usher_kernel::worker::{Command, Input, SpawnError, Worker, spawn};
 use usher_local::packet_async::register;
-use usher_policy::{Service, Style};
+use usher_policy::{Program, ServedBy, Service, Style};
 use usher_proto::name::ServiceName;
 
 use super::accounts::Account;
@@ -192,7 +192,15 @@ impl Queue {
 
     /// Starts one worker, off the reactor's thread as it waits for the child's exec.
     async fn spawn(self: &Arc<Self>, service: &Service) -> Result<(), SpawnError> {
-        let command = self.command(service);
+        let command = match &service.served_by {
+            ServedBy::Program(program) => self.command(program),
+            ServedBy::Account(account) => {
+                return Err(SpawnError::Parent(io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    format!("the keeper starts none for a service with `account {account}`"),
+                )));
+            }
+        };
         let (listener, queue, style) =
             (Arc::clone(&self.listener), Arc::clone(self), service.style);
         self.lock().starting = true;
@@ -232,7 +240,7 @@ impl Queue {
         Ok(())
     }
 
-    fn command(&self, service: &Service) -> Command {
+    fn command(&self, program: &Program) -> Command {
         let account = &self.account;
         let mut environment: Vec<(String, String)> = vec![
             ("HOME".into(), account.home.display().to_string()),
@@ -243,10 +251,10 @@ impl Queue {
             ("USHER_SERVICE".into(), self.service.to_string()),
             ("USHER_USER".into(), account.name.to_string()),
         ];
-        environment.extend(service.environment.iter().cloned());
+        environment.extend(program.environment.iter().cloned());
         Command {
-            program: service.program.clone().into(),
-            arguments: service.arguments.clone(),
+            program: program.path.clone().into(),
+            arguments: program.arguments.clone(),
             environment,
             uid: account.uid,
             gid: account.gid,
