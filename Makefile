@@ -12,14 +12,14 @@ CARGO_HOME ?= $(HOME)/.cargo
 export PATH := $(PATH):$(CARGO_HOME)/bin
 
 CARGO_TARGET_DIR ?= target
-C_SOURCES = $(shell find bpf include bench tests examples -name "*.[ch]" 2>/dev/null)
+C_SOURCES = $(shell find bpf crates include bench tests examples -name "*.[ch]" 2>/dev/null)
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test bench check fuzz man install
+.PHONY: help setup build demo test test-vm bench check fuzz man install install-library install-man
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
 
 setup: ## install what is missing (apt, by package name)
 	@scripts/setup
@@ -35,6 +35,11 @@ demo: setup ## show the main job: two hosts, two users, unmodified mail programs
 test: setup ## run all tests
 	$(CARGO) build --workspace --lib --bins --examples
 	$(CARGO) test --workspace --no-fail-fast
+	@$(MAKE) --no-print-directory test-vm
+
+test-vm: setup ## boot stock kernels and test inside (KERNEL=6.12: only that one)
+	@scripts/setup-vm $(KERNEL)
+	@tests/vm/suites $(KERNEL)
 
 bench: setup ## measure; the figures go to target/bench/results.json
 	$(CARGO) build --release --workspace --bins
@@ -75,14 +80,39 @@ install: setup man ## install programs, library, header, manual pages and units 
 	$(CARGO) build --release --workspace
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(CARGO_TARGET_DIR)/release/usher
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(CARGO_TARGET_DIR)/release/usherd
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include include/usher.h
-	install -D -m 755 -t $(DESTDIR)$(PREFIX)/lib $(CARGO_TARGET_DIR)/release/libusher.so
-	for page in $(MAN_PAGES); do \
-	  install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man$${page##*.} $$page || exit 1; \
-	done
+	$(MAKE) install-library install-man
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	for unit in packaging/systemd/*.service; do \
 	  sed 's#/usr/local/#$(PREFIX)/#' $$unit >$(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit##*/} || exit 1; \
 	done
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/sysusers.d packaging/sysusers.d/usher.conf
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/tmpfiles.d packaging/tmpfiles.d/usher.conf
+
+# Where the libraries to install are.
+LIBRARIES ?= $(CARGO_TARGET_DIR)/release
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
+# crates/libusher/build.rs makes it likewise.
+SONAME = libusher.so.$(firstword $(subst ., ,$(VERSION)))
+
+# For programs in C.
+install-library:
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include include/usher.h
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(LIBRARIES)/libusher.a
+	install -m 755 $(LIBRARIES)/libusher.so $(DESTDIR)$(PREFIX)/lib/libusher.so.$(VERSION)
+	ln -sf libusher.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
+	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libusher.so
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	sed 's#@PREFIX@#$(PREFIX)#; s#@VERSION@#$(VERSION)#' packaging/pkgconfig/usher.pc.in \
+	  >$(DESTDIR)$(PREFIX)/lib/pkgconfig/usher.pc
+
+# A page is found by each name of its NAME section.
+install-man: $(MAN_PAGES)
+	set -e; for page in $(notdir $(MAN_PAGES)); do \
+	  section=$${page##*.}; folder=$(DESTDIR)$(PREFIX)/share/man/man$$section; \
+	  install -D -m 644 -t $$folder $(MAN_DIR)/$$page; \
+	  for name in $$(sed -n '/^# NAME/{n;n;s/ - .*//;s/,//gp;}' docs/man/$$page.md); do \
+	    if [ $$name.$$section != $$page ]; then \
+	      echo .so man$$section/$$page >$$folder/$$name.$$section; \
+	    fi; \
+	  done; \
+	done

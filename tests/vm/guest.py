@@ -1,0 +1,273 @@
+"""One guest: a stock Debian kernel under QEMU on the machine's own root, which it sees and cannot
+change. Made by scripts/setup-vm, booted here; tests/vm/run and tests/vm/suites are its users.
+
+The guest gets two directories by virtiofs: the machine's root, read-only, under a disk of its own
+as an overlay, and a share, where its job lies and where output and status appear.
+"""
+
+import os
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+# Where the share is inside; files left in RESULTS are the caller's afterwards.
+SHARE = "/run/usher-vm"
+RESULTS = f"{SHARE}/results"
+# A guest that has not come to its job by then does not boot. Under TCG it takes 6 s, and 30 s where
+# others keep the processors busy.
+BOOT_SECONDS = 180
+# A kernel does boot under KVM within this, or KVM is no use here.
+KVM_SECONDS = 10
+DISK_BYTES = 16 << 30
+COMMAND_LINE = [
+    "console=ttyS0",
+    "loglevel=4",
+    # A guest that is broken ends, and says why on its console.
+    "panic=-1",
+    "oops=panic",
+    # Debian's default has no bpf.
+    "lsm=lockdown,yama,landlock,bpf",
+]
+
+
+def end_cleanly():
+    """Makes a request to end take the guests' files along."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+
+
+class CannotBoot(Exception):
+    """Something is missing outside the guest: what, and the remedy."""
+
+
+@dataclass
+class Outcome:
+    """How a guest ended."""
+
+    # Of the job; None when the guest ended before it said one.
+    status: int | None
+    # It came to its job.
+    booted: bool
+    timed_out: bool
+    # Until the job began, and until the guest's end.
+    boot_seconds: float
+    seconds: float
+    console: str
+
+    def failure(self):
+        """Why there is no status, or None when there is one."""
+        if self.status is not None:
+            return None
+        if self.timed_out and self.booted:
+            return f"the guest timed out after {self.seconds:.0f} s"
+        if self.timed_out:
+            return f"the guest did not boot within {self.seconds:.0f} s"
+        if self.booted:
+            return "the guest ended before its job did"
+        return "the guest did not boot"
+
+
+def cache():
+    """Where scripts/setup-vm keeps things: the same rule as there."""
+    target = Path(os.environ.get("CARGO_TARGET_DIR") or "target")
+    # A relative path is the project's, as it is for a script that goes there first.
+    return (HERE.parent.parent / (os.environ.get("USHER_VM_CACHE") or target / "vm")).resolve()
+
+
+def kernels():
+    """The series that are tested."""
+    lines = (HERE / "kernels").read_text().splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def accelerator():
+    """`kvm` where a guest boots under it, found by booting one, else `tcg`. Remembered."""
+    remembered = cache() / "accelerator"
+    if remembered.exists():
+        return remembered.read_text().strip()
+    found = "tcg"
+    if os.access("/dev/kvm", os.R_OK | os.W_OK):
+        print("vm: trying a guest under KVM", file=sys.stderr)
+        newest = kernels()[-1]
+        outcome = Guest(newest, accelerator="kvm").run(["true"], timeout=KVM_SECONDS)
+        if outcome.status == 0:
+            found = "kvm"
+    remembered.write_text(f"{found}\n")
+    print(f"vm: guests run under {found} here", file=sys.stderr)
+    return found
+
+
+@dataclass
+class Guest:
+    """What to boot."""
+
+    kernel: str
+    memory: int = 2048
+    # Guest time counts instructions, on one processor: see QEMU's -icount.
+    icount: bool = False
+    # None: what `accelerator` finds.
+    accelerator: str | None = None
+
+    def run(self, command, timeout, stdout=None, stderr=None, results=None):
+        """Boots, runs `command` (a shell on the terminal when None) as root in the caller's
+        directory, and waits for the guest's end. Output goes to the two binary streams as it
+        appears; what the job left in $USHER_VM_RESULTS is copied to `results`."""
+        directory = cache() / "kernels" / self.kernel
+        if not (directory / "initramfs").exists():
+            remedy = f"run scripts/setup-vm {self.kernel}"
+            raise CannotBoot(f"there is no kernel {self.kernel} in {directory}: {remedy}")
+        with tempfile.TemporaryDirectory(prefix="usher-vm-") as work:
+            running = _Running(self, directory, Path(work), command)
+            try:
+                outcome = running.wait(timeout, stdout, stderr)
+            finally:
+                running.end()
+            if results is not None:
+                shutil.copytree(running.share / "results", results, dirs_exist_ok=True)
+            return outcome
+
+
+class _Running:
+    def __init__(self, guest, directory, work, command):
+        self.work = work
+        self.share = work / "share"
+        self.console = work / "console"
+        self.interactive = command is None
+        self.children = []
+        self._fill_share(guest, directory, command)
+        disk = work / "disk"
+        with open(disk, "wb") as image:
+            image.truncate(DISK_BYTES)
+        subprocess.run(
+            ["mkfs.ext4", "-q", "-O", "^has_journal", "-E", "lazy_itable_init=1", disk], check=True
+        )
+        self.started = time.monotonic()
+        # Nobody else writes what the guest reads, so it need not ask again: asking is what is slow.
+        self._share_directory("root", "/", "--readonly", "--xattr", "--cache=always")
+        self._share_directory("share", self.share)
+        self._start_qemu(guest, directory, disk)
+
+    def _fill_share(self, guest, directory, command):
+        version = (directory / "version").read_text().strip()
+        size = shutil.get_terminal_size()
+        (self.share / "results").mkdir(parents=True)
+        shutil.copy(HERE / "init", self.share / "init")
+        environment = {
+            "USHER_VM": guest.kernel,
+            "USHER_VM_RESULTS": RESULTS,
+            "MODULES": directory / "lib" / "modules" / version,
+            "PATH": os.environ["PATH"],
+            "HOME": os.environ.get("HOME", "/root"),
+            "LANG": "C.UTF-8",
+            "TERM": os.environ.get("TERM", "dumb"),
+            "DIRECTORY": os.getcwd(),
+            "ROWS": size.lines,
+            "COLUMNS": size.columns,
+        }
+        with open(self.share / "environment", "w") as file:
+            for name, value in environment.items():
+                file.write(f"{name}={shlex.quote(str(value))}\n")
+        if command is not None:
+            (self.share / "job").write_text(f"exec {shlex.join(command)}\n")
+        (self.share / "stdout").touch()
+        (self.share / "stderr").touch()
+
+    def _start(self, command, **options):
+        # They end with us, however we end.
+        command = ["setpriv", "--pdeathsig", "KILL", *map(str, command)]
+        child = subprocess.Popen(command, **options)
+        self.children.append(child)
+        return child
+
+    def _share_directory(self, tag, directory, *options):
+        log = open(self.work / f"virtiofsd-{tag}", "wb")
+        with log, socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(self.work / f"{tag}.sock"))
+            listener.listen(1)
+            self._start(
+                [
+                    cache() / "virtiofsd" / "bin" / "virtiofsd",
+                    f"--fd={listener.fileno()}",
+                    f"--shared-dir={directory}",
+                    # Overlays on a share with announced submounts answer EREMOTE.
+                    "--no-announce-submounts",
+                    *options,
+                ],
+                pass_fds=[listener.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def _start_qemu(self, guest, directory, disk):
+        accelerator_name = "tcg" if guest.icount else guest.accelerator or accelerator()
+        processor = "host" if accelerator_name == "kvm" else "max,la57=off"
+        command = [
+            "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot",
+            "-display", "none", "-nic", "none",
+            "-machine", "q35,memory-backend=memory", "-accel", accelerator_name,
+            "-cpu", processor, "-smp", "1" if guest.icount else "2", "-m", f"{guest.memory}M",
+            "-object", f"memory-backend-memfd,id=memory,size={guest.memory}M,share=on",
+            "-kernel", directory / "vmlinuz", "-initrd", directory / "initramfs",
+            "-append", " ".join(COMMAND_LINE), "-serial", "chardev:console",
+            "-drive", f"if=none,id=disk,format=raw,cache=unsafe,file={disk}",
+            "-device", "virtio-blk-pci,drive=disk",
+        ]  # fmt: skip
+        for tag in ("root", "share"):
+            command += ["-chardev", f"socket,id={tag},path={self.work / f'{tag}.sock'}"]
+            command += ["-device", f"vhost-user-fs-pci,chardev={tag},tag={tag}"]
+        if guest.icount:
+            command += ["-icount", "shift=0"]
+        if self.interactive:
+            command += ["-chardev", f"stdio,id=console,signal=off,logfile={self.console}"]
+            self.qemu = self._start(command)
+        else:
+            command += ["-chardev", f"file,id=console,path={self.console}"]
+            self.qemu = self._start(command, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+
+    def wait(self, timeout, stdout, stderr):
+        """Follows the output until the guest's end or `timeout` seconds after its job began."""
+        booted = None
+        timed_out = False
+        with open(self.share / "stdout", "rb") as out, open(self.share / "stderr", "rb") as err:
+            while True:
+                ended = self.qemu.poll() is not None
+                now = time.monotonic()
+                if booted is None and (self.share / "booted").exists():
+                    booted = now
+                for source, sink in ((out, stdout), (err, stderr)):
+                    if (data := source.read()) and sink is not None:
+                        sink.write(data)
+                        sink.flush()
+                if ended:
+                    break
+                boot_limit = self.started + BOOT_SECONDS
+                job_limit = booted + timeout if booted and timeout is not None else None
+                limit = job_limit if booted else boot_limit
+                if limit is not None and now > limit:
+                    timed_out = True
+                    break
+                time.sleep(0.05)
+        status = self.share / "status"
+        return Outcome(
+            status=int(status.read_text()) if status.exists() and not timed_out else None,
+            booted=booted is not None,
+            timed_out=timed_out,
+            boot_seconds=(booted or now) - self.started,
+            seconds=now - self.started,
+            console=self.console.read_text(errors="replace") if self.console.exists() else "",
+        )
+
+    def end(self):
+        """Ends what still runs."""
+        for child in self.children:
+            if child.poll() is None:
+                child.send_signal(signal.SIGKILL)
+            child.wait()
