@@ -11,13 +11,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let architecture = env::var("CARGO_CFG_TARGET_ARCH")?;
     // Where Debian keeps asm/types.h.
     let headers = format!("/usr/include/{architecture}-linux-gnu");
-    for program in ["admission", "probe"] {
+    for (folder, program) in [
+        ("admission", "admission"),
+        ("ownership", "connection"),
+        ("ownership", "fence"),
+        ("ownership", "protection"),
+        ("probe", "probe"),
+    ] {
         SkeletonBuilder::new()
-            .source(root.join(program).join(format!("{program}.bpf.c")))
+            .source(root.join(folder).join(format!("{program}.bpf.c")))
             .obj(out.join(format!("{program}.bpf.o")))
             .clang_args(["-mcpu=v3", "-Wall", "-Werror", "-I../../bpf/include", "-idirafter", &headers])
             .build()
-            .map_err(|error| format!("bpf/{program}: {error:#}; clang and linux-libc-dev are needed (scripts/setup installs them)"))?;
+            .map_err(|error| format!("bpf/{folder}/{program}: {error:#}; clang and linux-libc-dev are needed (scripts/setup installs them)"))?;
     }
     println!("cargo::rerun-if-changed=../../bpf");
     Ok(())

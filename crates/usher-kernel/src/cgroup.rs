@@ -91,6 +91,14 @@ impl Group {
         self.write("cgroup.procs", "0")
     }
 
+    /// Moves another process (all its threads) here.
+    ///
+    /// # Errors
+    /// When the kernel refuses; `ESRCH` when there is no such process.
+    pub fn take_in(&self, pid: u32) -> Result<(), KernelError> {
+        self.write("cgroup.procs", &pid.to_string())
+    }
+
     /// Kills every process in the group, those they fork meanwhile included (5.14 on).
     ///
     /// # Errors

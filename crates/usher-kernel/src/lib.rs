@@ -10,6 +10,7 @@ pub mod connections;
 pub mod descriptor_store;
 mod error;
 pub mod listener;
+pub mod ownership;
 pub mod privileges;
 pub mod probe;
 pub mod sandbox;

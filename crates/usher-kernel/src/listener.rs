@@ -34,15 +34,15 @@ pub fn address(service: u32, uid: u32, attempt: u32) -> Ipv4Addr {
 }
 
 /// Makes the listener of a user at a service. Dual-stack: an `AF_INET6` listener takes IPv4
-/// connections as well. Its own port is the service's, so it needs none besides, and programs that
-/// ask for their port see the right one. The socket belongs to the user (in socket diagnosis,
-/// `ss -e`, and to firewall rules that match an owner).
+/// connections as well. Its own port is the service's where that is free, so that programs that ask
+/// for their port see the right one; when something listens there for all addresses, or with `port`
+/// 0, it is any other: nobody reaches it by its port. The socket belongs to the user (in socket
+/// diagnosis, `ss -e`, and to firewall rules that match an owner).
 ///
 /// # Errors
-/// `EADDRINUSE` when something else listens at the port for all addresses; `EAFNOSUPPORT` on a
-/// kernel without IPv6; `EPERM` without CAP_SETUID.
+/// `EAFNOSUPPORT` on a kernel without IPv6; `EPERM` without CAP_SETUID.
 pub fn create(service: u32, uid: u32, port: u16, backlog: u32) -> Result<OwnedFd, KernelError> {
-    let attempt = |attempt| -> rustix::io::Result<OwnedFd> {
+    let attempt = |attempt, port| -> rustix::io::Result<OwnedFd> {
         let socket = socket_of(uid)?;
         sockopt::set_ipv6_v6only(&socket, false)?;
         sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -52,11 +52,14 @@ pub fn create(service: u32, uid: u32, port: u16, backlog: u32) -> Result<OwnedFd
         rustix::net::listen(&socket, i32::try_from(backlog).unwrap_or(i32::MAX))?;
         Ok(socket)
     };
-    let mut result = attempt(0);
+    let mut result = attempt(0, port);
     for number in 1..ATTEMPTS {
         if matches!(result, Err(Errno::ADDRINUSE)) {
-            result = attempt(number);
+            result = attempt(number, port);
         }
+    }
+    if matches!(result, Err(Errno::ADDRINUSE)) {
+        result = attempt(0, 0);
     }
     result.map_err(KernelError::errno("making a listener"))
 }

@@ -36,6 +36,7 @@ pub fn all() -> Vec<Probe> {
         landlock(),
         seccomp(),
         lsm_programs(),
+        ownership_programs(),
     ]
 }
 
@@ -93,32 +94,63 @@ fn admission_programs() -> Probe {
     )
 }
 
-fn lsm_programs() -> Probe {
+/// Tries to load the smallest LSM program.
+pub(crate) fn load_lsm_program() -> Result<(), String> {
     static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
-    let outcome = load(PROGRAM)
-        .map(|()| "LSM programs load".into())
-        .map_err(|error| {
-            format!("this kernel refuses LSM programs ({error}), as it does in lockdown or without lsm=...,bpf")
-        });
+    load(PROGRAM).map_err(|error| {
+        format!(
+            "this kernel refuses LSM programs ({error}), as it does in lockdown or without BPF LSM"
+        )
+    })
+}
+
+fn lsm_programs() -> Probe {
+    let outcome = load_lsm_program().map(|()| "LSM programs load".into());
     probe(
         "LSM programs",
         false,
-        "ownership of connections and mandatory access control, which later versions bring; \
-         admission and workers do not need them",
+        "ownership of connections and mandatory access control; admission and workers do not \
+         need them",
+        outcome,
+    )
+}
+
+fn ownership_programs() -> Probe {
+    let outcome = quietly(crate::ownership::try_load)
+        .map(|missing| match missing.as_slice() {
+            [] => "the fence, connection ownership and self-protection load".into(),
+            missing => format!(
+                "the fence, connection ownership and self-protection load; this kernel has no \
+                 hook {}, and others do its part",
+                missing.join(", ")
+            ),
+        })
+        .map_err(|error| error.to_string());
+    probe(
+        "ownership",
+        false,
+        "services that change to the user themselves, and connections that nobody but their user \
+         can use",
         outcome,
     )
 }
 
 /// Loads and lets go again.
 fn load(programs: &[u8]) -> Result<(), String> {
-    // libbpf would print the verifier's log; the finding is one line.
+    quietly(|| {
+        ObjectBuilder::default()
+            .open_memory(programs)
+            .and_then(libbpf_rs::OpenObject::load)
+            .map(drop)
+            .map_err(|error| error.to_string())
+    })
+}
+
+/// Without the verifier's log, which libbpf would print: a finding is one line.
+fn quietly<T>(attempt: impl FnOnce() -> T) -> T {
     let former = libbpf_rs::get_print();
     libbpf_rs::set_print(None);
-    let outcome = ObjectBuilder::default()
-        .open_memory(programs)
-        .and_then(libbpf_rs::OpenObject::load)
-        .map(drop)
-        .map_err(|error| error.to_string());
+    let outcome = attempt();
     libbpf_rs::set_print(former);
     outcome
 }

@@ -20,7 +20,7 @@ const REMOVED: u64 = 5;
 ///
 /// # Safety
 /// Implementors are `repr(C)`, have no padding and take every bit pattern.
-pub(super) unsafe trait Plain: Copy {
+pub(crate) unsafe trait Plain: Copy {
     /// The structure as the kernel reads it.
     fn bytes(&self) -> &[u8] {
         // SAFETY: a live reference to initialised memory without padding.
@@ -31,12 +31,16 @@ pub(super) unsafe trait Plain: Copy {
 macro_rules! plain {
     ($name:ident, $size:literal) => {
         const _: () = assert!(size_of::<$name>() == $size);
-        // SAFETY: repr(C), integers and arrays of bytes only; the size is the sum of the fields'
+        // SAFETY: repr(C), integers and arrays of integers only; the size is the sum of the fields'
         // sizes, so there is no padding.
-        unsafe impl Plain for $name {}
+        unsafe impl $crate::admission::layout::Plain for $name {}
     };
 }
 
+pub(crate) use plain;
+
+// SAFETY: an integer.
+unsafe impl Plain for u8 {}
 // SAFETY: an integer.
 unsafe impl Plain for u32 {}
 // SAFETY: an integer.

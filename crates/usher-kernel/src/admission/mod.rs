@@ -4,9 +4,9 @@
 //! in force outlive the keeper: while it is away, announced connections are still admitted,
 //! everything else is still refused.
 
-mod layout;
-mod programs;
-mod table;
+pub(crate) mod layout;
+pub(crate) mod programs;
+pub(crate) mod table;
 mod types;
 
 use std::collections::BTreeSet;
@@ -269,6 +269,21 @@ impl Admission {
         }
     }
 
+    /// The entry of one connection, if there is one.
+    ///
+    /// # Errors
+    /// What the kernel says, or [`KernelError::UnreadableEntry`].
+    pub fn admission(
+        &self,
+        connection: &ConnectionTuple,
+    ) -> Result<Option<AdmissionRow>, KernelError> {
+        let key = connection.encode();
+        match self.admissions.get(&key)? {
+            Some(entry) => entry.row(&key, boot_time()),
+            None => Ok(None),
+        }
+    }
+
     /// All entries of the table of connections.
     ///
     /// # Errors
@@ -368,6 +383,16 @@ impl Admission {
     pub fn counters(&self) -> Result<Counters, KernelError> {
         let per_cpu = table::per_cpu::<Tally>(self.counters.as_fd(), 0)?;
         Ok(per_cpu.as_slice().into())
+    }
+
+    /// The ids of programs that no pin names, for their protection.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn unpinned_programs(&self) -> Result<Vec<u32>, KernelError> {
+        libbpf_rs::Program::id_from_fd(self.remove.as_fd())
+            .map(|id| vec![id])
+            .map_err(KernelError::bpf("reading the id of a program"))
     }
 
     /// A descriptor that is readable (epoll, poll) while [`Admission::drain_untracked`] has something.

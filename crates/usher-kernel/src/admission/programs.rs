@@ -80,7 +80,7 @@ impl Programs {
     }
 }
 
-fn file_error(what: &'static str, path: &Path) -> impl Fn(io::Error) -> KernelError {
+pub(crate) fn file_error(what: &'static str, path: &Path) -> impl Fn(io::Error) -> KernelError {
     move |error| KernelError::File {
         what,
         path: path.into(),
@@ -88,14 +88,14 @@ fn file_error(what: &'static str, path: &Path) -> impl Fn(io::Error) -> KernelEr
     }
 }
 
-fn clone(part: &impl AsFd) -> Result<OwnedFd, KernelError> {
+pub(crate) fn clone(part: &impl AsFd) -> Result<OwnedFd, KernelError> {
     part.as_fd()
         .try_clone_to_owned()
         .map_err(KernelError::system("duplicating a descriptor"))
 }
 
 /// libbpf prints to standard error otherwise; what it warns of are reasons of failures.
-fn print_through_tracing() {
+pub(crate) fn print_through_tracing() {
     static ONCE: Once = Once::new();
     fn print(level: PrintLevel, text: String) {
         match level {
@@ -108,7 +108,7 @@ fn print_through_tracing() {
     });
 }
 
-fn lock(pins: &Path) -> Result<File, KernelError> {
+pub(crate) fn lock(pins: &Path) -> Result<File, KernelError> {
     let parent = pins.parent().unwrap_or(Path::new("/"));
     let kind = rustix::fs::statfs(parent)
         .map_err(|error| file_error("looking at", parent)(error.into()))?
@@ -153,7 +153,7 @@ fn check_layout(pins: &Path) -> Result<(), KernelError> {
     }
 }
 
-fn exists(path: &Path) -> Result<bool, KernelError> {
+pub(crate) fn exists(path: &Path) -> Result<bool, KernelError> {
     path.try_exists().map_err(file_error("looking for", path))
 }
 

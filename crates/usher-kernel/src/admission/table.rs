@@ -19,7 +19,7 @@ use crate::KernelError;
 const BATCH: usize = 1024;
 
 #[derive(Debug)]
-pub(super) struct Table<K, V> {
+pub(crate) struct Table<K, V> {
     map: OwnedFd,
     name: &'static str,
     entries: PhantomData<fn(K) -> V>,
@@ -27,7 +27,7 @@ pub(super) struct Table<K, V> {
 
 /// What happened to an insertion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Insertion {
+pub(crate) enum Insertion {
     Done,
     Exists,
     Full,
@@ -49,7 +49,7 @@ fn is(error: &io::Error, errno: i32) -> bool {
 impl<K: Plain, V: Plain> Table<K, V> {
     /// `map` is the descriptor of a map whose keys have the size of K and values that of V, which
     /// libbpf checked when it loaded or adopted the map.
-    pub(super) fn new(name: &'static str, map: OwnedFd) -> Self {
+    pub(crate) fn new(name: &'static str, map: OwnedFd) -> Self {
         Self {
             map,
             name,
@@ -65,7 +65,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
         }
     }
 
-    pub(super) fn get(&self, key: &K) -> Result<Option<V>, KernelError> {
+    pub(crate) fn get(&self, key: &K) -> Result<Option<V>, KernelError> {
         let mut value = MaybeUninit::<V>::uninit();
         // SAFETY: key and value are as large as the map's keys and values.
         let code = unsafe {
@@ -96,7 +96,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
     }
 
     /// A new entry, never over another one.
-    pub(super) fn insert(&self, key: &K, value: &V) -> Result<Insertion, KernelError> {
+    pub(crate) fn insert(&self, key: &K, value: &V) -> Result<Insertion, KernelError> {
         match self.update(key, value, libbpf_sys::BPF_NOEXIST) {
             Ok(()) => Ok(Insertion::Done),
             Err(error) if is(&error, libc::EEXIST) => Ok(Insertion::Exists),
@@ -106,13 +106,13 @@ impl<K: Plain, V: Plain> Table<K, V> {
     }
 
     /// A new entry or the replacement of one.
-    pub(super) fn set(&self, key: &K, value: &V) -> Result<(), KernelError> {
+    pub(crate) fn set(&self, key: &K, value: &V) -> Result<(), KernelError> {
         self.update(key, value, libbpf_sys::BPF_ANY)
             .map_err(|error| self.error("writing to the table", error))
     }
 
     /// A new entry or the replacement of one; tells when there is no room for a new one.
-    pub(super) fn put(&self, key: &K, value: &V) -> Result<Insertion, KernelError> {
+    pub(crate) fn put(&self, key: &K, value: &V) -> Result<Insertion, KernelError> {
         match self.update(key, value, libbpf_sys::BPF_ANY) {
             Ok(()) => Ok(Insertion::Done),
             Err(error) if is(&error, libc::E2BIG) => Ok(Insertion::Full),
@@ -121,13 +121,13 @@ impl<K: Plain, V: Plain> Table<K, V> {
     }
 
     /// Replaces an entry that is there.
-    pub(super) fn replace(&self, key: &K, value: &V) -> Result<(), KernelError> {
+    pub(crate) fn replace(&self, key: &K, value: &V) -> Result<(), KernelError> {
         self.update(key, value, libbpf_sys::BPF_EXIST)
             .map_err(|error| self.error("replacing in the table", error))
     }
 
     /// False: there was none.
-    pub(super) fn remove(&self, key: &K) -> Result<bool, KernelError> {
+    pub(crate) fn remove(&self, key: &K) -> Result<bool, KernelError> {
         // SAFETY: the key is as large as the map's keys.
         let code = unsafe {
             libbpf_sys::bpf_map_delete_elem(self.map.as_raw_fd(), key.bytes().as_ptr().cast())
@@ -140,7 +140,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
     }
 
     /// All entries of a hash map. One that is inserted or deleted meanwhile may be there or not.
-    pub(super) fn entries(&self) -> Result<Vec<(K, V)>, KernelError> {
+    pub(crate) fn entries(&self) -> Result<Vec<(K, V)>, KernelError> {
         let mut all = Vec::new();
         let mut batch = BATCH;
         let mut keys: Vec<MaybeUninit<K>> = vec![MaybeUninit::uninit(); batch];
@@ -194,7 +194,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
 }
 
 /// The value of every CPU under `key` of a per-CPU map.
-pub(super) fn per_cpu<V: Plain>(map: BorrowedFd<'_>, key: u32) -> Result<Vec<V>, KernelError> {
+pub(crate) fn per_cpu<V: Plain>(map: BorrowedFd<'_>, key: u32) -> Result<Vec<V>, KernelError> {
     const OPERATION: &str = "reading the counters";
     const { assert!(size_of::<V>().is_multiple_of(8)) };
     let cpus = libbpf_rs::num_possible_cpus().map_err(KernelError::bpf(OPERATION))?;
@@ -215,7 +215,7 @@ pub(super) fn per_cpu<V: Plain>(map: BorrowedFd<'_>, key: u32) -> Result<Vec<V>,
 }
 
 /// Runs a syscall program with `context` and gives what it returns.
-pub(super) fn run<C: Plain>(
+pub(crate) fn run<C: Plain>(
     program: BorrowedFd<'_>,
     operation: &'static str,
     context: &mut C,

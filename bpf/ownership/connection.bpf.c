@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Connection ownership: a user's connection is used by that user's processes and by nobody else,
+ * whoever holds a descriptor of it.
+ *
+ * The keeper writes the owner into the storage of the user's listening socket before it hands the
+ * listener out. A connection is cloned from its listener by the kernel, label included, so there is
+ * no moment in which it has none. Every system call that can reach a socket's data or change its
+ * state asks here; sockets without a label pass at the first test.
+ *
+ * An owner's process has the owner as uid, euid, suid and fsuid. The credentials asked are those
+ * in force, so io_uring's are asked, too.
+ *
+ * A listener is used by its owner, and (except accept) by root's processes, because the keeper and
+ * the service manager keep duplicates of it: a duplicate gives nothing but the queue's life. A
+ * socket that is not listening any more, or not yet, counts as a connection.
+ *
+ * What has no hook: poll, and what sock_diag shows to everybody (addresses, queue lengths); a
+ * kernel's own user of a socket that a holder of the descriptor hands to it (KCM, and by root nbd,
+ * iSCSI, 9p, sockmap); IORING_OP_RECV_ZC from 6.15 on (root, and the network card must be set up
+ * for it). All but the first two need a descriptor, which file_receive gives to nobody else.
+ *
+ * Kernel 6.1 or later (socket storage in LSM 5.9, bpf_sock_from_file 5.11).
+ */
+#include "refusals.h"
+
+#define S_IFMT 00170000
+#define S_IFSOCK 0140000
+#define TCP_LISTEN 10
+
+/*
+ * Owners. Key: the socket; value: the uid. Limit: memory (net.core.optmem_max a socket). Full: user
+ * space is told and does not hand the listener out; a connection that cannot be labelled is not
+ * made.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
+	__type(key, int);
+	__type(value, struct usher_owner);
+} connection_owner SEC(".maps");
+
+static __always_inline int all_uids_are(const struct cred *cred, __u32 uid)
+{
+	return cred->uid.val == uid && cred->euid.val == uid && cred->suid.val == uid &&
+	       cred->fsuid.val == uid;
+}
+
+static __always_inline struct usher_owner *owner_of(struct sock *sk)
+{
+	if (!sk || !sk->sk_bpf_storage)
+		return NULL;
+	return bpf_sk_storage_get(&connection_owner, sk, NULL, 0);
+}
+
+/* `reason` is that of a connection; 0 leaves it to the socket's state. */
+static __always_inline int use(struct socket *socket, __u32 reason)
+{
+	struct sock *sk = socket->sk;
+	struct usher_owner *owner = owner_of(sk);
+	const struct cred *cred;
+	int listens;
+
+	if (!owner)
+		return 0;
+	cred = bpf_get_current_task_btf()->cred;
+	if (all_uids_are(cred, owner->uid))
+		return 0;
+	listens = sk->__sk_common.skc_state == TCP_LISTEN;
+	if (listens && all_uids_are(cred, 0))
+		return 0;
+	if (!reason)
+		reason = listens ? USHER_REFUSED_LISTENER : USHER_REFUSED_CONNECTION;
+	return refuse(reason, -EPERM);
+}
+
+/* The first test is for all the files that are no sockets. */
+static __always_inline int use_file(struct file *file, __u32 reason)
+{
+	struct socket *socket;
+
+	if ((file->f_inode->i_mode & S_IFMT) != S_IFSOCK)
+		return 0;
+	socket = bpf_sock_from_file(file);
+	return socket ? use(socket, reason) : 0;
+}
+
+/*
+ * Hook: socket_accept, because it is asked before a connection is taken off the queue, by accept
+ * and by io_uring. Root's duplicates do not accept. Kernel 2.6.
+ */
+SEC("lsm/socket_accept")
+int BPF_PROG(own_accept, struct socket *socket, struct socket *accepted)
+{
+	struct usher_owner *owner = owner_of(socket->sk);
+
+	if (!owner || all_uids_are(bpf_get_current_task_btf()->cred, owner->uid))
+		return 0;
+	return refuse(USHER_REFUSED_ACCEPT, -EPERM);
+}
+
+/* Hook: socket_recvmsg, for recv, read, readv, recvmmsg and io_uring. Kernel 2.6. */
+SEC("lsm/socket_recvmsg")
+int BPF_PROG(own_receive, struct socket *socket, struct msghdr *message, int size, int flags)
+{
+	return use(socket, 0);
+}
+
+/* Hook: socket_sendmsg, for send, write, writev, sendmmsg and io_uring. Kernel 2.6. */
+SEC("lsm/socket_sendmsg")
+int BPF_PROG(own_send, struct socket *socket, struct msghdr *message, int size)
+{
+	return use(socket, 0);
+}
+
+/* Hook: socket_shutdown, because it ends a connection or a queue. Kernel 2.6. */
+SEC("lsm/socket_shutdown")
+int BPF_PROG(own_shutdown, struct socket *socket, int how)
+{
+	return use(socket, 0);
+}
+
+/* Hook: socket_getsockopt, because TCP_ZEROCOPY_RECEIVE reads the data. Kernel 2.6. */
+SEC("lsm/socket_getsockopt")
+int BPF_PROG(own_read_option, struct socket *socket, int level, int name)
+{
+	return use(socket, 0);
+}
+
+/* Hook: socket_setsockopt, for TCP_ULP, TCP_REPAIR, SO_ATTACH_FILTER. Kernel 2.6. */
+SEC("lsm/socket_setsockopt")
+int BPF_PROG(own_set_option, struct socket *socket, int level, int name)
+{
+	return use(socket, 0);
+}
+
+/* Hook: socket_connect, because connecting to AF_UNSPEC ends a connection. Kernel 2.6. */
+SEC("lsm/socket_connect")
+int BPF_PROG(own_connect, struct socket *socket, struct sockaddr *address, int length)
+{
+	return use(socket, 0);
+}
+
+/* Hook: socket_bind, because it moves a listener that was shut down. Kernel 2.6. */
+SEC("lsm/socket_bind")
+int BPF_PROG(own_bind, struct socket *socket, struct sockaddr *address, int length)
+{
+	return use(socket, 0);
+}
+
+/* Hook: socket_listen, because it changes the length of the queue. Kernel 2.6. */
+SEC("lsm/socket_listen")
+int BPF_PROG(own_listen, struct socket *socket, int backlog)
+{
+	return use(socket, 0);
+}
+
+/* Hook: socket_getsockname, because it tells of another user's connection. Kernel 2.6. */
+SEC("lsm/socket_getsockname")
+int BPF_PROG(own_name, struct socket *socket)
+{
+	return use(socket, 0);
+}
+
+/* Hook: socket_getpeername, because it tells of another user's connection. Kernel 2.6. */
+SEC("lsm/socket_getpeername")
+int BPF_PROG(own_peer_name, struct socket *socket)
+{
+	return use(socket, 0);
+}
+
+/*
+ * Hook: file_permission, because splice and sendfile reach the data without socket_recvmsg or
+ * socket_sendmsg on some kernels. Kernel 2.6.
+ */
+SEC("lsm/file_permission")
+int BPF_PROG(own_file, struct file *file, int mask)
+{
+	return use_file(file, 0);
+}
+
+/*
+ * Hook: mmap_file, because TCP_ZEROCOPY_RECEIVE needs a mapping. Memory without a file comes here,
+ * too, with a null pointer that verifiers before 6.19 take for a file: they would remove a test of
+ * it, so the test is of a copy. Kernel 3.5.
+ */
+SEC("lsm/mmap_file")
+int BPF_PROG(own_mapping, struct file *file)
+{
+	__u64 address;
+
+	if (bpf_probe_read_kernel(&address, sizeof(address), &ctx[0]) || !address)
+		return 0;
+	return use_file(file, 0);
+}
+
+/* Hook: file_ioctl, for FIONREAD and SIOCATMARK. Kernel 2.6. */
+SEC("lsm/file_ioctl")
+int BPF_PROG(own_control, struct file *file, unsigned int command, unsigned long argument)
+{
+	return use_file(file, 0);
+}
+
+/*
+ * Hook: file_ioctl_compat, for the same of 32-bit programs. Kernel 6.8; before, such a program
+ * passes file_ioctl.
+ */
+SEC("lsm/file_ioctl_compat")
+int BPF_PROG(own_compat_control, struct file *file, unsigned int command, unsigned long argument)
+{
+	return use_file(file, 0);
+}
+
+/*
+ * Hook: uring_cmd, because IORING_OP_URING_CMD asks a socket what FIONREAD asks, past file_ioctl.
+ * Kernel 6.0.
+ */
+SEC("lsm/uring_cmd")
+int BPF_PROG(own_ring_command, struct io_uring_cmd *command)
+{
+	return use_file(command->file, 0);
+}
+
+/*
+ * Hook: file_receive, because SCM_RIGHTS (the descriptor is left out, MSG_CTRUNC is set),
+ * pidfd_getfd and seccomp's descriptors all pass it. Kernel 2.6.
+ */
+SEC("lsm/file_receive")
+int BPF_PROG(own_descriptor, struct file *file)
+{
+	return use_file(file, USHER_REFUSED_DESCRIPTOR);
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

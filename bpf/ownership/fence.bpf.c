@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * The setuid fence: a service's account may hold CAP_SETUID and CAP_SETGID, and its processes still
+ * become nobody but the one user that the keeper named, once, and for good.
+ *
+ * A process of a fenced account is in one of three states:
+ *
+ *     (none) --- keeper grants an identity ---> GRANTED --- setuid to exactly that ---> SETTLED
+ *        ^                                         |
+ *        '------------- keeper withdraws ----------'
+ *
+ * Nothing leads out of SETTLED: neither fork nor exec nor a thread. The grant is the process's
+ * alone: no child has it. Groups come first (setgroups and setgid to exactly what was granted, in
+ * any order), the user last (setuid or setresuid: all four user ids). A refused attempt uses
+ * nothing up.
+ *
+ * The last step asks besides that nobody else can act inside the process afterwards: no second
+ * thread (identities are per thread), no process that shares its memory (clone with CLONE_VM), no
+ * tracer. BPF cannot take capabilities from a process, so a settled one keeps in its sets what the
+ * service had; it may use none of them, in no user namespace.
+ *
+ * GRANTED and SETTLED stand in two maps because two sides write them: user space the one, these
+ * programs the other. So no race of the two makes a settled process free again.
+ *
+ * What this cannot see: a descriptor of /proc/PID/mem or a userfaultfd that another process of the
+ * service opened before, and memory that the service itself shares by a file. Against a service
+ * that prepares its own subversion before it reads a user's first byte, start each user's process
+ * afresh (Usher's other styles).
+ *
+ * On a kernel before 6.2 with full preemption, a lookup in task storage can fail because another
+ * task on the CPU was interrupted in one. Debian's kernels do not preempt fully.
+ *
+ * Kernel 6.1 or later (userns_create 6.1, uring_override_creds 5.16, task storage in LSM 5.11).
+ */
+#include "refusals.h"
+
+#define CAP_SETGID 6
+#define CAP_SETUID 7
+#define CAP_NET_BIND_SERVICE 10
+
+/* A capability is asked for by a call of the set*id family (include/linux/security.h). */
+#define CAP_OPT_INSETID 4
+
+/*
+ * Accounts under the fence. Key: uid. Entries are only added until the next boot: taking one out
+ * would free the processes that run. Limit: 1024. Full: user space is told and starts no service
+ * of a further account.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u8);
+} fenced_accounts SEC(".maps");
+
+/*
+ * Grants. Key: the process (its first thread); value: the identity. Written by user space only.
+ * Limit: memory. Full: user space is told, the process becomes nobody.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct usher_identity);
+} grants SEC(".maps");
+
+/*
+ * Settled threads. Key: the thread; value: what it has become. Written by these programs only.
+ * Limit: memory. Full: the setuid or the clone is refused.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct usher_settled);
+} settled SEC(".maps");
+
+static __always_inline struct usher_settled *settled_as(struct task_struct *task)
+{
+	return bpf_task_storage_get(&settled, task, NULL, 0);
+}
+
+static __always_inline struct usher_identity *granted_to(struct task_struct *task)
+{
+	return bpf_task_storage_get(&grants, task, NULL, 0);
+}
+
+static __always_inline int is_fenced_account(const struct cred *cred)
+{
+	__u32 uid = cred->uid.val, euid = cred->euid.val;
+	__u32 suid = cred->suid.val, fsuid = cred->fsuid.val;
+
+	if (bpf_map_lookup_elem(&fenced_accounts, &uid))
+		return 1;
+	if (euid == uid && suid == uid && fsuid == uid)
+		return 0;
+	return bpf_map_lookup_elem(&fenced_accounts, &euid) ||
+	       bpf_map_lookup_elem(&fenced_accounts, &suid) ||
+	       bpf_map_lookup_elem(&fenced_accounts, &fsuid);
+}
+
+static __always_inline int is_fenced(struct task_struct *task, const struct cred *cred)
+{
+	return settled_as(task) || is_fenced_account(cred);
+}
+
+static __always_inline int all_uids_are(const struct cred *cred, __u32 uid)
+{
+	return cred->uid.val == uid && cred->euid.val == uid && cred->suid.val == uid &&
+	       cred->fsuid.val == uid;
+}
+
+static __always_inline int all_gids_are(const struct cred *cred, __u32 gid)
+{
+	return cred->gid.val == gid && cred->egid.val == gid && cred->sgid.val == gid &&
+	       cred->fsgid.val == gid;
+}
+
+static __always_inline int same_uids(const struct cred *left, const struct cred *right)
+{
+	return left->uid.val == right->uid.val && left->euid.val == right->euid.val &&
+	       left->suid.val == right->suid.val && left->fsuid.val == right->fsuid.val;
+}
+
+static __always_inline int same_gids(const struct cred *left, const struct cred *right)
+{
+	return left->gid.val == right->gid.val && left->egid.val == right->egid.val &&
+	       left->sgid.val == right->sgid.val && left->fsgid.val == right->fsgid.val;
+}
+
+/* The kernel keeps supplementary groups in ascending order, and so does a grant. */
+static __always_inline int groups_are(const struct cred *cred, const struct usher_identity *granted)
+{
+	struct group_info *groups = cred->group_info;
+	__u32 count = granted->group_count;
+	kgid_t gid;
+
+	if (count > USHER_GROUPS || groups->ngroups != count)
+		return 0;
+	for (__u32 i = 0; i < USHER_GROUPS; i++) {
+		if (i >= count)
+			break;
+		if (bpf_probe_read_kernel(&gid, sizeof(gid), &groups->gid[i]) ||
+		    gid.val != granted->groups[i])
+			return 0;
+	}
+	return 1;
+}
+
+/*
+ * Hook: task_fix_setgroups, because it sees the new list before it comes into force. Kernel 5.15.
+ */
+SEC("lsm/task_fix_setgroups")
+int BPF_PROG(fence_setgroups, struct cred *new, const struct cred *old)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct usher_identity *granted;
+
+	if (!is_fenced(task, old))
+		return 0;
+	granted = granted_to(task);
+	if (!granted || settled_as(task))
+		return refuse(USHER_REFUSED_NOT_GRANTED, -EPERM);
+	if (!groups_are(new, granted))
+		return refuse(USHER_REFUSED_OTHER_GROUPS, -EPERM);
+	return 0;
+}
+
+/*
+ * Hook: task_fix_setgid, because setgid, setregid, setresgid and setfsgid all pass it. Kernel 5.9.
+ */
+SEC("lsm/task_fix_setgid")
+int BPF_PROG(fence_setgid, struct cred *new, const struct cred *old, int flags)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct usher_identity *granted;
+
+	if (!is_fenced(task, old) || same_gids(new, old))
+		return 0;
+	granted = granted_to(task);
+	if (!granted || settled_as(task))
+		return refuse(USHER_REFUSED_NOT_GRANTED, -EPERM);
+	if (!all_gids_are(new, granted->gid))
+		return refuse(USHER_REFUSED_OTHER_GROUP, -EPERM);
+	return 0;
+}
+
+/*
+ * Settles. A process that is settled already passes when the change is to what it is settled as:
+ * two generations of these programs stand on the hook while a keeper replaces them.
+ */
+static __always_inline int settle(struct task_struct *task, const struct usher_identity *granted)
+{
+	struct usher_settled *identity = settled_as(task);
+
+	if (identity) {
+		if (identity->uid == granted->uid && identity->gid == granted->gid)
+			return 0;
+		return refuse(USHER_REFUSED_NOT_GRANTED, -EPERM);
+	}
+	identity = bpf_task_storage_get(&settled, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!identity)
+		return refuse(USHER_REFUSED_NO_MEMORY, -ENOMEM);
+	identity->uid = granted->uid;
+	identity->gid = granted->gid;
+	return 0;
+}
+
+/*
+ * Hook: task_fix_setuid, because setuid, setreuid, setresuid and setfsuid all pass it, and it sees
+ * the new ids before they come into force. When the kernel finds no memory after this hook, the
+ * process is settled and still the service: it can do nothing more. Kernel 2.6.
+ */
+SEC("lsm/task_fix_setuid")
+int BPF_PROG(fence_setuid, struct cred *new, const struct cred *old, int flags)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct usher_identity *granted;
+
+	if (!is_fenced(task, old) || same_uids(new, old))
+		return 0;
+	granted = granted_to(task);
+	if (!granted)
+		return refuse(USHER_REFUSED_NOT_GRANTED, -EPERM);
+	if (!all_uids_are(new, granted->uid))
+		return refuse(USHER_REFUSED_OTHER_USER, -EPERM);
+	if (!all_gids_are(new, granted->gid) || !groups_are(new, granted))
+		return refuse(USHER_REFUSED_ORDER, -EPERM);
+	if (task->signal->nr_threads != 1)
+		return refuse(USHER_REFUSED_THREADS, -EPERM);
+	/* A reader of /proc/PID/cmdline counts here for a moment, too: hence "again". */
+	if (task->mm->mm_users.counter != 1)
+		return refuse(USHER_REFUSED_SHARED_MEMORY, -EAGAIN);
+	if (task->ptrace)
+		return refuse(USHER_REFUSED_TRACED, -EPERM);
+	return settle(task, granted);
+}
+
+/*
+ * Hook: capable, because the calls above ask for CAP_SETUID and CAP_SETGID here, and so does
+ * everything else. Only calls of the set*id family may have them: CAP_SETUID also lets a process
+ * send another one's SCM_CREDENTIALS, and write uid_map. Kernel 2.6; CAP_OPT_INSETID 5.1.
+ */
+SEC("lsm/capable")
+int BPF_PROG(fence_capable, const struct cred *cred, struct user_namespace *namespace,
+	     int capability, unsigned int options)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	if (settled_as(task))
+		return refuse(USHER_REFUSED_CAPABILITY, -EPERM);
+	if (!is_fenced_account(cred) || capability == CAP_NET_BIND_SERVICE)
+		return 0;
+	if ((capability == CAP_SETUID || capability == CAP_SETGID) && (options & CAP_OPT_INSETID) &&
+	    granted_to(task))
+		return 0;
+	return refuse(USHER_REFUSED_CAPABILITY, -EPERM);
+}
+
+/*
+ * Hook: userns_create, because in a user namespace of its own a process has every capability and
+ * maps ids. Kernel 6.1.
+ */
+SEC("lsm/userns_create")
+int BPF_PROG(fence_user_namespace, const struct cred *cred)
+{
+	if (!is_fenced(bpf_get_current_task_btf(), cred))
+		return 0;
+	return refuse(USHER_REFUSED_USER_NAMESPACE, -EPERM);
+}
+
+/*
+ * Hook: uring_override_creds, because a ring keeps credentials that were registered with it
+ * (personalities): a settled process would act as the service again, or the service as a user.
+ * Kernel 5.16.
+ */
+SEC("lsm/uring_override_creds")
+int BPF_PROG(fence_ring_credentials, const struct cred *new)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	const struct cred *own = task->cred;
+
+	if (new == own || !is_fenced(task, own))
+		return 0;
+	return refuse(USHER_REFUSED_IO_URING_CREDENTIALS, -EPERM);
+}
+
+/*
+ * Hook: uring_sqpoll, because the thread that it makes keeps the credentials of this moment.
+ * Kernel 5.16.
+ */
+SEC("lsm/uring_sqpoll")
+int BPF_PROG(fence_ring_thread)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	if (!is_fenced_account(task->cred))
+		return 0;
+	return refuse(USHER_REFUSED_IO_URING_CREDENTIALS, -EPERM);
+}
+
+/*
+ * Hook: bprm_creds_from_file, because it runs after commoncap has put into the new credentials what
+ * a setuid, setgid or file capability program gives, and execve can still fail. Kernel 5.8.
+ */
+SEC("lsm/bprm_creds_from_file")
+int BPF_PROG(fence_execution, struct linux_binprm *program, struct file *file)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	const struct cred *own = task->cred, *new = program->cred;
+	__u64 had, has;
+
+	if (!is_fenced(task, own))
+		return 0;
+	if (bpf_core_read(&had, sizeof(had), &own->cap_permitted) ||
+	    bpf_core_read(&has, sizeof(has), &new->cap_permitted) || (has & ~had) ||
+	    new->euid.val != own->euid.val || new->egid.val != own->egid.val)
+		return refuse(USHER_REFUSED_EXECUTION, -EPERM);
+	return 0;
+}
+
+/*
+ * Hook: task_alloc, because storage is not inherited: every new thread and process of a settled one
+ * is settled. Grants are not passed on. Kernel 4.17.
+ */
+SEC("lsm/task_alloc")
+int BPF_PROG(fence_clone, struct task_struct *child, unsigned long flags)
+{
+	struct usher_settled *own = settled_as(bpf_get_current_task_btf()), *inherited;
+
+	if (!own)
+		return 0;
+	inherited = bpf_task_storage_get(&settled, child, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+	if (!inherited)
+		return refuse(USHER_REFUSED_NO_MEMORY, -ENOMEM);
+	*inherited = *own;
+	return 0;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* What each object of this folder has. Its maps are pinned, so all objects have the same ones. */
+#ifndef USHER_REFUSALS_H
+#define USHER_REFUSALS_H
+
+#include "usher_kernel.h"
+#include "usher_ownership.h"
+
+/* Refusals so far, one copy per CPU. Key: enum usher_refusal. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, USHER_REFUSALS);
+	__type(key, __u32);
+	__type(value, __u64);
+} refusals SEC(".maps");
+
+/* The version of the maps' structures. Key: 0. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct usher_ownership_layout);
+} layout SEC(".maps");
+
+/* Counts, and gives `error` back for the program to return. */
+static __always_inline int refuse(__u32 reason, int error)
+{
+	__u64 *count = bpf_map_lookup_elem(&refusals, &reason);
+
+	if (count)
+		(*count)++;
+	return error;
+}
+
+#endif

@@ -1,0 +1,290 @@
+//! What the keeper tells the ownership programs, and what it hears from them.
+
+use std::path::PathBuf;
+
+use super::layout::{GROUPS, Grant, REFUSALS};
+use crate::KernelError;
+
+/// Supplementary groups that an identity may have.
+pub const MAX_GROUPS: usize = GROUPS;
+
+/// What a process may become, in the numbers of the initial user namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    /// The user: real, effective, saved and file system id.
+    pub uid: u32,
+    /// The group, likewise.
+    pub gid: u32,
+    /// Exactly the supplementary groups that setgroups(2) must set, in any order. A group that is
+    /// named twice counts once, here and not in setgroups.
+    pub groups: Vec<u32>,
+}
+
+impl TryFrom<&Identity> for Grant {
+    type Error = OwnershipError;
+
+    fn try_from(identity: &Identity) -> Result<Self, OwnershipError> {
+        if identity.uid == 0 {
+            return Err(OwnershipError::Root);
+        }
+        let mut sorted = identity.groups.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let mut groups = [0; GROUPS];
+        let (Some(room), Ok(group_count)) =
+            (groups.get_mut(..sorted.len()), u32::try_from(sorted.len()))
+        else {
+            return Err(OwnershipError::TooManyGroups {
+                uid: identity.uid,
+                found: sorted.len(),
+            });
+        };
+        room.copy_from_slice(&sorted);
+        Ok(Self {
+            uid: identity.uid,
+            gid: identity.gid,
+            group_count,
+            groups,
+        })
+    }
+}
+
+/// How far a process has come on its way to a user's identity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProcessState {
+    /// Nothing was granted, or the process is gone.
+    None,
+    /// It may become this user.
+    Granted {
+        /// The user.
+        uid: u32,
+    },
+    /// It has become this user and will never be another one.
+    Settled {
+        /// The user.
+        uid: u32,
+    },
+}
+
+/// Why something about ownership could not be done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OwnershipError {
+    /// This kernel takes no LSM programs, or not all that are needed. Everything but ownership
+    /// works without them.
+    #[error(
+        "this kernel does not run the programs that guard ownership: {reason}; it needs BPF LSM \
+         (CONFIG_BPF_LSM, BTF, bpf in the list lsm= of the kernel command line) and no lockdown"
+    )]
+    NotSupported {
+        /// What it said.
+        reason: String,
+    },
+    /// The pins belong to running programs that do not take this process for a daemon of Usher's.
+    #[error(
+        "the programs pinned at {pins} refuse this process: they serve the daemon's installed \
+         program only, started the way the first keeper was; start it by the service manager"
+    )]
+    Protected {
+        /// Where the pins are.
+        pins: PathBuf,
+    },
+    /// Pinned tables of an earlier keeper have another layout.
+    #[error(
+        "the ownership tables pinned at {pins} have layout {found}, this version uses \
+         {expected}; what they guard ends with a reboot only: reboot"
+    )]
+    OtherLayout {
+        /// Where the pins are.
+        pins: PathBuf,
+        /// The layout found.
+        found: u32,
+        /// The layout of this version.
+        expected: u32,
+    },
+    /// Root cannot be fenced, and nobody becomes root.
+    #[error("root is neither a service's account nor a user of one; name another account")]
+    Root,
+    /// More accounts than the table takes.
+    #[error(
+        "{asked} service accounts under the fence, of 1024; let services share accounts, \
+         and reboot"
+    )]
+    TooManyAccounts {
+        /// How many there would be.
+        asked: usize,
+    },
+    /// More supplementary groups than a grant takes.
+    #[error(
+        "user {uid} is in {found} supplementary groups, of {MAX_GROUPS} that a service's process \
+         can take over; take the user out of some, or let the keeper start the service"
+    )]
+    TooManyGroups {
+        /// The user.
+        uid: u32,
+        /// How many groups.
+        found: usize,
+    },
+    /// The process has become a user already.
+    #[error("the process has become user {uid} already; each user's process starts afresh")]
+    AlreadySettled {
+        /// That user.
+        uid: u32,
+    },
+    /// The caller has several threads, of which only one could be marked.
+    #[error("protection is put in force by a process of one thread; call it before others start")]
+    SeveralThreads,
+    /// The path of this program is too long for the table.
+    #[error("the path of the daemon's program, {0}, has more than 255 bytes; install it elsewhere")]
+    LongPath(PathBuf),
+    /// Something else.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+/// How often the programs have refused something since the tables were made, by reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusals {
+    pub(super) counts: [u64; REFUSALS],
+}
+
+/// Why the programs refuse. The numbers are those of enum usher_refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum Reason {
+    /// A change of identity without a grant, or a second one.
+    NotGranted,
+    /// Not the user that was granted.
+    OtherUser,
+    /// Not the group that was granted.
+    OtherGroup,
+    /// Not the supplementary groups that were granted.
+    OtherGroups,
+    /// The user before the groups.
+    Order,
+    /// The process has several threads.
+    Threads,
+    /// Another process shares its memory.
+    SharedMemory,
+    /// A tracer is attached.
+    Traced,
+    /// A capability.
+    Capability,
+    /// A user namespace.
+    UserNamespace,
+    /// Credentials registered with io_uring, or a kernel thread that keeps them.
+    IoUringCredentials,
+    /// A program that gives a privilege.
+    Execution,
+    /// No memory for the mark of a settled process.
+    NoMemory,
+    /// Accepting another user's connection.
+    Accept,
+    /// A system call on another user's connection.
+    Connection,
+    /// A system call on another user's listener.
+    Listener,
+    /// A descriptor of another user's socket.
+    Descriptor,
+    /// A map of Usher's.
+    Map,
+    /// A program of Usher's.
+    Program,
+    /// A link of Usher's.
+    Link,
+    /// The folder of the pins.
+    Pins,
+    /// Unmounting the file system of the pins.
+    Unmount,
+    /// Tracing a daemon.
+    Tracing,
+}
+
+impl Reason {
+    /// All reasons, with their names for views.
+    pub const ALL: [(Self, &'static str); REFUSALS] = [
+        (Self::NotGranted, "identity_not_granted"),
+        (Self::OtherUser, "identity_other_user"),
+        (Self::OtherGroup, "identity_other_group"),
+        (Self::OtherGroups, "identity_other_groups"),
+        (Self::Order, "identity_order"),
+        (Self::Threads, "identity_threads"),
+        (Self::SharedMemory, "identity_shared_memory"),
+        (Self::Traced, "identity_traced"),
+        (Self::Capability, "capability"),
+        (Self::UserNamespace, "user_namespace"),
+        (Self::IoUringCredentials, "io_uring_credentials"),
+        (Self::Execution, "execution"),
+        (Self::NoMemory, "no_memory"),
+        (Self::Accept, "accept"),
+        (Self::Connection, "connection"),
+        (Self::Listener, "listener"),
+        (Self::Descriptor, "descriptor"),
+        (Self::Map, "map"),
+        (Self::Program, "program"),
+        (Self::Link, "link"),
+        (Self::Pins, "pins"),
+        (Self::Unmount, "unmount"),
+        (Self::Tracing, "tracing"),
+    ];
+}
+
+impl Refusals {
+    /// How often for this reason.
+    #[must_use]
+    pub fn of(&self, reason: Reason) -> u64 {
+        self.counts[reason as usize]
+    }
+
+    /// Names and numbers, for views.
+    #[must_use]
+    pub fn named(&self) -> [(String, u64); REFUSALS] {
+        Reason::ALL.map(|(reason, name)| (name.into(), self.of(reason)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(groups: Vec<u32>) -> Identity {
+        Identity {
+            uid: 1000,
+            gid: 100,
+            groups,
+        }
+    }
+
+    #[test]
+    fn a_grant_has_its_groups_in_order_and_once() {
+        let grant = Grant::try_from(&identity(vec![7, 5, 7])).unwrap();
+        assert_eq!(grant.group_count, 2);
+        assert_eq!(grant.groups[..3], [5, 7, 0]);
+    }
+
+    #[test]
+    fn a_grant_takes_128_groups_and_no_more() {
+        let grant = Grant::try_from(&identity((1..=128).collect())).unwrap();
+        assert_eq!(grant.group_count, 128);
+        assert!(matches!(
+            Grant::try_from(&identity((1..=129).collect())),
+            Err(OwnershipError::TooManyGroups { found: 129, .. })
+        ));
+    }
+
+    #[test]
+    fn nobody_becomes_root() {
+        let root = Identity {
+            uid: 0,
+            ..identity(vec![])
+        };
+        assert!(matches!(Grant::try_from(&root), Err(OwnershipError::Root)));
+    }
+
+    #[test]
+    fn every_reason_is_named_once_and_in_the_order_of_the_counters() {
+        for (place, (reason, _)) in Reason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, place);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! A world for the tests of LSM programs: these are in force for the whole host as long as the
+//! test's process runs, so the tests run one after the other, and in a virtual machine only.
+//! Loading takes seconds there, so the tests of one binary share one world, but those that change
+//! who may touch it.
+#![allow(dead_code, reason = "every test binary uses a part of it")]
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use rustix::process::{Pid, PidfdFlags, WaitOptions, pidfd_open, waitpid};
+use usher_kernel::ownership::{Identity, Ownership, Reason};
+
+pub mod ring;
+
+/// Set in the inner process to the name of the test.
+const INSIDE: &str = "USHER_TEST_INSIDE";
+/// Seconds after which a test hangs: an emulated machine is slow.
+const PATIENCE: &str = "400";
+
+pub const SERVICE: u32 = 62_001;
+/// An account that is like a service's, but not under the fence.
+pub const FREE: u32 = 62_002;
+pub const ALICE: u32 = 61_001;
+pub const BOB: u32 = 61_002;
+pub const MORE_GROUPS: [u32; 2] = [61_010, 61_020];
+
+const CAP_SETGID: u32 = 6;
+const CAP_SETUID: u32 = 7;
+const CAP_NET_BIND_SERVICE: u32 = 10;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// What a test has.
+pub struct World {
+    pub ownership: Ownership,
+    pub pins: PathBuf,
+}
+
+/// The test functions run in a world of their own.
+#[macro_export]
+macro_rules! ownership_tests {
+    ($($(#[$documentation:meta])* fn $name:ident($world:ident) $body:block)*) => {
+        $($(#[$documentation])* #[test]
+        fn $name() {
+            fn body($world: &$crate::ownership::World) $body
+            $crate::ownership::world(stringify!($name), body);
+        })*
+    };
+}
+
+/// Whether LSM programs may be attached here; says so when not.
+pub fn in_virtual_machine(name: &str) -> bool {
+    let inside = std::env::var_os("USHER_VM").is_some();
+    if !inside {
+        println!("skipped {name}: attaches LSM programs, which is done in a virtual machine only");
+    }
+    inside
+}
+
+/// Runs `body` in the world of this binary. `name` is the name of the test function.
+pub fn world(name: &str, body: fn(&World)) {
+    static WORLD: OnceLock<World> = OnceLock::new();
+    if !in_virtual_machine(name) {
+        return;
+    }
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    // In a thread, because a mount namespace is a thread's. The file system of the pins outlives it
+    // by the descriptor that `Ownership` holds, and goes with the process.
+    body(WORLD.get_or_init(|| std::thread::spawn(open_world).join().unwrap()));
+}
+
+fn open_world() -> World {
+    call(libc::SYS_unshare, &[libc::CLONE_NEWNS.into()]).unwrap();
+    run("mount", &["--make-rprivate", "/"]);
+    let pins = folder();
+    let ownership = Ownership::open(&pins).unwrap();
+    ownership.fence_accounts(&[SERVICE]).unwrap();
+    World { ownership, pins }
+}
+
+/// Runs `body` in a process and a mount namespace of its own.
+pub fn process_of_its_own(name: &str, body: fn(&Path)) {
+    if !in_virtual_machine(name) {
+        return;
+    }
+    if std::env::var_os(INSIDE).is_some_and(|inside| inside == name) {
+        // A child has one thread, as protection asks for.
+        in_child(|| body(&folder()));
+        return;
+    }
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let status = Command::new("timeout")
+        .args(["--signal=KILL", PATIENCE])
+        .args(["unshare", "--mount", "--propagation=private"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env(INSIDE, name)
+        .stdin(Stdio::null())
+        .status()
+        .unwrap();
+    assert!(status.success(), "{name}: {status}");
+}
+
+/// A folder of a fresh BPF file system, in which pins may be made.
+fn folder() -> PathBuf {
+    run("mount", &["-t", "tmpfs", "tmpfs", "/mnt"]);
+    std::fs::create_dir(Path::new("/mnt/bpf")).unwrap();
+    run("mount", &["-t", "bpf", "bpf", "/mnt/bpf"]);
+    std::fs::create_dir("/mnt/bpf/usher").unwrap();
+    PathBuf::from("/mnt/bpf/usher/ownership")
+}
+
+/// Runs a command that has to succeed.
+pub fn run(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {errors}");
+}
+
+impl World {
+    /// How often the programs have refused for this reason.
+    pub fn count(&self, reason: Reason) -> u64 {
+        self.ownership.refusals().unwrap().of(reason)
+    }
+}
+
+pub fn alice() -> Identity {
+    Identity {
+        uid: ALICE,
+        gid: ALICE,
+        groups: MORE_GROUPS.to_vec(),
+    }
+}
+
+/// A child process, and a line to it.
+pub struct Process {
+    pub pid: Pid,
+    pub pidfd: OwnedFd,
+    pub line: UnixStream,
+}
+
+/// Forks; the child runs `body` and has to come to its end.
+pub fn process(body: impl FnOnce(&mut UnixStream)) -> Process {
+    let (line, mut far) = UnixStream::pair().unwrap();
+    // SAFETY: the other threads of the tests hold no lock: they wait for their turn.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "{}", io::Error::last_os_error());
+    if pid == 0 {
+        drop(line);
+        let outcome = catch_unwind(AssertUnwindSafe(|| body(&mut far)));
+        // SAFETY: ends the process; nothing of the parent's is run or flushed.
+        unsafe { libc::_exit(i32::from(outcome.is_err())) };
+    }
+    let pid = Pid::from_raw(pid).unwrap();
+    let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+    Process { pid, pidfd, line }
+}
+
+impl Process {
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+
+    /// Waits for the child's end, which has to be a good one.
+    #[track_caller]
+    pub fn done(self) {
+        let (_, status) = waitpid(Some(self.pid), WaitOptions::empty())
+            .unwrap()
+            .unwrap();
+        assert_eq!(status.exit_status(), Some(0), "the child: {status:?}");
+    }
+}
+
+/// The child ran `body` to its good end.
+#[track_caller]
+pub fn in_child(body: impl FnOnce()) {
+    process(|_| body()).done();
+}
+
+pub fn say(line: &mut UnixStream) {
+    line.write_all(b".").unwrap();
+}
+
+/// Waits for the other side's `say`.
+#[track_caller]
+pub fn hear(line: &mut UnixStream) {
+    line.read_exact(&mut [0]).unwrap();
+}
+
+/// What a raw system call gives. Raw, because libc's set*id calls act on all threads.
+pub fn call(number: libc::c_long, arguments: &[i64]) -> io::Result<i64> {
+    let mut all = [0; 6];
+    all[..arguments.len()].copy_from_slice(arguments);
+    let [a, b, c, d, e, f] = all;
+    // SAFETY: the callers pass numbers, and addresses of what lives until the call returns.
+    let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(result)
+    }
+}
+
+pub fn setuid(uid: u32) -> io::Result<i64> {
+    call(libc::SYS_setuid, &[uid.into()])
+}
+
+pub fn setresuid(real: u32, effective: u32, saved: u32) -> io::Result<i64> {
+    call(
+        libc::SYS_setresuid,
+        &[real.into(), effective.into(), saved.into()],
+    )
+}
+
+pub fn setgid(gid: u32) -> io::Result<i64> {
+    call(libc::SYS_setgid, &[gid.into()])
+}
+
+pub fn setgroups(groups: &[u32]) -> io::Result<i64> {
+    call(
+        libc::SYS_setgroups,
+        &[groups.len() as i64, groups.as_ptr() as i64],
+    )
+}
+
+pub fn become_alice() -> io::Result<()> {
+    setgroups(&MORE_GROUPS)?;
+    setgid(ALICE)?;
+    setuid(ALICE)?;
+    Ok(())
+}
+
+#[track_caller]
+pub fn expect_errno<T: std::fmt::Debug>(result: io::Result<T>, errno: i32) {
+    match result {
+        Err(error) => assert_eq!(error.raw_os_error(), Some(errno), "{error}"),
+        Ok(value) => panic!("not refused: {value:?}"),
+    }
+}
+
+#[track_caller]
+pub fn expect_refused<T: std::fmt::Debug>(result: io::Result<T>) {
+    expect_errno(result, libc::EPERM);
+}
+
+/// Makes this process one of the account, with the capabilities of a service that changes its
+/// user; they stay over exec.
+pub fn become_service(uid: u32) {
+    let bits = 1_u32 << CAP_SETGID | 1 << CAP_SETUID | 1 << CAP_NET_BIND_SERVICE;
+    call(libc::SYS_prctl, &[libc::PR_SET_KEEPCAPS.into(), 1]).unwrap();
+    setgroups(&[]).unwrap();
+    setgid(uid).unwrap();
+    setuid(uid).unwrap();
+    // Version 3, this process; effective, permitted, inheritable, low and high.
+    let header = [0x2008_0522_u32, 0];
+    let data = [bits, bits, bits, 0, 0, 0];
+    call(
+        libc::SYS_capset,
+        &[header.as_ptr() as i64, data.as_ptr() as i64],
+    )
+    .unwrap();
+    for capability in [CAP_SETGID, CAP_SETUID, CAP_NET_BIND_SERVICE] {
+        call(
+            libc::SYS_prctl,
+            &[
+                libc::PR_CAP_AMBIENT.into(),
+                libc::PR_CAP_AMBIENT_RAISE.into(),
+                capability.into(),
+            ],
+        )
+        .unwrap();
+    }
+}

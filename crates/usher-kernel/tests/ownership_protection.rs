@@ -1,0 +1,382 @@
+//! Self-protection: Usher's BPF objects, pins and daemons are touched by its daemons only.
+
+mod ownership;
+
+use std::io;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use ownership::*;
+use usher_kernel::KernelError;
+use usher_kernel::ownership::{Ownership, OwnershipError, ProcessState, Reason};
+
+const MAP_BY_ID: i64 = 14;
+const PROGRAM_BY_ID: i64 = 13;
+const LINK_BY_ID: i64 = 30;
+const NEXT_MAP: i64 = 12;
+const NEXT_PROGRAM: i64 = 11;
+const NEXT_LINK: i64 = 31;
+const BPF_FS: &str = "/mnt/bpf";
+const USHER: &str = "/mnt/bpf/usher";
+
+/// bpf(2) with two numbers; the second is written to by some commands.
+fn bpf(command: i64, first: u32) -> io::Result<(i64, u32)> {
+    let mut attributes = [first, 0, 0, 0];
+    let address = attributes.as_mut_ptr() as i64;
+    call(libc::SYS_bpf, &[command, address, 16]).map(|result| (result, attributes[1]))
+}
+
+/// How many of the host's objects this process gets a descriptor of, and how many it is refused.
+fn reach(next: i64, by_id: i64) -> (usize, usize) {
+    let (mut reached, mut refused) = (0, 0);
+    let mut id = 0;
+    while let Ok((_, found)) = bpf(next, id) {
+        id = found;
+        match bpf(by_id, id) {
+            Ok((descriptor, _)) => {
+                call(libc::SYS_close, &[descriptor]).unwrap();
+                reached += 1;
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => refused += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    (reached, refused)
+}
+
+fn reach_all() -> [(usize, usize); 3] {
+    [
+        reach(NEXT_MAP, MAP_BY_ID),
+        reach(NEXT_PROGRAM, PROGRAM_BY_ID),
+        reach(NEXT_LINK, LINK_BY_ID),
+    ]
+}
+
+/// What can be done to the pins. Undone again where it works, and what destroys is not among them.
+fn touch(pins: &Path) -> Vec<(&'static str, io::Result<()>)> {
+    let pin = pins.join("settled");
+    let mut outcomes = vec![
+        ("list", std::fs::read_dir(pins).map(drop)),
+        ("look", std::fs::metadata(&pin).map(drop)),
+        ("make a folder", std::fs::create_dir(pins.join("folder"))),
+        ("remove a folder", std::fs::remove_dir(pins.join("folder"))),
+        ("link", std::fs::hard_link(&pin, pins.join("other"))),
+        ("rename a pin", std::fs::rename(&pin, pins.join("another"))),
+        (
+            "rename it back",
+            std::fs::rename(pins.join("another"), &pin),
+        ),
+        ("remove a pin", std::fs::remove_file(pins.join("other"))),
+        ("rename the folder", std::fs::rename(USHER, "/mnt/bpf/away")),
+        ("rename it back", std::fs::rename("/mnt/bpf/away", USHER)),
+    ];
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    outcomes.push(("change the mode", std::fs::set_permissions(USHER, mode)));
+    outcomes.push((
+        "change the owner",
+        std::os::unix::fs::chown(USHER, Some(0), None),
+    ));
+    outcomes
+}
+
+#[track_caller]
+fn permitted(outcomes: &[(&str, io::Result<()>)]) {
+    for (name, outcome) in outcomes {
+        assert!(outcome.is_ok(), "{name}: {outcome:?}");
+    }
+}
+
+/// Nothing succeeded. (What comes second of a pair finds nothing to undo.)
+#[track_caller]
+fn refused(outcomes: &[(&str, io::Result<()>)]) {
+    for (name, outcome) in outcomes {
+        assert!(outcome.is_err(), "{name} succeeded");
+    }
+    let plainly = outcomes
+        .iter()
+        .filter(|(_, outcome)| {
+            matches!(outcome, Err(error) if error.raw_os_error() == Some(libc::EPERM))
+        })
+        .count();
+    assert!(plainly >= outcomes.len() - 1, "{outcomes:?}");
+}
+
+fn unmount(path: &str) -> io::Result<()> {
+    let path = std::ffi::CString::new(path).unwrap();
+    call(
+        libc::SYS_umount2,
+        &[path.as_ptr() as i64, libc::MNT_DETACH.into()],
+    )
+    .map(drop)
+}
+
+fn attach(pid: u32) -> io::Result<()> {
+    const SEIZE: i64 = 0x4206;
+    call(libc::SYS_ptrace, &[SEIZE, pid.into(), 0, 0]).map(drop)
+}
+
+fn open_memory(pid: u32) -> io::Result<()> {
+    std::fs::File::open(format!("/proc/{pid}/mem")).map(drop)
+}
+
+fn take_descriptor(pid: u32) -> io::Result<()> {
+    let pidfd = call(libc::SYS_pidfd_open, &[pid.into(), 0])?;
+    call(libc::SYS_pidfd_getfd, &[pidfd, 2, 0]).map(drop)
+}
+
+/// What systemctl, ps and root's own eyes read of a process.
+fn read_status(pid: u32) {
+    for file in ["stat", "status", "cmdline", "environ", "maps", "cgroup"] {
+        std::fs::read(format!("/proc/{pid}/{file}")).unwrap();
+    }
+    std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+    std::fs::read_link(format!("/proc/{pid}/fd/2")).unwrap();
+}
+
+fn load(pins: &Path) -> Ownership {
+    let ownership = Ownership::open(pins).unwrap();
+    ownership.fence_accounts(&[SERVICE]).unwrap();
+    ownership
+}
+
+/// Starts this program again, in the part of a keeper; gives whether it came to a good end.
+fn another_keeper(name: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args([
+            "--exact",
+            "in_the_part_of_another_keeper",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .env("USHER_TEST_KEEPER", name)
+        .stdin(Stdio::null());
+    command
+}
+
+/// Not a test by itself: what the tests start as a second process of the daemons' program.
+#[test]
+fn in_the_part_of_another_keeper() {
+    let Ok(part) = std::env::var("USHER_TEST_KEEPER") else {
+        return;
+    };
+    let pins = Path::new(USHER).join("ownership");
+    match part.as_str() {
+        "adopts" => {
+            let ownership = Ownership::open(&pins).unwrap();
+            assert!(ownership.refusals().unwrap().of(Reason::Pins) > 0);
+            ownership.protect(Path::new(USHER), &[]).unwrap();
+            in_child(|| {
+                become_service(SERVICE);
+                expect_refused(setuid(ALICE));
+            });
+            in_child(|| refused(&touch(&pins)));
+        }
+        "is another user" => {
+            setuid(BOB).unwrap();
+            std::fs::read_dir(&pins).unwrap_err();
+        }
+        "is refused" => {
+            let error = Ownership::open(&pins).unwrap_err();
+            assert!(matches!(error, OwnershipError::Protected { .. }), "{error}");
+        }
+        "finds a keeper there" => {
+            let error = Ownership::open(&pins).unwrap_err();
+            assert!(
+                matches!(error, OwnershipError::Kernel(KernelError::InUse { .. })),
+                "{error}"
+            );
+        }
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
+fn the_probe_finds_that_the_programs_load() {
+    if in_virtual_machine("the_probe_finds_that_the_programs_load") {
+        let probes = usher_kernel::probe::all();
+        let found = probes
+            .iter()
+            .find(|probe| probe.name == "ownership")
+            .unwrap();
+        assert!(found.works, "{found:?}");
+    }
+}
+
+#[test]
+fn what_is_protected_is_the_daemons_alone() {
+    process_of_its_own("what_is_protected_is_the_daemons_alone", |pins| {
+        let ownership = load(pins);
+        let count = |reason| ownership.refusals().unwrap().of(reason);
+        let own = std::process::id();
+        assert!(matches!(
+            std::thread::scope(|scope| scope
+                .spawn(|| ownership.protect(Path::new(USHER), &[]))
+                .join()
+                .unwrap()),
+            Err(OwnershipError::SeveralThreads)
+        ));
+        let [maps, programs, links] = reach_all();
+        assert_eq!([maps.1, programs.1, links.1], [0; 3]);
+        in_child(|| {
+            permitted(&touch(pins));
+            attach(own).unwrap();
+        });
+        in_child(|| {
+            open_memory(own).unwrap();
+            take_descriptor(own).unwrap();
+        });
+
+        ownership.protect(Path::new(USHER), &[]).unwrap();
+
+        // This process goes on as before.
+        assert_eq!(reach_all(), [maps, programs, links]);
+        permitted(&touch(pins));
+        in_child(|| {
+            let [maps, programs, links] = reach_all();
+            assert!(maps.1 >= 12, "maps: {maps:?}");
+            assert!(programs.1 >= 30, "programs: {programs:?}");
+            assert!(links.1 >= 30, "links: {links:?}");
+            refused(&touch(pins));
+            expect_refused(unmount(BPF_FS));
+            expect_refused(std::fs::remove_dir(USHER));
+            expect_refused(attach(own));
+            open_memory(own).unwrap_err();
+            expect_refused(take_descriptor(own));
+            read_status(own);
+        });
+        for reason in [
+            Reason::Map,
+            Reason::Program,
+            Reason::Link,
+            Reason::Pins,
+            Reason::Unmount,
+            Reason::Tracing,
+        ] {
+            assert!(count(reason) > 0, "{reason:?}");
+        }
+        // Other BPF file systems are none of ours.
+        in_child(|| {
+            std::fs::create_dir("/mnt/other").unwrap();
+            run("mount", &["-t", "bpf", "bpf", "/mnt/other"]);
+            unmount("/mnt/other").unwrap();
+        });
+        // Threads are the daemon's.
+        let pins = pins.to_owned();
+        std::thread::spawn(move || permitted(&touch(&pins)))
+            .join()
+            .unwrap();
+    });
+}
+
+#[test]
+fn a_later_keeper_adopts_and_nobody_else_does() {
+    process_of_its_own("a_later_keeper_adopts_and_nobody_else_does", |pins| {
+        // Made before the keeper, or they would hold its lock of the pins, too.
+        //
+        // A settled process stays so while the keeper is away and when another one comes.
+        let mut service = process(|line| {
+            become_service(SERVICE);
+            say(line);
+            hear(line);
+            become_alice().unwrap();
+            say(line);
+            hear(line);
+            expect_refused(setuid(SERVICE));
+        });
+        // Attempts all the time: there is no moment without the fence.
+        let mut attempts = process(|line| {
+            become_service(SERVICE);
+            hear(line);
+            line.set_nonblocking(true).unwrap();
+            let mut count = 0_u64;
+            while io::Read::read(line, &mut [0]).is_err() {
+                expect_refused(setuid(ALICE));
+                count += 1;
+            }
+            assert!(count > 0);
+        });
+        let ownership = load(pins);
+        ownership.protect(Path::new(USHER), &[]).unwrap();
+        assert!(
+            another_keeper("finds a keeper there")
+                .status()
+                .unwrap()
+                .success()
+        );
+        in_child(|| refused(&touch(pins)));
+
+        hear(&mut service.line);
+        ownership.grant(service.fd(), &alice()).unwrap();
+        say(&mut service.line);
+        hear(&mut service.line);
+        say(&mut attempts.line);
+        drop(ownership);
+        in_child(|| {
+            assert!(matches!(
+                Ownership::open(pins),
+                Err(OwnershipError::Protected { .. })
+            ));
+        });
+        let copy = Path::new("/mnt/copy");
+        std::fs::copy(std::env::current_exe().unwrap(), copy).unwrap();
+        assert!(
+            another_keeper("is another user")
+                .status()
+                .unwrap()
+                .success()
+        );
+        assert!(another_keeper("adopts").status().unwrap().success());
+        let elsewhere = Command::new(copy)
+            .args([
+                "--exact",
+                "in_the_part_of_another_keeper",
+                "--test-threads=1",
+            ])
+            .env("USHER_TEST_KEEPER", "is refused")
+            .stdout(Stdio::null())
+            .status()
+            .unwrap();
+        assert!(elsewhere.success());
+        say(&mut attempts.line);
+        attempts.done();
+
+        let ownership = Ownership::open(pins).unwrap();
+        assert_eq!(
+            ownership.state(service.fd()).unwrap(),
+            ProcessState::Settled { uid: ALICE }
+        );
+        say(&mut service.line);
+        service.done();
+    });
+}
+
+#[test]
+fn a_traced_program_is_no_daemon() {
+    process_of_its_own("a_traced_program_is_no_daemon", |pins| {
+        let ownership = load(pins);
+        ownership.protect(Path::new(USHER), &[]).unwrap();
+        in_child(|| refused(&touch(pins)));
+        drop(ownership);
+        // `exec` under a tracer stops; so the child is traced by its parent, and let go on.
+        let mut command = another_keeper("is refused");
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        // SAFETY: one system call.
+        unsafe {
+            std::os::unix::process::CommandExt::pre_exec(&mut command, || {
+                call(libc::SYS_ptrace, &[libc::PTRACE_TRACEME.into()]).map(drop)
+            });
+        }
+        in_child(|| {
+            let mut child = command.spawn().unwrap();
+            let pid: i64 = child.id().into();
+            let mut status = 0_i32;
+            let address = std::ptr::from_mut(&mut status) as i64;
+            call(libc::SYS_wait4, &[pid, address]).unwrap();
+            assert!(libc::WIFSTOPPED(status));
+            call(libc::SYS_ptrace, &[libc::PTRACE_DETACH.into(), pid]).unwrap();
+            assert!(child.wait().unwrap().success());
+        });
+        assert!(another_keeper("adopts").status().unwrap().success());
+    });
+}
