@@ -38,6 +38,12 @@ int usher_connect_by_user(const char *host, const char *service);
 
 /* ----------------------------------------------------------------- services */
 
+/*
+ * All calls but usher_connection_info() fail with EDEADLK in a process that was forked while
+ * another thread was inside one of them. All but usher_accept_by_user() fail with EAGAIN when too
+ * many calls of this account are under way.
+ */
+
 /* An accept mode of a listening socket, for usher_set_accept_mode(). */
 #define USHER_ACCEPT_BY_USER 1
 
@@ -45,26 +51,29 @@ int usher_connect_by_user(const char *host, const char *service);
  * Puts a listening TCP socket, bound to the port of a service of the policy, into an accept mode.
  * The process must run as the account that the policy names for the service.
  *
- *   EBADF, ENOTSOCK  no socket
+ *   EBADF, ENOTSOCK  no socket (EBADF: as all calls)
  *   EINVAL           not a listening TCP socket, or an unknown mode
  *   EACCES           the policy has no service at this port for this account
+ *   EPERM            the process has not both of CAP_SETUID and CAP_SETGID
  *   EOPNOTSUPP       this kernel runs no LSM programs: the service has to be one with `program`
  *   ENETDOWN         this host's keeper does not run
  *   EPROTO           library and daemon are of different versions
+ *   EMFILE           1,024 listeners of this process are in a mode already
  */
 int usher_set_accept_mode(int listener, int mode);
 
 /*
  * Waits until a connection waits whose user has no process yet, and reserves that user for the
  * caller and the children it forks from now on. In style `connection` each connection is such.
- * A reservation that is not used within 30 seconds lapses, and the connection waits for another.
+ * A reservation lapses that is not used within 30 seconds, or whose maker ends; the connection
+ * then waits for another. The next call for `listener` replaces it, but for children forked before.
  *
  * Returns 0, or -1 with errno:
  *   EINVAL    the socket is not in the mode USHER_ACCEPT_BY_USER
- *   EINTR     a signal came
- *   EACCES    the policy no longer has this service
+ *   EINTR     a signal came whose handler was set without SA_RESTART
+ *   EACCES    the policy no longer has this service, or not for this account
  *   ENETDOWN  the keeper does not run, and did not come back within 30 seconds
- *   EPROTO    as above
+ *   EPERM, EOPNOTSUPP, EPROTO as above
  */
 int usher_pre_accept(int listener);
 
@@ -75,20 +84,23 @@ int usher_pre_accept(int listener);
  *
  * Returns 0, or -1 with errno:
  *   EINVAL           nothing is reserved
- *   EBUSY            the process has other threads, or shares its memory with another process
- *   EPERM            the process has become a user already
- *   ESTALE           the reservation has lapsed
- *   EACCES           the user has been revoked meanwhile
+ *   EBUSY            the process has other threads
+ *   EPERM            the process has become a user already, or may not change its groups
+ *   ESTALE           the reservation has lapsed, or is neither this process's nor its parent's
+ *   EACCES           the user has been revoked meanwhile, or this is not the service's account
  *   EOVERFLOW        the user is in more than 128 supplementary groups
- *   ENOTRECOVERABLE  the ids are changed in part: the process must end
+ *   ENOTRECOVERABLE  the ids are changed in part: the process must end (also when it shares its
+ *                    memory with another process, as after vfork)
  *   ENETDOWN, EPROTO as above
  * But for ENOTRECOVERABLE a failure leaves the process as it was.
  */
 int usher_set_net_user(int listener);
 
 /*
- * Accepts the next connection of the process's user. As accept4(2) with SOCK_CLOEXEC; EINVAL when
- * usher_set_net_user() has not been called for `listener` in this process.
+ * Accepts the next connection of the process's user. As accept4(2) with SOCK_CLOEXEC, but:
+ * the address is an AF_INET6 one also for an IPv4 peer; whether it waits is what O_NONBLOCK of
+ * `listener` said when usher_set_net_user() was called; EINTR after any handled signal; EINVAL when
+ * usher_set_net_user() has not been called for `listener` in this process or its parents.
  */
 int usher_accept_by_user(int listener, struct sockaddr *address, socklen_t *length);
 
@@ -122,7 +134,7 @@ int usher_connection_info(int connection, struct usher_connection *info, size_t 
 
 /*
  * Says in words what went wrong in the calling thread's last failed call. Valid until its next
- * call; the empty string before the first failure.
+ * call of this header; the empty string before the first failure.
  */
 const char *usher_last_error(void);
 

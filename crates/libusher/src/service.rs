@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use rustix::net::ipproto;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 use usher_local::packet::{Packet, PacketSocket};
@@ -25,6 +26,8 @@ use usher_proto::ssh_key::Fingerprint;
 const DECISION: Duration = Duration::from_secs(30);
 /// How long [`ByUserListener::pre_accept`] waits for a keeper that is being restarted.
 const RESTART: Duration = Duration::from_secs(30);
+/// How long a process may seem to share its memory before it is believed to.
+const SHARED: Duration = Duration::from_secs(1);
 /// Between two attempts to reach a keeper that is being restarted.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -70,7 +73,7 @@ impl ServiceError {
                 Refusal::NoFence => libc::EOPNOTSUPP,
                 Refusal::ReservationLapsed => libc::ESTALE,
                 Refusal::ProcessShared => libc::EBUSY,
-                Refusal::AlreadySettled => libc::EPERM,
+                Refusal::AlreadySettled | Refusal::LacksCapabilities => libc::EPERM,
                 Refusal::TooManyGroups => libc::EOVERFLOW,
                 Refusal::NoConnection => libc::ENOENT,
                 Refusal::Overloaded => libc::EAGAIN,
@@ -91,37 +94,28 @@ impl ServiceError {
 
 /// A listening socket in the accept mode acceptByUser: its service's connections wait in a queue
 /// for each user, and only a process of that user accepts them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct ByUserListener {
-    port: u16,
+    // Kept, so that nobody else binds the port meanwhile.
+    _listener: TcpListener,
+    service: ServicePort,
 }
 
 impl ByUserListener {
     /// Puts a listening socket, bound to the port of a service, into the mode.
     ///
-    /// The socket itself takes no connection from then on, whatever the mode of this process: the
-    /// port is under admission. It may be kept, so that nobody else binds the port.
+    /// The socket itself takes no connection, whatever the mode of this process: the port is under
+    /// admission.
     ///
     /// # Errors
     /// [`ServiceError::WrongSocket`]; [`Refusal::NotThisAccount`] when policy has no service with
     /// this port and an `account` that this process runs as; [`Refusal::NoFence`] on a kernel
     /// without LSM programs; [`ServiceError::NoKeeper`].
-    pub fn new(listener: &TcpListener) -> Result<Self, ServiceError> {
-        Self::of_socket(listener.as_fd())
-    }
-
-    pub(crate) fn of_socket(listener: BorrowedFd<'_>) -> Result<Self, ServiceError> {
-        let wrong = |error: Errno| ServiceError::WrongSocket("listening TCP socket", error.into());
-        if !rustix::net::sockopt::socket_acceptconn(listener).map_err(wrong)? {
-            return Err(wrong(Errno::INVAL));
-        }
-        let address = rustix::net::getsockname(listener).map_err(wrong)?;
-        let address = SocketAddr::try_from(address).map_err(|_| wrong(Errno::INVAL))?;
-        let mode = Self {
-            port: address.port(),
-        };
-        mode.attach()?;
-        Ok(mode)
+    pub fn new(listener: TcpListener) -> Result<Self, ServiceError> {
+        Ok(Self {
+            service: ServicePort::of_socket(listener.as_fd())?,
+            _listener: listener,
+        })
     }
 
     /// Waits until a connection waits whose user has no process yet (in the style `connection`:
@@ -134,9 +128,55 @@ impl ByUserListener {
     /// not come back within 30 seconds; [`ServiceError::Refused`] when policy no longer has the
     /// service.
     pub fn pre_accept(&self) -> Result<Reservation, ServiceError> {
+        self.service.pre_accept()
+    }
+
+    /// Makes this process the reserved user, for good: user ids, group ids, supplementary groups,
+    /// no capability, no new privileges. The process must have one thread. The service's own
+    /// socket is closed in this process, so that users' processes do not keep its port.
+    ///
+    /// # Errors
+    /// [`Refusal::ReservationLapsed`], [`Refusal::ProcessShared`], [`Refusal::AlreadySettled`],
+    /// [`Refusal::SessionEnded`], [`Refusal::TooManyGroups`] and [`ServiceError::Change`] leave the
+    /// process as it was. After [`ServiceError::ChangedInPart`] it must end.
+    pub fn set_net_user(self, reservation: Reservation) -> Result<UserListener, ServiceError> {
+        reservation.claim()
+    }
+}
+
+/// A service, by its port.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ServicePort {
+    port: u16,
+}
+
+impl ServicePort {
+    pub(crate) fn of_socket(listener: BorrowedFd<'_>) -> Result<Self, ServiceError> {
+        let wrong = |error: Errno| ServiceError::WrongSocket("listening TCP socket", error.into());
+        if !rustix::net::sockopt::socket_acceptconn(listener).map_err(wrong)? {
+            return Err(wrong(Errno::INVAL));
+        }
+        let protocol = rustix::net::sockopt::socket_protocol(listener).map_err(wrong)?;
+        if !matches!(protocol, Some(ipproto::TCP | ipproto::MPTCP)) {
+            return Err(wrong(Errno::INVAL));
+        }
+        let address = rustix::net::getsockname(listener).map_err(wrong)?;
+        let address = SocketAddr::try_from(address).map_err(|_| wrong(Errno::INVAL))?;
+        let service = Self {
+            port: address.port(),
+        };
+        service.attach()?;
+        Ok(service)
+    }
+
+    pub(crate) fn pre_accept(&self) -> Result<Reservation, ServiceError> {
         let mut gone: Option<Instant> = None;
         loop {
-            let error = match self.attach().and_then(|keeper| wait_for_user(&keeper)) {
+            let waited = self.attach().and_then(|keeper| {
+                gone = None;
+                wait_for_user(&keeper)
+            });
+            let error = match waited {
                 Err(ServiceError::NoKeeper(error)) => error,
                 done => return done,
             };
@@ -185,14 +225,8 @@ impl Reservation {
         self.uid
     }
 
-    /// Makes this process the reserved user, for good: user ids, group ids, supplementary groups,
-    /// no capability, no new privileges. The process must have one thread.
-    ///
-    /// # Errors
-    /// [`Refusal::ReservationLapsed`], [`Refusal::ProcessShared`], [`Refusal::AlreadySettled`],
-    /// [`Refusal::SessionEnded`], [`Refusal::TooManyGroups`] and [`ServiceError::Change`] leave the
-    /// process as it was. After [`ServiceError::ChangedInPart`] it must end.
-    pub fn set_net_user(self) -> Result<UserListener, ServiceError> {
+    /// See [`ByUserListener::set_net_user`].
+    pub(crate) fn claim(self) -> Result<UserListener, ServiceError> {
         let keeper = connect()?;
         let request = CallRequest::SetNetUser {
             reservation: self.reservation,
@@ -224,7 +258,10 @@ fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), ServiceError> {
         .iter()
         .map(|&group| rustix::fs::Gid::from_raw(group))
         .collect();
-    thread::set_thread_groups(&groups).map_err(|error| ServiceError::Change(error.into()))?;
+    alone(|| thread::set_thread_groups(&groups)).map_err(|error| match error {
+        Errno::AGAIN => ServiceError::Refused(Refusal::ProcessShared),
+        error => ServiceError::Change(error.into()),
+    })?;
     let in_part = |what| {
         move |error: Errno| ServiceError::ChangedInPart {
             what,
@@ -234,7 +271,7 @@ fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), ServiceError> {
     let gid = rustix::fs::Gid::from_raw(gid);
     thread::set_thread_res_gid(gid, gid, gid).map_err(in_part("changing the group id"))?;
     let uid = rustix::fs::Uid::from_raw(uid);
-    thread::set_thread_res_uid(uid, uid, uid).map_err(in_part("changing the user id"))?;
+    alone(|| thread::set_thread_res_uid(uid, uid, uid)).map_err(in_part("changing the user id"))?;
     // The fence refuses their use from here on; without them nothing even tries.
     let none = CapabilitySets {
         effective: CapabilitySet::empty(),
@@ -243,6 +280,18 @@ fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), ServiceError> {
     };
     thread::set_capabilities(None, none).map_err(in_part("giving up capabilities"))?;
     thread::set_no_new_privs(true).map_err(in_part("refusing new privileges"))
+}
+
+/// Tries again for a moment: the fence answers EAGAIN to a process that shares its memory, which
+/// for an instant is also one whose command line somebody reads (/proc/PID/cmdline).
+fn alone(mut change: impl FnMut() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
+    let begun = Instant::now();
+    loop {
+        match change() {
+            Err(Errno::AGAIN) if begun.elapsed() < SHARED => std::thread::sleep(SHARED / 100),
+            done => return done,
+        }
+    }
 }
 
 /// The conversation with the keeper, open until the first connection is accepted: in the style

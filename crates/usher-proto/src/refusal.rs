@@ -182,6 +182,10 @@ refusals! {
     NoConnection = 198, "no_connection", "this is no connection of Usher's, or no longer one";
     /// The connection is another user's.
     ForeignConnection = 199, "foreign_connection", "the connection is another user's";
+    /// The process could not change its user even if it were let.
+    LacksCapabilities = 200, "lacks_capabilities",
+        "the process has not both of CAP_SETUID and CAP_SETGID: \
+         AmbientCapabilities=CAP_SETUID CAP_SETGID in its unit gives them";
 }
 
 impl Refusal {
@@ -256,7 +260,7 @@ mod tests {
             assert_eq!(refusal.name().parse(), Ok(refusal));
             assert!(!refusal.to_string().is_empty());
         }
-        assert_eq!(codes.len(), 50);
+        assert_eq!(codes.len(), 51);
     }
 
     #[test]

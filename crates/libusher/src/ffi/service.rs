@@ -14,8 +14,8 @@ use rustix::io::{DupFlags, FdFlags};
 
 use super::fail;
 use crate::service::{
-    ByUserListener, ConnectionInfo, FirstAccept, Reservation, ServiceError, accept,
-    connection_info, is_nonblocking,
+    ConnectionInfo, FirstAccept, Reservation, ServiceError, ServicePort, accept, connection_info,
+    is_nonblocking,
 };
 
 /// `USHER_ACCEPT_BY_USER`.
@@ -29,7 +29,7 @@ const TABLE: Duration = Duration::from_secs(1);
 /// What is known of a listener.
 enum Listener {
     /// In the mode; with the user reserved last.
-    ByUser(ByUserListener, Option<Reservation>),
+    ByUser(ServicePort, Option<Reservation>),
     /// This process has become the user; the descriptor is the user's queue. Non-blocking when
     /// the service's own listener was.
     Queue {
@@ -95,13 +95,15 @@ fn not_in_the_mode() -> Failure {
 }
 
 /// A descriptor that a C caller has given for the time of the call.
-fn borrow<'a>(descriptor: c_int) -> Result<BorrowedFd<'a>, Failure> {
+fn opened<'a>(descriptor: c_int) -> Result<BorrowedFd<'a>, Failure> {
     if descriptor < 0 {
         return Err(rustix::io::Errno::BADF.into());
     }
-    // SAFETY: not -1. The caller keeps it open during the call, as for any system call; were it
-    // closed, the kernel would say EBADF.
-    Ok(unsafe { BorrowedFd::borrow_raw(descriptor) })
+    // SAFETY: not -1. The caller keeps it open during the call, as for any system call; where it is
+    // not open, the kernel says EBADF in the next line.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    rustix::io::fcntl_getfd(borrowed)?;
+    Ok(borrowed)
 }
 
 /// See usher_accept_by_user(3).
@@ -114,14 +116,15 @@ fn set_accept_mode(listener: c_int, mode: c_int) -> Result<(), Failure> {
     if mode != ACCEPT_BY_USER {
         return Err(Failure(format!("unknown accept mode {mode}"), libc::EINVAL));
     }
-    let by_user = ByUserListener::of_socket(borrow(listener)?)?;
+    let by_user = ServicePort::of_socket(opened(listener)?)?;
     with_table(|table| {
         // Descriptors that were closed since leave their place to others of the same number.
-        table.retain(|&known, _| {
-            borrow(known).is_ok_and(|socket| rustix::io::fcntl_getfd(socket).is_ok())
-        });
-        if table.len() >= LISTENERS {
-            return Err(rustix::io::Errno::MFILE.into());
+        table.retain(|&known, _| opened(known).is_ok());
+        if table.len() >= LISTENERS && !table.contains_key(&listener) {
+            return Err(Failure(
+                format!("{LISTENERS} listeners of this process are in a mode already"),
+                libc::EMFILE,
+            ));
         }
         table.insert(listener, Listener::ByUser(by_user, None));
         Ok(())
@@ -135,6 +138,7 @@ pub extern "C" fn usher_pre_accept(listener: c_int) -> c_int {
 }
 
 fn pre_accept(listener: c_int) -> Result<(), Failure> {
+    opened(listener)?;
     let by_user = with_table(|table| match table.get(&listener) {
         Some(Listener::ByUser(by_user, _)) => Ok(*by_user),
         _ => Err(not_in_the_mode()),
@@ -156,6 +160,9 @@ pub extern "C" fn usher_set_net_user(listener: c_int) -> c_int {
 }
 
 fn set_net_user(listener: c_int) -> Result<(), Failure> {
+    let socket = opened(listener)?;
+    let nonblocking = is_nonblocking(socket)?;
+    let cloexec = rustix::io::fcntl_getfd(socket)?.contains(FdFlags::CLOEXEC);
     let reservation = with_table(|table| match table.get_mut(&listener) {
         Some(Listener::ByUser(_, reservation)) => reservation.take().ok_or_else(|| {
             Failure(
@@ -169,13 +176,14 @@ fn set_net_user(listener: c_int) -> Result<(), Failure> {
         )),
         None => Err(not_in_the_mode()),
     })?;
-    let nonblocking = is_nonblocking(borrow(listener)?)?;
-    let cloexec = rustix::io::fcntl_getfd(borrow(listener)?)?.contains(FdFlags::CLOEXEC);
-    let queue = match reservation.set_net_user() {
+    let queue = match reservation.claim() {
         Ok(queue) => queue,
         Err(error) => {
-            if !matches!(error, ServiceError::ChangedInPart { .. }) && error.errno() != libc::ESTALE
-            {
+            let used = matches!(
+                error,
+                ServiceError::Change(_) | ServiceError::ChangedInPart { .. }
+            );
+            if !used && error.errno() != libc::ESTALE {
                 // It still stands: the caller may mend the cause and call again.
                 with_table(|table| {
                     if let Some(Listener::ByUser(_, kept)) = table.get_mut(&listener) {
@@ -237,6 +245,7 @@ pub unsafe extern "C" fn usher_accept_by_user(
 }
 
 fn accept_by_user(listener: c_int) -> Result<(OwnedFd, SocketAddr), Failure> {
+    let socket = opened(listener)?;
     let nonblocking = with_table(|table| match table.get(&listener) {
         Some(Listener::Queue { nonblocking, .. }) => Ok(*nonblocking),
         _ => Err(Failure(
@@ -244,7 +253,7 @@ fn accept_by_user(listener: c_int) -> Result<(OwnedFd, SocketAddr), Failure> {
             libc::EINVAL,
         )),
     })?;
-    let accepted = accept(borrow(listener)?, nonblocking)?;
+    let accepted = accept(socket, nonblocking)?;
     with_table(|table| {
         if let Some(Listener::Queue { untold, .. }) = table.get_mut(&listener)
             && let Some(untold) = untold.take()
@@ -323,7 +332,7 @@ pub unsafe extern "C" fn usher_connection_info(
         );
     }
     answer(
-        borrow(connection)
+        opened(connection)
             .and_then(|connection| Ok(connection_info(connection)?))
             .map(|known| {
                 // SAFETY: not null, aligned and of this size by this function's contract.
@@ -355,4 +364,104 @@ fn text<const N: usize>(text: &str) -> [c_char; N] {
         *place = byte as c_char;
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::*;
+
+    /// Prints what the compiler of C makes of the header.
+    const PROGRAM: &str = r#"
+#include <stddef.h>
+#include <stdio.h>
+#include <usher.h>
+
+#define FIELD(name) printf(#name " %zu %zu\n", offsetof(struct usher_connection, name), \
+	sizeof(((struct usher_connection *)0)->name))
+
+int main(void)
+{
+	printf("whole %zu %zu\n", sizeof(struct usher_connection), _Alignof(struct usher_connection));
+	FIELD(uid);
+	FIELD(user);
+	FIELD(service);
+	FIELD(host);
+	FIELD(key_fingerprint);
+	FIELD(principals);
+	FIELD(opened);
+	FIELD(expires);
+	printf("mode %d\n", USHER_ACCEPT_BY_USER);
+	return 0;
+}
+"#;
+
+    macro_rules! fields {
+        ($($name:ident: $type:ty),*) => {
+            vec![$(format!(
+                "{} {} {}",
+                stringify!($name),
+                offset_of!(CConnection, $name),
+                size_of::<$type>()
+            )),*]
+        };
+    }
+
+    #[test]
+    fn c_and_rust_agree_on_the_structure_and_the_mode() {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, program) = (folder.path().join("layout.c"), folder.path().join("layout"));
+        std::fs::write(&source, PROGRAM).unwrap();
+        let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include");
+        let compiled = Command::new("cc")
+            .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-I"])
+            .args([&include, Path::new("-o"), &program, &source])
+            .status()
+            .unwrap();
+        assert!(compiled.success());
+        let printed = Command::new(&program).output().unwrap().stdout;
+        let printed = String::from_utf8(printed).unwrap();
+        let mut expected = vec![format!(
+            "whole {} {}",
+            size_of::<CConnection>(),
+            align_of::<CConnection>()
+        )];
+        expected.extend(fields!(
+            uid: u32,
+            user: [c_char; 33],
+            service: [c_char; 33],
+            host: [c_char; 64],
+            key_fingerprint: [c_char; 52],
+            principals: [c_char; 512],
+            opened: i64,
+            expires: i64
+        ));
+        expected.push(format!("mode {ACCEPT_BY_USER}"));
+        assert_eq!(printed.lines().collect::<Vec<_>>(), expected);
+    }
+
+    /// As a child sees it that was forked while another thread held the table.
+    #[test]
+    fn a_table_that_nobody_lets_go_of_is_an_error_and_no_hang() {
+        use std::os::fd::AsRawFd;
+        let file = std::fs::File::open("/dev/null").unwrap();
+        let errno = || accept_by_user(file.as_raw_fd()).map_err(|Failure(_, errno)| errno);
+        let held = LISTENERS_OF_PROCESS.lock().unwrap();
+        let waiting = std::thread::scope(|scope| scope.spawn(|| errno().unwrap_err()).join());
+        assert_eq!(waiting.unwrap(), libc::EDEADLK);
+        drop(held);
+        assert_eq!(errno().unwrap_err(), libc::EINVAL);
+    }
+
+    #[test]
+    fn text_ends_in_a_zero_whatever_its_length() {
+        assert_eq!(text::<4>("ab"), [b'a' as c_char, b'b' as c_char, 0, 0]);
+        assert_eq!(
+            text::<4>("abcd"),
+            [b'a', b'b', b'c', 0].map(|byte| byte as c_char)
+        );
+    }
 }
