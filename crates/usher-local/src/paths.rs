@@ -19,6 +19,8 @@ pub const APPLIED_PREVIOUS: &str = "/var/lib/usher/applied.previous.json";
 pub const PRIVATE_KEYS_DIRECTORY: &str = "/var/lib/usher/keys";
 /// Pinned maps and links of the admission programs, on the BPF file system.
 pub const PIN_DIRECTORY: &str = "/sys/fs/bpf/usher";
+/// Those of the ownership programs.
+pub const OWNERSHIP_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher/ownership";
 /// Parent of the daemons' socket folders.
 pub const RUNTIME_DIRECTORY: &str = "/run/usher";
 

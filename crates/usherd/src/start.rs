@@ -35,6 +35,9 @@ pub enum StartError {
     /// The kernel refused something.
     #[error(transparent)]
     Kernel(#[from] usher_kernel::KernelError),
+    /// The fence around service accounts and connections cannot be put up.
+    #[error(transparent)]
+    Ownership(#[from] usher_kernel::ownership::OwnershipError),
     /// A file or socket cannot be made.
     #[error("{what}: {error}")]
     File {

@@ -4,6 +4,8 @@
 
 mod accounts;
 mod announced;
+mod calls;
+mod fence;
 mod queue;
 mod queues;
 mod records;
@@ -50,6 +52,10 @@ struct Keeper {
     admission: Admission,
     configuration: RwLock<Arc<(Applied, Checked)>>,
     queues: Queues,
+    fence: fence::Fence,
+    desk: Arc<calls::Desk>,
+    /// Told of every configuration that comes in force.
+    reloaded: tokio::sync::watch::Sender<u64>,
     shares: share::Shares,
     announced: announced::Announcements,
     /// Where ended sessions are told to the verifier, while it is connected.
@@ -114,9 +120,12 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits) -> Result<(), StartError> {
     Group::create(&cgroup, "keeper")?.move_self()?;
     let workers = Group::create(&cgroup, "workers")?;
     let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), &cgroup, limits)?;
+    let fence = fence::Fence::open(&admission)?;
+    fence.enclose_accounts_of(&configuration.1.policy);
     // Not before: this refuses a second keeper, who would take a living one's sockets away.
     let control = ControlSocket::bind("keeper").attempt("cannot make the control socket")?;
     let records = start::packet_listener(paths::KEEPER_RECORDS, Connectors::One(verifier))?;
+    let calls = start::packet_listener(paths::KEEPER_CALLS, Connectors::Everybody)?;
     let handle = start::packet_listener(paths::KEEPER_HOST_KEY, Connectors::One(verifier))?;
     set_services(&admission, &configuration.1)?;
     usher_kernel::privileges::keep_only(CAPABILITIES)?;
@@ -126,6 +135,9 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits) -> Result<(), StartError> {
         admission,
         configuration: RwLock::new(Arc::new(configuration)),
         queues: Queues::new(workers),
+        fence,
+        desk: Arc::default(),
+        reloaded: tokio::sync::watch::Sender::new(0),
         shares: share::Shares::default(),
         announced: announced::Announcements::default(),
         verifier: Mutex::default(),
@@ -138,20 +150,32 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits) -> Result<(), StartError> {
         .block_on(async {
             queues::restore(&keeper, stored).await;
             let handle = host_key.serve(handle, verifier.uid, HandshakeSide::Server);
-            serve(keeper, control, records, handle, verifier.uid).await
+            let sockets = Sockets {
+                control,
+                records,
+                calls,
+            };
+            serve(keeper, sockets, handle, verifier.uid).await
         })
         .attempt("a local socket failed")
 }
 
-async fn serve(
-    keeper: Arc<Keeper>,
+/// Where others reach the keeper.
+struct Sockets {
     control: ControlSocket,
     records: OwnedFd,
+    calls: OwnedFd,
+}
+
+async fn serve(
+    keeper: Arc<Keeper>,
+    sockets: Sockets,
     handle: impl Future<Output = std::io::Result<()>>,
     verifier: u32,
 ) -> std::io::Result<()> {
-    let control = control.serve(Arc::clone(&keeper));
-    let records = records::serve(Arc::clone(&keeper), records, verifier);
+    let control = sockets.control.serve(Arc::clone(&keeper));
+    let records = records::serve(Arc::clone(&keeper), sockets.records, verifier);
+    let calls = calls::serve(Arc::clone(&keeper), sockets.calls);
     let upkeep = upkeep(Arc::clone(&keeper));
     start::ready();
     tracing::info!("keeper ready");
@@ -159,6 +183,7 @@ async fn serve(
         result = handle => result,
         result = control => result,
         result = records => result,
+        result = calls => result,
         () = upkeep => Ok(()),
     }
 }
@@ -221,6 +246,7 @@ impl Keeper {
     fn reload(&self) -> Result<Answer, StartError> {
         let fresh = load_checked()?;
         let generation = fresh.0.generation;
+        self.fence.enclose_accounts_of(&fresh.1.policy);
         set_services(&self.admission, &fresh.1)?;
         // In force first, then the sessions are looked through: one that is opened meanwhile has
         // been checked against the new configuration.
@@ -229,6 +255,7 @@ impl Keeper {
             .configuration
             .write()
             .unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
+        self.reloaded.send_replace(generation);
         let ended = revocation::end_forbidden(self, &without_key)?;
         tracing::info!(generation, ended = ended.len(), "configuration in force");
         Ok(Answer::Reloaded { generation, ended })

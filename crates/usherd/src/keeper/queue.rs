@@ -2,7 +2,7 @@
 //! The keeper holds a duplicate of the listener, so what waits survives the worker's crash.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use usher_kernel::worker::{Command, Input, SpawnError, Worker, spawn};
 use usher_local::packet_async::register;
 use usher_policy::{Program, ServedBy, Service, Style};
 use usher_proto::name::ServiceName;
+use usher_proto::refusal::Refusal;
 
 use super::accounts::Account;
 use super::queues::Key;
@@ -191,18 +192,9 @@ impl Queue {
     }
 
     /// Starts one worker, off the reactor's thread as it waits for the child's exec.
-    async fn spawn(self: &Arc<Self>, service: &Service) -> Result<(), SpawnError> {
-        let command = match &service.served_by {
-            ServedBy::Program(program) => self.command(program),
-            ServedBy::Account(account) => {
-                return Err(SpawnError::Parent(io::Error::new(
-                    io::ErrorKind::Unsupported,
-                    format!("the keeper starts none for a service with `account {account}`"),
-                )));
-            }
-        };
-        let (listener, queue, style) =
-            (Arc::clone(&self.listener), Arc::clone(self), service.style);
+    async fn spawn(self: &Arc<Self>, program: &Program, style: Style) -> Result<(), SpawnError> {
+        let command = self.command(program);
+        let (listener, queue) = (Arc::clone(&self.listener), Arc::clone(self));
         self.lock().starting = true;
         let started = tokio::task::spawn_blocking(move || {
             let input = match style {
@@ -223,6 +215,34 @@ impl Queue {
         };
         tracing::info!(service = %self.service, user = %self.account.name,
             uid = self.account.uid, pid = worker.pid, "worker started");
+        self.enlist(worker);
+        Ok(())
+    }
+
+    /// Takes a process of the service, which has become the user, for a worker: into the user's
+    /// group, so that what ends the user's workers ends it too.
+    ///
+    /// # Errors
+    /// [`Refusal::SessionEnded`] when the queue has been taken away meanwhile; the process is
+    /// killed then. [`Refusal::KeeperUnavailable`] when the kernel does not move it.
+    pub fn take_in(self: &Arc<Self>, pid: u32, pidfd: OwnedFd) -> Result<(), Refusal> {
+        self.group.take_in(pid).map_err(|error| {
+            tracing::error!(%error, service = %self.service, user = %self.account.name, pid,
+                "cannot take a process into its user's cgroup");
+            Refusal::KeeperUnavailable
+        })?;
+        tracing::info!(service = %self.service, user = %self.account.name,
+            uid = self.account.uid, pid, "process has become the user");
+        if self.enlist(Worker { pid, pidfd }) {
+            Ok(())
+        } else {
+            Err(Refusal::SessionEnded)
+        }
+    }
+
+    /// Counts a worker until it ends. False: the queue has been taken away meanwhile, and its
+    /// processes are killed.
+    fn enlist(self: &Arc<Self>, worker: Worker) -> bool {
         let mut state = self.lock();
         state.starting = false;
         state.workers.push(Running {
@@ -233,11 +253,15 @@ impl Queue {
         let stopped = state.stopped;
         drop(state);
         if stopped {
-            // Taken away while the worker was being started.
             self.kill();
         }
         tokio::spawn(reap(Arc::clone(self), worker));
-        Ok(())
+        !stopped
+    }
+
+    /// The user's listener.
+    pub fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
     }
 
     fn command(&self, program: &Program) -> Command {
@@ -286,14 +310,25 @@ async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
             continue;
         }
         let begun = Instant::now();
-        // A task of its own: it sees the started worker through when this one is ended meanwhile.
-        let starting = {
-            let (queue, service) = (Arc::clone(&queue), service.clone());
-            tokio::spawn(async move { queue.spawn(&service).await })
+        let outcome = match service.served_by {
+            ServedBy::Program(program) => {
+                // A task of its own: it sees the started worker through when this one is ended
+                // meanwhile.
+                let (queue, style) = (Arc::clone(&queue), service.style);
+                tokio::spawn(async move { queue.spawn(&program, style).await })
+                    .await
+                    .unwrap_or_else(|error| Err(SpawnError::Parent(io::Error::other(error))))
+            }
+            ServedBy::Account(_) => {
+                let Some(desk) = keeper.upgrade().map(|keeper| Arc::clone(&keeper.desk)) else {
+                    return;
+                };
+                if !desk.offer(service.id, Arc::clone(&queue)).await {
+                    continue;
+                }
+                Ok(())
+            }
         };
-        let outcome = starting
-            .await
-            .unwrap_or_else(|error| Err(SpawnError::Parent(io::Error::other(error))));
         match outcome {
             Ok(()) => {
                 if service.style == Style::User {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use usher_kernel::admission::{AdmissionState, ListenerError};
 use usher_kernel::cgroup::Group;
-use usher_policy::Service;
+use usher_policy::{ServedBy, Service};
 use usher_proto::refusal::Refusal;
 
 use super::accounts::{self, Account};
@@ -61,7 +61,7 @@ impl Queues {
             return Ok(());
         }
         let listener =
-            usher_kernel::listener::create(service.id, account.uid, service.listen, BACKLOG)
+            usher_kernel::listener::create(service.id, account.uid, port(service), BACKLOG)
                 .map_err(|error| {
                     tracing::error!(service = %service.name, user = %account.name, %error,
                         "cannot make a listener");
@@ -89,6 +89,14 @@ impl Queues {
             forget_descriptor(key);
             Refusal::ListenerFailed
         })?;
+        keeper
+            .fence
+            .own_listener(listener.as_fd(), account.uid)
+            .map_err(|error| {
+                tracing::error!(%error, "cannot make a listener its user's own");
+                forget_descriptor(key);
+                Refusal::ListenerFailed
+            })?;
         keeper
             .admission
             .add_listener(key.0, key.1, listener.as_fd())
@@ -218,6 +226,15 @@ pub fn stored_descriptors() -> io::Result<HashMap<Key, OwnedFd>> {
             Some(((service.parse().ok()?, uid.parse().ok()?), descriptor))
         })
         .collect())
+}
+
+/// The port that listeners of a service are bound to. A service's own process binds the service's
+/// port itself, for all addresses, beside which nobody can be bound to it.
+fn port(service: &Service) -> u16 {
+    match service.served_by {
+        ServedBy::Program(_) => service.listen,
+        ServedBy::Account(_) => 0,
+    }
 }
 
 fn descriptor_name((service, uid): Key) -> String {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionRow, AdmissionState, SessionRecord};
+use usher_kernel::ownership::Refusals;
 use usher_local::applied::Checked;
 use usher_local::control::{ConnectionView, SessionView, StatusView, WhoView, WorkerView};
 use usher_proto::name::ServiceName;
@@ -89,6 +90,10 @@ pub fn status(keeper: &Keeper) -> Result<StatusView, KernelError> {
         "connections".into(),
         keeper.admission.admissions()?.len() as u64,
     );
+    for (name, count) in keeper.fence.refusals()?.iter().flat_map(Refusals::named) {
+        numbers.insert(name, count);
+    }
+    numbers.insert("fence".into(), u64::from(keeper.fence.missing().is_none()));
     numbers.insert("queues".into(), keeper.queues.list().len() as u64);
     Ok(StatusView {
         role: "keeper".into(),
@@ -98,7 +103,8 @@ pub fn status(keeper: &Keeper) -> Result<StatusView, KernelError> {
     })
 }
 
-fn service_name(checked: &Checked, id: u32) -> ServiceName {
+/// The service's name, or one made of its number when the policy no longer has it.
+pub fn service_name(checked: &Checked, id: u32) -> ServiceName {
     service_by_id(checked, id).map_or_else(
         // The policy no longer has it; its number is still a valid name.
         || {

@@ -1,0 +1,161 @@
+//! Where queues with a waiting connection and processes that wait for one find each other: a queue
+//! offers itself, a process takes the oldest offer and so reserves the user.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use rustix::process::Pid;
+use tokio::io::Interest;
+use tokio::sync::{mpsc, oneshot};
+use usher_local::packet_async::register;
+use usher_proto::calls::{RESERVATION_SIZE, ReservationId};
+use usher_proto::refusal::Refusal;
+
+use crate::keeper::queue::Queue;
+
+/// How long a reserved user is kept for the process that reserved it.
+const KEPT: Duration = Duration::from_secs(30);
+
+/// A queue with a waiting connection.
+pub struct Offer {
+    /// The queue.
+    pub queue: Arc<Queue>,
+    /// Answered when a process has taken it into service; dropped when none did.
+    pub served: oneshot::Sender<()>,
+}
+
+/// The offers of one service, oldest first.
+#[derive(Clone)]
+struct Counter {
+    offering: mpsc::Sender<Offer>,
+    taking: Arc<tokio::sync::Mutex<mpsc::Receiver<Offer>>>,
+}
+
+/// A user who is kept for a process.
+struct Reserved {
+    offer: Offer,
+    service: u32,
+    reserver: i32,
+}
+
+/// All offers and reservations. Bounded by the number of queues: each has one offer at a time.
+#[derive(Default)]
+pub struct Desk {
+    counters: Mutex<HashMap<u32, Counter>>,
+    reserved: Mutex<HashMap<ReservationId, Reserved>>,
+}
+
+impl Desk {
+    fn counter(&self, service: u32) -> Counter {
+        self.counters
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(service)
+            .or_insert_with(|| {
+                let (offering, taking) = mpsc::channel(1);
+                Counter {
+                    offering,
+                    taking: Arc::new(tokio::sync::Mutex::new(taking)),
+                }
+            })
+            .clone()
+    }
+
+    fn reserved(&self) -> std::sync::MutexGuard<'_, HashMap<ReservationId, Reserved>> {
+        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Offers a queue of a service and waits until a process serves it. False: a process took the
+    /// offer and let it lapse.
+    pub async fn offer(&self, service: u32, queue: Arc<Queue>) -> bool {
+        let (served, outcome) = oneshot::channel();
+        let counter = self.counter(service);
+        // The receiver lives in the counter that we hold, so sending does not fail.
+        counter.offering.send(Offer { queue, served }).await.is_ok() && outcome.await.is_ok()
+    }
+
+    /// Waits for an offer of a service.
+    pub async fn take(&self, service: u32) -> Offer {
+        let counter = self.counter(service);
+        let mut taking = counter.taking.lock().await;
+        loop {
+            match taking.recv().await {
+                // The queue was taken away while it waited here.
+                Some(offer) if offer.served.is_closed() => {}
+                Some(offer) => return offer,
+                // We hold a sender, so the channel is never closed.
+                None => unreachable!("a counter keeps its own sender"),
+            }
+        }
+    }
+
+    /// Keeps the user of an offer for a process and the children it forks.
+    ///
+    /// # Errors
+    /// [`Refusal::KeeperUnavailable`] when the kernel gives no random numbers.
+    pub fn reserve(
+        self: &Arc<Self>,
+        offer: Offer,
+        service: u32,
+        reserver: i32,
+    ) -> Result<ReservationId, Refusal> {
+        let mut bytes = [0; RESERVATION_SIZE];
+        getrandom::fill(&mut bytes).map_err(|error| {
+            tracing::error!(%error, "the kernel gives no random numbers");
+            Refusal::KeeperUnavailable
+        })?;
+        let id = ReservationId::from_bytes(bytes);
+        let reserved = Reserved {
+            offer,
+            service,
+            reserver,
+        };
+        self.reserved().insert(id, reserved);
+        tokio::spawn(lapse(Arc::clone(self), id, reserver));
+        Ok(id)
+    }
+
+    /// The service and the process of a reservation.
+    pub fn reservation(&self, id: &ReservationId) -> Option<(u32, i32)> {
+        let reserved = self.reserved();
+        let reservation = reserved.get(id)?;
+        Some((reservation.service, reservation.reserver))
+    }
+
+    /// The queue that a reservation is for.
+    pub fn queue(&self, id: &ReservationId) -> Option<Arc<Queue>> {
+        Some(Arc::clone(&self.reserved().get(id)?.offer.queue))
+    }
+
+    /// Takes a reservation: it is used once.
+    pub fn claim(&self, id: &ReservationId) -> Option<Offer> {
+        Some(self.reserved().remove(id)?.offer)
+    }
+}
+
+/// Ends a reservation in time, or with the process that made it.
+async fn lapse(desk: Arc<Desk>, id: ReservationId, reserver: i32) {
+    let ended = async {
+        let pidfd = Pid::from_raw(reserver).and_then(|pid| {
+            rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+        });
+        if let Some(pidfd) = pidfd {
+            match register(pidfd, Interest::READABLE) {
+                Ok(pidfd) => drop(pidfd.readable().await),
+                Err(error) => {
+                    tracing::error!(%error, "cannot wait for a process's end");
+                    std::future::pending().await
+                }
+            }
+        }
+    };
+    let ended = tokio::select! {
+        () = ended => true,
+        () = tokio::time::sleep(KEPT) => false,
+    };
+    if let Some(offer) = desk.claim(&id) {
+        tracing::warn!(service = %offer.queue.service, user = %offer.queue.account.name,
+            pid = reserver, reserver_ended = ended, "a reserved user was not served; offered again");
+    }
+}

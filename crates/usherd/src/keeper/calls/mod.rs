@@ -1,0 +1,359 @@
+//! The calls of services' own processes: `pre_accept` reserves a user for whom a connection waits,
+//! `set_net_user` lets a process become that user and hands it the user's queue (netAuth, USENIX
+//! Security 2008, section 4).
+//!
+//! Who asks is SO_PEERCRED's word. What a process may become is decided here and enforced by the
+//! kernel's fence, without which nothing is reserved.
+
+mod desk;
+mod process;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::io::Interest;
+use usher_local::packet_async::register;
+use usher_policy::{ServedBy, Service, Style};
+use usher_proto::calls::{
+    CallReply, CallRequest, ConnectionInfo, MAX_CALL_PACKET, MAX_GROUPS, ReservationId,
+};
+use usher_proto::connection::ConnectionTuple;
+use usher_proto::refusal::Refusal;
+
+use super::queue::Queue;
+use super::{Keeper, accounts, service_by_id, who};
+use crate::applications::{Application, Applications};
+pub use desk::Desk;
+use desk::Offer;
+use process::Process;
+use usher_kernel::ownership::{Identity, ProcessState};
+
+/// Connections one account may have: idle processes of a pre-forked service have one each.
+const CONNECTIONS_PER_USER: usize = 1024;
+/// How long a process may take to say what it wants, and to do what it was let do.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Serves the processes of services.
+///
+/// # Errors
+/// When the reactor cannot take the listener.
+pub async fn serve(keeper: Arc<Keeper>, listener: OwnedFd) -> io::Result<()> {
+    let overloaded = CallReply::Refused(Refusal::Overloaded).encode();
+    let applications = Applications::new(listener, CONNECTIONS_PER_USER, overloaded)?;
+    loop {
+        let application = applications.accept().await;
+        let keeper = Arc::clone(&keeper);
+        tokio::spawn(async move {
+            let mut caller = Caller { application };
+            if let Err(refusal) = converse(&keeper, &mut caller).await {
+                let peer = caller.application.peer;
+                tracing::info!(
+                    uid = peer.uid,
+                    pid = peer.pid,
+                    reason = refusal.name(),
+                    "refused a service's process: {refusal}"
+                );
+                caller.answer(&CallReply::Refused(refusal)).await;
+            }
+        });
+    }
+}
+
+/// A process at the other end.
+struct Caller {
+    application: Application,
+}
+
+impl Caller {
+    async fn answer(&self, reply: &CallReply) {
+        self.application.send(&reply.encode(), &[]).await;
+    }
+
+    /// The next request; none when the process has closed.
+    async fn request(&mut self) -> Result<Option<CallRequest>, Refusal> {
+        match self.application.receive(MAX_CALL_PACKET).await {
+            Ok(bytes) if bytes.is_empty() => Ok(None),
+            Ok(bytes) => Ok(Some(CallRequest::decode(&bytes)?)),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Refusal::Oversized),
+            Err(error) => {
+                tracing::debug!(%error, "a service's process");
+                Ok(None)
+            }
+        }
+    }
+
+    /// The next request, which must come soon.
+    async fn prompt_request(&mut self) -> Result<Option<CallRequest>, Refusal> {
+        match tokio::time::timeout(PATIENCE, self.request()).await {
+            Ok(request) => request,
+            Err(_) => {
+                tracing::info!(
+                    pid = self.application.peer.pid,
+                    "a service's process says nothing"
+                );
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// One conversation. What it is about is told by its first packet.
+async fn converse(keeper: &Arc<Keeper>, caller: &mut Caller) -> Result<(), Refusal> {
+    match caller.prompt_request().await? {
+        Some(CallRequest::Attach { port }) => attached(keeper, caller, port).await,
+        Some(CallRequest::SetNetUser { reservation }) => {
+            set_net_user(keeper, caller, &reservation).await
+        }
+        Some(CallRequest::Info { connection }) => {
+            let mut asked = Some(connection);
+            while let Some(connection) = asked {
+                let info = info(keeper, caller.application.peer.uid, &connection)?;
+                caller.answer(&CallReply::Connection(info)).await;
+                asked = match caller.prompt_request().await? {
+                    Some(CallRequest::Info { connection }) => Some(connection),
+                    Some(_) => return Err(Refusal::Malformed),
+                    None => None,
+                };
+            }
+            Ok(())
+        }
+        Some(_) => Err(Refusal::Malformed),
+        None => Ok(()),
+    }
+}
+
+/// The service at this port, when the account that asks is the one that policy names for it.
+async fn service_of(keeper: &Keeper, port: u16, uid: u32) -> Result<Service, Refusal> {
+    let configuration = keeper.configuration();
+    let service = configuration
+        .1
+        .policy
+        .services
+        .values()
+        .find(|service| service.listen == port)
+        .ok_or(Refusal::NotThisAccount)?;
+    let ServedBy::Account(account) = &service.served_by else {
+        return Err(Refusal::NotThisAccount);
+    };
+    if accounts::by_name(account.clone()).await?.uid != uid {
+        return Err(Refusal::NotThisAccount);
+    }
+    // The account may have come after the policy that names it.
+    keeper.fence.enclose(&[uid])?;
+    Ok(service.clone())
+}
+
+/// A process of a service, which waits for users.
+async fn attached(keeper: &Arc<Keeper>, caller: &mut Caller, port: u16) -> Result<(), Refusal> {
+    let peer = caller.application.peer;
+    let mut reloaded = keeper.reloaded.subscribe();
+    let service = service_of(keeper, port, peer.uid).await?;
+    if !Process::open(peer.pid)?.can_change_user() {
+        return Err(Refusal::LacksCapabilities);
+    }
+    caller
+        .answer(&CallReply::Attached {
+            service: service.name.clone(),
+            process_per_user: service.style == Style::User,
+        })
+        .await;
+    loop {
+        match caller.prompt_request().await? {
+            Some(CallRequest::PreAccept) => {}
+            Some(_) => return Err(Refusal::Malformed),
+            None => return Ok(()),
+        }
+        let offer = loop {
+            tokio::select! {
+                offer = keeper.desk.take(service.id) => break offer,
+                // One request at a time: whatever comes now is none, or the process's end.
+                request = caller.request() => return match request? {
+                    Some(_) => Err(Refusal::Malformed),
+                    None => Ok(()),
+                },
+                _ = reloaded.changed() => {
+                    let present = service_of(keeper, port, peer.uid).await?;
+                    if present.id != service.id {
+                        return Err(Refusal::UnknownService);
+                    }
+                }
+            }
+        };
+        let uid = offer.queue.account.uid;
+        let reservation = keeper.desk.reserve(offer, service.id, peer.pid)?;
+        caller
+            .answer(&CallReply::Reserved { reservation, uid })
+            .await;
+    }
+}
+
+/// Lets a process become the user whom it, or its parent, has reserved.
+async fn set_net_user(
+    keeper: &Arc<Keeper>,
+    caller: &mut Caller,
+    reservation: &ReservationId,
+) -> Result<(), Refusal> {
+    let peer = caller.application.peer;
+    let process = Process::open(peer.pid)?;
+    let (queue, identity) = permitted(keeper, reservation, &process, peer.uid)?;
+    let offer = keeper
+        .desk
+        .claim(reservation)
+        .ok_or(Refusal::ReservationLapsed)?;
+    keeper.fence.grant(&process.pidfd, &identity)?;
+    let settled = settle(keeper, caller, &queue, &identity, &process).await;
+    if settled.is_err() {
+        keeper.fence.withdraw(&process.pidfd);
+    }
+    if !settled? {
+        return Ok(());
+    }
+    let service = service_by_id(&keeper.configuration().1, queue.key.0).cloned();
+    if service.is_some_and(|service| service.style == Style::Connection) {
+        first_accept(caller, &process).await;
+    }
+    serve_next(offer);
+    Ok(())
+}
+
+fn serve_next(offer: Offer) {
+    if offer.served.send(()).is_err() {
+        // The queue was taken away meanwhile, and has killed the process.
+        tracing::debug!(user = %offer.queue.account.name, "served a queue that has gone");
+    }
+}
+
+/// May this process become the reserved user, and what is it to become?
+fn permitted(
+    keeper: &Keeper,
+    reservation: &ReservationId,
+    process: &Process,
+    account: u32,
+) -> Result<(Arc<Queue>, Identity), Refusal> {
+    match keeper.fence.state(&process.pidfd)? {
+        ProcessState::Settled { .. } => return Err(Refusal::AlreadySettled),
+        ProcessState::Granted { .. } | ProcessState::None => {}
+    }
+    let (service, reserver) = keeper
+        .desk
+        .reservation(reservation)
+        .ok_or(Refusal::ReservationLapsed)?;
+    if process.pid != reserver && process.parent != reserver {
+        return Err(Refusal::ReservationLapsed);
+    }
+    if process.users != [account; 4] {
+        return Err(Refusal::NotThisAccount);
+    }
+    if process.threads != 1 {
+        return Err(Refusal::ProcessShared);
+    }
+    let queue = keeper
+        .desk
+        .queue(reservation)
+        .ok_or(Refusal::ReservationLapsed)?;
+    if !keeper.queues.has(service, queue.account.uid) {
+        return Err(Refusal::SessionEnded);
+    }
+    let mut groups = queue.account.groups.clone();
+    groups.sort_unstable();
+    groups.dedup();
+    if groups.len() > MAX_GROUPS {
+        return Err(Refusal::TooManyGroups);
+    }
+    let identity = Identity {
+        uid: queue.account.uid,
+        gid: queue.account.gid,
+        groups,
+    };
+    Ok((queue, identity))
+}
+
+/// Tells the process what to become, sees that it is, and hands over the queue. False: the process
+/// went meanwhile.
+async fn settle(
+    keeper: &Keeper,
+    caller: &mut Caller,
+    queue: &Arc<Queue>,
+    identity: &Identity,
+    process: &Process,
+) -> Result<bool, Refusal> {
+    caller
+        .answer(&CallReply::Identity {
+            uid: identity.uid,
+            gid: identity.gid,
+            groups: identity.groups.clone(),
+        })
+        .await;
+    match caller.prompt_request().await? {
+        Some(CallRequest::Settled) => {}
+        Some(_) => return Err(Refusal::Malformed),
+        None => return Err(Refusal::ReservationLapsed),
+    }
+    if keeper.fence.state(&process.pidfd)? != (ProcessState::Settled { uid: identity.uid }) {
+        return Err(Refusal::NotThisAccount);
+    }
+    // In the user's group first: what ends the user's processes from now on ends this one.
+    let pidfd = process.pidfd.try_clone().map_err(|error| {
+        tracing::error!(%error, "cannot follow a process");
+        Refusal::KeeperUnavailable
+    })?;
+    queue.take_in(process.pid.unsigned_abs(), pidfd)?;
+    caller
+        .application
+        .send(&CallReply::Queue.encode(), &[queue.listener()])
+        .await;
+    Ok(true)
+}
+
+/// Waits until the process has accepted, or has ended.
+async fn first_accept(caller: &mut Caller, process: &Process) {
+    let ended = process
+        .pidfd
+        .try_clone()
+        .and_then(|pidfd| register(pidfd, Interest::READABLE));
+    match ended {
+        Ok(ended) => {
+            tokio::select! {
+                _ = caller.request() => {}
+                _ = ended.readable() => {}
+            }
+        }
+        Err(error) => tracing::error!(%error, "cannot wait for a process"),
+    }
+}
+
+/// Who is this connection? Told to its user and to root.
+fn info(
+    keeper: &Keeper,
+    uid: u32,
+    connection: &ConnectionTuple,
+) -> Result<ConnectionInfo, Refusal> {
+    let failed = |error| {
+        tracing::error!(%error, "reading a table");
+        Refusal::KeeperUnavailable
+    };
+    let row = keeper
+        .admission
+        .admission(connection)
+        .map_err(failed)?
+        .ok_or(Refusal::NoConnection)?;
+    if uid != 0 && row.uid != uid {
+        return Err(Refusal::ForeignConnection);
+    }
+    let record = keeper
+        .admission
+        .session(&row.session)
+        .map_err(failed)?
+        .ok_or(Refusal::NoConnection)?;
+    Ok(ConnectionInfo {
+        uid: record.uid,
+        user: record.user,
+        service: who::service_name(&keeper.configuration().1, row.service),
+        host: record.host,
+        key_fingerprint: record.key_fingerprint,
+        opened: record.opened,
+        expires: record.expires,
+    })
+}
