@@ -235,6 +235,11 @@ impl Host {
         cgroup::entering(self.0.group.parent().unwrap_or(&self.0.group))
     }
 
+    /// Where Usher's programs are, as seen from outside.
+    pub(crate) fn binaries(&self) -> &Path {
+        &self.0.binaries
+    }
+
     /// One of Usher's programs, as seen inside.
     pub(crate) fn program(&self, name: &str) -> Result<PathBuf, LabError> {
         let outside = self.0.binaries.join(name);

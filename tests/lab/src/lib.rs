@@ -24,6 +24,7 @@
 #![forbid(unsafe_code)]
 
 mod anchor;
+mod c_program;
 mod cgroup;
 mod command;
 mod daemon;
@@ -36,6 +37,7 @@ mod notify;
 mod running;
 mod topology;
 
+pub use c_program::LIBRARY_PATH;
 pub use command::{Command, Output};
 pub use daemon::{Daemon, Role};
 pub use error::LabError;

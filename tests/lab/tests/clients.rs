@@ -1,10 +1,8 @@
 //! The ways in: the C call, IPv6, the proxy's LOGIN; and who is told what when refused.
 
-use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use usher_lab::{Lab, Mail};
+use usher_lab::{LIBRARY_PATH, Lab, Mail};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -37,29 +35,11 @@ int main(int count, char **arguments)
 #[test]
 fn the_c_call_connects_as_the_user_and_says_why_it_does_not() -> Outcome {
     let mail = Lab::mail()?;
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let library = std::env::current_exe()?
-        .parent()
-        .and_then(Path::parent)
-        .ok_or("this test is nowhere")?
-        .to_path_buf();
-    let source = tempfile::Builder::new().suffix(".c").tempfile()?;
-    std::fs::write(source.path(), C_CLIENT)?;
-    let program = mail.laptop.path("/var/lib/c-client");
-    let compiled = Command::new("cc")
-        .args(["-Wall", "-Wextra", "-Werror", "-I"])
-        .arg(root.join("include"))
-        .arg("-o")
-        .args([&program, source.path()])
-        .arg("-L")
-        .arg(&library)
-        .arg("-lusher")
-        .status()?;
-    assert!(compiled.success());
+    mail.laptop.compile_c(C_CLIENT, "/var/lib/c-client")?;
     let call = |user: &str, host: &str, service: &str| {
         mail.laptop
             .command(["/var/lib/c-client", host, service])
-            .environment("LD_LIBRARY_PATH", "/run/lab/bin")
+            .environment("LD_LIBRARY_PATH", LIBRARY_PATH)
             .user(user)
             .run()
     };

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An echo service (RFC 862) as a forking server: one process a connection. The process that serves
+ * a connection accepts it, too, so that the server itself never holds one.
+ *
+ *   cc -o echo FILE.c [-lusher] && ./echo [PORT]
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <err.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { ECHO_PORT = 7, BACKLOG = 128 };
+
+/* The result of a call without which there is nothing to do. */
+static int must(int result, const char *call)
+{
+	if (result == -1)
+		err(EXIT_FAILURE, "%s", call);
+	return result;
+}
+
+static in_port_t port_of(const char *text)
+{
+	char *end;
+	long port = strtol(text, &end, 10);
+
+	if (end == text || *end != '\0' || port < 1 || port > 65535)
+		errx(EXIT_FAILURE, "'%s' is no port; give a number from 1 to 65535", text);
+	return (in_port_t)port;
+}
+
+/* A listener for IPv6 and IPv4. */
+static int listen_at(in_port_t port)
+{
+	struct sockaddr_in6 address = { .sin6_family = AF_INET6, .sin6_port = htons(port) };
+	int listener = must(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket");
+	int on = 1, off = 0;
+
+	must(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)), "SO_REUSEADDR");
+	must(setsockopt(listener, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)), "IPV6_V6ONLY");
+	must(bind(listener, (struct sockaddr *)&address, sizeof(address)), "bind");
+	must(listen(listener, BACKLOG), "listen");
+	return listener;
+}
+
+/* Sends back what comes, until nothing more does. */
+static void echo(int connection)
+{
+	char buffer[4096];
+	ssize_t length;
+
+	while ((length = must(read(connection, buffer, sizeof(buffer)), "read")) > 0)
+		for (ssize_t sent = 0; sent < length;)
+			sent += must(write(connection, buffer + sent, length - sent), "write");
+}
+
+/* Serves one connection. Closes `accepted` when it has it. */
+static void serve(int listener, int accepted)
+{
+	int connection;
+
+	connection = must(accept(listener, NULL, NULL), "accept");
+	close(listener);
+	close(accepted);
+	echo(connection);
+}
+
+/* Starts a process for the next connection; returns when it has it or has failed. */
+static void serve_next(int listener)
+{
+	int accepted[2];
+	char nothing;
+
+	must(pipe2(accepted, O_CLOEXEC), "pipe");
+	if (must(fork(), "fork") == 0) {
+		close(accepted[0]);
+		serve(listener, accepted[1]);
+		exit(EXIT_SUCCESS);
+	}
+	close(accepted[1]);
+	must(read(accepted[0], &nothing, sizeof(nothing)), "read");
+	close(accepted[0]);
+}
+
+int main(int count, char **arguments)
+{
+	int listener = listen_at(count > 1 ? port_of(arguments[1]) : ECHO_PORT);
+
+	/* Nobody asks how a child ended; a client that has gone is no reason to die silently. */
+	signal(SIGCHLD, SIG_IGN);
+	signal(SIGPIPE, SIG_IGN);
+	for (;;)
+		serve_next(listener);
+}

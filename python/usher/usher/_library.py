@@ -1,0 +1,69 @@
+"""The C library, as include/usher.h declares it."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+
+_NAMES = ("libusher.so.0", "libusher.so")
+
+
+class Connection(ctypes.Structure):
+    """struct usher_connection."""
+
+    _fields_ = [
+        ("uid", ctypes.c_uint32),
+        ("user", ctypes.c_char * 33),
+        ("service", ctypes.c_char * 33),
+        ("host", ctypes.c_char * 64),
+        ("key_fingerprint", ctypes.c_char * 52),
+        ("principals", ctypes.c_char * 512),
+        ("opened", ctypes.c_int64),
+        ("expires", ctypes.c_int64),
+    ]
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """Loads the library, once.
+
+    Raises ImportError with a remedy when it is missing or too old.
+    """
+    chosen = os.environ.get("USHER_LIBRARY")
+    reasons = []
+    for file in (chosen,) if chosen else _NAMES:
+        try:
+            loaded = ctypes.CDLL(file, use_errno=True)
+            break
+        except OSError as error:
+            reasons.append(str(error))
+    else:
+        raise ImportError(
+            f"Usher's library is not there ({'; '.join(reasons)}). Install it with 'make install' "
+            "and ldconfig, or name the file in the environment variable USHER_LIBRARY."
+        )
+    integer, text = ctypes.c_int, ctypes.c_char_p
+    declarations = {
+        "usher_connect_by_user": (integer, [text, text]),
+        "usher_set_accept_mode": (integer, [integer, integer]),
+        "usher_pre_accept": (integer, [integer]),
+        "usher_set_net_user": (integer, [integer]),
+        "usher_accept_by_user": (integer, [integer, ctypes.c_void_p, ctypes.c_void_p]),
+        "usher_connection_info": (
+            integer,
+            [integer, ctypes.POINTER(Connection), ctypes.c_size_t],
+        ),
+        "usher_last_error": (text, []),
+    }
+    for name, (result, arguments) in declarations.items():
+        try:
+            function = getattr(loaded, name)
+        except AttributeError:
+            raise ImportError(
+                f"{file} has no {name}: it is older than this package. "
+                "Install both from the same version of Usher."
+            ) from None
+        function.restype = result
+        function.argtypes = arguments
+    return loaded

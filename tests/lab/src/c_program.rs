@@ -1,0 +1,41 @@
+//! C programs of the tests, compiled against libusher as an administrator's would be.
+
+use std::path::{Path, PathBuf};
+
+use crate::error::{Attempt, LabError};
+use crate::host::Host;
+
+/// Where a host's programs find libusher.so: the folder of Usher's programs.
+pub const LIBRARY_PATH: &str = crate::command::BINARIES;
+
+impl Host {
+    /// Compiles a C program with warnings as errors and puts it on the host. It is run with
+    /// `LD_LIBRARY_PATH` set to [`LIBRARY_PATH`].
+    ///
+    /// # Errors
+    /// What the compiler says.
+    pub fn compile_c(&self, source: &str, path: impl AsRef<Path>) -> Result<(), LabError> {
+        let file = tempfile::Builder::new()
+            .suffix(".c")
+            .tempfile()
+            .attempt(|| "cannot make a temporary file".into())?;
+        std::fs::write(file.path(), source).attempt(|| "cannot write a C program".into())?;
+        let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let output = std::process::Command::new("cc")
+            .args(["-Wall", "-Wextra", "-Werror", "-I"])
+            .arg(root.join("include"))
+            .arg("-o")
+            .arg(self.path(path))
+            .arg(file.path())
+            .arg("-L")
+            .arg(self.binaries())
+            .arg("-lusher")
+            .output()
+            .attempt(|| "cannot run the C compiler".into())?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        Err(std::io::Error::other(said)).attempt(|| "a C program does not compile".into())
+    }
+}

@@ -1,0 +1,203 @@
+//! A service that uses the calls, on the mail topology: account `calls` on mailhost, users alice
+//! and bob.
+
+use std::error::Error;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use usher_lab::{ALICE, BOB, LIBRARY_PATH, Lab, Mail, Running};
+
+pub type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+/// How long anything may take. Generous, also in an emulated machine: timing decides no test.
+pub const LONG: Duration = Duration::from_secs(60);
+/// The service's account on mailhost.
+pub const ACCOUNT: &str = "calls";
+/// Its user id.
+pub const ACCOUNT_UID: u32 = 900;
+
+const SERVICE: &str = include_str!("../../programs/service.c");
+
+/// Whether this kernel has what the calls need. Asked of `usher doctor`, as an administrator would.
+pub fn has_fence(mail: &Mail) -> Result<bool> {
+    let doctor = mail.mailhost.command(["usher", "doctor"]).run()?.stdout;
+    let line = doctor
+        .lines()
+        .find(|line| line.contains("LSM programs"))
+        .ok_or_else(|| format!("doctor says nothing of LSM programs:\n{doctor}"))?;
+    Ok(line.starts_with("ok"))
+}
+
+/// The mail topology with two services of the account, not started: `calls` at port 7000 in the
+/// style `user`, `single` at port 7001 in the style `connection`.
+pub fn topology() -> Result<Mail> {
+    let mail = Lab::mail()?;
+    mail.mailhost.add_account(ACCOUNT, ACCOUNT_UID)?;
+    mail.mailhost.write(
+        "/etc/usher/policy.d/calls.policy",
+        format!(
+            "service calls {{ account {ACCOUNT}; listen 7000; style user; users mail; hosts laptop; }}
+             service single {{ account {ACCOUNT}; listen 7001; style connection; users mail; \
+             hosts laptop; }}\n"
+        ),
+    )?;
+    mail.laptop.write(
+        "/etc/usher/policy.d/calls.policy",
+        "client calls {
+           users mail;
+           service calls at mailhost port 7000;
+           service single at mailhost port 7001;
+         }\n",
+    )?;
+    for host in [&mail.laptop, &mail.mailhost] {
+        host.run(["usher", "policy", "apply"])?;
+    }
+    mail.mailhost.compile_c(SERVICE, "/var/lib/service")?;
+    Ok(mail)
+}
+
+/// The topology, one for all tests of a program, which take turns: making it is what takes time in
+/// an emulated machine.
+pub fn shared() -> Result<MutexGuard<'static, Mail>> {
+    static SHARED: OnceLock<std::result::Result<Mutex<Mail>, String>> = OnceLock::new();
+    let made = SHARED.get_or_init(|| {
+        topology()
+            .map(Mutex::new)
+            .map_err(|error| error.to_string())
+    });
+    let mail = made.as_ref().map_err(String::clone)?;
+    // A test that failed leaves it usable: each ends what it started.
+    Ok(mail.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The same on a kernel that has the fence; none elsewhere, which is said.
+pub fn fenced() -> Result<Option<MutexGuard<'static, Mail>>> {
+    let mail = shared()?;
+    if has_fence(&mail)? {
+        end_services(&mail)?;
+        return Ok(Some(mail));
+    }
+    println!("skipped: this kernel runs no LSM programs");
+    Ok(None)
+}
+
+/// Ends what an earlier test has left: processes that have become users outlive their service.
+fn end_services(mail: &Mail) -> Result {
+    let left = || -> Result<Vec<String>> {
+        let processes = mail.mailhost.processes()?.into_iter();
+        let left = processes.filter(|process| {
+            [ACCOUNT_UID, ALICE.mailhost_uid, BOB.mailhost_uid].contains(&process.uid)
+        });
+        Ok(left.map(|process| process.pid.to_string()).collect())
+    };
+    eventually("the services of earlier tests have ended", || {
+        let pids = left()?;
+        if !pids.is_empty() {
+            // One that has ended meanwhile is as good.
+            mail.mailhost
+                .command(
+                    ["kill", "-KILL"]
+                        .into_iter()
+                        .chain(pids.iter().map(String::as_str)),
+                )
+                .run()?;
+        }
+        Ok(pids.is_empty())
+    })
+}
+
+/// A program of the service's account with the capabilities of its unit.
+pub fn as_account(mail: &Mail, program: &[&str]) -> Result<Running> {
+    with_capabilities(mail, "-all,+setuid,+setgid,+net_bind_service", program)
+}
+
+/// A program of the service's account. The group comes first, as the service manager has it: once
+/// the user is changed the fence holds.
+pub fn with_capabilities(mail: &Mail, capabilities: &str, program: &[&str]) -> Result<Running> {
+    let arguments = [
+        "setpriv".into(),
+        format!("--regid={ACCOUNT}"),
+        "--clear-groups".into(),
+        "setpriv".into(),
+        format!("--reuid={ACCOUNT}"),
+        format!("--inh-caps={capabilities}"),
+        format!("--ambient-caps={capabilities}"),
+        format!("--bounding-set={capabilities}"),
+        "--no-new-privs".into(),
+    ];
+    let words = arguments.iter().map(String::as_str);
+    Ok(mail
+        .mailhost
+        .command(words.chain(program.iter().copied()))
+        .environment("LD_LIBRARY_PATH", LIBRARY_PATH)
+        .spawn()?)
+}
+
+/// The service of the style `user`, ready.
+pub fn start_service(mail: &Mail, arguments: &[&str]) -> Result<Running> {
+    start_at(mail, "7000", arguments)
+}
+
+/// The service at a port, ready.
+pub fn start_at(mail: &Mail, port: &str, arguments: &[&str]) -> Result<Running> {
+    let mut words = vec!["/var/lib/service", port];
+    words.extend(arguments);
+    let mut service = as_account(mail, &words)?;
+    let said = service.read_past("\n", LONG)?;
+    if said != "ready\n" {
+        return Err(format!("the service says: {said}").into());
+    }
+    Ok(service)
+}
+
+/// A connection of a user to the service, and what the service said of it.
+pub struct Client {
+    pub connection: Running,
+    pub greeting: String,
+}
+
+impl Client {
+    pub fn connect(mail: &Mail, user: &str) -> Result<Self> {
+        Self::connect_to(mail, user, "mailhost:calls")
+    }
+
+    pub fn connect_to(mail: &Mail, user: &str, service: &str) -> Result<Self> {
+        let mut connection = mail
+            .laptop
+            .command(["usher", "connect", service])
+            .user(user)
+            .spawn()?;
+        let greeting = connection.read_past("\n", LONG)?;
+        Ok(Self {
+            connection,
+            greeting,
+        })
+    }
+
+    /// The process that serves it.
+    pub fn pid(&self) -> Result<u32> {
+        let word = self.greeting.split(' ').nth(1);
+        let pid = word.ok_or_else(|| format!("no process in {:?}", self.greeting))?;
+        Ok(pid.parse()?)
+    }
+
+    /// Says something and hears it back.
+    pub fn echo(&mut self, text: &str) -> Result {
+        self.connection.write(format!("{text}\n"))?;
+        let heard = self.connection.read_past("\n", LONG)?;
+        assert_eq!(heard, format!("{text}\n"));
+        Ok(())
+    }
+}
+
+/// Waits until it holds.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result {
+    let deadline = Instant::now() + LONG;
+    while !holds()? {
+        if Instant::now() > deadline {
+            return Err(format!("it never came to be that {what}").into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
