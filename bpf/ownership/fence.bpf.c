@@ -14,9 +14,12 @@
  * any order), the user last (setuid or setresuid: all four user ids). A refused attempt uses
  * nothing up.
  *
- * The last step asks besides that nobody else can act inside the process afterwards: no second
- * thread (identities are per thread), no process that shares its memory (clone with CLONE_VM), no
- * tracer. BPF cannot take capabilities from a process, so a settled one keeps in its sets what the
+ * The first step and the last one ask besides that nobody else can act inside the process
+ * afterwards: no second thread (identities are per thread), no process that shares its memory
+ * (clone with CLONE_VM), no tracer. The last one decides; the first one refuses before anything is
+ * changed.
+ *
+ * BPF cannot take capabilities from a process, so a settled one keeps in its sets what the
  * service had; it may use none of them, in no user namespace.
  *
  * GRANTED and SETTLED stand in two maps because two sides write them: user space the one, these
@@ -147,6 +150,19 @@ static __always_inline int groups_are(const struct cred *cred, const struct ushe
 	return 1;
 }
 
+/* Nobody but this thread acts inside its process. */
+static __always_inline int alone(struct task_struct *task)
+{
+	if (task->signal->nr_threads != 1)
+		return refuse(USHER_REFUSED_THREADS, -EPERM);
+	/* A reader of /proc/PID/cmdline counts here for a moment, too: hence "again". */
+	if (task->mm->mm_users.counter != 1)
+		return refuse(USHER_REFUSED_SHARED_MEMORY, -EAGAIN);
+	if (task->ptrace)
+		return refuse(USHER_REFUSED_TRACED, -EPERM);
+	return 0;
+}
+
 /*
  * Hook: task_fix_setgroups, because it sees the new list before it comes into force. Kernel 5.15.
  */
@@ -163,7 +179,7 @@ int BPF_PROG(fence_setgroups, struct cred *new, const struct cred *old)
 		return refuse(USHER_REFUSED_NOT_GRANTED, -EPERM);
 	if (!groups_are(new, granted))
 		return refuse(USHER_REFUSED_OTHER_GROUPS, -EPERM);
-	return 0;
+	return alone(task);
 }
 
 /*
@@ -216,6 +232,7 @@ int BPF_PROG(fence_setuid, struct cred *new, const struct cred *old, int flags)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct usher_identity *granted;
+	int refused;
 
 	if (!is_fenced(task, old) || same_uids(new, old))
 		return 0;
@@ -226,14 +243,8 @@ int BPF_PROG(fence_setuid, struct cred *new, const struct cred *old, int flags)
 		return refuse(USHER_REFUSED_OTHER_USER, -EPERM);
 	if (!all_gids_are(new, granted->gid) || !groups_are(new, granted))
 		return refuse(USHER_REFUSED_ORDER, -EPERM);
-	if (task->signal->nr_threads != 1)
-		return refuse(USHER_REFUSED_THREADS, -EPERM);
-	/* A reader of /proc/PID/cmdline counts here for a moment, too: hence "again". */
-	if (task->mm->mm_users.counter != 1)
-		return refuse(USHER_REFUSED_SHARED_MEMORY, -EAGAIN);
-	if (task->ptrace)
-		return refuse(USHER_REFUSED_TRACED, -EPERM);
-	return settle(task, granted);
+	refused = alone(task);
+	return refused ? refused : settle(task, granted);
 }
 
 /*

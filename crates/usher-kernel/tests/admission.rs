@@ -4,10 +4,11 @@
 mod world;
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddrV6, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use rustix::net::getsockname;
 use usher_kernel::admission::{AdmissionState, Announced, Limits};
 use usher_kernel::listener;
 use world::*;
@@ -79,11 +80,20 @@ tests! {
         TcpStream::connect((own.as_str(), 144)).unwrap();
     }
 
-    fn a_taken_port_is_told(world) {
-        let _ = world;
-        let wildcard = TcpListener::bind("0.0.0.0:144").unwrap();
-        listener::create(SERVICE, ALICE, 144, 16).unwrap_err();
-        drop(wildcard);
+    fn who_takes_the_port_of_a_service_for_all_addresses_stops_nobody(world) {
+        let admission = world.open().unwrap();
+        admission.set_services(&[(PORT, SERVICE)]).unwrap();
+        let thief = TcpListener::bind(("0.0.0.0", PORT)).unwrap();
+        thief.set_nonblocking(true).unwrap();
+        let alice = listener::create(SERVICE, ALICE, PORT, 16).unwrap();
+        assert_ne!(SocketAddrV6::try_from(getsockname(&alice).unwrap()).unwrap().port(), PORT);
+        admission.add_listener(SERVICE, ALICE, alice.as_fd()).unwrap();
+        let client = Client::v4();
+        admission.announce(&client.connection, &announced(ALICE)).unwrap();
+        client.connect().unwrap();
+        accept(&alice);
+        assert_eq!(thief.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        drop(thief);
         // Its first address may be taken: by a listener of the same user that is being replaced.
         let _former = listener::create(SERVICE, ALICE, 144, 16).unwrap();
         listener::create(SERVICE, ALICE, 144, 16).unwrap();

@@ -288,6 +288,8 @@ ownership_tests! {
                 // Neither does another thread, which holds no grant.
                 expect_refused(setuid(ALICE));
             });
+            // Told at the first step, and decided at the last.
+            expect_refused(setgroups(&MORE_GROUPS));
             expect_refused(setuid(ALICE));
             drop(stop);
             thread.join().unwrap();
@@ -295,7 +297,7 @@ ownership_tests! {
             while std::fs::read_dir("/proc/self/task").unwrap().count() > 1 {}
             setuid(ALICE).unwrap();
         });
-        assert_eq!(world.count(Reason::Threads) - before_threads, 1);
+        assert_eq!(world.count(Reason::Threads) - before_threads, 2);
     }
 
     fn a_process_that_shares_its_memory_does_not_settle(world) {
@@ -314,23 +316,25 @@ ownership_tests! {
                 )
             };
             assert!(pid > 0);
+            expect_errno(setgroups(&MORE_GROUPS), libc::EAGAIN);
             expect_errno(setuid(ALICE), libc::EAGAIN);
             call(libc::SYS_kill, &[pid.into(), libc::SIGKILL.into()]).unwrap();
             call(libc::SYS_wait4, &[pid.into()]).unwrap();
             setuid(ALICE).unwrap();
         });
-        assert_eq!(world.count(Reason::SharedMemory) - before_shared_memory, 1);
+        assert_eq!(world.count(Reason::SharedMemory) - before_shared_memory, 2);
     }
 
     fn a_traced_process_does_not_settle(world) {
         let before_traced = world.count(Reason::Traced);
         with_a_grant(world, || {
-            call(libc::SYS_ptrace, &[libc::PTRACE_TRACEME.into()]).unwrap();
             setgroups(&MORE_GROUPS).unwrap();
+            call(libc::SYS_ptrace, &[libc::PTRACE_TRACEME.into()]).unwrap();
+            expect_refused(setgroups(&MORE_GROUPS));
             setgid(ALICE).unwrap();
             expect_refused(setuid(ALICE));
         });
-        assert_eq!(world.count(Reason::Traced) - before_traced, 1);
+        assert_eq!(world.count(Reason::Traced) - before_traced, 2);
     }
 
     fn a_grant_is_not_inherited_and_settling_is(world) {
