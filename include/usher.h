@@ -84,13 +84,12 @@ int usher_pre_accept(int listener);
  *
  * Returns 0, or -1 with errno:
  *   EINVAL           nothing is reserved
- *   EBUSY            the process has other threads
+ *   EBUSY            the process has other threads, or shares its memory with another process
  *   EPERM            the process has become a user already, or may not change its groups
  *   ESTALE           the reservation has lapsed, or is neither this process's nor its parent's
  *   EACCES           the user has been revoked meanwhile, or this is not the service's account
  *   EOVERFLOW        the user is in more than 128 supplementary groups
- *   ENOTRECOVERABLE  the ids are changed in part: the process must end (also when it shares its
- *                    memory with another process, as after vfork)
+ *   ENOTRECOVERABLE  the ids are changed in part: the process must end
  *   ENETDOWN, EPROTO as above
  * But for ENOTRECOVERABLE a failure leaves the process as it was.
  */

@@ -37,11 +37,7 @@ pub async fn by_name(user: UserName) -> Result<Account, Refusal> {
         })?
 }
 
-/// Looks a user up, waiting for the name service.
-///
-/// # Errors
-/// As [`by_name`].
-pub fn find(name: &UserName) -> Result<Account, Refusal> {
+fn find(name: &UserName) -> Result<Account, Refusal> {
     let user = User::from_name(name.as_ref())
         .map_err(|error| {
             tracing::error!(%name, %error, "looking up an account");

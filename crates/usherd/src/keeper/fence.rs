@@ -63,7 +63,7 @@ impl Fence {
 
     /// Fences the accounts that a policy names for services, as far as they exist; a process of one
     /// that comes later is fenced when it first asks for something.
-    pub fn enclose_accounts_of(&self, policy: &Policy) {
+    pub async fn enclose_accounts_of(&self, policy: &Policy) {
         if self.0.is_err() {
             return;
         }
@@ -71,7 +71,8 @@ impl Fence {
             let ServedBy::Account(account) = &service.served_by else {
                 continue;
             };
-            let enclosed = accounts::find(account).and_then(|found| self.enclose(&[found.uid]));
+            let found = accounts::by_name(account.clone()).await;
+            let enclosed = found.and_then(|found| self.enclose(&[found.uid]));
             if let Err(refusal) = enclosed {
                 tracing::warn!(service = %service.name, %account, reason = refusal.name(),
                     "a service's account is not fenced yet: {refusal}");

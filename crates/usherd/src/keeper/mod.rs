@@ -121,7 +121,6 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits) -> Result<(), StartError> {
     let workers = Group::create(&cgroup, "workers")?;
     let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), &cgroup, limits)?;
     let fence = fence::Fence::open(&admission)?;
-    fence.enclose_accounts_of(&configuration.1.policy);
     // Not before: this refuses a second keeper, who would take a living one's sockets away.
     let control = ControlSocket::bind("keeper").attempt("cannot make the control socket")?;
     let records = start::packet_listener(paths::KEEPER_RECORDS, Connectors::One(verifier))?;
@@ -148,6 +147,11 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits) -> Result<(), StartError> {
         .attempt("cannot start the runtime")?;
     runtime
         .block_on(async {
+            let configuration = keeper.configuration();
+            keeper
+                .fence
+                .enclose_accounts_of(&configuration.1.policy)
+                .await;
             queues::restore(&keeper, stored).await;
             let handle = host_key.serve(handle, verifier.uid, HandshakeSide::Server);
             let sockets = Sockets {
@@ -220,7 +224,13 @@ impl Answerer for Keeper {
     async fn answer(&self, request: Request) -> Answer {
         match request {
             Request::Reload => match self.reload() {
-                Ok(answer) => answer,
+                Ok(answer) => {
+                    let configuration = self.configuration();
+                    self.fence
+                        .enclose_accounts_of(&configuration.1.policy)
+                        .await;
+                    answer
+                }
                 Err(error) => Answer::Failed {
                     reason: error.to_string(),
                 },
@@ -246,7 +256,6 @@ impl Keeper {
     fn reload(&self) -> Result<Answer, StartError> {
         let fresh = load_checked()?;
         let generation = fresh.0.generation;
-        self.fence.enclose_accounts_of(&fresh.1.policy);
         set_services(&self.admission, &fresh.1)?;
         // In force first, then the sessions are looked through: one that is opened meanwhile has
         // been checked against the new configuration.
