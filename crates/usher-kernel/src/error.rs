@@ -41,7 +41,8 @@ pub enum KernelError {
     /// Pinned tables of an earlier keeper have another layout.
     #[error(
         "the tables pinned at {pins} have layout {found}, this version uses layout {expected}; \
-         to make new ones, which ends all sessions: stop usher-keeper, remove {pins}, start it"
+         to make new ones, which ends all sessions: reboot; where this kernel runs no LSM programs \
+         it is enough to stop usher-keeper, remove {pins}, and start it"
     )]
     OtherLayout {
         /// Where the pins are.
@@ -53,8 +54,9 @@ pub enum KernelError {
     },
     /// A pinned table of an earlier keeper has another size than asked for.
     #[error(
-        "the table {table} pinned at {pins} has room for {found} entries, not for {asked}; \
-         to make a new one, which ends all sessions: stop usher-keeper, remove {pins}, start it"
+        "the table {table} pinned at {pins} has room for {found} entries, not for {asked}; ask for \
+         {found}, or make a new one, which ends all sessions: reboot; where this kernel runs no LSM \
+         programs it is enough to stop usher-keeper, remove {pins}, and start it"
     )]
     OtherLimit {
         /// Where the pins are.
@@ -71,6 +73,16 @@ pub enum KernelError {
         "the programs pinned at {pins} serve another network namespace; each needs pins of its own"
     )]
     OtherNamespace {
+        /// Where the pins are.
+        pins: PathBuf,
+    },
+    /// The pins belong to ownership programs that do not take this process for a daemon of Usher's.
+    #[error(
+        "{pins} is protected from this process: it is open to the first keeper's program only, at \
+         its path, in its mount namespace, and started by the service manager if that one was; \
+         start usherd that way, or reboot"
+    )]
+    Protected {
         /// Where the pins are.
         pins: PathBuf,
     },

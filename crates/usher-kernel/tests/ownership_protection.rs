@@ -178,7 +178,10 @@ fn in_the_part_of_another_keeper() {
         }
         "is refused" => {
             let error = Ownership::open(&pins).unwrap_err();
-            assert!(matches!(error, OwnershipError::Protected { .. }), "{error}");
+            assert!(
+                matches!(error, OwnershipError::Kernel(KernelError::Protected { .. })),
+                "{error}"
+            );
         }
         "finds a keeper there" => {
             let error = Ownership::open(&pins).unwrap_err();
@@ -315,7 +318,7 @@ fn a_later_keeper_adopts_and_nobody_else_does() {
         in_child(|| {
             assert!(matches!(
                 Ownership::open(pins),
-                Err(OwnershipError::Protected { .. })
+                Err(OwnershipError::Kernel(KernelError::Protected { .. }))
             ));
         });
         let copy = Path::new("/mnt/copy");

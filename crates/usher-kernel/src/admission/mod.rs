@@ -71,10 +71,11 @@ impl Admission {
     /// admission, and established connections notice nothing.
     ///
     /// # Errors
-    /// [`KernelError::InUse`] while another `Admission` holds `pins`; [`KernelError::OtherLayout`],
-    /// [`KernelError::OtherLimit`] and [`KernelError::OtherNamespace`] when the pins cannot be
-    /// adopted; nothing has been changed then. Otherwise what the kernel says: what was pinned by
-    /// then stays and is adopted the next time.
+    /// [`KernelError::InUse`] while another `Admission` holds `pins`; [`KernelError::Protected`],
+    /// [`KernelError::OtherLayout`], [`KernelError::OtherLimit`] and
+    /// [`KernelError::OtherNamespace`] when the pins cannot be adopted; nothing has been changed
+    /// then. Otherwise what the kernel says: what was pinned by then stays and is adopted the next
+    /// time.
     pub fn open(pins: &Path, cgroup: &Path, limits: &Limits) -> Result<Self, KernelError> {
         let programs = Programs::open(pins, cgroup, limits)?;
         let untracked = Arc::new(Mutex::new(Vec::new()));

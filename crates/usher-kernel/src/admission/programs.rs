@@ -88,6 +88,17 @@ pub(crate) fn file_error(what: &'static str, path: &Path) -> impl Fn(io::Error) 
     }
 }
 
+/// Root meets EPERM at the pins for one reason only.
+fn pins_error(what: &'static str, pins: &Path) -> impl Fn(io::Error) -> KernelError {
+    move |error| {
+        if error.raw_os_error() == Some(libc::EPERM) && rustix::process::geteuid().is_root() {
+            KernelError::Protected { pins: pins.into() }
+        } else {
+            file_error(what, pins)(error)
+        }
+    }
+}
+
 pub(crate) fn clone(part: &impl AsFd) -> Result<OwnedFd, KernelError> {
     part.as_fd()
         .try_clone_to_owned()
@@ -121,8 +132,8 @@ pub(crate) fn lock(pins: &Path) -> Result<File, KernelError> {
         .recursive(true)
         .mode(0o700)
         .create(pins)
-        .map_err(file_error("making", pins))?;
-    let folder = File::open(pins).map_err(file_error("opening", pins))?;
+        .map_err(pins_error("making", pins))?;
+    let folder = File::open(pins).map_err(pins_error("opening", pins))?;
     match folder.try_lock() {
         Ok(()) => Ok(folder),
         Err(std::fs::TryLockError::WouldBlock) => Err(KernelError::InUse {

@@ -52,7 +52,7 @@ impl Ownership {
     /// # Errors
     /// [`OwnershipError::NotSupported`] when this kernel takes no LSM programs: nothing is in
     /// force then. [`KernelError::InUse`] while another `Ownership` holds `pins`;
-    /// [`OwnershipError::Protected`] and [`OwnershipError::OtherLayout`] when they cannot be
+    /// [`KernelError::Protected`] and [`OwnershipError::OtherLayout`] when they cannot be
     /// adopted. Otherwise what the kernel says: what was pinned by then stays in force and is
     /// adopted the next time.
     pub fn open(pins: &Path) -> Result<Self, OwnershipError> {

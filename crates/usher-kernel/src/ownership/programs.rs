@@ -49,7 +49,7 @@ pub(super) struct Programs {
 impl Programs {
     pub(super) fn open(pins: &Path) -> Result<Self, OwnershipError> {
         print_through_tracing();
-        let lock = lock(pins).map_err(|error| protected(error, pins))?;
+        let lock = lock(pins)?;
         check_layout(pins)?;
         let mut objects = Vec::new();
         for (name, bytes) in OBJECTS {
@@ -189,19 +189,6 @@ fn in_force() -> Result<bool, KernelError> {
         errno => Err(KernelError::system("asking the programs for an answer")(
             io::Error::from_raw_os_error(errno),
         )),
-    }
-}
-
-/// Root meets EPERM at the pins for one reason only.
-fn protected(error: KernelError, pins: &Path) -> OwnershipError {
-    match error {
-        KernelError::File { ref error, .. }
-            if error.raw_os_error() == Some(libc::EPERM)
-                && rustix::process::geteuid().is_root() =>
-        {
-            OwnershipError::Protected { pins: pins.into() }
-        }
-        other => other.into(),
     }
 }
 

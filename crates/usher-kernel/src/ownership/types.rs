@@ -80,15 +80,6 @@ pub enum OwnershipError {
         /// What it said.
         reason: String,
     },
-    /// The pins belong to running programs that do not take this process for a daemon of Usher's.
-    #[error(
-        "the programs pinned at {pins} refuse this process: they serve the daemon's installed \
-         program only, started the way the first keeper was; start it by the service manager"
-    )]
-    Protected {
-        /// Where the pins are.
-        pins: PathBuf,
-    },
     /// Pinned tables of an earlier keeper have another layout.
     #[error(
         "the ownership tables pinned at {pins} have layout {found}, this version uses \
