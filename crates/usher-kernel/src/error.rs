@@ -55,8 +55,8 @@ pub enum KernelError {
     /// A pinned table of an earlier keeper has another size than asked for.
     #[error(
         "the table {table} pinned at {pins} has room for {found} entries, not for {asked}; ask for \
-         {found}, or make a new one, which ends all sessions: reboot; where this kernel runs no LSM \
-         programs it is enough to stop usher-keeper, remove {pins}, and start it"
+         {found}, or make a new one, which ends all sessions: reboot; where this kernel runs no \
+         LSM programs it is enough to stop usher-keeper, remove {pins}, and start it"
     )]
     OtherLimit {
         /// Where the pins are.
