@@ -34,7 +34,7 @@ static int must(int result, const char *call)
 
 static int listen_at(int port)
 {
-	struct sockaddr_in6 address = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
+	struct sockaddr_in6 address = { .sin6_family = AF_INET6, .sin6_port = htons(port) };
 	int listener = must(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0), "socket");
 	int on = 1, off = 0;
 
@@ -69,8 +69,9 @@ static void serve(int connection)
 	if (usher_connection_info(connection, &info, sizeof(info)) == -1)
 		fprintf(client, "info: errno %d: %s\n", errno, usher_last_error());
 	else
-		fprintf(client, "pid %d for %u %s at %s from %s key %s principals [%s]", getpid(), info.uid,
-			info.user, info.service, info.host, info.key_fingerprint, info.principals);
+		fprintf(client, "pid %d for %u %s at %s from %s key %s principals [%s]", getpid(),
+			info.uid, info.user, info.service, info.host, info.key_fingerprint,
+			info.principals);
 	field(client, "Uid");
 	field(client, "Gid");
 	field(client, "Groups");
