@@ -33,6 +33,8 @@ COMMAND_LINE = [
     # A guest that is broken ends, and says why on its console.
     "panic=-1",
     "oops=panic",
+    # On a busy machine an emulated timer is late, and the kernel would panic over it.
+    "no_timer_check",
     # Debian's default has no bpf.
     "lsm=lockdown,yama,landlock,bpf",
 ]
