@@ -11,6 +11,9 @@ FUZZ_SECONDS ?= 60
 CARGO_HOME ?= $(HOME)/.cargo
 export PATH := $(PATH):$(CARGO_HOME)/bin
 
+# What `make bench` counts instructions on, unless KERNEL names another one.
+BENCH_KERNEL = $(or $(KERNEL),6.12)
+
 CARGO_TARGET_DIR ?= target
 C_SOURCES = $(shell find bpf crates include bench tests examples -name "*.[ch]" 2>/dev/null)
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
@@ -41,9 +44,10 @@ test-vm: setup ## boot stock kernels and test inside (KERNEL=6.12: only that one
 	@scripts/setup-vm $(KERNEL)
 	@tests/vm/suites $(KERNEL)
 
-bench: setup ## measure; the figures go to target/bench/results.json
+bench: setup ## measure; the figures go to target/bench/results.json (KERNEL: the guest's)
+	@scripts/setup-vm $(BENCH_KERNEL)
 	$(CARGO) build --release --workspace --bins
-	$(CARGO_TARGET_DIR)/release/usher-bench
+	$(CARGO_TARGET_DIR)/release/usher-bench --kernel $(BENCH_KERNEL)
 
 check: setup ## formatting and lints, no change
 	$(CARGO) fmt --all --check

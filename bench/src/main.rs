@@ -1,7 +1,9 @@
 //! `make bench`: Usher's figures, measured between two hosts of a lab. What is compared runs by
-//! turns in one process, so that the machine's moods hit all alike; quote ratios of one run.
+//! turns in one process, so that the machine's moods hit all alike; quote ratios of one run. What
+//! the ownership programs cost is counted in a guest, in instructions.
 #![forbid(unsafe_code)]
 
+mod ownership;
 mod report;
 
 use std::error::Error;
@@ -9,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Parser;
-use report::{Row, write};
+use report::Row;
 use usher_lab::{ALICE, Lab, Mail};
 
 /// Usher's figures; writes target/bench/results.json.
@@ -21,6 +23,9 @@ struct Arguments {
     /// Microseconds between one connection and the next
     #[arg(long, default_value_t = 500)]
     pause: u64,
+    /// The kernel of the guest that measures what the ownership programs cost
+    #[arg(long, default_value = "6.12")]
+    kernel: String,
 }
 
 /// The steps of `connect_by_user`, in the order of usher-bench-steps.
@@ -48,7 +53,11 @@ service bench {
 const CLIENT: &str = "client bench { users mail; service bench at mailhost port 7003; }\n";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let Arguments { samples, pause } = Arguments::parse();
+    let Arguments {
+        samples,
+        pause,
+        kernel,
+    } = Arguments::parse();
     // Hosts see the folder of this program; the build leaves the server elsewhere.
     let here = std::env::current_exe()?;
     let folder = here.parent().ok_or("this program is nowhere")?;
@@ -57,6 +66,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         folder.join(SERVER),
     )?;
 
+    eprintln!("what the ownership programs cost, in a guest ...");
+    let costs = ownership::measure(&kernel, folder)?;
     eprintln!("making two hosts ...");
     let mail = topology()?;
     let uid = ALICE.mailhost_uid.to_string();
@@ -98,7 +109,11 @@ fn main() -> Result<(), Box<dyn Error>> {
                 .map(|(name, samples)| Row::new(name, samples)),
         )
         .collect();
-    write(&rows, Path::new("target/bench/results.json"))
+    report::print(&rows);
+    println!();
+    ownership::print(&costs);
+    let all: Vec<Row> = rows.into_iter().chain(ownership::rows(&costs)).collect();
+    report::write(&all, Path::new("target/bench/results.json"))
 }
 
 /// Runs a measuring program as alice and reads its columns of nanoseconds as microseconds.

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::path::Path;
 
 use serde::Serialize;
+use usher_bench::Spread;
 
 /// One row.
 #[derive(Debug, Serialize)]
@@ -30,21 +31,18 @@ pub struct Row {
 
 impl Row {
     /// A row of samples in microseconds.
-    pub fn new(name: &str, mut samples: Vec<f64>) -> Self {
-        samples.sort_by(f64::total_cmp);
-        let at = |share: f64| {
-            let place = (samples.len() as f64 * share) as usize;
-            samples
-                .get(place.min(samples.len().saturating_sub(1)))
-                .copied()
-                .unwrap_or(f64::NAN)
-        };
+    pub fn new(name: &str, samples: Vec<f64>) -> Self {
+        let Spread {
+            median,
+            p99,
+            samples,
+        } = Spread::new(samples);
         Self {
             name: name.into(),
             unit: "us",
-            median: at(0.5),
-            p99: at(0.99),
-            samples: samples.len(),
+            median,
+            p99,
+            samples,
             ratio_to: None,
             ratio: None,
             kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease")
@@ -67,8 +65,8 @@ impl Row {
     }
 }
 
-/// Prints the table and writes the file.
-pub fn write(rows: &[Row], path: &Path) -> Result<(), Box<dyn Error>> {
+/// Prints the table of times.
+pub fn print(rows: &[Row]) {
     println!("{}", machine());
     println!(
         "{:<32} {:>10} {:>10} {:>8} {:>7}",
@@ -84,6 +82,10 @@ pub fn write(rows: &[Row], path: &Path) -> Result<(), Box<dyn Error>> {
     if let Some(base) = rows.iter().find_map(|row| row.ratio_to.as_ref()) {
         println!("ratio: median over the median of {base}, of this run");
     }
+}
+
+/// Writes the file.
+pub fn write(rows: &[Row], path: &Path) -> Result<(), Box<dyn Error>> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }

@@ -1,0 +1,354 @@
+//! What the ownership programs cost, in instructions. Runs as root in a guest that counts them:
+//!
+//!     tests/vm/run --kernel 6.12 --icount -- .../usher-bench-ownership
+//!
+//! There a nanosecond is an instruction. The same operations are measured twice by a process of a
+//! user: before the programs are attached, and afterwards. They cannot be taken away again, so
+//! these two do not run by turns. The two listeners of one measurement do: one of the process's
+//! own, and one that it was given, which is labelled as its user's the second time. The difference
+//! of the two the first time is the noise of the method. Prints `usher_bench::Ownership` as JSON.
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{pread, read, write};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, accept_with, connect, recv, send,
+    socket_with, sockopt,
+};
+use rustix::pipe::{SpliceFlags, pipe, splice};
+use usher_bench::{Measured, Ownership, Spread};
+use usher_kernel::{ownership, privileges};
+use usher_local::paths;
+
+/// Who measures, and owns the labelled listener.
+const USER: u32 = 4711;
+/// Of the measuring process: its standard input is the listener that it is given.
+const MEASURE: &str = "measure";
+const SAMPLES: usize = 101;
+/// Each starts a process.
+const STARTS: usize = 51;
+/// Messages in a sample. Each second one of 16 KiB takes fresh memory, which the kernel clears.
+const BATCH: u32 = 8;
+/// Not counted: caches come up.
+const WARM_UP: usize = 10;
+const MESSAGES: [(usize, &str); 2] = [(1, "1 B"), (16 << 10, "16 KiB")];
+/// In memory: for what lies on a disk, guests wait, and time goes on.
+const FILE: &str = "/dev/shm/usher-bench";
+/// A copy of busybox, which needs no other file. Its name tells it what to do.
+const PROGRAM: &str = "/dev/shm/true";
+/// The time stamp counter is what counts instructions.
+const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    if std::env::var_os("USHER_VM").is_none() {
+        return Err(
+            "attaches programs to the whole host: run it in a guest, by tests/vm/run".into(),
+        );
+    }
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.as_slice() {
+        [] => compare(),
+        [word] if word == MEASURE => measure(),
+        _ => Err("usage: usher-bench-ownership, without arguments".into()),
+    }
+}
+
+fn compare() -> Result<(), Box<dyn Error>> {
+    let source = std::fs::read_to_string(CLOCK_SOURCE)?;
+    if source.trim() != "tsc" {
+        return Err(format!("the clock is {} and counts no instructions", source.trim()).into());
+    }
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let without = measured_by_user(&listener)?;
+    // All that a keeper puts in force.
+    let pins = Path::new(paths::OWNERSHIP_PIN_DIRECTORY);
+    std::fs::create_dir_all(paths::PIN_DIRECTORY)?;
+    let programs = ownership::Ownership::open(pins)?;
+    programs.protect(Path::new(paths::PIN_DIRECTORY), &[])?;
+    programs.own_listener(listener.as_fd(), USER)?;
+    let figures = Ownership {
+        kernel: std::fs::read_to_string("/proc/sys/kernel/osrelease")?
+            .trim()
+            .to_owned(),
+        without,
+        with: measured_by_user(&listener)?,
+    };
+    serde_json::to_writer_pretty(io::stdout(), &figures)?;
+    println!();
+    Ok(())
+}
+
+fn measured_by_user(listener: &TcpListener) -> Result<Vec<Measured>, Box<dyn Error>> {
+    let output = Command::new(std::env::current_exe()?)
+        .arg(MEASURE)
+        .stdin(Stdio::from(listener.as_fd().try_clone_to_owned()?))
+        .stderr(Stdio::inherit())
+        .output()?;
+    if !output.status.success() {
+        return Err(format!("the measuring process ended with {}", output.status).into());
+    }
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+fn measure() -> Result<(), Box<dyn Error>> {
+    privileges::become_user(USER, USER, &[])?;
+    let given = TcpListener::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let own = TcpListener::bind("127.0.0.1:0")?;
+    let clock = Spread::new(samples(SAMPLES, || Ok(timed(|| Ok(()))?.0))?).median;
+    let mut figures = Vec::new();
+    for operation in [Handshake::Connect, Handshake::Accept] {
+        let (own, given) = by_turns(
+            || handshake(&own, operation),
+            || handshake(&given, operation),
+        )?;
+        figures.push(Measured {
+            operation: operation.name().into(),
+            own: own.less(clock),
+            given: Some(given.less(clock)),
+        });
+    }
+    let (own, given) = (Connection::new(&own)?, Connection::new(&given)?);
+    for (size, size_name) in MESSAGES {
+        let mut message = vec![b'u'; size];
+        for (name, transfer) in TRANSFERS {
+            // Each has its own buffer, for both are borrowed at once.
+            let mut other = message.clone();
+            let (own, given) = by_turns(
+                || several(|| transfer(&own, &mut message)),
+                || several(|| transfer(&given, &mut other)),
+            )?;
+            figures.push(Measured {
+                operation: format!("{name}, {size_name}"),
+                own: own.less(clock),
+                given: Some(given.less(clock)),
+            });
+        }
+    }
+    std::fs::write(FILE, "u")?;
+    std::fs::copy("/bin/busybox", PROGRAM)?;
+    let file = rustix::fs::open(FILE, OFlags::RDONLY, Mode::empty())?;
+    let reads = samples(SAMPLES, || read_file(file.as_fd()))?;
+    let opens = samples(SAMPLES, open_file)?;
+    let starts = samples(STARTS, start_program)?;
+    for (name, samples) in [
+        ("pread of a file, 1 B", reads),
+        ("open and close of a file", opens),
+        ("start and wait for a program", starts),
+    ] {
+        figures.push(Measured {
+            operation: name.into(),
+            own: Spread::new(samples).less(clock),
+            given: None,
+        });
+    }
+    serde_json::to_writer(io::stdout(), &figures)?;
+    Ok(())
+}
+
+/// How long `act` took, and what came of it.
+fn timed<T>(act: impl FnOnce() -> io::Result<T>) -> io::Result<(Duration, T)> {
+    let begun = Instant::now();
+    let value = act()?;
+    Ok((begun.elapsed(), value))
+}
+
+/// One of a batch, on average.
+fn several(mut act: impl FnMut() -> io::Result<Duration>) -> io::Result<Duration> {
+    let mut taken = Duration::ZERO;
+    for _ in 0..BATCH {
+        taken += act()?;
+    }
+    Ok(taken / BATCH)
+}
+
+/// What `act` says of each of its runs.
+fn samples(count: usize, mut act: impl FnMut() -> io::Result<Duration>) -> io::Result<Vec<f64>> {
+    for _ in 0..WARM_UP {
+        act()?;
+    }
+    (0..count).map(|_| Ok(act()?.as_nanos() as f64)).collect()
+}
+
+/// Two by turns, each first every other time.
+fn by_turns(
+    mut one: impl FnMut() -> io::Result<Duration>,
+    mut other: impl FnMut() -> io::Result<Duration>,
+) -> io::Result<(Spread, Spread)> {
+    let (mut ones, mut others) = (Vec::new(), Vec::new());
+    for round in 0..WARM_UP + SAMPLES {
+        let (first, second);
+        if round % 2 == 0 {
+            first = one()?;
+            second = other()?;
+        } else {
+            second = other()?;
+            first = one()?;
+        }
+        if round >= WARM_UP {
+            ones.push(first.as_nanos() as f64);
+            others.push(second.as_nanos() as f64);
+        }
+    }
+    Ok((Spread::new(ones), Spread::new(others)))
+}
+
+#[derive(Clone, Copy)]
+enum Handshake {
+    Connect,
+    Accept,
+}
+
+impl Handshake {
+    fn name(self) -> &'static str {
+        match self {
+            // Over loopback all packets of the handshake are handled before connect returns.
+            Self::Connect => "connect, both ends",
+            Self::Accept => "accept",
+        }
+    }
+}
+
+/// Makes a connection; how long the one or the other step took.
+fn handshake(listener: &TcpListener, step: Handshake) -> io::Result<Duration> {
+    let client = socket_to_connect()?;
+    let address = listener.local_addr()?;
+    let (connecting, ()) = timed(|| Ok(connect(&client, &address)?))?;
+    let (accepting, server) = timed(|| Ok(accept_with(listener, SocketFlags::CLOEXEC)?))?;
+    // A reset, which leaves nothing behind that later connections would have to pass by.
+    sockopt::set_socket_linger(&client, Some(Duration::ZERO))?;
+    drop(client);
+    drop(server);
+    Ok(match step {
+        Handshake::Connect => connecting,
+        Handshake::Accept => accepting,
+    })
+}
+
+fn socket_to_connect() -> io::Result<OwnedFd> {
+    Ok(socket_with(
+        AddressFamily::INET,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?)
+}
+
+/// A connection over loopback and a pipe. The server's end has its listener's label.
+struct Connection {
+    client: OwnedFd,
+    server: OwnedFd,
+    pipe: (OwnedFd, OwnedFd),
+}
+
+impl Connection {
+    fn new(listener: &TcpListener) -> io::Result<Self> {
+        let client = socket_to_connect()?;
+        let address: SocketAddr = listener.local_addr()?;
+        connect(&client, &address)?;
+        let server = accept_with(listener, SocketFlags::CLOEXEC)?;
+        for end in [&client, &server] {
+            sockopt::set_tcp_nodelay(end, true)?;
+        }
+        Ok(Self {
+            client,
+            server,
+            pipe: pipe()?,
+        })
+    }
+}
+
+/// Moves a message from one end to the other; how long the server's end took.
+type Transfer = fn(&Connection, &mut [u8]) -> io::Result<Duration>;
+
+const TRANSFERS: [(&str, Transfer); 5] = [
+    ("write", |connection, message| {
+        let (taken, count) = timed(|| Ok(write(&connection.server, message)?))?;
+        whole(count, message)?;
+        drain(connection.client.as_fd(), message)?;
+        Ok(taken)
+    }),
+    ("send", |connection, message| {
+        let (taken, count) = timed(|| Ok(send(&connection.server, message, SendFlags::empty())?))?;
+        whole(count, message)?;
+        drain(connection.client.as_fd(), message)?;
+        Ok(taken)
+    }),
+    ("read", |connection, message| {
+        whole(write(&connection.client, message)?, message)?;
+        let (taken, count) = timed(|| Ok(read(&connection.server, &mut *message)?))?;
+        whole(count, message)?;
+        Ok(taken)
+    }),
+    ("recv", |connection, message| {
+        whole(write(&connection.client, message)?, message)?;
+        let (taken, (count, _)) =
+            timed(|| Ok(recv(&connection.server, &mut *message, RecvFlags::empty())?))?;
+        whole(count, message)?;
+        Ok(taken)
+    }),
+    ("splice to a pipe", |connection, message| {
+        whole(write(&connection.client, message)?, message)?;
+        let (reader, writer) = &connection.pipe;
+        let (length, flags) = (message.len(), SpliceFlags::empty());
+        let (taken, count) = timed(|| {
+            Ok(splice(
+                &connection.server,
+                None,
+                writer,
+                None,
+                length,
+                flags,
+            )?)
+        })?;
+        whole(count, message)?;
+        drain(reader.as_fd(), message)?;
+        Ok(taken)
+    }),
+];
+
+/// A part would be another operation.
+fn whole(count: usize, message: &[u8]) -> io::Result<()> {
+    if count == message.len() {
+        return Ok(());
+    }
+    let expected = message.len();
+    Err(io::Error::other(format!(
+        "{count} of {expected} bytes went at once"
+    )))
+}
+
+fn drain(from: BorrowedFd<'_>, message: &mut [u8]) -> io::Result<()> {
+    let count = read(from, &mut *message)?;
+    whole(count, message)
+}
+
+fn read_file(file: BorrowedFd<'_>) -> io::Result<Duration> {
+    let mut byte = [0];
+    let (taken, count) = timed(|| Ok(pread(file, &mut byte, 0)?))?;
+    whole(count, &byte)?;
+    Ok(taken)
+}
+
+fn open_file() -> io::Result<Duration> {
+    let (taken, ()) = timed(|| {
+        drop(rustix::fs::open(FILE, OFlags::RDONLY, Mode::empty())?);
+        Ok(())
+    })?;
+    Ok(taken)
+}
+
+fn start_program() -> io::Result<Duration> {
+    let (taken, status) = timed(|| Command::new(PROGRAM).status())?;
+    if !status.success() {
+        return Err(io::Error::other(format!("{PROGRAM}: {status}")));
+    }
+    Ok(taken)
+}
