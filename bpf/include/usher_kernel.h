@@ -55,6 +55,14 @@ struct mm_struct {
 	atomic_t mm_users;
 };
 
+struct files_struct {
+	atomic_t count;
+};
+
+struct fs_struct {
+	int users;
+};
+
 struct ns_common {
 	unsigned int inum;
 };
@@ -74,6 +82,8 @@ struct task_struct {
 	const struct cred *cred;
 	struct signal_struct *signal;
 	struct mm_struct *mm;
+	struct fs_struct *fs;
+	struct files_struct *files;
 	struct nsproxy *nsproxy;
 };
 

@@ -69,6 +69,12 @@ struct usher_owner {
 	__u32 uid;
 };
 
+/* The mark of a daemon. */
+enum usher_mark {
+	USHER_DAEMON = 1, /* is not traced */
+	USHER_KEEPER = 2, /* and touches Usher's objects */
+};
+
 /* A folder. The device as the kernel numbers it: major << 20 | minor. */
 struct usher_folder {
 	__u64 inode;

@@ -15,9 +15,9 @@
  * nothing up.
  *
  * The first step and the last one ask besides that nobody else can act inside the process
- * afterwards: no second thread (identities are per thread), no process that shares its memory
- * (clone with CLONE_VM), no tracer. The last one decides; the first one refuses before anything is
- * changed.
+ * afterwards: no second thread (identities are per thread), no process that shares its memory, its
+ * descriptors or its working directory (clone with CLONE_VM, CLONE_FILES, CLONE_FS), no tracer.
+ * The last one decides; the first one refuses before anything is changed.
  *
  * BPF cannot take capabilities from a process, so a settled one keeps in its sets what the
  * service had; it may use none of them, in no user namespace.
@@ -88,11 +88,17 @@ static __always_inline struct usher_identity *granted_to(struct task_struct *tas
 	return bpf_task_storage_get(&grants, task, NULL, 0);
 }
 
+/*
+ * Root that takes a fenced account's id for a while (seteuid, setfsuid: sshd, sudo, file servers)
+ * is not the service: it may go back. A service's process never has an id of root's.
+ */
 static __always_inline int is_fenced_account(const struct cred *cred)
 {
 	__u32 uid = cred->uid.val, euid = cred->euid.val;
 	__u32 suid = cred->suid.val, fsuid = cred->fsuid.val;
 
+	if (uid == 0 || euid == 0 || suid == 0)
+		return 0;
 	if (bpf_map_lookup_elem(&fenced_accounts, &uid))
 		return 1;
 	if (euid == uid && suid == uid && fsuid == uid)
@@ -156,7 +162,8 @@ static __always_inline int alone(struct task_struct *task)
 	if (task->signal->nr_threads != 1)
 		return refuse(USHER_REFUSED_THREADS, -EPERM);
 	/* A reader of /proc/PID/cmdline counts here for a moment, too: hence "again". */
-	if (task->mm->mm_users.counter != 1)
+	if (task->mm->mm_users.counter != 1 || task->files->count.counter != 1 ||
+	    task->fs->users != 1)
 		return refuse(USHER_REFUSED_SHARED_MEMORY, -EAGAIN);
 	if (task->ptrace)
 		return refuse(USHER_REFUSED_TRACED, -EPERM);

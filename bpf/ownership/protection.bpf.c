@@ -4,11 +4,15 @@
  * nobody controls a daemon by ptrace.
  *
  * A daemon is a task with a mark. The keeper that loads these programs marks itself. From then on
- * exec gives the mark and takes it: to the program whose path is configured, in the keeper's mount
- * namespace, not under a tracer, and, when the keeper was a child of PID 1, to children of PID 1
- * only; from everything else. Threads have their process's mark, a forked process has none. A
- * daemon touches Usher's objects only while its effective uid is 0: the keeper does, the verifier,
- * which reads what strangers send, does not.
+ * exec gives the mark and takes it: to the program whose path is configured, not under a tracer,
+ * and, when the keeper was a child of PID 1, to children of PID 1 only; from everything else.
+ * Threads have their process's mark. A forked process is kept from tracers until it executes
+ * something: it still has the keeper's descriptors.
+ *
+ * The mark has two grades, because the other daemons' units have mount namespaces of their own,
+ * where a path may be another file: there a daemon is kept from tracers and no more. In the
+ * keeper's mount namespace it touches Usher's objects, too, while its effective uid is 0: the
+ * keeper does, and a process that has given root up does not.
  *
  * Objects are known by their ids, which user space enters after loading; while nothing is entered,
  * nothing is refused. A map's or program's descriptor is asked for at one place in the kernel,
@@ -76,8 +80,8 @@ struct {
 } protection SEC(".maps");
 
 /*
- * Marks of daemons. Key: the thread. Limit: memory. Full: an exec gives no mark, and the daemon is
- * refused Usher's objects; a thread is not made.
+ * Marks of daemons. Key: the thread; value: enum usher_mark. Limit: memory. Full: an exec gives no
+ * mark, and the daemon is refused Usher's objects; no thread or process is made.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -86,16 +90,19 @@ struct {
 	__type(value, __u8);
 } daemons SEC(".maps");
 
-static __always_inline int is_marked(struct task_struct *task)
+/* enum usher_mark, or 0. */
+static __always_inline __u8 mark_of(struct task_struct *task)
 {
-	return bpf_task_storage_get(&daemons, task, NULL, 0) != NULL;
+	__u8 *mark = bpf_task_storage_get(&daemons, task, NULL, 0);
+
+	return mark ? *mark : 0;
 }
 
 static __always_inline int may_touch(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 
-	return task->cred->euid.val == 0 && is_marked(task);
+	return task->cred->euid.val == 0 && mark_of(task) == USHER_KEEPER;
 }
 
 static __always_inline struct usher_protection *settings(void)
@@ -231,7 +238,7 @@ int BPF_PROG(protect_mount, struct vfsmount *mount, int flags)
 SEC("lsm/ptrace_access_check")
 int BPF_PROG(protect_daemon, struct task_struct *task, unsigned int mode)
 {
-	if (!(mode & PTRACE_MODE_ATTACH) || !is_marked(task) ||
+	if (!(mode & PTRACE_MODE_ATTACH) || !mark_of(task) ||
 	    task->tgid == bpf_get_current_task_btf()->tgid)
 		return 0;
 	return refuse(USHER_REFUSED_TRACING, -EPERM);
@@ -241,20 +248,19 @@ int BPF_PROG(protect_daemon, struct task_struct *task, unsigned int mode)
 SEC("lsm/ptrace_traceme")
 int BPF_PROG(protect_from_parent, struct task_struct *parent)
 {
-	if (!is_marked(bpf_get_current_task_btf()))
+	if (!mark_of(bpf_get_current_task_btf()))
 		return 0;
 	return refuse(USHER_REFUSED_TRACING, -EPERM);
 }
 
-static __always_inline int is_daemon(struct task_struct *task, struct linux_binprm *program,
+/* What the task is to be marked as that executes this program. */
+static __always_inline __u8 mark_for(struct task_struct *task, struct linux_binprm *program,
 				     const struct usher_protection *expected)
 {
 	char path[USHER_PATH_SIZE] = {};
 	long length;
 
 	if (!expected->path_length || task->ptrace)
-		return 0;
-	if (task->nsproxy->mnt_ns->ns.inum != expected->mount_namespace)
 		return 0;
 	if (expected->children_of_init && task->real_parent->tgid != 1)
 		return 0;
@@ -267,7 +273,9 @@ static __always_inline int is_daemon(struct task_struct *task, struct linux_binp
 		if (path[i] != expected->daemon[i])
 			return 0;
 	}
-	return 1;
+	if (task->nsproxy->mnt_ns->ns.inum != expected->mount_namespace)
+		return USHER_DAEMON;
+	return USHER_KEEPER;
 }
 
 /*
@@ -279,30 +287,35 @@ int BPF_PROG(mark_daemon, struct linux_binprm *program)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct usher_protection *expected = settings();
+	__u8 grade = expected ? mark_for(task, program, expected) : 0;
 	__u8 *mark;
 
-	if (!expected || !is_daemon(task, program, expected)) {
+	if (!grade) {
 		bpf_task_storage_delete(&daemons, task);
 		return 0;
 	}
 	mark = bpf_task_storage_get(&daemons, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (mark)
-		*mark = 1;
+		*mark = grade;
 	return 0;
 }
 
-/* Hook: task_alloc, because storage is not inherited: threads get their mark here. Kernel 4.17. */
+/*
+ * Hook: task_alloc, because storage is not inherited: threads and forked processes get their mark
+ * here. Kernel 4.17.
+ */
 SEC("lsm/task_alloc")
 int BPF_PROG(mark_thread, struct task_struct *child, unsigned long flags)
 {
+	__u8 grade = mark_of(bpf_get_current_task_btf());
 	__u8 *mark;
 
-	if (!(flags & CLONE_THREAD) || !is_marked(bpf_get_current_task_btf()))
+	if (!grade)
 		return 0;
 	mark = bpf_task_storage_get(&daemons, child, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!mark)
 		return -ENOMEM;
-	*mark = 1;
+	*mark = flags & CLONE_THREAD ? grade : USHER_DAEMON;
 	return 0;
 }
 

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An echo service (RFC 862) as a forking server: one process a connection. The process that serves
- * a connection accepts it, too, so that the server itself never holds one.
+ * An echo service (RFC 862) as a forking server: one process a connection.
  *
  *   cc -o echo FILE.c [-lusher] && ./echo [PORT]
  */
-#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <err.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -61,44 +58,23 @@ static void echo(int connection)
 			sent += must(write(connection, buffer + sent, length - sent), "write");
 }
 
-/* Serves one connection. Closes `accepted` when it has it. */
-static void serve(int listener, int accepted)
-{
-	int connection;
-
-	must(set_net_user(listener), "set_net_user");
-	connection = must(accept_by_user(listener, NULL, NULL), "accept_by_user");
-	close(listener);
-	close(accepted);
-	echo(connection);
-}
-
-/* Starts a process for the next connection; returns when it has it or has failed. */
-static void serve_next(int listener)
-{
-	int accepted[2];
-	char nothing;
-
-	must(pre_accept(listener), "pre_accept");
-	must(pipe2(accepted, O_CLOEXEC), "pipe");
-	if (must(fork(), "fork") == 0) {
-		close(accepted[0]);
-		serve(listener, accepted[1]);
-		exit(EXIT_SUCCESS);
-	}
-	close(accepted[1]);
-	must(read(accepted[0], &nothing, sizeof(nothing)), "read");
-	close(accepted[0]);
-}
-
 int main(int count, char **arguments)
 {
 	int listener = listen_at(count > 1 ? port_of(arguments[1]) : ECHO_PORT);
+	int connection;
 
 	/* Nobody asks how a child ended; a client that has gone is no reason to die silently. */
 	signal(SIGCHLD, SIG_IGN);
 	signal(SIGPIPE, SIG_IGN);
 	must(usher_set_accept_mode(listener, USHER_ACCEPT_BY_USER), "usher_set_accept_mode");
-	for (;;)
-		serve_next(listener);
+	for (;;) {
+		must(pre_accept(listener), "pre_accept");
+		if (must(fork(), "fork") == 0) {
+			must(set_net_user(listener), "set_net_user");
+			connection = must(accept_by_user(listener, NULL, NULL), "accept_by_user");
+			close(listener);
+			echo(connection);
+			exit(EXIT_SUCCESS);
+		}
+	}
 }

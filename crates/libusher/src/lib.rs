@@ -17,6 +17,8 @@
 mod connect;
 #[allow(unsafe_code)]
 mod ffi;
+#[allow(unsafe_code)]
+mod process;
 mod service;
 
 pub use connect::{ConnectError, connect_by_user, connect_on_behalf};

@@ -4,11 +4,12 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::process;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::ipproto;
@@ -48,6 +49,9 @@ pub enum ServiceError {
         "the keeper's answer is not understood; are the library and the daemon of one version?"
     )]
     Protocol,
+    /// Another thread was inside a call of this library when this process was forked.
+    #[error("this process was forked while another thread was inside a call")]
+    ForkedInside,
     /// A signal came while the call waited.
     #[error("interrupted by a signal")]
     Interrupted,
@@ -87,6 +91,7 @@ impl ServiceError {
             Self::NoKeeper(_) => libc::ENETDOWN,
             Self::Protocol => libc::EPROTO,
             Self::Interrupted => libc::EINTR,
+            Self::ForkedInside => libc::EDEADLK,
             Self::ChangedInPart { .. } => libc::ENOTRECOVERABLE,
         }
     }
@@ -174,7 +179,7 @@ impl ServicePort {
         loop {
             let waited = self.attach().and_then(|keeper| {
                 gone = None;
-                wait_for_user(&keeper)
+                wait_for_user(&keeper.0)
             });
             let error = match waited {
                 Err(ServiceError::NoKeeper(error)) => error,
@@ -192,13 +197,58 @@ impl ServicePort {
         }
     }
 
-    fn attach(&self) -> Result<PacketSocket, ServiceError> {
+    fn attach(&self) -> Result<Conversation, ServiceError> {
         let keeper = connect()?;
         match exchange(&keeper, &CallRequest::Attach { port: self.port })?.0 {
-            CallReply::Attached { .. } => Ok(keeper),
+            CallReply::Attached { .. } => Ok(Conversation::new(keeper)),
             _ => Err(ServiceError::Protocol),
         }
     }
+}
+
+/// A process's own conversation about its service. A child that is forked meanwhile, by another
+/// thread, has a duplicate, by which it could take answers away: see [`forget_inherited`].
+struct Conversation(PacketSocket);
+
+/// Open conversations: descriptor and process.
+static CONVERSATIONS: Mutex<Vec<(RawFd, u32)>> = Mutex::new(Vec::new());
+
+impl Conversation {
+    fn new(keeper: PacketSocket) -> Self {
+        let entry = (keeper.as_fd().as_raw_fd(), std::process::id());
+        CONVERSATIONS
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(entry);
+        Self(keeper)
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        let own = self.0.as_fd().as_raw_fd();
+        CONVERSATIONS
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|(descriptor, _)| *descriptor != own);
+    }
+}
+
+/// Closes what this process has of its parent's conversations: it is about to be somebody else's.
+/// A table that a thread of the parent held during the fork is given up, as nobody lets go of it.
+fn forget_inherited() -> Result<(), ServiceError> {
+    let Ok(mut conversations) = CONVERSATIONS.try_lock() else {
+        return Err(ServiceError::ForkedInside);
+    };
+    let own = std::process::id();
+    for (descriptor, process) in std::mem::take(&mut *conversations) {
+        if process == own {
+            conversations.push((descriptor, process));
+        } else {
+            process::close(descriptor);
+        }
+    }
+    Ok(())
 }
 
 fn wait_for_user(keeper: &PacketSocket) -> Result<Reservation, ServiceError> {
@@ -227,6 +277,7 @@ impl Reservation {
 
     /// See [`ByUserListener::set_net_user`].
     pub(crate) fn claim(self) -> Result<UserListener, ServiceError> {
+        forget_inherited()?;
         let keeper = connect()?;
         let request = CallRequest::SetNetUser {
             reservation: self.reservation,
@@ -279,7 +330,8 @@ fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), ServiceError> {
         inheritable: CapabilitySet::empty(),
     };
     thread::set_capabilities(None, none).map_err(in_part("giving up capabilities"))?;
-    thread::set_no_new_privs(true).map_err(in_part("refusing new privileges"))
+    thread::set_no_new_privs(true).map_err(in_part("refusing new privileges"))?;
+    process::join_new_keyring().map_err(in_part("leaving the service's session keyring"))
 }
 
 /// Tries again for a moment: the fence answers EAGAIN to a process that shares its memory, which

@@ -32,7 +32,11 @@ pub fn mount() -> Result<PathBuf, KernelError> {
 /// # Errors
 /// [`KernelError::NoCgroup`].
 pub fn own() -> Result<PathBuf, KernelError> {
-    let groups = read(Path::new("/proc/self/cgroup"))?;
+    of(Path::new("/proc/self/cgroup"))
+}
+
+fn of(process: &Path) -> Result<PathBuf, KernelError> {
+    let groups = read(process)?;
     let path = groups
         .lines()
         .find_map(|line| line.strip_prefix("0::/"))
@@ -91,12 +95,14 @@ impl Group {
         self.write("cgroup.procs", "0")
     }
 
-    /// Moves another process (all its threads) here.
+    /// Moves another process (all its threads) here, and says where it was.
     ///
     /// # Errors
     /// When the kernel refuses; `ESRCH` when there is no such process.
-    pub fn take_in(&self, pid: u32) -> Result<(), KernelError> {
-        self.write("cgroup.procs", &pid.to_string())
+    pub fn take_in(&self, pid: u32) -> Result<Former, KernelError> {
+        let group = of(&PathBuf::from(format!("/proc/{pid}/cgroup")))?;
+        self.write("cgroup.procs", &pid.to_string())?;
+        Ok(Former { pid, group })
     }
 
     /// Kills every process in the group, those they fork meanwhile included (5.14 on).
@@ -163,6 +169,28 @@ impl Group {
     fn write(&self, file: &str, text: &str) -> Result<(), KernelError> {
         let path = self.path.join(file);
         std::fs::write(&path, text).map_err(|error| KernelError::File {
+            what: "writing",
+            path,
+            error,
+        })
+    }
+}
+
+/// Where a process was before [`Group::take_in`].
+#[derive(Debug)]
+pub struct Former {
+    pid: u32,
+    group: PathBuf,
+}
+
+impl Former {
+    /// Moves the process back.
+    ///
+    /// # Errors
+    /// As [`Group::take_in`].
+    pub fn restore(&self) -> Result<(), KernelError> {
+        let path = self.group.join("cgroup.procs");
+        std::fs::write(&path, self.pid.to_string()).map_err(|error| KernelError::File {
             what: "writing",
             path,
             error,

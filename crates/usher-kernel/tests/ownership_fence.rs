@@ -277,6 +277,24 @@ ownership_tests! {
         });
     }
 
+    fn root_takes_an_accounts_id_for_a_while_and_comes_back(world) {
+        let _ = world;
+        in_child(|| {
+            for account in [SERVICE, FREE] {
+                call(libc::SYS_setresuid, &[-1, account.into(), -1]).unwrap();
+                call(libc::SYS_setresuid, &[-1, 0, -1]).unwrap();
+                call(libc::SYS_setfsuid, &[account.into()]).unwrap();
+                assert_eq!(fsuid(), account);
+                call(libc::SYS_setfsuid, &[ALICE.into()]).unwrap();
+                assert_eq!(fsuid(), ALICE);
+                call(libc::SYS_setfsuid, &[0]).unwrap();
+            }
+            // For good is for good.
+            become_service(SERVICE);
+            expect_refused(setuid(0));
+        });
+    }
+
     fn a_process_of_two_threads_does_not_settle(world) {
         let before_threads = world.count(Reason::Threads);
         with_a_grant(world, || {
@@ -305,24 +323,27 @@ ownership_tests! {
         with_a_grant(world, || {
             setgroups(&MORE_GROUPS).unwrap();
             setgid(ALICE).unwrap();
-            let mut stack = vec![0_u64; 8192];
-            // SAFETY: the child has a stack of its own, waits, and is killed before the stack goes.
-            let pid = unsafe {
-                libc::clone(
-                    wait_for_the_end,
-                    stack.as_mut_ptr_range().end.cast(),
-                    libc::CLONE_VM | libc::SIGCHLD,
-                    std::ptr::null_mut(),
-                )
-            };
-            assert!(pid > 0);
-            expect_errno(setgroups(&MORE_GROUPS), libc::EAGAIN);
-            expect_errno(setuid(ALICE), libc::EAGAIN);
-            call(libc::SYS_kill, &[pid.into(), libc::SIGKILL.into()]).unwrap();
-            call(libc::SYS_wait4, &[pid.into()]).unwrap();
+            for shared in [libc::CLONE_VM, libc::CLONE_FILES, libc::CLONE_FS] {
+                let mut stack = vec![0_u64; 8192];
+                // SAFETY: the child has a stack of its own, waits, and is killed before the stack
+                // goes.
+                let pid = unsafe {
+                    libc::clone(
+                        wait_for_the_end,
+                        stack.as_mut_ptr_range().end.cast(),
+                        shared | libc::SIGCHLD,
+                        std::ptr::null_mut(),
+                    )
+                };
+                assert!(pid > 0);
+                expect_errno(setgroups(&MORE_GROUPS), libc::EAGAIN);
+                expect_errno(setuid(ALICE), libc::EAGAIN);
+                call(libc::SYS_kill, &[pid.into(), libc::SIGKILL.into()]).unwrap();
+                call(libc::SYS_wait4, &[pid.into()]).unwrap();
+            }
             setuid(ALICE).unwrap();
         });
-        assert_eq!(world.count(Reason::SharedMemory) - before_shared_memory, 2);
+        assert_eq!(world.count(Reason::SharedMemory) - before_shared_memory, 6);
     }
 
     fn a_traced_process_does_not_settle(world) {

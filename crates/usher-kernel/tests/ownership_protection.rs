@@ -183,6 +183,27 @@ fn in_the_part_of_another_keeper() {
                 "{error}"
             );
         }
+        "traces" => {
+            let mut daemon = Command::new(std::env::var_os("USHER_TEST_DAEMON").unwrap());
+            let part = another_keeper("is refused");
+            daemon
+                .args(part.get_args())
+                .env("USHER_TEST_KEEPER", "is refused");
+            // `exec` under a tracer stops; it is let go on.
+            let mut child = traced(&mut daemon).spawn().unwrap();
+            let pid: i64 = child.id().into();
+            let mut status = 0_i32;
+            let address = std::ptr::from_mut(&mut status) as i64;
+            call(libc::SYS_wait4, &[pid, address]).unwrap();
+            assert!(libc::WIFSTOPPED(status));
+            call(libc::SYS_ptrace, &[libc::PTRACE_DETACH.into(), pid]).unwrap();
+            assert!(child.wait().unwrap().success());
+        }
+        "has mounts of its own" => {
+            std::fs::read_dir(&pins).unwrap_err();
+            let own = std::process::id();
+            in_child(|| expect_refused(attach(own)));
+        }
         "finds a keeper there" => {
             let error = Ownership::open(&pins).unwrap_err();
             assert!(
@@ -355,31 +376,62 @@ fn a_later_keeper_adopts_and_nobody_else_does() {
 }
 
 #[test]
+fn a_daemon_with_mounts_of_its_own_is_not_traced_and_touches_nothing() {
+    let name = "a_daemon_with_mounts_of_its_own_is_not_traced_and_touches_nothing";
+    process_of_its_own(name, |pins| {
+        let ownership = load(pins);
+        let aside = |part: &str| {
+            let keeper = another_keeper(part);
+            let mut command = Command::new("unshare");
+            command
+                .args(["--mount", "--propagation", "unchanged"])
+                .arg(keeper.get_program())
+                .args(keeper.get_args())
+                .env("USHER_TEST_KEEPER", part);
+            command.status().unwrap().success()
+        };
+        // Before there is protection its parent may trace it, and it sees the pins.
+        assert!(!aside("has mounts of its own"));
+        ownership.protect(Path::new(USHER), &[]).unwrap();
+        assert!(aside("has mounts of its own"));
+    });
+}
+
+#[test]
 fn a_traced_program_is_no_daemon() {
     process_of_its_own("a_traced_program_is_no_daemon", |pins| {
         let ownership = load(pins);
         ownership.protect(Path::new(USHER), &[]).unwrap();
         in_child(|| refused(&touch(pins)));
         drop(ownership);
-        // `exec` under a tracer stops; so the child is traced by its parent, and let go on.
-        let mut command = another_keeper("is refused");
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        // SAFETY: one system call.
-        unsafe {
-            std::os::unix::process::CommandExt::pre_exec(&mut command, || {
-                call(libc::SYS_ptrace, &[libc::PTRACE_TRACEME.into()]).map(drop)
-            });
-        }
-        in_child(|| {
-            let mut child = command.spawn().unwrap();
-            let pid: i64 = child.id().into();
-            let mut status = 0_i32;
-            let address = std::ptr::from_mut(&mut status) as i64;
-            call(libc::SYS_wait4, &[pid, address]).unwrap();
-            assert!(libc::WIFSTOPPED(status));
-            call(libc::SYS_ptrace, &[libc::PTRACE_DETACH.into(), pid]).unwrap();
-            assert!(child.wait().unwrap().success());
-        });
+        // What a daemon forks is not traced as long as it executes nothing else.
+        let mut child = another_keeper("adopts");
+        assert_eq!(
+            traced(&mut child).spawn().unwrap_err().raw_os_error(),
+            Some(libc::EPERM)
+        );
+        // So the tracer is another program.
+        let copy = Path::new("/mnt/tracer");
+        std::fs::copy(std::env::current_exe().unwrap(), copy).unwrap();
+        let part = another_keeper("traces");
+        let tracer = Command::new(copy)
+            .args(part.get_args())
+            .env("USHER_TEST_KEEPER", "traces")
+            .env("USHER_TEST_DAEMON", std::env::current_exe().unwrap())
+            .status()
+            .unwrap();
+        assert!(tracer.success());
         assert!(another_keeper("adopts").status().unwrap().success());
     });
+}
+
+/// Gives itself to its parent as a tracer before it executes its program.
+fn traced(command: &mut Command) -> &mut Command {
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    // SAFETY: one system call.
+    unsafe {
+        std::os::unix::process::CommandExt::pre_exec(command, || {
+            call(libc::SYS_ptrace, &[libc::PTRACE_TRACEME.into()]).map(drop)
+        })
+    }
 }

@@ -36,6 +36,9 @@ pub struct Packet {
     pub bytes: Vec<u8>,
     /// The descriptors that came along, close-on-exec.
     pub descriptors: Vec<OwnedFd>,
+    /// The process that sent it (`SCM_CREDENTIALS`), where the socket was told to say so
+    /// ([`tell_senders`]).
+    pub sender: Option<i32>,
 }
 
 impl PacketSocket {
@@ -110,6 +113,15 @@ pub fn listen(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Has a listener's connections say of each packet which process has sent it: a connection may be
+/// shared by a fork. To be called before the first connection.
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn tell_senders(listener: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::net::sockopt::set_socket_passcred(listener, true)?)
+}
+
 fn new_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(
         AddressFamily::UNIX,
@@ -159,7 +171,8 @@ pub(crate) fn receive_any(socket: BorrowedFd<'_>, limit: usize) -> io::Result<(P
     let mut bytes = vec![0; limit];
     // Descriptors without a place the kernel would close at once, in this thread: see
     // `AsyncPacketSocket::receive_any`.
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
+    let mut space =
+        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD), ScmCredentials(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::net::recvmsg(
         socket,
@@ -167,20 +180,28 @@ pub(crate) fn receive_any(socket: BorrowedFd<'_>, limit: usize) -> io::Result<(P
         &mut ancillary,
         RecvFlags::CMSG_CLOEXEC,
     )?;
-    let descriptors: Vec<OwnedFd> = ancillary
-        .drain()
-        .filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(rights) => Some(rights),
-            _ => None,
-        })
-        .flatten()
-        .collect();
+    let mut descriptors: Vec<OwnedFd> = Vec::new();
+    let mut sender = None;
+    for message in ancillary.drain() {
+        match message {
+            RecvAncillaryMessage::ScmRights(rights) => descriptors.extend(rights),
+            RecvAncillaryMessage::ScmCredentials(credentials) => {
+                sender = Some(rustix::process::Pid::as_raw(Some(credentials.pid)));
+            }
+            _ => {}
+        }
+    }
     let within = !received
         .flags
         .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
         && descriptors.len() <= MAX_DESCRIPTORS;
     bytes.truncate(received.bytes);
-    Ok((Packet { bytes, descriptors }, within))
+    let packet = Packet {
+        bytes,
+        descriptors,
+        sender,
+    };
+    Ok((packet, within))
 }
 
 pub(crate) fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {

@@ -56,6 +56,7 @@ impl Applications {
                     place,
                 }),
                 peer,
+                sender: None,
             };
             if refused {
                 tracing::warn!(uid = peer.uid, "too many requests of one user under way");
@@ -72,6 +73,8 @@ pub struct Application {
     held: Option<Held>,
     /// Who it was when it connected.
     pub peer: Peer,
+    /// Which process sent the last packet, where the listener tells senders.
+    pub sender: Option<i32>,
 }
 
 struct Held {
@@ -99,6 +102,7 @@ impl Application {
     /// As recvmsg(2); `InvalidData` for a packet beyond its limits.
     pub async fn receive(&mut self, limit: usize) -> io::Result<Vec<u8>> {
         let (packet, within) = self.held().socket.receive_any(limit).await?;
+        self.sender = packet.sender;
         if let Some(held) = &mut self.held {
             held.descriptors.extend(packet.descriptors);
         }

@@ -201,6 +201,9 @@ pub fn work() -> Result<(), WorkerError> {
         .write_all(b"+")
         .and_then(|()| supervisor.flush())
         .map_err(system("telling the supervisor"))?;
+    // The user's process keeps nothing of the service's listener.
+    let nothing = std::fs::File::open("/dev/null").map_err(system("/dev/null"))?;
+    rustix::stdio::dup2_stdin(nothing).map_err(system("standard input"))?;
     let queue = listener
         .set_net_user(reservation)
         .map_err(usher("set_net_user"))?;

@@ -51,7 +51,7 @@ fn the_echo_server_that_knows_its_user_differs_by_four_lines_as_the_document_sho
         new.iter().partition(|line| line.starts_with("#include"));
     assert_eq!(
         (include.len(), calls.len(), old.len()),
-        (1, 4, 1),
+        (1, 4, 2),
         "{new:?} for {old:?}"
     );
     Ok(())

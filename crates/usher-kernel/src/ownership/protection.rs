@@ -20,6 +20,9 @@ use crate::KernelError;
 use crate::admission::programs::file_error;
 use crate::admission::table::{Insertion, Table};
 
+/// The mark of a keeper; see enum usher_mark.
+const KEEPER: u8 = 2;
+
 #[derive(Debug)]
 pub(super) struct Tables {
     maps: Table<u32, u8>,
@@ -76,13 +79,13 @@ impl Tables {
     fn mark_self(&self) -> Result<(), OwnershipError> {
         let own = pidfd_open(getpid(), PidfdFlags::empty())
             .map_err(KernelError::errno("opening a process descriptor"))?;
-        if self.daemons.get(&key(own.as_fd()))?.is_some() {
+        if self.daemons.get(&key(own.as_fd()))? == Some(KEEPER) {
             return Ok(());
         }
         if threads()? != 1 {
             return Err(OwnershipError::SeveralThreads);
         }
-        Ok(self.daemons.set(&key(own.as_fd()), &1)?)
+        Ok(self.daemons.set(&key(own.as_fd()), &KEEPER)?)
     }
 }
 

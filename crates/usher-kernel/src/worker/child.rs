@@ -109,6 +109,11 @@ impl Child<'_> {
             if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {
                 return (Stage::NoNewPrivileges, errno());
             }
+            // KEYCTL_JOIN_SESSION_KEYRING: the keeper's is not the user's. A kernel without
+            // keyrings has none to leave.
+            if libc::syscall(libc::SYS_keyctl, 1, 0) < 0 && errno() != libc::ENOSYS {
+                return (Stage::NoNewPrivileges, errno());
+            }
             let (source, target) = match self.input {
                 Input::AcceptOne(listener) => {
                     let connection = accept(listener.as_raw_fd());

@@ -97,7 +97,7 @@ pub enum Stage {
     User,
     /// The process is still somebody else.
     Check,
-    /// PR_SET_NO_NEW_PRIVS.
+    /// PR_SET_NO_NEW_PRIVS and a session keyring of its own.
     NoNewPrivileges,
     /// accept4(2).
     Accept,

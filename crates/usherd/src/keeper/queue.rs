@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::io::Interest;
-use usher_kernel::cgroup::Group;
+use usher_kernel::cgroup::{Former, Group};
 use usher_kernel::worker::{Command, Input, SpawnError, Worker, spawn};
 use usher_local::packet_async::register;
 use usher_policy::{Program, ServedBy, Service, Style};
@@ -219,18 +219,39 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes a process of the service, which has become the user, for a worker: into the user's
-    /// group, so that what ends the user's workers ends it too.
+    /// Brings a process of the service that is about to become the user into the user's group, so
+    /// that what ends the user's workers ends it too. Followed by [`Queue::take_in`] or
+    /// [`Queue::give_up`].
     ///
     /// # Errors
-    /// [`Refusal::SessionEnded`] when the queue has been taken away meanwhile; the process is
-    /// killed then. [`Refusal::KeeperUnavailable`] when the kernel does not move it.
-    pub fn take_in(self: &Arc<Self>, pid: u32, pidfd: OwnedFd) -> Result<(), Refusal> {
+    /// [`Refusal::KeeperUnavailable`] when the kernel does not move it.
+    pub fn admit(&self, pid: u32) -> Result<Former, Refusal> {
+        self.lock().starting = true;
         self.group.take_in(pid).map_err(|error| {
             tracing::error!(%error, service = %self.service, user = %self.account.name, pid,
                 "cannot take a process into its user's cgroup");
+            self.lock().starting = false;
             Refusal::KeeperUnavailable
-        })?;
+        })
+    }
+
+    /// The process that was admitted has not become the user: back where it was, so that it is not
+    /// taken for the user's worker.
+    pub fn give_up(&self, former: &Former) {
+        if let Err(error) = former.restore() {
+            // It has ended, or its group has.
+            tracing::info!(%error, service = %self.service, user = %self.account.name,
+                "cannot move a process back that has not become its user");
+        }
+        self.lock().starting = false;
+    }
+
+    /// Takes an admitted process, which has become the user, for a worker.
+    ///
+    /// # Errors
+    /// [`Refusal::SessionEnded`] when the queue has been taken away meanwhile; the process is
+    /// killed then.
+    pub fn take_in(self: &Arc<Self>, pid: u32, pidfd: OwnedFd) -> Result<(), Refusal> {
         tracing::info!(service = %self.service, user = %self.account.name,
             uid = self.account.uid, pid, "process has become the user");
         if self.enlist(Worker { pid, pidfd }) {

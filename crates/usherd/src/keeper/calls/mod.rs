@@ -9,11 +9,12 @@ mod desk;
 mod process;
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::Interest;
+use usher_local::packet;
 use usher_local::packet_async::register;
 use usher_policy::{ServedBy, Service, Style};
 use usher_proto::calls::{
@@ -40,6 +41,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// # Errors
 /// When the reactor cannot take the listener.
 pub async fn serve(keeper: Arc<Keeper>, listener: OwnedFd) -> io::Result<()> {
+    packet::tell_senders(listener.as_fd())?;
     let overloaded = CallReply::Refused(Refusal::Overloaded).encode();
     let applications = Applications::new(listener, CONNECTIONS_PER_USER, overloaded)?;
     loop {
@@ -75,6 +77,10 @@ impl Caller {
     async fn request(&mut self) -> Result<Option<CallRequest>, Refusal> {
         match self.application.receive(MAX_CALL_PACKET).await {
             Ok(bytes) if bytes.is_empty() => Ok(None),
+            // A child has inherited the connection: it asks by one of its own.
+            Ok(_) if self.application.sender != Some(self.application.peer.pid) => {
+                Err(Refusal::Malformed)
+            }
             Ok(bytes) => Ok(Some(CallRequest::decode(&bytes)?)),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Refusal::Oversized),
             Err(error) => {
@@ -150,9 +156,15 @@ async fn attached(keeper: &Arc<Keeper>, caller: &mut Caller, port: u16) -> Resul
     let peer = caller.application.peer;
     let mut reloaded = keeper.reloaded.subscribe();
     let service = service_of(keeper, port, peer.uid).await?;
-    if !Process::open(peer.pid)?.can_change_user() {
+    let process = Process::open(peer.pid)?;
+    if !process.can_change_user() {
         return Err(Refusal::LacksCapabilities);
     }
+    // Its end is the conversation's, whoever has inherited the connection.
+    let process = register(process.pidfd, Interest::READABLE).map_err(|error| {
+        tracing::error!(%error, "cannot wait for a process's end");
+        Refusal::KeeperUnavailable
+    })?;
     caller
         .answer(&CallReply::Attached {
             service: service.name.clone(),
@@ -173,6 +185,7 @@ async fn attached(keeper: &Arc<Keeper>, caller: &mut Caller, port: u16) -> Resul
                     Some(_) => Err(Refusal::Malformed),
                     None => Ok(()),
                 },
+                _ = process.readable() => return Ok(()),
                 _ = reloaded.changed() => {
                     let present = service_of(keeper, port, peer.uid).await?;
                     if present.id != service.id {
@@ -196,19 +209,31 @@ async fn set_net_user(
     reservation: &ReservationId,
 ) -> Result<(), Refusal> {
     let peer = caller.application.peer;
+    let (service, _) = keeper
+        .desk
+        .reservation(reservation)
+        .ok_or(Refusal::ReservationLapsed)?;
+    let port = service_by_id(&keeper.configuration().1, service)
+        .ok_or(Refusal::UnknownService)?
+        .listen;
+    service_of(keeper, port, peer.uid).await?;
     let process = Process::open(peer.pid)?;
     let (queue, identity) = permitted(keeper, reservation, &process, peer.uid)?;
     let offer = keeper
         .desk
         .claim(reservation)
         .ok_or(Refusal::ReservationLapsed)?;
-    keeper.fence.grant(&process.pidfd, &identity)?;
-    let settled = settle(keeper, caller, &queue, &identity, &process).await;
-    if settled.is_err() {
-        keeper.fence.withdraw(&process.pidfd);
-    }
-    if !settled? {
-        return Ok(());
+    // In the user's group first: what ends the user's processes ends this one, and what it forks,
+    // from the moment it is one.
+    let former = queue.admit(process.pid.unsigned_abs())?;
+    let settled = match keeper.fence.grant(&process.pidfd, &identity) {
+        Ok(()) => settle(keeper, caller, &queue, &identity, &process).await,
+        Err(refusal) => Err(refusal),
+    };
+    if let Err(refusal) = settled {
+        undo(keeper, &process);
+        queue.give_up(&former);
+        return Err(refusal);
     }
     let service = service_by_id(&keeper.configuration().1, queue.key.0).cloned();
     if service.is_some_and(|service| service.style == Style::Connection) {
@@ -216,6 +241,24 @@ async fn set_net_user(
     }
     serve_next(offer);
     Ok(())
+}
+
+/// Takes back what a process was let do and did not finish. One that has become the user without
+/// saying so is nobody's to keep: it is killed.
+fn undo(keeper: &Keeper, process: &Process) {
+    keeper.fence.withdraw(&process.pidfd);
+    if matches!(keeper.fence.state(&process.pidfd), Ok(ProcessState::None)) {
+        return;
+    }
+    tracing::warn!(
+        pid = process.pid,
+        "a process that has become a user halfway is killed"
+    );
+    let killed = rustix::process::pidfd_send_signal(&process.pidfd, rustix::process::Signal::KILL);
+    match killed {
+        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+        Err(error) => tracing::error!(%error, pid = process.pid, "killing a process"),
+    }
 }
 
 fn serve_next(offer: Offer) {
@@ -270,15 +313,14 @@ fn permitted(
     Ok((queue, identity))
 }
 
-/// Tells the process what to become, sees that it is, and hands over the queue. False: the process
-/// went meanwhile.
+/// Tells the process what to become, sees that it is, and hands over the queue.
 async fn settle(
     keeper: &Keeper,
     caller: &mut Caller,
     queue: &Arc<Queue>,
     identity: &Identity,
     process: &Process,
-) -> Result<bool, Refusal> {
+) -> Result<(), Refusal> {
     caller
         .answer(&CallReply::Identity {
             uid: identity.uid,
@@ -294,7 +336,6 @@ async fn settle(
     if keeper.fence.state(&process.pidfd)? != (ProcessState::Settled { uid: identity.uid }) {
         return Err(Refusal::NotThisAccount);
     }
-    // In the user's group first: what ends the user's processes from now on ends this one.
     let pidfd = process.pidfd.try_clone().map_err(|error| {
         tracing::error!(%error, "cannot follow a process");
         Refusal::KeeperUnavailable
@@ -304,7 +345,7 @@ async fn settle(
         .application
         .send(&CallReply::Queue.encode(), &[queue.listener()])
         .await;
-    Ok(true)
+    Ok(())
 }
 
 /// Waits until the process has accepted, or has ended.

@@ -1,0 +1,28 @@
+//! What a process does to itself that no safe interface offers.
+
+use std::os::fd::RawFd;
+
+use rustix::io::Errno;
+
+/// Closes a descriptor of which a fork has left this process a duplicate. What owned it is a thread
+/// that this process does not have.
+pub(crate) fn close(descriptor: RawFd) {
+    // SAFETY: nothing in this process owns the descriptor, by this function's contract; closing one
+    // that is not open does nothing.
+    unsafe { libc::close(descriptor) };
+}
+
+/// Leaves the session keyring, which all processes of the service share, for a new one
+/// (keyctl_join_session_keyring(3)). Kernels without keyrings have nothing to leave.
+pub(crate) fn join_new_keyring() -> Result<(), Errno> {
+    const JOIN_SESSION_KEYRING: libc::c_long = 1;
+    // SAFETY: a system call with a number and no name.
+    let joined = unsafe { libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, 0) };
+    if joined >= 0 {
+        return Ok(());
+    }
+    match std::io::Error::last_os_error().raw_os_error() {
+        Some(libc::ENOSYS) => Ok(()),
+        code => Err(Errno::from_raw_os_error(code.unwrap_or(libc::EIO))),
+    }
+}
