@@ -1,6 +1,8 @@
 //! What this kernel can do, found by trying (never by reading version numbers or lists of LSMs),
 //! for `usher doctor`. Loads programs and attaches none.
 
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use libbpf_rs::ObjectBuilder;
@@ -37,6 +39,8 @@ pub fn all() -> Vec<Probe> {
         seccomp(),
         lsm_programs(),
         ownership_programs(),
+        zero_copy_receive(),
+        task_storage(),
     ]
 }
 
@@ -133,6 +137,121 @@ fn ownership_programs() -> Probe {
          can use",
         outcome,
     )
+}
+
+/// IORING_OP_RECV_ZC (linux/io_uring.h, kernel 6.15).
+const RECEIVE_ZERO_COPY: usize = 58;
+
+/// Whether io_uring offers an operation; none when it offers nothing at all, to root either.
+fn ring_offers(operation: usize) -> Result<Option<bool>, io::Error> {
+    const PARAMETERS: usize = 120;
+    const REGISTER_PROBE: libc::c_uint = 8;
+    const OPERATIONS: usize = 128;
+    const SUPPORTED: u8 = 1;
+    // struct io_uring_probe: 16 bytes, then 8 for each operation, whose flags are at 2.
+    let (header, each, flags) = (16, 8, 2);
+
+    let mut parameters = [0_u8; PARAMETERS];
+    // SAFETY: the kernel fills a struct io_uring_params, which is 120 bytes.
+    let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, parameters.as_mut_ptr()) };
+    let ring = match i32::try_from(ring) {
+        Ok(ring) if ring >= 0 => ring,
+        _ => {
+            return match io::Error::last_os_error() {
+                // Not in this kernel, or switched off (sysctl kernel.io_uring_disabled).
+                error
+                    if [Some(libc::ENOSYS), Some(libc::EPERM)].contains(&error.raw_os_error()) =>
+                {
+                    Ok(None)
+                }
+                error => Err(error),
+            };
+        }
+    };
+    // SAFETY: a descriptor that the kernel has just made and nobody else has.
+    let ring = unsafe { OwnedFd::from_raw_fd(ring) };
+    let mut found = vec![0_u8; header + OPERATIONS * each];
+    // SAFETY: the kernel writes no more than the operations that it is told there is room for.
+    let asked = unsafe {
+        libc::syscall(
+            libc::SYS_io_uring_register,
+            ring.as_raw_fd(),
+            REGISTER_PROBE,
+            found.as_mut_ptr(),
+            OPERATIONS,
+        )
+    };
+    if asked < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Some(
+        found[header + operation * each + flags] & SUPPORTED != 0,
+    ))
+}
+
+fn zero_copy_receive() -> Probe {
+    let outcome = match ring_offers(RECEIVE_ZERO_COPY) {
+        Ok(None) => Ok("io_uring is switched off".into()),
+        Ok(Some(false)) => Ok("io_uring has no operation that ownership does not see".into()),
+        Ok(Some(true)) => Err(
+            "this kernel's io_uring has RECV_ZC, which asks no LSM program: a process with \
+             CAP_NET_ADMIN that already holds a descriptor of a connection can read it so from a \
+             network card set up for that; `sysctl kernel.io_uring_disabled=2` closes it"
+                .into(),
+        ),
+        Err(error) => Err(format!("io_uring cannot be asked what it offers: {error}")),
+    };
+    probe(
+        "ownership and io_uring",
+        false,
+        "connections that root cannot read either, with a descriptor that it holds",
+        outcome,
+    )
+}
+
+/// The one finding that a version answers: a lookup fails there for an instant only, which no
+/// attempt finds (fixed by "bpf: Avoid taking spinlock in bpf_task_storage_get", kernel 6.2).
+fn task_storage() -> Probe {
+    let name = rustix::system::uname();
+    let (release, version) = (
+        name.release().to_string_lossy(),
+        name.version().to_string_lossy(),
+    );
+    let chosen = std::fs::read_to_string("/sys/kernel/debug/sched/preempt").ok();
+    let outcome = match preempted_in_lookup(&release, &version, chosen.as_deref()) {
+        Some(false) => Ok("the fence finds its marks at every instant".into()),
+        Some(true) => Err(format!(
+            "kernel {release} preempts fully: a lookup in BPF task storage can fail when it \
+             interrupts another, and the fence then misses a process's mark; start the kernel \
+             with preempt=voluntary, or take 6.2 or later"
+        )),
+        None => Err(format!(
+            "kernel {release} may preempt fully, and /sys/kernel/debug/sched/preempt cannot be \
+             read: mount debugfs, or start the kernel with preempt=voluntary, or take 6.2 or later"
+        )),
+    };
+    probe(
+        "ownership and preemption",
+        false,
+        "services that change to the user themselves",
+        outcome,
+    )
+}
+
+/// Whether a task storage lookup may be interrupted by another and fail; none when only
+/// `chosen`, the text of debugfs's sched/preempt ("none (voluntary) full"), could tell.
+fn preempted_in_lookup(release: &str, version: &str, chosen: Option<&str>) -> Option<bool> {
+    let mut numbers = release
+        .split(|letter: char| !letter.is_ascii_digit())
+        .map_while(|number| number.parse::<u32>().ok());
+    if (numbers.next()?, numbers.next()?) >= (6, 2) {
+        return Some(false);
+    }
+    let words: Vec<_> = version.split_whitespace().collect();
+    if words.contains(&"PREEMPT_DYNAMIC") {
+        return chosen.map(|chosen| chosen.contains("(full)"));
+    }
+    Some(words.contains(&"PREEMPT") || words.contains(&"PREEMPT_RT"))
 }
 
 /// Loads and lets go again.
@@ -254,4 +373,59 @@ fn seccomp() -> Probe {
         "confining the daemons' system calls",
         outcome,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_preemption_matters_before_6_2() {
+        let dynamic = "#1 SMP PREEMPT_DYNAMIC Debian 6.1.192-1 (2026-01-01)";
+        for (release, version, chosen, expected) in [
+            (
+                "6.1.0-42-amd64",
+                dynamic,
+                Some("none (voluntary) full\n"),
+                Some(false),
+            ),
+            (
+                "6.1.0-42-amd64",
+                dynamic,
+                Some("none voluntary (full)\n"),
+                Some(true),
+            ),
+            ("6.1.0-42-amd64", dynamic, None, None),
+            (
+                "6.1.0-42-rt-amd64",
+                "#1 SMP PREEMPT_RT Debian",
+                None,
+                Some(true),
+            ),
+            ("6.1.0", "#1 SMP PREEMPT", None, Some(true)),
+            ("6.1.0", "#1 SMP", None, Some(false)),
+            (
+                "6.2.0",
+                dynamic,
+                Some("none voluntary (full)\n"),
+                Some(false),
+            ),
+            ("7.0-rc1", dynamic, None, Some(false)),
+        ] {
+            let found = preempted_in_lookup(release, version, chosen);
+            assert_eq!(found, expected, "{release} {version} {chosen:?}");
+        }
+    }
+
+    #[test]
+    fn io_uring_says_what_it_offers() {
+        const NO_OPERATION: usize = 0;
+        const BEYOND_ALL: usize = 127;
+        if let Some(offered) = ring_offers(NO_OPERATION).unwrap() {
+            assert!(offered);
+            assert_eq!(ring_offers(BEYOND_ALL).unwrap(), Some(false));
+        } else {
+            println!("skipped: io_uring is switched off");
+        }
+    }
 }

@@ -16,7 +16,7 @@ use crate::notify::Unit;
 use crate::running::Running;
 
 /// How long a daemon may take to become ready, or to end when asked to.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Usher's daemons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use usher_lab::{ALICE, BOB, LIBRARY_PATH, Lab, Mail, Running};
 pub type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
 /// How long anything may take. Generous, also in an emulated machine: timing decides no test.
-pub const LONG: Duration = Duration::from_secs(60);
+pub const LONG: Duration = Duration::from_secs(180);
 /// The service's account on mailhost.
 pub const ACCOUNT: &str = "calls";
 /// Its user id.

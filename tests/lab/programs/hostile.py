@@ -1,0 +1,200 @@
+"""What hostile processes begin with: the calls' packets, made by hand (docs/PROTOCOL.md)."""
+
+import array, collections, ctypes, errno, os, platform, resource, select, signal, socket
+import struct, sys, threading, time
+
+CALLS = "/run/usher/keeper/calls.sock"
+ATTACH, PRE_ACCEPT, SET_NET_USER, SETTLED, ACCEPTED, INFO = range(1, 7)
+ANSWERS = {129: "attached", 130: "reserved", 131: "identity", 132: "queue", 133: "connection"}
+REFUSED = 134
+REFUSALS = {
+    2: "oversized",
+    3: "unknown_version",
+    4: "malformed",
+    133: "overloaded",
+    192: "not_this_account",
+    194: "reservation_lapsed",
+    195: "process_shared",
+    196: "already_settled",
+    198: "no_connection",
+    199: "foreign_connection",
+    200: "lacks_capabilities",
+}
+
+library = ctypes.CDLL(None, use_errno=True)
+# Python's own calls change every thread of a process: the kernel's change one.
+SYSTEM_CALLS = {
+    "x86_64": {"setgroups": 116, "setresgid": 119, "setresuid": 117, "pidfd_getfd": 438},
+    "aarch64": {"setgroups": 159, "setresgid": 149, "setresuid": 147, "pidfd_getfd": 438},
+}[platform.machine()]
+
+Reply = collections.namedtuple("Reply", "what body descriptors")
+
+
+def tell(*words):
+    print(*words, flush=True)
+
+
+def hear():
+    """The next line of the test's. Unbuffered, so that children hear what is for them."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            sys.exit()
+        line += byte
+    return line.decode().strip()
+
+
+def system_call(name, *arguments):
+    result = library.syscall(SYSTEM_CALLS[name], *arguments)
+    if result == -1:
+        raise OSError(ctypes.get_errno(), name)
+    return result
+
+
+def attempt(call, *arguments):
+    """What comes of it: `done`, or the error's name."""
+    try:
+        call(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return "done"
+
+
+def alone(call, *arguments):
+    """Tries again while somebody reads this process's command line, which the fence takes for
+    memory that is shared."""
+    for _ in range(200):
+        outcome = attempt(call, *arguments)
+        if outcome != "EAGAIN":
+            return outcome
+        time.sleep(0.01)
+    return outcome
+
+
+def in_child(body):
+    """Runs it in a forked child, to its end."""
+    child = os.fork()
+    if child == 0:
+        try:
+            body()
+            os._exit(0)
+        except BaseException as error:
+            tell("failed:", repr(error))
+            os._exit(1)
+    os.waitpid(child, 0)
+
+
+def only_thread():
+    """Waits until the threads that were joined have gone from the kernel, too."""
+    while len(os.listdir("/proc/self/task")) > 1:
+        time.sleep(0.001)
+
+
+class Keeper:
+    """A conversation with the keeper."""
+
+    def __init__(self):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.connect(CALLS)
+
+    def ask(self, kind, body=b""):
+        return self.say(bytes([1, kind]) + body)
+
+    def say(self, packet, *descriptors):
+        try:
+            socket.send_fds(self.socket, [packet], descriptors)
+        except BrokenPipeError:
+            # Refused already, and the refusal may wait to be read.
+            pass
+        return self.answer()
+
+    def answer(self):
+        try:
+            packet, descriptors, _, _ = socket.recv_fds(self.socket, 640, 4)
+        except ConnectionResetError:
+            packet, descriptors = b"", []
+        if not packet:
+            return Reply("closed", b"", [])
+        kind, body = packet[1], packet[2:]
+        if kind == REFUSED:
+            (code,) = struct.unpack(">H", body)
+            return Reply(REFUSALS.get(code, code), b"", [])
+        return Reply(ANSWERS[kind], body, descriptors)
+
+
+def attach(port=7000):
+    keeper = Keeper()
+    return keeper, keeper.ask(ATTACH, struct.pack(">H", port))
+
+
+def reserve(port=7000):
+    """A user for whom a connection waits: the conversation, the reservation, the user's number."""
+    keeper, attached = attach(port)
+    assert attached.what == "attached", attached
+    reserved = keeper.ask(PRE_ACCEPT)
+    assert reserved.what == "reserved", reserved
+    return keeper, reserved.body[:16], struct.unpack(">I", reserved.body[16:])[0]
+
+
+def claim(reservation):
+    keeper = Keeper()
+    return keeper, keeper.ask(SET_NET_USER, reservation)
+
+
+def identity(reply):
+    uid, gid, count = struct.unpack_from(">IIH", reply.body)
+    return uid, gid, list(struct.unpack_from(f">{count}I", reply.body, 10))
+
+
+def take_groups(gid, groups):
+    numbers = (ctypes.c_uint32 * len(groups))(*groups)
+    system_call("setgroups", len(groups), numbers)
+    system_call("setresgid", gid, gid, gid)
+
+
+def take_user(uid):
+    return alone(system_call, "setresuid", uid, uid, uid)
+
+
+def settle(reservation):
+    """Becomes the user and keeps the capabilities: gives the conversation and the queue."""
+    keeper, reply = claim(reservation)
+    assert reply.what == "identity", reply
+    uid, gid, groups = identity(reply)
+    take_groups(gid, groups)
+    outcome = take_user(uid)
+    assert outcome == "done", outcome
+    queue = keeper.ask(SETTLED)
+    assert queue.what == "queue", queue
+    return keeper, queue.descriptors[0]
+
+
+def accept(queue):
+    """The next connection of a queue, whose O_NONBLOCK is the keeper's."""
+    listener = socket.socket(fileno=queue)
+    waiting = select.poll()
+    waiting.register(listener, select.POLLIN)
+    waiting.poll()
+    connection, _ = listener.accept()
+    connection.setblocking(True)
+    listener.detach()
+    return connection
+
+
+def ids():
+    """Real, effective, saved and file system user."""
+    return open("/proc/self/status").read().split("Uid:")[1].split()[:4]
+
+
+def greet(connection):
+    connection.sendall(f"pid {os.getpid()} for {' '.join(ids())}\n".encode())
+
+
+def serve(queue):
+    """One connection: tells who serves, then sends back what comes."""
+    connection = accept(queue)
+    greet(connection)
+    while data := connection.recv(4096):
+        connection.sendall(data)

@@ -1,0 +1,176 @@
+//! What a service's process may say to the keeper, said wrongly, too often, or of others.
+
+use std::net::SocketAddr;
+
+use crate::attacks_host::{live_connection, process_of};
+use crate::attacks_service::{hostile, knock, says, served_as};
+use crate::service::{Client, LONG, Result, as_account, fenced, start_service};
+use usher_lab::{ALICE, BOB, Mail};
+use usher_proto::ConnectionTuple;
+
+const SHARED_MEMORY: &str = include_str!("../../programs/shared_memory.c");
+
+/// The ends of the user's established connection to port 7000, as a packet has them.
+fn connection_of(mail: &Mail, user: &str) -> Result<String> {
+    let who = mail.mailhost.run(["usher", "who"])?.stdout;
+    let found = who.lines().find_map(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        match words[..] {
+            [whose, "calls", client, server, "established", ..] if whose == user => Some((
+                client.parse::<SocketAddr>().ok()?,
+                server.parse::<SocketAddr>().ok()?,
+            )),
+            _ => None,
+        }
+    });
+    let (client, server) = found.ok_or_else(|| format!("no connection of {user}:\n{who}"))?;
+    let packet = ConnectionTuple::new(client, server)?.encode();
+    Ok(packet.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[test]
+fn a_connection_is_told_of_to_its_user_and_root_only() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let _service = start_service(&mail, &["fork"])?;
+    let _alice = Client::connect(&mail, "alice")?;
+    let _bob = Client::connect(&mail, "bob")?;
+    let (alices, bobs) = (connection_of(&mail, "alice")?, connection_of(&mail, "bob")?);
+    let script = format!(
+        "for connection in ('{alices}', '{bobs}'):
+    tell(Keeper().ask(INFO, bytes.fromhex(connection)).what)"
+    );
+    let own_account = &mut hostile(&mail, &script)?;
+    says(own_account, &["foreign_connection"; 2])?;
+    for (user, expected) in [
+        ("alice", ["connection", "foreign_connection"]),
+        ("bob", ["foreign_connection", "connection"]),
+        ("root", ["connection", "connection"]),
+    ] {
+        says(&mut process_of(&mail, user, &script)?, &expected)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_no_request_is_refused_and_the_next_conversation_is_served() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    let mut service = hostile(
+        &mail,
+        "for packet in [b'\\1', b'\\1\\0', bytes([1, 99]), bytes([9, 1, 0, 7]), bytes([1, 1, 0, 0]),
+               bytes([1, SETTLED]), bytes([1, PRE_ACCEPT]), bytes([1, ACCEPTED]),
+               bytes([1, SET_NET_USER]) + bytes(15), bytes([1, INFO]) + bytes(36), bytes(641),
+               bytes(100000), os.urandom(600)]:
+    reply = Keeper().say(packet)
+    assert reply.what in ('malformed', 'unknown_version', 'oversized'), (packet, reply)
+keeper, _ = attach()
+tell(keeper.ask(ATTACH, struct.pack('>H', 7000)).what)
+_, reservation, _ = reserve()
+keeper, _ = claim(reservation)
+tell(keeper.ask(PRE_ACCEPT).what)
+_, reservation, _ = reserve()
+in_child(lambda: serve(settle(reservation)[1]))",
+    )?;
+    says(&mut service, &["malformed", "malformed"])?;
+    served_as(&mut alice, ALICE.mailhost_uid)
+}
+
+#[test]
+fn descriptors_that_take_long_to_close_keep_no_service_waiting() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    // Each descriptor is the last one of a connection with unsent bytes that lingers.
+    let mut service = hostile(
+        &mail,
+        "def lingering():
+    listener = socket.create_server(('127.0.0.1', 0))
+    near = socket.create_connection(listener.getsockname())
+    far, _ = listener.accept()
+    near.setblocking(False)
+    try:
+        while True:
+            near.send(bytes(65536))
+    except BlockingIOError:
+        pass
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 600))
+    return near, far
+kept = []
+for _ in range(64):
+    near, far = lingering()
+    kept.append(far)
+    keeper = Keeper()
+    packet = bytes([1, ATTACH]) + struct.pack('>H', 7000)
+    socket.send_fds(keeper.socket, [packet], [near.fileno()])
+    near.close()
+    keeper.socket.close()
+tell('sent')
+_, reservation, _ = reserve()
+in_child(lambda: serve(settle(reservation)[1]))",
+    )?;
+    says(&mut service, &["sent"])?;
+    served_as(&mut alice, ALICE.mailhost_uid)
+}
+
+#[test]
+fn an_account_that_takes_all_its_places_keeps_itself_waiting_only() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let (mut alice, _service, _) = live_connection(&mail)?;
+    let mut flood = hostile(
+        &mail,
+        "_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096), most))
+def fill():
+    kept = []
+    while True:
+        keeper, attached = attach()
+        if attached.what != 'attached':
+            return kept, attached.what
+        kept.append(keeper)
+kept, outcome = fill()
+tell(outcome, len(kept) <= 1024)
+hear()
+for keeper in kept:
+    keeper.socket.close()
+kept.clear()
+while (again := attach())[1].what == 'overloaded':
+    time.sleep(0.01)
+tell(again[1].what)",
+    )?;
+    says(&mut flood, &["overloaded True"])?;
+    // Another account is answered, and so is who asks of its own connection.
+    let connection = connection_of(&mail, "alice")?;
+    let ask = format!("tell(Keeper().ask(INFO, bytes.fromhex('{connection}')).what)");
+    says(&mut process_of(&mail, "alice", &ask)?, &["connection"])?;
+    let mut mailbox = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:imap"])
+        .user("bob")
+        .spawn()?;
+    assert!(mailbox.read_past("\n", LONG)?.contains("Logged in as bob"));
+    alice.write("still there?\n")?;
+    assert_eq!(alice.read_past("\n", LONG)?, "still there?\n");
+    flood.write("\n")?;
+    says(&mut flood, &["attached"])
+}
+
+#[test]
+fn a_child_that_shares_the_services_memory_does_not_become_a_user_and_a_forked_one_does() -> Result
+{
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    mail.mailhost
+        .compile_c(SHARED_MEMORY, "/var/lib/shared_memory")?;
+    let mut bob = knock(&mail, "bob")?;
+    let mut service = as_account(&mail, &["/var/lib/shared_memory"])?;
+    says(&mut service, &["refused"])?;
+    served_as(&mut bob, BOB.mailhost_uid)
+}

@@ -1,0 +1,252 @@
+//! Other processes of the server's host, users' and root's, against a live connection and the
+//! processes that have to do with it.
+
+use crate::attacks_service::{HOSTILE, hostile, knock, says, served_as};
+use crate::service::{LONG, Result, fenced};
+use usher_lab::{ALICE, Mail, Running};
+
+/// Reaches into the process `target` for its descriptor `file`.
+const REACH: &str = "
+def take(target, file):
+    process = os.pidfd_open(target)
+    try:
+        os.close(system_call('pidfd_getfd', process, file, 0))
+    finally:
+        os.close(process)
+
+def trace(target):
+    PTRACE_ATTACH, PTRACE_DETACH = 16, 17
+    if library.ptrace(PTRACE_ATTACH, target, None, None) == -1:
+        raise OSError(ctypes.get_errno(), 'ptrace')
+    os.waitpid(target, 0x40000000)
+    library.ptrace(PTRACE_DETACH, target, None, None)
+
+def open_memory(target):
+    os.close(os.open(f'/proc/{target}/mem', os.O_RDWR))
+
+def open_again(target, file):
+    os.close(os.open(f'/proc/{target}/fd/{file}', os.O_RDWR | os.O_NONBLOCK))
+";
+
+/// Serves one connection after telling its own number, the connection's descriptor and a pipe's.
+const SERVE: &str = "
+def serve_and_tell(queue):
+    connection = accept(queue)
+    pipe, other_end = os.pipe()
+    tell(os.getpid(), connection.fileno(), pipe)
+    greet(connection)
+    while data := connection.recv(4096):
+        connection.sendall(data)
+";
+
+/// A process of mailhost that is wholly this user's; root's for `root`.
+pub fn process_of(mail: &Mail, user: &str, script: &str) -> Result<Running> {
+    let program = format!("{HOSTILE}\n{REACH}\n{script}");
+    let command = mail.mailhost.command(["python3", "-c", &program]);
+    Ok(match user {
+        "root" => command.spawn()?,
+        user => command.user(user).spawn()?,
+    })
+}
+
+/// Alice's connection, the process that serves it, and that process's number, its descriptor of
+/// the connection and one of a pipe.
+pub fn live_connection(mail: &Mail) -> Result<(Running, Running, String)> {
+    let mut alice = knock(mail, "alice")?;
+    let mut service = hostile(
+        mail,
+        &format!(
+            "{SERVE}
+_, reservation, _ = reserve()
+_, queue = settle(reservation)
+library.prctl(4, 1, 0, 0, 0)
+serve_and_tell(queue)"
+        ),
+    )?;
+    let place = service.read_past("\n", LONG)?.trim_end().to_owned();
+    served_as(&mut alice, ALICE.mailhost_uid)?;
+    Ok((alice, service, place))
+}
+
+fn still_there(alice: &mut Running) -> Result {
+    alice.write("still there?\n")?;
+    assert_eq!(alice.read_past("\n", LONG)?, "still there?\n");
+    Ok(())
+}
+
+#[test]
+fn a_live_connection_is_passed_to_its_users_processes_and_to_no_others() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    let mut service = hostile(
+        &mail,
+        "_, reservation, _ = reserve()
+_, queue = settle(reservation)
+connection = accept(queue)
+greet(connection)
+for _ in range(3):
+    line = socket.socket(socket.AF_UNIX)
+    line.connect('\\0' + hear())
+    socket.send_fds(line, [b'.'], [connection.fileno()])
+connection.sendall(connection.recv(4096))
+hear()",
+    )?;
+    let receiver = "
+line = socket.socket(socket.AF_UNIX)
+line.bind(f'\\0receiver-{os.getuid()}')
+line.listen()
+tell('ready')
+peer, _ = line.accept()
+_, descriptors, flags, _ = socket.recv_fds(peer, 1, 1)
+tell(len(descriptors), bool(flags & socket.MSG_CTRUNC))
+for descriptor in descriptors:
+    os.write(descriptor, b'from another process of hers\\n')";
+    for (user, uid, expected) in [
+        ("bob", 2002, "0 True"),
+        ("root", 0, "0 True"),
+        ("alice", ALICE.mailhost_uid, "1 False"),
+    ] {
+        let mut process = process_of(&mail, user, receiver)?;
+        says(&mut process, &["ready"])?;
+        service.write(format!("receiver-{uid}\n"))?;
+        says(&mut process, &[expected])?;
+    }
+    let _greeting = alice.read_past("\n", LONG)?;
+    assert_eq!(
+        alice.read_past("\n", LONG)?,
+        "from another process of hers\n"
+    );
+    Ok(())
+}
+
+#[test]
+fn root_takes_a_pipe_out_of_a_users_process_and_not_the_connection() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let (mut alice, _service, place) = live_connection(&mail)?;
+    let script = "target, connection, pipe = map(int, hear().split())
+for file in (connection, pipe):
+    tell(attempt(take, target, file), attempt(open_again, target, file))";
+    let mut root = process_of(&mail, "root", script)?;
+    root.write(format!("{place}\n"))?;
+    says(&mut root, &["EPERM ENXIO", "done done"])?;
+    let mut bob = process_of(&mail, "bob", script)?;
+    bob.write(format!("{place}\n"))?;
+    says(&mut bob, &["EPERM EACCES", "EPERM EACCES"])?;
+    still_there(&mut alice)
+}
+
+#[test]
+fn another_user_does_not_reach_into_a_users_process_and_root_does() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let (mut alice, _service, place) = live_connection(&mail)?;
+    let script = "target = int(hear().split()[0])
+tell(attempt(trace, target), attempt(open_memory, target))";
+    for (user, expected) in [("bob", "EPERM EACCES"), ("root", "done done")] {
+        let mut process = process_of(&mail, user, script)?;
+        process.write(format!("{place}\n"))?;
+        says(&mut process, &[expected])?;
+    }
+    still_there(&mut alice)
+}
+
+#[test]
+fn the_service_does_not_reach_into_a_process_that_has_become_a_user() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    let mut service = hostile(
+        &mail,
+        &format!(
+            "{REACH}{SERVE}
+_, reservation, _ = reserve()
+to_child, from_child = os.pipe(), os.pipe()
+child = os.fork()
+if child == 0:
+    os.read(to_child[0], 1)
+    _, queue = settle(reservation)
+    os.write(from_child[1], b'.')
+    os.read(to_child[0], 1)
+    serve(queue)
+    os._exit(0)
+reach = lambda: tell(attempt(trace, child), attempt(open_memory, child), attempt(take, child, 1))
+reach()
+os.write(to_child[1], b'.')
+os.read(from_child[0], 1)
+reach()
+os.write(to_child[1], b'.')
+hear()"
+        ),
+    )?;
+    says(&mut service, &["done done done", "EPERM EACCES EPERM"])?;
+    served_as(&mut alice, ALICE.mailhost_uid)
+}
+
+#[test]
+fn a_process_under_a_tracer_does_not_become_a_user_and_does_when_it_is_let_go() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    let mut service = hostile(
+        &mail,
+        "_, reservation, _ = reserve()
+PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH = 0x4206, 0x4207, 17
+here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+child = os.fork()
+if child == 0:
+    there.recv(1)
+    keeper, reply = claim(reservation)
+    uid, gid, groups = identity(reply)
+    take_groups(gid, groups)
+    tell(take_user(uid))
+    there.send(b'.')
+    there.recv(1)
+    tell(take_user(uid))
+    serve(keeper.ask(SETTLED).descriptors[0])
+    os._exit(0)
+assert library.ptrace(PTRACE_SEIZE, child, None, None) == 0
+here.send(b'.')
+here.recv(1)
+assert library.ptrace(PTRACE_INTERRUPT, child, None, None) == 0
+os.waitpid(child, 0x40000000)
+assert library.ptrace(PTRACE_DETACH, child, None, None) == 0
+here.send(b'.')
+hear()",
+    )?;
+    says(&mut service, &["EPERM", "done"])?;
+    served_as(&mut alice, ALICE.mailhost_uid)
+}
+
+#[test]
+fn another_user_takes_no_part_in_the_calls() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    let mut service = hostile(
+        &mail,
+        "_, reservation, _ = reserve()
+tell(reservation.hex())
+hear()
+serve(settle(reservation)[1])",
+    )?;
+    let reservation = service.read_past("\n", LONG)?;
+    for user in ["bob", "alice", "root"] {
+        let mut other = process_of(
+            &mail,
+            user,
+            "tell(attach()[1].what, claim(bytes.fromhex(hear()))[1].what)",
+        )?;
+        other.write(&reservation)?;
+        says(&mut other, &["not_this_account reservation_lapsed"])?;
+    }
+    service.write("\n")?;
+    served_as(&mut alice, ALICE.mailhost_uid)
+}

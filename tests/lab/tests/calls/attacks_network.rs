@@ -1,0 +1,249 @@
+//! Attempts from the network and at the service's port, by those who have no connection of their
+//! own. They need no LSM programs and run on every kernel.
+
+use crate::attacks_service::{knock, says};
+use crate::service::{LONG, Result, eventually, shared};
+use usher_lab::{Host, Mail, Running};
+
+const NETWORK: &str = r#"
+import errno, os, select, socket, struct, sys
+
+def tell(*words):
+    print(*words, flush=True)
+
+def hear():
+    if not sys.stdin.readline():
+        sys.exit()
+
+def attempt(call, *arguments):
+    try:
+        call(*arguments)
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    return "done"
+
+def connect(address, port):
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    peer = socket.socket(family, socket.SOCK_STREAM)
+    peer.settimeout(60)
+    return attempt(peer.connect, (address, port))
+
+def checksum(data):
+    total = sum(struct.unpack(f">{len(data) // 2}H", data))
+    total = (total & 0xffff) + (total >> 16)
+    return ~(total + (total >> 16)) & 0xffff
+
+def forge(source, server, port, flags):
+    """Sends a TCP segment of no socket's, and gives the flags of the answer."""
+    raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)
+    raw.settimeout(60)
+    own = 40000 + flags
+    segment = lambda sum: struct.pack(">HHIIBBHHH", own, port, 7, 7, 5 << 4, flags, 1024, sum, 0)
+    ends = socket.inet_aton(source) + socket.inet_aton(server)
+    header = ends + struct.pack(">HH", socket.IPPROTO_TCP, 20)
+    raw.sendto(segment(checksum(header + segment(0))), (server, 0))
+    while True:
+        packet = raw.recv(4096)
+        answer = packet[(packet[0] & 15) * 4:]
+        if struct.unpack(">HH", answer[:4]) == (port, own):
+            names = {1: "FIN", 2: "SYN", 4: "RST", 8: "PSH", 16: "ACK"}
+            return "+".join(names[bit] for bit in sorted(names) if answer[13] & bit)
+
+def listen(address, port):
+    """At a port that others may share who let this one share it."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    for option in (socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+        listener.setsockopt(socket.SOL_SOCKET, option, 1)
+    listener.bind((address, port))
+    listener.listen(16)
+    listener.setblocking(False)
+    return listener
+
+def waits(listener):
+    try:
+        listener.accept()
+        return "stolen"
+    except BlockingIOError:
+        return "nothing"
+"#;
+
+fn attacker(host: &Host, user: &str, script: &str) -> Result<Running> {
+    let program = format!("{NETWORK}\n{script}");
+    let command = host.command(["python3", "-c", &program]);
+    Ok(match user {
+        "root" => command.spawn()?,
+        user => command.user(user).spawn()?,
+    })
+}
+
+/// Demands that alice reads her mail over the service's port.
+fn alice_is_served(mail: &Mail) -> Result {
+    let mut connection = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:imap"])
+        .user("alice")
+        .spawn()?;
+    let greeting = connection.read_past("\n", LONG)?;
+    assert!(greeting.contains("Logged in as alice"), "{greeting}");
+    Ok(())
+}
+
+#[test]
+fn a_forged_syn_is_reset_at_a_services_port_and_answered_at_another() -> Result {
+    let mail = shared()?;
+    let mut open = attacker(
+        &mail.mailhost,
+        "root",
+        "kept = listen('::', 7100)\ntell('ready')\nhear()",
+    )?;
+    says(&mut open, &["ready"])?;
+    for host in [&mail.stranger, &mail.laptop] {
+        let (own, server) = (host.ipv4(), mail.mailhost.ipv4());
+        let script = format!(
+            "for port in (143, 7000, 7001, 7100):
+    tell(forge('{own}', '{server}', port, 2))"
+        );
+        let mut forger = attacker(host, "root", &script)?;
+        says(&mut forger, &["RST+ACK", "RST+ACK", "RST+ACK", "SYN+ACK"])?;
+    }
+    alice_is_served(&mail)
+}
+
+#[test]
+fn a_forged_ack_opens_nothing() -> Result {
+    let mail = shared()?;
+    let (own, server) = (mail.stranger.ipv4(), mail.mailhost.ipv4());
+    // ACK, as of a SYN cookie; ACK and data; SYN and ACK; FIN.
+    let script = format!(
+        "for flags in (16, 24, 18, 17):
+    tell(forge('{own}', '{server}', 143, flags))"
+    );
+    let mut forger = attacker(&mail.stranger, "root", &script)?;
+    says(&mut forger, &["RST"; 4])?;
+    alice_is_served(&mail)
+}
+
+#[test]
+fn a_user_opens_no_socket_that_forges_packets_and_root_does() -> Result {
+    let mail = shared()?;
+    let script = "for family, kind, protocol in [
+    (socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP),
+    (socket.AF_INET6, socket.SOCK_RAW, socket.IPPROTO_TCP),
+    (socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW),
+    (socket.AF_PACKET, socket.SOCK_RAW, 0),
+    (socket.AF_PACKET, socket.SOCK_DGRAM, 0),
+]:
+    tell(attempt(socket.socket, family, kind, protocol))";
+    for host in [&mail.laptop, &mail.mailhost] {
+        says(&mut attacker(host, "bob", script)?, &["EPERM"; 5])?;
+        says(&mut attacker(host, "root", script)?, &["done"; 5])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn the_queues_behind_a_service_cannot_be_connected_to() -> Result {
+    let mail = shared()?;
+    let mut alice = knock(&mail, "alice")?;
+    let queues = || -> Result<Vec<(String, String)>> {
+        let listing = mail.mailhost.run(["ss", "-Htnl"])?.stdout;
+        let local = listing
+            .lines()
+            .filter_map(|line| line.split_whitespace().nth(3));
+        let queue = local.filter_map(|address| address.rsplit_once(':'));
+        Ok(queue
+            .map(|(address, port)| (address.replace(['[', ']'], ""), port.to_owned()))
+            .map(|(address, port)| (address.replace("::ffff:", ""), port))
+            .filter(|(address, _)| {
+                let first = address.split('.').next().and_then(|byte| byte.parse().ok());
+                first.is_some_and(|byte: u8| byte >= 240)
+            })
+            .collect())
+    };
+    eventually("alice has a queue", || Ok(!queues()?.is_empty()))?;
+    for (address, port) in queues()? {
+        let script = format!(
+            "tell(connect('{address}', {port}), connect('::ffff:{address}', {port}))
+tell(connect('{}', {port}))",
+            mail.mailhost.ipv4()
+        );
+        for (host, user) in [
+            (&mail.mailhost, "bob"),
+            (&mail.mailhost, "root"),
+            (&mail.stranger, "root"),
+            (&mail.laptop, "alice"),
+        ] {
+            let mut attempt = attacker(host, user, &script)?;
+            let said = attempt.read_past("\n", LONG)?;
+            assert!(!said.contains("done"), "{user} on {}: {said}", host.name());
+            says(&mut attempt, &["ECONNREFUSED"])?;
+        }
+    }
+    alice.end()?;
+    alice_is_served(&mail)
+}
+
+#[test]
+fn who_binds_a_services_port_first_gets_no_connection_of_it() -> Result {
+    let mail = shared()?;
+    // Port 7000 is a service's, 7100 nobody's. All addresses are taken unless a queue of the
+    // service has the port already; this host's own are always free to be taken.
+    let address = mail.mailhost.ipv4();
+    let script = format!(
+        "listeners = [listen('{address}', 7000), listen('{address}', 7000), listen('::1', 7000)]
+try:
+    listeners.append(listen('::', 7000))
+except OSError as error:
+    assert error.errno == errno.EADDRINUSE, error
+free = listen('{address}', 7100)
+tell('ready')
+hear()
+tell(*sorted({{waits(listener) for listener in listeners}}), waits(free))
+tell(connect('{address}', 7000), connect('::1', 7000), connect('{address}', 7100))
+hear()"
+    );
+    let mut bob = attacker(&mail.mailhost, "bob", &script)?;
+    says(&mut bob, &["ready"])?;
+    let mut alice = knock(&mail, "alice")?;
+    eventually("alice's connection is established", || {
+        let who = mail.mailhost.run(["usher", "who"])?.stdout;
+        let mut lines = who.lines();
+        Ok(lines.any(|line| {
+            line.contains("alice") && line.contains(":7000 ") && line.contains("established")
+        }))
+    })?;
+    for host in [&mail.stranger, &mail.laptop] {
+        let script = format!("tell(connect('{address}', 7000))");
+        says(&mut attacker(host, "root", &script)?, &["ECONNREFUSED"])?;
+    }
+    let script = format!("tell(connect('{address}', 7100))");
+    says(&mut attacker(&mail.stranger, "root", &script)?, &["done"])?;
+    bob.write("\n")?;
+    says(
+        &mut bob,
+        &["nothing stolen", "ECONNREFUSED ECONNREFUSED done"],
+    )?;
+    alice.end()?;
+    Ok(())
+}
+
+#[test]
+fn another_root_process_that_listens_at_a_services_port_gets_nothing_of_it() -> Result {
+    let mail = shared()?;
+    let address = mail.mailhost.ipv4();
+    let script = format!(
+        "listeners = [listen('{address}', 143), listen('{address}', 143), listen('{address}', 7101)]
+tell('ready')
+hear()
+for listener in listeners:
+    tell(waits(listener))"
+    );
+    let mut root = attacker(&mail.mailhost, "root", &script)?;
+    says(&mut root, &["ready"])?;
+    alice_is_served(&mail)?;
+    let script = format!("tell(connect('{address}', 7101))");
+    says(&mut attacker(&mail.stranger, "root", &script)?, &["done"])?;
+    root.write("\n")?;
+    says(&mut root, &["nothing", "nothing", "stolen"])
+}

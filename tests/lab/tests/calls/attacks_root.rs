@@ -1,0 +1,227 @@
+//! Another root process of the server's host against Usher's own: its objects in the kernel, its
+//! pins, its daemons. What root can do all the same is in docs/threat-model.md.
+
+use crate::attacks_host::{live_connection, process_of};
+use crate::attacks_service::{hostile, knock, says, served_as};
+use crate::service::{Client, LONG, Result, fenced, start_service};
+use usher_lab::{BOB, Mail, Signal};
+
+/// Counts the kernel's objects that bpf(2) gives a descriptor of, and those that it refuses.
+const COUNT: &str = "
+SYS_BPF = {'x86_64': 321, 'aarch64': 280}[platform.machine()]
+
+def bpf(command, *numbers):
+    attributes = (ctypes.c_uint32 * 32)(*numbers)
+    result = library.syscall(SYS_BPF, command, attributes, ctypes.sizeof(attributes))
+    if result == -1:
+        raise OSError(ctypes.get_errno(), 'bpf')
+    return result, attributes
+
+def count(next, by_id):
+    id, outcomes = 0, collections.Counter()
+    while True:
+        try:
+            id = bpf(next, id)[1][1]
+        except OSError as error:
+            assert error.errno == errno.ENOENT, error
+            return outcomes
+        outcome = attempt(lambda: os.close(bpf(by_id, id)[0]))
+        outcomes[outcome] += 1
+        if outcome == 'EPERM':
+            refused.append(id)
+
+refused = []
+";
+
+fn keeper_inside(mail: &Mail) -> Result<u32> {
+    let processes = mail.mailhost.processes()?;
+    let keeper = processes
+        .iter()
+        .find(|process| process.command.contains("usherd keeper"));
+    Ok(keeper.ok_or("no keeper")?.pid)
+}
+
+/// What a command says of its failure.
+fn refused(mail: &Mail, command: &[&str]) -> Result<String> {
+    let output = mail.mailhost.command(command).run()?;
+    assert!(!output.status.success(), "{command:?}: {output:?}");
+    Ok(format!("{}{}", output.stdout, output.stderr))
+}
+
+/// Demands that the pins cannot be touched, and pins of others can.
+fn pins_are_guarded(mail: &Mail) -> Result {
+    for command in [
+        &["ls", "/sys/fs/bpf/usher"][..],
+        &["rm", "-r", "/sys/fs/bpf/usher"],
+        &["rm", "/sys/fs/bpf/usher/ownership/settled"],
+        &["mv", "/sys/fs/bpf/usher", "/sys/fs/bpf/gone"],
+        &["chmod", "777", "/sys/fs/bpf/usher"],
+        &["mkdir", "/sys/fs/bpf/usher/own"],
+        &["umount", "/sys/fs/bpf"],
+    ] {
+        let said = refused(mail, command)?;
+        // umount(8) says so in words of its own.
+        let not_permitted = ["not permitted", "must be superuser"];
+        assert!(
+            not_permitted.iter().any(|words| said.contains(words)),
+            "{command:?}: {said}"
+        );
+    }
+    for command in [
+        &["mkdir", "/sys/fs/bpf/other"][..],
+        &["chmod", "700", "/sys/fs/bpf/other"],
+        &["mv", "/sys/fs/bpf/other", "/sys/fs/bpf/another"],
+        &["rmdir", "/sys/fs/bpf/another"],
+        &["mkdir", "-p", "/run/other"],
+        &["mount", "-t", "bpf", "bpf", "/run/other"],
+        &["umount", "/run/other"],
+    ] {
+        mail.mailhost.run(command)?;
+    }
+    Ok(())
+}
+
+/// Demands that bpf(2) gives root nothing of Usher's, and what is root's own.
+fn objects_are_guarded(mail: &Mail) -> Result<String> {
+    let script = format!(
+        "{COUNT}
+BPF_MAP_CREATE, ARRAY = 0, 2
+own, _ = bpf(BPF_MAP_CREATE, ARRAY, 4, 4, 1)
+maps, programs, links = count(12, 14), count(11, 13), count(31, 30)
+tell(maps['EPERM'] >= 12, programs['EPERM'] >= 30, links['EPERM'] >= 30, maps['done'] > 0)
+tell(refused[0])"
+    );
+    let mut root = process_of(mail, "root", &script)?;
+    says(&mut root, &["True True True True"])?;
+    Ok(root.read_past("\n", LONG)?.trim_end().to_owned())
+}
+
+#[test]
+fn bpftool_shows_root_its_own_maps_and_none_of_ushers() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let map = objects_are_guarded(&mail)?;
+    for command in [
+        &["bpftool", "map", "dump", "id", &map][..],
+        &["bpftool", "map", "show", "id", &map],
+        &[
+            "bpftool", "map", "update", "id", &map, "key", "0", "0", "0", "0", "value", "1",
+        ],
+    ] {
+        let said = refused(&mail, command)?;
+        assert!(said.contains("not permitted"), "{command:?}: {said}");
+    }
+    let pin = "/sys/fs/bpf/own";
+    let create = "type array key 4 value 4 entries 1 name own";
+    let words: Vec<&str> = ["bpftool", "map", "create", pin]
+        .into_iter()
+        .chain(create.split(' '))
+        .collect();
+    mail.mailhost.run(words)?;
+    let dump = mail
+        .mailhost
+        .run(["bpftool", "map", "dump", "pinned", pin])?;
+    assert!(
+        dump.stdout.contains("\"key\": 0") || dump.stdout.contains("key: 00"),
+        "{dump:?}"
+    );
+    mail.mailhost.run(["rm", pin])?;
+    mail.mailhost.run(["usher", "who"])?;
+    Ok(())
+}
+
+#[test]
+fn root_does_not_touch_the_pins_and_touches_others() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    pins_are_guarded(&mail)?;
+    let _service = start_service(&mail, &["fork"])?;
+    Client::connect(&mail, "alice")?.echo("the hive has swarmed")
+}
+
+#[test]
+fn root_does_not_reach_into_a_daemon_and_does_into_another_process() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let script = "target = int(hear())
+tell(attempt(trace, target), attempt(open_memory, target) in ('EPERM', 'EACCES'),
+     attempt(take, target, 0))
+other = os.fork()
+if other == 0:
+    signal.pause()
+tell(attempt(trace, other), attempt(open_memory, other), attempt(take, other, 1))
+os.kill(other, signal.SIGKILL)";
+    let daemons: Vec<u32> = mail
+        .mailhost
+        .processes()?
+        .iter()
+        .filter(|process| process.command.contains("usherd "))
+        .map(|process| process.pid)
+        .collect();
+    assert_eq!(daemons.len(), 2, "{daemons:?}");
+    for daemon in daemons {
+        let mut root = process_of(&mail, "root", script)?;
+        root.write(format!("{daemon}\n"))?;
+        says(&mut root, &["EPERM True EPERM", "done done done"])?;
+    }
+    mail.mailhost.run(["usher", "who"])?;
+    Ok(())
+}
+
+#[test]
+fn a_second_keeper_takes_nothing_over_and_a_restarted_one_does() -> Result {
+    let Some(mut mail) = fenced()? else {
+        return Ok(());
+    };
+    let first = keeper_inside(&mail)?;
+    let said = refused(&mail, &["usherd", "keeper"])?;
+    assert!(!said.is_empty());
+    assert_eq!(keeper_inside(&mail)?, first);
+    let _service = start_service(&mail, &["fork"])?;
+    Client::connect(&mail, "alice")?.echo("one keeper")?;
+    mail.keeper.restart()?;
+    assert_ne!(keeper_inside(&mail)?, first);
+    Client::connect(&mail, "bob")?.echo("another one")
+}
+
+#[test]
+fn what_the_killed_keeper_guarded_stays_guarded() -> Result {
+    let Some(mut mail) = fenced()? else {
+        return Ok(());
+    };
+    let (mut alice, _alices, place) = live_connection(&mail)?;
+    let mut bobs = knock(&mail, "bob")?;
+    let mut service = hostile(
+        &mail,
+        "kept = reserve()
+tell('reserved')
+hear()
+tell(take_user(2002), take_user(0), attempt(os.setresgid, 2002, 2002, 2002))
+hear()
+_, reservation, _ = reserve()
+serve(settle(reservation)[1])",
+    )?;
+    says(&mut service, &["reserved"])?;
+    mail.keeper.kill(Signal::KILL)?;
+    mail.keeper.wait(LONG)?;
+    service.write("\n")?;
+    says(&mut service, &["EPERM EPERM EPERM"])?;
+    pins_are_guarded(&mail)?;
+    objects_are_guarded(&mail)?;
+    let mut root = process_of(
+        &mail,
+        "root",
+        "target, connection, pipe = map(int, hear().split())
+tell(attempt(take, target, connection), attempt(take, target, pipe))",
+    )?;
+    root.write(format!("{place}\n"))?;
+    says(&mut root, &["EPERM done"])?;
+    alice.write("without a keeper\n")?;
+    assert_eq!(alice.read_past("\n", LONG)?, "without a keeper\n");
+    mail.keeper.start()?;
+    service.write("\n")?;
+    served_as(&mut bobs, BOB.mailhost_uid)
+}

@@ -1,0 +1,403 @@
+//! A service that has been taken over: processes of its account, with its capabilities, that speak
+//! to the keeper themselves. What each attempt is refused is then permitted to who may.
+
+use crate::service::{Client, LONG, Result, as_account, fenced, start_service};
+use usher_lab::{ALICE, BOB, Mail, Running, Signal};
+
+/// What the attackers begin with.
+pub const HOSTILE: &str = include_str!("../../programs/hostile.py");
+
+/// The script runs in a child, because the keeper moves a process that settles into its user's
+/// cgroup, and the lab ends a command by the command's cgroup, where its first process stays.
+const IN_CHILD: &str = "
+if os.fork():
+    os.wait()
+    sys.exit()
+";
+
+/// A hostile process of the service's account.
+pub fn hostile(mail: &Mail, script: &str) -> Result<Running> {
+    let program = format!("{HOSTILE}{IN_CHILD}{script}");
+    as_account(mail, &["python3", "-c", &program])
+}
+
+/// A connection of a user that waits for somebody to serve it.
+pub fn knock(mail: &Mail, user: &str) -> Result<Running> {
+    Ok(mail
+        .laptop
+        .command(["usher", "connect", "mailhost:calls"])
+        .user(user)
+        .spawn()?)
+}
+
+/// Demands that the process says exactly these lines next.
+#[track_caller]
+pub fn says(process: &mut Running, lines: &[&str]) -> Result {
+    for line in lines {
+        let said = process.read_past("\n", LONG)?;
+        assert_eq!(said.trim_end(), *line, "{}", process.stderr()?);
+    }
+    Ok(())
+}
+
+/// Demands that a process with all four of a user's ids serves the connection, and that it works.
+#[track_caller]
+pub fn served_as(connection: &mut Running, uid: u32) -> Result {
+    let greeting = connection.read_past("\n", LONG)?;
+    let ids = format!("for {uid} {uid} {uid} {uid}\n");
+    assert!(greeting.ends_with(&ids), "{greeting}");
+    connection.write("are you there?\n")?;
+    assert_eq!(connection.read_past("\n", LONG)?, "are you there?\n");
+    Ok(())
+}
+
+/// Demands that a well-behaved service serves the connection.
+#[track_caller]
+fn served_honestly(connection: &mut Running, user: &str) -> Result {
+    let greeting = connection.read_past("\n", LONG)?;
+    assert!(
+        greeting.contains(&format!(" {user} at calls ")),
+        "{greeting}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_reservation_is_for_its_maker_and_the_makers_children_only() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    let mut maker = hostile(
+        &mail,
+        "_, reservation, _ = reserve()
+tell(reservation.hex())
+hear()
+in_child(lambda: serve(settle(reservation)[1]))",
+    )?;
+    let reservation = maker.read_past("\n", LONG)?;
+    let mut thief = hostile(&mail, "tell(claim(bytes.fromhex(hear()))[1].what)")?;
+    thief.write(reservation)?;
+    says(&mut thief, &["reservation_lapsed"])?;
+    maker.write("\n")?;
+    served_as(&mut alice, ALICE.mailhost_uid)
+}
+
+#[test]
+fn a_grandchild_of_a_reservations_maker_cannot_use_it_and_a_child_can() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    let mut service = hostile(
+        &mail,
+        "_, reservation, _ = reserve()
+in_child(lambda: in_child(lambda: tell(claim(reservation)[1].what)))
+in_child(lambda: serve(settle(reservation)[1]))",
+    )?;
+    says(&mut service, &["reservation_lapsed"])?;
+    served_as(&mut alice, ALICE.mailhost_uid)
+}
+
+#[test]
+fn a_reservation_that_was_guessed_is_none_and_the_one_that_was_given_is() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    let mut service = hostile(
+        &mail,
+        "_, reservation, _ = reserve()
+for guess in [bytes(16), os.urandom(16), reservation[:15] + bytes([reservation[15] ^ 1])]:
+    tell(claim(guess)[1].what)
+in_child(lambda: serve(settle(reservation)[1]))",
+    )?;
+    says(&mut service, &["reservation_lapsed"; 3])?;
+    served_as(&mut alice, ALICE.mailhost_uid)
+}
+
+#[test]
+fn a_reservation_ends_with_its_maker_and_the_connection_is_offered_again() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    let mut orphan = hostile(
+        &mail,
+        "_, reservation, _ = reserve()
+maker = os.getpid()
+if os.fork():
+    os._exit(0)
+while os.getppid() == maker:
+    time.sleep(0.001)
+tell(claim(reservation)[1].what)",
+    )?;
+    says(&mut orphan, &["reservation_lapsed"])?;
+    let _service = start_service(&mail, &["fork"])?;
+    served_honestly(&mut alice, "alice")
+}
+
+#[test]
+fn a_reservation_is_used_once() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    let mut service = hostile(
+        &mail,
+        "_, reservation, _ = reserve()
+def first():
+    _, queue = settle(reservation)
+    tell(claim(reservation)[1].what)
+    serve(queue)
+if os.fork() == 0:
+    first()
+    os._exit(0)
+hear()
+in_child(lambda: tell(claim(reservation)[1].what))",
+    )?;
+    says(&mut service, &["already_settled"])?;
+    served_as(&mut alice, ALICE.mailhost_uid)?;
+    service.write("\n")?;
+    says(&mut service, &["reservation_lapsed"])
+}
+
+#[test]
+fn who_reserves_and_does_not_serve_keeps_nobody_else_waiting() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    let mut hoarder = hostile(
+        &mail,
+        "kept = reserve()
+tell('reserved', kept[2])
+hear()",
+    )?;
+    says(&mut hoarder, &[&format!("reserved {}", ALICE.mailhost_uid)])?;
+    let _service = start_service(&mail, &["fork"])?;
+    Client::connect(&mail, "bob")?.echo("forty lanterns")?;
+    hoarder.end()?;
+    served_honestly(&mut alice, "alice")
+}
+
+#[test]
+fn a_process_with_threads_does_not_settle_and_does_without_them() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    let mut service = hostile(
+        &mail,
+        "_, reservation, _ = reserve()
+def with_a_thread(body):
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    tell(body())
+    stop.set()
+    thread.join()
+    only_thread()
+with_a_thread(lambda: claim(reservation)[1].what)
+keeper, reply = claim(reservation)
+uid, gid, groups = identity(reply)
+take_groups(gid, groups)
+with_a_thread(lambda: take_user(uid))
+tell(take_user(uid))
+serve(keeper.ask(SETTLED).descriptors[0])",
+    )?;
+    says(&mut service, &["process_shared", "EPERM", "done"])?;
+    served_as(&mut alice, ALICE.mailhost_uid)
+}
+
+#[test]
+fn threads_that_race_for_the_user_leave_one_user_or_none() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    // Threads come and go while the process tries to settle: as long as there is one it is refused.
+    let mut service = hostile(
+        &mail,
+        "_, reservation, _ = reserve()
+keeper, reply = claim(reservation)
+uid, gid, groups = identity(reply)
+take_groups(gid, groups)
+done = threading.Event()
+def come_and_go():
+    while not done.is_set():
+        thread = threading.Thread(target=lambda: None)
+        thread.start()
+        thread.join()
+racer = threading.Thread(target=come_and_go)
+racer.start()
+outcomes = {take_user(uid) for _ in range(200)}
+users = ids()
+done.set()
+racer.join()
+only_thread()
+tell(outcomes, *users)
+tell(take_user(uid))
+serve(keeper.ask(SETTLED).descriptors[0])",
+    )?;
+    says(&mut service, &["{'EPERM'} 900 900 900 900", "done"])?;
+    served_as(&mut alice, ALICE.mailhost_uid)
+}
+
+#[test]
+fn who_says_settled_and_is_not_gets_no_queue_and_loses_the_grant() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    let mut service = hostile(
+        &mail,
+        "_, reservation, uid = reserve()
+keeper, reply = claim(reservation)
+_, gid, groups = identity(reply)
+tell(keeper.ask(SETTLED).what)
+tell(attempt(take_groups, gid, groups), take_user(uid))
+_, reservation, uid = reserve()
+in_child(lambda: serve(settle(reservation)[1]))",
+    )?;
+    says(&mut service, &["not_this_account", "EPERM EPERM"])?;
+    served_as(&mut alice, ALICE.mailhost_uid)
+}
+
+#[test]
+fn a_grant_is_for_exactly_what_it_says() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    let mut service = hostile(
+        &mail,
+        "_, reservation, _ = reserve()
+keeper, reply = claim(reservation)
+uid, gid, groups = identity(reply)
+tell(take_user(0), take_user(2002), take_user(uid))
+tell(attempt(take_groups, 0, groups), attempt(take_groups, gid, [0]))
+take_groups(gid, groups)
+for parts in [(uid, 900, 900), (900, uid, 900), (uid, uid, 900)]:
+    tell(alone(system_call, 'setresuid', *parts))
+library.setfsuid(uid)
+tell(ids()[3])
+tell(take_user(uid))
+serve(keeper.ask(SETTLED).descriptors[0])",
+    )?;
+    says(
+        &mut service,
+        &[
+            "EPERM EPERM EPERM",
+            "EPERM EPERM",
+            "EPERM",
+            "EPERM",
+            "EPERM",
+            "900",
+            "done",
+        ],
+    )?;
+    served_as(&mut alice, ALICE.mailhost_uid)
+}
+
+#[test]
+fn a_process_that_has_become_a_user_becomes_nothing_else() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let (mut alice, mut bob) = (knock(&mail, "alice")?, knock(&mail, "bob")?);
+    // The capabilities are still in its sets: it has not given them up.
+    let mut service = hostile(
+        &mail,
+        "a_user, another = reserve(), reserve()
+def become_one_and_try():
+    _, queue = settle(a_user[1])
+    tell(claim(another[1])[1].what, attach()[1].what)
+    other = ({2001, 2002} - {os.getuid()}).pop()
+    tell(*[take_user(uid) for uid in (0, 900, other)], attempt(os.setgroups, [0]))
+    tell(attempt(os.setresgid, 900, 900, 900), attempt(os.chroot, '/'))
+    CLONE_NEWUSER = 0x10000000
+    library.unshare(CLONE_NEWUSER)
+    tell(errno.errorcode[ctypes.get_errno()])
+    tell(open('/proc/self/status').read().split('CapPrm:\t')[1].split()[0] != '0' * 16)
+    serve(queue)
+if os.fork() == 0:
+    become_one_and_try()
+    os._exit(0)
+hear()
+in_child(lambda: serve(settle(another[1])[1]))",
+    )?;
+    says(
+        &mut service,
+        &[
+            "already_settled not_this_account",
+            "EPERM EPERM EPERM EPERM",
+            "EPERM EPERM",
+            "EPERM",
+            "True",
+        ],
+    )?;
+    service.write("\n")?;
+    served_as(&mut alice, ALICE.mailhost_uid)?;
+    served_as(&mut bob, BOB.mailhost_uid)
+}
+
+#[test]
+fn another_program_between_settling_and_accepting_is_the_user_still() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    mail.mailhost
+        .write("/var/lib/next.py", format!("{HOSTILE}\n{NEXT_PROGRAM}"))?;
+    mail.mailhost
+        .run(["cp", "/usr/bin/true", "/var/lib/privileged"])?;
+    mail.mailhost
+        .run(["chmod", "4755", "/var/lib/privileged"])?;
+    let mut service = hostile(
+        &mail,
+        "_, reservation, _ = reserve()
+_, queue = settle(reservation)
+os.set_inheritable(queue, True)
+tell(attempt(os.execv, '/var/lib/privileged', ['privileged']))
+os.execv('/usr/bin/python3', ['python3', '/var/lib/next.py', str(queue)])",
+    )?;
+    says(&mut service, &["EPERM", "EPERM EPERM"])?;
+    served_as(&mut alice, ALICE.mailhost_uid)
+}
+
+const NEXT_PROGRAM: &str = "
+tell(take_user(900), take_user(0))
+serve(int(sys.argv[1]))";
+
+#[test]
+fn the_keepers_death_between_grant_and_settling_gives_nobody_a_queue() -> Result {
+    let Some(mut mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    let mut service = hostile(
+        &mail,
+        "_, reservation, _ = reserve()
+keeper, reply = claim(reservation)
+uid, gid, groups = identity(reply)
+tell('granted')
+hear()
+take_groups(gid, groups)
+tell(take_user(2002), take_user(0), take_user(uid), take_user(900))
+tell(keeper.ask(SETTLED).what)
+hear()
+tell(claim(reservation)[1].what)
+hear()",
+    )?;
+    says(&mut service, &["granted"])?;
+    mail.keeper.kill(Signal::KILL)?;
+    mail.keeper.wait(LONG)?;
+    service.write("\n")?;
+    says(&mut service, &["EPERM EPERM done EPERM", "closed"])?;
+    mail.keeper.start()?;
+    service.write("\n")?;
+    says(&mut service, &["already_settled"])?;
+    let _service = start_service(&mail, &["fork"])?;
+    served_honestly(&mut alice, "alice")
+}
