@@ -2,11 +2,6 @@
 //! kernel with LSM programs is skipped, and said, on others; the virtual machines run it.
 #![forbid(unsafe_code)]
 
-mod attacks_calls;
-mod attacks_host;
-mod attacks_network;
-mod attacks_root;
-mod attacks_service;
 mod examples;
 mod service;
 mod serving;

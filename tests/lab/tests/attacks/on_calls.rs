@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use crate::attacks_host::{live_connection, process_of};
-use crate::attacks_service::{hostile, knock, says, served_as};
+use crate::on_host::{live_connection, process_of};
+use crate::on_service::{hostile, knock, says, served_as};
 use crate::service::{Client, LONG, Result, as_account, fenced, start_service};
 use usher_lab::{ALICE, BOB, Mail};
 use usher_proto::ConnectionTuple;

@@ -1,7 +1,7 @@
 //! Other processes of the server's host, users' and root's, against a live connection and the
 //! processes that have to do with it.
 
-use crate::attacks_service::{HOSTILE, hostile, knock, says, served_as};
+use crate::on_service::{HOSTILE, hostile, knock, says, served_as};
 use crate::service::{LONG, Result, fenced};
 use usher_lab::{ALICE, Mail, Running};
 

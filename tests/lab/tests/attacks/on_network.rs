@@ -1,7 +1,7 @@
 //! Attempts from the network and at the service's port, by those who have no connection of their
 //! own. They need no LSM programs and run on every kernel.
 
-use crate::attacks_service::{knock, says};
+use crate::on_service::{knock, says};
 use crate::service::{LONG, Result, eventually, shared};
 use usher_lab::{Host, Mail, Running};
 

@@ -350,19 +350,14 @@ fn another_program_between_settling_and_accepting_is_the_user_still() -> Result 
     let mut alice = knock(&mail, "alice")?;
     mail.mailhost
         .write("/var/lib/next.py", format!("{HOSTILE}\n{NEXT_PROGRAM}"))?;
-    mail.mailhost
-        .run(["cp", "/usr/bin/true", "/var/lib/privileged"])?;
-    mail.mailhost
-        .run(["chmod", "4755", "/var/lib/privileged"])?;
     let mut service = hostile(
         &mail,
         "_, reservation, _ = reserve()
 _, queue = settle(reservation)
 os.set_inheritable(queue, True)
-tell(attempt(os.execv, '/var/lib/privileged', ['privileged']))
 os.execv('/usr/bin/python3', ['python3', '/var/lib/next.py', str(queue)])",
     )?;
-    says(&mut service, &["EPERM", "EPERM EPERM"])?;
+    says(&mut service, &["EPERM EPERM"])?;
     served_as(&mut alice, ALICE.mailhost_uid)
 }
 
