@@ -122,6 +122,21 @@ tests! {
         assert_eq!(told["descriptors"], "0 1 2");
     }
 
+    fn workers_start_however_many_descriptors_the_keeper_has(world) {
+        let group = leaf(world);
+        privileges::raise_descriptor_limit().unwrap();
+        let listener = TcpListener::bind("10.9.0.1:8025").unwrap();
+        let held: Vec<_> = (0..2000).map(|_| listener.try_clone().unwrap()).collect();
+        for input in [
+            Input::AcceptOne(listener.as_fd()),
+            Input::Listener(held[1999].as_fd()),
+        ] {
+            let _far = TcpStream::connect("10.9.0.1:8025").unwrap();
+            let worker = spawn(&script("[ $(ulimit -n) = 1024 ]"), input, &group).unwrap();
+            assert_eq!(wait(&worker), 0);
+        }
+    }
+
     fn a_connection_worker_serves_exactly_one(world) {
         let group = leaf(world);
         let listener = TcpListener::bind("10.9.0.1:8025").unwrap();

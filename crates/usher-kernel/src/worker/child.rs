@@ -72,11 +72,6 @@ impl Child<'_> {
             }
             default_signals();
             libc::umask(0o077);
-            let mut files: libc::rlimit = std::mem::zeroed();
-            if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) == 0 {
-                files.rlim_cur = OPEN_FILES.min(files.rlim_max);
-                libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files);
-            }
             // Raw calls: glibc's wrappers of these would signal the parent's other threads.
             if libc::syscall(
                 libc::SYS_setgroups,
@@ -126,6 +121,12 @@ impl Child<'_> {
             };
             if let Err(errno) = self.place(source, target) {
                 return (Stage::Descriptors, errno);
+            }
+            // Not before: until the keeper's descriptors are closed, new ones have numbers beyond it.
+            let mut files: libc::rlimit = std::mem::zeroed();
+            if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) == 0 {
+                files.rlim_cur = OPEN_FILES.min(files.rlim_max);
+                libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files);
             }
             // A home that is missing or closed is no reason not to serve.
             if libc::chdir(prepared.directory.as_ptr()) < 0 && libc::chdir(c"/".as_ptr()) < 0 {
