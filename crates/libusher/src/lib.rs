@@ -15,6 +15,7 @@
 #![deny(unsafe_code)]
 
 mod connect;
+mod conversation;
 #[allow(unsafe_code)]
 mod ffi;
 #[allow(unsafe_code)]

@@ -4,27 +4,25 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::path::Path;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::process;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::ipproto;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::thread::{CapabilitySet, CapabilitySets};
-use usher_local::packet::{Packet, PacketSocket};
-use usher_local::paths;
-use usher_proto::calls::{self, CallReply, CallRequest, MAX_CALL_PACKET, ReservationId};
+use usher_local::packet::PacketSocket;
+use usher_proto::calls::{self, CallReply, CallRequest, ReservationId};
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::name::{HostName, ServiceName, UserName};
 use usher_proto::refusal::Refusal;
 use usher_proto::ssh_key::Fingerprint;
 
-/// How long the keeper may take to answer what it decides in microseconds.
-const DECISION: Duration = Duration::from_secs(30);
+use crate::conversation::{Conversation, answer, ask, connect, exchange, forget_inherited};
+use crate::process;
+
 /// How long [`ByUserListener::pre_accept`] waits for a keeper that is being restarted.
 const RESTART: Duration = Duration::from_secs(30);
 /// How long a process may seem to share its memory before it is believed to.
@@ -55,6 +53,10 @@ pub enum ServiceError {
     /// A signal came while the call waited.
     #[error("interrupted by a signal")]
     Interrupted,
+    /// The process shares its memory, files or working directory with another one; nothing was
+    /// changed, and the reservation is used.
+    #[error("this process shares its memory, files or working directory with another one")]
+    Shared,
     /// The kernel refused the change of user before anything was changed.
     #[error("the kernel refused to change this process's groups: {0}")]
     Change(io::Error),
@@ -92,6 +94,7 @@ impl ServiceError {
             Self::Protocol => libc::EPROTO,
             Self::Interrupted => libc::EINTR,
             Self::ForkedInside => libc::EDEADLK,
+            Self::Shared => libc::EBUSY,
             Self::ChangedInPart { .. } => libc::ENOTRECOVERABLE,
         }
     }
@@ -142,8 +145,9 @@ impl ByUserListener {
     ///
     /// # Errors
     /// [`Refusal::ReservationLapsed`], [`Refusal::ProcessShared`], [`Refusal::AlreadySettled`],
-    /// [`Refusal::SessionEnded`], [`Refusal::TooManyGroups`] and [`ServiceError::Change`] leave the
-    /// process as it was. After [`ServiceError::ChangedInPart`] it must end.
+    /// [`Refusal::SessionEnded`], [`Refusal::TooManyGroups`], [`ServiceError::Shared`] and
+    /// [`ServiceError::Change`] leave the process as it was. After
+    /// [`ServiceError::ChangedInPart`] it must end.
     pub fn set_net_user(self, reservation: Reservation) -> Result<UserListener, ServiceError> {
         reservation.claim()
     }
@@ -206,51 +210,6 @@ impl ServicePort {
     }
 }
 
-/// A process's own conversation about its service. A child that is forked meanwhile, by another
-/// thread, has a duplicate, by which it could take answers away: see [`forget_inherited`].
-struct Conversation(PacketSocket);
-
-/// Open conversations: descriptor and process.
-static CONVERSATIONS: Mutex<Vec<(RawFd, u32)>> = Mutex::new(Vec::new());
-
-impl Conversation {
-    fn new(keeper: PacketSocket) -> Self {
-        let entry = (keeper.as_fd().as_raw_fd(), std::process::id());
-        CONVERSATIONS
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(entry);
-        Self(keeper)
-    }
-}
-
-impl Drop for Conversation {
-    fn drop(&mut self) {
-        let own = self.0.as_fd().as_raw_fd();
-        CONVERSATIONS
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|(descriptor, _)| *descriptor != own);
-    }
-}
-
-/// Closes what this process has of its parent's conversations: it is about to be somebody else's.
-/// A table that a thread of the parent held during the fork is given up, as nobody lets go of it.
-fn forget_inherited() -> Result<(), ServiceError> {
-    let Ok(mut conversations) = CONVERSATIONS.try_lock() else {
-        return Err(ServiceError::ForkedInside);
-    };
-    let own = std::process::id();
-    for (descriptor, process) in std::mem::take(&mut *conversations) {
-        if process == own {
-            conversations.push((descriptor, process));
-        } else {
-            process::close(descriptor);
-        }
-    }
-    Ok(())
-}
-
 fn wait_for_user(keeper: &PacketSocket) -> Result<Reservation, ServiceError> {
     set_socket_timeout(keeper, Timeout::Recv, None)
         .map_err(|error| ServiceError::NoKeeper(error.into()))?;
@@ -310,7 +269,7 @@ fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), ServiceError> {
         .map(|&group| rustix::fs::Gid::from_raw(group))
         .collect();
     alone(|| thread::set_thread_groups(&groups)).map_err(|error| match error {
-        Errno::AGAIN => ServiceError::Refused(Refusal::ProcessShared),
+        Errno::AGAIN => ServiceError::Shared,
         error => ServiceError::Change(error.into()),
     })?;
     let in_part = |what| {
@@ -489,50 +448,5 @@ pub fn connection_info(connection: impl AsFd) -> Result<ConnectionInfo, ServiceE
     match exchange(&connect()?, &CallRequest::Info { connection })?.0 {
         CallReply::Connection(info) => Ok(info.into()),
         _ => Err(ServiceError::Protocol),
-    }
-}
-
-fn connect() -> Result<PacketSocket, ServiceError> {
-    let keeper =
-        PacketSocket::connect(Path::new(paths::KEEPER_CALLS)).map_err(ServiceError::NoKeeper)?;
-    set_socket_timeout(&keeper, Timeout::Recv, Some(DECISION))
-        .map_err(|error| ServiceError::NoKeeper(error.into()))?;
-    Ok(keeper)
-}
-
-/// One request and its answer; signals do not disturb it.
-fn exchange(
-    keeper: &PacketSocket,
-    request: &CallRequest,
-) -> Result<(CallReply, Packet), ServiceError> {
-    ask(keeper, request)?;
-    loop {
-        match answer(keeper) {
-            Err(ServiceError::Interrupted) => {}
-            answered => return answered,
-        }
-    }
-}
-
-fn ask(keeper: &PacketSocket, request: &CallRequest) -> Result<(), ServiceError> {
-    keeper
-        .send(&request.encode(), &[])
-        .map_err(ServiceError::NoKeeper)
-}
-
-fn answer(keeper: &PacketSocket) -> Result<(CallReply, Packet), ServiceError> {
-    let packet = keeper
-        .receive(MAX_CALL_PACKET)
-        .map_err(|error| match error.kind() {
-            io::ErrorKind::Interrupted => ServiceError::Interrupted,
-            io::ErrorKind::InvalidData => ServiceError::Protocol,
-            _ => ServiceError::NoKeeper(error),
-        })?;
-    if packet.bytes.is_empty() {
-        return Err(ServiceError::NoKeeper(io::ErrorKind::UnexpectedEof.into()));
-    }
-    match CallReply::decode(&packet.bytes).map_err(|_| ServiceError::Protocol)? {
-        CallReply::Refused(refusal) => Err(ServiceError::Refused(refusal)),
-        reply => Ok((reply, packet)),
     }
 }
