@@ -330,6 +330,9 @@ pub enum PolicyErrorKind {
     /// root as the account of a service.
     #[error("root cannot be the account of a service")]
     RootAsAccount,
+    /// An account of one of Usher's daemons as a member or as the account of a service.
+    #[error("`{account}` is an account of Usher's own")]
+    UshersAccount { account: UserName },
     /// The account of a service is among its users, by the `users` block `block_name`.
     #[error(
         "`{account}` is a user of this service by `users {block_name}` and cannot be its account"

@@ -96,6 +96,7 @@ const SERVICE: &[StatementRule] = &[
         "`connections NUMBER;`",
         Occurrence::AtMostOnce,
     ),
+    rule("processes", "`processes NUMBER;`", Occurrence::AtMostOnce),
 ];
 
 const CLIENT: &[StatementRule] = &[

@@ -24,6 +24,12 @@ pub const DEFAULT_CONNECTIONS: u32 = 64;
 /// Upper end of `connections`.
 pub const MAXIMUM_CONNECTIONS: u32 = 65_536;
 
+/// Most tasks of one user at once, unless policy says otherwise.
+pub const DEFAULT_PROCESSES: u32 = 1024;
+
+/// Upper end of `processes`: what Linux has process numbers for (PID_MAX_LIMIT).
+pub const MAXIMUM_PROCESSES: u32 = 4 * 1024 * 1024;
+
 /// Upper end of `session` and `idle`: seven days. A session outlives the signature that opened
 /// it, so it is kept short enough that a stolen one ends by itself.
 pub const MAXIMUM_DURATION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -117,6 +123,9 @@ pub struct Service {
     pub session: Duration,
     /// [`Style::Connection`]: most processes of one user at once.
     pub connections: u32,
+    /// Most processes and threads of one user at once, with all that they start (pids.max of
+    /// cgroups(7)).
+    pub processes: u32,
 }
 
 /// Which processes serve the users of a service.

@@ -146,6 +146,11 @@ impl PolicyErrorKind {
                  to become its users, not root"
                     .into()
             }
+            Self::UshersAccount { .. } => {
+                "name another account: those whose names begin with `usher-` hold the keys and \
+                 sockets of Usher's daemons"
+                    .into()
+            }
             Self::AccountIsUser { .. } => {
                 "name an account that is in none of the service's `users` blocks, or take it out \
                  of them"

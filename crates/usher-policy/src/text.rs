@@ -4,8 +4,8 @@ use std::fmt::{self, Display, Write};
 use std::time::Duration;
 
 use crate::model::{
-    Client, DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_IDLE, DEFAULT_SESSION, Host, Policy,
-    Program, Protocol, ServedBy, Service, Style, Users,
+    Client, DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_IDLE, DEFAULT_PROCESSES,
+    DEFAULT_SESSION, Host, Policy, Program, Protocol, ServedBy, Service, Style, Users,
 };
 
 impl Policy {
@@ -103,6 +103,9 @@ impl Service {
         }
         if self.session != DEFAULT_SESSION {
             block.statement("session", Units(self.session));
+        }
+        if self.processes != DEFAULT_PROCESSES {
+            block.statement("processes", self.processes);
         }
         block.end()
     }

@@ -70,6 +70,7 @@ fn pieces() -> impl Strategy<Value = String> {
         "environment",
         "session",
         "connections",
+        "processes",
         "protocol",
         "imap",
         "raw",
@@ -274,6 +275,7 @@ fn service(
         } else {
             choices.number
         },
+        processes: choices.number,
     }
 }
 

@@ -170,7 +170,7 @@ fn values_come_through_and_the_rest_is_at_its_default() {
         ]
     );
     assert_eq!(imap.session.as_secs(), 5400);
-    assert_eq!(imap.connections, 16);
+    assert_eq!((imap.connections, imap.processes), (16, 200));
     let environment = [("LANG", "C.UTF-8"), ("EMPTY", ""), ("X_1", "a=b")];
     assert_eq!(
         program.environment,
@@ -182,10 +182,8 @@ fn values_come_through_and_the_rest_is_at_its_default() {
         .replace("KEY", LAPTOP_KEY);
     let policy = parse(&[source("defaults", &text)]).expect("a correct policy");
     let s = &policy.services[&service("s")];
-    assert_eq!(
-        (s.idle.as_secs(), s.session.as_secs(), s.connections),
-        (300, 28_800, 64)
-    );
+    assert_eq!((s.idle.as_secs(), s.session.as_secs()), (300, 28_800));
+    assert_eq!((s.connections, s.processes), (64, 1024));
     assert_eq!(
         (
             s.listen,

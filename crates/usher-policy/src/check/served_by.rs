@@ -86,6 +86,11 @@ fn account(
         reporter.report(item.location, PolicyErrorKind::RootAsAccount);
         return None;
     }
+    if values::is_ushers(&account) {
+        let error = PolicyErrorKind::UshersAccount { account };
+        reporter.report(item.location, error);
+        return None;
+    }
     let admitting = user_blocks.into_iter().flatten().find(|block| {
         let users = names.users.get(*block);
         users.is_some_and(|users| users.members.contains(&account))

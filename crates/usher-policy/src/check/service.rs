@@ -10,8 +10,8 @@ use super::unique::Unique;
 use super::{Names, served_by, users, values};
 use crate::error::{NameKind, PolicyErrorKind};
 use crate::model::{
-    DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_SESSION, MAXIMUM_CONNECTIONS, Service, Style,
-    service_id,
+    DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_PROCESSES, DEFAULT_SESSION, MAXIMUM_CONNECTIONS,
+    MAXIMUM_PROCESSES, Service, Style, service_id,
 };
 use crate::report::Reporter;
 use crate::syntax::Block;
@@ -84,6 +84,12 @@ impl ServiceChecker {
             }
             None => Some(DEFAULT_CONNECTIONS),
         };
+        let processes = match fields.one("processes") {
+            Some(field) => field
+                .single(reporter)
+                .and_then(|item| values::number(item, MAXIMUM_PROCESSES, reporter)),
+            None => Some(DEFAULT_PROCESSES),
+        };
         let name = name?;
         let id = self.id(&name, block, reporter)?;
         let (user_blocks, users) = users?;
@@ -101,6 +107,7 @@ impl ServiceChecker {
             idle: idle?,
             session: session?,
             connections: connections?,
+            processes: processes?,
         })
     }
 

@@ -25,6 +25,9 @@ pub(super) fn check(block: &Block, reporter: &mut Reporter<'_>) -> BTreeSet<User
             // worker; the name is refused here because the mistake is visible here.
             if user.as_ref() == "root" {
                 reporter.report(item.location, PolicyErrorKind::RootAsMember);
+            } else if values::is_ushers(&user) {
+                let error = PolicyErrorKind::UshersAccount { account: user };
+                reporter.report(item.location, error);
             } else if let Some(first) = listed.claim(user, item.location) {
                 let found = item.shown();
                 reporter.report_repeated(item.location, first, |first| {

@@ -3,6 +3,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use usher_proto::UserName;
+
 use crate::error::{NameKind, PolicyErrorKind};
 use crate::model::MAXIMUM_DURATION;
 use crate::nearest::nearest;
@@ -56,6 +58,11 @@ pub(super) fn name<N: FromStr>(
 fn digits(text: &str) -> Option<u64> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
     text.parse().ok().filter(|_| plain)
+}
+
+/// Whether an account is one of Usher's own daemons' (`usher-signer` and its like).
+pub(super) fn is_ushers(account: &UserName) -> bool {
+    account.as_ref().starts_with("usher-")
 }
 
 /// A TCP port, 1 to 65,535.
