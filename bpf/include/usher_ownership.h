@@ -10,7 +10,7 @@
 
 #include <linux/types.h>
 
-#define USHER_OWNERSHIP_VERSION 1
+#define USHER_OWNERSHIP_VERSION 2
 
 #define USHER_GROUPS 128
 #define USHER_PATH_SIZE 256
@@ -51,8 +51,10 @@ enum usher_refusal {
 	USHER_REFUSALS,
 };
 
-/* The identity that one process may take, once. */
+/* The identity that one process may take, once, while the keeper that granted it has no successor.
+ */
 struct usher_identity {
+	__u32 keeper; /* which one: see the map `keeper` */
 	__u32 uid;
 	__u32 gid;
 	__u32 group_count;
@@ -91,17 +93,11 @@ struct usher_protection {
 	char daemon[USHER_PATH_SIZE]; /* path of the daemons' program, padded with zeros */
 };
 
-struct usher_ownership_layout {
-	__u32 version;
-	__u32 reserved;
-};
-
-_Static_assert(sizeof(struct usher_identity) == 524, "usher_identity");
+_Static_assert(sizeof(struct usher_identity) == 528, "usher_identity");
 _Static_assert(sizeof(struct usher_settled) == 8, "usher_settled");
 _Static_assert(sizeof(struct usher_owner) == 4, "usher_owner");
 _Static_assert(sizeof(struct usher_folder) == 16, "usher_folder");
 _Static_assert(sizeof(struct usher_protection) == 272, "usher_protection");
-_Static_assert(sizeof(struct usher_ownership_layout) == 8, "usher_ownership_layout");
 _Static_assert(USHER_REFUSALS == 23, "usher_refusal");
 
 #endif

@@ -78,6 +78,17 @@ struct {
 	__type(value, struct usher_settled);
 } settled SEC(".maps");
 
+/*
+ * Which keeper there is: a number that each one counts up when it begins. Key: 0. Grants of an
+ * earlier one, which nobody would see through, count for nothing.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} keeper SEC(".maps");
+
 static __always_inline struct usher_settled *settled_as(struct task_struct *task)
 {
 	return bpf_task_storage_get(&settled, task, NULL, 0);
@@ -85,7 +96,10 @@ static __always_inline struct usher_settled *settled_as(struct task_struct *task
 
 static __always_inline struct usher_identity *granted_to(struct task_struct *task)
 {
-	return bpf_task_storage_get(&grants, task, NULL, 0);
+	struct usher_identity *granted = bpf_task_storage_get(&grants, task, NULL, 0);
+	__u32 first = 0, *present = bpf_map_lookup_elem(&keeper, &first);
+
+	return granted && present && granted->keeper == *present ? granted : NULL;
 }
 
 /*

@@ -5,6 +5,7 @@
 
 #include "usher_kernel.h"
 #include "usher_ownership.h"
+#include "usher_shared.h"
 
 /* Refusals so far, one copy per CPU. Key: enum usher_refusal. */
 struct {
@@ -19,7 +20,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct usher_ownership_layout);
+	__type(value, struct usher_layout);
 } layout SEC(".maps");
 
 /* Counts, and gives `error` back for the program to return. */

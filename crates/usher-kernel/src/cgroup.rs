@@ -69,13 +69,21 @@ impl Group {
             }
             _ => {}
         }
-        let directory = File::open(&path).map_err(|error| KernelError::File {
+        Self::open(&path)
+    }
+
+    /// Takes a group that is there.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn open(path: &Path) -> Result<Self, KernelError> {
+        let directory = File::open(path).map_err(|error| KernelError::File {
             what: "opening the cgroup",
-            path: path.clone(),
+            path: path.to_owned(),
             error,
         })?;
         Ok(Self {
-            path,
+            path: path.to_owned(),
             directory,
             newborns_are_killed: AtomicBool::new(false),
         })
@@ -103,6 +111,24 @@ impl Group {
         let group = of(&PathBuf::from(format!("/proc/{pid}/cgroup")))?;
         self.write("cgroup.procs", &pid.to_string())?;
         Ok(Former { pid, group })
+    }
+
+    /// Lets the groups below limit their processes. The group itself must have none.
+    ///
+    /// # Errors
+    /// When the kernel refuses: also where the controller is not this hierarchy's, as on machines
+    /// on which it is the first version's.
+    pub fn hand_down_processes(&self) -> Result<(), KernelError> {
+        self.write("cgroup.subtree_control", "+pids")
+    }
+
+    /// Limits the processes and threads in the group and below (pids.max). Those over a new limit
+    /// go on; what fails is the next fork.
+    ///
+    /// # Errors
+    /// When the kernel refuses: also where the group above does not hand the controller down.
+    pub fn limit_processes(&self, most: u32) -> Result<(), KernelError> {
+        self.write("pids.max", &most.to_string())
     }
 
     /// Kills every process in the group, those they fork meanwhile included (5.14 on).
@@ -167,12 +193,7 @@ impl Group {
     }
 
     fn write(&self, file: &str, text: &str) -> Result<(), KernelError> {
-        let path = self.path.join(file);
-        std::fs::write(&path, text).map_err(|error| KernelError::File {
-            what: "writing",
-            path,
-            error,
-        })
+        write(self.path.join(file), text)
     }
 }
 
@@ -189,12 +210,7 @@ impl Former {
     /// # Errors
     /// As [`Group::take_in`].
     pub fn restore(&self) -> Result<(), KernelError> {
-        let path = self.group.join("cgroup.procs");
-        std::fs::write(&path, self.pid.to_string()).map_err(|error| KernelError::File {
-            what: "writing",
-            path,
-            error,
-        })
+        write(self.group.join("cgroup.procs"), &self.pid.to_string())
     }
 }
 
@@ -217,6 +233,14 @@ fn unescaped(text: &str) -> PathBuf {
         rest = if byte.is_some() { &tail[3..] } else { tail };
     }
     PathBuf::from(OsString::from_vec(bytes))
+}
+
+fn write(path: PathBuf, text: &str) -> Result<(), KernelError> {
+    std::fs::write(&path, text).map_err(|error| KernelError::File {
+        what: "writing",
+        path,
+        error,
+    })
 }
 
 fn read(path: &Path) -> Result<String, KernelError> {

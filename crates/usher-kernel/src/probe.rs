@@ -1,5 +1,5 @@
-//! What this kernel can do, found by trying (never by reading version numbers or lists of LSMs),
-//! for `usher doctor`. Loads programs and attaches none.
+//! What this kernel can do, for `usher doctor`: found by trying, and by reading versions and lists
+//! only where trying cannot tell. Loads programs and attaches none.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -109,7 +109,23 @@ pub(crate) fn load_lsm_program() -> Result<(), String> {
 }
 
 fn lsm_programs() -> Probe {
-    let outcome = load_lsm_program().map(|()| "LSM programs load".into());
+    // A kernel that refuses them may well have bpf in its list: the list tells the rest only.
+    let outcome = load_lsm_program().and_then(|()| {
+        let list = "/sys/kernel/security/lsm";
+        match std::fs::read_to_string(list) {
+            Ok(names) if names.trim_end().split(',').any(|name| name == "bpf") => {
+                Ok("LSM programs load, and bpf is among the LSMs in force".into())
+            }
+            Ok(names) => Err(format!(
+                "LSM programs load and are never called: bpf is not among the LSMs in force; \
+                 start the kernel with lsm={},bpf",
+                names.trim_end()
+            )),
+            Err(error) => Ok(format!(
+                "LSM programs load; whether they are called cannot be read ({list}: {error})"
+            )),
+        }
+    });
     probe(
         "LSM programs",
         false,

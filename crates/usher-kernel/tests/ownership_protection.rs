@@ -376,6 +376,33 @@ fn a_later_keeper_adopts_and_nobody_else_does() {
 }
 
 #[test]
+fn what_a_former_keeper_granted_counts_for_nothing() {
+    process_of_its_own("what_a_former_keeper_granted_counts_for_nothing", |pins| {
+        let ownership = load(pins);
+        ownership.fence_accounts(&[SERVICE]).unwrap();
+        let mut service = process(|line| {
+            become_service(SERVICE);
+            say(line);
+            hear(line);
+            expect_refused(become_alice());
+            say(line);
+            hear(line);
+            become_alice().unwrap();
+        });
+        hear(&mut service.line);
+        ownership.grant(service.fd(), &alice()).unwrap();
+        drop(ownership);
+        let ownership = Ownership::open(pins).unwrap();
+        assert_eq!(ownership.state(service.fd()).unwrap(), ProcessState::None);
+        say(&mut service.line);
+        hear(&mut service.line);
+        ownership.grant(service.fd(), &alice()).unwrap();
+        say(&mut service.line);
+        service.done();
+    });
+}
+
+#[test]
 fn a_daemon_with_mounts_of_its_own_is_not_traced_and_touches_nothing() {
     let name = "a_daemon_with_mounts_of_its_own_is_not_traced_and_touches_nothing";
     process_of_its_own(name, |pins| {
@@ -388,12 +415,13 @@ fn a_daemon_with_mounts_of_its_own_is_not_traced_and_touches_nothing() {
                 .arg(keeper.get_program())
                 .args(keeper.get_args())
                 .env("USHER_TEST_KEEPER", part);
-            command.status().unwrap().success()
+            command.output().unwrap()
         };
         // Before there is protection its parent may trace it, and it sees the pins.
-        assert!(!aside("has mounts of its own"));
+        assert!(!aside("has mounts of its own").status.success());
         ownership.protect(Path::new(USHER), &[]).unwrap();
-        assert!(aside("has mounts of its own"));
+        let output = aside("has mounts of its own");
+        assert!(output.status.success(), "{output:?}");
     });
 }
 

@@ -103,7 +103,7 @@ plain!(Tally, 64);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub(super) struct Layout {
+pub(crate) struct Layout {
     pub version: u32,
     pub reserved: u32,
 }

@@ -143,19 +143,25 @@ pub(crate) fn lock(pins: &Path) -> Result<File, KernelError> {
     }
 }
 
-/// Refuses pins of another layout, before anything is changed.
-fn check_layout(pins: &Path) -> Result<(), KernelError> {
+/// The layout of what is pinned; none when nothing is, or an earlier keeper ended between making
+/// the map and writing to it, before anything was attached.
+pub(crate) fn pinned_layout(pins: &Path) -> Result<Option<u32>, KernelError> {
     let path = pins.join("layout");
     if !exists(&path)? {
-        return Ok(());
+        return Ok(None);
     }
     let map = MapHandle::from_pinned_path(&path)
         .map_err(KernelError::bpf("opening the pinned layout"))?;
     let found = Table::<u32, Layout>::new("layout", clone(&map)?).get(&0)?;
-    match found.map(|layout| layout.version) {
-        // 0: an earlier keeper ended between making the map and writing to it, before anything
-        // was attached.
-        None | Some(0 | VERSION) => Ok(()),
+    Ok(found
+        .map(|layout| layout.version)
+        .filter(|&version| version != 0))
+}
+
+/// Refuses pins of another layout, before anything is changed.
+fn check_layout(pins: &Path) -> Result<(), KernelError> {
+    match pinned_layout(pins)? {
+        None | Some(VERSION) => Ok(()),
         Some(found) => Err(KernelError::OtherLayout {
             pins: pins.to_path_buf(),
             found,

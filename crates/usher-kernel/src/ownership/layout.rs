@@ -2,7 +2,7 @@
 
 use crate::admission::layout::plain;
 
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 pub(super) const GROUPS: usize = 128;
 pub(super) const PATH_SIZE: usize = 256;
 pub(super) const REFUSALS: usize = 23;
@@ -14,12 +14,13 @@ pub(super) const ROLL_CALL_ANSWER: i32 = 117;
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct Grant {
+    pub keeper: u32,
     pub uid: u32,
     pub gid: u32,
     pub group_count: u32,
     pub groups: [u32; GROUPS],
 }
-plain!(Grant, 524);
+plain!(Grant, 528);
 
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
@@ -55,11 +56,3 @@ pub(super) struct Protection {
     pub daemon: [u8; PATH_SIZE],
 }
 plain!(Protection, 272);
-
-#[derive(Debug, Clone, Copy)]
-#[repr(C)]
-pub(super) struct Layout {
-    pub version: u32,
-    pub reserved: u32,
-}
-plain!(Layout, 8);

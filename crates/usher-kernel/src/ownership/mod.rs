@@ -36,6 +36,8 @@ const ACCOUNTS: usize = 1024;
 pub struct Ownership {
     accounts: Table<u32, u8>,
     grants: Table<u32, Grant>,
+    /// The present keeper's number.
+    keeper: u32,
     settled: Table<u32, Settled>,
     owners: Table<u32, Owner>,
     refusals: OwnedFd,
@@ -59,7 +61,11 @@ impl Ownership {
         crate::probe::load_lsm_program()
             .map_err(|reason| OwnershipError::NotSupported { reason })?;
         let programs = Programs::open(pins)?;
+        let keepers = Table::<u32, u32>::new("keeper", programs.map("keeper")?);
+        let keeper = keepers.get(&0)?.unwrap_or(0).wrapping_add(1);
+        keepers.set(&0, &keeper)?;
         Ok(Self {
+            keeper,
             accounts: Table::new("fenced_accounts", programs.map("fenced_accounts")?),
             grants: Table::new("grants", programs.map("grants")?),
             settled: Table::new("settled", programs.map("settled")?),
@@ -94,6 +100,7 @@ impl Ownership {
     /// Lets a process (a descriptor of pidfd_open(2)) become exactly `identity`, once, in the place
     /// of an earlier grant that it has not used. It has to be of a fenced account, with
     /// CAP_SETUID and CAP_SETGID: any other is not held by the fence, and gains nothing by it.
+    /// An unused grant counts for nothing from the moment that a later `Ownership` is opened.
     ///
     /// # Errors
     /// [`OwnershipError::AlreadySettled`], [`OwnershipError::TooManyGroups`],
@@ -103,7 +110,7 @@ impl Ownership {
         process: BorrowedFd<'_>,
         identity: &Identity,
     ) -> Result<(), OwnershipError> {
-        let grant = Grant::try_from(identity)?;
+        let grant = Grant::new(identity, self.keeper)?;
         // A process that settles now makes no use of what is written next.
         if let Some(settled) = self.settled.get(&key(process))? {
             return Err(OwnershipError::AlreadySettled { uid: settled.uid });
@@ -129,8 +136,10 @@ impl Ownership {
         let settled = self.settled.get(&key(process))?;
         Ok(match (settled, granted) {
             (Some(settled), _) => ProcessState::Settled { uid: settled.uid },
-            (None, Some(granted)) => ProcessState::Granted { uid: granted.uid },
-            (None, None) => ProcessState::None,
+            (None, Some(granted)) if granted.keeper == self.keeper => {
+                ProcessState::Granted { uid: granted.uid }
+            }
+            (None, _) => ProcessState::None,
         })
     }
 

@@ -8,12 +8,15 @@ use std::path::Path;
 
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Func;
-use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, OpenObject, libbpf_sys};
+use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject, libbpf_sys};
 
 use super::OwnershipError;
-use super::layout::{Layout, ROLL_CALL_ANSWER, ROLL_CALL_LINK, VERSION};
+use super::layout::{ROLL_CALL_ANSWER, ROLL_CALL_LINK, VERSION};
 use crate::KernelError;
-use crate::admission::programs::{clone, exists, file_error, lock, print_through_tracing};
+use crate::admission::layout::Layout;
+use crate::admission::programs::{
+    clone, exists, file_error, lock, pinned_layout, print_through_tracing,
+};
 use crate::admission::table::Table;
 
 /// The compiled bpf/ownership.
@@ -194,16 +197,8 @@ fn in_force() -> Result<bool, KernelError> {
 
 /// Refuses pins of another layout, before anything is changed.
 fn check_layout(pins: &Path) -> Result<(), OwnershipError> {
-    let path = pins.join("layout");
-    if !exists(&path)? {
-        return Ok(());
-    }
-    let map = MapHandle::from_pinned_path(&path)
-        .map_err(KernelError::bpf("opening the pinned layout"))?;
-    let found = Table::<u32, Layout>::new("layout", clone(&map)?).get(&0)?;
-    match found.map(|layout| layout.version) {
-        // 0: an earlier keeper ended between making the map and writing to it.
-        None | Some(0 | VERSION) => Ok(()),
+    match pinned_layout(pins)? {
+        None | Some(VERSION) => Ok(()),
         Some(found) => Err(OwnershipError::OtherLayout {
             pins: pins.to_path_buf(),
             found,

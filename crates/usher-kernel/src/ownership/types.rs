@@ -20,10 +20,9 @@ pub struct Identity {
     pub groups: Vec<u32>,
 }
 
-impl TryFrom<&Identity> for Grant {
-    type Error = OwnershipError;
-
-    fn try_from(identity: &Identity) -> Result<Self, OwnershipError> {
+impl Grant {
+    /// The grant of an identity by the present keeper, which has this number.
+    pub(super) fn new(identity: &Identity, keeper: u32) -> Result<Self, OwnershipError> {
         if identity.uid == 0 {
             return Err(OwnershipError::Root);
         }
@@ -41,6 +40,7 @@ impl TryFrom<&Identity> for Grant {
         };
         room.copy_from_slice(&sorted);
         Ok(Self {
+            keeper,
             uid: identity.uid,
             gid: identity.gid,
             group_count,
@@ -248,17 +248,17 @@ mod tests {
 
     #[test]
     fn a_grant_has_its_groups_in_order_and_once() {
-        let grant = Grant::try_from(&identity(vec![7, 5, 7])).unwrap();
+        let grant = Grant::new(&identity(vec![7, 5, 7]), 1).unwrap();
         assert_eq!(grant.group_count, 2);
         assert_eq!(grant.groups[..3], [5, 7, 0]);
     }
 
     #[test]
     fn a_grant_takes_128_groups_and_no_more() {
-        let grant = Grant::try_from(&identity((1..=128).collect())).unwrap();
+        let grant = Grant::new(&identity((1..=128).collect()), 1).unwrap();
         assert_eq!(grant.group_count, 128);
         assert!(matches!(
-            Grant::try_from(&identity((1..=129).collect())),
+            Grant::new(&identity((1..=129).collect()), 1),
             Err(OwnershipError::TooManyGroups { found: 129, .. })
         ));
     }
@@ -269,7 +269,7 @@ mod tests {
             uid: 0,
             ..identity(vec![])
         };
-        assert!(matches!(Grant::try_from(&root), Err(OwnershipError::Root)));
+        assert!(matches!(Grant::new(&root, 1), Err(OwnershipError::Root)));
     }
 
     #[test]
