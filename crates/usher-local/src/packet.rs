@@ -37,7 +37,7 @@ pub struct Packet {
     /// The descriptors that came along, close-on-exec.
     pub descriptors: Vec<OwnedFd>,
     /// The process that sent it (`SCM_CREDENTIALS`), where the socket was told to say so
-    /// ([`tell_senders`]).
+    /// ([`Senders::Told`]).
     pub sender: Option<i32>,
 }
 
@@ -95,12 +95,22 @@ impl From<PacketSocket> for OwnedFd {
     }
 }
 
+/// Whether a listener's connections say of each packet which process has sent it: a connection may
+/// be shared by a fork.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Senders {
+    /// They do ([`Packet::sender`]).
+    Told,
+    /// They do not.
+    Untold,
+}
+
 /// Makes a listening packet socket at `path`, replacing what a dead daemon left there.
 /// Mode 0600: the caller widens it where others may connect.
 ///
 /// # Errors
 /// As bind(2) and listen(2).
-pub fn listen(path: &Path) -> io::Result<OwnedFd> {
+pub fn listen(path: &Path, senders: Senders) -> io::Result<OwnedFd> {
     match std::fs::remove_file(path) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -109,17 +119,10 @@ pub fn listen(path: &Path) -> io::Result<OwnedFd> {
     let socket = new_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
+    // Before the first connection, which would not have it.
+    rustix::net::sockopt::set_socket_passcred(&socket, senders == Senders::Told)?;
     rustix::net::listen(&socket, 1024)?;
     Ok(socket)
-}
-
-/// Has a listener's connections say of each packet which process has sent it: a connection may be
-/// shared by a fork. To be called before the first connection.
-///
-/// # Errors
-/// As setsockopt(2).
-pub fn tell_senders(listener: BorrowedFd<'_>) -> io::Result<()> {
-    Ok(rustix::net::sockopt::set_socket_passcred(listener, true)?)
 }
 
 fn new_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
@@ -220,11 +223,12 @@ mod tests {
     fn a_packet_arrives_whole_with_its_descriptor_and_its_sender() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
-        let listener = listen(&path).unwrap();
+        let listener = listen(&path, Senders::Told).unwrap();
         let client = PacketSocket::connect(&path).unwrap();
+        // Before the connection is accepted, too.
+        client.send(b"one", &[]).unwrap();
         let server =
             PacketSocket(rustix::net::accept_with(&listener, SocketFlags::CLOEXEC).unwrap());
-        client.send(b"one", &[]).unwrap();
         client.send(b"two", &[listener.as_fd()]).unwrap();
         let first = server.receive(16).unwrap();
         assert_eq!(
@@ -236,6 +240,8 @@ mod tests {
             (second.bytes.as_slice(), second.descriptors.len()),
             (&b"two"[..], 1)
         );
+        let own = i32::try_from(std::process::id()).unwrap();
+        assert_eq!((first.sender, second.sender), (Some(own), Some(own)));
         assert_eq!(
             server.peer().unwrap().uid,
             rustix::process::getuid().as_raw()

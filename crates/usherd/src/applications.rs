@@ -1,6 +1,6 @@
 //! Sockets that every process of this host may connect to. Nobody's requests keep the others
 //! waiting: each user has so many places, and what a process has sent along is closed apart from
-//! the daemon's own work.
+//! the daemon's own work. Nobody's refusals fill the log either.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,6 +10,9 @@ use std::time::Duration;
 
 use usher_local::packet::Peer;
 use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
+use usher_proto::refusal::Refusal;
+
+use crate::log_share::LogShares;
 
 /// Pause when no connection can be taken.
 const SHORTAGE: Duration = Duration::from_millis(50);
@@ -18,6 +21,7 @@ const SHORTAGE: Duration = Duration::from_millis(50);
 pub struct Applications {
     listener: PacketListener,
     under_way: Arc<UnderWay>,
+    log: Arc<LogShares>,
     overloaded: Vec<u8>,
 }
 
@@ -31,6 +35,7 @@ impl Applications {
         Ok(Self {
             listener: PacketListener::new(listener)?,
             under_way: Arc::new(UnderWay::new(limit)),
+            log: Arc::default(),
             overloaded,
         })
     }
@@ -57,9 +62,10 @@ impl Applications {
                 }),
                 peer,
                 sender: None,
+                log: Arc::clone(&self.log),
             };
             if refused {
-                tracing::warn!(uid = peer.uid, "too many requests of one user under way");
+                application.log_refusal(Refusal::Overloaded);
                 application.send(&self.overloaded, &[]).await;
                 continue;
             }
@@ -75,6 +81,7 @@ pub struct Application {
     pub peer: Peer,
     /// Which process sent the last packet, where the listener tells senders.
     pub sender: Option<i32>,
+    log: Arc<LogShares>,
 }
 
 struct Held {
@@ -88,6 +95,24 @@ impl Application {
         self.held
             .as_ref()
             .unwrap_or_else(|| unreachable!("taken when dropped only"))
+    }
+
+    /// Whether a line about it is to be written: as long as its user's share of the log lasts.
+    pub fn has_log_share(&self) -> bool {
+        self.log.admit(self.peer.uid)
+    }
+
+    /// Says in the log that it is refused.
+    pub fn log_refusal(&self, refusal: Refusal) {
+        if self.has_log_share() {
+            let (uid, pid) = (self.peer.uid, self.peer.pid);
+            tracing::info!(
+                uid,
+                pid,
+                reason = refusal.name(),
+                "refused a process: {refusal}"
+            );
+        }
     }
 
     /// The descriptors that came along with the packets so far.

@@ -5,6 +5,7 @@ mod applications;
 mod courier;
 mod host_key;
 mod keeper;
+mod log_share;
 mod signer;
 mod start;
 mod tls;

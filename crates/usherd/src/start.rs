@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use usher_local::applied::ConfigurationError;
-use usher_local::{packet, paths};
+use usher_local::packet::{self, Senders};
+use usher_local::paths;
 use usher_proto::host_key::HostPublicKey;
 
 /// Why a daemon does not start.
@@ -162,6 +163,8 @@ pub enum Connectors {
     One(Account),
     /// Everybody on this host.
     Everybody,
+    /// Everybody on this host, and each packet says which process has sent it.
+    Processes,
 }
 
 /// Makes a listening packet socket for `connectors`. File modes are the first barrier, peer
@@ -170,7 +173,12 @@ pub enum Connectors {
 /// # Errors
 /// When the socket cannot be made.
 pub fn packet_listener(path: &str, connectors: Connectors) -> Result<OwnedFd, StartError> {
-    let listener = packet::listen(Path::new(path)).attempt(format!("cannot listen at {path}"))?;
+    let senders = match connectors {
+        Connectors::Processes => Senders::Told,
+        Connectors::One(_) | Connectors::Everybody => Senders::Untold,
+    };
+    let listener =
+        packet::listen(Path::new(path), senders).attempt(format!("cannot listen at {path}"))?;
     open_to(path, connectors)?;
     Ok(listener)
 }
@@ -182,7 +190,7 @@ pub fn packet_listener(path: &str, connectors: Connectors) -> Result<OwnedFd, St
 pub fn open_to(path: &str, connectors: Connectors) -> Result<(), StartError> {
     let (owner, mode) = match connectors {
         Connectors::One(account) => (Some(account.uid), 0o600),
-        Connectors::Everybody => (None, 0o666),
+        Connectors::Everybody | Connectors::Processes => (None, 0o666),
     };
     std::os::unix::fs::chown(path, owner, None).attempt(format!("cannot give away {path}"))?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))

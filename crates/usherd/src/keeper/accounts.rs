@@ -1,7 +1,9 @@
 //! From a user's name to a local account, through the system's name service (NSS).
 
+use std::collections::HashMap;
 use std::ffi::CString;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use nix::unistd::{Gid, User, getgrouplist};
 use usher_proto::name::UserName;
@@ -35,6 +37,34 @@ pub async fn by_name(user: UserName) -> Result<Account, Refusal> {
             tracing::error!(%error, "looking up an account");
             Refusal::NoLocalAccount
         })?
+}
+
+/// How long what was found of a service's account is believed.
+const BELIEVED: Duration = Duration::from_secs(1);
+
+/// Accounts of services, looked up once a second at most: every local process can make the keeper
+/// look.
+#[derive(Default)]
+pub struct ServiceAccounts(tokio::sync::Mutex<HashMap<UserName, Found>>);
+
+type Found = (Instant, Result<u32, Refusal>);
+
+impl ServiceAccounts {
+    /// The account's user id.
+    ///
+    /// # Errors
+    /// As [`by_name`].
+    pub async fn uid(&self, account: &UserName) -> Result<u32, Refusal> {
+        // Held while somebody looks: the others wait for what that one finds.
+        let mut known = self.0.lock().await;
+        known.retain(|_, (at, _)| at.elapsed() < BELIEVED);
+        if let Some((_, found)) = known.get(account) {
+            return *found;
+        }
+        let found = by_name(account.clone()).await.map(|found| found.uid);
+        known.insert(account.clone(), (Instant::now(), found));
+        found
+    }
 }
 
 fn find(name: &UserName) -> Result<Account, Refusal> {

@@ -6,6 +6,7 @@ mod accounts;
 mod announced;
 mod calls;
 mod fence;
+mod process;
 mod queue;
 mod queues;
 mod records;
@@ -54,6 +55,7 @@ struct Keeper {
     queues: Queues,
     fence: fence::Fence,
     desk: Arc<calls::Desk>,
+    service_accounts: accounts::ServiceAccounts,
     /// Told of every configuration that comes in force.
     reloaded: tokio::sync::watch::Sender<u64>,
     shares: share::Shares,
@@ -117,6 +119,7 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits) -> Result<(), StartError> {
         None => usher_kernel::cgroup::own()?,
     };
     // Processes live in the leaves only (cgroups(7), "no internal processes").
+    let unit = Group::open(&cgroup)?;
     Group::create(&cgroup, "keeper")?.move_self()?;
     let workers = Group::create(&cgroup, "workers")?;
     let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), &cgroup, limits)?;
@@ -124,7 +127,7 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits) -> Result<(), StartError> {
     // Not before: this refuses a second keeper, who would take a living one's sockets away.
     let control = ControlSocket::bind("keeper").attempt("cannot make the control socket")?;
     let records = start::packet_listener(paths::KEEPER_RECORDS, Connectors::One(verifier))?;
-    let calls = start::packet_listener(paths::KEEPER_CALLS, Connectors::Everybody)?;
+    let calls = start::packet_listener(paths::KEEPER_CALLS, Connectors::Processes)?;
     let handle = start::packet_listener(paths::KEEPER_HOST_KEY, Connectors::One(verifier))?;
     set_services(&admission, &configuration.1)?;
     usher_kernel::privileges::keep_only(CAPABILITIES)?;
@@ -133,9 +136,10 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits) -> Result<(), StartError> {
     let keeper = Arc::new(Keeper {
         admission,
         configuration: RwLock::new(Arc::new(configuration)),
-        queues: Queues::new(workers),
+        queues: Queues::new(&unit, workers),
         fence,
         desk: Arc::default(),
+        service_accounts: accounts::ServiceAccounts::default(),
         reloaded: tokio::sync::watch::Sender::new(0),
         shares: share::Shares::default(),
         announced: announced::Announcements::default(),
@@ -265,6 +269,7 @@ impl Keeper {
             .write()
             .unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
         self.reloaded.send_replace(generation);
+        self.queues.limit(&self.configuration().1);
         let ended = revocation::end_forbidden(self, &without_key)?;
         tracing::info!(generation, ended = ended.len(), "configuration in force");
         Ok(Answer::Reloaded { generation, ended })

@@ -1,13 +1,14 @@
-//! What /proc says of a process that asks to become a user. The kernel's fence decides again, when
-//! the process acts; these checks are for refusing with a reason.
+//! What /proc says of a process: one that asks to become a user, one that an earlier keeper left.
+//! Of the former the kernel's fence decides again, when it acts; these checks are for refusing with
+//! a reason.
 
 use std::io;
 use std::os::fd::OwnedFd;
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 use rustix::time::Timespec;
-use usher_proto::refusal::Refusal;
 
 /// A process, held so that its number cannot pass to another.
 pub struct Process {
@@ -26,30 +27,30 @@ pub struct Process {
 }
 
 impl Process {
-    /// Looks at a process. The number is that of a peer (SO_PEERCRED), which may have ended since
-    /// and left its number to another; whoever has it must then pass the same checks.
+    /// Looks at a process. The number may have passed to another since it was learned; whoever has
+    /// it must then pass the same checks.
     ///
     /// # Errors
-    /// [`Refusal::ReservationLapsed`] when there is no such process any more.
-    pub fn open(pid: i32) -> Result<Self, Refusal> {
-        let gone = |error: io::Error| {
-            tracing::info!(pid, %error, "a process went while it asked");
-            Refusal::ReservationLapsed
+    /// `NotFound` when there is no such process any more; what else the kernel says.
+    pub fn open(pid: i32) -> io::Result<Self> {
+        let gone = || io::Error::from(io::ErrorKind::NotFound);
+        let number = Pid::from_raw(pid).ok_or_else(gone)?;
+        let pidfd = match rustix::process::pidfd_open(number, PidfdFlags::empty()) {
+            Err(Errno::SRCH) => return Err(gone()),
+            opened => opened?,
         };
-        let number = Pid::from_raw(pid).ok_or(Refusal::ReservationLapsed)?;
-        let pidfd = rustix::process::pidfd_open(number, PidfdFlags::empty())
-            .map_err(|error| gone(error.into()))?;
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).map_err(gone)?;
-        let (parent, threads, users, capabilities) = read(&status).ok_or_else(|| {
-            tracing::error!(pid, "/proc/PID/status is not as proc_pid_status(5) says");
-            Refusal::KeeperUnavailable
-        })?;
+        let status = match std::fs::read_to_string(format!("/proc/{pid}/status")) {
+            Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => {
+                return Err(gone());
+            }
+            read => read?,
+        };
+        let (parent, threads, users, capabilities) = read(&status)
+            .ok_or_else(|| io::Error::other("/proc/PID/status is not as in proc_pid_status(5)"))?;
         // Still the one that the descriptor is for: what was read is of this process.
         let mut ended = [PollFd::new(&pidfd, PollFlags::IN)];
-        match rustix::event::poll(&mut ended, Some(&Timespec::default())) {
-            Ok(0) => {}
-            Ok(_) => return Err(gone(io::ErrorKind::NotFound.into())),
-            Err(error) => return Err(gone(error.into())),
+        if rustix::event::poll(&mut ended, Some(&Timespec::default()))? > 0 {
+            return Err(gone());
         }
         Ok(Self {
             pid,
@@ -59,6 +60,14 @@ impl Process {
             users,
             capabilities,
         })
+    }
+
+    /// Kills it.
+    pub fn kill(&self) {
+        match rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => tracing::error!(%error, pid = self.pid, "killing a process"),
+        }
     }
 
     /// Whether it could change its user if it were let. A process that has become a user could
@@ -95,7 +104,7 @@ mod tests {
     #[test]
     fn a_process_is_what_proc_says() {
         let own = i32::try_from(std::process::id()).unwrap();
-        let process = Process::open(own).unwrap_or_else(|refusal| panic!("{refusal}"));
+        let process = Process::open(own).unwrap();
         let uid = rustix::process::getuid().as_raw();
         assert_eq!((process.pid, process.users), (own, [uid; 4]));
         assert!(process.threads >= 1 && process.parent > 0);

@@ -15,6 +15,7 @@ use usher_proto::name::ServiceName;
 use usher_proto::refusal::Refusal;
 
 use super::accounts::Account;
+use super::process::Process;
 use super::queues::Key;
 use super::{Keeper, service_by_id};
 
@@ -36,7 +37,8 @@ pub struct Queue {
     /// The user.
     pub account: Account,
     listener: Arc<OwnedFd>,
-    group: Group,
+    /// Where the user's processes at this service live.
+    pub group: Group,
     state: Mutex<State>,
     /// A worker has ended: there may be room for another.
     ended: tokio::sync::Notify,
@@ -94,25 +96,35 @@ impl Queue {
             Vec::new()
         });
         for pid in pids {
-            let pidfd = match open_process(pid) {
-                Ok(pidfd) => pidfd,
+            let process = match Process::open(pid.cast_signed()) {
+                Ok(process) => process,
                 // It has ended meanwhile.
-                Err(rustix::io::Errno::SRCH) => continue,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => {
                     tracing::error!(%error, pid, "cannot follow a worker of an earlier keeper");
                     continue;
                 }
             };
             // Its number may have passed to another process before it was opened.
-            if self.group.pids().is_ok_and(|pids| pids.contains(&pid)) {
-                tracing::info!(service = %self.service, user = %self.account.name, pid,
-                    "worker of an earlier keeper goes on");
-                self.lock().workers.push(Running {
-                    pid,
-                    since: Instant::now(),
-                });
-                tokio::spawn(reap(Arc::clone(self), Worker { pid, pidfd }));
+            if !self.group.pids().is_ok_and(|pids| pids.contains(&pid)) {
+                continue;
             }
+            if process.users != [self.account.uid; 4] {
+                // A service's process that was about to become the user: what it was let do counts
+                // for nothing any more, and where it came from nobody knows.
+                tracing::warn!(service = %self.service, user = %self.account.name, pid,
+                    "a process that had not become its user when the former keeper ended is killed");
+                process.kill();
+                continue;
+            }
+            tracing::info!(service = %self.service, user = %self.account.name, pid,
+                "worker of an earlier keeper goes on");
+            self.lock().workers.push(Running {
+                pid,
+                since: Instant::now(),
+            });
+            let pidfd = process.pidfd;
+            tokio::spawn(reap(Arc::clone(self), Worker { pid, pidfd }));
         }
     }
 
@@ -221,13 +233,18 @@ impl Queue {
 
     /// Brings a process of the service that is about to become the user into the user's group, so
     /// that what ends the user's workers ends it too. Followed by [`Queue::take_in`] or
-    /// [`Queue::give_up`].
+    /// [`Queue::give_up`]. Off the reactor's thread: the kernel may take milliseconds over it.
     ///
     /// # Errors
     /// [`Refusal::KeeperUnavailable`] when the kernel does not move it.
-    pub fn admit(&self, pid: u32) -> Result<Former, Refusal> {
+    pub async fn admit(self: &Arc<Self>, pid: u32) -> Result<Former, Refusal> {
         self.lock().starting = true;
-        self.group.take_in(pid).map_err(|error| {
+        let queue = Arc::clone(self);
+        let moved = tokio::task::spawn_blocking(move || queue.group.take_in(pid))
+            .await
+            .map_err(|error| error.to_string())
+            .and_then(|moved| moved.map_err(|error| error.to_string()));
+        moved.map_err(|error| {
             tracing::error!(%error, service = %self.service, user = %self.account.name, pid,
                 "cannot take a process into its user's cgroup");
             self.lock().starting = false;
@@ -237,10 +254,11 @@ impl Queue {
 
     /// The process that was admitted has not become the user: back where it was, so that it is not
     /// taken for the user's worker.
-    pub fn give_up(&self, former: &Former) {
-        if let Err(error) = former.restore() {
+    pub async fn give_up(&self, former: Former) {
+        let moved = tokio::task::spawn_blocking(move || former.restore()).await;
+        if !matches!(moved, Ok(Ok(()))) {
             // It has ended, or its group has.
-            tracing::info!(%error, service = %self.service, user = %self.account.name,
+            tracing::info!(?moved, service = %self.service, user = %self.account.name,
                 "cannot move a process back that has not become its user");
         }
         self.lock().starting = false;
@@ -443,14 +461,6 @@ async fn reap(queue: Arc<Queue>, worker: Worker) {
         queue.kill();
     }
     queue.ended.notify_waiters();
-}
-
-fn open_process(pid: u32) -> rustix::io::Result<OwnedFd> {
-    let pid = i32::try_from(pid)
-        .ok()
-        .and_then(rustix::process::Pid::from_raw);
-    let pid = pid.ok_or(rustix::io::Errno::SRCH)?;
-    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())
 }
 
 fn longer(pause: Duration) -> Duration {

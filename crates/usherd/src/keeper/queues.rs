@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use usher_kernel::admission::{AdmissionState, ListenerError};
 use usher_kernel::cgroup::Group;
+use usher_local::applied::Checked;
 use usher_policy::{ServedBy, Service};
 use usher_proto::refusal::Refusal;
 
@@ -24,15 +25,38 @@ pub type Key = (u32, u32);
 /// The queues.
 pub struct Queues {
     workers: Group,
+    /// Whether the groups below `workers` limit their processes.
+    limited: bool,
     all: Mutex<HashMap<Key, Arc<Queue>>>,
 }
 
 impl Queues {
-    /// No queues yet; workers will live in groups below `workers`.
-    pub fn new(workers: Group) -> Self {
+    /// No queues yet; workers will live in groups below `workers`, which is below `unit`. Where
+    /// these cannot limit processes, `processes` of the policy has no effect, which is said.
+    pub fn new(unit: &Group, workers: Group) -> Self {
+        let handed_down = unit
+            .hand_down_processes()
+            .and_then(|()| workers.hand_down_processes());
+        if let Err(error) = &handed_down {
+            tracing::warn!(%error, "`processes` of services has no effect: this control group \
+                cannot limit processes");
+        }
         Self {
             workers,
+            limited: handed_down.is_ok(),
             all: Mutex::default(),
+        }
+    }
+
+    /// Brings the limits of the users' groups up to date with a policy.
+    pub fn limit(&self, policy: &Checked) {
+        for queue in self.list() {
+            if let Some(service) = service_by_id(policy, queue.key.0)
+                && self.limited
+                && let Err(error) = queue.group.limit_processes(service.processes)
+            {
+                tracing::error!(%error, service = %service.name, "cannot limit a user's processes");
+            }
         }
     }
 
@@ -89,6 +113,13 @@ impl Queues {
             forget_descriptor(key);
             Refusal::ListenerFailed
         })?;
+        if self.limited
+            && let Err(error) = group.limit_processes(service.processes)
+        {
+            tracing::error!(%error, "cannot limit a user's processes");
+            forget_descriptor(key);
+            return Err(Refusal::ListenerFailed);
+        }
         keeper
             .fence
             .own_listener(listener.as_fd(), account.uid)

@@ -50,18 +50,13 @@ async fn serve_one(signer: &Signer, mut application: Application) {
     let received = tokio::time::timeout(REQUEST, application.receive(MAX_LOCAL_PACKET)).await;
     let bytes = match received {
         Ok(Ok(bytes)) => bytes,
-        Ok(Err(error)) => return tracing::info!(uid = peer.uid, %error, "request"),
-        Err(_) => return tracing::info!(uid = peer.uid, "an application asked nothing"),
+        Ok(Err(error)) => return tracing::debug!(uid = peer.uid, %error, "request"),
+        Err(_) => return tracing::debug!(uid = peer.uid, "an application asked nothing"),
     };
     let (asked, socket) = match admit(signer, peer, &bytes, application.descriptors()).await {
         Ok(asked) => asked,
         Err(refusal) => {
-            tracing::info!(
-                uid = peer.uid,
-                pid = peer.pid,
-                reason = refusal.name(),
-                "refused: {refusal}"
-            );
+            application.log_refusal(refusal);
             return reply(&application, &LocalReply::Refused(refusal)).await;
         }
     };
@@ -78,8 +73,10 @@ async fn serve_one(signer: &Signer, mut application: Application) {
             withdraw(signer, &asked.host, session, connection).await;
         }
         Err(refusal) => {
-            tracing::info!(user = %asked.key_user, host = %asked.host.name, service = %asked.service,
-                reason = refusal.name(), "refused: {refusal}");
+            if application.has_log_share() {
+                tracing::info!(user = %asked.key_user, host = %asked.host.name,
+                    service = %asked.service, reason = refusal.name(), "refused: {refusal}");
+            }
             reply(&application, &LocalReply::Refused(refusal)).await;
             if doubt {
                 // Perhaps announced all the same: nobody else has the port until that is over.
@@ -287,7 +284,7 @@ fn address(found: Result<rustix::net::SocketAddrAny, rustix::io::Errno>) -> Opti
     Some(SocketAddr::new(found.ip().to_canonical(), found.port()))
 }
 
-/// Waits until the application has connected, has given up or has gone. Gives what it sent along.
+/// Waits until the application has connected, has given up or has gone.
 async fn wait_until_done(application: &mut Application) {
     let done = tokio::time::timeout(CONNECT, application.receive(MAX_LOCAL_PACKET)).await;
     if let Ok(Ok(bytes)) = done

@@ -2,13 +2,12 @@
 //! offers itself, a process takes the oldest offer and so reserves the user.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::process::Pid;
-use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
-use usher_local::packet_async::register;
 use usher_proto::calls::{RESERVATION_SIZE, ReservationId};
 use usher_proto::refusal::Refusal;
 
@@ -35,9 +34,12 @@ struct Counter {
 /// A user who is kept for a process.
 struct Reserved {
     offer: Offer,
-    service: u32,
     reserver: i32,
+    lapse: tokio::task::AbortHandle,
 }
+
+/// A descriptor of a process (pidfd), readable when it has ended.
+pub type ProcessEnd = Arc<AsyncFd<OwnedFd>>;
 
 /// All offers and reservations. Bounded by the number of queues: each has one offer at a time.
 #[derive(Default)]
@@ -90,15 +92,15 @@ impl Desk {
         }
     }
 
-    /// Keeps the user of an offer for a process and the children it forks.
+    /// Keeps the user of an offer for a process and the children it forks, as long as it lives.
     ///
     /// # Errors
     /// [`Refusal::KeeperUnavailable`] when the kernel gives no random numbers.
     pub fn reserve(
         self: &Arc<Self>,
         offer: Offer,
-        service: u32,
         reserver: i32,
+        end: ProcessEnd,
     ) -> Result<ReservationId, Refusal> {
         let mut bytes = [0; RESERVATION_SIZE];
         getrandom::fill(&mut bytes).map_err(|error| {
@@ -106,52 +108,37 @@ impl Desk {
             Refusal::KeeperUnavailable
         })?;
         let id = ReservationId::from_bytes(bytes);
-        let reserved = Reserved {
+        // The lock is held until the reservation is there for its lapse to find.
+        let mut reserved = self.reserved();
+        let lapse = tokio::spawn(lapse(Arc::clone(self), id, reserver, end)).abort_handle();
+        let reservation = Reserved {
             offer,
-            service,
             reserver,
+            lapse,
         };
-        self.reserved().insert(id, reserved);
-        tokio::spawn(lapse(Arc::clone(self), id, reserver));
+        reserved.insert(id, reservation);
         Ok(id)
     }
 
-    /// The service and the process of a reservation.
-    pub fn reservation(&self, id: &ReservationId) -> Option<(u32, i32)> {
+    /// The queue that a reservation is for, and the process that made it.
+    pub fn reservation(&self, id: &ReservationId) -> Option<(Arc<Queue>, i32)> {
         let reserved = self.reserved();
         let reservation = reserved.get(id)?;
-        Some((reservation.service, reservation.reserver))
-    }
-
-    /// The queue that a reservation is for.
-    pub fn queue(&self, id: &ReservationId) -> Option<Arc<Queue>> {
-        Some(Arc::clone(&self.reserved().get(id)?.offer.queue))
+        Some((Arc::clone(&reservation.offer.queue), reservation.reserver))
     }
 
     /// Takes a reservation: it is used once.
     pub fn claim(&self, id: &ReservationId) -> Option<Offer> {
-        Some(self.reserved().remove(id)?.offer)
+        let reservation = self.reserved().remove(id)?;
+        reservation.lapse.abort();
+        Some(reservation.offer)
     }
 }
 
 /// Ends a reservation in time, or with the process that made it.
-async fn lapse(desk: Arc<Desk>, id: ReservationId, reserver: i32) {
-    let ended = async {
-        let pidfd = Pid::from_raw(reserver).and_then(|pid| {
-            rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
-        });
-        if let Some(pidfd) = pidfd {
-            match register(pidfd, Interest::READABLE) {
-                Ok(pidfd) => drop(pidfd.readable().await),
-                Err(error) => {
-                    tracing::error!(%error, "cannot wait for a process's end");
-                    std::future::pending().await
-                }
-            }
-        }
-    };
+async fn lapse(desk: Arc<Desk>, id: ReservationId, reserver: i32, end: ProcessEnd) {
     let ended = tokio::select! {
-        () = ended => true,
+        _ = end.readable() => true,
         () = tokio::time::sleep(KEPT) => false,
     };
     if let Some(offer) = desk.claim(&id) {

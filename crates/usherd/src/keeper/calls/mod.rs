@@ -6,15 +6,13 @@
 //! kernel's fence, without which nothing is reserved.
 
 mod desk;
-mod process;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::Interest;
-use usher_local::packet;
 use usher_local::packet_async::register;
 use usher_policy::{ServedBy, Service, Style};
 use usher_proto::calls::{
@@ -23,12 +21,12 @@ use usher_proto::calls::{
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::refusal::Refusal;
 
+use super::process::Process;
 use super::queue::Queue;
-use super::{Keeper, accounts, service_by_id, who};
+use super::{Keeper, service_by_id, who};
 use crate::applications::{Application, Applications};
 pub use desk::Desk;
 use desk::Offer;
-use process::Process;
 use usher_kernel::ownership::{Identity, ProcessState};
 
 /// Connections one account may have: idle processes of a pre-forked service have one each.
@@ -41,7 +39,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// # Errors
 /// When the reactor cannot take the listener.
 pub async fn serve(keeper: Arc<Keeper>, listener: OwnedFd) -> io::Result<()> {
-    packet::tell_senders(listener.as_fd())?;
     let overloaded = CallReply::Refused(Refusal::Overloaded).encode();
     let applications = Applications::new(listener, CONNECTIONS_PER_USER, overloaded)?;
     loop {
@@ -50,13 +47,7 @@ pub async fn serve(keeper: Arc<Keeper>, listener: OwnedFd) -> io::Result<()> {
         tokio::spawn(async move {
             let mut caller = Caller { application };
             if let Err(refusal) = converse(&keeper, &mut caller).await {
-                let peer = caller.application.peer;
-                tracing::info!(
-                    uid = peer.uid,
-                    pid = peer.pid,
-                    reason = refusal.name(),
-                    "refused a service's process: {refusal}"
-                );
+                caller.application.log_refusal(refusal);
                 caller.answer(&CallReply::Refused(refusal)).await;
             }
         });
@@ -95,7 +86,7 @@ impl Caller {
         match tokio::time::timeout(PATIENCE, self.request()).await {
             Ok(request) => request,
             Err(_) => {
-                tracing::info!(
+                tracing::debug!(
                     pid = self.application.peer.pid,
                     "a service's process says nothing"
                 );
@@ -131,7 +122,7 @@ async fn converse(keeper: &Arc<Keeper>, caller: &mut Caller) -> Result<(), Refus
 }
 
 /// The service at this port, when the account that asks is the one that policy names for it.
-async fn service_of(keeper: &Keeper, port: u16, uid: u32) -> Result<Service, Refusal> {
+async fn service_at(keeper: &Keeper, port: u16, uid: u32) -> Result<Service, Refusal> {
     let configuration = keeper.configuration();
     let service = configuration
         .1
@@ -140,23 +131,28 @@ async fn service_of(keeper: &Keeper, port: u16, uid: u32) -> Result<Service, Ref
         .values()
         .find(|service| service.listen == port)
         .ok_or(Refusal::NotThisAccount)?;
+    check_account(keeper, service, uid).await?;
+    Ok(service.clone())
+}
+
+/// Refuses all but the account that policy names for a service; that one is fenced.
+async fn check_account(keeper: &Keeper, service: &Service, uid: u32) -> Result<(), Refusal> {
     let ServedBy::Account(account) = &service.served_by else {
         return Err(Refusal::NotThisAccount);
     };
-    if accounts::by_name(account.clone()).await?.uid != uid {
+    if keeper.service_accounts.uid(account).await? != uid {
         return Err(Refusal::NotThisAccount);
     }
     // The account may have come after the policy that names it.
-    keeper.fence.enclose(&[uid])?;
-    Ok(service.clone())
+    keeper.fence.enclose(&[uid])
 }
 
 /// A process of a service, which waits for users.
 async fn attached(keeper: &Arc<Keeper>, caller: &mut Caller, port: u16) -> Result<(), Refusal> {
     let peer = caller.application.peer;
     let mut reloaded = keeper.reloaded.subscribe();
-    let service = service_of(keeper, port, peer.uid).await?;
-    let process = Process::open(peer.pid)?;
+    let service = service_at(keeper, port, peer.uid).await?;
+    let process = look_at(peer.pid)?;
     if !process.can_change_user() {
         return Err(Refusal::LacksCapabilities);
     }
@@ -165,6 +161,7 @@ async fn attached(keeper: &Arc<Keeper>, caller: &mut Caller, port: u16) -> Resul
         tracing::error!(%error, "cannot wait for a process's end");
         Refusal::KeeperUnavailable
     })?;
+    let process = Arc::new(process);
     caller
         .answer(&CallReply::Attached {
             service: service.name.clone(),
@@ -187,7 +184,7 @@ async fn attached(keeper: &Arc<Keeper>, caller: &mut Caller, port: u16) -> Resul
                 },
                 _ = process.readable() => return Ok(()),
                 _ = reloaded.changed() => {
-                    let present = service_of(keeper, port, peer.uid).await?;
+                    let present = service_at(keeper, port, peer.uid).await?;
                     if present.id != service.id {
                         return Err(Refusal::UnknownService);
                     }
@@ -195,7 +192,7 @@ async fn attached(keeper: &Arc<Keeper>, caller: &mut Caller, port: u16) -> Resul
             }
         };
         let uid = offer.queue.account.uid;
-        let reservation = keeper.desk.reserve(offer, service.id, peer.pid)?;
+        let reservation = keeper.desk.reserve(offer, peer.pid, Arc::clone(&process))?;
         caller
             .answer(&CallReply::Reserved { reservation, uid })
             .await;
@@ -209,38 +206,50 @@ async fn set_net_user(
     reservation: &ReservationId,
 ) -> Result<(), Refusal> {
     let peer = caller.application.peer;
-    let (service, _) = keeper
+    let process = look_at(peer.pid)?;
+    if let ProcessState::Settled { .. } = keeper.fence.state(&process.pidfd)? {
+        return Err(Refusal::AlreadySettled);
+    }
+    let (queue, reserver) = keeper
         .desk
         .reservation(reservation)
         .ok_or(Refusal::ReservationLapsed)?;
-    let port = service_by_id(&keeper.configuration().1, service)
-        .ok_or(Refusal::UnknownService)?
-        .listen;
-    service_of(keeper, port, peer.uid).await?;
-    let process = Process::open(peer.pid)?;
-    let (queue, identity) = permitted(keeper, reservation, &process, peer.uid)?;
+    let configuration = keeper.configuration();
+    let service = service_by_id(&configuration.1, queue.key.0).ok_or(Refusal::UnknownService)?;
+    check_account(keeper, service, peer.uid).await?;
+    let identity = permitted(keeper, &queue, reserver, &process, peer.uid)?;
     let offer = keeper
         .desk
         .claim(reservation)
         .ok_or(Refusal::ReservationLapsed)?;
     // In the user's group first: what ends the user's processes ends this one, and what it forks,
     // from the moment it is one.
-    let former = queue.admit(process.pid.unsigned_abs())?;
+    let former = queue.admit(process.pid.unsigned_abs()).await?;
     let settled = match keeper.fence.grant(&process.pidfd, &identity) {
         Ok(()) => settle(keeper, caller, &queue, &identity, &process).await,
         Err(refusal) => Err(refusal),
     };
     if let Err(refusal) = settled {
         undo(keeper, &process);
-        queue.give_up(&former);
+        queue.give_up(former).await;
         return Err(refusal);
     }
-    let service = service_by_id(&keeper.configuration().1, queue.key.0).cloned();
-    if service.is_some_and(|service| service.style == Style::Connection) {
+    if service.style == Style::Connection {
         first_accept(caller, &process).await;
     }
     serve_next(offer);
     Ok(())
+}
+
+/// The process that asks (SO_PEERCRED).
+fn look_at(pid: i32) -> Result<Process, Refusal> {
+    Process::open(pid).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Refusal::ReservationLapsed,
+        _ => {
+            tracing::error!(pid, %error, "cannot look at a process");
+            Refusal::KeeperUnavailable
+        }
+    })
 }
 
 /// Takes back what a process was let do and did not finish. One that has become the user without
@@ -254,11 +263,7 @@ fn undo(keeper: &Keeper, process: &Process) {
         pid = process.pid,
         "a process that has become a user halfway is killed"
     );
-    let killed = rustix::process::pidfd_send_signal(&process.pidfd, rustix::process::Signal::KILL);
-    match killed {
-        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-        Err(error) => tracing::error!(%error, pid = process.pid, "killing a process"),
-    }
+    process.kill();
 }
 
 fn serve_next(offer: Offer) {
@@ -271,18 +276,11 @@ fn serve_next(offer: Offer) {
 /// May this process become the reserved user, and what is it to become?
 fn permitted(
     keeper: &Keeper,
-    reservation: &ReservationId,
+    queue: &Queue,
+    reserver: i32,
     process: &Process,
     account: u32,
-) -> Result<(Arc<Queue>, Identity), Refusal> {
-    match keeper.fence.state(&process.pidfd)? {
-        ProcessState::Settled { .. } => return Err(Refusal::AlreadySettled),
-        ProcessState::Granted { .. } | ProcessState::None => {}
-    }
-    let (service, reserver) = keeper
-        .desk
-        .reservation(reservation)
-        .ok_or(Refusal::ReservationLapsed)?;
+) -> Result<Identity, Refusal> {
     if process.pid != reserver && process.parent != reserver {
         return Err(Refusal::ReservationLapsed);
     }
@@ -292,11 +290,7 @@ fn permitted(
     if process.threads != 1 {
         return Err(Refusal::ProcessShared);
     }
-    let queue = keeper
-        .desk
-        .queue(reservation)
-        .ok_or(Refusal::ReservationLapsed)?;
-    if !keeper.queues.has(service, queue.account.uid) {
+    if !keeper.queues.has(queue.key.0, queue.key.1) {
         return Err(Refusal::SessionEnded);
     }
     let mut groups = queue.account.groups.clone();
@@ -305,12 +299,11 @@ fn permitted(
     if groups.len() > MAX_GROUPS {
         return Err(Refusal::TooManyGroups);
     }
-    let identity = Identity {
+    Ok(Identity {
         uid: queue.account.uid,
         gid: queue.account.gid,
         groups,
-    };
-    Ok((queue, identity))
+    })
 }
 
 /// Tells the process what to become, sees that it is, and hands over the queue.
