@@ -8,6 +8,7 @@ ATTACH, PRE_ACCEPT, SET_NET_USER, SETTLED, ACCEPTED, INFO = range(1, 7)
 ANSWERS = {129: "attached", 130: "reserved", 131: "identity", 132: "queue", 133: "connection"}
 REFUSED = 134
 REFUSALS = {
+    1: "truncated",
     2: "oversized",
     3: "unknown_version",
     4: "malformed",
@@ -84,6 +85,13 @@ def in_child(body):
             tell("failed:", repr(error))
             os._exit(1)
     os.waitpid(child, 0)
+
+
+def allow_tracing():
+    """By those who may at all: a process that has changed its user is no longer traced by others
+    of that user, nor looked into."""
+    PR_SET_DUMPABLE = 4
+    library.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
 
 
 def only_thread():
@@ -195,6 +203,42 @@ def greet(connection):
 def serve(queue):
     """One connection: tells who serves, then sends back what comes."""
     connection = accept(queue)
+    greet(connection)
+    while data := connection.recv(4096):
+        connection.sendall(data)
+
+
+def take(target, file):
+    """Takes a copy of another process's descriptor."""
+    process = os.pidfd_open(target)
+    try:
+        os.close(system_call('pidfd_getfd', process, file, 0))
+    finally:
+        os.close(process)
+
+
+def trace(target):
+    PTRACE_ATTACH, PTRACE_DETACH = 16, 17
+    if library.ptrace(PTRACE_ATTACH, target, None, None) == -1:
+        raise OSError(ctypes.get_errno(), 'ptrace')
+    os.waitpid(target, 0x40000000)
+    library.ptrace(PTRACE_DETACH, target, None, None)
+
+
+def open_memory(target):
+    os.close(os.open(f'/proc/{target}/mem', os.O_RDWR))
+
+
+def open_again(target, file):
+    os.close(os.open(f'/proc/{target}/fd/{file}', os.O_RDWR | os.O_NONBLOCK))
+
+
+def serve_and_tell(queue):
+    """One connection, after telling this process's number, the connection's descriptor and a
+    pipe's."""
+    connection = accept(queue)
+    pipe, other_end = os.pipe()
+    tell(os.getpid(), connection.fileno(), pipe)
     greet(connection)
     while data := connection.recv(4096):
         connection.sendall(data)

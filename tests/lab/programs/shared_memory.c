@@ -54,7 +54,7 @@ int main(void)
 		_exit(EXIT_SUCCESS);
 	}
 	must(child, "vfork");
-	printf("%s\n", outcome == ENOTRECOVERABLE ? "refused" : strerror(outcome));
+	printf("%s\n", outcome == EBUSY ? "refused" : strerror(outcome));
 	fflush(stdout);
 	must(usher_pre_accept(listener), "pre_accept");
 	child = fork();

@@ -38,10 +38,28 @@ pub(crate) fn entering(lab: &Path) -> PathBuf {
 pub(crate) fn create_lab() -> Result<PathBuf, LabError> {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let path = mount()?.join(format!("{PREFIX}{}-{count}", std::process::id()));
+    let mount = mount()?;
+    let path = mount.join(format!("{PREFIX}{}-{count}", std::process::id()));
+    hand_down_processes(&mount)?;
     create(&path)?;
+    hand_down_processes(&path)?;
     create(&entering(&path))?;
     Ok(path)
+}
+
+/// Lets the groups below limit their processes, where this hierarchy has that controller.
+pub(crate) fn hand_down_processes(path: &Path) -> Result<(), LabError> {
+    let has = |file: &str| -> io::Result<bool> {
+        let words = fs::read_to_string(path.join(file))?;
+        Ok(words.split_whitespace().any(|word| word == "pids"))
+    };
+    let hand_down = || {
+        if !has("cgroup.controllers")? || has("cgroup.subtree_control")? {
+            return Ok(());
+        }
+        fs::write(path.join("cgroup.subtree_control"), "+pids")
+    };
+    hand_down().attempt(|| format!("cannot hand a controller down from {}", path.display()))
 }
 
 /// Makes a group.

@@ -16,6 +16,9 @@ use crate::command::text;
 use crate::error::{Attempt, LabError};
 use crate::host::Host;
 
+/// How long a command may take to enter its group.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A command that was started in a host: a child `nsenter` of ours, and its child inside the
 /// host's PID namespace, which is the command. Killed with everything it started when dropped.
 #[derive(Debug)]
@@ -217,8 +220,16 @@ impl Running {
     }
 
     fn end_group(&mut self) -> Result<(), LabError> {
-        // A command that has just been started may not have entered its group yet.
+        // A command that has just been started may not have entered its group yet; one that stays
+        // away from it was moved to another by Usher's keeper.
+        let begin = Instant::now();
         while !self.has_ended()? && !self.group_is_populated()? {
+            if begin.elapsed() > PATIENCE {
+                match self.kill(Signal::KILL) {
+                    Ok(()) | Err(LabError::NotRunning { .. }) => break,
+                    Err(error) => return Err(error),
+                }
+            }
             sleep(Duration::from_millis(1));
         }
         cgroup::kill_and_remove(&self.group)

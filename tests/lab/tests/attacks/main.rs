@@ -2,6 +2,7 @@
 //! fence are skipped, and said, on a kernel without LSM programs.
 #![forbid(unsafe_code)]
 
+mod attackers;
 mod on_calls;
 mod on_host;
 mod on_network;

@@ -2,8 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::on_host::{live_connection, process_of};
-use crate::on_service::{hostile, knock, says, served_as};
+use crate::attackers::{hostile, knock, live_connection, process_of, says, served_as};
 use crate::service::{Client, LONG, Result, as_account, fenced, start_service};
 use usher_lab::{ALICE, BOB, Mail};
 use usher_proto::ConnectionTuple;
@@ -66,7 +65,7 @@ fn what_is_no_request_is_refused_and_the_next_conversation_is_served() -> Result
                bytes([1, SET_NET_USER]) + bytes(15), bytes([1, INFO]) + bytes(36), bytes(641),
                bytes(100000), os.urandom(600)]:
     reply = Keeper().say(packet)
-    assert reply.what in ('malformed', 'unknown_version', 'oversized'), (packet, reply)
+    assert reply.what in ('malformed', 'truncated', 'unknown_version', 'oversized'), (packet, reply)
 keeper, _ = attach()
 tell(keeper.ask(ATTACH, struct.pack('>H', 7000)).what)
 _, reservation, _ = reserve()
@@ -133,6 +132,8 @@ def fill():
         keeper, attached = attach()
         if attached.what != 'attached':
             return kept, attached.what
+        # Who is attached and asks for nothing is let go.
+        keeper.socket.send(bytes([1, PRE_ACCEPT]))
         kept.append(keeper)
 kept, outcome = fill()
 tell(outcome, len(kept) <= 1024)

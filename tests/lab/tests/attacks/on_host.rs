@@ -1,72 +1,9 @@
 //! Other processes of the server's host, users' and root's, against a live connection and the
 //! processes that have to do with it.
 
-use crate::on_service::{HOSTILE, hostile, knock, says, served_as};
+use crate::attackers::{hostile, knock, live_connection, process_of, says, served_as};
 use crate::service::{LONG, Result, fenced};
-use usher_lab::{ALICE, Mail, Running};
-
-/// Reaches into the process `target` for its descriptor `file`.
-const REACH: &str = "
-def take(target, file):
-    process = os.pidfd_open(target)
-    try:
-        os.close(system_call('pidfd_getfd', process, file, 0))
-    finally:
-        os.close(process)
-
-def trace(target):
-    PTRACE_ATTACH, PTRACE_DETACH = 16, 17
-    if library.ptrace(PTRACE_ATTACH, target, None, None) == -1:
-        raise OSError(ctypes.get_errno(), 'ptrace')
-    os.waitpid(target, 0x40000000)
-    library.ptrace(PTRACE_DETACH, target, None, None)
-
-def open_memory(target):
-    os.close(os.open(f'/proc/{target}/mem', os.O_RDWR))
-
-def open_again(target, file):
-    os.close(os.open(f'/proc/{target}/fd/{file}', os.O_RDWR | os.O_NONBLOCK))
-";
-
-/// Serves one connection after telling its own number, the connection's descriptor and a pipe's.
-const SERVE: &str = "
-def serve_and_tell(queue):
-    connection = accept(queue)
-    pipe, other_end = os.pipe()
-    tell(os.getpid(), connection.fileno(), pipe)
-    greet(connection)
-    while data := connection.recv(4096):
-        connection.sendall(data)
-";
-
-/// A process of mailhost that is wholly this user's; root's for `root`.
-pub fn process_of(mail: &Mail, user: &str, script: &str) -> Result<Running> {
-    let program = format!("{HOSTILE}\n{REACH}\n{script}");
-    let command = mail.mailhost.command(["python3", "-c", &program]);
-    Ok(match user {
-        "root" => command.spawn()?,
-        user => command.user(user).spawn()?,
-    })
-}
-
-/// Alice's connection, the process that serves it, and that process's number, its descriptor of
-/// the connection and one of a pipe.
-pub fn live_connection(mail: &Mail) -> Result<(Running, Running, String)> {
-    let mut alice = knock(mail, "alice")?;
-    let mut service = hostile(
-        mail,
-        &format!(
-            "{SERVE}
-_, reservation, _ = reserve()
-_, queue = settle(reservation)
-library.prctl(4, 1, 0, 0, 0)
-serve_and_tell(queue)"
-        ),
-    )?;
-    let place = service.read_past("\n", LONG)?.trim_end().to_owned();
-    served_as(&mut alice, ALICE.mailhost_uid)?;
-    Ok((alice, service, place))
-}
+use usher_lab::{ALICE, Running};
 
 fn still_there(alice: &mut Running) -> Result {
     alice.write("still there?\n")?;
@@ -163,9 +100,7 @@ fn the_service_does_not_reach_into_a_process_that_has_become_a_user() -> Result 
     let mut alice = knock(&mail, "alice")?;
     let mut service = hostile(
         &mail,
-        &format!(
-            "{REACH}{SERVE}
-_, reservation, _ = reserve()
+        "_, reservation, _ = reserve()
 to_child, from_child = os.pipe(), os.pipe()
 child = os.fork()
 if child == 0:
@@ -181,8 +116,7 @@ os.write(to_child[1], b'.')
 os.read(from_child[0], 1)
 reach()
 os.write(to_child[1], b'.')
-hear()"
-        ),
+hear()",
     )?;
     says(&mut service, &["done done done", "EPERM EACCES EPERM"])?;
     served_as(&mut alice, ALICE.mailhost_uid)
@@ -204,10 +138,10 @@ if child == 0:
     there.recv(1)
     keeper, reply = claim(reservation)
     uid, gid, groups = identity(reply)
-    take_groups(gid, groups)
-    tell(take_user(uid))
+    tell(attempt(take_groups, gid, groups))
     there.send(b'.')
     there.recv(1)
+    take_groups(gid, groups)
     tell(take_user(uid))
     serve(keeper.ask(SETTLED).descriptors[0])
     os._exit(0)
@@ -245,7 +179,7 @@ serve(settle(reservation)[1])",
             "tell(attach()[1].what, claim(bytes.fromhex(hear()))[1].what)",
         )?;
         other.write(&reservation)?;
-        says(&mut other, &["not_this_account reservation_lapsed"])?;
+        says(&mut other, &["not_this_account not_this_account"])?;
     }
     service.write("\n")?;
     served_as(&mut alice, ALICE.mailhost_uid)

@@ -1,8 +1,7 @@
 //! Another root process of the server's host against Usher's own: its objects in the kernel, its
 //! pins, its daemons. What root can do all the same is in docs/threat-model.md.
 
-use crate::on_host::{live_connection, process_of};
-use crate::on_service::{hostile, knock, says, served_as};
+use crate::attackers::{hostile, knock, live_connection, process_of, says, served_as};
 use crate::service::{Client, LONG, Result, fenced, start_service};
 use usher_lab::{BOB, Mail, Signal};
 

@@ -1,55 +1,9 @@
 //! A service that has been taken over: processes of its account, with its capabilities, that speak
 //! to the keeper themselves. What each attempt is refused is then permitted to who may.
 
-use crate::service::{Client, LONG, Result, as_account, fenced, start_service};
-use usher_lab::{ALICE, BOB, Mail, Running, Signal};
-
-/// What the attackers begin with.
-pub const HOSTILE: &str = include_str!("../../programs/hostile.py");
-
-/// The script runs in a child, because the keeper moves a process that settles into its user's
-/// cgroup, and the lab ends a command by the command's cgroup, where its first process stays.
-const IN_CHILD: &str = "
-if os.fork():
-    os.wait()
-    sys.exit()
-";
-
-/// A hostile process of the service's account.
-pub fn hostile(mail: &Mail, script: &str) -> Result<Running> {
-    let program = format!("{HOSTILE}{IN_CHILD}{script}");
-    as_account(mail, &["python3", "-c", &program])
-}
-
-/// A connection of a user that waits for somebody to serve it.
-pub fn knock(mail: &Mail, user: &str) -> Result<Running> {
-    Ok(mail
-        .laptop
-        .command(["usher", "connect", "mailhost:calls"])
-        .user(user)
-        .spawn()?)
-}
-
-/// Demands that the process says exactly these lines next.
-#[track_caller]
-pub fn says(process: &mut Running, lines: &[&str]) -> Result {
-    for line in lines {
-        let said = process.read_past("\n", LONG)?;
-        assert_eq!(said.trim_end(), *line, "{}", process.stderr()?);
-    }
-    Ok(())
-}
-
-/// Demands that a process with all four of a user's ids serves the connection, and that it works.
-#[track_caller]
-pub fn served_as(connection: &mut Running, uid: u32) -> Result {
-    let greeting = connection.read_past("\n", LONG)?;
-    let ids = format!("for {uid} {uid} {uid} {uid}\n");
-    assert!(greeting.ends_with(&ids), "{greeting}");
-    connection.write("are you there?\n")?;
-    assert_eq!(connection.read_past("\n", LONG)?, "are you there?\n");
-    Ok(())
-}
+use crate::attackers::{HOSTILE, hostile, knock, says, served_as};
+use crate::service::{Client, LONG, Result, fenced, start_service};
+use usher_lab::{ALICE, BOB, Running, Signal};
 
 /// Demands that a well-behaved service serves the connection.
 #[track_caller]
@@ -393,6 +347,68 @@ hear()",
     mail.keeper.start()?;
     service.write("\n")?;
     says(&mut service, &["already_settled"])?;
+    // As long as it lives it is alice's process.
+    service.write("\n")?;
     let _service = start_service(&mail, &["fork"])?;
     served_honestly(&mut alice, "alice")
+}
+
+#[test]
+fn who_had_a_grant_when_the_keeper_died_is_killed_by_the_next_one_and_the_user_is_served() -> Result
+{
+    let Some(mut mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    let mut service = hostile(
+        &mail,
+        "_, reservation, _ = reserve()
+def be_granted():
+    tell(claim(reservation)[1].what)
+    signal.pause()
+child = os.fork()
+if child == 0:
+    be_granted()
+_, status = os.waitpid(child, 0)
+tell(os.WTERMSIG(status) == signal.SIGKILL)
+_, reservation, _ = reserve()
+in_child(lambda: serve(settle(reservation)[1]))",
+    )?;
+    says(&mut service, &["identity"])?;
+    mail.keeper.kill(Signal::KILL)?;
+    mail.keeper.wait(LONG)?;
+    mail.keeper.start()?;
+    says(&mut service, &["True"])?;
+    served_as(&mut alice, ALICE.mailhost_uid)
+}
+
+#[test]
+fn a_user_who_forks_without_end_stops_at_the_policys_limit_and_another_is_served() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    let mut service = hostile(
+        &mail,
+        "def fork_without_end(queue):
+    count = 1
+    try:
+        while os.fork():
+            count += 1
+    except OSError as error:
+        tell(errno.errorcode[error.errno], count)
+        serve(queue)
+    signal.pause()
+_, reservation, uid = reserve()
+if os.fork() == 0:
+    fork_without_end(settle(reservation)[1])
+hear()
+_, reservation, uid = reserve()
+in_child(lambda: serve(settle(reservation)[1]))",
+    )?;
+    says(&mut service, &["EAGAIN 40"])?;
+    served_as(&mut alice, ALICE.mailhost_uid)?;
+    let mut bob = knock(&mail, "bob")?;
+    service.write("\n")?;
+    served_as(&mut bob, BOB.mailhost_uid)
 }

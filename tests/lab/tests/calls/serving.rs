@@ -179,7 +179,6 @@ fn disabling_a_user_ends_the_process_that_became_the_user_and_no_other() -> Resu
 }
 
 #[test]
-#[ignore = "has failed once on 6.18, which is not understood yet"]
 fn a_restarted_keeper_finds_the_service_and_its_processes() -> Result {
     let Some(mut mail) = fenced()? else {
         return Ok(());
