@@ -87,11 +87,16 @@ impl Host {
         };
         let mut arguments: Vec<OsString> =
             vec![self.program(program)?.into_os_string(), role.name().into()];
+        let mut group = self.cgroup().join(role.name());
+        cgroup::create(&group)?;
         if role == Role::Keeper {
-            arguments.extend(["--cgroup".into(), self.cgroup().join(role.name()).into()]);
+            arguments.extend(["--cgroup".into(), group.clone().into()]);
+            // As systemd's `DelegateSubgroup=keeper`.
+            group.push("keeper");
+            cgroup::create(&group)?;
         }
         arguments.extend(more.into_iter().map(|word| word.as_ref().to_owned()));
-        self.supervise(role.name(), arguments)
+        self.supervise_in(group, role.name(), arguments)
     }
 
     /// Starts any program that speaks `sd_notify(3)` as a daemon called `name`, and waits until it
@@ -104,18 +109,28 @@ impl Host {
         I: IntoIterator,
         I::Item: AsRef<OsStr>,
     {
-        let notify_socket = Path::new("/run/lab/notify").join(name);
         let group = self.cgroup().join(name);
         cgroup::create(&group)?;
+        let arguments = arguments
+            .into_iter()
+            .map(|word| word.as_ref().to_owned())
+            .collect();
+        self.supervise_in(group, name, arguments)
+    }
+
+    fn supervise_in(
+        &self,
+        group: PathBuf,
+        name: &str,
+        arguments: Vec<OsString>,
+    ) -> Result<Daemon, LabError> {
+        let notify_socket = Path::new("/run/lab/notify").join(name);
         let logs = self.path("/var/log/usher");
         fs::create_dir_all(&logs).attempt(|| format!("cannot make {}", logs.display()))?;
         let mut daemon = Daemon {
             host: self.clone(),
             name: name.into(),
-            arguments: arguments
-                .into_iter()
-                .map(|word| word.as_ref().to_owned())
-                .collect(),
+            arguments,
             environment: Vec::new(),
             group,
             log: logs.join(format!("{name}.log")),

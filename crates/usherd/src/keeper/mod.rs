@@ -101,6 +101,18 @@ fn set_services(admission: &Admission, checked: &Checked) -> Result<(), usher_ke
     admission.set_services(&ports)
 }
 
+/// Has the users' groups limit their processes. A group that hands controllers down takes no
+/// process any more, so the service manager must not want to start the next keeper in it.
+fn hand_down_processes(cgroup: &Path, workers: &Group) -> bool {
+    let handed_down = Group::open(cgroup)
+        .and_then(|unit| unit.hand_down_processes())
+        .and_then(|()| workers.hand_down_processes());
+    if let Err(error) = &handed_down {
+        tracing::warn!(%error, "the process controller is not to be had");
+    }
+    handed_down.is_ok()
+}
+
 /// Runs the keeper until the process ends.
 ///
 /// # Errors
@@ -114,14 +126,26 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits) -> Result<(), StartError> {
     start::runtime_directory("keeper")?;
     usher_kernel::privileges::raise_descriptor_limit()?;
 
-    let cgroup = match cgroup {
-        Some(path) => path,
-        None => usher_kernel::cgroup::own()?,
+    // Processes live in the leaves only (cgroups(7), "no internal processes"). A service manager
+    // that knows this starts the keeper in its leaf (`DelegateSubgroup=keeper`).
+    const LEAF: &str = "keeper";
+    let own = usher_kernel::cgroup::own()?;
+    let cgroup = match (cgroup, own.parent()) {
+        (Some(path), _) => path,
+        (None, Some(parent)) if own.ends_with(LEAF) => parent.to_owned(),
+        (None, _) => own.clone(),
     };
-    // Processes live in the leaves only (cgroups(7), "no internal processes").
-    let unit = Group::open(&cgroup)?;
-    Group::create(&cgroup, "keeper")?.move_self()?;
+    let started_in_leaf = own == cgroup.join(LEAF);
+    Group::create(&cgroup, LEAF)?.move_self()?;
     let workers = Group::create(&cgroup, "workers")?;
+    let limited = started_in_leaf && hand_down_processes(&cgroup, &workers);
+    if !limited {
+        tracing::warn!(
+            "`processes` of services has no effect: it takes a service manager that starts the \
+             keeper in a control group below the unit's (systemd 254), and the process controller \
+             of control groups version 2"
+        );
+    }
     let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), &cgroup, limits)?;
     let fence = fence::Fence::open(&admission)?;
     // Not before: this refuses a second keeper, who would take a living one's sockets away.
@@ -136,7 +160,7 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits) -> Result<(), StartError> {
     let keeper = Arc::new(Keeper {
         admission,
         configuration: RwLock::new(Arc::new(configuration)),
-        queues: Queues::new(&unit, workers),
+        queues: Queues::new(workers, limited),
         fence,
         desk: Arc::default(),
         service_accounts: accounts::ServiceAccounts::default(),

@@ -31,19 +31,12 @@ pub struct Queues {
 }
 
 impl Queues {
-    /// No queues yet; workers will live in groups below `workers`, which is below `unit`. Where
-    /// these cannot limit processes, `processes` of the policy has no effect, which is said.
-    pub fn new(unit: &Group, workers: Group) -> Self {
-        let handed_down = unit
-            .hand_down_processes()
-            .and_then(|()| workers.hand_down_processes());
-        if let Err(error) = &handed_down {
-            tracing::warn!(%error, "`processes` of services has no effect: this control group \
-                cannot limit processes");
-        }
+    /// No queues yet; workers will live in groups below `workers`, which limit their processes when
+    /// it is `limited`: when that controller is handed down to them.
+    pub fn new(workers: Group, limited: bool) -> Self {
         Self {
             workers,
-            limited: handed_down.is_ok(),
+            limited,
             all: Mutex::default(),
         }
     }
