@@ -137,6 +137,38 @@ tests! {
         }
     }
 
+    fn a_worker_has_no_key_of_the_keepers_session_keyring(world) {
+        const JOIN_SESSION_KEYRING: i64 = 1;
+        const SESSION_KEYRING: i64 = -3;
+        let group = leaf(world);
+        // SAFETY: text with an ending zero, and numbers.
+        let added = unsafe {
+            libc::syscall(libc::SYS_keyctl, JOIN_SESSION_KEYRING, 0_i64);
+            libc::syscall(
+                libc::SYS_add_key,
+                c"user".as_ptr(),
+                c"of-the-keeper".as_ptr(),
+                c"x".as_ptr(),
+                1_usize,
+                SESSION_KEYRING,
+            )
+        };
+        if added < 0 {
+            println!("skipped: no keyrings here: {}", std::io::Error::last_os_error());
+            return;
+        }
+        let search = format!(
+            "python3 -c 'import ctypes; \
+             found = ctypes.CDLL(None).syscall({}, 10, -3, b\"user\", b\"of-the-keeper\", 0); \
+             raise SystemExit(found != -1)'",
+            libc::SYS_keyctl
+        );
+        assert!(!std::process::Command::new("sh").args(["-c", &search]).status().unwrap().success());
+        let listener = TcpListener::bind("10.9.0.1:8025").unwrap();
+        let worker = spawn(&script(&search), Input::Listener(listener.as_fd()), &group).unwrap();
+        assert_eq!(wait(&worker), 0);
+    }
+
     fn a_connection_worker_serves_exactly_one(world) {
         let group = leaf(world);
         let listener = TcpListener::bind("10.9.0.1:8025").unwrap();

@@ -364,7 +364,8 @@ fn who_had_a_grant_when_the_keeper_died_is_killed_by_the_next_one_and_the_user_i
         &mail,
         "_, reservation, _ = reserve()
 def be_granted():
-    tell(claim(reservation)[1].what)
+    conversation, reply = claim(reservation)
+    tell(reply.what)
     signal.pause()
 child = os.fork()
 if child == 0:

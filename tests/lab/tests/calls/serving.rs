@@ -6,6 +6,8 @@ use crate::service::{
 };
 use usher_lab::{ALICE, BOB, Mail, Signal};
 
+const THREADED: &str = include_str!("../../programs/threaded.c");
+
 fn refused(mail: &Mail, user: &str) -> Result<String> {
     let output = mail
         .laptop
@@ -257,5 +259,19 @@ fn only_the_account_that_the_policy_names_is_let_serve() -> Result {
     assert!(alice.greeting.contains("alice"));
     let process = mail.mailhost.processes()?;
     assert!(process.iter().any(|process| process.uid == ACCOUNT_UID));
+    Ok(())
+}
+
+#[test]
+fn a_users_process_has_nothing_of_the_services_conversations_and_keyring() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    mail.mailhost.compile_c(THREADED, "/var/lib/threaded")?;
+    let mut service = as_account(&mail, &["/var/lib/threaded"])?;
+    // The conversation of the thread that waits, and the service's key.
+    assert_eq!(service.read_past("\n", LONG)?, "1 1\n");
+    let alice = Client::connect(&mail, "alice")?;
+    assert_eq!(alice.greeting, "0 0\n");
     Ok(())
 }
