@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -177,12 +178,16 @@ pub(crate) fn receive_any(socket: BorrowedFd<'_>, limit: usize) -> io::Result<(P
     let mut space =
         [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD), ScmCredentials(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = rustix::net::recvmsg(
-        socket,
-        &mut [IoSliceMut::new(&mut bytes)],
-        &mut ancillary,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
+    let mut receive = || {
+        let parts = &mut [IoSliceMut::new(&mut bytes)];
+        rustix::net::recvmsg(socket, parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    };
+    let received = match receive() {
+        // The peer has closed without reading all that we sent. The kernel says so once, before it
+        // gives what the peer had sent, such as a refusal.
+        Err(Errno::CONNRESET) => receive()?,
+        received => received?,
+    };
     let mut descriptors: Vec<OwnedFd> = Vec::new();
     let mut sender = None;
     for message in ancillary.drain() {
@@ -246,6 +251,23 @@ mod tests {
             server.peer().unwrap().uid,
             rustix::process::getuid().as_raw()
         );
+    }
+
+    #[test]
+    fn the_last_packet_of_a_peer_that_has_not_read_ours_arrives() {
+        let (here, there) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        let (here, there) = (PacketSocket(here), PacketSocket(there));
+        here.send(b"a request", &[]).unwrap();
+        there.send(b"refused", &[]).unwrap();
+        drop(there);
+        assert_eq!(here.receive(16).unwrap().bytes, b"refused");
+        assert!(here.receive(16).unwrap().bytes.is_empty());
     }
 
     #[test]

@@ -122,7 +122,8 @@ class Keeper:
         try:
             packet, descriptors, _, _ = socket.recv_fds(self.socket, 640, 4)
         except ConnectionResetError:
-            packet, descriptors = b"", []
+            # The keeper has not read all; what it had sent comes after this.
+            packet, descriptors, _, _ = socket.recv_fds(self.socket, 640, 4)
         if not packet:
             return Reply("closed", b"", [])
         kind, body = packet[1], packet[2:]
