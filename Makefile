@@ -19,13 +19,16 @@ C_SOURCES = $(shell find bpf crates include bench tests examples -name "*.[ch]" 
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-vm bench check fuzz man install install-library install-man
+.PHONY: help setup setup-build build demo test test-vm bench check fuzz man install install-library install-man
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
 
 setup: ## install what is missing (apt, by package name)
 	@scripts/setup
+
+setup-build:
+	@scripts/setup build
 
 build: setup ## build everything
 	$(CARGO) build --workspace --all-targets
@@ -69,7 +72,7 @@ PANDOC = pandoc --standalone --from markdown-smart --to man --columns 76
 MAN_DIR = $(CARGO_TARGET_DIR)/man
 MAN_PAGES = $(addprefix $(MAN_DIR)/,$(basename $(notdir $(wildcard docs/man/*.md))))
 
-man: setup $(MAN_PAGES) ## make the manual pages, in target/man
+man: setup-build $(MAN_PAGES) ## make the manual pages, in target/man
 
 # The policy's page is a frame around the language's own document.
 $(MAN_DIR)/usher.policy.5: docs/man/usher.policy.5.md docs/policy.md
@@ -80,10 +83,10 @@ $(MAN_DIR)/%: docs/man/%.md
 	@mkdir -p $(@D)
 	$(PANDOC) --output $@ $<
 
-install: setup man ## install programs, library, header, manual pages and units below PREFIX
-	$(CARGO) build --release --workspace
-	install -D -m 755 -t $(DESTDIR)$(PREFIX)/bin $(CARGO_TARGET_DIR)/release/usher
-	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(CARGO_TARGET_DIR)/release/usherd
+install: setup-build man ## install programs, library, header, manual pages and units below PREFIX
+	$(CARGO) build --release --package usher --package usherd --package libusher
+	install -D -s -m 755 -t $(DESTDIR)$(PREFIX)/bin $(CARGO_TARGET_DIR)/release/usher
+	install -D -s -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(CARGO_TARGET_DIR)/release/usherd
 	$(MAKE) install-library install-man
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	for unit in packaging/systemd/*.service; do \
@@ -102,12 +105,13 @@ SONAME = libusher.so.$(firstword $(subst ., ,$(VERSION)))
 install-library:
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include include/usher.h
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(LIBRARIES)/libusher.a
-	install -m 755 $(LIBRARIES)/libusher.so $(DESTDIR)$(PREFIX)/lib/libusher.so.$(VERSION)
+	install -s -m 755 $(LIBRARIES)/libusher.so $(DESTDIR)$(PREFIX)/lib/libusher.so.$(VERSION)
 	ln -sf libusher.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/$(SONAME)
 	ln -sf $(SONAME) $(DESTDIR)$(PREFIX)/lib/libusher.so
 	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	sed 's#@PREFIX@#$(PREFIX)#; s#@VERSION@#$(VERSION)#' packaging/pkgconfig/usher.pc.in \
 	  >$(DESTDIR)$(PREFIX)/lib/pkgconfig/usher.pc
+	[ -n "$(DESTDIR)" ] || ldconfig
 
 # A page is found by each name of its NAME section.
 install-man: $(MAN_PAGES)

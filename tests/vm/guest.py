@@ -35,7 +35,7 @@ COMMAND_LINE = [
     "oops=panic",
     # On a busy machine an emulated timer is late, and the kernel would panic over it.
     "no_timer_check",
-    # Debian's default has no bpf.
+    # What the tests need, whatever the kernel's configuration says.
     "lsm=lockdown,yama,landlock,bpf",
 ]
 

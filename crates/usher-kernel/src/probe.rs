@@ -108,9 +108,13 @@ pub(crate) fn load_lsm_program() -> Result<(), String> {
     })
 }
 
-fn lsm_programs() -> Probe {
+/// Whether LSM programs run here: what says so, or what keeps them from it. Takes root.
+///
+/// # Errors
+/// The reason, in words.
+pub fn lsm_programs_run() -> Result<String, String> {
     // A kernel that refuses them may well have bpf in its list: the list tells the rest only.
-    let outcome = load_lsm_program().and_then(|()| {
+    load_lsm_program().and_then(|()| {
         let list = "/sys/kernel/security/lsm";
         match std::fs::read_to_string(list) {
             Ok(names) if names.trim_end().split(',').any(|name| name == "bpf") => {
@@ -125,13 +129,16 @@ fn lsm_programs() -> Probe {
                 "LSM programs load; whether they are called cannot be read ({list}: {error})"
             )),
         }
-    });
+    })
+}
+
+fn lsm_programs() -> Probe {
     probe(
         "LSM programs",
         false,
         "ownership of connections and mandatory access control; admission and workers do not \
          need them",
-        outcome,
+        lsm_programs_run(),
     )
 }
 

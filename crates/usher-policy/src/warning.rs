@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use usher_proto::{HostName, ServiceName};
+use usher_proto::{HostName, ServiceName, UserName};
 
-use crate::model::{Policy, Protocol};
+use crate::model::{Policy, Protocol, ServedBy};
 use crate::name::Name;
 
 /// Something in a policy that has no effect, or another than it seems. Never a reason to refuse
@@ -24,6 +24,20 @@ pub enum PolicyWarning {
     /// A service with `hosts any` in a policy without hosts.
     #[error("`service {0}` admits users from no host: the policy has none")]
     ServiceWithoutHosts(ServiceName),
+    /// The account of a service is a user of another one.
+    #[error(
+        "`service {service}` has the account {account}, who is a user of `service {other}`: the \
+         account is fenced, so none of that user's processes can change to another user any more, \
+         not by su, sudo or setuid programs either"
+    )]
+    AccountIsUserElsewhere {
+        /// The service with the account.
+        service: ServiceName,
+        /// The account.
+        account: UserName,
+        /// The service whose user it is.
+        other: ServiceName,
+    },
     /// A client block that permits nobody: its `users` blocks have no members.
     #[error("`client {0}` permits no user")]
     ClientWithoutUsers(Name),
@@ -82,6 +96,16 @@ impl Policy {
             }
             if service.hosts.is_empty() {
                 warnings.push(PolicyWarning::ServiceWithoutHosts(service.name.clone()));
+            }
+            if let ServedBy::Account(account) = &service.served_by {
+                let mut others = self.services.values();
+                if let Some(other) = others.find(|other| other.users.contains(account)) {
+                    warnings.push(PolicyWarning::AccountIsUserElsewhere {
+                        service: service.name.clone(),
+                        account: account.clone(),
+                        other: other.name.clone(),
+                    });
+                }
             }
         }
         self.warn_of_clients(&mut warnings);

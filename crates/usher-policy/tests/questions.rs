@@ -210,6 +210,20 @@ fn services_may_share_an_account_that_is_a_user_of_neither() {
     assert_eq!(t.served_by, s.served_by);
     assert_eq!(w.served_by, ServedBy::Account(user("alice")));
     assert_eq!((s.idle.as_secs(), t.connections), (9, 9));
+    // w's account is a user of s and t.
+    let warnings: Vec<String> = policy.warnings().iter().map(ToString::to_string).collect();
+    assert_eq!(warnings.len(), 3, "{warnings:?}");
+    let (first, others) = (
+        &warnings[0],
+        "has the account notes, who is a user of `service w`",
+    );
+    assert!(
+        warnings[..2].iter().all(|warning| warning.contains(others)),
+        "{first}"
+    );
+    assert!(warnings[2].starts_with(
+        "`service w` has the account alice, who is a user of `service s`: the account is fenced"
+    ));
 }
 
 #[test]

@@ -166,8 +166,8 @@ refusals! {
         "the policy has no service at this port whose `account` is the one this process runs as";
     /// The kernel cannot fence the account's right to change its user.
     NoFence = 193, "no_fence",
-        "this kernel runs no LSM programs, without which a process cannot be let become a user: \
-         give the service a `program` instead of an `account`; `usher doctor` says more";
+        "the LSM programs without which no process can be let become a user are not in force on \
+         this host: give the service a `program` instead of an `account`; `usher doctor` says more";
     /// The reservation was not used in time, or by a process that is not the reserver or its child.
     ReservationLapsed = 194, "reservation_lapsed",
         "nothing is reserved for this process, or no longer";

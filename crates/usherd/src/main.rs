@@ -40,6 +40,9 @@ enum Role {
         /// Most pairs of service and user at one time
         #[arg(long, value_name = "N", default_value_t = 4_096)]
         listeners: u32,
+        /// Load no LSM programs: connections are not fenced, services with an account are refused
+        #[arg(long)]
+        without_ownership: bool,
     },
     /// Speaks to other hosts and checks what they send (server side; user usher-verifier)
     Verifier,
@@ -58,13 +61,14 @@ fn main() -> ExitCode {
             sessions,
             connections,
             listeners,
+            without_ownership,
         } => {
             let limits = usher_kernel::admission::Limits {
                 sessions,
                 admissions: connections,
                 listeners,
             };
-            keeper::run(cgroup, &limits)
+            keeper::run(cgroup, &limits, !without_ownership)
         }
         Role::Verifier => verifier::run(),
         Role::Signer => signer::run(),

@@ -91,6 +91,10 @@ impl Host {
         cgroup::create(&group)?;
         if role == Role::Keeper {
             arguments.extend(["--cgroup".into(), group.clone().into()]);
+            // Programs that hold for a whole host are for virtual machines (tests/vm).
+            if std::env::var_os("USHER_VM").is_none() {
+                arguments.push("--without-ownership".into());
+            }
             // As systemd's `DelegateSubgroup=keeper`.
             group.push("keeper");
             cgroup::create(&group)?;

@@ -216,12 +216,19 @@ impl Admission {
     /// A number that no announcement had before, not even one of an earlier keeper: the time since
     /// boot in nanoseconds, or one more than the last. Its 56 bits last two years.
     fn next_number(&self, now: u64) -> u64 {
-        let step = |last: u64| Some(now.max(last + 1));
-        let last = self
-            .last_number
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, step)
-            .unwrap_or_else(|last| last);
-        now.max(last + 1)
+        let mut last = self.last_number.load(Ordering::Relaxed);
+        loop {
+            let next = now.max(last + 1);
+            match self.last_number.compare_exchange_weak(
+                last,
+                next,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return next,
+                Err(other) => last = other,
+            }
+        }
     }
 
     /// Takes an announcement of `session` back. Nothing happens when the connection is established,

@@ -88,7 +88,10 @@ pub fn apply(output: &Output) -> Result<(), Failure> {
     for warning in policy.warnings() {
         eprintln!("warning: {warning}");
     }
-    for warning in services_that_cannot_run(&policy) {
+    for warning in services_that_cannot_run(&policy)
+        .into_iter()
+        .chain(services_without_fence(&policy))
+    {
         eprintln!("warning: {warning}");
     }
     let outcome = configuration::put_in_force(&lock, fresh)?;
@@ -98,11 +101,27 @@ pub fn apply(output: &Output) -> Result<(), Failure> {
 
 /// Services of this host whose processes cannot run on it as things are.
 fn services_that_cannot_run(policy: &Policy) -> Vec<String> {
-    policy
+    let services = policy.services.values();
+    services.filter_map(why_it_cannot_run).collect()
+}
+
+/// Services whose sessions this host refuses, for want of the fence that they need.
+fn services_without_fence(policy: &Policy) -> Option<String> {
+    let of_accounts = |service: &&Service| matches!(service.served_by, ServedBy::Account(_));
+    let services: Vec<String> = policy
         .services
         .values()
-        .filter_map(why_it_cannot_run)
-        .collect()
+        .filter(of_accounts)
+        .map(|service| format!("`service {}`", service.name))
+        .collect();
+    if services.is_empty() {
+        return None;
+    }
+    let reason = usher_kernel::probe::lsm_programs_run().err()?;
+    Some(format!(
+        "sessions with {} are refused: {reason}",
+        services.join(", ")
+    ))
 }
 
 fn why_it_cannot_run(service: &Service) -> Option<String> {

@@ -19,12 +19,23 @@ pub struct Fence(Result<Ownership, String>);
 
 impl Fence {
     /// Puts the fence up, or takes up the one of an earlier keeper, and protects the objects of both
-    /// from everybody but Usher's daemons. To be called while the process has one thread.
+    /// from everybody but Usher's daemons. To be called while the process has one thread. Where it
+    /// is not `wanted`, nothing is put up; one that is up already is taken up all the same, as it
+    /// holds until the next boot.
     ///
     /// # Errors
     /// When the kernel runs LSM programs and these failed all the same.
-    pub fn open(admission: &Admission) -> Result<Self, OwnershipError> {
-        match Ownership::open(Path::new(paths::OWNERSHIP_PIN_DIRECTORY)) {
+    pub fn open(admission: &Admission, wanted: bool) -> Result<Self, OwnershipError> {
+        let pins = Path::new(paths::OWNERSHIP_PIN_DIRECTORY);
+        if !wanted && !pins.exists() {
+            let reason = "switched off by --without-ownership".to_owned();
+            tracing::warn!(
+                "ownership is {reason}: connections are not fenced, and services with an `account` \
+                 are refused"
+            );
+            return Ok(Self(Err(reason)));
+        }
+        match Ownership::open(pins) {
             Ok(ownership) => {
                 let programs = admission.unpinned_programs()?;
                 ownership.protect(Path::new(paths::PIN_DIRECTORY), &programs)?;

@@ -117,7 +117,7 @@ fn hand_down_processes(cgroup: &Path, workers: &Group) -> bool {
 ///
 /// # Errors
 /// When it cannot start. What an earlier keeper pinned stays in force.
-pub fn run(cgroup: Option<PathBuf>, limits: &Limits) -> Result<(), StartError> {
+pub fn run(cgroup: Option<PathBuf>, limits: &Limits, ownership: bool) -> Result<(), StartError> {
     let stored = queues::stored_descriptors().attempt("cannot take the stored listeners")?;
     start::require_root("keeper", "root")?;
     let verifier = start::account(start::VERIFIER)?;
@@ -147,7 +147,7 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits) -> Result<(), StartError> {
         );
     }
     let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), &cgroup, limits)?;
-    let fence = fence::Fence::open(&admission)?;
+    let fence = fence::Fence::open(&admission, ownership)?;
     // Not before: this refuses a second keeper, who would take a living one's sockets away.
     let control = ControlSocket::bind("keeper").attempt("cannot make the control socket")?;
     let records = start::packet_listener(paths::KEEPER_RECORDS, Connectors::One(verifier))?;

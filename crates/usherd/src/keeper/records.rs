@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use usher_kernel::admission::{AnnounceError, Announced, SessionError, SessionRecord};
 use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
+use usher_policy::ServedBy;
 use usher_proto::chain::{ChainError, ChainTip};
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::frame::Announcement;
@@ -181,6 +182,12 @@ impl Opening {
         let service = checked
             .policy
             .service_permits(&self.service, &self.user, &self.host)?;
+        if let ServedBy::Account(_) = service.served_by
+            && keeper.fence.missing().is_some()
+        {
+            // Nobody would ever serve the connection.
+            return Err(Refusal::NoFence);
+        }
         if applied.is_disabled(&self.user) {
             return Err(Refusal::DisabledUser);
         }

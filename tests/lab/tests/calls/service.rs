@@ -19,14 +19,18 @@ pub const ACCOUNT_UID: u32 = 900;
 
 const SERVICE: &str = include_str!("../../programs/service.c");
 
-/// Whether this kernel has what the calls need. Asked of `usher doctor`, as an administrator would.
+/// Whether the keeper has what the calls need. Asked of `usher doctor`, as an administrator would.
 pub fn has_fence(mail: &Mail) -> Result<bool> {
     let doctor = mail.mailhost.command(["usher", "doctor"]).run()?.stdout;
     let line = doctor
         .lines()
-        .find(|line| line.contains("LSM programs"))
-        .ok_or_else(|| format!("doctor says nothing of LSM programs:\n{doctor}"))?;
-    Ok(line.starts_with("ok"))
+        .find(|line| line.contains("daemon keeper"))
+        .ok_or_else(|| format!("doctor says nothing of the keeper:\n{doctor}"))?;
+    match ["fence 1", "fence 0"].map(|number| line.contains(number)) {
+        [true, false] => Ok(true),
+        [false, true] => Ok(false),
+        _ => Err(format!("doctor says nothing of the fence: {line}").into()),
+    }
 }
 
 /// The mail topology with two services of the account, not started: `calls` at port 7000 in the

@@ -33,8 +33,14 @@ fn without_lsm_programs_the_calls_refuse_in_words_and_programs_are_served_all_th
     }
     let warned = mail
         .keeper
-        .wait_log("no LSM programs on this kernel", LONG)?;
+        .wait_log("services with an `account` are refused", LONG)?;
     assert!(warned, "the keeper says nothing");
+    // Nobody would serve the connection: it is refused, and not left waiting.
+    let client = refused(&mail, "alice")?;
+    assert!(
+        client.contains("`program` instead of an `account`"),
+        "{client}"
+    );
     let mut mailbox = mail
         .laptop
         .command(["usher", "connect", "mailhost:imap"])
