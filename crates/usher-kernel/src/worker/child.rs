@@ -166,7 +166,8 @@ impl Child<'_> {
     }
 
     /// Puts the connection at 0 and 1, or /dev/null there and the listener at 3. Standard error
-    /// stays the keeper's, which is the log. All others close on exec.
+    /// stays the keeper's, which is the log. All others are closed now, but for the report: what
+    /// comes next touches the user's files, which can keep this process as long as they like.
     unsafe fn place(&self, source: RawFd, listener: Option<RawFd>) -> Result<(), i32> {
         // SAFETY: descriptor numbers of this process only.
         unsafe {
@@ -190,9 +191,12 @@ impl Child<'_> {
                 }
                 first_closed = to.unsigned_abs() + 1;
             }
-            let flags = libc::CLOSE_RANGE_CLOEXEC;
-            if libc::syscall(libc::SYS_close_range, first_closed, u32::MAX, flags) < 0 {
-                return Err(errno());
+            // It closes on exec, which is the report that all went well.
+            let reporting = self.reporting.unsigned_abs();
+            for (first, last) in [(first_closed, reporting - 1), (reporting + 1, u32::MAX)] {
+                if libc::syscall(libc::SYS_close_range, first, last, 0) < 0 {
+                    return Err(errno());
+                }
             }
             Ok(())
         }

@@ -11,11 +11,18 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
+use rustix::process::Signal;
 
 use crate::cgroup::Group;
 use child::{ALIVE, Child, LISTEN_PID, PID_DIGITS};
+
+/// How long a child may take to execute its program.
+pub const BIRTH: Duration = Duration::from_secs(30);
 
 /// What to start, as whom.
 #[derive(Debug, Clone)]
@@ -196,11 +203,12 @@ impl Prepared {
 }
 
 /// Starts a worker in `group`. Returns when it has executed its program. Blocks as long as that
-/// takes; [`Input::AcceptOne`] does not wait for a connection.
+/// takes, at most for [`BIRTH`]; [`Input::AcceptOne`] does not wait for a connection.
 ///
 /// # Errors
 /// See [`SpawnError`]. A connection that the child had accepted when it failed is closed. A child
-/// that is killed before it executes its program is a started worker that has ended.
+/// that is killed before it executes its program is a started worker that has ended; so is one
+/// that takes too long, as when it is stopped by its user or waits for the user's home.
 pub fn spawn(command: &Command, input: Input<'_>, group: &Group) -> Result<Worker, SpawnError> {
     let prepared = Prepared::new(command, &input)?;
     if !group.newborns_are_killed() {
@@ -264,8 +272,15 @@ fn attempt(
     let cgroup = entrance.is_none().then(|| group.as_fd());
     let (pid, pidfd) = fork_into(cgroup, child)?;
     drop(reporting);
-    let outcome = match read_report(report).map_err(SpawnError::Parent)? {
+    let outcome = match read_report(report, Instant::now() + BIRTH).map_err(SpawnError::Parent)? {
         Report::Executed => return Ok(Birth::Started(Worker { pid, pidfd })),
+        Report::Late => {
+            // It ends when it can.
+            return match rustix::process::pidfd_send_signal(&pidfd, Signal::KILL) {
+                Ok(()) | Err(Errno::SRCH) => Ok(Birth::Started(Worker { pid, pidfd })),
+                Err(error) => Err(SpawnError::Parent(error.into())),
+            };
+        }
         Report::None => Ok(Birth::Stillborn),
         Report::Failed(Stage::Accept, libc::EAGAIN) => Err(SpawnError::NothingWaiting),
         Report::Failed(stage, errno) => Err(SpawnError::Child {
@@ -307,12 +322,30 @@ enum Report {
     Executed,
     /// A stage and an errno.
     Failed(Stage, i32),
+    /// It lives and is not done.
+    Late,
 }
 
-fn read_report(report: OwnedFd) -> io::Result<Report> {
+fn read_report(report: OwnedFd, deadline: Instant) -> io::Result<Report> {
     use std::io::Read;
+    let mut report = std::fs::File::from(report);
     let mut bytes = Vec::new();
-    std::fs::File::from(report).read_to_end(&mut bytes)?;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        let mut waiting = [PollFd::new(&report, PollFlags::IN)];
+        match rustix::event::poll(&mut waiting, Some(&left)) {
+            Ok(0) => return Ok(Report::Late),
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        let mut part = [0; 16];
+        match report.read(&mut part)? {
+            0 => break,
+            count => bytes.extend_from_slice(&part[..count]),
+        }
+    }
     match bytes.as_slice() {
         [] => Ok(Report::None),
         [ALIVE] => Ok(Report::Executed),
@@ -361,5 +394,26 @@ fn fork_into(
             Ok((u32::try_from(pid).unwrap_or(u32::MAX), pidfd))
         }
         _ => Err(SpawnError::Parent(io::Error::last_os_error())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_child_that_says_no_more_than_that_it_lives_is_late_until_the_pipe_closes() {
+        let (report, reporting) = report_pipe().unwrap();
+        let again = report.try_clone().unwrap();
+        let mut reporting = std::fs::File::from(reporting);
+        reporting.write_all(&[ALIVE]).unwrap();
+        let late = read_report(report, Instant::now() + Duration::from_millis(10)).unwrap();
+        assert!(matches!(late, Report::Late));
+        reporting.write_all(&[ALIVE]).unwrap();
+        drop(reporting);
+        let done = read_report(again, Instant::now() + BIRTH).unwrap();
+        assert!(matches!(done, Report::Executed));
     }
 }
