@@ -378,8 +378,7 @@ fn a_later_keeper_adopts_and_nobody_else_does() {
 #[test]
 fn what_a_former_keeper_granted_counts_for_nothing() {
     process_of_its_own("what_a_former_keeper_granted_counts_for_nothing", |pins| {
-        let ownership = load(pins);
-        ownership.fence_accounts(&[SERVICE]).unwrap();
+        // First of all: a child would have the keeper's lock, too.
         let mut service = process(|line| {
             become_service(SERVICE);
             say(line);
@@ -390,6 +389,8 @@ fn what_a_former_keeper_granted_counts_for_nothing() {
             become_alice().unwrap();
         });
         hear(&mut service.line);
+        let ownership = load(pins);
+        ownership.fence_accounts(&[SERVICE]).unwrap();
         ownership.grant(service.fd(), &alice()).unwrap();
         drop(ownership);
         let ownership = Ownership::open(pins).unwrap();

@@ -5,9 +5,11 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::{Handle, Runtime};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use usher_local::packet::Peer;
 use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_proto::refusal::Refusal;
@@ -17,11 +19,18 @@ use crate::log_share::LogShares;
 /// Pause when no connection can be taken.
 const SHORTAGE: Duration = Duration::from_millis(50);
 
+/// Threads that close what applications have sent, and how many one user may keep.
+const CLOSING_THREADS: usize = 512;
+const CLOSING_THREADS_OF_USER: usize = 16;
+/// How long a process may take to read an answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
 /// A listening socket for everybody.
 pub struct Applications {
     listener: PacketListener,
     under_way: Arc<UnderWay>,
     log: Arc<LogShares>,
+    closing: Handle,
     overloaded: Vec<u8>,
 }
 
@@ -36,6 +45,7 @@ impl Applications {
             listener: PacketListener::new(listener)?,
             under_way: Arc::new(UnderWay::new(limit)),
             log: Arc::default(),
+            closing: closing_threads()?,
             overloaded,
         })
     }
@@ -63,6 +73,7 @@ impl Applications {
                 peer,
                 sender: None,
                 log: Arc::clone(&self.log),
+                closing: self.closing.clone(),
             };
             if refused {
                 application.log_refusal(Refusal::Overloaded);
@@ -82,6 +93,7 @@ pub struct Application {
     /// Which process sent the last packet, where the listener tells senders.
     pub sender: Option<i32>,
     log: Arc<LogShares>,
+    closing: Handle,
 }
 
 struct Held {
@@ -141,10 +153,14 @@ impl Application {
         }
     }
 
-    /// Sends a packet with descriptors. A process that does not wait for it is no matter of ours.
+    /// Sends a packet with descriptors. A process that does not wait for it, or does not read it
+    /// soon, is no matter of ours.
     pub async fn send(&self, packet: &[u8], descriptors: &[std::os::fd::BorrowedFd<'_>]) {
-        if let Err(error) = self.held().socket.send_with(packet, descriptors).await {
-            tracing::debug!(%error, "an application did not wait for its answer");
+        let sent = self.held().socket.send_with(packet, descriptors);
+        match tokio::time::timeout(ANSWER, sent).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "an application did not wait for its answer"),
+            Err(_) => tracing::debug!("an application does not read its answer"),
         }
     }
 }
@@ -152,53 +168,96 @@ impl Application {
 impl Drop for Application {
     fn drop(&mut self) {
         // Closing what an application has sent, taken or still waiting, takes as long as it likes
-        // (SO_LINGER, a file system of its own): not on the reactor's thread, and its place is its
-        // own until then.
+        // (SO_LINGER, a file system of its own): not on the reactor's thread, nor on one that the
+        // daemon's own work needs, and its place is its own until then.
         if let Some(held) = self.held.take() {
-            tokio::task::spawn_blocking(move || {
-                drop((held.socket, held.descriptors));
-                drop(held.place);
+            let closing = self.closing.clone();
+            tokio::spawn(async move {
+                let turn = match &held.place {
+                    Some(place) => place.turn().await,
+                    None => None,
+                };
+                closing.spawn_blocking(move || {
+                    drop((held.socket, held.descriptors));
+                    drop((turn, held.place));
+                });
             });
         }
     }
 }
 
-/// How many connections each user has.
+/// Threads that close what applications have sent, apart from the runtime's own.
+fn closing_threads() -> io::Result<Handle> {
+    static CLOSING: OnceLock<Runtime> = OnceLock::new();
+    if let Some(runtime) = CLOSING.get() {
+        return Ok(runtime.handle().clone());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .max_blocking_threads(CLOSING_THREADS)
+        .thread_name("closing")
+        .build()?;
+    Ok(CLOSING.get_or_init(|| runtime).handle().clone())
+}
+
+/// How many connections each user has, and turns at closing them.
 struct UnderWay {
     limit: usize,
-    counts: Mutex<HashMap<u32, usize>>,
+    users: Mutex<HashMap<u32, (usize, Arc<Semaphore>)>>,
 }
 
 /// A place among a user's connections; given back when dropped.
-struct Place(Arc<UnderWay>, u32);
+struct Place {
+    all: Arc<UnderWay>,
+    uid: u32,
+    closing: Arc<Semaphore>,
+}
 
 impl UnderWay {
     fn new(limit: usize) -> Self {
         Self {
             limit,
-            counts: Mutex::default(),
+            users: Mutex::default(),
         }
     }
 
     fn take(all: &Arc<Self>, uid: u32) -> Option<Place> {
-        let mut counts = all.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(uid).or_default();
+        let mut users = all.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let (count, closing) = users
+            .entry(uid)
+            .or_insert_with(|| (0, Arc::new(Semaphore::new(CLOSING_THREADS_OF_USER))));
         if *count >= all.limit {
             return None;
         }
         *count += 1;
-        drop(counts);
-        Some(Place(Arc::clone(all), uid))
+        let closing = Arc::clone(closing);
+        drop(users);
+        Some(Place {
+            all: Arc::clone(all),
+            uid,
+            closing,
+        })
+    }
+}
+
+impl Place {
+    /// Waits for the user's turn at closing.
+    async fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        // Nobody closes the semaphore.
+        Arc::clone(&self.closing).acquire_owned().await.ok()
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut counts = self.0.counts.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.1) {
+        let mut users = self
+            .all
+            .users
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some((count, _)) = users.get_mut(&self.uid) {
             *count -= 1;
             if *count == 0 {
-                counts.remove(&self.1);
+                users.remove(&self.uid);
             }
         }
     }

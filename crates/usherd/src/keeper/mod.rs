@@ -48,6 +48,9 @@ const CAPABILITIES: &[Capability] = &[
     Capability::Kill,
 ];
 
+/// How long a reload waits for the accounts of services to be looked up.
+const LOOKING_UP: Duration = Duration::from_secs(5);
+
 /// What all of the keeper's tasks share.
 struct Keeper {
     admission: Admission,
@@ -253,10 +256,13 @@ impl Answerer for Keeper {
         match request {
             Request::Reload => match self.reload() {
                 Ok(answer) => {
+                    // In force already: what is left must not keep a revocation waiting, and a
+                    // process of an account that is not fenced yet is when it first asks.
                     let configuration = self.configuration();
-                    self.fence
-                        .enclose_accounts_of(&configuration.1.policy)
-                        .await;
+                    let enclosed = self.fence.enclose_accounts_of(&configuration.1.policy);
+                    if tokio::time::timeout(LOOKING_UP, enclosed).await.is_err() {
+                        tracing::warn!("looking up the accounts of services takes long");
+                    }
                     answer
                 }
                 Err(error) => Answer::Failed {

@@ -68,6 +68,8 @@ impl Caller {
     async fn request(&mut self) -> Result<Option<CallRequest>, Refusal> {
         match self.application.receive(MAX_CALL_PACKET).await {
             Ok(bytes) if bytes.is_empty() => Ok(None),
+            // No call has one, and they would be kept until the conversation ends.
+            Ok(_) if !self.application.descriptors().is_empty() => Err(Refusal::Malformed),
             // A child has inherited the connection: it asks by one of its own.
             Ok(_) if self.application.sender != Some(self.application.peer.pid) => {
                 Err(Refusal::Malformed)
