@@ -29,7 +29,7 @@ enum usher_refusal {
 	USHER_REFUSED_OTHER_GROUPS, /* not the supplementary groups that were granted */
 	USHER_REFUSED_ORDER, /* the user before the groups */
 	USHER_REFUSED_THREADS, /* a process of several threads */
-	USHER_REFUSED_SHARED_MEMORY, /* memory shared with another process */
+	USHER_REFUSED_SHARED_MEMORY, /* memory, files or directory shared with another process */
 	USHER_REFUSED_TRACED, /* a tracer is attached */
 	USHER_REFUSED_CAPABILITY,
 	USHER_REFUSED_USER_NAMESPACE,

@@ -19,6 +19,11 @@
  * descriptors or its working directory (clone with CLONE_VM, CLONE_FILES, CLONE_FS), no tracer.
  * The last one decides; the first one refuses before anything is changed.
  *
+ * The kernel's count of a memory's users says nothing of who they are: every reader of
+ * /proc/PID/cmdline is one, for as long as it likes. So sharing is not looked for but prevented. A
+ * process of a fenced account makes no other one in its own memory, but for vfork, which keeps the
+ * parent waiting: such a child is marked until it executes a program, and becomes nobody.
+ *
  * BPF cannot take capabilities from a process, so a settled one keeps in its sets what the
  * service had; it may use none of them, in no user namespace.
  *
@@ -36,6 +41,10 @@
  * Kernel 6.1 or later (userns_create 6.1, uring_override_creds 5.16, task storage in LSM 5.11).
  */
 #include "refusals.h"
+
+#define CLONE_VM 0x100
+#define CLONE_VFORK 0x4000
+#define CLONE_THREAD 0x10000
 
 #define CAP_SETGID 6
 #define CAP_SETUID 7
@@ -77,6 +86,17 @@ struct {
 	__type(key, int);
 	__type(value, struct usher_settled);
 } settled SEC(".maps");
+
+/*
+ * Processes in the memory of their parent, which waits (vfork). Key: the process; value: nothing of
+ * use. Limit: memory. Full: the vfork is refused.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, __u8);
+} borrowers SEC(".maps");
 
 /*
  * Which keeper there is: a number that each one counts up when it begins. Key: 0. Grants of an
@@ -175,8 +195,7 @@ static __always_inline int alone(struct task_struct *task)
 {
 	if (task->signal->nr_threads != 1)
 		return refuse(USHER_REFUSED_THREADS, -EPERM);
-	/* A reader of /proc/PID/cmdline counts here for a moment, too: hence "again". */
-	if (task->mm->mm_users.counter != 1 || task->files->count.counter != 1 ||
+	if (bpf_task_storage_get(&borrowers, task, NULL, 0) || task->files->count.counter != 1 ||
 	    task->fs->users != 1)
 		return refuse(USHER_REFUSED_SHARED_MEMORY, -EAGAIN);
 	if (task->ptrace)
@@ -352,20 +371,39 @@ int BPF_PROG(fence_execution, struct linux_binprm *program, struct file *file)
 }
 
 /*
+ * Hook: bprm_committed_creds, because the process has its own memory from here on. Kernel 2.6.
+ */
+SEC("lsm/bprm_committed_creds")
+int BPF_PROG(fence_own_memory, struct linux_binprm *program)
+{
+	bpf_task_storage_delete(&borrowers, bpf_get_current_task_btf());
+	return 0;
+}
+
+/*
  * Hook: task_alloc, because storage is not inherited: every new thread and process of a settled one
- * is settled. Grants are not passed on. Kernel 4.17.
+ * is settled; and because it sees what a new process shares. Grants are not passed on. Kernel 4.17.
  */
 SEC("lsm/task_alloc")
 int BPF_PROG(fence_clone, struct task_struct *child, unsigned long flags)
 {
-	struct usher_settled *own = settled_as(bpf_get_current_task_btf()), *inherited;
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct usher_settled *own = settled_as(task), *inherited;
 
-	if (!own)
+	if (own) {
+		inherited =
+		    bpf_task_storage_get(&settled, child, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+		if (!inherited)
+			return refuse(USHER_REFUSED_NO_MEMORY, -ENOMEM);
+		*inherited = *own;
 		return 0;
-	inherited = bpf_task_storage_get(&settled, child, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
-	if (!inherited)
+	}
+	if (!(flags & CLONE_VM) || (flags & CLONE_THREAD) || !is_fenced_account(task->cred))
+		return 0;
+	if (!(flags & CLONE_VFORK))
+		return refuse(USHER_REFUSED_SHARED_MEMORY, -EPERM);
+	if (!bpf_task_storage_get(&borrowers, child, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE))
 		return refuse(USHER_REFUSED_NO_MEMORY, -ENOMEM);
-	*inherited = *own;
 	return 0;
 }
 

@@ -21,17 +21,31 @@ const DECISION: Duration = Duration::from_secs(30);
 /// thread, has a duplicate, by which it could take answers away: see [`forget_inherited`].
 pub(crate) struct Conversation(pub(crate) PacketSocket);
 
-/// Open conversations: descriptor and process.
-static CONVERSATIONS: Mutex<Vec<(RawFd, u32)>> = Mutex::new(Vec::new());
+/// An open conversation: its descriptor, which socket that is, and whose.
+#[derive(Clone, Copy)]
+struct Entry {
+    descriptor: RawFd,
+    inode: u64,
+    process: u32,
+}
+
+static CONVERSATIONS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
 impl Conversation {
-    pub(crate) fn new(keeper: PacketSocket) -> Self {
-        let entry = (keeper.as_fd().as_raw_fd(), std::process::id());
-        CONVERSATIONS
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(entry);
-        Self(keeper)
+    /// Connects, entered before anything is said.
+    pub(crate) fn new() -> Result<Self, ServiceError> {
+        // Held, so that no fork comes between the two.
+        let mut conversations = CONVERSATIONS.lock().unwrap_or_else(PoisonError::into_inner);
+        let keeper = connect()?;
+        let inode = rustix::fs::fstat(&keeper)
+            .map_err(|error| ServiceError::NoKeeper(error.into()))?
+            .st_ino;
+        conversations.push(Entry {
+            descriptor: keeper.as_fd().as_raw_fd(),
+            inode,
+            process: std::process::id(),
+        });
+        Ok(Self(keeper))
     }
 }
 
@@ -41,7 +55,7 @@ impl Drop for Conversation {
         CONVERSATIONS
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .retain(|(descriptor, _)| *descriptor != own);
+            .retain(|entry| entry.descriptor != own);
     }
 }
 
@@ -52,11 +66,14 @@ pub(crate) fn forget_inherited() -> Result<(), ServiceError> {
         return Err(ServiceError::ForkedInside);
     };
     let own = std::process::id();
-    for (descriptor, process) in std::mem::take(&mut *conversations) {
-        if process == own {
-            conversations.push((descriptor, process));
-        } else {
-            process::close(descriptor);
+    let (kept, inherited): (Vec<_>, Vec<_>) = std::mem::take(&mut *conversations)
+        .into_iter()
+        .partition(|entry| entry.process == own);
+    *conversations = kept;
+    for entry in inherited {
+        // Unless the program has closed it itself, and has something else there now.
+        if process::inode(entry.descriptor) == Some(entry.inode) {
+            process::close(entry.descriptor);
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! What a process does to itself that no safe interface offers.
 
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 
 use rustix::io::Errno;
 
@@ -10,6 +10,16 @@ pub(crate) fn close(descriptor: RawFd) {
     // SAFETY: nothing in this process owns the descriptor, by this function's contract; closing one
     // that is not open does nothing.
     unsafe { libc::close(descriptor) };
+}
+
+/// The inode of what a descriptor stands for; none when it is not open.
+pub(crate) fn inode(descriptor: RawFd) -> Option<u64> {
+    if descriptor < 0 {
+        return None;
+    }
+    // SAFETY: not -1, and used for this call only; the kernel says EBADF when it is not open.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    Some(rustix::fs::fstat(borrowed).ok()?.st_ino)
 }
 
 /// Leaves the session keyring, which all processes of the service share, for a new one

@@ -25,8 +25,6 @@ use crate::process;
 
 /// How long [`ByUserListener::pre_accept`] waits for a keeper that is being restarted.
 const RESTART: Duration = Duration::from_secs(30);
-/// How long a process may seem to share its memory before it is believed to.
-const SHARED: Duration = Duration::from_secs(1);
 /// Between two attempts to reach a keeper that is being restarted.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -202,9 +200,9 @@ impl ServicePort {
     }
 
     fn attach(&self) -> Result<Conversation, ServiceError> {
-        let keeper = connect()?;
-        match exchange(&keeper, &CallRequest::Attach { port: self.port })?.0 {
-            CallReply::Attached { .. } => Ok(Conversation::new(keeper)),
+        let keeper = Conversation::new()?;
+        match exchange(&keeper.0, &CallRequest::Attach { port: self.port })?.0 {
+            CallReply::Attached { .. } => Ok(keeper),
             _ => Err(ServiceError::Protocol),
         }
     }
@@ -268,7 +266,7 @@ fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), ServiceError> {
         .iter()
         .map(|&group| rustix::fs::Gid::from_raw(group))
         .collect();
-    alone(|| thread::set_thread_groups(&groups)).map_err(|error| match error {
+    thread::set_thread_groups(&groups).map_err(|error| match error {
         Errno::AGAIN => ServiceError::Shared,
         error => ServiceError::Change(error.into()),
     })?;
@@ -281,7 +279,7 @@ fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), ServiceError> {
     let gid = rustix::fs::Gid::from_raw(gid);
     thread::set_thread_res_gid(gid, gid, gid).map_err(in_part("changing the group id"))?;
     let uid = rustix::fs::Uid::from_raw(uid);
-    alone(|| thread::set_thread_res_uid(uid, uid, uid)).map_err(in_part("changing the user id"))?;
+    thread::set_thread_res_uid(uid, uid, uid).map_err(in_part("changing the user id"))?;
     // The fence refuses their use from here on; without them nothing even tries.
     let none = CapabilitySets {
         effective: CapabilitySet::empty(),
@@ -291,18 +289,6 @@ fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), ServiceError> {
     thread::set_capabilities(None, none).map_err(in_part("giving up capabilities"))?;
     thread::set_no_new_privs(true).map_err(in_part("refusing new privileges"))?;
     process::join_new_keyring().map_err(in_part("leaving the service's session keyring"))
-}
-
-/// Tries again for a moment: the fence answers EAGAIN to a process that shares its memory, which
-/// for an instant is also one whose command line somebody reads (/proc/PID/cmdline).
-fn alone(mut change: impl FnMut() -> rustix::io::Result<()>) -> rustix::io::Result<()> {
-    let begun = Instant::now();
-    loop {
-        match change() {
-            Err(Errno::AGAIN) if begun.elapsed() < SHARED => std::thread::sleep(SHARED / 100),
-            done => return done,
-        }
-    }
 }
 
 /// The conversation with the keeper, open until the first connection is accepted: in the style

@@ -3,10 +3,12 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::KernelError;
 
@@ -103,14 +105,70 @@ impl Group {
         self.write("cgroup.procs", "0")
     }
 
-    /// Moves another process (all its threads) here, and says where it was.
+    /// Moves another process (all its threads) into a group of its own below this one. `pidfd` is
+    /// the process's, as the number may pass to another.
     ///
     /// # Errors
-    /// When the kernel refuses; `ESRCH` when there is no such process.
-    pub fn take_in(&self, pid: u32) -> Result<Former, KernelError> {
-        let group = of(&PathBuf::from(format!("/proc/{pid}/cgroup")))?;
-        self.write("cgroup.procs", &pid.to_string())?;
-        Ok(Former { pid, group })
+    /// When the kernel refuses; `ESRCH` when the process has ended.
+    pub fn take_in(&self, pid: u32, pidfd: OwnedFd) -> Result<Guest, KernelError> {
+        let guest = Guest {
+            group: Self::create(&self.path, &format!("guest-{pid}"))?,
+            former: of(&PathBuf::from(format!("/proc/{pid}/cgroup")))?,
+            pid,
+            pidfd,
+        };
+        let moved = guest.alive().and_then(|()| guest.group.enter(pid));
+        // Ended meanwhile: if anything was moved, it was another process.
+        match moved.and_then(|()| guest.alive()) {
+            Ok(()) => Ok(guest),
+            Err(error) => {
+                if guest.group.pids().is_ok_and(|pids| pids.contains(&pid)) {
+                    write(guest.former.join("cgroup.procs"), &pid.to_string())?;
+                }
+                guest.group.remove()?;
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes groups of guests that have gone.
+    ///
+    /// # Errors
+    /// When the group cannot be read.
+    pub fn sweep(&self) -> Result<(), KernelError> {
+        for guest in self.below()? {
+            // One that is not empty is not removed.
+            let _ = std::fs::remove_dir(guest);
+        }
+        Ok(())
+    }
+
+    /// The groups of guests.
+    ///
+    /// # Errors
+    /// When the group cannot be read.
+    pub fn guests(&self) -> Result<Vec<Self>, KernelError> {
+        self.below()?.iter().map(|path| Self::open(path)).collect()
+    }
+
+    fn below(&self) -> Result<Vec<PathBuf>, KernelError> {
+        let reading = |error| KernelError::File {
+            what: "listing",
+            path: self.path.clone(),
+            error,
+        };
+        let mut below = Vec::new();
+        for entry in std::fs::read_dir(&self.path).map_err(reading)? {
+            let entry = entry.map_err(reading)?;
+            if entry.file_type().map_err(reading)?.is_dir() {
+                below.push(entry.path());
+            }
+        }
+        Ok(below)
+    }
+
+    fn enter(&self, pid: u32) -> Result<(), KernelError> {
+        self.write("cgroup.procs", &pid.to_string())
     }
 
     /// Lets the groups below limit their processes. The group itself must have none.
@@ -161,7 +219,7 @@ impl Group {
             .any(|line| line == "populated 1"))
     }
 
-    /// Its processes.
+    /// Its processes, without those of guests.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -197,20 +255,45 @@ impl Group {
     }
 }
 
-/// Where a process was before [`Group::take_in`].
+/// A process in a group of its own; see [`Group::take_in`].
 #[derive(Debug)]
-pub struct Former {
+pub struct Guest {
+    group: Group,
+    /// Where it was.
+    former: PathBuf,
     pid: u32,
-    group: PathBuf,
+    pidfd: OwnedFd,
 }
 
-impl Former {
-    /// Moves the process back.
+impl Guest {
+    /// Moves the process back, when it still lives and `back` says so, and kills all else that is
+    /// in its group: what it has forked meanwhile.
     ///
     /// # Errors
-    /// As [`Group::take_in`].
-    pub fn restore(&self) -> Result<(), KernelError> {
-        write(self.group.join("cgroup.procs"), &self.pid.to_string())
+    /// When the kernel refuses.
+    pub fn leave(self, back: bool) -> Result<(), KernelError> {
+        if back && self.alive().is_ok() {
+            write(self.former.join("cgroup.procs"), &self.pid.to_string())?;
+        }
+        self.group.kill()?;
+        // What was killed leaves its group in its own time: see `Group::sweep`.
+        let _ = std::fs::remove_dir(self.group.path());
+        Ok(())
+    }
+
+    fn alive(&self) -> Result<(), KernelError> {
+        let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
+        let polled = rustix::event::poll(&mut ended, Some(&Timespec::default()));
+        let error = match polled {
+            Ok(0) => return Ok(()),
+            Ok(_) => rustix::io::Errno::SRCH,
+            Err(error) => error,
+        };
+        Err(KernelError::File {
+            what: "looking after the process of",
+            path: self.group.path.clone(),
+            error: error.into(),
+        })
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::{Handle, Runtime};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use usher_local::packet::Peer;
 use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_proto::refusal::Refusal;
@@ -62,13 +62,14 @@ impl Applications {
                     continue;
                 }
             };
-            let place = UnderWay::take(&self.under_way, peer.uid);
+            let (place, turns) = UnderWay::take(&self.under_way, peer.uid);
             let refused = place.is_none();
             let application = Application {
                 held: Some(Held {
                     socket,
                     descriptors: Vec::new(),
                     place,
+                    turns,
                 }),
                 peer,
                 sender: None,
@@ -100,6 +101,8 @@ struct Held {
     socket: AsyncPacketSocket,
     descriptors: Vec<OwnedFd>,
     place: Option<Place>,
+    /// The user's turns at closing.
+    turns: Arc<Semaphore>,
 }
 
 impl Application {
@@ -109,14 +112,15 @@ impl Application {
             .unwrap_or_else(|| unreachable!("taken when dropped only"))
     }
 
-    /// Whether a line about it is to be written: as long as its user's share of the log lasts.
-    pub fn has_log_share(&self) -> bool {
-        self.log.admit(self.peer.uid)
+    /// Whether a line that says why it is refused is to be written: as long as its user's share of
+    /// the log lasts.
+    pub fn has_log_share(&self, refusal: Refusal) -> bool {
+        self.log.admit(self.peer.uid, refusal)
     }
 
     /// Says in the log that it is refused.
     pub fn log_refusal(&self, refusal: Refusal) {
-        if self.has_log_share() {
+        if self.has_log_share(refusal) {
             let (uid, pid) = (self.peer.uid, self.peer.pid);
             tracing::info!(
                 uid,
@@ -173,10 +177,8 @@ impl Drop for Application {
         if let Some(held) = self.held.take() {
             let closing = self.closing.clone();
             tokio::spawn(async move {
-                let turn = match &held.place {
-                    Some(place) => place.turn().await,
-                    None => None,
-                };
+                // Nobody closes the semaphore.
+                let turn = held.turns.acquire_owned().await.ok();
                 closing.spawn_blocking(move || {
                     drop((held.socket, held.descriptors));
                     drop((turn, held.place));
@@ -209,7 +211,6 @@ struct UnderWay {
 struct Place {
     all: Arc<UnderWay>,
     uid: u32,
-    closing: Arc<Semaphore>,
 }
 
 impl UnderWay {
@@ -220,30 +221,23 @@ impl UnderWay {
         }
     }
 
-    fn take(all: &Arc<Self>, uid: u32) -> Option<Place> {
+    /// A place, when there is one left, and the user's turns at closing.
+    fn take(all: &Arc<Self>, uid: u32) -> (Option<Place>, Arc<Semaphore>) {
         let mut users = all.users.lock().unwrap_or_else(PoisonError::into_inner);
-        let (count, closing) = users
+        let (count, turns) = users
             .entry(uid)
             .or_insert_with(|| (0, Arc::new(Semaphore::new(CLOSING_THREADS_OF_USER))));
+        let turns = Arc::clone(turns);
         if *count >= all.limit {
-            return None;
+            return (None, turns);
         }
         *count += 1;
-        let closing = Arc::clone(closing);
         drop(users);
-        Some(Place {
+        let place = Place {
             all: Arc::clone(all),
             uid,
-            closing,
-        })
-    }
-}
-
-impl Place {
-    /// Waits for the user's turn at closing.
-    async fn turn(&self) -> Option<OwnedSemaphorePermit> {
-        // Nobody closes the semaphore.
-        Arc::clone(&self.closing).acquire_owned().await.ok()
+        };
+        (Some(place), turns)
     }
 }
 
@@ -271,12 +265,12 @@ mod tests {
     fn a_user_at_the_limit_is_refused_and_another_user_is_not() {
         let under_way = Arc::new(UnderWay::new(3));
         let mut places: Vec<_> = (0..3)
-            .filter_map(|_| UnderWay::take(&under_way, 1000))
+            .filter_map(|_| UnderWay::take(&under_way, 1000).0)
             .collect();
         assert_eq!(places.len(), 3);
-        assert!(UnderWay::take(&under_way, 1000).is_none());
-        assert!(UnderWay::take(&under_way, 1001).is_some());
+        assert!(UnderWay::take(&under_way, 1000).0.is_none());
+        assert!(UnderWay::take(&under_way, 1001).0.is_some());
         places.pop();
-        assert!(UnderWay::take(&under_way, 1000).is_some());
+        assert!(UnderWay::take(&under_way, 1000).0.is_some());
     }
 }

@@ -4,13 +4,15 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Lines of one user within [`WINDOW`].
-const LINES: u32 = 60;
+use usher_proto::refusal::Refusal;
+
+/// Lines about one user and one reason within [`WINDOW`].
+const LINES: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// What each user has written lately. As large as the number of users who did.
+/// What has been written about each user lately. As large as the number of users, times reasons.
 #[derive(Debug, Default)]
-pub struct LogShares(Mutex<HashMap<u32, Window>>);
+pub struct LogShares(Mutex<HashMap<(u32, Refusal), Window>>);
 
 #[derive(Debug)]
 struct Window {
@@ -19,29 +21,32 @@ struct Window {
 }
 
 impl LogShares {
-    /// Whether a line about this user is to be written. The first one that is not is announced.
-    pub fn admit(&self, uid: u32) -> bool {
-        self.admit_at(uid, Instant::now())
+    /// Whether a line that says that this user is refused, and why, is to be written. The first one
+    /// that is not is announced. One reason does not hide another.
+    pub fn admit(&self, uid: u32, refusal: Refusal) -> bool {
+        self.admit_at((uid, refusal), Instant::now())
     }
 
-    fn admit_at(&self, uid: u32, now: Instant) -> bool {
+    fn admit_at(&self, about: (u32, Refusal), now: Instant) -> bool {
         let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !windows.contains_key(&uid) {
+        if !windows.contains_key(&about) {
             windows.retain(|_, window| now.duration_since(window.begun) < WINDOW);
         }
         let fresh = || Window {
             begun: now,
             lines: 0,
         };
-        let window = windows.entry(uid).or_insert_with(fresh);
+        let window = windows.entry(about).or_insert_with(fresh);
         if now.duration_since(window.begun) >= WINDOW {
             *window = fresh();
         }
         window.lines = window.lines.saturating_add(1);
         if window.lines == LINES + 1 {
+            let (uid, refusal) = about;
             tracing::warn!(
                 uid,
-                "{LINES} refusals of one user within {WINDOW:?}: further ones are not written"
+                reason = refusal.name(),
+                "{LINES} refusals within {WINDOW:?}: further ones are not written"
             );
         }
         window.lines <= LINES
@@ -56,14 +61,16 @@ mod tests {
     fn who_has_written_a_share_writes_no_more_for_a_while_and_another_does() {
         let shares = LogShares::default();
         let now = Instant::now();
+        let (one, other) = ((1000, Refusal::Malformed), (1001, Refusal::Malformed));
         for _ in 0..LINES {
-            assert!(shares.admit_at(1000, now));
+            assert!(shares.admit_at(one, now));
         }
-        assert!(!shares.admit_at(1000, now));
-        assert!(shares.admit_at(1001, now));
-        assert!(!shares.admit_at(1000, now + WINDOW - Duration::from_millis(1)));
-        assert!(shares.admit_at(1000, now + WINDOW));
-        assert!(shares.admit_at(1002, now + WINDOW * 3));
+        assert!(!shares.admit_at(one, now));
+        assert!(shares.admit_at(other, now));
+        assert!(shares.admit_at((1000, Refusal::NotThisAccount), now));
+        assert!(!shares.admit_at(one, now + WINDOW - Duration::from_millis(1)));
+        assert!(shares.admit_at(one, now + WINDOW));
+        assert!(shares.admit_at((1002, Refusal::Malformed), now + WINDOW * 3));
         assert_eq!(shares.0.lock().unwrap().len(), 1);
     }
 }

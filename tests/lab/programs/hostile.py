@@ -63,17 +63,6 @@ def attempt(call, *arguments):
     return "done"
 
 
-def alone(call, *arguments):
-    """Tries again while somebody reads this process's command line, which the fence takes for
-    memory that is shared."""
-    for _ in range(200):
-        outcome = attempt(call, *arguments)
-        if outcome != "EAGAIN":
-            return outcome
-        time.sleep(0.01)
-    return outcome
-
-
 def in_child(body):
     """Runs it in a forked child, to its end."""
     child = os.fork()
@@ -164,7 +153,7 @@ def take_groups(gid, groups):
 
 
 def take_user(uid):
-    return alone(system_call, "setresuid", uid, uid, uid)
+    return attempt(system_call, "setresuid", uid, uid, uid)
 
 
 def settle(reservation):

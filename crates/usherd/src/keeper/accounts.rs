@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::unistd::{Gid, User, getgrouplist};
@@ -42,12 +43,13 @@ pub async fn by_name(user: UserName) -> Result<Account, Refusal> {
 /// How long what was found of a service's account is believed.
 const BELIEVED: Duration = Duration::from_secs(1);
 
-/// Accounts of services, looked up once a second at most: every local process can make the keeper
-/// look.
+/// Accounts of services, each looked up once a second at most: every local process can make the
+/// keeper look. One that takes long keeps only those waiting who ask for it.
 #[derive(Default)]
-pub struct ServiceAccounts(tokio::sync::Mutex<HashMap<UserName, Found>>);
+pub struct ServiceAccounts(Mutex<HashMap<UserName, Arc<Known>>>);
 
-type Found = (Instant, Result<u32, Refusal>);
+/// When an account was looked up, and what was found.
+type Known = tokio::sync::Mutex<Option<(Instant, Result<u32, Refusal>)>>;
 
 impl ServiceAccounts {
     /// The account's user id.
@@ -55,15 +57,20 @@ impl ServiceAccounts {
     /// # Errors
     /// As [`by_name`].
     pub async fn uid(&self, account: &UserName) -> Result<u32, Refusal> {
+        let known = {
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(all.entry(account.clone()).or_default())
+        };
         // Held while somebody looks: the others wait for what that one finds.
-        let mut known = self.0.lock().await;
-        known.retain(|_, (at, _)| at.elapsed() < BELIEVED);
-        if let Some((_, found)) = known.get(account) {
-            return *found;
+        let mut known = known.lock().await;
+        match &*known {
+            Some((at, found)) if at.elapsed() < BELIEVED => *found,
+            _ => {
+                let found = by_name(account.clone()).await.map(|found| found.uid);
+                *known = Some((Instant::now(), found));
+                found
+            }
         }
-        let found = by_name(account.clone()).await.map(|found| found.uid);
-        known.insert(account.clone(), (Instant::now(), found));
-        found
     }
 }
 

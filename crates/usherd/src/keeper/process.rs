@@ -7,8 +7,11 @@ use std::os::fd::OwnedFd;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags};
+use rustix::process::{Pid, PidfdFlags, Signal};
 use rustix::time::Timespec;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use usher_local::packet_async::register;
 
 /// A process, held so that its number cannot pass to another.
 pub struct Process {
@@ -62,11 +65,19 @@ impl Process {
         })
     }
 
-    /// Kills it.
-    pub fn kill(&self) {
-        match rustix::process::pidfd_send_signal(&self.pidfd, rustix::process::Signal::KILL) {
+    /// A descriptor of it that the reactor knows: readable when it has ended.
+    ///
+    /// # Errors
+    /// When there is none to be had.
+    pub fn end(&self) -> io::Result<AsyncFd<OwnedFd>> {
+        register(self.pidfd.try_clone()?, Interest::READABLE)
+    }
+
+    /// Sends it a signal. One that has ended needs none.
+    pub fn signal(&self, signal: Signal) {
+        match rustix::process::pidfd_send_signal(&self.pidfd, signal) {
             Ok(()) | Err(Errno::SRCH) => {}
-            Err(error) => tracing::error!(%error, pid = self.pid, "killing a process"),
+            Err(error) => tracing::error!(%error, pid = self.pid, "signalling a process"),
         }
     }
 

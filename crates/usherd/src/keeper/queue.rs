@@ -6,8 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use tokio::io::Interest;
-use usher_kernel::cgroup::{Former, Group};
+use usher_kernel::cgroup::{Group, Guest};
 use usher_kernel::worker::{Command, Input, SpawnError, Worker, spawn};
 use usher_local::packet_async::register;
 use usher_policy::{Program, ServedBy, Service, Style};
@@ -34,8 +35,10 @@ pub struct Queue {
     pub key: Key,
     /// The service's name.
     pub service: ServiceName,
-    /// The user.
+    /// The user, as of the queue's first day: for the name and the number.
     pub account: Account,
+    /// The user as of the newest session: groups and home.
+    identity: Mutex<Account>,
     listener: Arc<OwnedFd>,
     /// Where the user's processes at this service live.
     pub group: Group,
@@ -77,6 +80,7 @@ impl Queue {
         let queue = Arc::new(Self {
             key,
             service,
+            identity: Mutex::new(account.clone()),
             account,
             listener: Arc::new(listener),
             group,
@@ -91,41 +95,83 @@ impl Queue {
 
     /// Takes up the workers that an earlier keeper has started: they go on serving, and count.
     fn follow_inherited(self: &Arc<Self>) {
-        let pids = self.group.pids().unwrap_or_else(|error| {
-            tracing::error!(%error, "cannot look into a worker's cgroup");
+        let failed = |error: &dyn std::fmt::Display| {
+            tracing::error!(%error, service = %self.service, user = %self.account.name,
+                "cannot look into a worker's cgroup");
+        };
+        let guests = self.group.guests().unwrap_or_else(|error| {
+            failed(&error);
             Vec::new()
         });
-        for pid in pids {
-            let process = match Process::open(pid.cast_signed()) {
-                Ok(process) => process,
+        for guest in &guests {
+            // A service's process that was about to become the user: what it was let do counts for
+            // nothing any more, and where it came from nobody knows.
+            if self.followed(guest).is_none()
+                && let Err(error) = guest.kill()
+            {
+                failed(&error);
+            }
+        }
+        if self.followed(&self.group).is_none() {
+            self.kill();
+        }
+    }
+
+    /// Follows the processes of a group; none of them when one is not wholly the user's.
+    fn followed(self: &Arc<Self>, group: &Group) -> Option<()> {
+        let listed = || {
+            group
+                .pids()
+                .inspect_err(|error| tracing::error!(%error, "cannot look into a worker's cgroup"))
+                .ok()
+        };
+        let mut workers = Vec::new();
+        for pid in listed()? {
+            match Process::open(pid.cast_signed()) {
+                Ok(process) => workers.push(process),
                 // It has ended meanwhile.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     tracing::error!(%error, pid, "cannot follow a worker of an earlier keeper");
-                    continue;
+                    return None;
                 }
-            };
-            // Its number may have passed to another process before it was opened.
-            if !self.group.pids().is_ok_and(|pids| pids.contains(&pid)) {
-                continue;
             }
-            if process.users != [self.account.uid; 4] {
-                // A service's process that was about to become the user: what it was let do counts
-                // for nothing any more, and where it came from nobody knows.
-                tracing::warn!(service = %self.service, user = %self.account.name, pid,
-                    "a process that had not become its user when the former keeper ended is killed");
-                process.kill();
-                continue;
-            }
+        }
+        // Numbers that have passed to others before they were opened are not in the group.
+        let present = listed()?;
+        workers.retain(|process| present.contains(&process.pid.unsigned_abs()));
+        if let Some(other) = workers
+            .iter()
+            .find(|process| process.users != [self.account.uid; 4])
+        {
+            tracing::warn!(service = %self.service, user = %self.account.name, pid = other.pid,
+                "a process that had not become its user when the former keeper ended is killed");
+            return None;
+        }
+        for Process { pid, pidfd, .. } in workers {
+            let pid = pid.unsigned_abs();
             tracing::info!(service = %self.service, user = %self.account.name, pid,
                 "worker of an earlier keeper goes on");
             self.lock().workers.push(Running {
                 pid,
                 since: Instant::now(),
             });
-            let pidfd = process.pidfd;
             tokio::spawn(reap(Arc::clone(self), Worker { pid, pidfd }));
         }
+        Some(())
+    }
+
+    /// The user's groups and home have been looked up again.
+    pub fn refresh(&self, account: Account) {
+        *self.identity.lock().unwrap_or_else(PoisonError::into_inner) = account;
+    }
+
+    /// What a process of the user is to be.
+    pub fn identity(&self) -> Account {
+        self.identity
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Kills the workers and serves no more.
@@ -186,9 +232,7 @@ impl Queue {
             (true, None) => {
                 state.asked_to_end = Some(now);
                 tracing::info!(service = %self.service, user = %self.account.name, "idle worker ends");
-                for pid in self.group.pids().unwrap_or_default() {
-                    terminate(pid);
-                }
+                self.ask_to_end();
             }
             (true, Some(asked)) if now.duration_since(asked) >= GRACE => {
                 drop(state);
@@ -196,6 +240,27 @@ impl Queue {
                 self.kill();
             }
             (true, Some(_)) => {}
+        }
+    }
+
+    /// Asks all processes of the user at this service to end.
+    fn ask_to_end(&self) {
+        let mut groups = self.group.guests().unwrap_or_default();
+        groups.extend(Group::open(self.group.path()));
+        for group in groups {
+            let processes: Vec<Process> = group
+                .pids()
+                .unwrap_or_default()
+                .into_iter()
+                .filter_map(|pid| Process::open(pid.cast_signed()).ok())
+                .collect();
+            // A number that has passed to another process since is not in the group.
+            let present = group.pids().unwrap_or_default();
+            for process in processes {
+                if present.contains(&process.pid.unsigned_abs()) {
+                    process.signal(Signal::TERM);
+                }
+            }
         }
     }
 
@@ -231,34 +296,50 @@ impl Queue {
         Ok(())
     }
 
-    /// Brings a process of the service that is about to become the user into the user's group, so
-    /// that what ends the user's workers ends it too. Followed by [`Queue::take_in`] or
-    /// [`Queue::give_up`]. Off the reactor's thread: the kernel may take milliseconds over it.
+    /// Brings a process of the service that is about to become the user into a group of its own
+    /// below the user's, so that what ends the user's workers ends it too, and all it forks.
+    /// Followed by [`Queue::take_in`] or [`Queue::give_up`]. Off the reactor's thread: the kernel
+    /// may take milliseconds over it.
     ///
     /// # Errors
+    /// [`Refusal::SessionEnded`] when the queue has been taken away meanwhile,
     /// [`Refusal::KeeperUnavailable`] when the kernel does not move it.
-    pub async fn admit(self: &Arc<Self>, pid: u32) -> Result<Former, Refusal> {
+    pub async fn admit(self: &Arc<Self>, process: &Process) -> Result<Guest, Refusal> {
+        let failed = |error: &dyn std::fmt::Display| {
+            tracing::error!(%error, service = %self.service, user = %self.account.name,
+                pid = process.pid, "cannot take a process into its user's cgroup");
+            Refusal::KeeperUnavailable
+        };
+        let pidfd = process.pidfd.try_clone().map_err(|error| failed(&error))?;
+        let pid = process.pid.unsigned_abs();
         self.lock().starting = true;
         let queue = Arc::clone(self);
-        let moved = tokio::task::spawn_blocking(move || queue.group.take_in(pid))
-            .await
-            .map_err(|error| error.to_string())
-            .and_then(|moved| moved.map_err(|error| error.to_string()));
-        moved.map_err(|error| {
-            tracing::error!(%error, service = %self.service, user = %self.account.name, pid,
-                "cannot take a process into its user's cgroup");
-            self.lock().starting = false;
-            Refusal::KeeperUnavailable
-        })
+        let moved = tokio::task::spawn_blocking(move || queue.group.take_in(pid, pidfd)).await;
+        let guest = match moved {
+            Ok(Ok(guest)) => guest,
+            Ok(Err(error)) => {
+                self.lock().starting = false;
+                return Err(failed(&error));
+            }
+            Err(error) => {
+                self.lock().starting = false;
+                return Err(failed(&error));
+            }
+        };
+        // Taken away later, the queue kills what is in the user's group.
+        if self.lock().stopped {
+            self.give_up(guest, true).await;
+            return Err(Refusal::SessionEnded);
+        }
+        Ok(guest)
     }
 
-    /// The process that was admitted has not become the user: back where it was, so that it is not
-    /// taken for the user's worker.
-    pub async fn give_up(&self, former: Former) {
-        let moved = tokio::task::spawn_blocking(move || former.restore()).await;
-        if !matches!(moved, Ok(Ok(()))) {
-            // It has ended, or its group has.
-            tracing::info!(?moved, service = %self.service, user = %self.account.name,
+    /// The process that was admitted has not become the user: `back` where it was, or killed, and
+    /// what it has forked with it.
+    pub async fn give_up(&self, guest: Guest, back: bool) {
+        let left = tokio::task::spawn_blocking(move || guest.leave(back)).await;
+        if !matches!(left, Ok(Ok(()))) {
+            tracing::error!(?left, service = %self.service, user = %self.account.name,
                 "cannot move a process back that has not become its user");
         }
         self.lock().starting = false;
@@ -304,7 +385,7 @@ impl Queue {
     }
 
     fn command(&self, program: &Program) -> Command {
-        let account = &self.account;
+        let account = self.identity();
         let mut environment: Vec<(String, String)> = vec![
             ("HOME".into(), account.home.display().to_string()),
             ("USER".into(), account.name.to_string()),
@@ -321,8 +402,8 @@ impl Queue {
             environment,
             uid: account.uid,
             gid: account.gid,
-            groups: account.groups.clone(),
-            directory: account.home.clone(),
+            groups: account.groups,
+            directory: account.home,
             name: self.service.to_string(),
         }
     }
@@ -460,24 +541,14 @@ async fn reap(queue: Arc<Queue>, worker: Worker) {
         // What a worker forked and left must not keep the listener or the user's presence.
         queue.kill();
     }
+    if let Err(error) = queue.group.sweep() {
+        tracing::error!(%error, "cannot sweep a user's cgroup");
+    }
     queue.ended.notify_waiters();
 }
 
 fn longer(pause: Duration) -> Duration {
     (pause * 2).clamp(PAUSE.0, PAUSE.1)
-}
-
-fn terminate(pid: u32) {
-    let Some(pid) = i32::try_from(pid)
-        .ok()
-        .and_then(rustix::process::Pid::from_raw)
-    else {
-        return;
-    };
-    match rustix::process::kill_process(pid, rustix::process::Signal::TERM) {
-        Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-        Err(error) => tracing::warn!(%error, "asking a worker to end"),
-    }
 }
 
 #[cfg(test)]

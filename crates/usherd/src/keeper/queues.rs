@@ -63,7 +63,8 @@ impl Queues {
         self.lock().values().cloned().collect()
     }
 
-    /// Makes sure that the user's connections to the service have a queue.
+    /// Makes sure that the user's connections to the service have a queue, whose new processes are
+    /// of this account as it was just looked up.
     ///
     /// # Errors
     /// [`Refusal::ListenerFailed`] when the port is taken or the worker's group cannot be made,
@@ -74,7 +75,9 @@ impl Queues {
         service: &Service,
         account: &Account,
     ) -> Result<(), Refusal> {
-        if self.has(service.id, account.uid) {
+        let present = self.lock().get(&(service.id, account.uid)).cloned();
+        if let Some(queue) = present {
+            queue.refresh(account.clone());
             return Ok(());
         }
         let listener =

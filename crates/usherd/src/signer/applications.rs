@@ -73,7 +73,7 @@ async fn serve_one(signer: &Signer, mut application: Application) {
             withdraw(signer, &asked.host, session, connection).await;
         }
         Err(refusal) => {
-            if application.has_log_share() {
+            if application.has_log_share(refusal) {
                 tracing::info!(user = %asked.key_user, host = %asked.host.name,
                     service = %asked.service, reason = refusal.name(), "refused: {refusal}");
             }

@@ -233,7 +233,7 @@ tell(take_user(0), take_user(2002), take_user(uid))
 tell(attempt(take_groups, 0, groups), attempt(take_groups, gid, [0]))
 take_groups(gid, groups)
 for parts in [(uid, 900, 900), (900, uid, 900), (uid, uid, 900)]:
-    tell(alone(system_call, 'setresuid', *parts))
+    tell(attempt(system_call, 'setresuid', *parts))
 library.setfsuid(uid)
 tell(ids()[3])
 tell(take_user(uid))

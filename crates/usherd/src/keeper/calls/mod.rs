@@ -12,8 +12,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::Interest;
-use usher_local::packet_async::register;
+use rustix::process::Signal;
 use usher_policy::{ServedBy, Service, Style};
 use usher_proto::calls::{
     CallReply, CallRequest, ConnectionInfo, MAX_CALL_PACKET, MAX_GROUPS, ReservationId,
@@ -27,6 +26,7 @@ use super::{Keeper, service_by_id, who};
 use crate::applications::{Application, Applications};
 pub use desk::Desk;
 use desk::Offer;
+use usher_kernel::cgroup::Guest;
 use usher_kernel::ownership::{Identity, ProcessState};
 
 /// Connections one account may have: idle processes of a pre-forked service have one each.
@@ -159,11 +159,10 @@ async fn attached(keeper: &Arc<Keeper>, caller: &mut Caller, port: u16) -> Resul
         return Err(Refusal::LacksCapabilities);
     }
     // Its end is the conversation's, whoever has inherited the connection.
-    let process = register(process.pidfd, Interest::READABLE).map_err(|error| {
+    let process = process.end().map(Arc::new).map_err(|error| {
         tracing::error!(%error, "cannot wait for a process's end");
         Refusal::KeeperUnavailable
     })?;
-    let process = Arc::new(process);
     caller
         .answer(&CallReply::Attached {
             service: service.name.clone(),
@@ -226,14 +225,13 @@ async fn set_net_user(
         .ok_or(Refusal::ReservationLapsed)?;
     // In the user's group first: what ends the user's processes ends this one, and what it forks,
     // from the moment it is one.
-    let former = queue.admit(process.pid.unsigned_abs()).await?;
+    let guest = queue.admit(&process).await?;
     let settled = match keeper.fence.grant(&process.pidfd, &identity) {
         Ok(()) => settle(keeper, caller, &queue, &identity, &process).await,
         Err(refusal) => Err(refusal),
     };
     if let Err(refusal) = settled {
-        undo(keeper, &process);
-        queue.give_up(former).await;
+        undo(keeper, &queue, guest, &process).await;
         return Err(refusal);
     }
     if service.style == Style::Connection {
@@ -255,17 +253,19 @@ fn look_at(pid: i32) -> Result<Process, Refusal> {
 }
 
 /// Takes back what a process was let do and did not finish. One that has become the user without
-/// saying so is nobody's to keep: it is killed.
-fn undo(keeper: &Keeper, process: &Process) {
+/// saying so is nobody's to keep: it is killed, with what it has forked.
+async fn undo(keeper: &Keeper, queue: &Queue, guest: Guest, process: &Process) {
+    let is_the_service = || matches!(keeper.fence.state(&process.pidfd), Ok(ProcessState::None));
     keeper.fence.withdraw(&process.pidfd);
-    if matches!(keeper.fence.state(&process.pidfd), Ok(ProcessState::None)) {
-        return;
+    queue.give_up(guest, is_the_service()).await;
+    // A change that was under way when the grant was taken back may have come through since.
+    if !is_the_service() {
+        tracing::warn!(
+            pid = process.pid,
+            "a process that has become a user halfway is killed"
+        );
+        process.signal(Signal::KILL);
     }
-    tracing::warn!(
-        pid = process.pid,
-        "a process that has become a user halfway is killed"
-    );
-    process.kill();
 }
 
 fn serve_next(offer: Offer) {
@@ -295,15 +295,16 @@ fn permitted(
     if !keeper.queues.has(queue.key.0, queue.key.1) {
         return Err(Refusal::SessionEnded);
     }
-    let mut groups = queue.account.groups.clone();
+    let account = queue.identity();
+    let mut groups = account.groups;
     groups.sort_unstable();
     groups.dedup();
     if groups.len() > MAX_GROUPS {
         return Err(Refusal::TooManyGroups);
     }
     Ok(Identity {
-        uid: queue.account.uid,
-        gid: queue.account.gid,
+        uid: account.uid,
+        gid: account.gid,
         groups,
     })
 }
@@ -323,7 +324,15 @@ async fn settle(
             groups: identity.groups.clone(),
         })
         .await;
-    match caller.prompt_request().await? {
+    let ended = process
+        .end()
+        .inspect_err(|error| tracing::error!(%error, "cannot wait for a process's end"))
+        .map_err(|_| Refusal::KeeperUnavailable)?;
+    let request = tokio::select! {
+        request = caller.prompt_request() => request?,
+        _ = ended.readable() => None,
+    };
+    match request {
         Some(CallRequest::Settled) => {}
         Some(_) => return Err(Refusal::Malformed),
         None => return Err(Refusal::ReservationLapsed),
@@ -345,11 +354,7 @@ async fn settle(
 
 /// Waits until the process has accepted, or has ended.
 async fn first_accept(caller: &mut Caller, process: &Process) {
-    let ended = process
-        .pidfd
-        .try_clone()
-        .and_then(|pidfd| register(pidfd, Interest::READABLE));
-    match ended {
+    match process.end() {
         Ok(ended) => {
             tokio::select! {
                 _ = caller.request() => {}
