@@ -7,6 +7,24 @@ use crate::service::{Client, LONG, Result, as_account, fenced, start_service};
 use usher_lab::{ALICE, BOB, Mail};
 use usher_proto::ConnectionTuple;
 
+/// A connection with unsent bytes that lingers when it is closed.
+const LINGERING: &str = "
+def lingering():
+    listener = socket.create_server(('127.0.0.1', 0))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    near = socket.create_connection(listener.getsockname())
+    far, _ = listener.accept()
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    near.setblocking(False)
+    try:
+        while True:
+            near.send(bytes(65536))
+    except BlockingIOError:
+        pass
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 600))
+    return near, far
+";
+
 const SHARED_MEMORY: &str = include_str!("../../programs/shared_memory.c");
 
 /// The ends of the user's established connection to port 7000, as a packet has them.
@@ -67,6 +85,8 @@ fn what_is_no_request_is_refused_and_the_next_conversation_is_served() -> Result
     reply = Keeper().say(packet)
     assert reply.what in ('malformed', 'truncated', 'unknown_version', 'oversized'), (packet, reply)
 keeper, _ = attach()
+tell(keeper.say(bytes([1, PRE_ACCEPT]), 0).what)
+keeper, _ = attach()
 tell(keeper.ask(ATTACH, struct.pack('>H', 7000)).what)
 _, reservation, _ = reserve()
 keeper, _ = claim(reservation)
@@ -74,7 +94,7 @@ tell(keeper.ask(PRE_ACCEPT).what)
 _, reservation, _ = reserve()
 in_child(lambda: serve(settle(reservation)[1]))",
     )?;
-    says(&mut service, &["malformed", "malformed"])?;
+    says(&mut service, &["malformed"; 3])?;
     served_as(&mut alice, ALICE.mailhost_uid)
 }
 
@@ -87,18 +107,8 @@ fn descriptors_that_take_long_to_close_keep_no_service_waiting() -> Result {
     // Each descriptor is the last one of a connection with unsent bytes that lingers.
     let mut service = hostile(
         &mail,
-        "def lingering():
-    listener = socket.create_server(('127.0.0.1', 0))
-    near = socket.create_connection(listener.getsockname())
-    far, _ = listener.accept()
-    near.setblocking(False)
-    try:
-        while True:
-            near.send(bytes(65536))
-    except BlockingIOError:
-        pass
-    near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 600))
-    return near, far
+        &format!(
+            "{LINGERING}
 kept = []
 for _ in range(64):
     near, far = lingering()
@@ -110,10 +120,47 @@ for _ in range(64):
     keeper.socket.close()
 tell('sent')
 _, reservation, _ = reserve()
-in_child(lambda: serve(settle(reservation)[1]))",
+in_child(lambda: serve(settle(reservation)[1]))"
+        ),
     )?;
     says(&mut service, &["sent"])?;
     served_as(&mut alice, ALICE.mailhost_uid)
+}
+
+#[test]
+fn a_users_connections_that_take_long_to_close_keep_no_other_user_waiting() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    // More than a runtime has threads, by somebody whom policy permits nothing.
+    let mut carol = process_of(
+        &mail,
+        "carol",
+        &format!(
+            "{LINGERING}
+kept = []
+for _ in range(600):
+    near, far = lingering()
+    keeper = Keeper()
+    socket.send_fds(keeper.socket, [bytes([1, INFO]) + bytes(36)], [near.fileno()])
+    near.close()
+    kept.append((keeper, far))
+    keeper.socket.shutdown(socket.SHUT_WR)
+tell('sent')
+hear()"
+        ),
+    )?;
+    says(&mut carol, &["sent"])?;
+    let mut mailbox = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:imap"])
+        .user("bob")
+        .spawn()?;
+    assert!(mailbox.read_past("\n", LONG)?.contains("Logged in as bob"));
+    let _service = start_service(&mail, &["fork"])?;
+    let alice = Client::connect(&mail, "alice")?;
+    assert!(alice.greeting.contains("alice"));
+    Ok(())
 }
 
 #[test]

@@ -413,3 +413,28 @@ in_child(lambda: serve(settle(reservation)[1]))",
     service.write("\n")?;
     served_as(&mut bob, BOB.mailhost_uid)
 }
+
+#[test]
+fn what_a_process_forks_before_it_is_the_user_is_killed_when_it_does_not_become_one() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    let mut service = hostile(
+        &mail,
+        "_, reservation, _ = reserve()
+def hide_a_child():
+    conversation, reply = claim(reservation)
+    hidden = os.fork()
+    if hidden == 0:
+        signal.pause()
+    conversation.socket.close()
+    _, status = os.waitpid(hidden, 0)
+    tell(reply.what, os.WTERMSIG(status) == signal.SIGKILL)
+in_child(hide_a_child)
+_, reservation, _ = reserve()
+in_child(lambda: serve(settle(reservation)[1]))",
+    )?;
+    says(&mut service, &["identity True"])?;
+    served_as(&mut alice, ALICE.mailhost_uid)
+}

@@ -281,3 +281,24 @@ fn a_users_process_has_nothing_of_the_services_conversations_and_keyring() -> Re
     assert_eq!(alice.greeting, "0 0\n");
     Ok(())
 }
+
+#[test]
+fn a_users_new_group_is_that_of_the_next_sessions_process() -> Result {
+    let Some(mut mail) = fenced()? else {
+        return Ok(());
+    };
+    mail.mailhost
+        .run(["groupadd", "--gid", "5000", "beekeepers"])?;
+    let _service = start_service(&mail, &["fork"])?;
+    let mut alice = Client::connect(&mail, "alice")?;
+    assert!(!alice.greeting.contains(" 5000"), "{}", alice.greeting);
+    alice.connection.write("end\n")?;
+    mail.mailhost
+        .run(["usermod", "--append", "--groups", "beekeepers", "alice"])?;
+    mail.signer.kill(Signal::KILL)?;
+    mail.signer.wait(LONG)?;
+    mail.signer.start()?;
+    let alice = Client::connect(&mail, "alice")?;
+    assert!(alice.greeting.contains(" 5000"), "{}", alice.greeting);
+    Ok(())
+}
