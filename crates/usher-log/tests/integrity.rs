@@ -11,9 +11,9 @@ use tempfile::TempDir;
 use usher_log::{Damage, Log, LogError, Reader, Record, SigningKey, VerifyingKey};
 use usher_proto::ssh_key::private::Ed25519Keypair;
 
-const RECORDS: u64 = 7;
+const RECORDS: u64 = 5;
 
-/// A log of seven records, and its checkpoint as somebody else keeps it.
+/// A log of a few records, and its checkpoint as somebody else keeps it.
 fn world() -> (TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let log = log(folder.path(), &records(0..RECORDS));
@@ -83,12 +83,10 @@ fn every_edit_of_one_byte_is_found() {
     for path in files(folder.path()) {
         let genuine = fs::read(&path).unwrap();
         for place in 0..genuine.len() {
-            for bit in [0, 5] {
-                let mut edited = genuine.clone();
-                edited[place] ^= 1 << bit;
-                fs::write(&path, &edited).unwrap();
-                verify(folder.path(), &kept).expect_err(&format!("{path:?} {place} {bit}"));
-            }
+            let mut edited = genuine.clone();
+            edited[place] ^= 1 << (place % 8);
+            fs::write(&path, &edited).unwrap();
+            verify(folder.path(), &kept).expect_err(&format!("{path:?} {place}"));
         }
         fs::write(&path, &genuine).unwrap();
     }
