@@ -247,12 +247,18 @@ impl Checkpoint {
         }
         Ok(checkpoint)
     }
+
+    /// The root in Base64, as it is in the text.
+    #[must_use]
+    pub fn root_text(&self) -> String {
+        Base64::encode_string(&self.root)
+    }
 }
 
 impl fmt::Display for Checkpoint {
     /// The text that is signed.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let root = Base64::encode_string(&self.root);
+        let root = self.root_text();
         write!(formatter, "{}\n{}\n{root}\n", self.origin, self.size)
     }
 }

@@ -153,14 +153,12 @@ pub enum Damage {
     },
     /// A record's key is none of those that the auditor knows of its user.
     #[error(
-        "{place}: forged: record {index} says {user} and is signed by {fingerprint}, which is \
-         none of the keys known of {user}"
+        "forged: record {index} says {user} and is signed by {fingerprint}, which is none of the \
+         keys known of {user}"
     )]
     UnknownSigner {
         /// The record.
         index: u64,
-        /// Its bundle.
-        place: PathBuf,
         /// The user it says.
         user: String,
         /// The key that signed it.

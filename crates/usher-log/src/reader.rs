@@ -103,6 +103,17 @@ impl Reader {
         Ok(records)
     }
 
+    /// One record, as [`Reader::records`].
+    ///
+    /// # Errors
+    /// Those of [`Reader::records`].
+    pub fn record(&self, index: u64) -> Result<Record, LogError> {
+        let mut records = self.records(index..index.saturating_add(1))?;
+        records
+            .pop()
+            .ok_or(LogError::NoRecord { index, size: index })
+    }
+
     /// Proof that the tree of `checkpoint` has the record at `index` there
     /// ([`merkle::verify_inclusion`]).
     ///
@@ -117,10 +128,7 @@ impl Reader {
         if index >= size {
             return Err(LogError::NoRecord { index, size });
         }
-        let [record] = self
-            .records(index..index + 1)?
-            .try_into()
-            .map_err(|_| LogError::NoRecord { index, size })?;
+        let record = self.record(index)?;
         let proof = merkle::prove_inclusion(index, size, |node| self.node(node))?;
         let leaf = leaf_hash(&record.encode());
         if !verify_inclusion(&leaf, index, size, &checkpoint.root, &proof) {
