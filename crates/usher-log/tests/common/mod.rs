@@ -45,10 +45,14 @@ pub fn record(number: u64) -> Record {
     if let Some(record) = MADE.lock().unwrap().get(&number) {
         return record.clone();
     }
-    let authenticator = Authenticator::sign(&statement(number), &user_key()).unwrap();
-    let record = Record::new(authenticator).unwrap();
+    let record = fresh(number);
     MADE.lock().unwrap().insert(number, record.clone());
     record
+}
+
+/// The same, made now.
+pub fn fresh(number: u64) -> Record {
+    Record::new(Authenticator::sign(&statement(number), &user_key()).unwrap()).unwrap()
 }
 
 pub fn records(numbers: std::ops::Range<u64>) -> Vec<Record> {
