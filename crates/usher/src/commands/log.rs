@@ -169,7 +169,8 @@ pub fn verify(
         })
     })?;
     if let Some(path) = verification.keep {
-        write_atomically(path, report.checkpoint.note().as_bytes(), 0o644).at(path)?;
+        let place = std::path::absolute(path).at(path)?;
+        write_atomically(&place, report.checkpoint.note().as_bytes(), 0o644).at(path)?;
     }
     let checkpoint = report.checkpoint.checkpoint();
     let view = VerifiedView {
