@@ -29,6 +29,9 @@ pub enum CheckpointError {
     /// The text is no verifier key.
     #[error("not a verifier key (NAME+HASH+KEY, one line)")]
     VerifyingKey,
+    /// There is none.
+    #[error("there is no checkpoint, and nothing says what the log was")]
+    Missing,
     /// The text is no checkpoint, or not in its one spelling.
     #[error("not a signed checkpoint")]
     Malformed,

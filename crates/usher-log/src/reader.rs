@@ -243,9 +243,11 @@ pub(crate) fn read_checkpoint(
     key: &VerifyingKey,
 ) -> Result<SignedCheckpoint, LogError> {
     let place = layout.checkpoint();
-    let text = read_text(&place).at(&place)?;
-    text.ok_or(CheckpointError::Malformed)
-        .and_then(|text| key.open(&text))
+    let text = match read_text(&place) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(CheckpointError::Missing),
+        text => text.at(&place)?.ok_or(CheckpointError::Malformed),
+    };
+    text.and_then(|text| key.open(&text))
         .map_err(|error| Damage::Checkpoint { place, error }.into())
 }
 

@@ -1,8 +1,8 @@
 //! Whether a log is what it was: every record, every hash, the checkpoint, and one kept elsewhere.
 
 use std::collections::HashSet;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -192,11 +192,17 @@ fn stored(reader: &Reader, number: u64, count: u64) -> Result<Vec<Hash>, LogErro
     Ok(hashes.into_iter().take(count).collect())
 }
 
+/// The whole hashes of a tile, as far as it may have any.
 fn tile(reader: &Reader, level: u32, number: u64) -> Result<Vec<Hash>, LogError> {
     let place = reader.layout.tile(level, number);
-    let bytes = match fs::read(&place) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        bytes => bytes.at(&place)?,
+    let mut bytes = Vec::new();
+    match File::open(&place) {
+        Ok(file) => file
+            .take(TILE_WIDTH * HASH_SIZE as u64)
+            .read_to_end(&mut bytes)
+            .at(&place)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+        Err(error) => return Err(error).at(&place),
     };
     Ok(bytes.as_chunks::<HASH_SIZE>().0.to_vec())
 }

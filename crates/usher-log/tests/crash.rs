@@ -160,11 +160,19 @@ fn a_log_that_is_not_what_was_signed_is_not_appended_to() {
     );
     let changed = copied(folder.path());
     fs::remove_file(changed.path().join("checkpoint")).unwrap();
-    assert!(matches!(
-        Log::open(changed.path(), log_key()),
-        Err(LogError::File { .. })
-    ));
+    let Err(LogError::Damaged(damage)) = Log::open(changed.path(), log_key()) else {
+        panic!("a log without a checkpoint was begun anew");
+    };
+    assert_eq!(damage.kind(), "checkpoint");
     Log::open(copied(folder.path()).path(), log_key()).unwrap();
+}
+
+#[test]
+fn a_log_whose_making_was_cut_short_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = format!("{}\n", log_key().verifying_key());
+    fs::write(folder.path().join("verifier-key"), text).unwrap();
+    goes_on(folder.path(), &[], &[]);
 }
 
 #[test]
