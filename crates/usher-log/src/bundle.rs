@@ -13,14 +13,12 @@ const LENGTH_SIZE: usize = 2;
 /// Largest bundle that the log writes. More of a file is never read.
 const MAX_BUNDLE: u64 = TILE_WIDTH * (LENGTH_SIZE + MAX_RECORD) as u64;
 
-/// Appends an entry to the bytes of a bundle.
-pub(crate) fn put(bundle: &mut Vec<u8>, entry: &[u8]) -> bool {
-    let Ok(length) = u16::try_from(entry.len()) else {
-        return false;
-    };
+/// Appends an entry, of at most [`MAX_RECORD`] bytes, to the bytes of a bundle.
+pub(crate) fn put(bundle: &mut Vec<u8>, entry: &[u8]) {
+    const { assert!(MAX_RECORD <= u16::MAX as usize) };
+    let length = u16::try_from(entry.len()).expect("records are checked before they are put");
     bundle.extend_from_slice(&length.to_be_bytes());
     bundle.extend_from_slice(entry);
-    true
 }
 
 /// The bytes of a bundle; a file that is not there is an empty one. One byte above the limit is
@@ -35,16 +33,8 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Why there is no further entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    /// The bytes end with an entry.
-    Whole,
-    /// The bytes end inside an entry, or its length is above the limit.
-    Torn,
-}
-
-/// The entries of a bundle, one after another.
+/// The entries of a bundle, one after another, up to the end of the bytes or up to one that is
+/// cut off or longer than a record may be.
 pub(crate) struct Entries<'a> {
     bytes: &'a [u8],
     offset: usize,
@@ -59,19 +49,16 @@ impl<'a> Entries<'a> {
     pub(crate) fn offset(&self) -> usize {
         self.offset
     }
+}
 
-    pub(crate) fn next(&mut self) -> Result<&'a [u8], End> {
-        let rest = &self.bytes[self.offset..];
-        if rest.is_empty() {
-            return Err(End::Whole);
-        }
-        let (length, rest) = rest.split_first_chunk::<LENGTH_SIZE>().ok_or(End::Torn)?;
+impl<'a> Iterator for Entries<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let (length, rest) = self.bytes[self.offset..].split_first_chunk::<LENGTH_SIZE>()?;
         let length = usize::from(u16::from_be_bytes(*length));
-        if length > MAX_RECORD {
-            return Err(End::Torn);
-        }
-        let entry = rest.get(..length).ok_or(End::Torn)?;
+        let entry = rest.get(..length).filter(|_| length <= MAX_RECORD)?;
         self.offset += LENGTH_SIZE + length;
-        Ok(entry)
+        Some(entry)
     }
 }

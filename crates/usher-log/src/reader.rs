@@ -9,7 +9,7 @@ use std::path::Path;
 
 use base64ct::{Base64, Encoding};
 
-use crate::bundle::{self, End, Entries};
+use crate::bundle::{self, Entries};
 use crate::checkpoint::{
     Checkpoint, CheckpointError, MAX_CHECKPOINT, SignedCheckpoint, VerifyingKey,
 };
@@ -83,7 +83,7 @@ impl Reader {
             let mut entries = Entries::new(&bytes);
             let end = range.end.min((number + 1) * TILE_WIDTH);
             for at in number * TILE_WIDTH..end {
-                let entry = entries.next().map_err(|_: End| Damage::Truncated {
+                let entry = entries.next().ok_or_else(|| Damage::Truncated {
                     index: at,
                     size,
                     place: place.clone(),

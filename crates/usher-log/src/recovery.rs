@@ -55,7 +55,7 @@ pub(crate) fn recover(log: &mut Log) -> Result<(), LogError> {
     let mut entries = Entries::new(&bytes);
     let mut leaves = Vec::new();
     while tree.size() < size {
-        let entry = entries.next().map_err(|_| Damage::Truncated {
+        let entry = entries.next().ok_or_else(|| Damage::Truncated {
             index: tree.size(),
             size,
             place: path.clone(),
@@ -131,8 +131,7 @@ impl Tail {
         let mut bytes = rest.to_vec();
         loop {
             let mut entries = Entries::new(&bytes);
-            loop {
-                let Ok(entry) = entries.next() else { break };
+            while let Some(entry) = entries.next() {
                 let genuine = Record::decode(entry).is_ok_and(|record| record.verify().is_ok());
                 if !genuine {
                     break;

@@ -138,7 +138,7 @@ impl Bundle {
         };
         let mut entries = Entries::new(&bytes);
         for index in first..end {
-            let Ok(entry) = entries.next() else {
+            let Some(entry) = entries.next() else {
                 bundle.end = Some(Damage::Truncated { index, size, place });
                 return Ok(bundle);
             };
@@ -165,7 +165,7 @@ fn refused(
 ) -> Option<Damage> {
     let mut entries = Entries::new(bytes);
     for index in indexes {
-        let entry = entries.next().ok()?;
+        let entry = entries.next()?;
         let refused = match verified(entry) {
             Ok(verified) => look(index, &verified).err(),
             Err(error) => Some(Damage::Forged {

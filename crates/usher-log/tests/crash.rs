@@ -5,13 +5,14 @@
 mod common;
 
 use common::{copy, log, log_key, record, records};
+use rustix::time::{ClockId, clock_gettime};
 use std::collections::hash_map::RandomState;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::hash::{BuildHasher, Hasher};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use usher_log::{Log, LogError, Reader, Record};
 
@@ -383,45 +384,47 @@ fn a_failed_wait_for_the_disk_is_not_forgotten() {
     goes_on(folder.path(), &records(0..3), &[&kept]);
 }
 
+/// Wall clock and processor time of something.
+fn timed<T>(what: &str, act: impl FnOnce() -> T) -> T {
+    let processor = || {
+        let now = clock_gettime(ClockId::ProcessCPUTime);
+        Duration::try_from(now).expect("it counts from zero")
+    };
+    let (wall, busy) = (Instant::now(), processor());
+    let result = act();
+    println!(
+        "{what}: {:?}, of processors {:?}",
+        wall.elapsed(),
+        processor() - busy
+    );
+    result
+}
+
 /// `cargo test --release -p usher-log --test crash -- --ignored --nocapture figures`
 #[test]
 #[ignore = "takes a minute and proves nothing: prints how long a log of 100,000 records takes"]
 fn figures() {
-    use std::time::Instant;
     let folder = tempfile::tempdir().unwrap();
     let mut log = Log::open(folder.path(), log_key()).unwrap();
-    let mut appending = Duration::ZERO;
-    for begin in (0..100_000).step_by(100) {
-        let batch: Vec<Record> = (begin..begin + 100).map(common::fresh).collect();
-        let start = Instant::now();
-        log.append(&batch).unwrap();
-        appending += start.elapsed();
-    }
-    println!("append, 1,000 batches of 100: {appending:?}");
-    let single = common::fresh(100_000);
-    let start = Instant::now();
-    log.append(&[single]).unwrap();
-    println!("append, 1 record: {:?}", start.elapsed());
+    let all: Vec<Record> = (0..100_001).map(common::fresh).collect();
+    let (last, most) = all.split_last().unwrap();
+    timed("append, 1,000 batches of 100", || {
+        for batch in most.chunks(100) {
+            log.append(batch).unwrap();
+        }
+    });
+    timed("append, 1 record", || {
+        log.append(std::slice::from_ref(last)).unwrap()
+    });
     let kept = log.checkpoint().note().to_owned();
     drop(log);
-    let start = Instant::now();
-    drop(Log::open(folder.path(), log_key()).unwrap());
-    println!("open: {:?}", start.elapsed());
-    let start = Instant::now();
-    Reader::open(folder.path())
-        .unwrap()
-        .verify(Some(&kept))
-        .unwrap();
-    println!("verify: {:?}", start.elapsed());
-    let start = Instant::now();
-    Reader::open(folder.path())
-        .unwrap()
-        .tlog_proof(54_321)
-        .unwrap();
-    println!("proof of one record: {:?}", start.elapsed());
-    let bytes: u64 = common::files(folder.path())
-        .iter()
-        .map(|path| File::open(path).unwrap().metadata().unwrap().len())
-        .sum();
+    timed("open", || {
+        drop(Log::open(folder.path(), log_key()).unwrap())
+    });
+    let reader = Reader::open(folder.path()).unwrap();
+    timed("verify", || reader.verify(Some(&kept)).unwrap());
+    timed("proof of one record", || reader.tlog_proof(54_321).unwrap());
+    let lengths = common::files(folder.path()).into_iter();
+    let bytes: u64 = lengths.map(|path| fs::metadata(path).unwrap().len()).sum();
     println!("on disk: {bytes} bytes");
 }
