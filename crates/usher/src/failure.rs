@@ -157,9 +157,16 @@ impl Failure {
                 })
                 .collect();
         }
-        if let Self::Log(LogError::Damaged(damage)) = self {
-            value["damage"] = damage.kind().into();
-            value["index"] = damage.index().into();
+        match self {
+            Self::Log(LogError::Damaged(damage)) => {
+                value["damage"] = damage.kind().into();
+                value["index"] = damage.index().into();
+            }
+            Self::LogRecord { index, .. } => {
+                value["damage"] = "forged".into();
+                value["index"] = (*index).into();
+            }
+            _ => {}
         }
         value
     }

@@ -146,7 +146,8 @@ pub fn verify(
     let reader = match verification.key {
         Some(path) => {
             let key = VerifyingKey::parse(&read(path)?);
-            let key = key.map_err(|error| Failure::PublicKey(format!("{path:?}: {error}")))?;
+            let key =
+                key.map_err(|error| Failure::PublicKey(format!("{}: {error}", path.display())))?;
             Reader::with_key(directory, key)
         }
         None => Reader::open(directory)?,
