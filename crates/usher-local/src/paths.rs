@@ -17,6 +17,8 @@ pub const APPLIED: &str = "/var/lib/usher/applied.json";
 pub const APPLIED_PREVIOUS: &str = "/var/lib/usher/applied.previous.json";
 /// The users' private keys, readable by the signer only.
 pub const PRIVATE_KEYS_DIRECTORY: &str = "/var/lib/usher/keys";
+/// The signed log: see `usher_log`.
+pub const LOG_DIRECTORY: &str = "/var/lib/usher/log";
 /// Pinned maps and links of the admission programs, on the BPF file system.
 pub const PIN_DIRECTORY: &str = "/sys/fs/bpf/usher";
 /// Those of the ownership programs.

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use usher_local::applied::ConfigurationError;
 use usher_local::control::ControlError;
+use usher_log::LogError;
 use usher_policy::{PolicyError, Source};
 use usher_proto::name::UserName;
 
@@ -75,6 +76,17 @@ pub enum Failure {
     /// The kernel refused something.
     #[error(transparent)]
     Kernel(#[from] usher_kernel::KernelError),
+    /// The signed log.
+    #[error(transparent)]
+    Log(#[from] LogError),
+    /// A record of the log is not a client's.
+    #[error("record {index} of the log is no client's: {error}; `usher log verify` says more")]
+    LogRecord {
+        /// The record.
+        index: u64,
+        /// What is wrong with it.
+        error: usher_log::RecordError,
+    },
     /// `usher doctor` found something that the main job needs.
     #[error("this host lacks what is marked above")]
     Unhealthy,
@@ -126,6 +138,7 @@ impl Failure {
             | Self::Connect(usher::ConnectError::NoSigner(_)) => 3,
             Self::File { .. }
             | Self::Configuration(ConfigurationError::File { .. })
+            | Self::Log(LogError::File { .. })
             | Self::Kernel(_) => 4,
             _ => 1,
         }
@@ -143,6 +156,17 @@ impl Failure {
                     })
                 })
                 .collect();
+        }
+        match self {
+            Self::Log(LogError::Damaged(damage)) => {
+                value["damage"] = damage.kind().into();
+                value["index"] = damage.index().into();
+            }
+            Self::LogRecord { index, .. } => {
+                value["damage"] = "forged".into();
+                value["index"] = (*index).into();
+            }
+            _ => {}
         }
         value
     }

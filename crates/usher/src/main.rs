@@ -36,6 +36,9 @@ enum Command {
     /// Check and apply the policy
     #[command(subcommand)]
     Policy(PolicyCommand),
+    /// The signed log of authentications on this host
+    #[command(subcommand)]
+    Log(LogCommand),
     /// Live sessions, connections and workers on this host
     Who,
     /// What this kernel and this host can and cannot do
@@ -126,6 +129,51 @@ enum PolicyCommand {
     Apply,
 }
 
+#[derive(Debug, Subcommand)]
+enum LogCommand {
+    /// Records of the log, the newest unless told otherwise
+    Show {
+        /// Index of the first record to show
+        #[arg(long, value_name = "INDEX")]
+        from: Option<u64>,
+        /// Most records to show
+        #[arg(long, value_name = "NUMBER", default_value_t = 20)]
+        count: u64,
+        /// Directory of the log
+        #[arg(long, value_name = "DIRECTORY", default_value = usher_local::paths::LOG_DIRECTORY)]
+        log: PathBuf,
+    },
+    /// Check every record, the tree and the checkpoint, and say what is wrong
+    Verify {
+        /// Checkpoint of this log that was kept elsewhere
+        #[arg(long, value_name = "FILE")]
+        checkpoint: Option<PathBuf>,
+        /// Public key of the log that was kept elsewhere
+        #[arg(long, value_name = "FILE")]
+        key: Option<PathBuf>,
+        /// Users and the keys known of them, as ssh-keygen's allowed signers
+        #[arg(long, value_name = "FILE")]
+        signers: Option<PathBuf>,
+        /// Where to write the newest checkpoint when all is well
+        #[arg(long, value_name = "FILE")]
+        keep: Option<PathBuf>,
+        /// Directory of the log
+        #[arg(long, value_name = "DIRECTORY", default_value = usher_local::paths::LOG_DIRECTORY)]
+        log: PathBuf,
+    },
+    /// Write a record as files that ssh-keygen verifies
+    Export {
+        /// Index of the record
+        index: u64,
+        /// Directory to write to
+        #[arg(long, value_name = "DIRECTORY")]
+        directory: PathBuf,
+        /// Directory of the log
+        #[arg(long, value_name = "DIRECTORY", default_value = usher_local::paths::LOG_DIRECTORY)]
+        log: PathBuf,
+    },
+}
+
 fn main() -> ExitCode {
     let Arguments { json, command } = Arguments::parse();
     let output = output::Output { json };
@@ -150,6 +198,7 @@ fn main() -> ExitCode {
         Command::Host(HostCommand::List) => commands::host::list(&output),
         Command::Policy(PolicyCommand::Check { files }) => commands::policy::check(&output, &files),
         Command::Policy(PolicyCommand::Apply) => commands::policy::apply(&output),
+        Command::Log(command) => log(&output, command),
         Command::Who => commands::who::run(&output),
         Command::Doctor => commands::doctor::run(&output),
         Command::Connect { destination } => commands::connect::run(&destination),
@@ -158,5 +207,31 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(json),
+    }
+}
+
+fn log(output: &output::Output, command: LogCommand) -> Result<(), failure::Failure> {
+    match command {
+        LogCommand::Show { from, count, log } => commands::log::show(output, &log, from, count),
+        LogCommand::Verify {
+            checkpoint,
+            key,
+            signers,
+            keep,
+            log,
+        } => {
+            let verification = commands::log::Verification {
+                checkpoint: checkpoint.as_deref(),
+                key: key.as_deref(),
+                signers: signers.as_deref(),
+                keep: keep.as_deref(),
+            };
+            commands::log::verify(output, &log, &verification)
+        }
+        LogCommand::Export {
+            index,
+            directory,
+            log,
+        } => commands::log::export(output, &log, index, &directory),
     }
 }

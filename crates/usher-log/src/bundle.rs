@@ -1,0 +1,64 @@
+//! Entry bundles: up to 256 entries, each a `be16` length and that many bytes (C2SP tlog-tiles).
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use crate::merkle::TILE_WIDTH;
+use crate::record::MAX_RECORD;
+
+/// Bytes of an entry's length.
+const LENGTH_SIZE: usize = 2;
+
+/// Largest bundle that the log writes. More of a file is never read.
+const MAX_BUNDLE: u64 = TILE_WIDTH * (LENGTH_SIZE + MAX_RECORD) as u64;
+
+/// Appends an entry, of at most [`MAX_RECORD`] bytes, to the bytes of a bundle.
+pub(crate) fn put(bundle: &mut Vec<u8>, entry: &[u8]) {
+    const { assert!(MAX_RECORD <= u16::MAX as usize) };
+    let length = u16::try_from(entry.len()).expect("records are checked before they are put");
+    bundle.extend_from_slice(&length.to_be_bytes());
+    bundle.extend_from_slice(entry);
+}
+
+/// The bytes of a bundle; a file that is not there is an empty one. One byte above the limit is
+/// read, so that a longer file does not look like a full one.
+pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    match File::open(path) {
+        Ok(file) => file.take(MAX_BUNDLE + 1).read_to_end(&mut bytes)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+        Err(error) => return Err(error),
+    };
+    Ok(bytes)
+}
+
+/// The entries of a bundle, one after another, up to the end of the bytes or up to one that is
+/// cut off or longer than a record may be.
+pub(crate) struct Entries<'a> {
+    bytes: &'a [u8],
+    offset: usize,
+}
+
+impl<'a> Entries<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, offset: 0 }
+    }
+
+    /// Bytes up to the end of the last entry taken.
+    pub(crate) fn offset(&self) -> usize {
+        self.offset
+    }
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let (length, rest) = self.bytes[self.offset..].split_first_chunk::<LENGTH_SIZE>()?;
+        let length = usize::from(u16::from_be_bytes(*length));
+        let entry = rest.get(..length).filter(|_| length <= MAX_RECORD)?;
+        self.offset += LENGTH_SIZE + length;
+        Some(entry)
+    }
+}

@@ -1,0 +1,289 @@
+//! Checkpoints: the size and root of the tree, signed by the log (C2SP tlog-checkpoint, a
+//! signed-note), and the keys that sign and verify them.
+
+use std::fmt;
+
+use base64ct::{Base64, Encoding};
+use signature::Signer as _;
+use signed_note::{Note, StandardVerifier, Verifier as _, VerifierList};
+use usher_proto::ssh_key::private::{Ed25519Keypair, KeypairData};
+use usher_proto::ssh_key::{PrivateKey, Signature};
+
+use crate::merkle::{Frontier, Hash};
+
+/// Longest signed checkpoint in bytes: room for the cosignatures of many witnesses.
+pub const MAX_CHECKPOINT: usize = 64 * 1024;
+
+/// Signature type of Ed25519 in C2SP signed-note.
+const ED25519: u8 = 1;
+
+/// Why a key or a checkpoint is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CheckpointError {
+    /// The origin cannot be the name of a key.
+    #[error("{0:?} is no name of a log: 1 to 255 characters, no space, no control character, no +")]
+    Origin(String),
+    /// The private key is of another kind, or under a passphrase.
+    #[error("a log's key is Ed25519 and without a passphrase: make one with ssh-keygen -t ed25519")]
+    PrivateKey,
+    /// The text is no verifier key.
+    #[error("not a verifier key (NAME+HASH+KEY, one line)")]
+    VerifyingKey,
+    /// There is none.
+    #[error("there is no checkpoint, and nothing says what the log was")]
+    Missing,
+    /// The text is no checkpoint, or not in its one spelling.
+    #[error("not a signed checkpoint")]
+    Malformed,
+    /// The checkpoint is of another log.
+    #[error("a checkpoint of {found}, not of {expected}")]
+    OtherLog {
+        /// The log it should be of.
+        expected: String,
+        /// The log it says it is of.
+        found: String,
+    },
+    /// The log's key has not signed it.
+    #[error("the checkpoint is not signed by the key of {0}")]
+    Signature(String),
+    /// Signing failed.
+    #[error("the checkpoint could not be signed")]
+    Signing,
+}
+
+/// The private key of a log, with the log's name.
+pub struct SigningKey {
+    verifying: VerifyingKey,
+    key: Ed25519Keypair,
+}
+
+impl SigningKey {
+    /// A log's key. `origin` names the log in every checkpoint; it should be unique in the world
+    /// (`mailhost.example.org/usher`) and never change.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Origin`], [`CheckpointError::PrivateKey`].
+    pub fn new(origin: &str, key: &PrivateKey) -> Result<Self, CheckpointError> {
+        let KeypairData::Ed25519(key) = key.key_data() else {
+            return Err(CheckpointError::PrivateKey);
+        };
+        Ok(Self {
+            verifying: VerifyingKey::new(origin, &key.public.0)?,
+            key: key.clone(),
+        })
+    }
+
+    /// The public side.
+    #[must_use]
+    pub fn verifying_key(&self) -> &VerifyingKey {
+        &self.verifying
+    }
+
+    /// Signs the state of a tree.
+    pub(crate) fn sign(&self, tree: &Frontier) -> Result<SignedCheckpoint, CheckpointError> {
+        let checkpoint = Checkpoint {
+            origin: self.verifying.origin().to_owned(),
+            size: tree.size(),
+            root: tree.root(),
+        };
+        let text = checkpoint.to_string();
+        let mut note = Note::new(text.as_bytes(), &[]).map_err(|_| CheckpointError::Malformed)?;
+        note.add_sigs(&[self])
+            .map_err(|_| CheckpointError::Signing)?;
+        let note = String::from_utf8(note.to_bytes()).map_err(|_| CheckpointError::Malformed)?;
+        Ok(SignedCheckpoint { checkpoint, note })
+    }
+}
+
+impl fmt::Debug for SigningKey {
+    /// The public side only.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "SigningKey({})", self.verifying)
+    }
+}
+
+impl signed_note::Signer for SigningKey {
+    fn name(&self) -> &str {
+        self.verifying.origin()
+    }
+
+    fn key_id(&self) -> u32 {
+        self.verifying.verifier.key_id()
+    }
+
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, signature::Error> {
+        let signature: Signature = self.key.try_sign(message)?;
+        Ok(signature.as_bytes().to_vec())
+    }
+}
+
+/// The public key of a log, with the log's name: what an auditor keeps beside a checkpoint.
+#[derive(Clone)]
+pub struct VerifyingKey {
+    text: String,
+    verifier: StandardVerifier,
+}
+
+impl VerifyingKey {
+    fn new(origin: &str, public: &[u8; 32]) -> Result<Self, CheckpointError> {
+        let refused = |letter: char| letter.is_whitespace() || letter.is_control();
+        if origin.len() > 255 || origin.contains(refused) || !signed_note::is_key_name_valid(origin)
+        {
+            return Err(CheckpointError::Origin(origin.to_owned()));
+        }
+        let key = [&[ED25519], public.as_slice()].concat();
+        let text = format!(
+            "{origin}+{:08x}+{}",
+            signed_note::key_id(origin, &key),
+            Base64::encode_string(&key)
+        );
+        let verifier = StandardVerifier::new(&text).map_err(|_| CheckpointError::PrivateKey)?;
+        Ok(Self { text, verifier })
+    }
+
+    /// Reads `NAME+HASH+KEY`, the form that tools for C2SP notes use; one newline at the end is
+    /// passed over.
+    ///
+    /// # Errors
+    /// [`CheckpointError::VerifyingKey`], also for another spelling of a key.
+    pub fn parse(text: &str) -> Result<Self, CheckpointError> {
+        let text = text.strip_suffix('\n').unwrap_or(text);
+        let parts: Vec<&str> = text.split('+').collect();
+        // Base64 has + for a sign of its own.
+        let [origin, _, key @ ..] = parts.as_slice() else {
+            return Err(CheckpointError::VerifyingKey);
+        };
+        let key = Base64::decode_vec(&key.join("+")).ok();
+        match key.as_deref().and_then(<[u8]>::split_first) {
+            Some((&ED25519, public)) => <&[u8; 32]>::try_from(public)
+                .ok()
+                .and_then(|public| Self::new(origin, public).ok())
+                .filter(|key| key.text == text)
+                .ok_or(CheckpointError::VerifyingKey),
+            _ => Err(CheckpointError::VerifyingKey),
+        }
+    }
+
+    /// The name of the log.
+    #[must_use]
+    pub fn origin(&self) -> &str {
+        self.verifier.name()
+    }
+
+    /// Reads a checkpoint that this key has signed. Signatures of other keys are passed over.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Malformed`], [`CheckpointError::OtherLog`],
+    /// [`CheckpointError::Signature`].
+    pub fn open(&self, note: &str) -> Result<SignedCheckpoint, CheckpointError> {
+        if note.len() > MAX_CHECKPOINT {
+            return Err(CheckpointError::Malformed);
+        }
+        let parsed = Note::from_bytes(note.as_bytes()).map_err(|_| CheckpointError::Malformed)?;
+        let text = std::str::from_utf8(parsed.text()).map_err(|_| CheckpointError::Malformed)?;
+        let checkpoint = Checkpoint::parse(text)?;
+        if checkpoint.origin != self.origin() {
+            return Err(CheckpointError::OtherLog {
+                expected: self.origin().to_owned(),
+                found: checkpoint.origin,
+            });
+        }
+        parsed
+            .verify(&VerifierList::new(vec![Box::new(self.verifier.clone())]))
+            .map_err(|_| CheckpointError::Signature(self.origin().to_owned()))?;
+        Ok(SignedCheckpoint {
+            checkpoint,
+            note: note.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for VerifyingKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text)
+    }
+}
+
+impl fmt::Debug for VerifyingKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "VerifyingKey({self})")
+    }
+}
+
+impl PartialEq for VerifyingKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for VerifyingKey {}
+
+/// What a checkpoint says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// The log's name.
+    pub origin: String,
+    /// Number of records.
+    pub size: u64,
+    /// Root of the tree over them.
+    pub root: Hash,
+}
+
+impl Checkpoint {
+    /// Reads the three lines; extension lines, which nobody could audit, are refused.
+    fn parse(text: &str) -> Result<Self, CheckpointError> {
+        let mut lines = text.split('\n');
+        let origin = lines.next().ok_or(CheckpointError::Malformed)?.to_owned();
+        let size = lines.next().and_then(|line| line.parse().ok());
+        let root = lines.next().and_then(|line| {
+            let bytes = Base64::decode_vec(line).ok()?;
+            Hash::try_from(bytes).ok()
+        });
+        let checkpoint = Self {
+            origin,
+            size: size.ok_or(CheckpointError::Malformed)?,
+            root: root.ok_or(CheckpointError::Malformed)?,
+        };
+        // Numbers and Base64 have more than one spelling, a checkpoint has one.
+        if checkpoint.to_string() != text {
+            return Err(CheckpointError::Malformed);
+        }
+        Ok(checkpoint)
+    }
+
+    /// The root in Base64, as it is in the text.
+    #[must_use]
+    pub fn root_text(&self) -> String {
+        Base64::encode_string(&self.root)
+    }
+}
+
+impl fmt::Display for Checkpoint {
+    /// The text that is signed.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let root = self.root_text();
+        write!(formatter, "{}\n{}\n{root}\n", self.origin, self.size)
+    }
+}
+
+/// A checkpoint with its signatures. Made by [`VerifyingKey::open`] and by the log only, so its
+/// signature is known to be good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SignedCheckpoint {
+    checkpoint: Checkpoint,
+    note: String,
+}
+
+impl SignedCheckpoint {
+    /// What it says.
+    #[must_use]
+    pub fn checkpoint(&self) -> &Checkpoint {
+        &self.checkpoint
+    }
+
+    /// The whole signed note: what is in the file `checkpoint`, and what to keep.
+    #[must_use]
+    pub fn note(&self) -> &str {
+        &self.note
+    }
+}

@@ -1,0 +1,261 @@
+//! What can go wrong with a log.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::checkpoint::CheckpointError;
+use crate::record::RecordError;
+
+/// Why something could not be done with a log.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// A file cannot be read or written.
+    #[error("{path}: {error}{}", remedy(.error))]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// There is no log here.
+    #[error("{0}: no log here (no file `verifier-key`); name the directory of one")]
+    NoLog(PathBuf),
+    /// Another process appends to the log.
+    #[error("{0}: another process appends to this log; end that one first")]
+    Locked(PathBuf),
+    /// The log is another key's.
+    #[error(
+        "{path}: this log is that of {found}, and the key given is {given}; give the log's own \
+         key, or begin another log in an empty directory"
+    )]
+    OtherKey {
+        /// The log's file of its public key.
+        path: PathBuf,
+        /// The key there.
+        found: String,
+        /// The public side of the key given.
+        given: String,
+    },
+    /// A record is refused; nothing was appended.
+    #[error("record {position} of those to append: {error}; nothing was appended")]
+    Record {
+        /// Its position among the records given, from 0.
+        position: usize,
+        /// What is wrong with it.
+        error: RecordError,
+    },
+    /// The checkpoint could not be signed; nothing was appended.
+    #[error(transparent)]
+    Signing(CheckpointError),
+    /// An earlier failure left it open what is on the disk.
+    #[error(
+        "an earlier write to the log failed and what is on the disk is not known; open the log \
+         anew to find out"
+    )]
+    Unknown,
+    /// There is no such record.
+    #[error("there is no record {index}: the log has {size} records, from 0 on")]
+    NoRecord {
+        /// The record asked for.
+        index: u64,
+        /// Records in the log.
+        size: u64,
+    },
+    /// The log is not what it was.
+    #[error(transparent)]
+    Damaged(#[from] Damage),
+}
+
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; make room: until then nothing is logged, and nothing of it is lost"
+        }
+        io::ErrorKind::PermissionDenied => "; run this as root",
+        _ => "",
+    }
+}
+
+impl LogError {
+    /// Whether the disk is full, which passes.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::File { error, .. } if matches!(
+            error.kind(),
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+        ))
+    }
+}
+
+/// What is wrong with a log: the first thing found.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Damage {
+    /// Records are missing at the end of a bundle.
+    #[error(
+        "{place}: truncated: record {index} is missing or cut off, and the checkpoint has {size} \
+         records"
+    )]
+    Truncated {
+        /// The first record that is not there whole.
+        index: u64,
+        /// Records of the checkpoint.
+        size: u64,
+        /// The bundle.
+        place: PathBuf,
+    },
+    /// The log's checkpoint is older than the one kept.
+    #[error(
+        "truncated: the kept checkpoint has {kept} records, the log {size}: what came from \
+         record {size} on was taken out"
+    )]
+    Behind {
+        /// Records of the kept checkpoint.
+        kept: u64,
+        /// Records of the log.
+        size: u64,
+    },
+    /// A record is not the one that was logged.
+    #[error("{place}: edited: record {index} is not the one that was logged")]
+    Edited {
+        /// The record.
+        index: u64,
+        /// Its bundle.
+        place: PathBuf,
+    },
+    /// Another record of this log stands in a record's place.
+    #[error(
+        "{place}: reordered: in the place of record {index} stands another record of this log; \
+         records were exchanged or taken out"
+    )]
+    Reordered {
+        /// The place.
+        index: u64,
+        /// Its bundle.
+        place: PathBuf,
+    },
+    /// A full bundle goes on.
+    #[error("{place}: edited: there is something after record {index}, the last of this file")]
+    Surplus {
+        /// The last record that belongs there.
+        index: u64,
+        /// The bundle.
+        place: PathBuf,
+    },
+    /// The log's key vouches for a record that no client signed.
+    #[error("{place}: forged: record {index} is in the log and is no client's: {error}")]
+    Forged {
+        /// The record.
+        index: u64,
+        /// Its bundle.
+        place: PathBuf,
+        /// What is wrong with it.
+        error: RecordError,
+    },
+    /// A record's key is none of those that the auditor knows of its user.
+    #[error(
+        "forged: record {index} says {user} and is signed by {fingerprint}, which is none of the \
+         keys known of {user}"
+    )]
+    UnknownSigner {
+        /// The record.
+        index: u64,
+        /// The user it says.
+        user: String,
+        /// The key that signed it.
+        fingerprint: String,
+    },
+    /// The records and the hash tiles agree with each other and not with the checkpoint.
+    #[error(
+        "{place}: rewritten: the records are not those of the checkpoint, from which record on \
+         cannot be told"
+    )]
+    Rewritten {
+        /// The directory.
+        place: PathBuf,
+    },
+    /// The records are good, a file of hashes made from them is not.
+    #[error("{place}: edited: these are not the hashes of the records, which are unharmed")]
+    HashTile {
+        /// The hash tile.
+        place: PathBuf,
+    },
+    /// The log's own checkpoint is no good.
+    #[error("{place}: {error}")]
+    Checkpoint {
+        /// The file.
+        place: PathBuf,
+        /// What is wrong with it.
+        error: CheckpointError,
+    },
+    /// The file with the log's public key is no good.
+    #[error("{place}: {error}")]
+    VerifierKey {
+        /// The file.
+        place: PathBuf,
+        /// What is wrong with it.
+        error: CheckpointError,
+    },
+    /// The kept checkpoint is not one of this log's key.
+    #[error("the kept checkpoint: {0}: it is of another log, or this log's key was exchanged")]
+    KeptCheckpoint(CheckpointError),
+    /// The log has another history than the one kept.
+    #[error(
+        "not consistent with the kept checkpoint: the first {kept} records are not those that \
+         it vouches for; the log was rewritten by somebody who has its key"
+    )]
+    Inconsistent {
+        /// Records of the kept checkpoint.
+        kept: u64,
+    },
+}
+
+impl Damage {
+    /// One word for programs.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Truncated { .. } | Self::Behind { .. } => "truncated",
+            Self::Edited { .. } | Self::Surplus { .. } | Self::HashTile { .. } => "edited",
+            Self::Reordered { .. } => "reordered",
+            Self::Forged { .. } | Self::UnknownSigner { .. } => "forged",
+            Self::Rewritten { .. } => "rewritten",
+            Self::Checkpoint { .. } | Self::VerifierKey { .. } => "checkpoint",
+            Self::KeptCheckpoint(_) => "kept_checkpoint",
+            Self::Inconsistent { .. } => "inconsistent",
+        }
+    }
+
+    /// The first record that is concerned, where one can be told.
+    #[must_use]
+    pub fn index(&self) -> Option<u64> {
+        match self {
+            Self::Truncated { index, .. }
+            | Self::Edited { index, .. }
+            | Self::Reordered { index, .. }
+            | Self::Surplus { index, .. }
+            | Self::Forged { index, .. }
+            | Self::UnknownSigner { index, .. }
+            | Self::Behind { size: index, .. } => Some(*index),
+            Self::Rewritten { .. }
+            | Self::HashTile { .. }
+            | Self::Checkpoint { .. }
+            | Self::VerifierKey { .. }
+            | Self::KeptCheckpoint(_)
+            | Self::Inconsistent { .. } => None,
+        }
+    }
+}
+
+/// Names the file of an I/O error.
+pub(crate) trait At<T> {
+    fn at(self, path: &std::path::Path) -> Result<T, LogError>;
+}
+
+impl<T> At<T> for io::Result<T> {
+    fn at(self, path: &std::path::Path) -> Result<T, LogError> {
+        self.map_err(|error| LogError::File {
+            path: path.to_owned(),
+            error,
+        })
+    }
+}

@@ -1,0 +1,260 @@
+//! The side of the log that reads. It needs no private key and takes no lock: what a checkpoint
+//! covers never changes.
+
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use base64ct::{Base64, Encoding};
+
+use crate::bundle::{self, Entries};
+use crate::checkpoint::{
+    Checkpoint, CheckpointError, MAX_CHECKPOINT, SignedCheckpoint, VerifyingKey,
+};
+use crate::error::{At, Damage, LogError};
+use crate::layout::Layout;
+use crate::merkle::{
+    self, Frontier, HASH_SIZE, Hash, Node, TILE_HEIGHT, TILE_WIDTH, leaf_hash, verify_consistency,
+    verify_inclusion,
+};
+use crate::record::{Record, RecordError};
+
+/// A log to be read.
+#[derive(Clone, Debug)]
+pub struct Reader {
+    pub(crate) layout: Layout,
+    pub(crate) key: VerifyingKey,
+}
+
+impl Reader {
+    /// The log in a directory, under the public key that lies there.
+    ///
+    /// # Errors
+    /// [`LogError::NoLog`], [`LogError::File`], [`Damage::VerifierKey`].
+    pub fn open(directory: &Path) -> Result<Self, LogError> {
+        let layout = Layout::new(directory);
+        let key = read_verifier_key(&layout)?;
+        Ok(Self { layout, key })
+    }
+
+    /// The log in a directory, under a public key that is known from elsewhere.
+    #[must_use]
+    pub fn with_key(directory: &Path, key: VerifyingKey) -> Self {
+        let layout = Layout::new(directory);
+        Self { layout, key }
+    }
+
+    /// The public key by which checkpoints are checked.
+    #[must_use]
+    pub fn verifying_key(&self) -> &VerifyingKey {
+        &self.key
+    }
+
+    /// The log's newest checkpoint.
+    ///
+    /// # Errors
+    /// [`LogError::File`]; [`Damage::Checkpoint`] when it is not one of this key.
+    pub fn checkpoint(&self) -> Result<SignedCheckpoint, LogError> {
+        read_checkpoint(&self.layout, &self.key)
+    }
+
+    /// The records of a range of indexes, in their order. They are not checked against the
+    /// tree: [`Reader::verify`] is for that.
+    ///
+    /// # Errors
+    /// [`LogError::NoRecord`] when the range ends after the newest checkpoint's last record;
+    /// [`LogError::Damaged`] when one is missing or cannot be read.
+    pub fn records(&self, range: Range<u64>) -> Result<Vec<Record>, LogError> {
+        let size = self.checkpoint()?.checkpoint().size;
+        if range.end > size {
+            return Err(LogError::NoRecord {
+                index: range.start.max(size),
+                size,
+            });
+        }
+        let mut records = Vec::new();
+        let mut index = range.start;
+        while index < range.end {
+            let number = index / TILE_WIDTH;
+            let place = self.layout.bundle(number);
+            let bytes = bundle::read(&place).at(&place)?;
+            let mut entries = Entries::new(&bytes);
+            let end = range.end.min((number + 1) * TILE_WIDTH);
+            for at in number * TILE_WIDTH..end {
+                let entry = entries.next().ok_or_else(|| Damage::Truncated {
+                    index: at,
+                    size,
+                    place: place.clone(),
+                })?;
+                if at < index {
+                    continue;
+                }
+                let record = Record::decode(entry).map_err(|error| Damage::Forged {
+                    index: at,
+                    place: place.clone(),
+                    error: RecordError::Malformed(error),
+                })?;
+                records.push(record);
+            }
+            index = end;
+        }
+        Ok(records)
+    }
+
+    /// One record, as [`Reader::records`].
+    ///
+    /// # Errors
+    /// Those of [`Reader::records`].
+    pub fn record(&self, index: u64) -> Result<Record, LogError> {
+        let mut records = self.records(index..index.saturating_add(1))?;
+        records
+            .pop()
+            .ok_or(LogError::NoRecord { index, size: index })
+    }
+
+    /// Proof that the tree of `checkpoint` has the record at `index` there
+    /// ([`merkle::verify_inclusion`]).
+    ///
+    /// # Errors
+    /// [`LogError::NoRecord`]; [`LogError::Damaged`] when the log does not bear it out.
+    pub fn prove_inclusion(
+        &self,
+        index: u64,
+        checkpoint: &Checkpoint,
+    ) -> Result<Vec<Hash>, LogError> {
+        let size = checkpoint.size;
+        if index >= size {
+            return Err(LogError::NoRecord { index, size });
+        }
+        let record = self.record(index)?;
+        let proof = merkle::prove_inclusion(index, size, |node| self.node(node))?;
+        let leaf = leaf_hash(&record.encode());
+        if !verify_inclusion(&leaf, index, size, &checkpoint.root, &proof) {
+            return Err(self.rewritten());
+        }
+        Ok(proof)
+    }
+
+    /// Proof that the tree of `checkpoint` begins with that of `earlier`
+    /// ([`merkle::verify_consistency`]).
+    ///
+    /// # Errors
+    /// [`Damage::Behind`], [`Damage::Inconsistent`].
+    pub fn prove_consistency(
+        &self,
+        earlier: &Checkpoint,
+        checkpoint: &Checkpoint,
+    ) -> Result<Vec<Hash>, LogError> {
+        let (kept, size) = (earlier.size, checkpoint.size);
+        if kept > size {
+            return Err(Damage::Behind { kept, size }.into());
+        }
+        let proof = merkle::prove_consistency(kept, size, |node| self.node(node))?;
+        if !verify_consistency(kept, &earlier.root, size, &checkpoint.root, &proof) {
+            return Err(Damage::Inconsistent { kept }.into());
+        }
+        Ok(proof)
+    }
+
+    /// Proof of a record that can be checked far from the log (C2SP tlog-proof): its index, the
+    /// inclusion proof, the newest checkpoint.
+    ///
+    /// # Errors
+    /// Those of [`Reader::prove_inclusion`].
+    pub fn tlog_proof(&self, index: u64) -> Result<String, LogError> {
+        let checkpoint = self.checkpoint()?;
+        let mut text = format!("c2sp.org/tlog-proof@v1\nindex {index}\n");
+        for hash in self.prove_inclusion(index, checkpoint.checkpoint())? {
+            text += &Base64::encode_string(&hash);
+            text.push('\n');
+        }
+        text.push('\n');
+        text += checkpoint.note();
+        Ok(text)
+    }
+
+    /// The hash of a complete subtree, by the hash tiles.
+    fn node(&self, node: Node) -> Result<Hash, LogError> {
+        let below = node.height % TILE_HEIGHT;
+        let level = node.height / TILE_HEIGHT;
+        let (first, end) = (node.index << below, (node.index + 1) << below);
+        let mut subtree = Frontier::default();
+        for hash in stored_hashes(&self.layout, level, first, end)? {
+            subtree.push_subtree(0, hash, |_, _, _| {});
+        }
+        Ok(subtree.root())
+    }
+
+    pub(crate) fn rewritten(&self) -> LogError {
+        let place = self.layout.directory().to_owned();
+        Damage::Rewritten { place }.into()
+    }
+}
+
+/// Hashes of one tile, from the `first` of its level up to `end`.
+pub(crate) fn stored_hashes(
+    layout: &Layout,
+    level: u32,
+    first: u64,
+    end: u64,
+) -> Result<Vec<Hash>, LogError> {
+    if first == end {
+        return Ok(Vec::new());
+    }
+    let place = layout.tile(level, first / TILE_WIDTH);
+    let width = usize::try_from(end - first).unwrap_or(usize::MAX);
+    let mut bytes = vec![0; width.saturating_mul(HASH_SIZE)];
+    let offset = first % TILE_WIDTH * HASH_SIZE as u64;
+    match File::open(&place).and_then(|file| file.read_exact_at(&mut bytes, offset)) {
+        Ok(()) => {}
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof
+            ) =>
+        {
+            return Err(Damage::HashTile { place }.into());
+        }
+        Err(error) => return Err(error).at(&place),
+    }
+    let (hashes, _) = bytes.as_chunks::<HASH_SIZE>();
+    Ok(hashes.to_vec())
+}
+
+pub(crate) fn read_verifier_key(layout: &Layout) -> Result<VerifyingKey, LogError> {
+    let place = layout.verifier_key();
+    let text = match read_text(&place) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(LogError::NoLog(layout.directory().to_owned()));
+        }
+        text => text.at(&place)?,
+    };
+    text.as_deref()
+        .and_then(|text| text.strip_suffix('\n'))
+        .ok_or(CheckpointError::VerifyingKey)
+        .and_then(VerifyingKey::parse)
+        .map_err(|error| Damage::VerifierKey { place, error }.into())
+}
+
+pub(crate) fn read_checkpoint(
+    layout: &Layout,
+    key: &VerifyingKey,
+) -> Result<SignedCheckpoint, LogError> {
+    let place = layout.checkpoint();
+    let text = match read_text(&place) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(CheckpointError::Missing),
+        text => text.at(&place)?.ok_or(CheckpointError::Malformed),
+    };
+    text.and_then(|text| key.open(&text))
+        .map_err(|error| Damage::Checkpoint { place, error }.into())
+}
+
+/// A small file of text; none when it is too large or no text.
+fn read_text(path: &Path) -> io::Result<Option<String>> {
+    if fs::metadata(path)?.len() > MAX_CHECKPOINT as u64 {
+        return Ok(None);
+    }
+    Ok(String::from_utf8(fs::read(path)?).ok())
+}

@@ -1,0 +1,204 @@
+//! Opening a log: is it what was signed, and what did a crash leave behind?
+
+use std::fs;
+use std::io;
+
+use crate::bundle::{self, Entries};
+use crate::checkpoint::{SignedCheckpoint, SigningKey};
+use crate::durable::{self, Written};
+use crate::error::{At, Damage, LogError};
+use crate::layout::Layout;
+use crate::merkle::{Frontier, HASH_SIZE, Hash, TILE_HEIGHT, TILE_WIDTH, leaf_hash};
+use crate::reader::{read_checkpoint, read_verifier_key, stored_hashes};
+use crate::record::Record;
+use crate::writer::Log;
+
+/// The checkpoint of the log in this directory; of an empty one where there is no log.
+pub(crate) fn checkpoint(layout: &Layout, key: &SigningKey) -> Result<SignedCheckpoint, LogError> {
+    match read_verifier_key(layout) {
+        Ok(found) if found != *key.verifying_key() => {
+            return Err(LogError::OtherKey {
+                path: layout.verifier_key(),
+                found: found.to_string(),
+                given: key.verifying_key().to_string(),
+            });
+        }
+        Ok(_) => {}
+        Err(LogError::NoLog(_)) => {
+            let path = layout.verifier_key();
+            durable::prepare(&path, format!("{}\n", key.verifying_key()).as_bytes())?;
+            durable::publish(&path)?;
+        }
+        Err(error) => return Err(error),
+    }
+    let path = layout.checkpoint();
+    // A log that has lost its checkpoint is not begun anew: records would be vouched for that
+    // nobody has looked at.
+    if !path.try_exists().at(&path)? && !layout.tiles().try_exists().at(&path)? {
+        let empty = key.sign(&Frontier::default()).map_err(LogError::Signing)?;
+        durable::prepare(&path, empty.note().as_bytes())?;
+        durable::publish(&path)?;
+        durable::sync_directory(layout.directory())?;
+    }
+    read_checkpoint(layout, key.verifying_key())
+}
+
+/// Brings a log that has only its checkpoint up to what is on the disk.
+pub(crate) fn recover(log: &mut Log) -> Result<(), LogError> {
+    let checkpoint = log.checkpoint.checkpoint();
+    let size = checkpoint.size;
+    let number = size / TILE_WIDTH;
+    let mut tree = upper_levels(&log.layout, size)?;
+
+    let path = log.layout.bundle(number);
+    let bytes = bundle::read(&path).at(&path)?;
+    let mut entries = Entries::new(&bytes);
+    let mut leaves = Vec::new();
+    while tree.size() < size {
+        let entry = entries.next().ok_or_else(|| Damage::Truncated {
+            index: tree.size(),
+            size,
+            place: path.clone(),
+        })?;
+        leaves.push(leaf_hash(entry));
+        tree.push_subtree(0, leaf_hash(entry), |_, _, _| {});
+    }
+    if tree.root() != checkpoint.root {
+        let place = log.layout.directory().to_owned();
+        return Err(Damage::Rewritten { place }.into());
+    }
+    log.tree = tree;
+    log.bundle_length = entries.offset() as u64;
+
+    let tail = Tail::read(&log.layout, size, &bytes[entries.offset()..])?;
+    let mut written = Vec::new();
+    if !tail.leaves.is_empty() {
+        for bundle in number..=(size + tail.leaves.len() as u64 - 1) / TILE_WIDTH {
+            let path = log.layout.bundle(bundle);
+            written.push(Written::existing(path, log.layout.directory())?);
+        }
+    }
+    let end = size + tail.leaves.len() as u64;
+    let length = if end / TILE_WIDTH == number {
+        log.bundle_length + tail.length
+    } else {
+        tail.length
+    };
+    cut_bundles(&log.layout, end, length)?;
+    cut_tiles(&log.layout, size)?;
+    restore_leaf_hashes(&log.layout, number, &leaves)?;
+    match fs::remove_file(durable::prepared(&log.layout.checkpoint())) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(error).at(&durable::prepared(&log.layout.checkpoint()));
+        }
+        _ => {}
+    }
+    if tail.leaves.is_empty() {
+        return Ok(());
+    }
+    log.seal(&written, &tail.leaves, length)
+}
+
+/// The right edge of a tree of `size` leaves, but for the leaves of its last bundle.
+fn upper_levels(layout: &Layout, size: u64) -> Result<Frontier, LogError> {
+    let mut tree = Frontier::default();
+    for level in (1..u64::BITS / TILE_HEIGHT).rev() {
+        let count = size >> (level * TILE_HEIGHT);
+        for hash in stored_hashes(layout, level, count / TILE_WIDTH * TILE_WIDTH, count)? {
+            tree.push_subtree(level * TILE_HEIGHT, hash, |_, _, _| {});
+        }
+    }
+    Ok(tree)
+}
+
+/// Whole records after those of the checkpoint, which a crash has kept from getting into it.
+///
+/// They may have been acknowledged: the checkpoint's new name is not waited for. So they are
+/// taken up, and only what is torn is cut off. Their signatures are what tells a record from
+/// what a file system leaves in a file that it had no time to write.
+struct Tail {
+    leaves: Vec<Hash>,
+    /// Bytes of it in the last bundle that it reaches.
+    length: u64,
+}
+
+impl Tail {
+    fn read(layout: &Layout, size: u64, rest: &[u8]) -> Result<Self, LogError> {
+        let mut tail = Self {
+            leaves: Vec::new(),
+            length: 0,
+        };
+        let mut bytes = rest.to_vec();
+        loop {
+            let mut entries = Entries::new(&bytes);
+            while let Some(entry) = entries.next() {
+                let genuine = Record::decode(entry).is_ok_and(|record| record.verify().is_ok());
+                if !genuine {
+                    break;
+                }
+                tail.leaves.push(leaf_hash(entry));
+                tail.length = entries.offset() as u64;
+                if (size + tail.leaves.len() as u64).is_multiple_of(TILE_WIDTH) {
+                    break;
+                }
+            }
+            let end = size + tail.leaves.len() as u64;
+            let filled = !tail.leaves.is_empty() && end.is_multiple_of(TILE_WIDTH);
+            if !filled || tail.length == 0 {
+                return Ok(tail);
+            }
+            tail.length = 0;
+            let path = layout.bundle(end / TILE_WIDTH);
+            bytes = bundle::read(&path).at(&path)?;
+        }
+    }
+}
+
+/// Removes what is after the records of a tree of `size` leaves.
+pub(crate) fn cut_off(layout: &Layout, size: u64, bundle_length: u64) -> Result<(), LogError> {
+    cut_bundles(layout, size, bundle_length)?;
+    cut_tiles(layout, size)?;
+    durable::cut(&durable::prepared(&layout.checkpoint()), 0)?;
+    Ok(())
+}
+
+fn cut_bundles(layout: &Layout, size: u64, length: u64) -> Result<(), LogError> {
+    let mut number = size / TILE_WIDTH;
+    durable::cut(&layout.bundle(number), length)?;
+    loop {
+        number += 1;
+        if !durable::cut(&layout.bundle(number), 0)? {
+            return Ok(());
+        }
+    }
+}
+
+fn cut_tiles(layout: &Layout, size: u64) -> Result<(), LogError> {
+    for level in 0..u64::BITS / TILE_HEIGHT {
+        let count = size >> (level * TILE_HEIGHT);
+        let mut number = count / TILE_WIDTH;
+        let length = count % TILE_WIDTH * HASH_SIZE as u64;
+        let mut there = durable::cut(&layout.tile(level, number), length)?;
+        while there {
+            number += 1;
+            there = durable::cut(&layout.tile(level, number), 0)?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the leaf hashes of the last bundle anew where they are not what the bundle gives:
+/// appending does not wait for them.
+fn restore_leaf_hashes(layout: &Layout, number: u64, leaves: &[Hash]) -> Result<(), LogError> {
+    let path = layout.tile(0, number);
+    let bytes = leaves.concat();
+    match fs::read(&path) {
+        Ok(found) if found == bytes => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound && bytes.is_empty() => Ok(()),
+        Ok(_) => durable::write_at(path, 0, &bytes, layout.directory()).map(drop),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            durable::write_at(path, 0, &bytes, layout.directory()).map(drop)
+        }
+        Err(error) => Err(error).at(&path),
+    }
+}

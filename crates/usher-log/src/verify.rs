@@ -1,0 +1,331 @@
+//! Whether a log is what it was: every record, every hash, the checkpoint, and one kept elsewhere.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::thread;
+
+use crate::bundle::{self, Entries};
+use crate::checkpoint::{Checkpoint, SignedCheckpoint};
+use crate::error::{At, Damage, LogError};
+use crate::merkle::{Frontier, HASH_SIZE, Hash, TILE_WIDTH, leaf_hash};
+use crate::reader::Reader;
+use crate::record::{Record, RecordError, Verified};
+
+/// Differences between records and leaf hashes that are looked at to tell whether records were
+/// exchanged.
+const MAX_DIFFERENCES: usize = 1 << 16;
+
+/// What a log without damage is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The log's newest checkpoint.
+    pub checkpoint: SignedCheckpoint,
+    /// Records of the kept checkpoint, with which the log is consistent.
+    pub kept: Option<u64>,
+    /// Bytes after the last record of the checkpoint: an append that is going on, or that a
+    /// crash has cut short (a torn tail). The log takes whole records of it up when it is opened
+    /// to append, and cuts the rest off.
+    pub tail: u64,
+}
+
+impl Reader {
+    /// Checks everything: each record's form and signature, the tree over them, the stored
+    /// hashes, the checkpoint, and that the log goes on from the kept checkpoint.
+    ///
+    /// Against who has the log's key, only the kept checkpoint helps: take it from where the
+    /// log's host cannot write. The key is [`Reader::verifying_key`].
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`] with the first damage found; [`LogError::File`].
+    pub fn verify(&self, kept: Option<&str>) -> Result<Report, LogError> {
+        self.verify_with(kept, |_, _| Ok(()))
+    }
+
+    /// As [`Reader::verify`], with a further look at each good record: its index, what it says.
+    /// The lookers run on all processors, in no order.
+    ///
+    /// # Errors
+    /// Those of [`Reader::verify`], and the one of the first record that `look` refuses.
+    pub fn verify_with(
+        &self,
+        kept: Option<&str>,
+        look: impl Fn(u64, &Verified) -> Result<(), Damage> + Sync,
+    ) -> Result<Report, LogError> {
+        let checkpoint = self.checkpoint()?;
+        let kept = kept
+            .map(|note| self.key.open(note))
+            .transpose()
+            .map_err(Damage::KeptCheckpoint)?;
+        let size = checkpoint.checkpoint().size;
+        let kept = kept.as_ref().map(SignedCheckpoint::checkpoint);
+        if let Some(kept) = kept.filter(|kept| kept.size > size) {
+            let kept = kept.size;
+            return Err(Damage::Behind { kept, size }.into());
+        }
+        let mut walk = Walk::new(size, kept.map(|kept| kept.size));
+        let threads = thread::available_parallelism().map_or(1, usize::from) as u64;
+        let bundles = size.div_ceil(TILE_WIDTH);
+        let mut next = 0;
+        while next < bundles && walk.end.is_none() {
+            let batch: Vec<u64> = (next..bundles.min(next + threads)).collect();
+            next += threads;
+            let read = thread::scope(|scope| {
+                let workers: Vec<_> = batch
+                    .iter()
+                    .map(|number| scope.spawn(|| Bundle::read(self, *number, size, &look)))
+                    .collect();
+                let joined = workers.into_iter().map(thread::ScopedJoinHandle::join);
+                joined.collect::<Vec<_>>()
+            });
+            for bundle in read {
+                walk.take(bundle.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+            }
+        }
+        walk.judge(self, checkpoint.checkpoint(), kept)?;
+        let tail = self.tail(size, walk.last_bundle_length)?;
+        Ok(Report {
+            checkpoint,
+            kept: kept.map(|kept| kept.size),
+            tail,
+        })
+    }
+
+    /// Bytes after the last record.
+    fn tail(&self, size: u64, last_bundle_length: u64) -> Result<u64, LogError> {
+        let place = self.layout.bundle(size / TILE_WIDTH);
+        match fs::metadata(&place) {
+            Ok(data) if size.is_multiple_of(TILE_WIDTH) => Ok(data.len()),
+            Ok(data) => Ok(data.len().saturating_sub(last_bundle_length)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+            Err(error) => Err(error).at(&place),
+        }
+    }
+}
+
+/// One bundle and its hash tile, read and looked at.
+struct Bundle {
+    leaves: Vec<Hash>,
+    /// The leaf hashes that are stored; fewer when the tile is short.
+    stored: Vec<Hash>,
+    /// Bytes up to the end of the last record.
+    length: u64,
+    /// The first thing wrong with the file as such.
+    end: Option<Damage>,
+    /// The first record that is none, or that is refused.
+    refused: Option<Damage>,
+}
+
+impl Bundle {
+    fn read(
+        reader: &Reader,
+        number: u64,
+        size: u64,
+        look: &impl Fn(u64, &Verified) -> Result<(), Damage>,
+    ) -> Result<Self, LogError> {
+        let place = reader.layout.bundle(number);
+        let bytes = bundle::read(&place).at(&place)?;
+        let first = number * TILE_WIDTH;
+        let end = size.min(first + TILE_WIDTH);
+        let mut bundle = Self {
+            leaves: Vec::new(),
+            stored: stored(reader, number, end - first)?,
+            length: 0,
+            end: None,
+            refused: None,
+        };
+        let mut entries = Entries::new(&bytes);
+        for index in first..end {
+            let Some(entry) = entries.next() else {
+                bundle.end = Some(Damage::Truncated { index, size, place });
+                return Ok(bundle);
+            };
+            bundle.leaves.push(leaf_hash(entry));
+            bundle.length = entries.offset() as u64;
+        }
+        if end == first + TILE_WIDTH && entries.offset() != bytes.len() {
+            let index = end - 1;
+            bundle.end = Some(Damage::Surplus { index, place });
+        } else if bundle.leaves == bundle.stored {
+            // Otherwise something is wrong already, and signatures would only take time.
+            bundle.refused = refused(&bytes, first..end, &place, look);
+        }
+        Ok(bundle)
+    }
+}
+
+/// The first record that is no client's, or that `look` refuses.
+fn refused(
+    bytes: &[u8],
+    indexes: Range<u64>,
+    place: &Path,
+    look: &impl Fn(u64, &Verified) -> Result<(), Damage>,
+) -> Option<Damage> {
+    let mut entries = Entries::new(bytes);
+    for index in indexes {
+        let entry = entries.next()?;
+        let refused = match verified(entry) {
+            Ok(verified) => look(index, &verified).err(),
+            Err(error) => Some(Damage::Forged {
+                index,
+                place: place.to_owned(),
+                error,
+            }),
+        };
+        if refused.is_some() {
+            return refused;
+        }
+    }
+    None
+}
+
+fn verified(entry: &[u8]) -> Result<Verified, RecordError> {
+    Record::decode(entry)?.verify()
+}
+
+/// The leaf hashes that are stored for a bundle, up to `count`; what is not there is left out.
+fn stored(reader: &Reader, number: u64, count: u64) -> Result<Vec<Hash>, LogError> {
+    let hashes = tile(reader, 0, number)?;
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    Ok(hashes.into_iter().take(count).collect())
+}
+
+/// The whole hashes of a tile, as far as it may have any.
+fn tile(reader: &Reader, level: u32, number: u64) -> Result<Vec<Hash>, LogError> {
+    let place = reader.layout.tile(level, number);
+    let mut bytes = Vec::new();
+    match File::open(&place) {
+        Ok(file) => file
+            .take(TILE_WIDTH * HASH_SIZE as u64)
+            .read_to_end(&mut bytes)
+            .at(&place)?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+        Err(error) => return Err(error).at(&place),
+    };
+    Ok(bytes.as_chunks::<HASH_SIZE>().0.to_vec())
+}
+
+/// What is gathered on the way through the log.
+struct Walk {
+    kept_size: Option<u64>,
+    /// The tree over the records, and the root it had at the kept checkpoint's size.
+    records: Frontier,
+    kept_root: Option<Hash>,
+    /// The tree over the leaf hashes that are stored.
+    stored: Frontier,
+    /// Hashes above the leaves that the tiles should have, by level from 1.
+    upper: Vec<Vec<Hash>>,
+    /// Records whose hash is not the stored one, with the record's hash.
+    differences: Vec<(u64, Hash)>,
+    /// The stored hashes in those places.
+    expected: HashSet<Hash>,
+    last_bundle_length: u64,
+    end: Option<Damage>,
+    refused: Option<Damage>,
+}
+
+impl Walk {
+    fn new(size: u64, kept_size: Option<u64>) -> Self {
+        let records = Frontier::default();
+        debug_assert!(kept_size.is_none_or(|kept| kept <= size));
+        Self {
+            kept_size,
+            kept_root: (kept_size == Some(0)).then(|| records.root()),
+            stored: Frontier::default(),
+            records,
+            upper: Vec::new(),
+            differences: Vec::new(),
+            expected: HashSet::new(),
+            last_bundle_length: 0,
+            end: None,
+            refused: None,
+        }
+    }
+
+    fn take(&mut self, bundle: Bundle) {
+        if self.end.is_some() {
+            return;
+        }
+        let upper = &mut self.upper;
+        for (offset, leaf) in bundle.leaves.iter().enumerate() {
+            let stored = bundle.stored.get(offset);
+            if stored != Some(leaf) && self.differences.len() < MAX_DIFFERENCES {
+                self.differences.push((self.records.size(), *leaf));
+                self.expected.extend(stored);
+            }
+            self.records.push(*leaf, |level, _, hash| {
+                let Some(above) = (level as usize).checked_sub(1) else {
+                    return;
+                };
+                if upper.len() == above {
+                    upper.push(Vec::new());
+                }
+                upper[above].push(*hash);
+            });
+            if Some(self.records.size()) == self.kept_size {
+                self.kept_root = Some(self.records.root());
+            }
+        }
+        for hash in bundle.stored {
+            self.stored.push(hash, |_, _, _| {});
+        }
+        self.last_bundle_length = bundle.length;
+        self.refused = self.refused.take().or(bundle.refused);
+        self.end = bundle.end;
+    }
+
+    /// The first thing wrong, the most certain one where there are several.
+    fn judge(
+        &self,
+        reader: &Reader,
+        checkpoint: &Checkpoint,
+        kept: Option<&Checkpoint>,
+    ) -> Result<(), LogError> {
+        if self.end.is_none() && self.records.root() == checkpoint.root {
+            if let Some(kept) = kept.filter(|kept| self.kept_root != Some(kept.root)) {
+                let kept = kept.size;
+                return Err(Damage::Inconsistent { kept }.into());
+            }
+            if let Some(refused) = &self.refused {
+                return Err(refused.clone().into());
+            }
+            return self.judge_tiles(reader);
+        }
+        // Leaf hashes whose root is the checkpoint's are the genuine ones and tell which record
+        // is not. So they do where a file ends early, up to there.
+        if let Some((index, hash)) = self.differences.first() {
+            let place = reader.layout.bundle(index / TILE_WIDTH);
+            let index = *index;
+            let genuine = self.end.is_some() || self.stored.root() == checkpoint.root;
+            if genuine && self.expected.contains(hash) {
+                return Err(Damage::Reordered { index, place }.into());
+            }
+            if genuine {
+                return Err(Damage::Edited { index, place }.into());
+            }
+        }
+        Err(match (&self.end, &self.refused) {
+            (Some(end), _) => end.clone().into(),
+            (None, Some(refused)) => refused.clone().into(),
+            (None, None) => reader.rewritten(),
+        })
+    }
+
+    /// The records are good: are the hashes that are stored of them?
+    fn judge_tiles(&self, reader: &Reader) -> Result<(), LogError> {
+        let bad = |place: PathBuf| Err(Damage::HashTile { place }.into());
+        if let Some((index, _)) = self.differences.first() {
+            return bad(reader.layout.tile(0, index / TILE_WIDTH));
+        }
+        for (level, hashes) in (1..).zip(&self.upper) {
+            for (number, expected) in (0..).zip(hashes.chunks(TILE_WIDTH as usize)) {
+                if !tile(reader, level, number)?.starts_with(expected) {
+                    return bad(reader.layout.tile(level, number));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,255 @@
+//! The side of the log that appends.
+
+use std::collections::BTreeMap;
+use std::fs::{File, TryLockError};
+use std::path::Path;
+
+use crate::bundle;
+use crate::checkpoint::{SignedCheckpoint, SigningKey};
+use crate::durable::{self, Written};
+use crate::error::{At, LogError};
+use crate::layout::Layout;
+use crate::merkle::{Frontier, HASH_SIZE, Hash, TILE_WIDTH, leaf_hash};
+use crate::record::{MAX_RECORD, Record, RecordError};
+use crate::recovery;
+use usher_proto::DecodeError;
+
+/// What an append has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Index of the first record appended; the others follow.
+    pub first: u64,
+    /// The log's state with them: the client's receipt, if it wants one.
+    pub checkpoint: SignedCheckpoint,
+}
+
+/// A log that can be appended to, by one process at a time.
+#[derive(Debug)]
+pub struct Log {
+    pub(crate) layout: Layout,
+    pub(crate) key: SigningKey,
+    pub(crate) tree: Frontier,
+    pub(crate) checkpoint: SignedCheckpoint,
+    /// Bytes of the last bundle that the checkpoint covers.
+    pub(crate) bundle_length: u64,
+    /// After a failure that left it open what is on the disk.
+    unknown: bool,
+    /// Held as long as the log is open.
+    _lock: File,
+}
+
+impl Log {
+    /// Opens the log in a directory, or begins one where there is none.
+    ///
+    /// What a crash left behind is put in order: whole records with good signatures that the
+    /// checkpoint does not have yet are taken up, anything after them is cut off.
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`] when the last records, the hashes or the checkpoint are not what
+    /// the key has signed: nothing is appended to such a log, so that nothing is vouched for
+    /// twice. [`LogError::OtherKey`], [`LogError::Locked`], [`LogError::File`].
+    pub fn open(directory: &Path, key: SigningKey) -> Result<Self, LogError> {
+        let layout = Layout::new(directory);
+        durable::make_directory(directory)?;
+        let lock = lock(&layout)?;
+        let checkpoint = recovery::checkpoint(&layout, &key)?;
+        let mut log = Self {
+            layout,
+            key,
+            tree: Frontier::default(),
+            checkpoint,
+            bundle_length: 0,
+            unknown: false,
+            _lock: lock,
+        };
+        recovery::recover(&mut log)?;
+        Ok(log)
+    }
+
+    /// The log's state: its newest checkpoint.
+    #[must_use]
+    pub fn checkpoint(&self) -> &SignedCheckpoint {
+        &self.checkpoint
+    }
+
+    /// Appends records, all or none, and returns when they are durable: one wait for the disk
+    /// for the records and one for the checkpoint, however many records there are.
+    ///
+    /// Under failure: with an error nothing was acknowledged. On a full disk
+    /// ([`LogError::is_full`]) what was written is taken back, and when there is room the next
+    /// append succeeds. After a failure to make something durable every further append is
+    /// [`LogError::Unknown`], because the kernel may have dropped what it could not write: open
+    /// the log anew. Records of an append that a crash has cut short may be found in the log
+    /// afterwards: their clients have signed them.
+    ///
+    /// # Errors
+    /// [`LogError::Record`] for a record whose signature is not good or that is longer than
+    /// [`MAX_RECORD`]; [`LogError::File`], [`LogError::Signing`], [`LogError::Unknown`].
+    pub fn append(&mut self, records: &[Record]) -> Result<Appended, LogError> {
+        if self.unknown {
+            return Err(LogError::Unknown);
+        }
+        let mut entries = Vec::with_capacity(records.len());
+        for (position, record) in records.iter().enumerate() {
+            entries.push(entry(record).map_err(|error| LogError::Record { position, error })?);
+        }
+        let first = self.tree.size();
+        if !entries.is_empty() {
+            let leaves: Vec<Hash> = entries.iter().map(|entry| leaf_hash(entry)).collect();
+            match self.write(&entries) {
+                Ok((written, length)) => self.seal(&written, &leaves, length)?,
+                Err(error) => {
+                    self.take_back();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(Appended {
+            first,
+            checkpoint: self.checkpoint.clone(),
+        })
+    }
+
+    /// Writes entries after the last one. Gives the files, and the last bundle's new length.
+    fn write(&self, entries: &[Vec<u8>]) -> Result<(Vec<Written>, u64), LogError> {
+        let mut written = Vec::new();
+        let mut index = self.tree.size();
+        let mut offset = self.bundle_length;
+        let mut rest = entries;
+        while !rest.is_empty() {
+            let room = TILE_WIDTH - index % TILE_WIDTH;
+            let count = rest.len().min(usize::try_from(room).unwrap_or(usize::MAX));
+            let (here, after) = rest.split_at(count);
+            let mut bytes = Vec::new();
+            for entry in here {
+                bundle::put(&mut bytes, entry);
+            }
+            let path = self.layout.bundle(index / TILE_WIDTH);
+            let top = self.layout.directory();
+            written.push(durable::write_at(path, offset, &bytes, top)?);
+            index += count as u64;
+            offset += bytes.len() as u64;
+            if index.is_multiple_of(TILE_WIDTH) {
+                offset = 0;
+            }
+            rest = after;
+        }
+        Ok((written, offset))
+    }
+
+    /// Makes entries that are written durable, adds their hashes, and signs and publishes the
+    /// checkpoint that has them: from then on they are in the log.
+    pub(crate) fn seal(
+        &mut self,
+        written: &[Written],
+        leaves: &[Hash],
+        bundle_length: u64,
+    ) -> Result<(), LogError> {
+        match self.prepare(written, leaves) {
+            Ok((tree, checkpoint)) => {
+                // A checkpoint that readers may have seen is not taken back.
+                durable::publish(&self.layout.checkpoint()).inspect_err(|_| self.unknown = true)?;
+                self.tree = tree;
+                self.checkpoint = checkpoint;
+                self.bundle_length = bundle_length;
+                Ok(())
+            }
+            Err(Failed { error, durable }) => {
+                self.take_back();
+                self.unknown |= !durable;
+                Err(error)
+            }
+        }
+    }
+
+    fn prepare(
+        &self,
+        written: &[Written],
+        leaves: &[Hash],
+    ) -> Result<(Frontier, SignedCheckpoint), Failed> {
+        sync(written)?;
+        let mut tree = self.tree.clone();
+        let mut tiles = BTreeMap::<(u32, u64), (u64, Vec<u8>)>::new();
+        for leaf in leaves {
+            tree.push(*leaf, |level, index, hash| {
+                let place = (level, index / TILE_WIDTH);
+                let offset = index % TILE_WIDTH * HASH_SIZE as u64;
+                let (_, bytes) = tiles.entry(place).or_insert((offset, Vec::new()));
+                bytes.extend_from_slice(hash);
+            });
+        }
+        let mut last = Vec::new();
+        for ((level, number), (offset, bytes)) in tiles {
+            let end = offset + bytes.len() as u64;
+            let path = self.layout.tile(level, number);
+            let top = self.layout.directory();
+            let tile = durable::write_at(path, offset, &bytes, top)?;
+            // The leaf hashes of the last bundle are made from it again when the log is opened.
+            if level > 0 || end == TILE_WIDTH * HASH_SIZE as u64 {
+                last.push(tile.with_names(top));
+            }
+        }
+        sync(&last)?;
+        let checkpoint = self.key.sign(&tree).map_err(LogError::Signing)?;
+        let path = self.layout.checkpoint();
+        durable::prepare(&path, checkpoint.note().as_bytes())?;
+        Ok((tree, checkpoint))
+    }
+
+    /// Removes from the disk what the checkpoint does not have.
+    fn take_back(&mut self) {
+        if recovery::cut_off(&self.layout, self.tree.size(), self.bundle_length).is_err() {
+            self.unknown = true;
+        }
+    }
+}
+
+/// Why a checkpoint could not be prepared, and whether all that was said to be durable is.
+struct Failed {
+    error: LogError,
+    durable: bool,
+}
+
+impl From<LogError> for Failed {
+    fn from(error: LogError) -> Self {
+        Self {
+            error,
+            durable: true,
+        }
+    }
+}
+
+fn sync(written: &[Written]) -> Result<(), Failed> {
+    for file in written {
+        file.sync().map_err(|error| Failed {
+            error,
+            durable: false,
+        })?;
+    }
+    Ok(())
+}
+
+/// The bytes of a record that may go into the log.
+fn entry(record: &Record) -> Result<Vec<u8>, RecordError> {
+    record.verify()?;
+    let entry = record.encode();
+    if entry.len() > MAX_RECORD {
+        return Err(RecordError::Malformed(DecodeError::Oversized));
+    }
+    Ok(entry)
+}
+
+fn lock(layout: &Layout) -> Result<File, LogError> {
+    let path = layout.lock();
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&path)
+        .at(&path)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(LogError::Locked(layout.directory().to_owned())),
+        Err(TryLockError::Error(error)) => Err(error).at(&path),
+    }
+}

@@ -1,0 +1,97 @@
+//! Logs that the tests share.
+#![allow(dead_code, reason = "each test program uses its own part")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::{fs, io};
+use usher_log::{Log, Record, SigningKey};
+use usher_proto::ssh_key::PrivateKey;
+use usher_proto::ssh_key::private::Ed25519Keypair;
+use usher_proto::{Authenticator, Chain, HostPublicKey, Statement};
+
+pub const ORIGIN: &str = "mailhost.example.org/usher";
+
+pub fn log_key() -> SigningKey {
+    SigningKey::new(ORIGIN, &Ed25519Keypair::from_seed(&[9; 32]).into()).unwrap()
+}
+
+pub fn user_key() -> PrivateKey {
+    Ed25519Keypair::from_seed(&[7; 32]).into()
+}
+
+pub fn statement(number: u64) -> Statement {
+    let chain = Chain::generate(8, [1; 16], [2; 16]);
+    let mut nonce = [3; 16];
+    nonce[..8].copy_from_slice(&number.to_be_bytes());
+    Statement {
+        user: "alice".parse().unwrap(),
+        service: "imap".parse().unwrap(),
+        client_host_key: HostPublicKey::from_bytes([0xc1; 32]),
+        server_host_key: HostPublicKey::from_bytes([0x5e; 32]),
+        server: "192.0.2.2:143".parse().unwrap(),
+        issued: 1_800_000_000 + number,
+        expires: 1_800_003_600 + number,
+        nonce,
+        chain_anchor: chain.anchor(),
+        chain_length: chain.length(),
+        chain_salt: chain.salt(),
+    }
+}
+
+/// Record `number` of a client: always the same bytes. Made once, as signing takes its time.
+pub fn record(number: u64) -> Record {
+    static MADE: Mutex<BTreeMap<u64, Record>> = Mutex::new(BTreeMap::new());
+    if let Some(record) = MADE.lock().unwrap().get(&number) {
+        return record.clone();
+    }
+    let record = fresh(number);
+    MADE.lock().unwrap().insert(number, record.clone());
+    record
+}
+
+/// The same, made now.
+pub fn fresh(number: u64) -> Record {
+    Record::new(Authenticator::sign(&statement(number), &user_key()).unwrap()).unwrap()
+}
+
+pub fn records(numbers: std::ops::Range<u64>) -> Vec<Record> {
+    numbers.map(record).collect()
+}
+
+/// A log of these records, appended a few at a time.
+pub fn log(directory: &Path, records: &[Record]) -> Log {
+    let mut log = Log::open(directory, log_key()).unwrap();
+    for batch in records.chunks(3) {
+        log.append(batch).unwrap();
+    }
+    log
+}
+
+/// All files below a directory but the lock, in the order of their names.
+pub fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![directory.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.file_name().unwrap() != "lock" {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Copies a log.
+pub fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    for path in files(from) {
+        let target = to.join(path.strip_prefix(from).unwrap());
+        fs::create_dir_all(target.parent().unwrap())?;
+        fs::copy(path, target)?;
+    }
+    Ok(())
+}

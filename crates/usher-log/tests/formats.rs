@@ -1,0 +1,161 @@
+//! The formats of docs/PROTOCOL.md, section "The log", and what is refused in their place.
+#![forbid(unsafe_code)]
+
+mod common;
+
+use common::{ORIGIN, log, log_key, record, records};
+use proptest::prelude::*;
+use std::fs;
+use usher_log::{CheckpointError, MAX_RECORD, Record, RecordError, VerifyingKey};
+use usher_proto::{DecodeError, Refusal};
+
+fn string(bytes: &[u8]) -> Vec<u8> {
+    [&u32::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat()
+}
+
+#[test]
+fn a_record_is_laid_out_as_the_document_says() {
+    let record = record(1);
+    let expected = [
+        vec![1],
+        string(&record.authenticator.statement),
+        string(&record.authenticator.signature),
+        string(&record.public_key),
+    ];
+    assert_eq!(record.encode(), expected.concat());
+    assert_eq!(record.public_key[..15], *b"\0\0\0\x0bssh-ed25519");
+    assert_eq!(Record::decode(&record.encode()), Ok(record));
+}
+
+#[test]
+fn what_is_no_record_is_refused() {
+    let bytes = record(1).encode();
+    for length in 0..bytes.len() {
+        assert_eq!(
+            Record::decode(&bytes[..length]),
+            Err(DecodeError::Truncated),
+            "{length}"
+        );
+    }
+    let longer = [&bytes[..], &[0]].concat();
+    assert_eq!(Record::decode(&longer), Err(DecodeError::TrailingBytes));
+    let version = [&[2], &bytes[1..]].concat();
+    assert_eq!(Record::decode(&version), Err(DecodeError::UnknownVersion));
+    let long = [vec![1], string(&[0; 513]), string(&[]), string(&[])].concat();
+    assert_eq!(Record::decode(&long), Err(DecodeError::Oversized));
+    assert_eq!(
+        Record::decode(&[1; MAX_RECORD + 1]),
+        Err(DecodeError::Oversized)
+    );
+}
+
+#[test]
+fn a_record_is_one_that_its_key_signed() {
+    record(1).verify().unwrap();
+    let mut other = record(1);
+    other.authenticator.signature = record(2).authenticator.signature;
+    assert_eq!(
+        other.verify(),
+        Err(RecordError::Signature(Refusal::BadSignature))
+    );
+    let mut other = record(1);
+    other.public_key[30] ^= 1;
+    assert_eq!(other.verify(), Err(RecordError::OtherKey));
+}
+
+#[test]
+fn a_checkpoint_is_laid_out_as_the_document_says() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = log(folder.path(), &records(0..2));
+    let note = log.checkpoint().note();
+    assert_eq!(
+        fs::read_to_string(folder.path().join("checkpoint")).unwrap(),
+        note
+    );
+    let lines: Vec<&str> = note.split('\n').collect();
+    let root = log.checkpoint().checkpoint().root_text();
+    assert_eq!(lines[..4], [ORIGIN, "2", root.as_str(), ""]);
+    let words: Vec<&str> = lines[4].split(' ').collect();
+    assert_eq!(words[..2], ["\u{2014}", ORIGIN]);
+    let signature = <base64ct::Base64 as base64ct::Encoding>::decode_vec(words[2]).unwrap();
+    assert_eq!(signature.len(), 4 + 64);
+    let key = log_key().verifying_key().to_string();
+    let id: String = signature[..4]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    assert!(key.starts_with(&format!("{ORIGIN}+{id}+")), "{key}");
+    assert_eq!(lines[5..], [""]);
+}
+
+#[test]
+fn keys_of_other_tools_are_read() {
+    // The example of Go's sumdb/note.
+    let key = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW";
+    assert_eq!(VerifyingKey::parse(key).unwrap().origin(), "PeterNeumann");
+}
+
+#[test]
+fn checkpoints_have_one_spelling_and_other_signatures_are_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = log(folder.path(), &records(0..2));
+    let key = log_key().verifying_key().clone();
+    let note = log.checkpoint().note();
+    assert_eq!(&key.open(note).unwrap(), log.checkpoint());
+    let witness = "\u{2014} witness.example.org AAAAAAAAAAAAAAAA\n";
+    key.open(&format!("{note}{witness}")).unwrap();
+    let (text, signature) = note.split_once("\n\n").unwrap();
+    for malformed in [
+        String::new(),
+        text.to_owned(),
+        format!("{text}\nextension\n\n{signature}"),
+        format!("{}\n\n{signature}", text.replace("\n2\n", "\n02\n")),
+        format!("{}\n\n{signature}", text.replace("\n2\n", "\n+2\n")),
+        note.trim_end().to_owned(),
+        format!("{note}\n"),
+        note.replace('\n', "\r\n"),
+    ] {
+        assert_eq!(
+            key.open(&malformed),
+            Err(CheckpointError::Malformed),
+            "{malformed}"
+        );
+    }
+    let unsigned = CheckpointError::Signature(ORIGIN.into());
+    let other = format!("{text}\n\n{witness}");
+    assert_eq!(key.open(&other), Err(unsigned.clone()));
+    assert_eq!(key.open(&note.replace("\n2\n", "\n3\n")), Err(unsigned));
+    assert!(matches!(
+        key.open(&note.replacen("mailhost", "otherhost", 1)),
+        Err(CheckpointError::OtherLog { .. })
+    ));
+}
+
+proptest! {
+    #[test]
+    fn records_of_any_bytes_have_one_spelling(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        if let Ok(record) = Record::decode(&bytes) {
+            prop_assert_eq!(record.encode(), bytes);
+        }
+    }
+
+    #[test]
+    fn a_changed_record_is_no_record_or_another_one(
+        place in any::<prop::sample::Index>(),
+        bit in 0..8_u8,
+    ) {
+        let mut bytes = record(1).encode();
+        let place = place.index(bytes.len());
+        bytes[place] ^= 1 << bit;
+        if let Ok(record) = Record::decode(&bytes) {
+            prop_assert_eq!(record.encode(), &bytes[..]);
+            prop_assert!(record.verify().is_err());
+        }
+    }
+
+    #[test]
+    fn no_text_is_a_checkpoint_by_chance(text in "\\PC*(\n\\PC*){0,6}\n?") {
+        prop_assert!(log_key().verifying_key().open(&text).is_err());
+        prop_assert!(VerifyingKey::parse(&text).is_err());
+    }
+}

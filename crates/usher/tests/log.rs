@@ -1,0 +1,251 @@
+//! `usher log` as an auditor uses it, with the real ssh-keygen.
+#![forbid(unsafe_code)]
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+use usher_log::{Log, Record, SigningKey};
+use usher_proto::ssh_key::PrivateKey;
+use usher_proto::{Authenticator, Chain, HostPublicKey, NAMESPACE, Statement};
+
+const KINDS: [&[&str]; 3] = [
+    &["-t", "ed25519"],
+    &["-t", "ecdsa", "-b", "256"],
+    &["-t", "ecdsa", "-b", "384"],
+];
+
+fn statement(user: &str) -> Statement {
+    let chain = Chain::generate(8, [1; 16], [2; 16]);
+    Statement {
+        user: user.parse().unwrap(),
+        service: "imap".parse().unwrap(),
+        client_host_key: HostPublicKey::from_bytes([0xc1; 32]),
+        server_host_key: HostPublicKey::from_bytes([0x5e; 32]),
+        server: "192.0.2.2:143".parse().unwrap(),
+        issued: 1_800_000_000,
+        expires: 1_800_003_600,
+        nonce: [3; 16],
+        chain_anchor: chain.anchor(),
+        chain_length: chain.length(),
+        chain_salt: chain.salt(),
+    }
+}
+
+/// A key pair NAME, NAME.pub that ssh-keygen made.
+fn key(folder: &Path, name: &str, kind: &[&str]) -> PrivateKey {
+    let made = Command::new("ssh-keygen")
+        .current_dir(folder)
+        .args(["-q", "-N", "", "-C", name, "-f", name])
+        .args(kind)
+        .status()
+        .expect("ssh-keygen (Debian package openssh-client) is needed");
+    assert!(made.success());
+    PrivateKey::from_openssh(fs::read_to_string(folder.join(name)).unwrap()).unwrap()
+}
+
+/// A folder with a log `log` of one record of each of three users, with keys of three kinds.
+fn world() -> (TempDir, Log) {
+    let folder = tempfile::tempdir().unwrap();
+    let key_of_log = key(folder.path(), "log-key", KINDS[0]);
+    let signing = SigningKey::new("mailhost.example.org/usher", &key_of_log).unwrap();
+    let mut log = Log::open(&folder.path().join("log"), signing).unwrap();
+    for (user, kind) in ["alice", "bob", "carol"].iter().zip(KINDS) {
+        let key = key(folder.path(), user, kind);
+        let signed = Authenticator::sign(&statement(user), &key).unwrap();
+        log.append(&[Record::new(signed).unwrap()]).unwrap();
+    }
+    (folder, log)
+}
+
+fn usher(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_usher"))
+        .current_dir(folder)
+        .arg("log")
+        .args(arguments)
+        .args(["--log", "log"])
+        .output()
+        .unwrap()
+}
+
+fn succeeds(folder: &Path, arguments: &[&str]) -> String {
+    let output = usher(folder, arguments);
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Standard error of a command that has to fail with a status.
+fn fails(folder: &Path, arguments: &[&str], status: i32) -> String {
+    let output = usher(folder, arguments);
+    assert_eq!(
+        output.status.code(),
+        Some(status),
+        "{arguments:?}: {output:?}"
+    );
+    assert!(output.stdout.is_empty(), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// The command that docs/PROTOCOL.md tells.
+fn ssh_keygen_verifies(folder: &Path, user: &str) -> bool {
+    Command::new("ssh-keygen")
+        .current_dir(folder)
+        .args([
+            "-Y",
+            "verify",
+            "-f",
+            "allowed_signers",
+            "-I",
+            user,
+            "-n",
+            NAMESPACE,
+        ])
+        .args(["-s", "statement.sig"])
+        .stdin(File::open(folder.join("statement")).unwrap())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .unwrap()
+        .success()
+}
+
+#[test]
+fn an_exported_record_verifies_with_ssh_keygen_and_not_when_a_byte_is_changed() {
+    let (folder, _log) = world();
+    for (index, user) in ["alice", "bob", "carol"].iter().enumerate() {
+        let name = format!("out-{user}");
+        let text = succeeds(
+            folder.path(),
+            &["export", &index.to_string(), "--directory", &name],
+        );
+        assert!(text.contains("ssh-keygen -Y verify"), "{text}");
+        let out = folder.path().join(name);
+        assert!(ssh_keygen_verifies(&out, user));
+        assert!(!ssh_keygen_verifies(&out, "mallory"));
+        // The auditor's own list is what counts.
+        let public = fs::read_to_string(folder.path().join(format!("{user}.pub"))).unwrap();
+        fs::write(out.join("allowed_signers"), format!("{user} {public}")).unwrap();
+        assert!(ssh_keygen_verifies(&out, user));
+        let genuine = fs::read(out.join("statement")).unwrap();
+        for place in (0..genuine.len()).step_by(17) {
+            let mut changed = genuine.clone();
+            changed[place] ^= 1;
+            fs::write(out.join("statement"), changed).unwrap();
+            assert!(!ssh_keygen_verifies(&out, user), "{user} {place}");
+        }
+        fs::write(out.join("statement"), genuine).unwrap();
+        assert!(ssh_keygen_verifies(&out, user));
+        let proof = fs::read_to_string(out.join("record.tlog-proof")).unwrap();
+        let head = format!("c2sp.org/tlog-proof@v1\nindex {index}\n");
+        assert!(proof.starts_with(&head), "{proof}");
+    }
+    let error = fails(
+        folder.path(),
+        &["export", "0", "--directory", "out-alice"],
+        4,
+    );
+    assert!(error.contains("out-alice/statement"), "{error}");
+    let error = fails(folder.path(), &["export", "3", "--directory", "out"], 1);
+    assert!(
+        error.contains("no record 3: the log has 3 records"),
+        "{error}"
+    );
+}
+
+#[test]
+fn show_tells_who_asked_for_what() {
+    let (folder, _log) = world();
+    let text = succeeds(folder.path(), &["show"]);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 4);
+    for word in [
+        "1 ",
+        "2027-01-15T08:00:00Z",
+        "bob",
+        "imap",
+        "192.0.2.2:143",
+        "SHA256:",
+    ] {
+        assert!(lines[2].contains(word), "{word} in {text}");
+    }
+    let text = succeeds(
+        folder.path(),
+        &["--json", "show", "--from", "1", "--count", "1"],
+    );
+    for part in [
+        "\"size\": 3",
+        "\"index\": 1",
+        "\"user\": \"bob\"",
+        "\"issued\": 1800000000",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    assert!(!text.contains("alice") && !text.contains("carol"), "{text}");
+    fails(folder.path(), &["show", "--from", "4"], 1);
+    fs::remove_dir_all(folder.path().join("log")).unwrap();
+    let error = fails(folder.path(), &["show"], 1);
+    assert!(error.contains("no log here"), "{error}");
+}
+
+#[test]
+fn verify_compares_with_the_kept_checkpoint_and_the_kept_keys() {
+    let (folder, mut log) = world();
+    let text = succeeds(folder.path(), &["verify", "--keep", "kept"]);
+    assert!(
+        text.starts_with("3 records of mailhost.example.org/usher,"),
+        "{text}"
+    );
+    assert!(text.contains("no kept checkpoint was given"), "{text}");
+    let kept = fs::read_to_string(folder.path().join("kept")).unwrap();
+    assert_eq!(kept, log.checkpoint().note());
+    fs::copy(
+        folder.path().join("log/verifier-key"),
+        folder.path().join("key"),
+    )
+    .unwrap();
+    let mut signers = String::from("# whom we know\n");
+    for user in ["alice", "bob", "carol"] {
+        let public = fs::read_to_string(folder.path().join(format!("{user}.pub"))).unwrap();
+        signers += &format!("{user},other {public}");
+    }
+    fs::write(folder.path().join("signers"), signers).unwrap();
+
+    // Root makes a key for alice, and has the log's: the record is good but for whose key it is.
+    let made = key(folder.path(), "made-by-root", KINDS[0]);
+    let signed = Authenticator::sign(&statement("alice"), &made).unwrap();
+    log.append(&[Record::new(signed).unwrap()]).unwrap();
+    let kept = ["--checkpoint", "kept", "--key", "key"];
+    let text = succeeds(folder.path(), &[&["--json", "verify"], &kept[..]].concat());
+    for part in ["\"records\": 4", "\"kept\": 3", "\"tail\": 0"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let all = [&["--json", "verify", "--signers", "signers"], &kept[..]].concat();
+    let error = fails(folder.path(), &all, 1);
+    for part in [
+        "\"damage\":\"forged\"",
+        "\"index\":3",
+        "none of the keys known of alice",
+    ] {
+        assert!(error.contains(part), "{part} in {error}");
+    }
+    let public = fs::read_to_string(folder.path().join("made-by-root.pub")).unwrap();
+    let known = fs::read_to_string(folder.path().join("signers")).unwrap();
+    fs::write(
+        folder.path().join("signers"),
+        format!("{known}alice {public}"),
+    )
+    .unwrap();
+    succeeds(folder.path(), &all);
+
+    let bundle = folder.path().join("log/tile/entries/000");
+    let mut bytes = fs::read(&bundle).unwrap();
+    bytes[700] ^= 1;
+    fs::write(&bundle, &bytes).unwrap();
+    let error = fails(folder.path(), &["--json", "verify"], 1);
+    for part in ["\"damage\":\"edited\"", "\"index\":1"] {
+        assert!(error.contains(part), "{part} in {error}");
+    }
+    fails(folder.path(), &["verify", "--keep", "other"], 1);
+    assert!(!folder.path().join("other").exists());
+    fails(folder.path(), &["verify", "--checkpoint", "missing"], 4);
+}
