@@ -9,11 +9,14 @@ use usher_proto::ConnectionTuple;
 
 /// A connection with unsent bytes that lingers when it is closed.
 const LINGERING: &str = "
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 def lingering():
     listener = socket.create_server(('127.0.0.1', 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     near = socket.create_connection(listener.getsockname())
     far, _ = listener.accept()
+    listener.close()
     near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     near.setblocking(False)
     try:
