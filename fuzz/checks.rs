@@ -8,8 +8,8 @@
 
 use usher_proto::{
     Authenticator, CallReply, CallRequest, ClientFrame, DecodeError, FRAME_LENGTH_SIZE,
-    FrameBuffer, KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_FRAME, RelayReply,
-    RelayRequest, ServerFrame, Statement, session_id,
+    FrameBuffer, KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_FRAME, RecorderReply,
+    RecorderRequest, RelayReply, RelayRequest, ServerFrame, Statement, session_id,
 };
 
 /// A statement's bytes.
@@ -98,6 +98,13 @@ pub fn calls(bytes: &[u8]) -> &'static str {
 pub fn relay(bytes: &[u8]) -> &'static str {
     let request = RelayRequest::decode(bytes).map(|request| request.encode());
     let reply = RelayReply::decode(bytes).map(|reply| reply.encode());
+    both_directions(bytes, request, reply)
+}
+
+/// A packet between verifier and recorder, read in both directions.
+pub fn recorder(bytes: &[u8]) -> &'static str {
+    let request = RecorderRequest::decode(bytes).map(|request| request.encode());
+    let reply = RecorderReply::decode(bytes).map(|reply| reply.encode());
     both_directions(bytes, request, reply)
 }
 

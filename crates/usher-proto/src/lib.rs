@@ -30,6 +30,7 @@ pub mod host_key;
 pub mod keeper_record;
 pub mod local;
 pub mod name;
+pub mod recorder;
 pub mod refusal;
 pub mod relay;
 pub mod session_id;
@@ -52,6 +53,7 @@ pub use host_key::{HOST_KEY_SIZE, HOST_KEY_SPKI_SIZE, HostKeyError, HostPublicKe
 pub use keeper_record::{KEEPER_RECORD_SIZE, KEY_FINGERPRINT_SIZE, KeeperReply, KeeperRequest};
 pub use local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 pub use name::{HostName, NameError, ServiceName, UserName};
+pub use recorder::{MAX_LOG_RECORD, MAX_RECORDER_PACKET, RecorderReply, RecorderRequest};
 pub use refusal::Refusal;
 pub use relay::{MAX_CONTROL_ADDRESSES, MAX_RELAY_PACKET, RelayReply, RelayRequest};
 pub use session_id::{SESSION_ID_SIZE, SessionId, session_id};

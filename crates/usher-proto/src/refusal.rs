@@ -144,6 +144,9 @@ refusals! {
     KeeperUnavailable = 132, "keeper_unavailable", "the server's keeper does not answer";
     /// Too many requests at once.
     Overloaded = 133, "overloaded", "too many requests at once: try again later";
+    /// The log of authentications cannot be written.
+    RecorderUnavailable = 134, "recorder_unavailable",
+        "the server cannot keep a record of the authentication: its log says why";
 
     // 160 to 191: the client's own side.
     /// The control channel to the server's verifier is down.
@@ -260,7 +263,7 @@ mod tests {
             assert_eq!(refusal.name().parse(), Ok(refusal));
             assert!(!refusal.to_string().is_empty());
         }
-        assert_eq!(codes.len(), 51);
+        assert_eq!(codes.len(), 52);
     }
 
     #[test]

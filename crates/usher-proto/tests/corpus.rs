@@ -11,12 +11,13 @@ use std::fs;
 use std::path::PathBuf;
 use usher_proto::{
     CallReply, CallRequest, ConnectionInfo, KeeperReply, KeeperRequest, LocalReply, LocalRequest,
-    Refusal, RelayReply, RelayRequest, ReservationId, ServerFrame, Statement,
+    RecorderReply, RecorderRequest, Refusal, RelayReply, RelayRequest, ReservationId, ServerFrame,
+    Statement,
 };
 
 type Check = fn(&[u8]) -> &'static str;
 
-const TARGETS: [(&str, Check); 8] = [
+const TARGETS: [(&str, Check); 9] = [
     ("calls", checks::calls),
     ("statement", checks::statement),
     ("authenticator", checks::authenticator),
@@ -24,6 +25,7 @@ const TARGETS: [(&str, Check); 8] = [
     ("server_frame", checks::server_frame),
     ("keeper_record", checks::keeper_record),
     ("local", checks::local),
+    ("recorder", checks::recorder),
     ("relay", checks::relay),
 ];
 
@@ -79,6 +81,7 @@ fn write_the_corpus() {
     write("server_frame", server());
     write("keeper_record", keeper());
     write("local", local());
+    write("recorder", recorder());
     write("relay", relay());
 }
 
@@ -487,5 +490,34 @@ fn relay() -> Inputs {
         lost.encode(),
         &[("code", 11, 0xff)],
     ));
+    inputs
+}
+
+fn recorder() -> Inputs {
+    let mut inputs = common_to_all(16_398);
+    let keep = RecorderRequest {
+        request: 7,
+        record: b"a record".to_vec(),
+    };
+    // Offsets: version, type, 8 request, then the record's length.
+    inputs.extend(variations(
+        "keep",
+        keep.encode(),
+        &[
+            ("version", 0, 2),
+            ("type", 1, 77),
+            ("length-huge", 10, 0xff),
+        ],
+    ));
+    for (name, verdict) in [
+        ("kept", Ok(())),
+        ("not-kept", Err(Refusal::RecorderUnavailable)),
+    ] {
+        let reply = RecorderReply {
+            request: 7,
+            verdict,
+        };
+        inputs.extend(variations(name, reply.encode(), &[("code", 10, 0xff)]));
+    }
     inputs
 }

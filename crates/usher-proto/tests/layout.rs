@@ -7,8 +7,9 @@ use common::{SESSION, announcement, client_frames, connection, statement};
 use ssh_encoding::{Decode, Reader as _};
 use usher_proto::{
     ClientFrame, DecodeError, FrameBuffer, KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest,
-    LocalReply, LocalRequest, MAX_FRAME, MAX_RELAY_PACKET, Refusal, RelayReply, RelayRequest,
-    ServerFrame, SessionId, Statement,
+    LocalReply, LocalRequest, MAX_FRAME, MAX_LOG_RECORD, MAX_RECORDER_PACKET, MAX_RELAY_PACKET,
+    RecorderReply, RecorderRequest, Refusal, RelayReply, RelayRequest, ServerFrame, SessionId,
+    Statement,
 };
 
 /// An independent decoder of RFC 4251 types reads the statement.
@@ -317,6 +318,36 @@ fn relay_packets_bound_their_addresses_and_frames() {
     assert_eq!(lost.encode(), b"\x01\x82\x08mailhost\x00\xa0");
 }
 
+#[test]
+fn recorder_packets_are_laid_out_as_documented_and_bounded() {
+    let keep = |length| RecorderRequest {
+        request: 7,
+        record: vec![b'x'; length],
+    };
+    assert_eq!(
+        keep(2).encode(),
+        b"\x01\x01\x00\x00\x00\x00\x00\x00\x00\x07\x00\x00\x00\x02xx"
+    );
+    let longest = keep(MAX_LOG_RECORD);
+    assert_eq!(longest.encode().len(), MAX_RECORDER_PACKET);
+    assert_eq!(RecorderRequest::decode(&longest.encode()), Ok(longest));
+    assert_eq!(
+        RecorderRequest::decode(&keep(MAX_LOG_RECORD + 1).encode()),
+        Err(DecodeError::Oversized)
+    );
+    for (verdict, code) in [
+        (Ok(()), [0, 0]),
+        (Err(Refusal::RecorderUnavailable), [0, 134]),
+    ] {
+        let kept = RecorderReply {
+            request: 7,
+            verdict,
+        };
+        let packet = [&b"\x01\x81\x00\x00\x00\x00\x00\x00\x00\x07"[..], &code].concat();
+        assert_eq!(kept.encode(), packet);
+    }
+}
+
 /// docs/PROTOCOL.md lists every refusal with its code, name and text, and the constants.
 #[test]
 fn the_document_tells_the_code() {
@@ -338,6 +369,8 @@ fn the_document_tells_the_code() {
         ("keeper record", KEEPER_RECORD_SIZE),
         ("local packet", usher_proto::MAX_LOCAL_PACKET),
         ("relay packet", MAX_RELAY_PACKET),
+        ("recorder packet", MAX_RECORDER_PACKET),
+        ("record of the log", MAX_LOG_RECORD),
     ] {
         let row = format!("| {what} | {}", thousands(value));
         assert!(document.contains(&row), "{row}");

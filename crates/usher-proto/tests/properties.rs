@@ -7,8 +7,9 @@ use proptest::prelude::*;
 use usher_proto::{
     CallReply, CallRequest, Chain, ChainError, ChainTip, ClientFrame, ConnectionTuple,
     FRAME_LENGTH_SIZE, FrameBuffer, KeeperReply, KeeperRequest, LocalReply, LocalRequest,
-    MAX_CALL_PACKET, MAX_CHAIN_GAP, MAX_FRAME, MAX_LOCAL_PACKET, MAX_RELAY_PACKET,
-    MAX_STATEMENT_SIZE, RelayReply, RelayRequest, ServerFrame, Statement,
+    MAX_CALL_PACKET, MAX_CHAIN_GAP, MAX_FRAME, MAX_LOCAL_PACKET, MAX_RECORDER_PACKET,
+    MAX_RELAY_PACKET, MAX_STATEMENT_SIZE, RecorderReply, RecorderRequest, RelayReply, RelayRequest,
+    ServerFrame, Statement,
 };
 
 /// A round trip, every truncation refused, a byte more refused, and one changed byte either
@@ -139,6 +140,20 @@ format_properties!(
     RelayReply::encode,
     RelayReply::decode,
     MAX_RELAY_PACKET
+);
+format_properties!(
+    recorder_request,
+    common::recorder_request,
+    RecorderRequest::encode,
+    RecorderRequest::decode,
+    MAX_RECORDER_PACKET
+);
+format_properties!(
+    recorder_reply,
+    common::recorder_reply,
+    RecorderReply::encode,
+    RecorderReply::decode,
+    MAX_RECORDER_PACKET
 );
 
 proptest! {

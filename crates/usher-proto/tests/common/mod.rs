@@ -9,8 +9,9 @@ use usher_proto::ssh_key::{PrivateKey, SshSig};
 use usher_proto::{
     Announcement, Authenticator, CallReply, CallRequest, Chain, ChainElement, ClientFrame,
     ConnectionInfo, ConnectionTuple, HostName, HostPublicKey, KeeperReply, KeeperRequest,
-    LocalReply, LocalRequest, MAX_GROUPS, Refusal, RelayReply, RelayRequest, ReservationId,
-    ServerFrame, ServiceName, SessionId, Statement, UserName, session_id,
+    LocalReply, LocalRequest, MAX_GROUPS, RecorderReply, RecorderRequest, Refusal, RelayReply,
+    RelayRequest, ReservationId, ServerFrame, ServiceName, SessionId, Statement, UserName,
+    session_id,
 };
 
 /// The clock of the fixed examples.
@@ -418,4 +419,22 @@ pub fn relay_reply() -> impl Strategy<Value = RelayReply> {
         (host_name(), refusal())
             .prop_map(|(channel, refusal)| RelayReply::ChannelLost { channel, refusal }),
     ]
+}
+
+prop_compose! {
+    pub fn recorder_request()(
+        request in any::<u64>(),
+        record in prop::collection::vec(any::<u8>(), 0..600),
+    ) -> RecorderRequest {
+        RecorderRequest { request, record }
+    }
+}
+
+prop_compose! {
+    pub fn recorder_reply()(
+        request in any::<u64>(),
+        verdict in prop_oneof![Just(Ok(())), refusal().prop_map(Err)],
+    ) -> RecorderReply {
+        RecorderReply { request, verdict }
+    }
 }
