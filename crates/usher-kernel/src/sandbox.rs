@@ -31,6 +31,8 @@ pub enum LandlockStatus {
 pub enum Profile {
     /// Local sockets only: its listener was made before, and it never connects out.
     Verifier,
+    /// Local sockets only, and writing a folder of files.
+    Recorder,
     /// Local sockets, datagram sockets to ask for routes, socket diagnosis.
     Signer,
     /// Local sockets and TCP.
@@ -76,9 +78,12 @@ pub fn seccomp(profile: Profile) -> Result<(), KernelError> {
         libc::SYS_clone,
         thread_rules().map_err(|error| failed(&error))?,
     );
-    if profile == Profile::Proxy {
-        rules.insert(libc::SYS_listen, Vec::new());
-    }
+    let more: &[i64] = match profile {
+        Profile::Proxy => &[libc::SYS_listen],
+        Profile::Recorder => WRITING,
+        Profile::Verifier | Profile::Signer | Profile::Courier => &[],
+    };
+    rules.extend(more.iter().map(|call| (*call, Vec::new())));
     let architecture: TargetArch = std::env::consts::ARCH
         .try_into()
         .map_err(|error| failed(&error))?;
@@ -145,7 +150,7 @@ fn socket_rules(profile: Profile) -> Result<Vec<SeccompRule>, seccompiler::Backe
     };
     let mut rules = vec![SeccompRule::new(vec![family(libc::AF_UNIX)?])?];
     match profile {
-        Profile::Verifier => {}
+        Profile::Verifier | Profile::Recorder => {}
         Profile::Signer => {
             for internet in [libc::AF_INET, libc::AF_INET6] {
                 rules.push(SeccompRule::new(vec![
@@ -169,6 +174,27 @@ fn socket_rules(profile: Profile) -> Result<Vec<SeccompRule>, seccompiler::Backe
     }
     Ok(rules)
 }
+
+/// What keeping files takes.
+const WRITING: &[i64] = &[
+    libc::SYS_pwrite64,
+    libc::SYS_ftruncate,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_flock,
+    libc::SYS_fchmod,
+    libc::SYS_mkdirat,
+    libc::SYS_renameat2,
+    libc::SYS_unlinkat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_mkdir,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_rename,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_unlink,
+    #[cfg(not(target_arch = "x86_64"))]
+    libc::SYS_renameat,
+];
 
 /// What the C library, the allocator, threads, tokio, and reading files and the account data base
 /// take. Found by running the daemons' tests under it.

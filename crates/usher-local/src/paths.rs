@@ -17,8 +17,11 @@ pub const APPLIED: &str = "/var/lib/usher/applied.json";
 pub const APPLIED_PREVIOUS: &str = "/var/lib/usher/applied.previous.json";
 /// The users' private keys, readable by the signer only.
 pub const PRIVATE_KEYS_DIRECTORY: &str = "/var/lib/usher/keys";
-/// The signed log: see `usher_log`.
+/// The log of authentications, written by the recorder: see `usher_log`.
 pub const LOG_DIRECTORY: &str = "/var/lib/usher/log";
+/// The log's private key, OpenSSH format, Ed25519, readable by the recorder only. Its comment is
+/// the log's name.
+pub const LOG_KEY: &str = "/etc/usher/log_key";
 /// Pinned maps and links of the admission programs, on the BPF file system.
 pub const PIN_DIRECTORY: &str = "/sys/fs/bpf/usher";
 /// Those of the ownership programs.
@@ -28,6 +31,8 @@ pub const RUNTIME_DIRECTORY: &str = "/run/usher";
 
 /// Verifier to keeper: fixed-size records.
 pub const KEEPER_RECORDS: &str = "/run/usher/keeper/records.sock";
+/// Verifier to recorder: see `usher_proto::recorder`.
+pub const RECORDER: &str = "/run/usher/recorder/records.sock";
 /// Processes of services to keeper: see `usher_proto::calls`.
 pub const KEEPER_CALLS: &str = "/run/usher/keeper/calls.sock";
 /// Verifier to keeper: the host key's handle.
@@ -39,7 +44,7 @@ pub const SIGNER_RELAY: &str = "/run/usher/signer/relay.sock";
 /// Courier to signer: the host key's handle.
 pub const SIGNER_HOST_KEY: &str = "/run/usher/signer/host-key.sock";
 
-/// The control socket of a role (`keeper`, `verifier`, `signer`, `courier`, `proxy`).
+/// The control socket of a role (`keeper`, `verifier`, `recorder`, `signer`, `courier`, `proxy`).
 #[must_use]
 pub fn control_socket(role: &str) -> String {
     format!("{RUNTIME_DIRECTORY}/{role}/control.sock")

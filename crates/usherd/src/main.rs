@@ -6,6 +6,7 @@ mod courier;
 mod host_key;
 mod keeper;
 mod log_share;
+mod recorder;
 mod signer;
 mod start;
 mod tls;
@@ -46,6 +47,8 @@ enum Role {
     },
     /// Speaks to other hosts and checks what they send (server side; user usher-verifier)
     Verifier,
+    /// Keeps what clients have signed, in the log (server side; user usher-recorder)
+    Recorder,
     /// Keeps the users' keys and signs for them (client side; user usher-signer)
     Signer,
     /// Carries the signer's messages to other hosts (client side; user usher-courier)
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
             keeper::run(cgroup, &limits, !without_ownership)
         }
         Role::Verifier => verifier::run(),
+        Role::Recorder => recorder::run(),
         Role::Signer => signer::run(),
         Role::Courier => courier::run(),
     };

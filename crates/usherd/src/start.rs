@@ -55,6 +55,19 @@ pub enum StartError {
         /// Its account.
         account: &'static str,
     },
+    /// The log's key cannot be used.
+    #[error(
+        "{path}: {reason}; the log's key is an unencrypted Ed25519 key in OpenSSH's format with the log's name as its comment: make one with `usher init`"
+    )]
+    LogKey {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The log cannot be gone on with.
+    #[error(transparent)]
+    Log(#[from] usher_log::LogError),
     /// TLS settings.
     #[error("TLS: {0}")]
     Tls(#[from] rustls::Error),
@@ -80,6 +93,8 @@ impl<T, E: Into<io::Error>> Attempt<T> for Result<T, E> {
 
 /// The system accounts, one a role, so that no process can touch another.
 pub const VERIFIER: &str = "usher-verifier";
+/// See [`VERIFIER`].
+pub const RECORDER: &str = "usher-recorder";
 /// See [`VERIFIER`].
 pub const SIGNER: &str = "usher-signer";
 /// See [`VERIFIER`].

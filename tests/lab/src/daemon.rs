@@ -25,6 +25,8 @@ pub enum Role {
     Keeper,
     /// `usherd verifier`: the control channel's server side.
     Verifier,
+    /// `usherd recorder`: the log of authentications.
+    Recorder,
     /// `usherd signer`: the users' keys.
     Signer,
     /// `usherd courier`: the control channel's client side.
@@ -40,6 +42,7 @@ impl Role {
         match self {
             Self::Keeper => "keeper",
             Self::Verifier => "verifier",
+            Self::Recorder => "recorder",
             Self::Signer => "signer",
             Self::Courier => "courier",
             Self::Proxy => "proxy",

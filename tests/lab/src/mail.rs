@@ -78,6 +78,8 @@ pub struct Mail {
     /// On mailhost.
     pub verifier: Daemon,
     /// On mailhost.
+    pub recorder: Daemon,
+    /// On mailhost.
     pub keeper: Daemon,
     /// The users' host.
     pub laptop: Host,
@@ -133,6 +135,7 @@ impl Mail {
         }
         Ok(Self {
             keeper: mailhost.start_daemon(Role::Keeper)?,
+            recorder: mailhost.start_daemon(Role::Recorder)?,
             verifier: mailhost.start_daemon(Role::Verifier)?,
             signer: laptop.start_daemon(Role::Signer)?,
             courier: laptop.start_daemon(Role::Courier)?,

@@ -109,13 +109,14 @@ fn established_connections_live_through_the_death_of_every_daemon() -> Outcome {
     assert!(alice_worker.starts_with("uid 2001 "), "{alice_worker}");
     assert!(bob_worker.starts_with("uid 2002 "), "{bob_worker}");
     let before = sessions(&mail)?;
-    let daemons: [fn(&mut Mail) -> &mut Daemon; 4] = [
+    let daemons: [fn(&mut Mail) -> &mut Daemon; 5] = [
         |mail| &mut mail.keeper,
         |mail| &mut mail.verifier,
         |mail| &mut mail.signer,
         |mail| &mut mail.courier,
+        |mail| &mut mail.recorder,
     ];
-    for (round, daemon) in daemons.iter().cycle().take(8).enumerate() {
+    for (round, daemon) in daemons.iter().cycle().take(10).enumerate() {
         let name = daemon(&mut mail).name().to_owned();
         daemon(&mut mail).kill(Signal::KILL)?;
         daemon(&mut mail).wait(PATIENCE)?;
@@ -227,19 +228,21 @@ fn at_random_instants_no_death_drops_a_connection_or_opens_a_hole() -> Outcome {
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
         std::thread::sleep(Duration::from_millis(random >> 33 & 127));
-        let daemon = match random >> 60 & 3 {
-            0 => &mut mail.keeper,
-            1 => &mut mail.verifier,
-            2 => &mut mail.signer,
+        let daemon = match random >> 60 {
+            0..4 => &mut mail.keeper,
+            4..8 => &mut mail.verifier,
+            8..11 => &mut mail.signer,
+            11..13 => &mut mail.recorder,
             _ => &mut mail.courier,
         };
         daemon.kill(Signal::KILL)?;
         daemon.wait(PATIENCE)?;
         nobody_gets_in_unannounced(&mail)?;
-        let daemon = match random >> 60 & 3 {
-            0 => &mut mail.keeper,
-            1 => &mut mail.verifier,
-            2 => &mut mail.signer,
+        let daemon = match random >> 60 {
+            0..4 => &mut mail.keeper,
+            4..8 => &mut mail.verifier,
+            8..11 => &mut mail.signer,
+            11..13 => &mut mail.recorder,
             _ => &mut mail.courier,
         };
         daemon.start()?;

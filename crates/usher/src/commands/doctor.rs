@@ -38,7 +38,12 @@ pub fn run(output: &Output) -> Result<(), Failure> {
         .collect();
     findings.push(host_key());
     findings.push(configuration());
-    findings.extend(["keeper", "verifier", "signer", "courier", "proxy"].map(daemon));
+    findings.extend(
+        [
+            "keeper", "verifier", "recorder", "signer", "courier", "proxy",
+        ]
+        .map(daemon),
+    );
     output.print(&findings, || text(&findings));
     if findings
         .iter()
@@ -138,7 +143,7 @@ fn daemon(role: &str) -> Finding {
         required: false,
         detail,
         needed_for: match role {
-            "keeper" | "verifier" => "offering services to users of other hosts",
+            "keeper" | "verifier" | "recorder" => "offering services to users of other hosts",
             "signer" | "courier" => "users of this host to reach services of other hosts",
             _ => "unmodified programs of this host to reach services of other hosts",
         }

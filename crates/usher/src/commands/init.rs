@@ -13,9 +13,13 @@ use zeroize::Zeroizing;
 use crate::failure::{At, Failure};
 use crate::output::Output;
 
+/// Whose the log's key is.
+const RECORDER: &str = "usher-recorder";
+
 /// One account a role, so that no daemon can touch another.
-const ACCOUNTS: [&str; 4] = [
+const ACCOUNTS: [&str; 5] = [
     "usher-verifier",
+    RECORDER,
     "usher-signer",
     "usher-courier",
     "usher-proxy",
@@ -23,7 +27,7 @@ const ACCOUNTS: [&str; 4] = [
 
 const EXAMPLE: &str = include_str!("example.policy");
 
-/// Makes folders, accounts and the host key.
+/// Makes folders, accounts, the host key and the log's key.
 ///
 /// # Errors
 /// When something cannot be made; what was made before stays, and running again goes on.
@@ -51,6 +55,7 @@ pub fn run(output: &Output, name: Option<HostName>) -> Result<(), Failure> {
         None => host_name()?,
     };
     let public = make_host_key(&name)?;
+    make_log_key(&name)?;
     let value = serde_json::json!({ "host": name, "public_key": public });
     output.print(&value, || {
         format!(
@@ -106,17 +111,7 @@ fn make_host_key(name: &HostName) -> Result<String, Failure> {
         Path::new(paths::HOST_KEY),
         Path::new(paths::HOST_PUBLIC_KEY),
     );
-    if !private.exists() {
-        let mut seed = Zeroizing::new([0; 32]);
-        getrandom::fill(&mut *seed).map_err(|error| {
-            Failure::Host(format!("the kernel gives no random numbers: {error}"))
-        })?;
-        let pair = KeypairData::from(Ed25519Keypair::from_seed(&seed));
-        let text = ssh_key::PrivateKey::new(pair, name.to_string())
-            .and_then(|key| key.to_openssh(ssh_key::LineEnding::LF))
-            .map_err(|error| Failure::Host(format!("cannot encode the host key: {error}")))?;
-        write_atomically(private, text.as_bytes(), 0o600).at(private)?;
-    }
+    make_key(private, name.to_string())?;
     let text = Zeroizing::new(std::fs::read(private).at(private)?);
     let problem = |error: ssh_key::Error| Failure::PrivateKey {
         path: private.into(),
@@ -126,6 +121,33 @@ fn make_host_key(name: &HostName) -> Result<String, Failure> {
     let line = key.public_key().to_openssh().map_err(problem)?;
     write_atomically(public, format!("{line}\n").as_bytes(), 0o644).at(public)?;
     Ok(line)
+}
+
+/// Makes the key that signs the log's checkpoints where there is none. The log's name is the key's
+/// comment: a log that goes on under another name is another log.
+fn make_log_key(name: &HostName) -> Result<(), Failure> {
+    let path = Path::new(paths::LOG_KEY);
+    make_key(path, format!("{name}/usher"))?;
+    let recorder = nix::unistd::User::from_name(RECORDER)
+        .map_err(|error| Failure::Host(format!("cannot look up the account {RECORDER}: {error}")))?
+        .ok_or_else(|| Failure::Host(format!("the account {RECORDER} has just been removed")))?;
+    let (uid, gid) = (recorder.uid.as_raw(), recorder.gid.as_raw());
+    std::os::unix::fs::chown(path, Some(uid), Some(gid)).at(path)
+}
+
+/// Makes an Ed25519 key where there is none.
+fn make_key(path: &Path, comment: String) -> Result<(), Failure> {
+    if path.exists() {
+        return Ok(());
+    }
+    let mut seed = Zeroizing::new([0; 32]);
+    getrandom::fill(&mut *seed)
+        .map_err(|error| Failure::Host(format!("the kernel gives no random numbers: {error}")))?;
+    let pair = KeypairData::from(Ed25519Keypair::from_seed(&seed));
+    let text = ssh_key::PrivateKey::new(pair, comment)
+        .and_then(|key| key.to_openssh(ssh_key::LineEnding::LF))
+        .map_err(|error| Failure::Host(format!("cannot encode {}: {error}", path.display())))?;
+    write_atomically(path, text.as_bytes(), 0o600).at(path)
 }
 
 /// A policy that permits nothing and shows how to permit something, in a folder without policy.

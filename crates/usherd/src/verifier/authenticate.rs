@@ -40,6 +40,14 @@ pub struct Refused {
     pub statement: Option<Box<Statement>>,
 }
 
+/// What a good authenticator leads to.
+pub struct Granted<F> {
+    /// Makes the keeper's request that opens the session, of the request's number.
+    pub open: F,
+    /// The key that signed, in its wire form (RFC 4253 section 6.6).
+    pub public_key: Vec<u8>,
+}
+
 /// Checks an authenticator and makes the record that opens its session.
 ///
 /// # Errors
@@ -48,19 +56,20 @@ pub fn authenticate(
     (applied, checked): &(Applied, Checked),
     claim: &Claim<'_>,
     authenticator: &Authenticator,
-) -> Result<impl FnOnce(u64) -> KeeperRequest + use<>, Refused> {
+) -> Result<Granted<impl FnOnce(u64) -> KeeperRequest + use<>>, Refused> {
     let statement = Statement::decode(&authenticator.statement).map_err(|error| Refused {
         refusal: error.into(),
         statement: None,
     })?;
     match check(applied, checked, claim, authenticator, &statement) {
-        Ok(Granted {
+        Ok(Permitted {
             expires,
             key_fingerprint,
+            public_key,
         }) => {
             let session = session_id(&authenticator.statement);
             let host = claim.host.clone();
-            Ok(move |request| KeeperRequest::Open {
+            let open = move |request| KeeperRequest::Open {
                 request,
                 session,
                 user: statement.user,
@@ -71,7 +80,8 @@ pub fn authenticate(
                 chain_salt: statement.chain_salt,
                 chain_length: statement.chain_length,
                 expires,
-            })
+            };
+            Ok(Granted { open, public_key })
         }
         Err(refusal) => Err(Refused {
             refusal,
@@ -81,11 +91,13 @@ pub fn authenticate(
 }
 
 /// What all checks have permitted.
-struct Granted {
+struct Permitted {
     /// When the session ends, in seconds since 1970.
     expires: u64,
     /// Of the key that signed.
     key_fingerprint: [u8; KEY_FINGERPRINT_SIZE],
+    /// Its wire form.
+    public_key: Vec<u8>,
 }
 
 /// All checks.
@@ -95,7 +107,7 @@ fn check(
     claim: &Claim<'_>,
     authenticator: &Authenticator,
     statement: &Statement,
-) -> Result<Granted, Refusal> {
+) -> Result<Permitted, Refusal> {
     statement.check(&Expectation {
         now: claim.now,
         client_host_key: claim.host_key,
@@ -129,10 +141,11 @@ fn check(
         return Err(Refusal::WrongServerAddress);
     }
     let fingerprint = key.fingerprint(HashAlg::Sha256);
-    Ok(Granted {
+    Ok(Permitted {
         expires: statement
             .expires
             .min(statement.issued + service.session.as_secs()),
         key_fingerprint: fingerprint.sha256().ok_or(Refusal::UnsupportedKey)?,
+        public_key: key.to_bytes().map_err(|_| Refusal::UnsupportedKey)?,
     })
 }

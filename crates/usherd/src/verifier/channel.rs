@@ -3,7 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -11,17 +11,19 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use usher_log::Record;
 use usher_proto::frame::{ClientFrame, FrameBuffer, ServerFrame};
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::keeper_record::KeeperRequest;
 use usher_proto::name::HostName;
+use usher_proto::recorder::RecorderRequest;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
 use super::Verifier;
 use super::authenticate::{Claim, Refused, authenticate};
 use super::half_open::PATIENCE;
-use super::keeper_link::Pending;
+use super::link::Pending;
 use crate::start::unix_time;
 use crate::tls;
 
@@ -31,6 +33,11 @@ const SILENCE: Duration = Duration::from_secs(70);
 const WRITE: Duration = Duration::from_secs(10);
 /// Answers that may wait for a slow reader; then the channel is closed.
 const ANSWERS: usize = 1024;
+/// How long the disk may take over a record.
+const KEEPING: Duration = Duration::from_secs(10);
+/// How long a session waits for a recorder that is being restarted, and how often it looks.
+const RESTART: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(50);
 /// Requests of one channel that may wait for the keeper's verdict or for a reader of it; more are
 /// refused with [`Refusal::Overloaded`].
 const UNDER_WAY: usize = 4096;
@@ -231,7 +238,6 @@ impl Channel {
     /// Serves one frame. Records go to the keeper in the order of the frames; verdicts are waited
     /// for aside.
     fn serve(&self, frame: ClientFrame) {
-        let keeper = &self.verifier.keeper;
         if let ClientFrame::Ping { request } = frame {
             return self.reply(ServerFrame::Pong { request });
         }
@@ -253,8 +259,8 @@ impl Channel {
                     now: unix_time(),
                 };
                 let configuration = self.verifier.configuration();
-                let record = match authenticate(&configuration, &claim, &authenticator) {
-                    Ok(record) => record,
+                let granted = match authenticate(&configuration, &claim, &authenticator) {
+                    Ok(granted) => granted,
                     Err(Refused { refusal, statement }) => {
                         let user = statement.as_ref().map(|s| s.user.to_string());
                         let service = statement.as_ref().map(|s| s.service.to_string());
@@ -264,15 +270,28 @@ impl Channel {
                     }
                 };
                 let session = usher_proto::session_id::session_id(&authenticator.statement);
-                match keeper.send(record) {
+                let record = Record {
+                    authenticator,
+                    public_key: granted.public_key,
+                };
+                if !self.verifier.unrecorded().insert(session) {
+                    return self.verdict(request, Err(Refusal::Replayed));
+                }
+                match self.verifier.ask_keeper(granted.open) {
                     // The first announcement follows the opened session, which may take a while
                     // where accounts are looked up on other hosts; other sessions do not wait.
                     Ok(opened) => {
                         let (verifier, host) = (Arc::clone(&self.verifier), self.host.clone());
                         self.when(place, request, session, async move {
-                            opened.verdict().await?;
+                            let opened = opened.verdict().await;
+                            let kept = match opened {
+                                Ok(()) => keep(&verifier, &record, session, &host).await,
+                                refused => refused,
+                            };
+                            verifier.unrecorded().remove(&session);
+                            kept?;
                             let announced =
-                                verifier.keeper.send(|request| KeeperRequest::Announce {
+                                verifier.ask_keeper(|request| KeeperRequest::Announce {
                                     request,
                                     session,
                                     host,
@@ -281,7 +300,10 @@ impl Channel {
                             announced.verdict().await
                         });
                     }
-                    Err(refusal) => self.verdict(request, Err(refusal)),
+                    Err(refusal) => {
+                        self.verifier.unrecorded().remove(&session);
+                        self.verdict(request, Err(refusal));
+                    }
                 }
             }
             ClientFrame::Announce {
@@ -289,11 +311,14 @@ impl Channel {
                 session,
                 announcement,
             } => {
+                if self.verifier.unrecorded().contains(&session) {
+                    return self.verdict(request, Err(Refusal::UnknownSession));
+                }
                 self.relay(
                     place,
                     request,
                     session,
-                    keeper.send(|request| KeeperRequest::Announce {
+                    self.verifier.ask_keeper(|request| KeeperRequest::Announce {
                         request,
                         session,
                         host: self.host.clone(),
@@ -310,7 +335,7 @@ impl Channel {
                     place,
                     request,
                     session,
-                    keeper.send(|request| KeeperRequest::Withdraw {
+                    self.verifier.ask_keeper(|request| KeeperRequest::Withdraw {
                         request,
                         session,
                         host: self.host.clone(),
@@ -323,7 +348,7 @@ impl Channel {
                     place,
                     request,
                     session,
-                    keeper.send(|request| KeeperRequest::Close {
+                    self.verifier.ask_keeper(|request| KeeperRequest::Close {
                         request,
                         session,
                         host: self.host.clone(),
@@ -385,6 +410,45 @@ impl Channel {
             tracing::debug!(host = %self.host, "answers pile up; one was dropped");
         }
     }
+}
+
+/// Has an opened session's authenticator kept. A session that is not on record ends before anything
+/// is announced in it.
+async fn keep(
+    verifier: &Verifier,
+    record: &Record,
+    session: SessionId,
+    host: &HostName,
+) -> Result<(), Refusal> {
+    let record = record.encode();
+    let begun = Instant::now();
+    let kept = loop {
+        let sent = verifier.recorder.send(|request| {
+            let record = record.clone();
+            RecorderRequest { request, record }.encode()
+        });
+        let kept = match sent {
+            Ok(sent) => timeout(KEEPING, sent.verdict())
+                .await
+                .unwrap_or(Err(Refusal::RecorderUnavailable)),
+            Err(refusal) => Err(refusal),
+        };
+        // One that has just died is back soon, and may get a record twice.
+        let again = kept == Err(Refusal::RecorderUnavailable) && !verifier.recorder.is_connected();
+        if !again || begun.elapsed() > RESTART {
+            break kept;
+        }
+        tokio::time::sleep(PAUSE).await;
+    };
+    if kept.is_err() {
+        let closed = verifier.ask_keeper(|request| KeeperRequest::Close {
+            request,
+            session,
+            host: host.clone(),
+        })?;
+        closed.verdict().await?;
+    }
+    kept
 }
 
 async fn write_answers(

@@ -5,9 +5,9 @@
 mod authenticate;
 mod channel;
 mod half_open;
-mod keeper_link;
+mod link;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -19,13 +19,17 @@ use usher_local::control::{Answer, Request, StatusView};
 use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::paths;
 use usher_proto::host_key::HostPublicKey;
+use usher_proto::keeper_record::{KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest};
 use usher_proto::name::HostName;
+use usher_proto::recorder::{MAX_RECORDER_PACKET, RecorderReply};
+use usher_proto::refusal::Refusal;
+use usher_proto::session_id::SessionId;
 
 use crate::host_key::{HandleSigningKey, HostKeyHandle};
 use crate::start::{self, Attempt, StartError};
 use crate::tls::{self, KnownHosts};
 use half_open::HalfOpen;
-use keeper_link::KeeperLink;
+use link::{Link, Pending};
 
 /// Port of the control channel where the policy does not name another for this host.
 const DEFAULT_PORT: u16 = 3440;
@@ -36,7 +40,10 @@ const BACKLOG: i32 = 4096;
 struct Verifier {
     host_key: HostPublicKey,
     configuration: RwLock<Arc<(Applied, Checked)>>,
-    keeper: KeeperLink,
+    keeper: Link<[u8; KEEPER_RECORD_SIZE]>,
+    recorder: Link<Vec<u8>>,
+    /// Sessions that are open and not on record yet: nothing may be announced in them.
+    unrecorded: Mutex<HashSet<SessionId>>,
     half_open: HalfOpen,
     channels: Mutex<HashMap<HostName, channel::Handle>>,
 }
@@ -55,6 +62,17 @@ impl Verifier {
                 .read()
                 .unwrap_or_else(PoisonError::into_inner),
         )
+    }
+
+    /// Sends the keeper a request, in the order of the calls.
+    fn ask_keeper(&self, request: impl FnOnce(u64) -> KeeperRequest) -> Result<Pending, Refusal> {
+        self.keeper.send(|number| request(number).encode())
+    }
+
+    fn unrecorded(&self) -> std::sync::MutexGuard<'_, HashSet<SessionId>> {
+        self.unrecorded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn channels(&self) -> std::sync::MutexGuard<'_, HashMap<HostName, channel::Handle>> {
@@ -89,13 +107,18 @@ pub fn run() -> Result<(), StartError> {
     start::become_account("verifier", start::VERIFIER, account)?;
     start::confine(
         &[Path::new(paths::STATE_DIRECTORY)],
-        &[Path::new("/run/usher/keeper")],
+        &[
+            Path::new("/run/usher/keeper"),
+            Path::new("/run/usher/recorder"),
+        ],
         usher_kernel::sandbox::Profile::Verifier,
     )?;
     let verifier = Arc::new(Verifier {
         host_key,
         configuration: RwLock::new(Arc::new(configuration)),
-        keeper: KeeperLink::default(),
+        keeper: Link::new(Refusal::KeeperUnavailable),
+        recorder: Link::new(Refusal::RecorderUnavailable),
+        unrecorded: Mutex::default(),
         half_open: HalfOpen::default(),
         channels: Mutex::default(),
     });
@@ -114,16 +137,53 @@ pub fn run() -> Result<(), StartError> {
         .block_on(async {
             let listener = TcpListener::from_std(listener)?;
             let control = tokio::spawn(control.serve(Arc::clone(&verifier)));
-            let keeper = tokio::spawn(keeper_link::run(Arc::clone(&verifier)));
+            let keeper = tokio::spawn(hear_keeper(Arc::clone(&verifier)));
+            let recorder = tokio::spawn(hear_recorder(Arc::clone(&verifier)));
             start::ready();
             tracing::info!(port, "verifier ready");
             tokio::select! {
                 result = channel::serve(verifier, TlsAcceptor::from(Arc::new(config)), listener) => result,
                 result = control => result?,
                 result = keeper => result.map_err(std::io::Error::other),
+                result = recorder => result.map_err(std::io::Error::other),
             }
         })
         .attempt("a socket failed")
+}
+
+async fn hear_keeper(verifier: Arc<Verifier>) {
+    let heard = |bytes: &[u8]| {
+        match KeeperReply::decode(bytes).map_err(std::io::Error::other)? {
+            KeeperReply::Verdict { request, verdict } => verifier.keeper.settle(request, verdict),
+            KeeperReply::SessionEnded {
+                session,
+                host,
+                reason,
+            } => {
+                if let Some(channel) = verifier.channels().get(&host) {
+                    channel.session_ended(session, reason);
+                }
+            }
+        }
+        Ok(())
+    };
+    let keeper = &verifier.keeper;
+    keeper
+        .keep_up("keeper", paths::KEEPER_RECORDS, KEEPER_RECORD_SIZE, heard)
+        .await;
+}
+
+async fn hear_recorder(verifier: Arc<Verifier>) {
+    let heard = |bytes: &[u8]| {
+        let RecorderReply { request, verdict } =
+            RecorderReply::decode(bytes).map_err(std::io::Error::other)?;
+        verifier.recorder.settle(request, verdict);
+        Ok(())
+    };
+    let recorder = &verifier.recorder;
+    recorder
+        .keep_up("recorder", paths::RECORDER, MAX_RECORDER_PACKET, heard)
+        .await;
 }
 
 /// One dual-stack listener, as other hosts may come by IPv4 and IPv6; IPv4 only where the kernel
@@ -191,6 +251,10 @@ impl Answerer for Verifier {
                     (
                         "keeper_connected".to_owned(),
                         u64::from(self.keeper.is_connected()),
+                    ),
+                    (
+                        "recorder_connected".to_owned(),
+                        u64::from(self.recorder.is_connected()),
                     ),
                 ]
                 .into(),

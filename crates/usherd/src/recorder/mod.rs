@@ -1,0 +1,163 @@
+//! The recorder: keeps every authentication as the bytes that the client signed, in the log of
+//! `usher-log`, whose key it holds. It listens to the verifier only, touches no network and no other
+//! file. The log checks each record's signature again: a verifier that was taken over does not fill
+//! it with what nobody has signed.
+
+mod pen;
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use usher_local::control::{Answer, Request, StatusView};
+use usher_local::control_server::{Answerer, ControlSocket};
+use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
+use usher_local::paths;
+use usher_log::{Log, SigningKey};
+use usher_proto::recorder::{MAX_RECORDER_PACKET, RecorderReply, RecorderRequest};
+use usher_proto::refusal::Refusal;
+use zeroize::Zeroizing;
+
+use crate::start::{self, Attempt, Connectors, StartError};
+use pen::Pen;
+
+/// Replies that may wait for the verifier.
+const REPLIES: usize = 4096;
+
+/// Runs the recorder until the process ends.
+///
+/// # Errors
+/// When it cannot start, or the log cannot be gone on with.
+pub fn run() -> Result<(), StartError> {
+    start::require_root("recorder", start::RECORDER)?;
+    let account = start::account(start::RECORDER)?;
+    let verifier = start::account(start::VERIFIER)?;
+    start::runtime_directory("recorder")?;
+    let directory = Path::new(paths::LOG_DIRECTORY);
+    std::fs::create_dir_all(directory)
+        .and_then(|()| std::os::unix::fs::chown(directory, Some(account.uid), Some(account.gid)))
+        .attempt(format!("cannot make {}", paths::LOG_DIRECTORY))?;
+    let control = ControlSocket::bind("recorder").attempt("cannot make the control socket")?;
+    let listener = start::packet_listener(paths::RECORDER, Connectors::One(verifier))?;
+    start::become_account("recorder", start::RECORDER, account)?;
+    let key = signing_key(Path::new(paths::LOG_KEY))?;
+    start::confine(&[], &[directory], usher_kernel::sandbox::Profile::Recorder)?;
+    let log = Log::open(directory, key)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .attempt("cannot start the runtime")?;
+    runtime.block_on(async {
+        let (pen, failure) = Pen::new(log);
+        let pen = Arc::new(pen);
+        let control = control.serve(Arc::clone(&pen));
+        start::ready();
+        tracing::info!(records = pen.records(), "recorder ready");
+        tokio::select! {
+            failed = failure => Err(failed),
+            result = serve(pen, listener, verifier.uid) => result.attempt("a socket failed"),
+            result = control => result.attempt("a socket failed"),
+        }
+    })
+}
+
+/// The log's key, whose comment is the log's name.
+fn signing_key(path: &Path) -> Result<SigningKey, StartError> {
+    let problem = |reason: String| StartError::LogKey {
+        path: path.into(),
+        reason,
+    };
+    let text = Zeroizing::new(std::fs::read(path).map_err(|error| problem(error.to_string()))?);
+    let key = ssh_key::PrivateKey::from_openssh(text.as_slice())
+        .map_err(|error| problem(error.to_string()))?;
+    SigningKey::new(key.comment(), &key).map_err(|error| problem(error.to_string()))
+}
+
+/// Takes the verifier's connections.
+async fn serve(pen: Arc<Pen>, listener: OwnedFd, verifier: u32) -> io::Result<()> {
+    let listener = PacketListener::new(listener)?;
+    loop {
+        let (connection, peer) = listener.accept().await?;
+        if peer.uid != verifier {
+            tracing::warn!(
+                uid = peer.uid,
+                pid = peer.pid,
+                "refused a verifier that is not ours"
+            );
+            continue;
+        }
+        tracing::info!("verifier connected");
+        let pen = Arc::clone(&pen);
+        tokio::spawn(async move {
+            let connection = Arc::new(connection);
+            let (replies, queue) = mpsc::channel(REPLIES);
+            let writing = tokio::spawn(answer(Arc::clone(&connection), queue));
+            let error = take(&pen, &connection, &replies).await;
+            writing.abort();
+            tracing::warn!(?error, "verifier gone");
+        });
+    }
+}
+
+/// Takes records until the verifier has gone.
+async fn take(
+    pen: &Pen,
+    connection: &AsyncPacketSocket,
+    replies: &mpsc::Sender<RecorderReply>,
+) -> Option<io::Error> {
+    loop {
+        let packet = match connection.receive(MAX_RECORDER_PACKET).await {
+            Ok(packet) if packet.bytes.is_empty() => return None,
+            Ok(packet) => packet,
+            Err(error) => return Some(error),
+        };
+        let RecorderRequest { request, record } = match RecorderRequest::decode(&packet.bytes) {
+            Ok(asked) => asked,
+            Err(error) => return Some(io::Error::other(error)),
+        };
+        if let Err(refusal) = pen.write(request, record, replies.clone()) {
+            tell(replies, request, Err(refusal));
+        }
+    }
+}
+
+/// A verifier that does not read its answers loses them, and refuses the sessions.
+fn tell(replies: &mpsc::Sender<RecorderReply>, request: u64, verdict: Result<(), Refusal>) {
+    if replies
+        .try_send(RecorderReply { request, verdict })
+        .is_err()
+    {
+        tracing::warn!("the verifier does not read its answers");
+    }
+}
+
+async fn answer(connection: Arc<AsyncPacketSocket>, mut queue: mpsc::Receiver<RecorderReply>) {
+    while let Some(reply) = queue.recv().await {
+        if let Err(error) = connection.send(&reply.encode()).await {
+            tracing::warn!(%error, "answering the verifier");
+            return;
+        }
+    }
+}
+
+impl Answerer for Pen {
+    async fn answer(&self, request: Request) -> Answer {
+        match request {
+            Request::Status | Request::Reload => Answer::Status(StatusView {
+                role: "recorder".into(),
+                version: env!("CARGO_PKG_VERSION").into(),
+                generation: 0,
+                numbers: [
+                    ("records".to_owned(), self.records()),
+                    ("refused".to_owned(), self.refused()),
+                ]
+                .into(),
+            }),
+            Request::Who => Answer::Failed {
+                reason: "the recorder keeps no sessions: ask the keeper".into(),
+            },
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The thread that writes: many records, one wait for the disk.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::{mpsc, oneshot};
+use usher_log::{Log, LogError, Record};
+use usher_proto::recorder::RecorderReply;
+use usher_proto::refusal::Refusal;
+
+use super::tell;
+use crate::start::StartError;
+
+/// Records that may wait for the disk; more are refused with [`Refusal::Overloaded`].
+const WAITING: usize = 4096;
+/// Records that are written together.
+const TOGETHER: usize = 256;
+
+/// What hands records to the writing thread.
+pub struct Pen {
+    waiting: mpsc::Sender<Entry>,
+    counts: Arc<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    records: AtomicU64,
+    refused: AtomicU64,
+}
+
+struct Entry {
+    request: u64,
+    record: Record,
+    replies: mpsc::Sender<RecorderReply>,
+}
+
+impl Pen {
+    /// Starts the writing thread. The receiver hears why it has ended, when it cannot go on.
+    pub fn new(log: Log) -> (Self, impl Future<Output = StartError>) {
+        let (sender, waiting) = mpsc::channel(WAITING);
+        let (ended, failure) = oneshot::channel();
+        let counts = Arc::new(Counts::default());
+        counts.set_records(&log);
+        let writing = Arc::clone(&counts);
+        std::thread::spawn(move || {
+            let error = write(log, waiting, &writing);
+            // Nobody listens when the process is ending already.
+            let _ = ended.send(error);
+        });
+        let failure = async {
+            match failure.await {
+                Ok(Some(error)) => StartError::Log(error),
+                Ok(None) | Err(_) => StartError::Log(LogError::Unknown),
+            }
+        };
+        let pen = Self {
+            waiting: sender,
+            counts,
+        };
+        (pen, failure)
+    }
+
+    /// Hands over a record; its verdict goes to `replies` when it is on the disk.
+    ///
+    /// # Errors
+    /// [`Refusal::Malformed`] for what is no record, [`Refusal::Overloaded`].
+    pub fn write(
+        &self,
+        request: u64,
+        record: Vec<u8>,
+        replies: mpsc::Sender<RecorderReply>,
+    ) -> Result<(), Refusal> {
+        let record = Record::decode(&record)?;
+        let entry = Entry {
+            request,
+            record,
+            replies,
+        };
+        self.waiting
+            .try_send(entry)
+            .map_err(|_| Refusal::Overloaded)
+    }
+
+    /// Records in the log.
+    pub fn records(&self) -> u64 {
+        self.counts.records.load(Ordering::Relaxed)
+    }
+
+    /// Records that could not be kept since the recorder began.
+    pub fn refused(&self) -> u64 {
+        self.counts.refused.load(Ordering::Relaxed)
+    }
+}
+
+impl Counts {
+    fn set_records(&self, log: &Log) {
+        let size = log.checkpoint().checkpoint().size;
+        self.records.store(size, Ordering::Relaxed);
+    }
+}
+
+/// Writes until there is nobody to write for, or the log cannot be gone on with: then its error.
+fn write(mut log: Log, mut waiting: mpsc::Receiver<Entry>, counts: &Counts) -> Option<LogError> {
+    let mut entries = Vec::new();
+    while waiting.blocking_recv_many(&mut entries, TOGETHER) > 0 {
+        let (mut records, mut tellers): (Vec<_>, Vec<_>) = entries
+            .drain(..)
+            .map(|entry| (entry.record, (entry.request, entry.replies)))
+            .unzip();
+        let outcome = loop {
+            match log.append(&records) {
+                // What nobody has signed is left out, and the others are not.
+                Err(LogError::Record { position, error }) => {
+                    tracing::error!(%error, "refused a record");
+                    counts.refused.fetch_add(1, Ordering::Relaxed);
+                    records.remove(position);
+                    let (request, replies) = tellers.remove(position);
+                    tell(&replies, request, Err(Refusal::Malformed));
+                }
+                outcome => break outcome,
+            }
+        };
+        let verdict = match &outcome {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                tracing::error!(%error, "authentications could not be kept");
+                counts
+                    .refused
+                    .fetch_add(records.len() as u64, Ordering::Relaxed);
+                Err(Refusal::RecorderUnavailable)
+            }
+        };
+        counts.set_records(&log);
+        for (request, replies) in tellers {
+            tell(&replies, request, verdict);
+        }
+        match outcome {
+            // Begun anew, the log finds out what is on the disk.
+            Err(error) if !error.is_full() => return Some(error),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    None
+}

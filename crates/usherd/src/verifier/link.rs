@@ -1,0 +1,157 @@
+//! The verifier's way to another daemon: numbered requests out, verdicts back, the connection made
+//! again and again.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use usher_local::packet_async::AsyncPacketSocket;
+use usher_proto::refusal::Refusal;
+
+/// Requests that may wait for the other side; more are refused with [`Refusal::Overloaded`].
+const QUEUE: usize = 4096;
+
+/// Requests in packets `P` that wait for their verdict.
+pub struct Link<P> {
+    /// What a request is refused with when the other side is not there.
+    absent: Refusal,
+    next_request: AtomicU64,
+    state: Mutex<State<P>>,
+}
+
+struct State<P> {
+    outgoing: Option<mpsc::Sender<P>>,
+    pending: HashMap<u64, oneshot::Sender<Result<(), Refusal>>>,
+}
+
+/// A verdict on its way.
+pub struct Pending {
+    verdict: oneshot::Receiver<Result<(), Refusal>>,
+    absent: Refusal,
+}
+
+impl Pending {
+    /// Waits for the verdict.
+    ///
+    /// # Errors
+    /// The other side's refusal, or the link's own when the other side has gone.
+    pub async fn verdict(self) -> Result<(), Refusal> {
+        self.verdict.await.unwrap_or(Err(self.absent))
+    }
+}
+
+impl<P: AsRef<[u8]> + Send + Sync + 'static> Link<P> {
+    /// A link that is not connected yet.
+    pub fn new(absent: Refusal) -> Self {
+        Self {
+            absent,
+            next_request: AtomicU64::new(0),
+            state: Mutex::new(State {
+                outgoing: None,
+                pending: HashMap::new(),
+            }),
+        }
+    }
+
+    /// Sends a request, in the order of the calls.
+    ///
+    /// # Errors
+    /// The link's own refusal without the other side, [`Refusal::Overloaded`] when that does not
+    /// keep up.
+    pub fn send(&self, packet: impl FnOnce(u64) -> P) -> Result<Pending, Refusal> {
+        let request = self.next_request.fetch_add(1, Ordering::Relaxed) + 1;
+        let (sender, verdict) = oneshot::channel();
+        let mut state = self.lock();
+        let outgoing = state.outgoing.as_ref().ok_or(self.absent)?;
+        outgoing
+            .try_send(packet(request))
+            .map_err(|_| Refusal::Overloaded)?;
+        state.pending.insert(request, sender);
+        Ok(Pending {
+            verdict,
+            absent: self.absent,
+        })
+    }
+
+    /// Hands a verdict to who waits for it.
+    pub fn settle(&self, request: u64, verdict: Result<(), Refusal>) {
+        if let Some(waiting) = self.lock().pending.remove(&request) {
+            // A channel that has closed meanwhile needs no verdict.
+            let _ = waiting.send(verdict);
+        }
+    }
+
+    /// Whether the other side is there.
+    pub fn is_connected(&self) -> bool {
+        self.lock().outgoing.is_some()
+    }
+
+    /// Connects to the daemon `role` at `path`, again and again, and gives `heard` each packet of
+    /// at most `limit` bytes that it sends. An error of `heard` ends the connection.
+    pub async fn keep_up(
+        &self,
+        role: &str,
+        path: &str,
+        limit: usize,
+        mut heard: impl FnMut(&[u8]) -> io::Result<()>,
+    ) {
+        loop {
+            match AsyncPacketSocket::connect(Path::new(path)) {
+                Ok(connection) => {
+                    tracing::info!("connected to the {role}");
+                    let connection = Arc::new(connection);
+                    let (sender, outgoing) = mpsc::channel(QUEUE);
+                    self.lock().outgoing = Some(sender);
+                    let writing = tokio::spawn(write(Arc::clone(&connection), outgoing));
+                    let error = read(&connection, limit, &mut heard).await;
+                    writing.abort();
+                    let mut state = self.lock();
+                    state.outgoing = None;
+                    // Dropping the senders tells those who wait.
+                    state.pending.clear();
+                    drop(state);
+                    tracing::warn!(?error, "the {role} has gone; waiting for it");
+                }
+                Err(error) => tracing::debug!(%error, "no {role} yet"),
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State<P>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn write<P: AsRef<[u8]>>(
+    connection: Arc<AsyncPacketSocket>,
+    mut outgoing: mpsc::Receiver<P>,
+) {
+    while let Some(packet) = outgoing.recv().await {
+        if let Err(error) = connection.send(packet.as_ref()).await {
+            tracing::warn!(%error, "sending a request");
+            return;
+        }
+    }
+}
+
+async fn read(
+    connection: &AsyncPacketSocket,
+    limit: usize,
+    heard: &mut impl FnMut(&[u8]) -> io::Result<()>,
+) -> Option<io::Error> {
+    loop {
+        let packet = match connection.receive(limit).await {
+            Ok(packet) if packet.bytes.is_empty() => return None,
+            Ok(packet) => packet,
+            Err(error) => return Some(error),
+        };
+        if let Err(error) = heard(&packet.bytes) {
+            return Some(error);
+        }
+    }
+}
