@@ -161,7 +161,8 @@ refusals! {
         "the signer holds no private key for the user: an administrator adds one";
     /// Local policy does not let this user connect there.
     ClientPolicy = 164, "client_policy",
-        "this machine's policy does not let the user connect to the service";
+        "this machine's policy does not let the user connect to the service: an administrator \
+         permits it in a `client` block";
 
     // 192 to 223: the calls of a service's process (libusher).
     /// The process is not of the account that the policy names for the service.

@@ -19,7 +19,7 @@ use clap::{Parser, Subcommand};
 
 /// Usher's daemons. See usherd(8).
 #[derive(Debug, Parser)]
-#[command(version, about)]
+#[command(version, about, propagate_version = true)]
 struct Arguments {
     #[command(subcommand)]
     role: Role,

@@ -1,7 +1,7 @@
 //! Attempts from the network and at the service's port, by those who have no connection of their
 //! own. They need no LSM programs and run on every kernel.
 
-use crate::attackers::{knock, run_as, says};
+use crate::attackers::{run_as, says};
 use crate::service::{LONG, Result, eventually, shared};
 use usher_lab::{Host, Mail, Running};
 
@@ -9,6 +9,15 @@ const NETWORK: &str = include_str!("../../programs/network.py");
 
 fn attacker(host: &Host, user: &str, script: &str) -> Result<Running> {
     run_as(host, user, &format!("{NETWORK}\n{script}"))
+}
+
+/// Alice's connection to a service that needs no fence.
+fn plainly(mail: &Mail) -> Result<Running> {
+    Ok(mail
+        .laptop
+        .command(["usher", "connect", "mailhost:plain"])
+        .user("alice")
+        .spawn()?)
 }
 
 /// Demands that alice reads her mail over the service's port.
@@ -79,7 +88,7 @@ fn a_user_opens_no_socket_that_forges_packets_and_root_does() -> Result {
 #[test]
 fn the_queues_behind_a_service_cannot_be_connected_to() -> Result {
     let mail = shared()?;
-    let mut alice = knock(&mail, "alice")?;
+    let mut alice = plainly(&mail)?;
     let queues = || -> Result<Vec<(String, String)>> {
         let listing = mail.mailhost.run(["ss", "-Htnl"])?.stdout;
         let local = listing
@@ -121,34 +130,34 @@ tell(connect('{}', {port}))",
 #[test]
 fn who_binds_a_services_port_first_gets_no_connection_of_it() -> Result {
     let mail = shared()?;
-    // Port 7000 is a service's, 7100 nobody's. All addresses are taken unless a queue of the
+    // Port 7003 is a service's, 7100 nobody's. All addresses are taken unless a queue of the
     // service has the port already; this host's own are always free to be taken.
     let address = mail.mailhost.ipv4();
     let script = format!(
-        "listeners = [listen('{address}', 7000), listen('{address}', 7000), listen('::1', 7000)]
+        "listeners = [listen('{address}', 7003), listen('{address}', 7003), listen('::1', 7003)]
 try:
-    listeners.append(listen('::', 7000))
+    listeners.append(listen('::', 7003))
 except OSError as error:
     assert error.errno == errno.EADDRINUSE, error
 free = listen('{address}', 7100)
 tell('ready')
 hear()
 tell(*sorted({{waits(listener) for listener in listeners}}), waits(free))
-tell(connect('{address}', 7000), connect('::1', 7000), connect('{address}', 7100))
+tell(connect('{address}', 7003), connect('::1', 7003), connect('{address}', 7100))
 hear()"
     );
     let mut bob = attacker(&mail.mailhost, "bob", &script)?;
     says(&mut bob, &["ready"])?;
-    let mut alice = knock(&mail, "alice")?;
+    let mut alice = plainly(&mail)?;
     eventually("alice's connection is established", || {
         let who = mail.mailhost.run(["usher", "who"])?.stdout;
         let mut lines = who.lines();
         Ok(lines.any(|line| {
-            line.contains("alice") && line.contains(":7000 ") && line.contains("established")
+            line.contains("alice") && line.contains(":7003 ") && line.contains("established")
         }))
     })?;
     for host in [&mail.stranger, &mail.laptop] {
-        let script = format!("tell(connect('{address}', 7000))");
+        let script = format!("tell(connect('{address}', 7003))");
         says(&mut attacker(host, "root", &script)?, &["ECONNREFUSED"])?;
     }
     let script = format!("tell(connect('{address}', 7100))");

@@ -34,7 +34,8 @@ pub fn has_fence(mail: &Mail) -> Result<bool> {
 }
 
 /// The mail topology with two services of the account, not started: `calls` at port 7000 in the
-/// style `user`, `single` at port 7001 in the style `connection`.
+/// style `user`, `single` at port 7001 in the style `connection`; and one that needs no fence, at a
+/// port that anybody may bind: `plain` at port 7003.
 pub fn topology() -> Result<Mail> {
     let mail = Lab::mail()?;
     mail.mailhost.add_account(ACCOUNT, ACCOUNT_UID)?;
@@ -44,6 +45,8 @@ pub fn topology() -> Result<Mail> {
             "service calls {{ account {ACCOUNT}; listen 7000; style user; users mail; hosts laptop; \
              processes 40; }}
              service single {{ account {ACCOUNT}; listen 7001; style connection; users mail; \
+             hosts laptop; }}
+             service plain {{ program \"/usr/bin/cat\"; listen 7003; style connection; users mail; \
              hosts laptop; }}\n"
         ),
     )?;
@@ -53,6 +56,7 @@ pub fn topology() -> Result<Mail> {
            users mail;
            service calls at mailhost port 7000;
            service single at mailhost port 7001;
+           service plain at mailhost port 7003;
          }\n",
     )?;
     for host in [&mail.laptop, &mail.mailhost] {
