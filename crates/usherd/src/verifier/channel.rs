@@ -283,13 +283,15 @@ impl Channel {
                     Ok(opened) => {
                         let (verifier, host) = (Arc::clone(&self.verifier), self.host.clone());
                         self.when(place, request, session, async move {
-                            let opened = opened.verdict().await;
-                            let kept = match opened {
-                                Ok(()) => keep(&verifier, &record, session, &host).await,
-                                refused => refused,
-                            };
+                            if let Err(refusal) = opened.verdict().await {
+                                verifier.unrecorded().remove(&session);
+                                return Err(refusal);
+                            }
+                            if let Err(refusal) = keep(&verifier, &record).await {
+                                end_unrecorded(verifier, session, host).await;
+                                return Err(refusal);
+                            }
                             verifier.unrecorded().remove(&session);
-                            kept?;
                             let announced =
                                 verifier.ask_keeper(|request| KeeperRequest::Announce {
                                     request,
@@ -412,17 +414,11 @@ impl Channel {
     }
 }
 
-/// Has an opened session's authenticator kept. A session that is not on record ends before anything
-/// is announced in it.
-async fn keep(
-    verifier: &Verifier,
-    record: &Record,
-    session: SessionId,
-    host: &HostName,
-) -> Result<(), Refusal> {
+/// Has an opened session's authenticator kept.
+async fn keep(verifier: &Verifier, record: &Record) -> Result<(), Refusal> {
     let record = record.encode();
     let begun = Instant::now();
-    let kept = loop {
+    loop {
         let sent = verifier.recorder.send(|request| {
             let record = record.clone();
             RecorderRequest { request, record }.encode()
@@ -436,19 +432,42 @@ async fn keep(
         // One that has just died is back soon, and may get a record twice.
         let again = kept == Err(Refusal::RecorderUnavailable) && !verifier.recorder.is_connected();
         if !again || begun.elapsed() > RESTART {
-            break kept;
+            return kept;
         }
         tokio::time::sleep(PAUSE).await;
-    };
-    if kept.is_err() {
-        let closed = verifier.ask_keeper(|request| KeeperRequest::Close {
-            request,
-            session,
-            host: host.clone(),
-        })?;
-        closed.verdict().await?;
     }
-    kept
+}
+
+/// Ends a session that is not on record. Nothing can be announced in it until the keeper has heard
+/// of that, which is waited for once and then aside.
+async fn end_unrecorded(verifier: Arc<Verifier>, session: SessionId, host: HostName) {
+    if !is_closed(&verifier, session, &host).await {
+        tokio::spawn(async move {
+            while !is_closed(&verifier, session, &host).await {
+                tokio::time::sleep(RESTART).await;
+            }
+        });
+    }
+}
+
+async fn is_closed(verifier: &Verifier, session: SessionId, host: &HostName) -> bool {
+    let closing = verifier.ask_keeper(|request| KeeperRequest::Close {
+        request,
+        session,
+        host: host.clone(),
+    });
+    let closed = match closing {
+        Ok(closing) => closing.verdict().await,
+        Err(refusal) => Err(refusal),
+    };
+    let closed = matches!(
+        closed,
+        Ok(()) | Err(Refusal::UnknownSession | Refusal::SessionEnded)
+    );
+    if closed {
+        verifier.unrecorded().remove(&session);
+    }
+    closed
 }
 
 async fn write_answers(

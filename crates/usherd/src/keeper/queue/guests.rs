@@ -1,0 +1,148 @@
+//! Processes of a queue that this keeper has not started: a service's own, which become the user,
+//! and those of an earlier keeper.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use usher_kernel::cgroup::{Group, Guest};
+use usher_kernel::worker::Worker;
+use usher_proto::refusal::Refusal;
+
+use super::{Queue, Running, reap};
+use crate::keeper::process::Process;
+
+impl Queue {
+    /// Brings a process of the service that is about to become the user into a group of its own
+    /// below the user's, so that what ends the user's workers ends it too, and all it forks.
+    /// Followed by [`Queue::take_in`] or [`Queue::give_up`]. Off the reactor's thread: the kernel
+    /// may take milliseconds over it.
+    ///
+    /// # Errors
+    /// [`Refusal::SessionEnded`] when the queue has been taken away meanwhile,
+    /// [`Refusal::KeeperUnavailable`] when the kernel does not move it.
+    pub async fn admit(self: &Arc<Self>, process: &Process) -> Result<Guest, Refusal> {
+        let failed = |error: &dyn std::fmt::Display| {
+            tracing::error!(%error, service = %self.service, user = %self.account.name,
+                pid = process.pid, "cannot take a process into its user's cgroup");
+            Refusal::KeeperUnavailable
+        };
+        let pidfd = process.pidfd.try_clone().map_err(|error| failed(&error))?;
+        let pid = process.pid.unsigned_abs();
+        self.lock().starting = true;
+        let queue = Arc::clone(self);
+        let moved = tokio::task::spawn_blocking(move || queue.group.take_in(pid, pidfd)).await;
+        let guest = match moved {
+            Ok(Ok(guest)) => guest,
+            Ok(Err(error)) => {
+                self.lock().starting = false;
+                return Err(failed(&error));
+            }
+            Err(error) => {
+                self.lock().starting = false;
+                return Err(failed(&error));
+            }
+        };
+        // Taken away later, the queue kills what is in the user's group.
+        if self.lock().stopped {
+            self.give_up(guest, true).await;
+            return Err(Refusal::SessionEnded);
+        }
+        Ok(guest)
+    }
+
+    /// The process that was admitted has not become the user: `back` where it was, or killed, and
+    /// what it has forked with it.
+    pub async fn give_up(&self, guest: Guest, back: bool) {
+        let left = tokio::task::spawn_blocking(move || guest.leave(back)).await;
+        if !matches!(left, Ok(Ok(()))) {
+            tracing::error!(?left, service = %self.service, user = %self.account.name,
+                "cannot move a process back that has not become its user");
+        }
+        self.lock().starting = false;
+    }
+
+    /// Takes an admitted process, which has become the user, for a worker.
+    ///
+    /// # Errors
+    /// [`Refusal::SessionEnded`] when the queue has been taken away meanwhile; the process is
+    /// killed then.
+    pub fn take_in(self: &Arc<Self>, pid: u32, pidfd: OwnedFd) -> Result<(), Refusal> {
+        tracing::info!(service = %self.service, user = %self.account.name,
+            uid = self.account.uid, pid, "process has become the user");
+        if self.enlist(Worker { pid, pidfd }) {
+            Ok(())
+        } else {
+            Err(Refusal::SessionEnded)
+        }
+    }
+
+    /// Takes up the workers that an earlier keeper has started: they go on serving, and count.
+    pub(super) fn follow_inherited(self: &Arc<Self>) {
+        let failed = |error: &dyn std::fmt::Display| {
+            tracing::error!(%error, service = %self.service, user = %self.account.name,
+                "cannot look into a worker's cgroup");
+        };
+        let guests = self.group.guests().unwrap_or_else(|error| {
+            failed(&error);
+            Vec::new()
+        });
+        for guest in &guests {
+            // A service's process that was about to become the user: what it was let do counts for
+            // nothing any more, and where it came from nobody knows.
+            if self.followed(guest).is_none()
+                && let Err(error) = guest.kill()
+            {
+                failed(&error);
+            }
+        }
+        if self.followed(&self.group).is_none() {
+            self.kill();
+        }
+    }
+
+    /// Follows the processes of a group; none of them when one is not wholly the user's.
+    fn followed(self: &Arc<Self>, group: &Group) -> Option<()> {
+        let listed = || {
+            group
+                .pids()
+                .inspect_err(|error| tracing::error!(%error, "cannot look into a worker's cgroup"))
+                .ok()
+        };
+        let mut workers = Vec::new();
+        for pid in listed()? {
+            match Process::open(pid.cast_signed()) {
+                Ok(process) => workers.push(process),
+                // It has ended meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    tracing::error!(%error, pid, "cannot follow a worker of an earlier keeper");
+                    return None;
+                }
+            }
+        }
+        // Numbers that have passed to others before they were opened are not in the group.
+        let present = listed()?;
+        workers.retain(|process| present.contains(&process.pid.unsigned_abs()));
+        if let Some(other) = workers
+            .iter()
+            .find(|process| process.users != [self.account.uid; 4])
+        {
+            tracing::warn!(service = %self.service, user = %self.account.name, pid = other.pid,
+                "a process that had not become its user when the former keeper ended is killed");
+            return None;
+        }
+        for Process { pid, pidfd, .. } in workers {
+            let pid = pid.unsigned_abs();
+            tracing::info!(service = %self.service, user = %self.account.name, pid,
+                "worker of an earlier keeper goes on");
+            self.lock().workers.push(Running {
+                pid,
+                since: Instant::now(),
+            });
+            tokio::spawn(reap(Arc::clone(self), Worker { pid, pidfd }));
+        }
+        Some(())
+    }
+}
