@@ -23,7 +23,8 @@ use super::{Keeper, service_by_id};
 
 /// Search path of a worker; `environment` of the service does not change it.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-/// A worker that ends sooner than this has failed, and the next one waits.
+/// A worker that ends sooner than this, without having accepted what waits, has failed: the next
+/// one waits.
 const TOO_SHORT: Duration = Duration::from_secs(1);
 /// First and longest pause after a failure; doubled in between.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(30));
@@ -324,7 +325,9 @@ async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
                     while queue.has_worker() {
                         queue.wait_for_end().await;
                     }
-                    let failed = begun.elapsed() < TOO_SHORT;
+                    // One that has served what waited and ended is as good as one that stays.
+                    let failed = begun.elapsed() < TOO_SHORT
+                        && usher_kernel::listener::has_waiting(queue.listener.as_fd());
                     pause = if failed {
                         longer(pause)
                     } else {

@@ -160,7 +160,7 @@ os.kill(other, signal.SIGKILL)";
         .filter(|process| process.command.contains("usherd "))
         .map(|process| process.pid)
         .collect();
-    assert_eq!(daemons.len(), 2, "{daemons:?}");
+    assert_eq!(daemons.len(), 3, "{daemons:?}");
     for daemon in daemons {
         let mut root = process_of(&mail, "root", script)?;
         root.write(format!("{daemon}\n"))?;
