@@ -51,10 +51,6 @@ struct signal_struct {
 	int nr_threads;
 };
 
-struct mm_struct {
-	atomic_t mm_users;
-};
-
 struct files_struct {
 	atomic_t count;
 };
@@ -81,7 +77,6 @@ struct task_struct {
 	struct task_struct *real_parent;
 	const struct cred *cred;
 	struct signal_struct *signal;
-	struct mm_struct *mm;
 	struct fs_struct *fs;
 	struct files_struct *files;
 	struct nsproxy *nsproxy;

@@ -22,7 +22,9 @@
  * The kernel's count of a memory's users says nothing of who they are: every reader of
  * /proc/PID/cmdline is one, for as long as it likes. So sharing is not looked for but prevented. A
  * process of a fenced account makes no other one in its own memory, but for vfork, which keeps the
- * parent waiting: such a child is marked until it executes a program, and becomes nobody.
+ * parent waiting: such a child is marked until it executes a program, becomes nobody, and makes
+ * neither a thread nor a process in that memory, which would be there still when it has ended and
+ * the parent goes on.
  *
  * BPF cannot take capabilities from a process, so a settled one keeps in its sets what the
  * service had; it may use none of them, in no user namespace.
@@ -398,7 +400,11 @@ int BPF_PROG(fence_clone, struct task_struct *child, unsigned long flags)
 		*inherited = *own;
 		return 0;
 	}
-	if (!(flags & CLONE_VM) || (flags & CLONE_THREAD) || !is_fenced_account(task->cred))
+	if (!(flags & CLONE_VM) || !is_fenced_account(task->cred))
+		return 0;
+	if (bpf_task_storage_get(&borrowers, task, NULL, 0))
+		return refuse(USHER_REFUSED_SHARED_MEMORY, -EPERM);
+	if (flags & CLONE_THREAD)
 		return 0;
 	if (!(flags & CLONE_VFORK))
 		return refuse(USHER_REFUSED_SHARED_MEMORY, -EPERM);

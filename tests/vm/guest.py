@@ -62,6 +62,8 @@ class Outcome:
     boot_seconds: float
     seconds: float
     console: str
+    # The signal that ended the emulator itself, which says nothing of the guest.
+    emulator_died_of: signal.Signals | None
 
     def failure(self):
         """Why there is no status, or None when there is one."""
@@ -125,6 +127,15 @@ class Guest:
         if not (directory / "initramfs").exists():
             remedy = f"run scripts/setup-vm {self.kernel}"
             raise CannotBoot(f"there is no kernel {self.kernel} in {directory}: {remedy}")
+        outcome = self._boot(directory, command, timeout, stdout, stderr, results)
+        if outcome.emulator_died_of and not outcome.booted:
+            # Seen of QEMU 10 under TCG, one boot in some hundred: a false assertion of its own.
+            how = outcome.emulator_died_of.name
+            print(f"vm: {self.kernel}: QEMU died of {how} at boot; once more", file=sys.stderr)
+            outcome = self._boot(directory, command, timeout, stdout, stderr, results)
+        return outcome
+
+    def _boot(self, directory, command, timeout, stdout, stderr, results):
         with tempfile.TemporaryDirectory(prefix="usher-vm-") as work:
             running = _Running(self, directory, Path(work), command)
             try:
@@ -258,6 +269,7 @@ class _Running:
                     break
                 time.sleep(0.05)
         status = self.share / "status"
+        code = self.qemu.poll()
         return Outcome(
             status=int(status.read_text()) if status.exists() and not timed_out else None,
             booted=booted is not None,
@@ -265,6 +277,7 @@ class _Running:
             boot_seconds=(booted or now) - self.started,
             seconds=now - self.started,
             console=self.console.read_text(errors="replace") if self.console.exists() else "",
+            emulator_died_of=signal.Signals(-code) if code is not None and code < 0 else None,
         )
 
     def end(self):

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -13,6 +13,7 @@ use usher_proto::calls::{CallReply, CallRequest, MAX_CALL_PACKET};
 
 use crate::process;
 use crate::service::ServiceError;
+use crate::table;
 
 /// How long the keeper may take to answer what it decides in microseconds.
 const DECISION: Duration = Duration::from_secs(30);
@@ -32,11 +33,10 @@ struct Entry {
 static CONVERSATIONS: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
 impl Conversation {
-    /// Connects, entered before anything is said.
+    /// Connects. It is entered first, so that a fork at any time finds it.
     pub(crate) fn new() -> Result<Self, ServiceError> {
-        // Held, so that no fork comes between the two.
-        let mut conversations = CONVERSATIONS.lock().unwrap_or_else(PoisonError::into_inner);
-        let keeper = connect()?;
+        let mut conversations = table::lock(&CONVERSATIONS)?;
+        let keeper = PacketSocket::unconnected().map_err(ServiceError::NoKeeper)?;
         let inode = rustix::fs::fstat(&keeper)
             .map_err(|error| ServiceError::NoKeeper(error.into()))?
             .st_ino;
@@ -45,26 +45,26 @@ impl Conversation {
             inode,
             process: std::process::id(),
         });
-        Ok(Self(keeper))
+        drop(conversations);
+        let conversation = Self(keeper);
+        connect_socket(&conversation.0)?;
+        Ok(conversation)
     }
 }
 
 impl Drop for Conversation {
     fn drop(&mut self) {
         let own = self.0.as_fd().as_raw_fd();
-        CONVERSATIONS
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|entry| entry.descriptor != own);
+        // Where it is held for ever, no call of this process uses it any more.
+        if let Ok(mut conversations) = table::lock(&CONVERSATIONS) {
+            conversations.retain(|entry| entry.descriptor != own);
+        }
     }
 }
 
 /// Closes what this process has of its parent's conversations: it is about to be somebody else's.
-/// A table that a thread of the parent held during the fork is given up, as nobody lets go of it.
 pub(crate) fn forget_inherited() -> Result<(), ServiceError> {
-    let Ok(mut conversations) = CONVERSATIONS.try_lock() else {
-        return Err(ServiceError::ForkedInside);
-    };
+    let mut conversations = table::lock(&CONVERSATIONS)?;
     let own = std::process::id();
     let (kept, inherited): (Vec<_>, Vec<_>) = std::mem::take(&mut *conversations)
         .into_iter()
@@ -80,11 +80,17 @@ pub(crate) fn forget_inherited() -> Result<(), ServiceError> {
 }
 
 pub(crate) fn connect() -> Result<PacketSocket, ServiceError> {
-    let keeper =
-        PacketSocket::connect(Path::new(paths::KEEPER_CALLS)).map_err(ServiceError::NoKeeper)?;
-    set_socket_timeout(&keeper, Timeout::Recv, Some(DECISION))
-        .map_err(|error| ServiceError::NoKeeper(error.into()))?;
+    let keeper = PacketSocket::unconnected().map_err(ServiceError::NoKeeper)?;
+    connect_socket(&keeper)?;
     Ok(keeper)
+}
+
+fn connect_socket(keeper: &PacketSocket) -> Result<(), ServiceError> {
+    keeper
+        .connect_to(Path::new(paths::KEEPER_CALLS))
+        .map_err(ServiceError::NoKeeper)?;
+    set_socket_timeout(keeper, Timeout::Recv, Some(DECISION))
+        .map_err(|error| ServiceError::NoKeeper(error.into()))
 }
 
 /// One request and its answer; signals do not disturb it.

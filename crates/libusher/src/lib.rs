@@ -21,6 +21,7 @@ mod ffi;
 #[allow(unsafe_code)]
 mod process;
 mod service;
+mod table;
 
 pub use connect::{ConnectError, connect_by_user, connect_on_behalf};
 pub use service::{

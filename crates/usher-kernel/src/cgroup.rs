@@ -8,9 +8,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
-
 use crate::KernelError;
+use crate::process::has_ended;
 
 /// Where the v2 hierarchy is mounted: `/sys/fs/cgroup`, or elsewhere on hybrid machines.
 ///
@@ -282,17 +281,15 @@ impl Guest {
     }
 
     fn alive(&self) -> Result<(), KernelError> {
-        let mut ended = [PollFd::new(&self.pidfd, PollFlags::IN)];
-        let polled = rustix::event::poll(&mut ended, Some(&Timespec::default()));
-        let error = match polled {
-            Ok(0) => return Ok(()),
-            Ok(_) => rustix::io::Errno::SRCH,
+        let error = match has_ended(self.pidfd.as_fd()) {
+            Ok(false) => return Ok(()),
+            Ok(true) => rustix::io::Errno::SRCH.into(),
             Err(error) => error,
         };
         Err(KernelError::File {
             what: "looking after the process of",
             path: self.group.path.clone(),
-            error: error.into(),
+            error,
         })
     }
 }

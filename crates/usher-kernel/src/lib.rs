@@ -13,6 +13,7 @@ pub mod listener;
 pub mod ownership;
 pub mod privileges;
 pub mod probe;
+pub mod process;
 pub mod sandbox;
 pub mod worker;
 

@@ -13,21 +13,6 @@ use ownership::ring::{NOP, Ring, SETUP_SQPOLL};
 use ownership::*;
 use usher_kernel::ownership::{Identity, OwnershipError, ProcessState, Reason};
 
-/// A process of the service that holds a grant for alice runs `body`.
-#[track_caller]
-fn with_a_grant(world: &World, body: impl FnOnce()) {
-    let mut service = process(|line| {
-        become_service(SERVICE);
-        say(line);
-        hear(line);
-        body();
-    });
-    hear(&mut service.line);
-    world.ownership.grant(service.fd(), &alice()).unwrap();
-    say(&mut service.line);
-    service.done();
-}
-
 fn ids() -> [u32; 3] {
     let mut ids = [0; 3];
     let [real, effective, saved] = &mut ids;
@@ -99,10 +84,6 @@ fn program(name: &str, mode: u32) -> String {
     path
 }
 
-fn execute(path: &str) -> io::Result<bool> {
-    Command::new(path).status().map(|status| status.success())
-}
-
 /// Changes to bob after an exec.
 fn change_after_exec() -> bool {
     Command::new("setpriv")
@@ -120,13 +101,6 @@ fn exec_by_a_thread(script: &str) {
     })
     .join();
     panic!("the thread came back");
-}
-
-extern "C" fn wait_for_the_end(_: *mut libc::c_void) -> libc::c_int {
-    loop {
-        // SAFETY: waits for a signal.
-        unsafe { libc::pause() };
-    }
 }
 
 ownership_tests! {
@@ -293,90 +267,6 @@ ownership_tests! {
             become_service(SERVICE);
             expect_refused(setuid(0));
         });
-    }
-
-    fn a_process_of_two_threads_does_not_settle(world) {
-        let before_threads = world.count(Reason::Threads);
-        with_a_grant(world, || {
-            setgroups(&MORE_GROUPS).unwrap();
-            setgid(ALICE).unwrap();
-            let (stop, stopped) = std::sync::mpsc::channel::<()>();
-            let thread = std::thread::spawn(move || {
-                let _ = stopped.recv();
-                // Neither does another thread, which holds no grant.
-                expect_refused(setuid(ALICE));
-            });
-            // Told at the first step, and decided at the last.
-            expect_refused(setgroups(&MORE_GROUPS));
-            expect_refused(setuid(ALICE));
-            drop(stop);
-            thread.join().unwrap();
-            // The thread is joined before the kernel has taken it off the process.
-            while std::fs::read_dir("/proc/self/task").unwrap().count() > 1 {}
-            setuid(ALICE).unwrap();
-        });
-        assert_eq!(world.count(Reason::Threads) - before_threads, 2);
-    }
-
-    fn a_service_makes_no_process_in_its_own_memory_but_to_execute_a_program(world) {
-        let before_shared_memory = world.count(Reason::SharedMemory);
-        with_a_grant(world, || {
-            let mut stack = vec![0_u64; 8192];
-            // SAFETY: a child would have a stack of its own; none is made.
-            let pid = unsafe {
-                libc::clone(
-                    wait_for_the_end,
-                    stack.as_mut_ptr_range().end.cast(),
-                    libc::CLONE_VM | libc::SIGCHLD,
-                    std::ptr::null_mut(),
-                )
-            };
-            assert_eq!((pid, io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EPERM)));
-            // The standard library's way to start a program is vfork's.
-            assert!(execute("/usr/bin/true").unwrap());
-            become_alice().unwrap();
-        });
-        assert_eq!(world.count(Reason::SharedMemory) - before_shared_memory, 1);
-    }
-
-    fn a_process_that_shares_its_files_or_directory_does_not_settle(world) {
-        let before_shared_memory = world.count(Reason::SharedMemory);
-        with_a_grant(world, || {
-            setgroups(&MORE_GROUPS).unwrap();
-            setgid(ALICE).unwrap();
-            for shared in [libc::CLONE_FILES, libc::CLONE_FS] {
-                let mut stack = vec![0_u64; 8192];
-                // SAFETY: the child has a stack of its own, waits, and is killed before the stack
-                // goes.
-                let pid = unsafe {
-                    libc::clone(
-                        wait_for_the_end,
-                        stack.as_mut_ptr_range().end.cast(),
-                        shared | libc::SIGCHLD,
-                        std::ptr::null_mut(),
-                    )
-                };
-                assert!(pid > 0);
-                expect_errno(setgroups(&MORE_GROUPS), libc::EAGAIN);
-                expect_errno(setuid(ALICE), libc::EAGAIN);
-                call(libc::SYS_kill, &[pid.into(), libc::SIGKILL.into()]).unwrap();
-                call(libc::SYS_wait4, &[pid.into()]).unwrap();
-            }
-            setuid(ALICE).unwrap();
-        });
-        assert_eq!(world.count(Reason::SharedMemory) - before_shared_memory, 4);
-    }
-
-    fn a_traced_process_does_not_settle(world) {
-        let before_traced = world.count(Reason::Traced);
-        with_a_grant(world, || {
-            setgroups(&MORE_GROUPS).unwrap();
-            call(libc::SYS_ptrace, &[libc::PTRACE_TRACEME.into()]).unwrap();
-            expect_refused(setgroups(&MORE_GROUPS));
-            setgid(ALICE).unwrap();
-            expect_refused(setuid(ALICE));
-        });
-        assert_eq!(world.count(Reason::Traced) - before_traced, 2);
     }
 
     fn a_grant_is_not_inherited_and_settling_is(world) {

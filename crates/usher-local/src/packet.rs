@@ -48,9 +48,25 @@ impl PacketSocket {
     /// # Errors
     /// As connect(2): `ENOENT` or `ECONNREFUSED` when the daemon does not run.
     pub fn connect(path: &Path) -> io::Result<Self> {
-        let socket = new_socket(SocketFlags::CLOEXEC)?;
-        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Ok(Self(socket))
+        let socket = Self::unconnected()?;
+        socket.connect_to(path)?;
+        Ok(socket)
+    }
+
+    /// A socket that is connected later, by [`Self::connect_to`].
+    ///
+    /// # Errors
+    /// As socket(2).
+    pub fn unconnected() -> io::Result<Self> {
+        Ok(Self(new_socket(SocketFlags::CLOEXEC)?))
+    }
+
+    /// Connects to the listener at `path`.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub fn connect_to(&self, path: &Path) -> io::Result<()> {
+        Ok(rustix::net::connect(&self.0, &SocketAddrUnix::new(path)?)?)
     }
 
     /// Takes over a connected packet socket.

@@ -75,6 +75,21 @@ impl PacketListener {
             }
         }
     }
+
+    /// Waits for a connection of a process of user `permitted`. Others are refused, and a warning
+    /// calls them a `role` that is not ours.
+    ///
+    /// # Errors
+    /// As [`Self::accept`].
+    pub async fn accept_of(&self, permitted: u32, role: &str) -> io::Result<AsyncPacketSocket> {
+        loop {
+            let (connection, Peer { uid, pid }) = self.accept().await?;
+            if uid == permitted {
+                return Ok(connection);
+            }
+            tracing::warn!(uid, pid, "refused a {role} that is not ours");
+        }
+    }
 }
 
 impl AsyncPacketSocket {

@@ -5,17 +5,17 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use crate::merkle::TILE_WIDTH;
-use crate::record::MAX_RECORD;
+use usher_proto::log_record::MAX_LOG_RECORD;
 
 /// Bytes of an entry's length.
 const LENGTH_SIZE: usize = 2;
 
 /// Largest bundle that the log writes. More of a file is never read.
-const MAX_BUNDLE: u64 = TILE_WIDTH * (LENGTH_SIZE + MAX_RECORD) as u64;
+const MAX_BUNDLE: u64 = TILE_WIDTH * (LENGTH_SIZE + MAX_LOG_RECORD) as u64;
 
-/// Appends an entry, of at most [`MAX_RECORD`] bytes, to the bytes of a bundle.
+/// Appends an entry, of at most [`MAX_LOG_RECORD`] bytes, to the bytes of a bundle.
 pub(crate) fn put(bundle: &mut Vec<u8>, entry: &[u8]) {
-    const { assert!(MAX_RECORD <= u16::MAX as usize) };
+    const { assert!(MAX_LOG_RECORD <= u16::MAX as usize) };
     let length = u16::try_from(entry.len()).expect("records are checked before they are put");
     bundle.extend_from_slice(&length.to_be_bytes());
     bundle.extend_from_slice(entry);
@@ -57,7 +57,7 @@ impl<'a> Iterator for Entries<'a> {
     fn next(&mut self) -> Option<&'a [u8]> {
         let (length, rest) = self.bytes[self.offset..].split_first_chunk::<LENGTH_SIZE>()?;
         let length = usize::from(u16::from_be_bytes(*length));
-        let entry = rest.get(..length).filter(|_| length <= MAX_RECORD)?;
+        let entry = rest.get(..length).filter(|_| length <= MAX_LOG_RECORD)?;
         self.offset += LENGTH_SIZE + length;
         Some(entry)
     }

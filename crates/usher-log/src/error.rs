@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::checkpoint::CheckpointError;
-use crate::record::RecordError;
+use usher_proto::log_record::RecordError;
 
 /// Why something could not be done with a log.
 #[derive(Debug, thiserror::Error)]

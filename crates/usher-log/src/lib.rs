@@ -18,7 +18,6 @@ mod error;
 mod layout;
 pub mod merkle;
 mod reader;
-mod record;
 mod recovery;
 mod verify;
 mod writer;
@@ -28,6 +27,6 @@ pub use checkpoint::{
 };
 pub use error::{Damage, LogError};
 pub use reader::Reader;
-pub use record::{MAX_PUBLIC_KEY_SIZE, MAX_RECORD, Record, RecordError, Verified};
+pub use usher_proto::log_record::{Record, RecordError, Verified};
 pub use verify::Report;
 pub use writer::{Appended, Log};

@@ -19,7 +19,7 @@ use crate::merkle::{
     self, Frontier, HASH_SIZE, Hash, Node, TILE_HEIGHT, TILE_WIDTH, leaf_hash, verify_consistency,
     verify_inclusion,
 };
-use crate::record::{Record, RecordError};
+use usher_proto::log_record::{Record, RecordError};
 
 /// A log to be read.
 #[derive(Clone, Debug)]

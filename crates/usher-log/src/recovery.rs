@@ -10,8 +10,8 @@ use crate::error::{At, Damage, LogError};
 use crate::layout::Layout;
 use crate::merkle::{Frontier, HASH_SIZE, Hash, TILE_HEIGHT, TILE_WIDTH, leaf_hash};
 use crate::reader::{read_checkpoint, read_verifier_key, stored_hashes};
-use crate::record::Record;
 use crate::writer::Log;
+use usher_proto::log_record::Record;
 
 /// The checkpoint of the log in this directory; of an empty one where there is no log.
 pub(crate) fn checkpoint(layout: &Layout, key: &SigningKey) -> Result<SignedCheckpoint, LogError> {

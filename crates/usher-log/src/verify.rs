@@ -12,7 +12,7 @@ use crate::checkpoint::{Checkpoint, SignedCheckpoint};
 use crate::error::{At, Damage, LogError};
 use crate::merkle::{Frontier, HASH_SIZE, Hash, TILE_WIDTH, leaf_hash};
 use crate::reader::Reader;
-use crate::record::{Record, RecordError, Verified};
+use usher_proto::log_record::{Record, RecordError, Verified};
 
 /// Differences between records and leaf hashes that are looked at to tell whether records were
 /// exchanged.

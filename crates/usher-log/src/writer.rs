@@ -10,9 +10,9 @@ use crate::durable::{self, Written};
 use crate::error::{At, LogError};
 use crate::layout::Layout;
 use crate::merkle::{Frontier, HASH_SIZE, Hash, TILE_WIDTH, leaf_hash};
-use crate::record::{MAX_RECORD, Record, RecordError};
 use crate::recovery;
 use usher_proto::DecodeError;
+use usher_proto::log_record::{MAX_LOG_RECORD, Record, RecordError};
 
 /// What an append has done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl Log {
     ///
     /// # Errors
     /// [`LogError::Record`] for a record whose signature is not good or that is longer than
-    /// [`MAX_RECORD`]; [`LogError::File`], [`LogError::Signing`], [`LogError::Unknown`].
+    /// [`MAX_LOG_RECORD`]; [`LogError::File`], [`LogError::Signing`], [`LogError::Unknown`].
     pub fn append(&mut self, records: &[Record]) -> Result<Appended, LogError> {
         if self.unknown {
             return Err(LogError::Unknown);
@@ -233,7 +233,7 @@ fn sync(written: &[Written]) -> Result<(), Failed> {
 fn entry(record: &Record) -> Result<Vec<u8>, RecordError> {
     record.verify()?;
     let entry = record.encode();
-    if entry.len() > MAX_RECORD {
+    if entry.len() > MAX_LOG_RECORD {
         return Err(RecordError::Malformed(DecodeError::Oversized));
     }
     Ok(entry)

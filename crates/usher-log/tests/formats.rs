@@ -6,8 +6,8 @@ mod common;
 use common::{ORIGIN, log, log_key, record, records};
 use proptest::prelude::*;
 use std::fs;
-use usher_log::{CheckpointError, MAX_RECORD, Record, RecordError, VerifyingKey};
-use usher_proto::{DecodeError, Refusal};
+use usher_log::{CheckpointError, Record, RecordError, VerifyingKey};
+use usher_proto::{DecodeError, MAX_LOG_RECORD, Refusal};
 
 fn string(bytes: &[u8]) -> Vec<u8> {
     [&u32::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat()
@@ -44,7 +44,7 @@ fn what_is_no_record_is_refused() {
     let long = [vec![1], string(&[0; 513]), string(&[]), string(&[])].concat();
     assert_eq!(Record::decode(&long), Err(DecodeError::Oversized));
     assert_eq!(
-        Record::decode(&[1; MAX_RECORD + 1]),
+        Record::decode(&[1; MAX_LOG_RECORD + 1]),
         Err(DecodeError::Oversized)
     );
 }

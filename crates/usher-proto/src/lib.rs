@@ -29,6 +29,7 @@ pub mod handshake;
 pub mod host_key;
 pub mod keeper_record;
 pub mod local;
+pub mod log_record;
 pub mod name;
 pub mod recorder;
 pub mod refusal;
@@ -52,8 +53,9 @@ pub use handshake::{HandshakeSide, MAX_HANDSHAKE_MESSAGE, check_handshake_messag
 pub use host_key::{HOST_KEY_SIZE, HOST_KEY_SPKI_SIZE, HostKeyError, HostPublicKey};
 pub use keeper_record::{KEEPER_RECORD_SIZE, KEY_FINGERPRINT_SIZE, KeeperReply, KeeperRequest};
 pub use local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
+pub use log_record::{MAX_LOG_RECORD, MAX_PUBLIC_KEY_SIZE};
 pub use name::{HostName, NameError, ServiceName, UserName};
-pub use recorder::{MAX_LOG_RECORD, MAX_RECORDER_PACKET, RecorderReply, RecorderRequest};
+pub use recorder::{MAX_RECORDER_PACKET, RecorderReply, RecorderRequest};
 pub use refusal::Refusal;
 pub use relay::{MAX_CONTROL_ADDRESSES, MAX_RELAY_PACKET, RelayReply, RelayRequest};
 pub use session_id::{SESSION_ID_SIZE, SessionId, session_id};

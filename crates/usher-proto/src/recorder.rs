@@ -1,13 +1,11 @@
 //! Verifier to recorder and back: one packet each on a SOCK_SEQPACKET socket.
 //!
-//! The recorder keeps what clients have signed. A record is so many bytes here, whose format is the
-//! log's.
+//! The recorder keeps what clients have signed. A record is so many bytes here; see
+//! [`crate::log_record`].
 
 use crate::codec::{Reader, put_string};
+use crate::log_record::MAX_LOG_RECORD;
 use crate::{DecodeError, Refusal, verdict};
-
-/// Longest record in bytes.
-pub const MAX_LOG_RECORD: usize = 16 * 1024;
 
 /// Longest packet in bytes, in both directions.
 pub const MAX_RECORDER_PACKET: usize = HEADER + 4 + MAX_LOG_RECORD;

@@ -75,15 +75,9 @@ impl HostKey {
     ) -> io::Result<()> {
         let listener = PacketListener::new(listener)?;
         loop {
-            let (connection, peer) = listener.accept().await?;
-            if peer.uid != permitted {
-                tracing::warn!(
-                    uid = peer.uid,
-                    pid = peer.pid,
-                    "refused the host key's handle to a process that is not ours"
-                );
-                continue;
-            }
+            let connection = listener
+                .accept_of(permitted, "user of the host key")
+                .await?;
             let key = Arc::clone(&self);
             tokio::spawn(async move {
                 if let Err(error) = key.answer(&connection, side).await {

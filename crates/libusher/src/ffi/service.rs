@@ -7,8 +7,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::{Mutex, TryLockError};
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
 
 use rustix::io::{DupFlags, FdFlags};
 
@@ -17,15 +16,12 @@ use crate::service::{
     ConnectionInfo, FirstAccept, Reservation, ServiceError, ServicePort, accept, connection_info,
     is_nonblocking,
 };
+use crate::table;
 
 /// `USHER_ACCEPT_BY_USER`.
 const ACCEPT_BY_USER: c_int = 1;
 /// Listeners one process may have in a mode: as many as it may have descriptors, by default.
 const LISTENERS: usize = 1024;
-/// How long a call waits for another thread's, which holds the table for microseconds. In a child
-/// that was forked meanwhile nobody lets go of it: this is then an error and not a hang.
-const TABLE: Duration = Duration::from_secs(1);
-
 /// What is known of a listener.
 enum Listener {
     /// In the mode; with the user reserved last.
@@ -65,20 +61,7 @@ impl From<rustix::io::Errno> for Failure {
 fn with_table<T>(
     act: impl FnOnce(&mut HashMap<RawFd, Listener>) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let begun = Instant::now();
-    let mut table = loop {
-        match LISTENERS_OF_PROCESS.try_lock() {
-            Ok(table) => break table,
-            Err(TryLockError::Poisoned(poisoned)) => break poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) if begun.elapsed() > TABLE => {
-                return Err(Failure(
-                    "this process was forked while another thread was inside a call".into(),
-                    libc::EDEADLK,
-                ));
-            }
-            Err(TryLockError::WouldBlock) => std::thread::yield_now(),
-        }
-    };
+    let mut table = table::lock(&LISTENERS_OF_PROCESS)?;
     act(table.get_or_insert_default())
 }
 

@@ -176,6 +176,21 @@ impl Process {
     }
 }
 
+/// A process of the service that holds a grant for alice runs `body`.
+#[track_caller]
+pub fn with_a_grant(world: &World, body: impl FnOnce()) {
+    let mut service = process(|line| {
+        become_service(SERVICE);
+        say(line);
+        hear(line);
+        body();
+    });
+    hear(&mut service.line);
+    world.ownership.grant(service.fd(), &alice()).unwrap();
+    say(&mut service.line);
+    service.done();
+}
+
 /// The child ran `body` to its good end.
 #[track_caller]
 pub fn in_child(body: impl FnOnce()) {
@@ -275,4 +290,9 @@ pub fn become_service(uid: u32) {
         )
         .unwrap();
     }
+}
+
+/// Starts a program, by vfork as the standard library does, and tells whether it succeeded.
+pub fn execute(path: &str) -> io::Result<bool> {
+    Command::new(path).status().map(|status| status.success())
 }

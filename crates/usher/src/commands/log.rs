@@ -5,6 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use chrono::{DateTime, SecondsFormat};
 use serde::Serialize;
 use usher_local::applied::write_atomically;
 use usher_log::{Damage, LogError, Reader, Record, VerifyingKey};
@@ -320,24 +321,15 @@ fn read(path: &Path) -> Result<String, Failure> {
     fs::read_to_string(path).at(path)
 }
 
-/// Seconds since 1970 as RFC 3339 has it, in UTC. Days to dates as in the Gregorian calendar,
-/// years counted from March so that the leap day is the last.
+/// Seconds since 1970 as RFC 3339 has it, in UTC. A client may have signed any number.
 fn utc(seconds: u64) -> String {
-    let (days, second) = (seconds / 86_400 + 719_468, seconds % 86_400);
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era =
-        (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 {
-        from_march + 3
-    } else {
-        from_march - 9
-    };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    let time = i64::try_from(seconds)
+        .ok()
+        .and_then(|seconds| DateTime::from_timestamp(seconds, 0));
+    time.map_or_else(
+        || format!("{seconds} seconds after 1970"),
+        |time| time.to_rfc3339_opts(SecondsFormat::Secs, true),
+    )
 }
 
 #[cfg(test)]
@@ -351,5 +343,6 @@ mod tests {
         assert_eq!(utc(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(utc(1_800_000_000), "2027-01-15T08:00:00Z");
         assert_eq!(utc(4_107_542_400), "2100-03-01T00:00:00Z");
+        assert_eq!(utc(u64::MAX), format!("{} seconds after 1970", u64::MAX));
     }
 }

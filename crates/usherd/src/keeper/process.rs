@@ -3,14 +3,13 @@
 //! a reason.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
-use rustix::time::Timespec;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use usher_kernel::process::has_ended;
 use usher_local::packet_async::register;
 
 /// A process, held so that its number cannot pass to another.
@@ -51,8 +50,7 @@ impl Process {
         let (parent, threads, users, capabilities) = read(&status)
             .ok_or_else(|| io::Error::other("/proc/PID/status is not as in proc_pid_status(5)"))?;
         // Still the one that the descriptor is for: what was read is of this process.
-        let mut ended = [PollFd::new(&pidfd, PollFlags::IN)];
-        if rustix::event::poll(&mut ended, Some(&Timespec::default()))? > 0 {
+        if has_ended(pidfd.as_fd())? {
             return Err(gone());
         }
         Ok(Self {

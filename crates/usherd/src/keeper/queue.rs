@@ -406,16 +406,18 @@ async fn reap(queue: Arc<Queue>, worker: Worker) {
     }
     let mut state = queue.lock();
     state.workers.retain(|running| running.pid != pid);
-    // The next worker is in the group before it is known here: it must not be killed.
-    let last = state.workers.is_empty() && !state.starting;
+    // The next worker is in the group before it is known here: it must not be killed, nor its own
+    // group be taken away before it is in it.
+    if !state.starting {
+        if let Err(error) = queue.group.sweep() {
+            tracing::error!(%error, "cannot sweep a user's cgroup");
+        }
+        if state.workers.is_empty() && queue.occupied() {
+            // What a worker forked and left must not keep the listener or the user's presence.
+            queue.kill();
+        }
+    }
     drop(state);
-    if last && queue.occupied() {
-        // What a worker forked and left must not keep the listener or the user's presence.
-        queue.kill();
-    }
-    if let Err(error) = queue.group.sweep() {
-        tracing::error!(%error, "cannot sweep a user's cgroup");
-    }
     queue.ended.notify_waiters();
 }
 

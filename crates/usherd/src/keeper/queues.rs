@@ -43,9 +43,11 @@ impl Queues {
 
     /// Brings the limits of the users' groups up to date with a policy.
     pub fn limit(&self, policy: &Checked) {
+        if !self.limited {
+            return;
+        }
         for queue in self.list() {
             if let Some(service) = service_by_id(policy, queue.key.0)
-                && self.limited
                 && let Err(error) = queue.group.limit_processes(service.processes)
             {
                 tracing::error!(%error, service = %service.name, "cannot limit a user's processes");

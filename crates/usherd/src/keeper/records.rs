@@ -36,15 +36,7 @@ pub async fn serve(keeper: Arc<Keeper>, listener: OwnedFd, verifier: u32) -> io:
     let listener = PacketListener::new(listener)?;
     let mut present: Option<tokio::task::JoinHandle<()>> = None;
     loop {
-        let (connection, peer) = listener.accept().await?;
-        if peer.uid != verifier {
-            tracing::warn!(
-                uid = peer.uid,
-                pid = peer.pid,
-                "refused a verifier that is not ours"
-            );
-            continue;
-        }
+        let connection = listener.accept_of(verifier, "verifier").await?;
         if let Some(task) = present.take() {
             task.abort();
         }

@@ -79,15 +79,7 @@ fn signing_key(path: &Path) -> Result<SigningKey, StartError> {
 async fn serve(pen: Arc<Pen>, listener: OwnedFd, verifier: u32) -> io::Result<()> {
     let listener = PacketListener::new(listener)?;
     loop {
-        let (connection, peer) = listener.accept().await?;
-        if peer.uid != verifier {
-            tracing::warn!(
-                uid = peer.uid,
-                pid = peer.pid,
-                "refused a verifier that is not ours"
-            );
-            continue;
-        }
+        let connection = listener.accept_of(verifier, "verifier").await?;
         tracing::info!("verifier connected");
         let pen = Arc::clone(&pen);
         tokio::spawn(async move {

@@ -122,15 +122,7 @@ pub async fn serve(signer: Arc<Signer>, listener: OwnedFd, courier: u32) -> io::
     let listener = PacketListener::new(listener)?;
     let mut present: Option<tokio::task::JoinHandle<()>> = None;
     loop {
-        let (connection, peer) = listener.accept().await?;
-        if peer.uid != courier {
-            tracing::warn!(
-                uid = peer.uid,
-                pid = peer.pid,
-                "refused a courier that is not ours"
-            );
-            continue;
-        }
+        let connection = listener.accept_of(courier, "courier").await?;
         if let Some(task) = present.take() {
             task.abort();
         }

@@ -66,6 +66,13 @@ impl<P: AsRef<[u8]> + Send + Sync + 'static> Link<P> {
         let request = self.next_request.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, verdict) = oneshot::channel();
         let mut state = self.lock();
+        if state.pending.len() >= QUEUE {
+            // Those who have given up waiting leave their places.
+            state.pending.retain(|_, waiting| !waiting.is_closed());
+            if state.pending.len() >= QUEUE {
+                return Err(Refusal::Overloaded);
+            }
+        }
         let outgoing = state.outgoing.as_ref().ok_or(self.absent)?;
         outgoing
             .try_send(packet(request))
@@ -153,5 +160,26 @@ async fn read(
         if let Err(error) = heard(&packet.bytes) {
             return Some(error);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_who_wait_have_so_many_places_and_leave_them_when_they_give_up() {
+        let link = Link::<Vec<u8>>::new(Refusal::RecorderUnavailable);
+        let send = || link.send(|request| request.to_be_bytes().to_vec());
+        assert_eq!(send().err(), Some(Refusal::RecorderUnavailable));
+        let (sender, mut outgoing) = mpsc::channel(QUEUE);
+        link.lock().outgoing = Some(sender);
+        let mut waiting: Vec<_> = (0..QUEUE).map(|_| send().unwrap()).collect();
+        // The other side has them and does not answer.
+        while outgoing.try_recv().is_ok() {}
+        assert_eq!(send().err(), Some(Refusal::Overloaded));
+        waiting.truncate(QUEUE / 2);
+        waiting.push(send().unwrap());
+        assert_eq!(link.lock().pending.len(), QUEUE / 2 + 1);
     }
 }

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::attackers::{hostile, knock, live_connection, process_of, says, served_as};
-use crate::service::{Client, LONG, Result, as_account, fenced, start_service};
+use crate::service::{Client, LONG, Result, as_account, fenced, reads_mail, start_service};
 use usher_lab::{ALICE, BOB, Mail};
 use usher_proto::ConnectionTuple;
 
@@ -157,12 +157,7 @@ hear()"
         ),
     )?;
     says(&mut carol, &["sent"])?;
-    let mut mailbox = mail
-        .laptop
-        .command(["usher", "connect", "mailhost:imap"])
-        .user("bob")
-        .spawn()?;
-    assert!(mailbox.read_past("\n", LONG)?.contains("Logged in as bob"));
+    reads_mail(&mail, "bob")?;
     let _service = start_service(&mail, &["fork"])?;
     let alice = Client::connect(&mail, "alice")?;
     assert!(alice.greeting.contains("alice"));
@@ -203,12 +198,7 @@ tell(again[1].what)",
     let connection = connection_of(&mail, "alice")?;
     let ask = format!("tell(Keeper().ask(INFO, bytes.fromhex('{connection}')).what)");
     says(&mut process_of(&mail, "alice", &ask)?, &["connection"])?;
-    let mut mailbox = mail
-        .laptop
-        .command(["usher", "connect", "mailhost:imap"])
-        .user("bob")
-        .spawn()?;
-    assert!(mailbox.read_past("\n", LONG)?.contains("Logged in as bob"));
+    reads_mail(&mail, "bob")?;
     alice.write("still there?\n")?;
     assert_eq!(alice.read_past("\n", LONG)?, "still there?\n");
     flood.write("\n")?;

@@ -2,7 +2,7 @@
 //! own. They need no LSM programs and run on every kernel.
 
 use crate::attackers::{run_as, says};
-use crate::service::{LONG, Result, eventually, shared};
+use crate::service::{LONG, Result, eventually, reads_mail, shared};
 use usher_lab::{Host, Mail, Running};
 
 const NETWORK: &str = include_str!("../../programs/network.py");
@@ -18,18 +18,6 @@ fn plainly(mail: &Mail) -> Result<Running> {
         .command(["usher", "connect", "mailhost:plain"])
         .user("alice")
         .spawn()?)
-}
-
-/// Demands that alice reads her mail over the service's port.
-fn alice_is_served(mail: &Mail) -> Result {
-    let mut connection = mail
-        .laptop
-        .command(["usher", "connect", "mailhost:imap"])
-        .user("alice")
-        .spawn()?;
-    let greeting = connection.read_past("\n", LONG)?;
-    assert!(greeting.contains("Logged in as alice"), "{greeting}");
-    Ok(())
 }
 
 #[test]
@@ -50,7 +38,7 @@ fn a_forged_syn_is_reset_at_a_services_port_and_answered_at_another() -> Result 
         let mut forger = attacker(host, "root", &script)?;
         says(&mut forger, &["RST+ACK", "RST+ACK", "RST+ACK", "SYN+ACK"])?;
     }
-    alice_is_served(&mail)
+    reads_mail(&mail, "alice")
 }
 
 #[test]
@@ -64,7 +52,7 @@ fn a_forged_ack_opens_nothing() -> Result {
     );
     let mut forger = attacker(&mail.stranger, "root", &script)?;
     says(&mut forger, &["RST"; 4])?;
-    alice_is_served(&mail)
+    reads_mail(&mail, "alice")
 }
 
 #[test]
@@ -124,7 +112,7 @@ tell(connect('{}', {port}))",
         }
     }
     alice.end()?;
-    alice_is_served(&mail)
+    reads_mail(&mail, "alice")
 }
 
 #[test]
@@ -184,7 +172,7 @@ for listener in listeners:
     );
     let mut root = attacker(&mail.mailhost, "root", &script)?;
     says(&mut root, &["ready"])?;
-    alice_is_served(&mail)?;
+    reads_mail(&mail, "alice")?;
     let script = format!("tell(connect('{address}', 7101))");
     says(&mut attacker(&mail.stranger, "root", &script)?, &["done"])?;
     root.write("\n")?;

@@ -227,6 +227,20 @@ impl Client {
     }
 }
 
+/// Demands that the user is served at a port of another service, which a program serves.
+#[track_caller]
+pub fn reads_mail(mail: &Mail, user: &str) -> Result {
+    let mut mailbox = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:imap"])
+        .user(user)
+        .spawn()?;
+    let greeting = mailbox.read_past("\n", LONG)?;
+    let logged_in = format!("Logged in as {user}");
+    assert!(greeting.contains(&logged_in), "{greeting}");
+    Ok(())
+}
+
 /// Waits until it holds.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result {
     let deadline = Instant::now() + LONG;

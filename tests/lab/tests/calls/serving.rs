@@ -1,8 +1,8 @@
 //! Processes that become their users, and who may serve at all.
 
 use crate::service::{
-    ACCOUNT_UID, Client, LONG, Result, as_account, eventually, fenced, has_fence, shared, start_at,
-    start_service, with_capabilities,
+    ACCOUNT_UID, Client, LONG, Result, as_account, eventually, fenced, has_fence, reads_mail,
+    shared, start_at, start_service, with_capabilities,
 };
 use usher_lab::{ALICE, BOB, Mail, Signal};
 
@@ -35,20 +35,18 @@ fn without_lsm_programs_the_calls_refuse_in_words_and_programs_are_served_all_th
         .keeper
         .wait_log("services with an `account` are refused", LONG)?;
     assert!(warned, "the keeper says nothing");
+    let applied = mail.mailhost.run(["usher", "policy", "apply"])?.stderr;
+    assert!(
+        applied.contains("sessions with `service calls`, `service single` are refused: "),
+        "{applied}"
+    );
     // Nobody would serve the connection: it is refused, and not left waiting.
     let client = refused(&mail, "alice")?;
     assert!(
         client.contains("`program` instead of an `account`"),
         "{client}"
     );
-    let mut mailbox = mail
-        .laptop
-        .command(["usher", "connect", "mailhost:imap"])
-        .user("alice")
-        .spawn()?;
-    let greeting = mailbox.read_past("\n", LONG)?;
-    assert!(greeting.contains("Logged in as alice"), "{greeting}");
-    Ok(())
+    reads_mail(&mail, "alice")
 }
 
 #[test]

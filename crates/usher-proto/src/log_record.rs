@@ -1,12 +1,16 @@
-//! One record: what a client signed, its signature, and the key that made it.
+//! A record of the signed log: what a client signed, its signature, and the key that made it.
 
-use usher_proto::ssh_key::PublicKey;
-use usher_proto::statement::MAX_STATEMENT_SIZE;
-use usher_proto::{Authenticator, DecodeError, MAX_SIGNATURE_SIZE, Refusal, Statement, session_id};
+use ssh_key::PublicKey;
 
-/// Longest record in bytes, as it is in the log. The formats inside are bounded lower; the
-/// entry bundles of C2SP tlog-tiles could hold 65,535.
-pub const MAX_RECORD: usize = 16 * 1024;
+use crate::codec::{Reader, put_string};
+use crate::{
+    Authenticator, DecodeError, MAX_SIGNATURE_SIZE, MAX_STATEMENT_SIZE, Refusal, SessionId,
+    Statement, session_id,
+};
+
+/// Longest record in bytes. The formats inside are bounded lower; the entry bundles of C2SP
+/// tlog-tiles could hold 65,535.
+pub const MAX_LOG_RECORD: usize = 16 * 1024;
 
 /// Longest public key in bytes (RFC 4253 section 6.6). An Ed25519 one has 51.
 pub const MAX_PUBLIC_KEY_SIZE: usize = 4096;
@@ -86,7 +90,7 @@ impl Record {
 
     /// The session that the statement opened, by which daemons and `usher who` name it.
     #[must_use]
-    pub fn session(&self) -> usher_proto::SessionId {
+    pub fn session(&self) -> SessionId {
         session_id(&self.authenticator.statement)
     }
 
@@ -97,14 +101,9 @@ impl Record {
             statement,
             signature,
         } = &self.authenticator;
-        let parts = [statement, signature, &self.public_key];
-        let mut out =
-            Vec::with_capacity(1 + parts.iter().map(|part| 4 + part.len()).sum::<usize>());
-        out.push(RECORD_VERSION);
-        for part in parts {
-            // Parts that do not fit are refused by the decoder, as the lengths say.
-            out.extend_from_slice(&u32::try_from(part.len()).unwrap_or(u32::MAX).to_be_bytes());
-            out.extend_from_slice(part);
+        let mut out = vec![RECORD_VERSION];
+        for part in [statement, signature, &self.public_key] {
+            put_string(&mut out, part);
         }
         out
     }
@@ -114,41 +113,21 @@ impl Record {
     /// # Errors
     /// [`DecodeError`]; no two byte strings decode to the same record.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        if bytes.len() > MAX_RECORD {
-            return Err(DecodeError::Oversized);
-        }
-        let (&version, mut rest) = bytes.split_first().ok_or(DecodeError::Truncated)?;
-        if version != RECORD_VERSION {
+        let mut reader = Reader::bounded(bytes, MAX_LOG_RECORD)?;
+        if reader.u8()? != RECORD_VERSION {
             return Err(DecodeError::UnknownVersion);
         }
-        let statement = string(&mut rest, MAX_STATEMENT_SIZE)?;
-        let signature = string(&mut rest, MAX_SIGNATURE_SIZE)?;
-        let public_key = string(&mut rest, MAX_PUBLIC_KEY_SIZE)?;
-        if !rest.is_empty() {
-            return Err(DecodeError::TrailingBytes);
-        }
+        let authenticator = Authenticator {
+            statement: reader.string(MAX_STATEMENT_SIZE)?.to_vec(),
+            signature: reader.string(MAX_SIGNATURE_SIZE)?.to_vec(),
+        };
+        let public_key = reader.string(MAX_PUBLIC_KEY_SIZE)?.to_vec();
+        reader.finish()?;
         Ok(Self {
-            authenticator: Authenticator {
-                statement,
-                signature,
-            },
+            authenticator,
             public_key,
         })
     }
-}
-
-/// An RFC 4251 `string` of at most `limit` bytes.
-fn string(rest: &mut &[u8], limit: usize) -> Result<Vec<u8>, DecodeError> {
-    let (length, after) = rest.split_first_chunk().ok_or(DecodeError::Truncated)?;
-    let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
-    if length > limit {
-        return Err(DecodeError::Oversized);
-    }
-    let (part, after) = after
-        .split_at_checked(length)
-        .ok_or(DecodeError::Truncated)?;
-    *rest = after;
-    Ok(part.to_vec())
 }
 
 fn key_bytes(key: &PublicKey) -> Result<Vec<u8>, RecordError> {

@@ -1,0 +1,150 @@
+//! Nobody else acts inside a process that becomes a user: no thread, no process in its memory, its
+//! files or its directory, no tracer.
+
+#[macro_use]
+mod ownership;
+
+use std::io;
+
+use ownership::*;
+use usher_kernel::ownership::Reason;
+
+extern "C" fn wait_for_the_end(_: *mut libc::c_void) -> libc::c_int {
+    loop {
+        // SAFETY: waits for a signal.
+        unsafe { libc::pause() };
+    }
+}
+
+/// Whether the kernel refuses to make a child with these flags.
+fn is_refused(flags: libc::c_int) -> bool {
+    let mut stack = vec![0_u64; 8192];
+    // SAFETY: a child would have a stack of its own; none is made when the test passes, and when
+    // it does not, the child waits on that stack until it is killed with the test.
+    let pid = unsafe {
+        libc::clone(
+            wait_for_the_end,
+            stack.as_mut_ptr_range().end.cast(),
+            flags,
+            std::ptr::null_mut(),
+        )
+    };
+    let refused = pid == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EPERM);
+    if pid > 0 {
+        std::mem::forget(stack);
+    }
+    refused
+}
+
+/// What a child by vfork tries, whose parent waits for it. Its exit status is 0 when all of it was
+/// refused.
+extern "C" fn leave_somebody_behind(_: *mut libc::c_void) -> libc::c_int {
+    let thread = libc::CLONE_VM
+        | libc::CLONE_FS
+        | libc::CLONE_FILES
+        | libc::CLONE_SIGHAND
+        | libc::CLONE_THREAD;
+    let another = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    let refused = is_refused(thread) && is_refused(another);
+    // SAFETY: ends this process only.
+    unsafe { libc::_exit(i32::from(!refused)) };
+}
+
+ownership_tests! {
+    fn a_process_of_two_threads_does_not_settle(world) {
+        let before_threads = world.count(Reason::Threads);
+        with_a_grant(world, || {
+            setgroups(&MORE_GROUPS).unwrap();
+            setgid(ALICE).unwrap();
+            let (stop, stopped) = std::sync::mpsc::channel::<()>();
+            let thread = std::thread::spawn(move || {
+                let _ = stopped.recv();
+                // Neither does another thread, which holds no grant.
+                expect_refused(setuid(ALICE));
+            });
+            // Told at the first step, and decided at the last.
+            expect_refused(setgroups(&MORE_GROUPS));
+            expect_refused(setuid(ALICE));
+            drop(stop);
+            thread.join().unwrap();
+            // The thread is joined before the kernel has taken it off the process.
+            while std::fs::read_dir("/proc/self/task").unwrap().count() > 1 {}
+            setuid(ALICE).unwrap();
+        });
+        assert_eq!(world.count(Reason::Threads) - before_threads, 2);
+    }
+
+    fn a_service_makes_no_process_in_its_own_memory_but_to_execute_a_program(world) {
+        let before_shared_memory = world.count(Reason::SharedMemory);
+        with_a_grant(world, || {
+            assert!(is_refused(libc::CLONE_VM | libc::SIGCHLD));
+            // The standard library's way to start a program is vfork's.
+            assert!(execute("/usr/bin/true").unwrap());
+            become_alice().unwrap();
+        });
+        assert_eq!(world.count(Reason::SharedMemory) - before_shared_memory, 1);
+    }
+
+    fn a_child_by_vfork_leaves_nobody_behind_in_the_services_memory(world) {
+        let before_shared_memory = world.count(Reason::SharedMemory);
+        with_a_grant(world, || {
+            let mut stack = vec![0_u64; 65536];
+            // SAFETY: the child has a stack of its own, and has ended when this returns.
+            let pid = unsafe {
+                libc::clone(
+                    leave_somebody_behind,
+                    stack.as_mut_ptr_range().end.cast(),
+                    libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
+                    std::ptr::null_mut(),
+                )
+            };
+            assert!(pid > 0, "{}", io::Error::last_os_error());
+            let mut status = -1_i32;
+            let status_at = std::ptr::from_mut(&mut status) as i64;
+            call(libc::SYS_wait4, &[pid.into(), status_at]).unwrap();
+            assert_eq!(status, 0);
+            become_alice().unwrap();
+        });
+        assert_eq!(world.count(Reason::SharedMemory) - before_shared_memory, 2);
+    }
+
+    fn a_process_that_shares_its_files_or_directory_does_not_settle(world) {
+        let before_shared_memory = world.count(Reason::SharedMemory);
+        with_a_grant(world, || {
+            setgroups(&MORE_GROUPS).unwrap();
+            setgid(ALICE).unwrap();
+            for shared in [libc::CLONE_FILES, libc::CLONE_FS] {
+                let mut stack = vec![0_u64; 8192];
+                // SAFETY: the child has a stack of its own, waits, and is killed before the stack
+                // goes.
+                let pid = unsafe {
+                    libc::clone(
+                        wait_for_the_end,
+                        stack.as_mut_ptr_range().end.cast(),
+                        shared | libc::SIGCHLD,
+                        std::ptr::null_mut(),
+                    )
+                };
+                assert!(pid > 0);
+                expect_errno(setgroups(&MORE_GROUPS), libc::EAGAIN);
+                expect_errno(setuid(ALICE), libc::EAGAIN);
+                call(libc::SYS_kill, &[pid.into(), libc::SIGKILL.into()]).unwrap();
+                call(libc::SYS_wait4, &[pid.into()]).unwrap();
+            }
+            setuid(ALICE).unwrap();
+        });
+        assert_eq!(world.count(Reason::SharedMemory) - before_shared_memory, 4);
+    }
+
+    fn a_traced_process_does_not_settle(world) {
+        let before_traced = world.count(Reason::Traced);
+        with_a_grant(world, || {
+            setgroups(&MORE_GROUPS).unwrap();
+            call(libc::SYS_ptrace, &[libc::PTRACE_TRACEME.into()]).unwrap();
+            expect_refused(setgroups(&MORE_GROUPS));
+            setgid(ALICE).unwrap();
+            expect_refused(setuid(ALICE));
+        });
+        assert_eq!(world.count(Reason::Traced) - before_traced, 2);
+    }
+}
