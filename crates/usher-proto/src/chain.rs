@@ -23,25 +23,77 @@ pub const MAX_CHAIN_LENGTH: u32 = 65_536;
 /// reached the server. Bounds the verifier's work at 64 hashes an announcement.
 pub const MAX_CHAIN_GAP: u32 = 64;
 
-const DOMAIN: &[u8] = b"usher-chain-1";
+const DOMAIN: &[u8; 13] = b"usher-chain-1";
 
 /// Elements between two kept checkpoints of the client's chain: memory is length/64 + 64 elements
 /// in place of length, every 64th element costs 64 hashes.
-const CHECKPOINT_DISTANCE: u32 = 64;
+pub(crate) const CHECKPOINT_DISTANCE: u32 = 64;
 
 type Value = [u8; CHAIN_ELEMENT_SIZE];
 
 /// `h[index]` from `h[index + 1]`.
 fn step(salt: &Value, index: u32, next: &Value) -> Value {
+    hash(DOMAIN, salt, index, next)
+}
+
+/// One step of a chain whose elements have `N` bytes, at most 16.
+pub(crate) fn hash<const N: usize>(
+    domain: &[u8; 13],
+    salt: &[u8; CHAIN_ELEMENT_SIZE],
+    index: u32,
+    next: &[u8; N],
+) -> [u8; N] {
+    const { assert!(N <= CHAIN_ELEMENT_SIZE) };
     let digest = Sha256::new()
-        .chain_update(DOMAIN)
+        .chain_update(domain)
         .chain_update(salt)
         .chain_update(index.to_be_bytes())
         .chain_update(next)
         .finalize();
-    let mut value = [0; CHAIN_ELEMENT_SIZE];
-    value.copy_from_slice(&digest[..CHAIN_ELEMENT_SIZE]);
+    let mut value = [0; N];
+    value.copy_from_slice(&digest[..N]);
     value
+}
+
+/// The anchor of a chain, and the values that its blocks of [`CHECKPOINT_DISTANCE`] elements are
+/// computed from: `checkpoints[k]` is `h[(k + 1) * CHECKPOINT_DISTANCE + 1]`, the last is the seed.
+pub(crate) fn checkpoints<const N: usize>(
+    length: u32,
+    seed: [u8; N],
+    step: impl Fn(u32, &[u8; N]) -> [u8; N],
+) -> ([u8; N], Vec<[u8; N]>) {
+    // Sized at once: a vector that grows leaves copies behind that nobody wipes.
+    let mut checkpoints = Vec::with_capacity(length.div_ceil(CHECKPOINT_DISTANCE) as usize);
+    checkpoints.push(seed);
+    let mut value = seed;
+    for index in (0..=length).rev() {
+        value = step(index, &value);
+        if index > 1 && (index - 1).is_multiple_of(CHECKPOINT_DISTANCE) {
+            checkpoints.push(value);
+        }
+    }
+    checkpoints.reverse();
+    (value, checkpoints)
+}
+
+/// The values of a block, in order of position, from its checkpoint. `given` elements stand before
+/// it.
+pub(crate) fn block<const N: usize>(
+    given: u32,
+    length: u32,
+    checkpoint: &[u8; N],
+    step: impl Fn(u32, &[u8; N]) -> [u8; N],
+) -> Vec<[u8; N]> {
+    let last = length.min(given + CHECKPOINT_DISTANCE);
+    let mut values = Vec::with_capacity(CHECKPOINT_DISTANCE as usize);
+    let mut value = *checkpoint;
+    for index in (given + 1..=last).rev() {
+        value = step(index, &value);
+        values.push(value);
+    }
+    values.reverse();
+    value.zeroize();
+    values
 }
 
 /// One element of a chain: the credential of one connection.
@@ -75,8 +127,7 @@ pub struct Chain {
     length: u32,
     /// Position of the last element given out; 0 before the first.
     given: u32,
-    /// `checkpoints[k]` is `h[(k + 1) * CHECKPOINT_DISTANCE + 1]`, the value from which block k
-    /// (positions k * distance + 1 to (k + 1) * distance) is computed; the last is the seed.
+    /// See [`checkpoints`].
     checkpoints: Vec<Value>,
     /// The current block's values, in order of position.
     block: Vec<Value>,
@@ -95,20 +146,10 @@ impl Chain {
         salt: [u8; CHAIN_ELEMENT_SIZE],
     ) -> Self {
         let length = length.clamp(1, MAX_CHAIN_LENGTH);
-        // Sized at once: a vector that grows leaves copies behind that nobody wipes.
-        let blocks = length.div_ceil(CHECKPOINT_DISTANCE) as usize;
-        let mut checkpoints = Vec::with_capacity(blocks);
-        checkpoints.push(seed);
-        let mut value = seed;
-        for index in (0..=length).rev() {
-            value = step(&salt, index, &value);
-            if index > 1 && (index - 1).is_multiple_of(CHECKPOINT_DISTANCE) {
-                checkpoints.push(value);
-            }
-        }
-        checkpoints.reverse();
+        let (anchor, checkpoints) =
+            checkpoints(length, seed, |index, next| step(&salt, index, next));
         Self {
-            anchor: value,
+            anchor,
             salt,
             length,
             given: 0,
@@ -144,17 +185,14 @@ impl Chain {
     /// Computes the values of the block that begins after `given` elements.
     fn fill_block(&mut self) {
         self.block.zeroize();
-        let first = self.given + 1;
-        let last = self.length.min(self.given + CHECKPOINT_DISTANCE);
         let checkpoint = (self.given / CHECKPOINT_DISTANCE) as usize;
-        let mut value = self.checkpoints[checkpoint];
-        self.block.reserve_exact(CHECKPOINT_DISTANCE as usize);
-        for index in (first..=last).rev() {
-            value = step(&self.salt, index, &value);
-            self.block.push(value);
-        }
-        self.block.reverse();
-        value.zeroize();
+        let salt = self.salt;
+        self.block = block(
+            self.given,
+            self.length,
+            &self.checkpoints[checkpoint],
+            |index, next| step(&salt, index, next),
+        );
     }
 }
 

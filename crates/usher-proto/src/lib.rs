@@ -36,6 +36,7 @@ pub mod refusal;
 pub mod relay;
 pub mod session_id;
 pub mod statement;
+pub mod token;
 
 pub use authenticator::{Authenticator, MAX_SIGNATURE_SIZE, NAMESPACE, SignError};
 pub use calls::{
@@ -62,6 +63,7 @@ pub use session_id::{SESSION_ID_SIZE, SessionId, session_id};
 pub use statement::{
     Expectation, MAX_STATEMENT_SIZE, NONCE_SIZE, STATEMENT_MAGIC, STATEMENT_VERSION, Statement,
 };
+pub use token::{Token, TokenChain, TokenSlot};
 
 // The key types of the public functions, so that callers need no version of their own.
 pub use ssh_key;
