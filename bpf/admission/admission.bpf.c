@@ -2,14 +2,16 @@
 /*
  * Admission: which TCP connection may reach a service, and whose queue takes it.
  *
- * The keeper announces a connection by its two ends before the client connects. The life of the
- * entry it makes:
+ * A connection has an entry because the keeper announced it by its two ends before the client
+ * connected, or because its SYN carried a good token (check_token, token.bpf.h). The life of the
+ * entry:
  *
- *     ANNOUNCED --- SYN (choose_queue) ---> SYN_RECEIVED --- handshake done (follow) --->
- * ESTABLISHED |                                     |                  ^                          |
- *     withdrawn, expired                    withdrawn              |                    closed
- * (follow) v                                     v                  |                          v
- *      removed                              WITHDRAWN -------------+                       removed
+ *     ANNOUNCED ---- SYN ----> SYN_RECEIVED -- handshake --> ESTABLISHED
+ *         |      choose_queue       |      done: follow       ^      |
+ *     withdrawn,                withdrawn                     |    closed:
+ *     expired                       v                         |    follow
+ *         v                     WITHDRAWN --------------------'      v
+ *      removed                                                    removed
  *
  * choose_queue runs when a SYN (or the ACK that answers a SYN cookie) looks for a listener. For a
  * port of a service it lets through only a connection that is ANNOUNCED or SYN_RECEIVED and not
@@ -19,6 +21,9 @@
  *
  * follow keeps the entry true from then on, and reports a connection that reached a service without
  * an entry, so that user space cuts it.
+ *
+ * check_token runs before choose_queue, on every packet that comes in. All it does to a connection
+ * is to make its entry; a connection that has one it leaves alone.
  *
  * remove makes user space's changes of a state. User space alone cannot: between reading an entry
  * and writing it the connection may be established, and an overwritten ESTABLISHED would hide a
@@ -440,5 +445,7 @@ int remove(struct usher_removal *removal)
 	}
 	return 0;
 }
+
+#include "token.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

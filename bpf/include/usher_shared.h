@@ -8,8 +8,9 @@
 #define USHER_SHARED_H
 
 #include <linux/types.h>
+#include <linux/bpf.h>
 
-#define USHER_LAYOUT_VERSION 2
+#define USHER_LAYOUT_VERSION 3
 
 #define USHER_SESSION_ID_SIZE 16
 #define USHER_USER_NAME_SIZE 32
@@ -79,6 +80,26 @@ struct usher_session {
 	__u32 reserved;
 };
 
+/*
+ * What a session's tokens are checked with. Key: its slot. An entry is never deleted: it is closed,
+ * and after a while opened for another session, both under its lock. So what a program finds under
+ * a slot stays that slot's, and one comparison of `session` under the lock tells whose it is.
+ */
+struct usher_token_session {
+	struct bpf_spin_lock lock;
+	__u32 tip; /* the highest position accepted, 0 at first */
+	__u32 service;
+	__u32 uid;
+	__u32 length; /* of the chain; 0: closed */
+	__u32 reserved;
+	__u64 window[2]; /* bit i: tip - i was accepted; the first word holds the bits 0 to 63 */
+	__u64 expires_ns; /* boot time; of a closed one: when the slot may be opened again */
+	__u8 value[16]; /* t[tip], padded with zeros */
+	__u8 salt[16];
+	__u8 key[16];
+	__u8 session[USHER_SESSION_ID_SIZE];
+};
+
 struct usher_counters {
 	__u64 admitted;
 	__u64 refused_unannounced;
@@ -88,6 +109,17 @@ struct usher_counters {
 	__u64 established;
 	__u64 closed;
 	__u64 untracked;
+	__u64 token_accepted;
+	__u64 token_repeated;
+	__u64 token_unknown;
+	__u64 token_other_service;
+	__u64 token_expired;
+	__u64 token_foreign;
+	__u64 token_out_of_range;
+	__u64 token_replayed;
+	__u64 token_mismatch;
+	__u64 token_table_full;
+	__u64 token_withdrawn;
 };
 
 /* Written once by the keeper that made the maps. */
@@ -117,7 +149,8 @@ _Static_assert(sizeof(struct usher_connection) == 36, "usher_connection");
 _Static_assert(sizeof(struct usher_target) == 8, "usher_target");
 _Static_assert(sizeof(struct usher_admission) == 48, "usher_admission");
 _Static_assert(sizeof(struct usher_session) == 208, "usher_session");
-_Static_assert(sizeof(struct usher_counters) == 64, "usher_counters");
+_Static_assert(sizeof(struct usher_token_session) == 112, "usher_token_session");
+_Static_assert(sizeof(struct usher_counters) == 152, "usher_counters");
 _Static_assert(sizeof(struct usher_layout) == 8, "usher_layout");
 _Static_assert(sizeof(struct usher_removal) == 56, "usher_removal");
 

@@ -331,7 +331,7 @@ tests! {
     fn full_tables_refuse(world) {
         use usher_kernel::admission::{AnnounceError, ListenerError};
         let admission =
-            world.open_with(&Limits { sessions: 1, admissions: 2, listeners: 2 }).unwrap();
+            world.open_with(&Limits { sessions: 1, admissions: 2, listeners: 2, tokens: 2 }).unwrap();
         admission.set_services(&[(PORT, SERVICE)]).unwrap();
         let alice = queue(&admission, ALICE, 16);
         let _bob = queue(&admission, BOB, 16);

@@ -126,7 +126,7 @@ tests! {
     }
 
     fn a_full_session_table_refuses_and_is_read_whole(world) {
-        let limits = Limits { sessions: 5000, admissions: 3000, listeners: 16 };
+        let limits = Limits { sessions: 5000, admissions: 3000, listeners: 16, tokens: 64 };
         let admission = world.open_with(&limits).unwrap();
         let id = |number: u16| {
             let mut bytes = [0; 16];
@@ -160,7 +160,7 @@ tests! {
     fn other_limits_are_refused(world) {
         let (admission, alice, _bob) = world.serve();
         drop(admission);
-        let other = Limits { sessions: 17, admissions: 64, listeners: 16 };
+        let other = Limits { sessions: 17, admissions: 64, listeners: 16, tokens: 64 };
         match world.open_with(&other) {
             Err(KernelError::OtherLimit { table: "sessions", found: 16, asked: 17, .. }) => {}
             other => panic!("{other:?}"),
@@ -203,7 +203,7 @@ tests! {
 
     fn pins_need_a_bpf_file_system(world) {
         let folder = tempfile::tempdir().unwrap();
-        let limits = Limits { sessions: 16, admissions: 64, listeners: 16 };
+        let limits = Limits { sessions: 16, admissions: 64, listeners: 16, tokens: 64 };
         let result =
             usher_kernel::admission::Admission::open(&folder.path().join("pins"), &world.cgroup, &limits);
         assert!(matches!(result, Err(KernelError::NoBpfFileSystem(_))));
@@ -230,7 +230,7 @@ tests! {
         let other = usher_kernel::cgroup::Group::create(&world.cgroup, "other").unwrap();
         let leaf = usher_kernel::cgroup::Group::create(other.path(), "keeper").unwrap();
         leaf.move_self().unwrap();
-        let limits = Limits { sessions: 16, admissions: 64, listeners: 16 };
+        let limits = Limits { sessions: 16, admissions: 64, listeners: 16, tokens: 64 };
         let admission =
             usher_kernel::admission::Admission::open(&world.pins, other.path(), &limits).unwrap();
         let fresh = queue(&admission, BOB, 16);
@@ -282,7 +282,7 @@ tests! {
     fn one_users_connection_never_lands_in_anothers_queue(world) {
         // Announcements, SYNs, withdrawals and recycled entries, as fast as two threads can, in a
         // table with hardly any room.
-        let limits = Limits { sessions: 16, admissions: 4, listeners: 16 };
+        let limits = Limits { sessions: 16, admissions: 4, listeners: 16, tokens: 64 };
         let admission = world.open_with(&limits).unwrap();
         admission.set_services(&[(PORT, SERVICE)]).unwrap();
         let alice = queue(&admission, ALICE, 64);

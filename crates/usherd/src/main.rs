@@ -70,6 +70,7 @@ fn main() -> ExitCode {
                 sessions,
                 admissions: connections,
                 listeners,
+                tokens: sessions,
             };
             keeper::run(cgroup, &limits, !without_ownership)
         }

@@ -7,7 +7,7 @@ use usher_proto::{ChainTip, ConnectionTuple, HostName, Refusal, SessionId, UserN
 use super::types::{AdmissionRow, AdmissionState, Counters, Ended, SessionRecord};
 use crate::KernelError;
 
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 const STATE_BITS: u32 = 8;
 const ANNOUNCED: u64 = 1;
@@ -89,6 +89,27 @@ plain!(Session, 208);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
+pub(super) struct Tokens {
+    /// The kernel's: never written, read as 0.
+    pub lock: u32,
+    pub tip: u32,
+    pub service: u32,
+    pub uid: u32,
+    /// 0: closed.
+    pub length: u32,
+    pub reserved: u32,
+    pub window: [u64; 2],
+    /// Of a closed one: when the slot may be opened again.
+    pub expires_ns: u64,
+    pub value: [u8; 16],
+    pub salt: [u8; 16],
+    pub key: [u8; 16],
+    pub session: [u8; 16],
+}
+plain!(Tokens, 112);
+
+#[derive(Clone, Copy)]
+#[repr(C)]
 pub(super) struct Tally {
     admitted: u64,
     refused_unannounced: u64,
@@ -98,8 +119,19 @@ pub(super) struct Tally {
     established: u64,
     closed: u64,
     untracked: u64,
+    token_accepted: u64,
+    token_repeated: u64,
+    token_unknown: u64,
+    token_other_service: u64,
+    token_expired: u64,
+    token_foreign: u64,
+    token_out_of_range: u64,
+    token_replayed: u64,
+    token_mismatch: u64,
+    token_table_full: u64,
+    token_withdrawn: u64,
 }
-plain!(Tally, 64);
+plain!(Tally, 152);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -248,6 +280,17 @@ impl From<&[Tally]> for Counters {
             sum.established += tally.established;
             sum.closed += tally.closed;
             sum.untracked += tally.untracked;
+            sum.token_accepted += tally.token_accepted;
+            sum.token_repeated += tally.token_repeated;
+            sum.token_unknown += tally.token_unknown;
+            sum.token_other_service += tally.token_other_service;
+            sum.token_expired += tally.token_expired;
+            sum.token_foreign += tally.token_foreign;
+            sum.token_out_of_range += tally.token_out_of_range;
+            sum.token_replayed += tally.token_replayed;
+            sum.token_mismatch += tally.token_mismatch;
+            sum.token_table_full += tally.token_table_full;
+            sum.token_withdrawn += tally.token_withdrawn;
         }
         sum
     }

@@ -4,9 +4,11 @@
 //! in force outlive the keeper: while it is away, announced connections are still admitted,
 //! everything else is still refused.
 
+mod ingress;
 pub(crate) mod layout;
 pub(crate) mod programs;
 pub(crate) mod table;
+mod tokens;
 mod types;
 
 use std::collections::BTreeSet;
@@ -21,10 +23,13 @@ use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use usher_proto::{ConnectionTuple, SessionId};
 
 use crate::KernelError;
+pub use ingress::Unattached;
 use layout::{Entry, Removal, RemovalReason, Session, Tally, Target};
 pub(crate) use programs::OBJECT;
 use programs::Programs;
 use table::{Insertion, Table};
+use tokens::Tokens;
+pub use tokens::{TokenError, TokenRow, TokenSession};
 pub use types::{
     AdmissionRow, AdmissionState, AnnounceError, Announced, Counters, Ended, Limits, ListenerError,
     SessionError, SessionRecord,
@@ -43,7 +48,9 @@ pub struct Admission {
     admissions: Table<[u8; 36], Entry>,
     sessions: Table<[u8; 16], Session>,
     counters: OwnedFd,
+    tokens: Tokens,
     remove: OwnedFd,
+    check_token: OwnedFd,
     ring: Mutex<RingBuffer<'static>>,
     untracked: Arc<Mutex<Vec<[u8; 36]>>>,
     last_number: AtomicU64,
@@ -102,7 +109,9 @@ impl Admission {
             admissions: Table::new("admissions", programs.admissions),
             sessions: Table::new("sessions", programs.sessions),
             counters: programs.counters,
+            tokens: Tokens::adopt(programs.tokens, limits.tokens)?,
             remove: programs.remove,
+            check_token: programs.check_token,
             ring: Mutex::new(ring),
             untracked,
             last_number: AtomicU64::new(0),
@@ -398,9 +407,13 @@ impl Admission {
     /// # Errors
     /// What the kernel says.
     pub fn unpinned_programs(&self) -> Result<Vec<u32>, KernelError> {
-        libbpf_rs::Program::id_from_fd(self.remove.as_fd())
-            .map(|id| vec![id])
-            .map_err(KernelError::bpf("reading the id of a program"))
+        [&self.remove, &self.check_token]
+            .into_iter()
+            .map(|program| {
+                libbpf_rs::Program::id_from_fd(program.as_fd())
+                    .map_err(KernelError::bpf("reading the id of a program"))
+            })
+            .collect()
     }
 
     /// A descriptor that is readable (epoll, poll) while [`Admission::drain_untracked`] has something.

@@ -1,5 +1,6 @@
 //! Loading, adopting, attaching and pinning of bpf/admission.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -31,7 +32,9 @@ pub(super) struct Programs {
     pub sessions: OwnedFd,
     pub counters: OwnedFd,
     pub untracked: MapHandle,
+    pub tokens: OwnedFd,
     pub remove: OwnedFd,
+    pub check_token: OwnedFd,
 }
 
 impl Programs {
@@ -45,6 +48,14 @@ impl Programs {
                 &object
                     .maps()
                     .find(|map| map.name() == name)
+                    .ok_or(KernelError::MissingPart(name))?,
+            )
+        };
+        let program = |name: &'static str| -> Result<OwnedFd, KernelError> {
+            clone(
+                &object
+                    .progs()
+                    .find(|program| program.name() == name)
                     .ok_or(KernelError::MissingPart(name))?,
             )
         };
@@ -70,12 +81,9 @@ impl Programs {
             counters: map("counters")?,
             untracked: MapHandle::try_from(&untracked)
                 .map_err(KernelError::bpf("keeping a table"))?,
-            remove: clone(
-                &object
-                    .progs()
-                    .find(|program| program.name() == "remove")
-                    .ok_or(KernelError::MissingPart("remove"))?,
-            )?,
+            tokens: map("tokens")?,
+            remove: program("remove")?,
+            check_token: program("check_token")?,
         })
     }
 }
@@ -105,13 +113,27 @@ pub(crate) fn clone(part: &impl AsFd) -> Result<OwnedFd, KernelError> {
         .map_err(KernelError::system("duplicating a descriptor"))
 }
 
+thread_local! {
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs what may fail without anything being wrong.
+pub(super) fn quietly<T>(what: impl FnOnce() -> T) -> T {
+    QUIET.set(true);
+    let outcome = what();
+    QUIET.set(false);
+    outcome
+}
+
 /// libbpf prints to standard error otherwise; what it warns of are reasons of failures.
 pub(crate) fn print_through_tracing() {
     static ONCE: Once = Once::new();
     fn print(level: PrintLevel, text: String) {
         match level {
-            PrintLevel::Warn => tracing::warn!("{}", text.trim_end()),
-            PrintLevel::Info | PrintLevel::Debug => tracing::debug!("{}", text.trim_end()),
+            PrintLevel::Warn if !QUIET.get() => tracing::warn!("{}", text.trim_end()),
+            PrintLevel::Warn | PrintLevel::Info | PrintLevel::Debug => {
+                tracing::debug!("{}", text.trim_end())
+            }
         }
     }
     ONCE.call_once(|| {
@@ -184,6 +206,7 @@ fn load(pins: &Path, limits: &Limits) -> Result<Object, KernelError> {
             ("sessions", limits.sessions),
             ("admissions", limits.admissions),
             ("listeners", limits.listeners),
+            ("tokens", limits.tokens),
         ]
         .into_iter()
         .find(|(name, _)| map.name() == *name);

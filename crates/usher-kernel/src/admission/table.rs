@@ -126,6 +126,12 @@ impl<K: Plain, V: Plain> Table<K, V> {
             .map_err(|error| self.error("replacing in the table", error))
     }
 
+    /// Replaces an entry that is there, under its lock (struct bpf_spin_lock), which stays.
+    pub(crate) fn replace_locked(&self, key: &K, value: &V) -> Result<(), KernelError> {
+        self.update(key, value, libbpf_sys::BPF_EXIST | libbpf_sys::BPF_F_LOCK)
+            .map_err(|error| self.error("replacing in the table", error))
+    }
+
     /// False: there was none.
     pub(crate) fn remove(&self, key: &K) -> Result<bool, KernelError> {
         // SAFETY: the key is as large as the map's keys.

@@ -15,15 +15,19 @@ pub struct Limits {
     pub admissions: u32,
     /// Queues: pairs of service and user.
     pub listeners: u32,
+    /// Sessions whose connections may come with a token in the SYN; at most
+    /// [`usher_proto::token::TokenSlot::COUNT`].
+    pub tokens: u32,
 }
 
 impl Default for Limits {
-    /// 65,536 sessions and connections, 4,096 queues: about 30 MB of kernel memory.
+    /// 65,536 sessions, with tokens, and connections, 4,096 queues: about 40 MB of kernel memory.
     fn default() -> Self {
         Self {
             sessions: 65_536,
             admissions: 65_536,
             listeners: 4096,
+            tokens: 65_536,
         }
     }
 }
@@ -165,12 +169,35 @@ pub struct Counters {
     pub closed: u64,
     /// Connections to a service that nobody had announced.
     pub untracked: u64,
+    /// SYNs admitted for their token.
+    pub token_accepted: u64,
+    /// SYNs with a token whose connection had an entry already: retransmissions, and connections
+    /// announced on the control channel.
+    pub token_repeated: u64,
+    /// SYNs with a token of a slot that is not open.
+    pub token_unknown: u64,
+    /// SYNs with a token of a session at another service.
+    pub token_other_service: u64,
+    /// SYNs with a token of a session that has expired.
+    pub token_expired: u64,
+    /// SYNs with a token that was not made for this connection with the key of its slot.
+    pub token_foreign: u64,
+    /// SYNs with a token whose position the chain does not have.
+    pub token_out_of_range: u64,
+    /// SYNs with a token that was used before.
+    pub token_replayed: u64,
+    /// SYNs with a token that is not the chain's at its position, or too far from the newest.
+    pub token_mismatch: u64,
+    /// SYNs with a good token for which the table of connections had no room.
+    pub token_table_full: u64,
+    /// SYNs with a good token whose session was closed while they were looked at.
+    pub token_withdrawn: u64,
 }
 
 impl Counters {
     /// Names and numbers, for views.
     #[must_use]
-    pub fn named(&self) -> [(String, u64); 8] {
+    pub fn named(&self) -> [(String, u64); 19] {
         [
             ("admitted".into(), self.admitted),
             ("refused_unannounced".into(), self.refused_unannounced),
@@ -180,6 +207,17 @@ impl Counters {
             ("established".into(), self.established),
             ("closed".into(), self.closed),
             ("untracked".into(), self.untracked),
+            ("token_accepted".into(), self.token_accepted),
+            ("token_repeated".into(), self.token_repeated),
+            ("token_unknown".into(), self.token_unknown),
+            ("token_other_service".into(), self.token_other_service),
+            ("token_expired".into(), self.token_expired),
+            ("token_foreign".into(), self.token_foreign),
+            ("token_out_of_range".into(), self.token_out_of_range),
+            ("token_replayed".into(), self.token_replayed),
+            ("token_mismatch".into(), self.token_mismatch),
+            ("token_table_full".into(), self.token_table_full),
+            ("token_withdrawn".into(), self.token_withdrawn),
         ]
     }
 }

@@ -141,6 +141,7 @@ impl World {
             sessions: 16,
             admissions: 64,
             listeners: 16,
+            tokens: 64,
         })
     }
 

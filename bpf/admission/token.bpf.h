@@ -1,0 +1,369 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Tokens: a SYN that proves by itself that its connection is one of a session's (docs/PROTOCOL.md,
+ * "Token in the SYN"; docs/adr/0016). A part of admission.bpf.c, whose tables it uses.
+ *
+ * check_token sees the packet before choose_queue does. For a good token it makes the entry that
+ * otherwise the keeper makes, ANNOUNCED; choose_queue then does what it does for any. It never
+ * drops and never changes a packet: what it finds wrong stays without an entry, and is refused
+ * there.
+ *
+ * Two SYNs may carry the same element at the same time, and other SYNs of the session may move its
+ * tip meanwhile. So the chain is checked against a copy of the tip, without a lock, and what was
+ * found is committed under the entry's lock, where the element is looked up again among those
+ * spent. It is spent before the admission is made, so that no two connections have one element.
+ *
+ * A session may be closed meanwhile: user space closes its slot under the lock, then looks for its
+ * admissions. We make the admission, then take the lock and look whether the slot is still the
+ * session's. Whoever takes the lock second sees what the other one did: either user space finds the
+ * admission, or we remove it again.
+ *
+ * Kernel 6.1 or later (spin locks 5.1, bpf_loop 5.17).
+ */
+#ifndef USHER_TOKEN_BPF_H
+#define USHER_TOKEN_BPF_H
+
+#include <linux/pkt_cls.h>
+
+#include "syn.bpf.h"
+#include "usher_sha256.h"
+#include "usher_token.h"
+
+/* How long a SYN is admitted for its token: until its fourth retransmission, 15 s after it. */
+#define TOKEN_ADMISSION_NS (16ULL * 1000 * 1000 * 1000)
+
+#define EEXIST 17
+
+/*
+ * What tokens are checked with. Key: slot.
+ * Limit: set before loading. Full: user space is told, the session announces its connections.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct usher_token_session);
+} tokens SEC(".maps");
+
+/* Takes the mask off; false when the option was not made for this connection with this key. A
+ * function of its own for its stack. */
+static __attribute__((noinline)) int unmask(const struct usher_connection *connection,
+					    const struct usher_token_session *session,
+					    struct usher_token_option *option)
+{
+	union {
+		struct usher_token_message fields;
+		__u64 words[5];
+	} message;
+	__u64 key[2], mask[2];
+
+	message.fields.connection = *connection;
+	__builtin_memcpy(message.fields.slot, option->slot, sizeof(option->slot));
+	message.fields.position = option->position;
+	__builtin_memcpy(key, session->key, sizeof(key));
+	usher_token_mask(key, message.words, mask);
+#pragma unroll
+	for (int i = 0; i < USHER_TOKEN_ELEMENT_SIZE + 1; i++)
+		option->masked[i] ^= mask[i / 8] >> (8 * (i % 8));
+	return !option->masked[USHER_TOKEN_ELEMENT_SIZE];
+}
+
+/* The state of a hash chain on its way down. On the stack, which no other CPU and no interrupt
+ * shares, and which has room for it. */
+struct descent {
+	struct usher_token_block block;
+	__u32 position; /* of block.value */
+};
+
+static long descend(__u32 index, struct descent *descent)
+{
+	__be32 below = bpf_htonl(--descent->position);
+
+	__builtin_memcpy(descent->block.index, &below, sizeof(below));
+	usher_token_step(&descent->block);
+	return 0;
+}
+
+/* What a session was at one moment. */
+struct tip {
+	__u64 window[2];
+	__u8 value[16];
+	__u8 session[USHER_SESSION_ID_SIZE];
+	struct usher_target target;
+	__u32 position;
+	__u32 length;
+};
+
+/* Whether `upper`, said to be at position `upper_position`, hashes down to `lower`, `steps` below.
+ * The time it takes is told by position, which is in the clear; the comparison has no branch until
+ * all bytes are compared. */
+static __attribute__((noinline)) int hashes_down(const struct usher_token_session *session,
+						 __u32 upper_position, __u32 steps,
+						 const __u8 upper[USHER_TOKEN_ELEMENT_SIZE],
+						 const __u8 lower[USHER_TOKEN_ELEMENT_SIZE])
+{
+	struct descent descent = {
+		.block.domain = { 'u', 's', 'h', 'e', 'r', '-', 't', 'o', 'k', 'e', 'n', '-', '1' },
+		.position = upper_position,
+	};
+	__u8 differences = 0;
+
+	__builtin_memcpy(descent.block.salt, session->salt, USHER_TOKEN_KEY_SIZE);
+	__builtin_memcpy(descent.block.value, upper, USHER_TOKEN_ELEMENT_SIZE);
+	bpf_loop(steps, descend, &descent, 0);
+#pragma unroll
+	for (int i = 0; i < USHER_TOKEN_ELEMENT_SIZE; i++)
+		differences |= descent.block.value[i] ^ lower[i];
+	return !differences;
+}
+
+/* Whether the position `behind` the tip was accepted. */
+static __always_inline int is_spent(const __u64 window[2], __u32 behind)
+{
+	return (window[behind >= 64] >> (behind & 63)) & 1;
+}
+
+/* Moves the window up by `ahead`, 1 to 128 positions, of which the last is accepted. */
+static __always_inline void shift(__u64 window[2], __u32 ahead)
+{
+	__u64 low = window[0], high = window[1];
+
+	if (ahead >= 128) {
+		low = 0;
+		high = 0;
+	} else if (ahead >= 64) {
+		high = low << (ahead - 64);
+		low = 0;
+	} else {
+		high = high << ahead | low >> (64 - ahead);
+		low <<= ahead;
+	}
+	window[0] = low | 1;
+	window[1] = high;
+}
+
+/* Whether the slot is open and still the session's. With the lock held. */
+static __always_inline int is_of(const struct usher_token_session *session, const __u8 id[16])
+{
+	return session->length && same_session(session->session, id);
+}
+
+#ifdef USHER_PAUSE
+/* For the test of what user space does between two steps: some milliseconds. */
+static long pass(__u32 index, void *nothing)
+{
+	return 0;
+}
+
+#define PAUSE() bpf_loop(1 << 21, pass, NULL, 0)
+#else
+#define PAUSE()
+#endif
+
+enum verdict { SPENT, WITHDRAWN, REPLAYED };
+
+/* Spends the element at `position`, whose value is `value`, if it is not spent by now. */
+static __always_inline enum verdict spend(struct usher_token_session *session, const __u8 id[16],
+					  __u32 position,
+					  const __u8 value[USHER_TOKEN_ELEMENT_SIZE])
+{
+	enum verdict verdict = REPLAYED;
+
+	bpf_spin_lock(&session->lock);
+	if (!is_of(session, id)) {
+		verdict = WITHDRAWN;
+	} else if (position > session->tip) {
+		shift(session->window, position - session->tip);
+		session->tip = position;
+		__builtin_memcpy(session->value, value, USHER_TOKEN_ELEMENT_SIZE);
+		verdict = SPENT;
+	} else {
+		__u32 behind = session->tip - position;
+
+		/* Others may have moved the tip so far that nobody knows any more. */
+		if (behind <= USHER_TOKENS_BEHIND && !is_spent(session->window, behind)) {
+			session->window[behind >= 64] |= 1ULL << (behind & 63);
+			verdict = SPENT;
+		}
+	}
+	bpf_spin_unlock(&session->lock);
+	return verdict;
+}
+
+/*
+ * Takes back the admission that was made with `mark`, of a session that is closed. Another CPU may
+ * have let a copy of the same SYN through by it: what becomes of that handshake is reported as a
+ * connection without an entry.
+ */
+static __always_inline void take_back(const struct usher_connection *connection, __u64 mark)
+{
+	struct usher_admission *entry = bpf_map_lookup_elem(&admissions, connection);
+
+	if (!entry)
+		return;
+	if (exchange(entry, mark, USHER_REMOVED) ||
+	    exchange(entry, with_state(mark, USHER_SYN_RECEIVED), USHER_REMOVED))
+		bpf_map_delete_elem(&admissions, connection);
+	else if (*(volatile __u64 *)&entry->mark == with_state(mark, USHER_ESTABLISHED))
+		bpf_ringbuf_output(&untracked, (void *)connection, sizeof(*connection), 0);
+}
+
+/* Makes the admission of a connection whose token is spent. A function of its own for its stack. */
+static __attribute__((noinline)) int admit(const struct usher_connection *connection, __u32 slot,
+					   const struct tip *tip)
+{
+	/* Boot time numbers announcements (usher_shared.h). Another CPU may read the same one for
+	 * another connection; what tells those apart is that the key is looked up again. */
+	__u64 now = bpf_ktime_get_boot_ns();
+	struct usher_admission fresh = {
+		.mark = now << USHER_STATE_BITS | USHER_ANNOUNCED,
+		.expires_ns = now + TOKEN_ADMISSION_NS,
+		.target = tip->target,
+	};
+	struct usher_token_session *session;
+	int stays = 0;
+	long failed;
+
+	__builtin_memcpy(fresh.session, tip->session, sizeof(fresh.session));
+	failed = bpf_map_update_elem(&admissions, connection, &fresh, BPF_NOEXIST);
+	if (failed == -EEXIST) {
+		COUNT(token_repeated);
+		return 0;
+	}
+	if (failed) {
+		COUNT(token_table_full);
+		return 0;
+	}
+	session = bpf_map_lookup_elem(&tokens, &slot);
+	if (session) {
+		bpf_spin_lock(&session->lock);
+		stays = is_of(session, tip->session);
+		bpf_spin_unlock(&session->lock);
+	}
+	if (stays) {
+		COUNT(token_accepted);
+		return 1;
+	}
+	COUNT(token_withdrawn);
+	take_back(connection, fresh.mark);
+	return 0;
+}
+
+/*
+ * The position that a token means: the one with its low byte among the 127 before the tip, the tip,
+ * and the 128 after it. 0 when the chain has no such position.
+ */
+static __always_inline __u32 meant_position(const struct tip *tip, __u8 low)
+{
+	__u32 ahead = (__u8)(low - (__u8)tip->position), position;
+
+	if (ahead <= USHER_TOKENS_AHEAD)
+		position = tip->position + ahead;
+	else if (tip->position >= 256 - ahead)
+		position = tip->position - (256 - ahead);
+	else
+		return 0;
+	return position <= tip->length ? position : 0;
+}
+
+/* Checks and spends the token of a connection that has no entry, and admits the connection. */
+static __always_inline void check(const struct usher_connection *connection, __u32 service,
+				  struct usher_token_option *option)
+{
+	__u32 slot = option->slot[0] << 16 | option->slot[1] << 8 | option->slot[2], position;
+	struct usher_token_session *session = bpf_map_lookup_elem(&tokens, &slot);
+	__u64 expires_ns;
+	struct tip tip;
+	int good;
+
+	if (!session) {
+		COUNT(token_unknown);
+		return;
+	}
+	bpf_spin_lock(&session->lock);
+	tip.position = session->tip;
+	tip.length = session->length;
+	tip.window[0] = session->window[0];
+	tip.window[1] = session->window[1];
+	__builtin_memcpy(tip.value, session->value, sizeof(tip.value));
+	__builtin_memcpy(tip.session, session->session, sizeof(tip.session));
+	tip.target.service = session->service;
+	tip.target.uid = session->uid;
+	expires_ns = session->expires_ns;
+	bpf_spin_unlock(&session->lock);
+
+	/* Key and salt are read without the lock: if the slot is closed or opened meanwhile,
+	 * spend() sees it. */
+	if (!tip.length) {
+		COUNT(token_unknown);
+		return;
+	}
+	if (tip.target.service != service) {
+		COUNT(token_other_service);
+		return;
+	}
+	if (expires_ns <= bpf_ktime_get_boot_ns()) {
+		COUNT(token_expired);
+		return;
+	}
+	if (!unmask(connection, session, option)) {
+		COUNT(token_foreign);
+		return;
+	}
+	position = meant_position(&tip, option->position);
+	if (!position) {
+		COUNT(token_out_of_range);
+		return;
+	}
+	if (position > tip.position) {
+		good = hashes_down(session, position, position - tip.position, option->masked,
+				   tip.value);
+	} else if (is_spent(tip.window, tip.position - position)) {
+		COUNT(token_replayed);
+		return;
+	} else {
+		good = hashes_down(session, tip.position, tip.position - position, tip.value,
+				   option->masked);
+	}
+	if (!good) {
+		COUNT(token_mismatch);
+		return;
+	}
+	switch (spend(session, tip.session, position, option->masked)) {
+	case SPENT:
+		break;
+	case WITHDRAWN:
+		COUNT(token_withdrawn);
+		return;
+	default:
+		COUNT(token_replayed);
+		return;
+	}
+	PAUSE();
+	admit(connection, slot, &tip);
+}
+
+/*
+ * Hook: a clsact filter at ingress of every interface, because it is the earliest place that sees
+ * the options of a SYN on every kind of interface, and is there on 6.1 (docs/adr/0016). It has an
+ * answer neither for the packet nor for later filters: TC_ACT_UNSPEC. Kernel 4.5.
+ */
+SEC("tc")
+int check_token(struct __sk_buff *packet)
+{
+	struct usher_connection connection __aligned = {};
+	struct usher_token_option option;
+	__u32 service;
+
+	if (!read_syn(packet, &connection, &service, &option))
+		return TC_ACT_UNSPEC;
+	/* Announced on the control channel, or a retransmission. */
+	if (bpf_map_lookup_elem(&admissions, &connection)) {
+		COUNT(token_repeated);
+		return TC_ACT_UNSPEC;
+	}
+	check(&connection, service, &option);
+	return TC_ACT_UNSPEC;
+}
+
+#endif

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * For tests only: a client that writes into its SYN what it is told, and a filter of somebody else
+ * who loses packets.
+ */
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_helpers.h>
+
+#define SYN 2
+#define OPTION_SIZE 20
+
+struct option {
+	__u8 bytes[OPTION_SIZE];
+};
+
+/* Key: the client's port in host byte order. Limit: 1024. Full: the test is told. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, struct option);
+} options SEC(".maps");
+
+/* How many packets to lose, and how many came. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, __u64);
+} losses SEC(".maps");
+
+SEC("sockops")
+int write_token(struct bpf_sock_ops *context)
+{
+	__u32 port = context->local_port;
+	struct option *option = bpf_map_lookup_elem(&options, &port);
+	int flags = context->bpf_sock_ops_cb_flags;
+
+	if (!option)
+		return 1;
+	switch (context->op) {
+	case BPF_SOCK_OPS_TCP_CONNECT_CB:
+		bpf_sock_ops_cb_flags_set(context, flags | BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+		break;
+	case BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB:
+		bpf_sock_ops_cb_flags_set(context, flags & ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG);
+		break;
+	case BPF_SOCK_OPS_HDR_OPT_LEN_CB:
+		if (context->skb_tcp_flags & SYN)
+			bpf_reserve_hdr_opt(context, OPTION_SIZE, 0);
+		break;
+	case BPF_SOCK_OPS_WRITE_HDR_OPT_CB:
+		if (context->skb_tcp_flags & SYN)
+			bpf_store_hdr_opt(context, option->bytes, OPTION_SIZE, 0);
+		break;
+	}
+	return 1;
+}
+
+SEC("tc")
+int lose(struct __sk_buff *packet)
+{
+	__u32 index = 0;
+	__u64 *left = bpf_map_lookup_elem(&losses, &index), *seen;
+
+	index = 1;
+	seen = bpf_map_lookup_elem(&losses, &index);
+	if (!left || !seen)
+		return TC_ACT_UNSPEC;
+	__sync_fetch_and_add(seen, 1);
+	if (!*left)
+		return TC_ACT_UNSPEC;
+	(*left)--;
+	return TC_ACT_SHOT;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,124 @@
+//! check_token's place: a filter of our own at ingress of every interface.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::AsFd;
+
+use libbpf_rs::{Program, TC_INGRESS, TcHook, TcHookBuilder};
+
+use super::Admission;
+use super::programs::quietly;
+use crate::KernelError;
+
+/// Our filter's priority: before most others, because one that comes before us and decides about
+/// the packet keeps it from us. Not 1, which others take for theirs.
+const PRIORITY: u32 = 3;
+
+/// Our filter's handle: by it and [`PRIORITY`] we know our own.
+const HANDLE: u32 = 0x5573;
+
+/// An interface that the filter is not on. Connections that come in by it have to be announced.
+#[derive(Debug)]
+pub struct Unattached {
+    /// Its name.
+    pub interface: String,
+    /// Why.
+    pub error: KernelError,
+}
+
+impl Admission {
+    /// Has SYNs looked at for tokens on every interface of the caller's network namespace,
+    /// loopback included. Interfaces on which that is so already are left alone, an earlier
+    /// keeper's program is replaced: to be called again and again, because interfaces come and go.
+    /// Gives those on which it could not be done; the others are done then.
+    ///
+    /// The filter stays when the keeper ends. Filters of others stay in force, those after ours
+    /// for every packet.
+    ///
+    /// # Errors
+    /// When the interfaces cannot be listed, or the program's id not be read.
+    pub fn attach_tokens(&self) -> Result<Vec<Unattached>, KernelError> {
+        let id = Program::id_from_fd(self.check_token.as_fd())
+            .map_err(KernelError::bpf("reading the id of a program"))?;
+        let mut unattached = Vec::new();
+        for (index, interface) in interfaces()? {
+            let mut hook = self.hook(index);
+            if quietly(|| hook.query()).is_ok_and(|found| found == id) {
+                continue;
+            }
+            if let Err(error) = quietly(|| hook.create()).and_then(|mut hook| hook.attach()) {
+                // One that has gone meanwhile is not missing.
+                if interfaces()?.iter().any(|(other, _)| *other == index) {
+                    unattached.push(Unattached {
+                        interface,
+                        error: KernelError::bpf("attaching to an interface")(error),
+                    });
+                }
+            }
+        }
+        Ok(unattached)
+    }
+
+    /// Takes the filter from every interface of the caller's network namespace. Their clsact qdiscs
+    /// stay, also those that were made for it: an empty one decides nothing, and others may count on
+    /// it. Gives the interfaces from which it could not be taken.
+    ///
+    /// # Errors
+    /// When the interfaces cannot be listed.
+    pub fn detach_tokens(&self) -> Result<Vec<Unattached>, KernelError> {
+        let mut attached = Vec::new();
+        for (index, interface) in interfaces()? {
+            let mut hook = self.hook(index);
+            if quietly(|| hook.query()).is_err() {
+                continue;
+            }
+            if let Err(error) = hook.detach() {
+                attached.push(Unattached {
+                    interface,
+                    error: KernelError::bpf("detaching from an interface")(error),
+                });
+            }
+        }
+        Ok(attached)
+    }
+
+    fn hook(&self, index: i32) -> TcHook {
+        TcHookBuilder::new(self.check_token.as_fd())
+            .ifindex(index)
+            .handle(HANDLE)
+            .priority(PRIORITY)
+            .replace(true)
+            .hook(TC_INGRESS)
+    }
+}
+
+/// Index and name of every interface of the thread's network namespace.
+fn interfaces() -> Result<Vec<(i32, String)>, KernelError> {
+    // SAFETY: no argument; the list is freed below, and read nowhere later.
+    let list = unsafe { libc::if_nameindex() };
+    if list.is_null() {
+        return Err(KernelError::system("listing the network interfaces")(
+            io::Error::last_os_error(),
+        ));
+    }
+    let mut found = Vec::new();
+    let mut next = list;
+    loop {
+        // SAFETY: within the list, which an entry with index 0 ends.
+        let entry = unsafe { &*next };
+        if entry.if_index == 0 || entry.if_name.is_null() {
+            break;
+        }
+        // SAFETY: a name that ends with a zero byte, until the list is freed.
+        let name = unsafe { CStr::from_ptr(entry.if_name) };
+        // An index is a positive int in the kernel.
+        if let Ok(index) = i32::try_from(entry.if_index) {
+            found.push((index, name.to_string_lossy().into_owned()));
+        }
+        // SAFETY: not beyond the last entry, which is not this one.
+        next = unsafe { next.add(1) };
+    }
+    // SAFETY: what if_nameindex gave, once.
+    unsafe { libc::if_freenameindex(list) };
+    Ok(found)
+}

@@ -1,0 +1,280 @@
+//! Sessions whose connections come with a token in the SYN: which slot is whose.
+//!
+//! The kernel's table is the truth, and it is pinned: [`Tokens::adopt`] reads it once when a keeper
+//! starts, and finds which slots are open and for whom, and which were closed a moment ago. A
+//! slot's entry is never deleted. A closed one is overwritten with zeros and the time from which on
+//! its slot may be opened again.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use usher_proto::SessionId;
+use usher_proto::chain::MAX_CHAIN_LENGTH;
+use usher_proto::token::{TOKEN_ELEMENT_SIZE, TOKEN_KEY_SIZE, TokenElement, TokenSlot};
+
+use super::layout;
+use super::table::{Insertion, Table};
+use super::{Admission, boot_time};
+use crate::KernelError;
+
+/// How long a closed slot stays closed: what is left of the SYNs of its session then finds no
+/// session there, and later ones fail at the next session's key.
+const REST: Duration = Duration::from_secs(16);
+
+/// What the tokens of a session are checked with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct TokenSession {
+    /// The session.
+    pub session: SessionId,
+    /// The service whose port its connections go to.
+    pub service: u32,
+    /// The local account of the session's user.
+    pub uid: u32,
+    /// `t[0]` of its token chain.
+    pub anchor: TokenElement,
+    /// The chain's salt.
+    pub salt: [u8; TOKEN_KEY_SIZE],
+    /// How many elements the chain has: 1 to [`MAX_CHAIN_LENGTH`].
+    pub length: u32,
+    /// The secret that masks elements.
+    pub key: [u8; TOKEN_KEY_SIZE],
+    /// How long tokens are accepted, from now on.
+    pub lifetime: Duration,
+}
+
+impl fmt::Debug for TokenSession {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("TokenSession")
+            .field("session", &self.session)
+            .field("service", &self.service)
+            .field("uid", &self.uid)
+            .field("length", &self.length)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a session gets no slot. Its connections can still be announced.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenError {
+    /// Every slot is open, or was closed within the last 16 seconds.
+    #[error("every slot for tokens is taken")]
+    Full,
+    /// The session has a slot already.
+    #[error("the session has a slot for tokens already")]
+    Exists,
+    /// No chain has this length.
+    #[error("a token chain of {0} elements")]
+    Length(u32),
+    /// Something else.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+/// An open slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenRow {
+    /// The slot.
+    pub slot: TokenSlot,
+    /// Whose.
+    pub session: SessionId,
+    /// The service.
+    pub service: u32,
+    /// The local account.
+    pub uid: u32,
+    /// The highest position of an accepted token; 0 before the first.
+    pub position: u32,
+    /// How many elements the chain has.
+    pub length: u32,
+}
+
+/// The table, and what is known of its slots.
+pub(super) struct Tokens {
+    table: Table<u32, layout::Tokens>,
+    slots: Mutex<Slots>,
+}
+
+/// Every slot below the limit is in exactly one place.
+struct Slots {
+    open: HashMap<SessionId, TokenSlot>,
+    /// Closed, in the order of the boot time in nanoseconds from which on they may be opened again.
+    closed: VecDeque<(u64, TokenSlot)>,
+    /// Without an entry in the table; the lowest last.
+    unused: Vec<TokenSlot>,
+}
+
+impl Tokens {
+    /// The table as an earlier keeper left it.
+    pub(super) fn adopt(map: OwnedFd, limit: u32) -> Result<Self, KernelError> {
+        let table = Table::<u32, layout::Tokens>::new("tokens", map);
+        let mut used = vec![false; limit as usize];
+        let mut open = HashMap::new();
+        let mut closed = Vec::new();
+        for (number, tokens) in table.entries()? {
+            let slot = TokenSlot::new(number);
+            let (Some(slot), Some(used)) = (slot, used.get_mut(number as usize)) else {
+                return Err(KernelError::UnreadableEntry { table: "tokens" });
+            };
+            *used = true;
+            if tokens.length == 0 {
+                closed.push((tokens.expires_ns, slot));
+            } else {
+                open.insert(SessionId::from_bytes(tokens.session), slot);
+            }
+        }
+        closed.sort_unstable();
+        let unused = (0..limit)
+            .rev()
+            .filter(|number| !used[*number as usize])
+            .filter_map(TokenSlot::new)
+            .collect();
+        let slots = Mutex::new(Slots {
+            open,
+            closed: closed.into(),
+            unused,
+        });
+        Ok(Self { table, slots })
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self, session: &TokenSession) -> Result<TokenSlot, TokenError> {
+        if session.length == 0 || session.length > MAX_CHAIN_LENGTH {
+            return Err(TokenError::Length(session.length));
+        }
+        let now = boot_time();
+        let mut slots = self.slots();
+        if slots.open.contains_key(&session.session) {
+            return Err(TokenError::Exists);
+        }
+        let entry = layout::Tokens::opened(session, now);
+        let rested = slots.closed.front().filter(|(from, _)| *from <= now);
+        let slot = if let Some((_, slot)) = rested.copied() {
+            self.table.replace_locked(&slot.number(), &entry)?;
+            slots.closed.pop_front();
+            slot
+        } else {
+            let slot = *slots.unused.last().ok_or(TokenError::Full)?;
+            match self.table.insert(&slot.number(), &entry)? {
+                Insertion::Done => {}
+                Insertion::Full => return Err(TokenError::Full),
+                // Nobody else writes here.
+                Insertion::Exists => {
+                    return Err(KernelError::UnreadableEntry { table: "tokens" }.into());
+                }
+            }
+            slots.unused.pop();
+            slot
+        };
+        slots.open.insert(session.session, slot);
+        Ok(slot)
+    }
+
+    fn close(&self, session: &SessionId) -> Result<bool, KernelError> {
+        let mut slots = self.slots();
+        let Some(slot) = slots.open.get(session).copied() else {
+            return Ok(false);
+        };
+        let again = boot_time().saturating_add(nanoseconds(REST));
+        self.table
+            .replace_locked(&slot.number(), &layout::Tokens::closed(again))?;
+        slots.open.remove(session);
+        slots.closed.push_back((again, slot));
+        Ok(true)
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl layout::Tokens {
+    fn closed(again: u64) -> Self {
+        Self {
+            lock: 0,
+            tip: 0,
+            service: 0,
+            uid: 0,
+            length: 0,
+            reserved: 0,
+            window: [0; 2],
+            expires_ns: again,
+            value: [0; 16],
+            salt: [0; 16],
+            key: [0; 16],
+            session: [0; 16],
+        }
+    }
+
+    fn opened(session: &TokenSession, now: u64) -> Self {
+        let mut value = [0; 16];
+        value[..TOKEN_ELEMENT_SIZE].copy_from_slice(&session.anchor);
+        Self {
+            service: session.service,
+            uid: session.uid,
+            length: session.length,
+            // The anchor is no token.
+            window: [1, 0],
+            value,
+            salt: session.salt,
+            key: session.key,
+            session: *session.session.as_bytes(),
+            ..Self::closed(now.saturating_add(nanoseconds(session.lifetime)))
+        }
+    }
+}
+
+impl Admission {
+    /// Has the session's connections admitted by tokens, and gives the slot that they name. Slots
+    /// are pinned with the other tables: a keeper that starts again goes on where the last one
+    /// was, see [`Admission::tokens`].
+    ///
+    /// # Errors
+    /// See [`TokenError`]; nothing has changed then.
+    pub fn open_tokens(&self, session: &TokenSession) -> Result<TokenSlot, TokenError> {
+        self.tokens.open(session)
+    }
+
+    /// Ends that; false when the session had no slot. Every connection that the session's tokens
+    /// admitted before is in [`Admission::admissions`] when this returns, or is taken back by the
+    /// kernel: who revokes looks there afterwards.
+    ///
+    /// # Errors
+    /// What the kernel says; tokens are still accepted then.
+    pub fn close_tokens(&self, session: &SessionId) -> Result<bool, KernelError> {
+        self.tokens.close(session)
+    }
+
+    /// The session's slot, if it has one.
+    #[must_use]
+    pub fn token_slot(&self, session: &SessionId) -> Option<TokenSlot> {
+        self.tokens.slots().open.get(session).copied()
+    }
+
+    /// All open slots, those that an earlier keeper opened included. Reads the whole table.
+    ///
+    /// # Errors
+    /// What the kernel says, or [`KernelError::UnreadableEntry`].
+    pub fn tokens(&self) -> Result<Vec<TokenRow>, KernelError> {
+        const UNREADABLE: KernelError = KernelError::UnreadableEntry { table: "tokens" };
+        let mut rows = Vec::new();
+        for (number, tokens) in self.tokens.table.entries()? {
+            if tokens.length > 0 {
+                rows.push(TokenRow {
+                    slot: TokenSlot::new(number).ok_or(UNREADABLE)?,
+                    session: SessionId::from_bytes(tokens.session),
+                    service: tokens.service,
+                    uid: tokens.uid,
+                    position: tokens.tip,
+                    length: tokens.length,
+                });
+            }
+        }
+        Ok(rows)
+    }
+}

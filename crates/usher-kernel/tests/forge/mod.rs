@@ -1,0 +1,381 @@
+//! Tokens and the SYNs that carry them: forged ones, which are given to the attached program
+//! (BPF_PROG_TEST_RUN), and those of real sockets.
+#![allow(dead_code, reason = "every test binary uses a part of it")]
+
+use std::fs::File;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use libbpf_rs::libbpf_sys;
+use libbpf_rs::{
+    Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, Program, TC_INGRESS, TcHookBuilder,
+};
+use usher_kernel::admission::{Admission, Counters, Limits, TokenSession};
+use usher_proto::token::{
+    TOKEN_EXPERIMENT, TOKEN_OPTION_KIND, TOKEN_OPTION_SIZE, TokenChain, TokenElement,
+};
+use usher_proto::{ConnectionTuple, SessionId, Token, TokenSlot};
+
+use crate::world::{ALICE, Client, PORT, SERVICE, World, queue};
+
+/// The handle and priority of the project's filters.
+pub const HANDLE: u32 = 0x5573;
+pub const PRIORITY: u32 = 3;
+
+/// What the program answers: TC_ACT_UNSPEC.
+const UNSPECIFIED: u32 = u32::MAX;
+
+pub const SYN: u8 = 0x02;
+pub const ACK: u8 = 0x10;
+pub const RST: u8 = 0x04;
+pub const FIN: u8 = 0x01;
+
+/// A session with its whole chain.
+pub struct Chain {
+    pub session: TokenSession,
+    pub elements: Vec<TokenElement>,
+}
+
+impl Chain {
+    pub fn new(number: u8, length: u32) -> Self {
+        let id = SessionId::from_bytes([number; 16]);
+        Self::generate(
+            id,
+            length,
+            [number; 11],
+            [number ^ 0x55; 16],
+            [number ^ 0xaa; 16],
+        )
+    }
+
+    pub fn generate(
+        session: SessionId,
+        length: u32,
+        seed: TokenElement,
+        salt: [u8; 16],
+        key: [u8; 16],
+    ) -> Self {
+        let chain = TokenChain::generate(length, seed, salt);
+        let elements = (0..chain.blocks()).flat_map(|number| chain.block(number).to_vec());
+        Self {
+            session: TokenSession {
+                session,
+                service: SERVICE,
+                uid: ALICE,
+                anchor: chain.anchor(),
+                salt,
+                length,
+                key,
+                lifetime: Duration::from_secs(3600),
+            },
+            elements: elements.collect(),
+        }
+    }
+
+    pub fn element(&self, position: u32) -> TokenElement {
+        self.elements[position as usize - 1]
+    }
+
+    /// The option of the token at `position`, for this connection.
+    pub fn option(&self, slot: TokenSlot, position: u32, connection: &ConnectionTuple) -> [u8; 20] {
+        let token = Token {
+            slot,
+            position: position.to_le_bytes()[0],
+            element: self.element(position),
+        };
+        option(&token.encode(&self.session.key, connection))
+    }
+}
+
+pub fn option(token: &[u8; 16]) -> [u8; 20] {
+    let mut option = [0; 20];
+    option[..2].copy_from_slice(&[TOKEN_OPTION_KIND, TOKEN_OPTION_SIZE]);
+    option[2..4].copy_from_slice(&TOKEN_EXPERIMENT.to_be_bytes());
+    option[4..].copy_from_slice(token);
+    option
+}
+
+fn checksum(parts: &[&[u8]]) -> u16 {
+    let bytes = parts.concat();
+    let mut sum: u32 = bytes
+        .chunks(2)
+        .map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)))
+        .sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+/// An IP packet, `options` padded to words with zeros.
+pub fn ip(connection: &ConnectionTuple, flags: u8, options: &[u8]) -> Vec<u8> {
+    ip_of(connection.client, connection.server, flags, options)
+}
+
+/// The same between ends that need not be canonical.
+pub fn ip_of(client: SocketAddr, server: SocketAddr, flags: u8, options: &[u8]) -> Vec<u8> {
+    let mut options = options.to_vec();
+    options.resize(options.len().next_multiple_of(4), 0);
+    let size = 20 + options.len();
+    let mut tcp = Vec::new();
+    tcp.extend(client.port().to_be_bytes());
+    tcp.extend(server.port().to_be_bytes());
+    tcp.extend([
+        0,
+        0,
+        0,
+        1,
+        0,
+        0,
+        0,
+        0,
+        u8::try_from(size * 4).unwrap(),
+        flags,
+    ]);
+    tcp.extend([0xff, 0xff, 0, 0, 0, 0]);
+    tcp.extend(options);
+    let length = u16::try_from(size).unwrap().to_be_bytes();
+    let mut packet = Vec::new();
+    match (client.ip(), server.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let total = u16::try_from(20 + size).unwrap().to_be_bytes();
+            packet.extend([0x45, 0, total[0], total[1], 0, 1, 0x40, 0, 64, 6, 0, 0]);
+            packet.extend(from.octets());
+            packet.extend(to.octets());
+            let sum = checksum(&[&packet]).to_be_bytes();
+            packet[10..12].copy_from_slice(&sum);
+            let sum = checksum(&[&from.octets(), &to.octets(), &[0, 6], &length, &tcp]);
+            tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            packet.extend([0x60, 0, 0, 0, length[0], length[1], 6, 64]);
+            packet.extend(from.octets());
+            packet.extend(to.octets());
+            let sum = checksum(&[&from.octets(), &to.octets(), &length, &[0, 6], &tcp]);
+            tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+        }
+        _ => panic!("ends of two families"),
+    }
+    packet.extend(tcp);
+    packet
+}
+
+/// An IP packet in an Ethernet frame.
+pub fn ethernet(packet: &[u8]) -> Vec<u8> {
+    let protocol = if packet[0] >> 4 == 4 {
+        [0x08, 0x00]
+    } else {
+        [0x86, 0xdd]
+    };
+    [&[0; 12], &protocol[..], packet].concat()
+}
+
+/// The program that is attached to the loopback interface.
+pub struct Checker(OwnedFd);
+
+impl Checker {
+    pub fn attached(admission: &Admission) -> Self {
+        assert!(admission.attach_tokens().unwrap().is_empty());
+        Self(Program::fd_from_id(program_on(1).unwrap()).unwrap())
+    }
+
+    /// The same program over the same tables, with a pause between spending a token and admitting
+    /// its connection.
+    pub fn paused(world: &World) -> Self {
+        let object = include_bytes!(concat!(env!("OUT_DIR"), "/admission_paused.bpf.o"));
+        let mut open = ObjectBuilder::default().open_memory(object).unwrap();
+        for mut map in open.maps_mut() {
+            let path = world.pins.join(map.name());
+            let pinned = MapHandle::from_pinned_path(&path).unwrap();
+            map.set_max_entries(pinned.max_entries()).unwrap();
+            map.reuse_fd(pinned.as_fd()).unwrap();
+        }
+        let object = open.load().unwrap();
+        let program = object
+            .progs()
+            .find(|program| program.name() == "check_token")
+            .unwrap();
+        Self(program.as_fd().try_clone_to_owned().unwrap())
+    }
+
+    /// Gives the program an Ethernet frame. It has no answer to it, and leaves it as it was.
+    pub fn run(&self, frame: &[u8]) {
+        let mut after = vec![0_u8; frame.len() + 64];
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+            data_in: frame.as_ptr().cast(),
+            data_size_in: u32::try_from(frame.len()).unwrap(),
+            data_out: after.as_mut_ptr().cast(),
+            data_size_out: u32::try_from(after.len()).unwrap(),
+            ..Default::default()
+        };
+        // SAFETY: both buffers live until the call returns and have the sizes said.
+        let code = unsafe { libbpf_sys::bpf_prog_test_run_opts(self.0.as_raw_fd(), &mut options) };
+        assert_eq!(code, 0);
+        assert_eq!(options.retval, UNSPECIFIED);
+        assert_eq!(&after[..options.data_size_out as usize], frame);
+    }
+
+    /// A SYN with these options.
+    pub fn syn(&self, connection: &ConnectionTuple, options: &[u8]) {
+        self.run(&ethernet(&ip(connection, SYN, options)));
+    }
+}
+
+/// The id of our program at ingress of an interface.
+pub fn program_on(index: i32) -> Option<u32> {
+    let none = File::open("/dev/null").unwrap();
+    TcHookBuilder::new(none.as_fd())
+        .ifindex(index)
+        .handle(HANDLE)
+        .priority(PRIORITY)
+        .hook(TC_INGRESS)
+        .query()
+        .ok()
+}
+
+/// The connection from a port of a client that there is not, to the service.
+pub fn from_port(port: u16) -> ConnectionTuple {
+    ConnectionTuple::new(
+        SocketAddr::from(([10, 9, 0, 2], port)),
+        SocketAddr::from(([10, 9, 0, 1], PORT)),
+    )
+    .unwrap()
+}
+
+/// The same over IPv6.
+pub fn from_port_v6(port: u16) -> ConnectionTuple {
+    ConnectionTuple::new(
+        SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, 2], port)),
+        SocketAddr::from(([0xfd00, 0, 0, 0, 0, 0, 0, 1], PORT)),
+    )
+    .unwrap()
+}
+
+/// Admission of the service with a listener for Alice, attached everywhere.
+pub fn serve(world: &World, limits: &Limits) -> (Admission, OwnedFd, Checker) {
+    let admission = world.open_with(limits).unwrap();
+    admission.set_services(&[(PORT, SERVICE)]).unwrap();
+    let alice = queue(&admission, ALICE, 512);
+    let checker = Checker::attached(&admission);
+    (admission, alice, checker)
+}
+
+/// What the programs have counted, and nothing else.
+#[track_caller]
+pub fn counted(admission: &Admission, expected: Counters) {
+    assert_eq!(admission.counters().unwrap(), expected);
+}
+
+/// Sockets of the test's cgroup write what they are told into their SYN.
+pub struct Writer {
+    object: Object,
+    _link: Link,
+}
+
+impl Writer {
+    pub fn attached(world: &World) -> Self {
+        let object = load();
+        let cgroup = File::open(&world.cgroup).unwrap();
+        let link = object
+            .progs_mut()
+            .find(|program| program.name() == "write_token")
+            .unwrap()
+            .attach_cgroup(cgroup.as_raw_fd())
+            .unwrap();
+        Self {
+            object,
+            _link: link,
+        }
+    }
+
+    pub fn write(&self, client: &Client, option: &[u8; 20]) {
+        let port = u32::from(client.connection.client.port());
+        let map = self
+            .object
+            .maps()
+            .find(|map| map.name() == "options")
+            .unwrap();
+        map.update(&port.to_ne_bytes(), option, MapFlags::ANY)
+            .unwrap();
+    }
+
+    pub fn forget(&self, port: u16) {
+        let map = self
+            .object
+            .maps()
+            .find(|map| map.name() == "options")
+            .unwrap();
+        map.delete(&u32::from(port).to_ne_bytes()).unwrap();
+    }
+}
+
+fn load() -> Object {
+    let object = include_bytes!(concat!(env!("OUT_DIR"), "/token_writer.bpf.o"));
+    ObjectBuilder::default()
+        .open_memory(object)
+        .unwrap()
+        .load()
+        .unwrap()
+}
+
+/// A filter of somebody else's at ingress of an interface, which loses packets.
+pub struct Loser {
+    object: Object,
+}
+
+impl Loser {
+    pub fn attached(index: i32, priority: u32) -> Self {
+        let object = load();
+        let program = object
+            .progs()
+            .find(|program| program.name() == "lose")
+            .unwrap();
+        hook(program.as_fd(), index, priority)
+            .create()
+            .unwrap()
+            .attach()
+            .unwrap();
+        Self { object }
+    }
+
+    fn losses(&self, index: u32) -> u64 {
+        let map = self
+            .object
+            .maps()
+            .find(|map| map.name() == "losses")
+            .unwrap();
+        let value = map
+            .lookup(&index.to_ne_bytes(), MapFlags::ANY)
+            .unwrap()
+            .unwrap();
+        u64::from_ne_bytes(value.try_into().unwrap())
+    }
+
+    pub fn lose(&self, packets: u64) {
+        let map = self
+            .object
+            .maps()
+            .find(|map| map.name() == "losses")
+            .unwrap();
+        map.update(&0_u32.to_ne_bytes(), &packets.to_ne_bytes(), MapFlags::ANY)
+            .unwrap();
+    }
+
+    pub fn left(&self) -> u64 {
+        self.losses(0)
+    }
+
+    pub fn seen(&self) -> u64 {
+        self.losses(1)
+    }
+}
+
+fn hook(program: BorrowedFd<'_>, index: i32, priority: u32) -> libbpf_rs::TcHook {
+    TcHookBuilder::new(program)
+        .ifindex(index)
+        .handle(1)
+        .priority(priority)
+        .hook(TC_INGRESS)
+}
