@@ -33,6 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("ownership", "fence"),
         ("ownership", "protection"),
         ("probe", "probe"),
+        ("ticket", "ticket"),
         ("probe", "token_writer"),
     ] {
         compile(folder, program, program, &[])?;

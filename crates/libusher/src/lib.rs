@@ -22,10 +22,12 @@ mod ffi;
 mod process;
 mod service;
 mod table;
+mod token;
 
 pub use connect::{ConnectError, connect_by_user, connect_on_behalf};
 pub use service::{
     ByUserListener, ConnectionInfo, Reservation, ServiceError, UserListener, connection_info,
 };
+pub use token::draw_token;
 pub use usher_proto::name::{HostName, ServiceName, UserName};
 pub use usher_proto::refusal::Refusal;

@@ -1,6 +1,6 @@
 //! What a process does to itself that no safe interface offers.
 
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use rustix::io::Errno;
 
@@ -35,4 +35,29 @@ pub(crate) fn join_new_keyring() -> Result<(), Errno> {
         Some(libc::ENOSYS) => Ok(()),
         code => Err(Errno::from_raw_os_error(code.unwrap_or(libc::EIO))),
     }
+}
+
+/// setsockopt(2) with an option that rustix does not know.
+pub(crate) fn set_option(
+    socket: BorrowedFd<'_>,
+    level: i32,
+    name: i32,
+    value: &[u8],
+) -> Result<(), Errno> {
+    let length = libc::socklen_t::try_from(value.len()).map_err(|_| Errno::INVAL)?;
+    // SAFETY: the value is initialised and as long as said, and the kernel only reads it.
+    let code = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            value.as_ptr().cast(),
+            length,
+        )
+    };
+    if code == 0 {
+        return Ok(());
+    }
+    let code = std::io::Error::last_os_error().raw_os_error();
+    Err(Errno::from_raw_os_error(code.unwrap_or(libc::EIO)))
 }

@@ -15,6 +15,7 @@ pub mod privileges;
 pub mod probe;
 pub mod process;
 pub mod sandbox;
+pub mod ticket;
 pub mod worker;
 
 pub use error::KernelError;

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Drawing: which element a socket gets, if any.
+ *
+ * The kernel may give the memory of a deleted entry to another one while a program still looks at
+ * it, and a draw must not end with another user's token. So a draw copies what it needs, looks
+ * ticket and block up again, and is good only when it finds the same ones; a ticket is told by its
+ * number.
+ */
+#ifndef USHER_TICKET_DRAWING_H
+#define USHER_TICKET_DRAWING_H
+
+#include "maps.h"
+
+#define ENOENT 2
+#define EAGAIN 11
+#define ENOMEM 12
+#define EINVAL 22
+#define ENOPROTOOPT 92
+#define EOPNOTSUPP 95
+#define EISCONN 106
+#define ESTALE 116
+#define EKEYEXPIRED 127
+
+/* How often a draw begins anew when its ticket is replaced meanwhile. */
+#define ATTEMPTS 2
+
+static __always_inline struct usher_block_key block_of(__u32 ticket, __u32 position)
+{
+	struct usher_block_key key = {
+		.ticket = ticket,
+		.block = (position - 1) / USHER_TOKEN_BLOCK,
+	};
+
+	return key;
+}
+
+/* False: it is not there. */
+static __always_inline int copy_element(__u32 ticket, __u32 position,
+					__u8 element[USHER_TOKEN_ELEMENT_SIZE])
+{
+	struct usher_block_key key = block_of(ticket, position);
+	struct usher_block *block = bpf_map_lookup_elem(&blocks, &key);
+	__u32 index = (position - 1) % USHER_TOKEN_BLOCK;
+
+	if (!block || index >= block->count)
+		return 0;
+	for (int byte = 0; byte < USHER_TOKEN_ELEMENT_SIZE; byte++)
+		element[byte] = block->elements[index][byte];
+	/* Changes nothing: a full memory barrier. */
+	__sync_val_compare_and_swap(&block->count, 0, 0);
+	return bpf_map_lookup_elem(&blocks, &key) == block;
+}
+
+/* Tells user space where the ticket of this mark is, once a block. */
+static __always_inline void tell(struct usher_ticket *ticket, __u64 mark, __u32 position)
+{
+	struct usher_block_key key = block_of(mark >> 32, position);
+	__u64 told = (mark & ~0xffffffffULL) | (__u64)(key.block + 1);
+
+	if (mark >= told || __sync_val_compare_and_swap(&ticket->mark, mark, told) != mark)
+		return;
+	if (bpf_ringbuf_output(&wanted, &key, sizeof(key), 0)) {
+		COUNT(untold);
+		__sync_val_compare_and_swap(&ticket->mark, told, mark);
+	}
+}
+
+/* Whether the ticket of this mark is still the one that stands under `key`. */
+static __always_inline int stands_under(const struct usher_ticket_key *key,
+					const struct usher_ticket *ticket, __u64 mark)
+{
+	struct usher_ticket *found = bpf_map_lookup_elem(&tickets, key);
+
+	return found == ticket && found && found->mark >> 32 == mark >> 32;
+}
+
+/* EAGAIN: the ticket was removed or replaced meanwhile. */
+static __always_inline int draw_once(const struct usher_ticket_key *key, struct drawn *drawn)
+{
+	struct usher_ticket *ticket = bpf_map_lookup_elem(&tickets, key);
+	__u32 position, slot;
+	__u64 mark;
+
+	if (!ticket)
+		return -ENOENT;
+	mark = *(volatile __u64 *)&ticket->mark;
+	if (ticket->expires_ns <= bpf_ktime_get_boot_ns())
+		return -EKEYEXPIRED;
+	drawn->key[0] = ticket->key[0];
+	drawn->key[1] = ticket->key[1];
+	slot = ticket->slot;
+	drawn->slot[0] = slot >> 16;
+	drawn->slot[1] = slot >> 8;
+	drawn->slot[2] = slot;
+
+	/* Not counted on when there is nothing to draw: a user who asks and asks would else drive
+	 * the position round, to elements that are spent. */
+	position = *(volatile __u32 *)&ticket->next + 1;
+	if (copy_element(mark >> 32, position, drawn->element)) {
+		position = __sync_fetch_and_add(&ticket->next, 1) + 1;
+		if (copy_element(mark >> 32, position, drawn->element)) {
+			if (!stands_under(key, ticket, mark))
+				return -EAGAIN;
+			drawn->position = position;
+			tell(ticket, mark, position);
+			return 0;
+		}
+	}
+	if (!stands_under(key, ticket, mark))
+		return -EAGAIN;
+	tell(ticket, mark, position);
+	return -ESTALE;
+}
+
+/* Draws the next element of the ticket for the socket. 0, or the error. */
+static __always_inline int draw_for(struct bpf_sock *socket, const struct usher_ticket_key *key)
+{
+	struct drawn fresh = {}, *kept;
+	int outcome = -EAGAIN;
+
+	for (int attempt = 0; attempt < ATTEMPTS && outcome == -EAGAIN; attempt++)
+		outcome = draw_once(key, &fresh);
+	switch (outcome) {
+	case 0:
+		break;
+	case -EKEYEXPIRED:
+		COUNT(expired);
+		return outcome;
+	case -ESTALE:
+		COUNT(exhausted);
+		return outcome;
+	default:
+		COUNT(without_ticket);
+		return -ENOENT;
+	}
+	fresh.server = key->server;
+	kept = bpf_sk_storage_get(&drawn, socket, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!kept)
+		return -ENOMEM;
+	/* In the place of one that was drawn before, if any. */
+	*kept = fresh;
+	COUNT(drawn);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The tables of the ticket programs, and what all of them use. */
+#ifndef USHER_TICKET_MAPS_H
+#define USHER_TICKET_MAPS_H
+
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+
+#include "usher_ticket.h"
+
+/* Keys on the stack are written in words, which some architectures want aligned. */
+#define __aligned __attribute__((aligned(8)))
+
+/*
+ * Tickets. Key: user and server. Limit: set before loading. Full: user space is told, the user's
+ * connections carry no token.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct usher_ticket_key);
+	__type(value, struct usher_ticket);
+} tickets SEC(".maps");
+
+/*
+ * Elements that may be drawn. Key: number of the ticket, and which block of its chain; each is
+ * filled once. Limit: set before loading; memory is taken when a block is filled. Full: user space
+ * is told, the ticket is exhausted where the block is missing.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct usher_block_key);
+	__type(value, struct usher_block);
+} blocks SEC(".maps");
+
+/* The token that a socket's SYN will carry. */
+struct drawn {
+	__u64 key[2];
+	struct usher_destination server;
+	__u8 begun; /* connecting: it is never for another connection */
+	__u8 asked; /* the callbacks that were not asked for before */
+	__u8 written;
+	__u8 reserved;
+	__u8 slot[3];
+	__u8 position;
+	__u8 element[USHER_TOKEN_ELEMENT_SIZE + 1]; /* the last byte is 0 */
+};
+
+/* Key: a socket; goes with it. Limit: the memory for options of the socket. Full: the draw is
+ * refused (ENOMEM). */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct drawn);
+} drawn SEC(".maps");
+
+/*
+ * Tickets that have come to a block of which user space was not told (struct usher_block_key): that
+ * block and the next are to be filled. Limit: 4,096. Full: counted, and told at the next draw.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 64 * 1024);
+} wanted SEC(".maps");
+
+/* What happened, one copy per CPU. Key: 0. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct usher_ticket_counters);
+} counters SEC(".maps");
+
+static __always_inline struct usher_ticket_counters *counters_here(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&counters, &zero);
+}
+
+/* Atomic, because a system call may be interrupted by what a packet calls. */
+#define COUNT(what)                                                                                \
+	do {                                                                                       \
+		struct usher_ticket_counters *here = counters_here();                              \
+		if (here)                                                                          \
+			__sync_fetch_and_add(&here->what, 1);                                      \
+	} while (0)
+
+static __always_inline void set_mapped(__u8 address[16], __be32 ipv4)
+{
+	__u32 *words = (__u32 *)address;
+
+	words[0] = 0;
+	words[1] = 0;
+	words[2] = bpf_htonl(0x0000ffff);
+	words[3] = ipv4;
+}
+
+/* The context is read in words of 32 bits, one by one: volatile, or the compiler may join two reads
+ * into one that the verifier refuses. */
+static __always_inline void set_words(__u8 address[16], const volatile __u32 from[4])
+{
+	__u32 *words = (__u32 *)address;
+
+	words[0] = from[0];
+	words[1] = from[1];
+	words[2] = from[2];
+	words[3] = from[3];
+}
+
+static __always_inline int same_address(const __u8 left[16], const __u8 right[16])
+{
+	const __u32 *l = (const __u32 *)left, *r = (const __u32 *)right;
+
+	return l[0] == r[0] && l[1] == r[1] && l[2] == r[2] && l[3] == r[3];
+}
+
+#endif

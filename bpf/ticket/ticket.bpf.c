@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Tickets: a user's right to have the SYNs of connections to one server carry a token
+ * (docs/PROTOCOL.md, "Token in the SYN").
+ *
+ * User space puts a ticket for (user, server) and fills blocks of elements of its chain. Then
+ *
+ *     draw           a process says by a socket option of ours that the connection it is about to
+ *                    make is to be authenticated: the next element goes into the socket's storage;
+ *     connect_plain  does the same at connect() where the ticket's flag allows it;
+ *     write_token    writes the option into the SYN and all copies of it, masked for this
+ *                    connection, and forgets it when the handshake is over.
+ *
+ * An element is drawn once. What goes wrong afterwards loses it: the connection goes without, and
+ * the server's window bears the gap.
+ *
+ * The uid is that of bpf_get_current_uid_gid: the real one, in the initial user namespace whatever
+ * namespace the process is in. It gives a process no right that it has not: each may take its real
+ * uid for its effective one.
+ *
+ * Kernel 6.1 or later (header options 5.10, atomic fetch-and-add 5.12, bpf_set_retval 5.18).
+ */
+#include "drawing.h"
+
+#define AF_INET 2
+#define AF_INET6 10
+#define SOCK_STREAM 1
+#define IPPROTO_TCP 6
+
+#define TCP_FLAG_SYN 0x02
+#define TCP_FLAG_ACK 0x10
+
+/* What a setsockopt program sees of a value at most, on machines with the smallest pages. */
+#define PAGE 4096
+
+/* The callbacks that a connection with a token asks for. */
+#define CALLBACKS (BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG | BPF_SOCK_OPS_STATE_CB_FLAG)
+
+static __always_inline int draw_as_asked(struct bpf_sockopt *context)
+{
+	struct usher_destination *server = context->optval;
+	struct bpf_sock *socket = context->sk;
+	struct usher_ticket_key key __aligned = {};
+
+	if (context->optname != USHER_OPTION_DRAW)
+		return -ENOPROTOOPT;
+	if (context->optlen != sizeof(*server) || (void *)(server + 1) > context->optval_end ||
+	    server->reserved)
+		return -EINVAL;
+	if ((socket->family != AF_INET && socket->family != AF_INET6) ||
+	    socket->type != SOCK_STREAM || socket->protocol != IPPROTO_TCP) {
+		COUNT(unsuitable);
+		return -EOPNOTSUPP;
+	}
+	if (socket->state != BPF_TCP_CLOSE) {
+		COUNT(unsuitable);
+		return -EISCONN;
+	}
+	key.uid = (__u32)bpf_get_current_uid_gid();
+	key.server = *server;
+	return draw_for(socket, &key);
+}
+
+/*
+ * Hook: setsockopt of the cgroup, because it is where a process can say something of its own about
+ * a socket without a descriptor or a privilege, and where who calls is known. Nothing of other
+ * levels is changed; values longer than a page are left to the kernel, of which the program sees
+ * the first page only. Kernel 5.3.
+ */
+SEC("cgroup/setsockopt")
+int draw(struct bpf_sockopt *context)
+{
+	int failed;
+
+	if (context->level != USHER_OPTION_LEVEL) {
+		if (context->optlen > PAGE)
+			context->optlen = 0;
+		return 1;
+	}
+	failed = draw_as_asked(context);
+	if (failed) {
+		bpf_set_retval(failed);
+		return 0;
+	}
+	/* The kernel's own setsockopt is not asked. */
+	context->optlen = -1;
+	return 1;
+}
+
+static __always_inline void connect_plain(struct bpf_sock_addr *context,
+					  const struct usher_ticket_key *key)
+{
+	struct bpf_sock *socket = context->sk;
+	struct usher_ticket *ticket;
+	struct drawn *before;
+
+	if (context->type != SOCK_STREAM || context->protocol != IPPROTO_TCP || !socket)
+		return;
+	ticket = bpf_map_lookup_elem(&tickets, key);
+	if (!ticket || !(ticket->flags & USHER_TICKET_PLAIN))
+		return;
+	before = bpf_sk_storage_get(&drawn, socket, 0, 0);
+	if (before && !before->begun && before->server.port == key->server.port &&
+	    same_address(before->server.address, key->server.address))
+		return;
+	draw_for(socket, key);
+}
+
+/*
+ * Hook: connect of the cgroup, because every connect() comes here, io_uring's and those that do not
+ * wait too, and who calls is known. Refuses and changes nothing. Kernel 4.17.
+ */
+SEC("cgroup/connect4")
+int connect_plain4(struct bpf_sock_addr *context)
+{
+	struct usher_ticket_key key __aligned = {};
+
+	key.uid = (__u32)bpf_get_current_uid_gid();
+	set_mapped(key.server.address, context->user_ip4);
+	key.server.port = context->user_port;
+	connect_plain(context, &key);
+	return 1;
+}
+
+/* As connect_plain4, for sockets of IPv6: also to mapped addresses. Kernel 4.17. */
+SEC("cgroup/connect6")
+int connect_plain6(struct bpf_sock_addr *context)
+{
+	struct usher_ticket_key key __aligned = {};
+
+	key.uid = (__u32)bpf_get_current_uid_gid();
+	set_words(key.server.address, context->user_ip6);
+	key.server.port = context->user_port;
+	connect_plain(context, &key);
+	return 1;
+}
+
+/* The connecting side's view. The local port comes in host, the remote one in network byte order.
+ */
+static __always_inline int connecting(struct bpf_sock_ops *context,
+				      struct usher_connection *connection)
+{
+	if (context->family == AF_INET) {
+		set_mapped(connection->client_address, context->local_ip4);
+		set_mapped(connection->server_address, context->remote_ip4);
+	} else if (context->family == AF_INET6) {
+		set_words(connection->client_address, context->local_ip6);
+		set_words(connection->server_address, context->remote_ip6);
+	} else {
+		return 0;
+	}
+	connection->client_port = bpf_htons(context->local_port);
+	connection->server_port = bpf_htons(bpf_ntohl(context->remote_port));
+	return 1;
+}
+
+/* Stops asking for callbacks, and wipes and forgets the token. */
+static __always_inline void finish(struct bpf_sock_ops *context, struct bpf_sock *socket,
+				   struct drawn *token)
+{
+	if (token->asked)
+		bpf_sock_ops_cb_flags_set(context, context->bpf_sock_ops_cb_flags & ~token->asked);
+	__builtin_memset(token, 0, sizeof(*token));
+	bpf_sk_storage_delete(&drawn, socket);
+}
+
+static __always_inline void begin(struct bpf_sock_ops *context, struct bpf_sock *socket,
+				  struct drawn *token)
+{
+	struct usher_connection connection __aligned = {};
+
+	/* One that was begun stays only when somebody took our callbacks away. */
+	if (!connecting(context, &connection) || token->begun ||
+	    token->server.port != connection.server_port ||
+	    !same_address(token->server.address, connection.server_address)) {
+		COUNT(other_destination);
+		finish(context, socket, token);
+		return;
+	}
+	token->begun = 1;
+	token->asked = CALLBACKS & ~context->bpf_sock_ops_cb_flags;
+	bpf_sock_ops_cb_flags_set(context, context->bpf_sock_ops_cb_flags | CALLBACKS);
+}
+
+static __always_inline int is_syn(struct bpf_sock_ops *context)
+{
+	return (context->skb_tcp_flags & (TCP_FLAG_SYN | TCP_FLAG_ACK)) == TCP_FLAG_SYN;
+}
+
+static __always_inline void reserve(struct bpf_sock_ops *context, struct bpf_sock *socket,
+				    struct drawn *token)
+{
+	if (!is_syn(context))
+		return;
+	if (bpf_reserve_hdr_opt(context, USHER_TOKEN_OPTION_SIZE, 0)) {
+		COUNT(no_room);
+		finish(context, socket, token);
+	}
+}
+
+/* Masked anew in each copy of the SYN: the same bytes as long as the connection has the same ends.
+ */
+static __always_inline void write(struct bpf_sock_ops *context, struct bpf_sock *socket,
+				  struct drawn *token)
+{
+	struct usher_token_message message __aligned = {};
+	struct usher_token_option option = {
+		.kind = USHER_TOKEN_KIND,
+		.size = USHER_TOKEN_OPTION_SIZE,
+		.experiment = bpf_htons(USHER_TOKEN_EXPERIMENT),
+	};
+	__u64 mask[2];
+
+	if (!is_syn(context) || !connecting(context, &message.connection))
+		return;
+	for (int byte = 0; byte < 3; byte++)
+		message.slot[byte] = option.slot[byte] = token->slot[byte];
+	message.position = option.position = token->position;
+	usher_token_mask(token->key, (const __u64 *)&message, mask);
+	for (int byte = 0; byte < USHER_TOKEN_ELEMENT_SIZE + 1; byte++)
+		option.masked[byte] = token->element[byte] ^ ((const __u8 *)mask)[byte];
+	if (bpf_store_hdr_opt(context, &option, sizeof(option), 0)) {
+		COUNT(no_room);
+		finish(context, socket, token);
+		return;
+	}
+	token->written = 1;
+	COUNT(written);
+}
+
+static __always_inline void change_state(struct bpf_sock_ops *context, struct bpf_sock *socket,
+					 struct drawn *token)
+{
+	/* Asked for by another program before the connection began. */
+	if (!token->begun)
+		return;
+	/* Not ACTIVE_ESTABLISHED_CB, which is later: there other programs ask for callbacks, which
+	 * must not be taken back. */
+	if (context->args[1] == BPF_TCP_ESTABLISHED) {
+		/* Where nothing is left, no length is asked for. */
+		if (!token->written)
+			COUNT(no_room);
+		COUNT(established);
+	} else if (context->args[1] == BPF_TCP_CLOSE) {
+		COUNT(failed);
+	} else {
+		return;
+	}
+	finish(context, socket, token);
+}
+
+/*
+ * Hook: sockops of the cgroup, the one place that may write into a SYN. A socket without a token
+ * costs one look-up when it connects; callbacks are asked for per connection. Kernel 5.10.
+ */
+SEC("sockops")
+int write_token(struct bpf_sock_ops *context)
+{
+	struct bpf_sock *socket;
+	struct drawn *token;
+
+	switch (context->op) {
+	case BPF_SOCK_OPS_HDR_OPT_LEN_CB:
+		/* Of whatever connection: none that has lost its token comes here again. */
+		COUNT(asked);
+		break;
+	case BPF_SOCK_OPS_TCP_CONNECT_CB:
+	case BPF_SOCK_OPS_WRITE_HDR_OPT_CB:
+	case BPF_SOCK_OPS_STATE_CB:
+		break;
+	default:
+		return 1;
+	}
+	socket = context->sk;
+	if (!socket)
+		return 1;
+	token = bpf_sk_storage_get(&drawn, socket, 0, 0);
+	if (!token)
+		return 1;
+	switch (context->op) {
+	case BPF_SOCK_OPS_TCP_CONNECT_CB:
+		begin(context, socket, token);
+		break;
+	case BPF_SOCK_OPS_HDR_OPT_LEN_CB:
+		reserve(context, socket, token);
+		break;
+	case BPF_SOCK_OPS_WRITE_HDR_OPT_CB:
+		write(context, socket, token);
+		break;
+	case BPF_SOCK_OPS_STATE_CB:
+		change_state(context, socket, token);
+		break;
+	}
+	return 1;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

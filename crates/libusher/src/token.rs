@@ -1,0 +1,32 @@
+//! Tokens in the SYN, for processes without any privilege.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
+
+use crate::process;
+
+/// The option that the ticket programs answer (bpf/include/usher_ticket.h).
+const LEVEL: i32 = 0x5573;
+const DRAW: i32 = 1;
+
+/// Has the SYN of the connection that `socket` will make to `server` carry a token of the caller's
+/// ticket for that server. To be called before connect(2), once a connection; the connection is to
+/// be made to exactly that address, or goes without.
+///
+/// # Errors
+/// `ENOPROTOOPT`: nobody on this host holds tickets (or the caller is a program of 32 bits);
+/// `ENOENT`: the caller (its real uid) has no ticket for this server; `EKEYEXPIRED`: it has
+/// expired; `ESTALE`: all its elements are drawn, more may come; `EISCONN`: the socket is not
+/// unconnected; `EOPNOTSUPP`: it is no TCP socket (an MPTCP socket is none); `ENOMEM`. The socket
+/// can be connected all the same, without a token.
+pub fn draw_token(socket: BorrowedFd<'_>, server: SocketAddr) -> io::Result<()> {
+    let address = match server.ip() {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    };
+    let mut destination = [0; 20];
+    destination[..16].copy_from_slice(&address.octets());
+    destination[16..18].copy_from_slice(&server.port().to_be_bytes());
+    process::set_option(socket, LEVEL, DRAW, &destination).map_err(io::Error::from)
+}

@@ -1,0 +1,141 @@
+//! The structures of bpf/include/usher_ticket.h, and their translation.
+
+use std::net::{IpAddr, SocketAddr};
+
+use usher_proto::token::{TOKEN_BLOCK, TOKEN_ELEMENT_SIZE, TokenElement};
+use zeroize::{Zeroize, Zeroizing};
+
+use super::types::{Counters, Ticket, TicketKey};
+use crate::admission::layout::plain;
+
+const PLAIN: u32 = 1;
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Key {
+    uid: u32,
+    address: [u8; 16],
+    port: [u8; 2],
+    reserved: u16,
+}
+plain!(Key, 24);
+
+#[derive(Clone, Copy, Zeroize)]
+#[repr(C)]
+pub(super) struct Entry {
+    mark: u64,
+    expires_ns: u64,
+    key: [u8; 16],
+    slot: u32,
+    pub next: u32,
+    flags: u32,
+    reserved: u32,
+}
+plain!(Entry, 48);
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct BlockKey {
+    pub ticket: u32,
+    pub block: u32,
+}
+plain!(BlockKey, 8);
+
+#[derive(Clone, Copy, Zeroize)]
+#[repr(C)]
+pub(super) struct Block {
+    count: u32,
+    elements: [u8; TOKEN_ELEMENT_SIZE * TOKEN_BLOCK as usize],
+}
+plain!(Block, 708);
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Tally {
+    drawn: u64,
+    without_ticket: u64,
+    expired: u64,
+    exhausted: u64,
+    unsuitable: u64,
+    other_destination: u64,
+    asked: u64,
+    written: u64,
+    no_room: u64,
+    established: u64,
+    failed: u64,
+    untold: u64,
+}
+plain!(Tally, 96);
+
+impl From<&TicketKey> for Key {
+    fn from(key: &TicketKey) -> Self {
+        Self {
+            uid: key.uid,
+            address: mapped(&key.server),
+            port: key.server.port().to_be_bytes(),
+            reserved: 0,
+        }
+    }
+}
+
+fn mapped(server: &SocketAddr) -> [u8; 16] {
+    match server.ip() {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+impl Entry {
+    /// `now`: boot time in nanoseconds.
+    pub(super) fn new(ticket: &Ticket, now: u64) -> Zeroizing<Self> {
+        let lifetime = u64::try_from(ticket.lifetime.as_nanos()).unwrap_or(u64::MAX);
+        Zeroizing::new(Self {
+            mark: u64::from(ticket.number) << 32,
+            expires_ns: now.saturating_add(lifetime),
+            key: *ticket.key,
+            slot: ticket.slot.number(),
+            next: ticket.next,
+            flags: if ticket.plain_connect { PLAIN } else { 0 },
+            reserved: 0,
+        })
+    }
+}
+
+impl Block {
+    /// None for no elements, and for more than a block takes.
+    pub(super) fn new(elements: &[TokenElement]) -> Option<Zeroizing<Self>> {
+        let count = u32::try_from(elements.len())
+            .ok()
+            .filter(|count| (1..=TOKEN_BLOCK).contains(count))?;
+        let mut block = Zeroizing::new(Self {
+            count,
+            elements: [0; TOKEN_ELEMENT_SIZE * TOKEN_BLOCK as usize],
+        });
+        let places = block.elements.as_chunks_mut::<TOKEN_ELEMENT_SIZE>().0;
+        for (place, element) in places.iter_mut().zip(elements) {
+            *place = *element;
+        }
+        Some(block)
+    }
+}
+
+impl From<&[Tally]> for Counters {
+    fn from(per_cpu: &[Tally]) -> Self {
+        let mut sum = Self::default();
+        for tally in per_cpu {
+            sum.drawn += tally.drawn;
+            sum.without_ticket += tally.without_ticket;
+            sum.expired += tally.expired;
+            sum.exhausted += tally.exhausted;
+            sum.unsuitable += tally.unsuitable;
+            sum.other_destination += tally.other_destination;
+            sum.asked += tally.asked;
+            sum.written += tally.written;
+            sum.no_room += tally.no_room;
+            sum.established += tally.established;
+            sum.failed += tally.failed;
+            sum.untold += tally.untold;
+        }
+        sum
+    }
+}

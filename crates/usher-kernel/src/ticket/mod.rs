@@ -1,0 +1,191 @@
+//! The client's side in the kernel: whose SYNs carry which token (bpf/ticket).
+//!
+//! Nothing is pinned. The programs are in force as long as a [`Tickets`] is open; when its process
+//! ends they go with it, and connections are made without tokens. Loading needs privileges,
+//! everything afterwards none (kernel 5.19).
+
+mod layout;
+mod programs;
+mod types;
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
+use usher_proto::token::TokenElement;
+use zeroize::Zeroizing;
+
+use crate::KernelError;
+use crate::admission::table::{self, Insertion, Table};
+use layout::{Block, BlockKey, Entry, Key, Tally};
+use programs::Programs;
+pub use types::{Counters, Limits, Ticket, TicketError, TicketKey, Wanted};
+
+/// The ticket programs in force, and their tables.
+///
+/// Dropping it ends that. All methods may be called from several threads at once.
+pub struct Tickets {
+    tickets: Table<Key, Entry>,
+    blocks: Table<BlockKey, Block>,
+    counters: OwnedFd,
+    ring: Mutex<RingBuffer<'static>>,
+    reports: Arc<Mutex<Vec<Wanted>>>,
+    _wanted_map: MapHandle,
+    _links: Vec<OwnedFd>,
+}
+
+impl fmt::Debug for Tickets {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Tickets").finish_non_exhaustive()
+    }
+}
+
+fn boot_time() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    // Neither is negative on this clock.
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+fn wanted(bytes: &[u8]) -> Option<Wanted> {
+    let (ticket, block) = bytes.split_first_chunk::<4>()?;
+    Some(Wanted {
+        number: u32::from_ne_bytes(*ticket),
+        block: u32::from_ne_bytes(*block.first_chunk()?),
+    })
+}
+
+impl Tickets {
+    /// Loads the programs and attaches them to `cgroup` (the path of its folder): they serve the
+    /// sockets that processes make in it and below, in every network namespace. Programs of others
+    /// go on running beside them.
+    ///
+    /// # Errors
+    /// What the kernel says; nothing is attached then.
+    pub fn open(cgroup: &Path, limits: &Limits) -> Result<Self, KernelError> {
+        let programs = Programs::open(cgroup, limits)?;
+        let reports = Arc::new(Mutex::new(Vec::new()));
+        let arrived = Arc::clone(&reports);
+        let mut builder = RingBufferBuilder::new();
+        builder
+            .add(&programs.wanted, move |bytes| {
+                // Fixed by the program; a ring holds nothing else.
+                if let Some(wanted) = wanted(bytes) {
+                    arrived
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .push(wanted);
+                }
+                0
+            })
+            .map_err(KernelError::bpf("reading wanted blocks"))?;
+        let ring = builder
+            .build()
+            .map_err(KernelError::bpf("reading wanted blocks"))?;
+        Ok(Self {
+            tickets: Table::new("tickets", programs.tickets),
+            blocks: Table::new("blocks", programs.blocks),
+            counters: programs.counters,
+            ring: Mutex::new(ring),
+            reports,
+            _wanted_map: programs.wanted,
+            _links: programs.links,
+        })
+    }
+
+    /// Enters a ticket, in the place of an earlier one of this user and server. Fill its first
+    /// blocks before: until then it is exhausted.
+    ///
+    /// # Errors
+    /// [`TicketError::Full`], or what the kernel says; an earlier ticket is in force then.
+    pub fn put(&self, key: &TicketKey, ticket: &Ticket) -> Result<(), TicketError> {
+        let entry = Entry::new(ticket, boot_time());
+        told(self.tickets.put(&key.into(), &entry)?)
+    }
+
+    /// Takes a ticket away; its blocks stay. False: there was none. A token that has been drawn is
+    /// still sent.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn remove(&self, key: &TicketKey) -> Result<bool, KernelError> {
+        self.tickets.remove(&key.into())
+    }
+
+    /// The position that was drawn last from a ticket; none when there is no ticket.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn next(&self, key: &TicketKey) -> Result<Option<u32>, KernelError> {
+        let entry = self.tickets.get(&key.into())?.map(Zeroizing::new);
+        Ok(entry.map(|entry| entry.next))
+    }
+
+    /// Gives the ticket of this number the elements at positions `block` * 64 + 1 on. To be done
+    /// once a block: what is filled again after having been dropped may be read half.
+    ///
+    /// # Errors
+    /// [`TicketError::Full`], [`TicketError::BlockSize`], or what the kernel says.
+    pub fn fill(
+        &self,
+        number: u32,
+        block: u32,
+        elements: &[TokenElement],
+    ) -> Result<(), TicketError> {
+        let ticket = number;
+        let elements = Block::new(elements).ok_or(TicketError::BlockSize)?;
+        told(self.blocks.put(&BlockKey { ticket, block }, &elements)?)
+    }
+
+    /// Takes a block away. False: it was not there.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn drop_block(&self, number: u32, block: u32) -> Result<bool, KernelError> {
+        let ticket = number;
+        self.blocks.remove(&BlockKey { ticket, block })
+    }
+
+    /// A descriptor that is readable (epoll, poll) while [`Tickets::wanted`] has something.
+    ///
+    /// # Errors
+    /// When it cannot be duplicated.
+    pub fn wanted_descriptor(&self) -> Result<OwnedFd, KernelError> {
+        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the ring's descriptor, open as long as the ring is, which the guard keeps.
+        unsafe { BorrowedFd::borrow_raw(ring.epoll_fd()) }
+            .try_clone_to_owned()
+            .map_err(KernelError::system("duplicating a descriptor"))
+    }
+
+    /// Blocks that tickets have come to since the last call, each told once.
+    ///
+    /// # Errors
+    /// What libbpf says.
+    pub fn wanted(&self) -> Result<Vec<Wanted>, KernelError> {
+        self.ring
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .consume()
+            .map_err(KernelError::bpf("reading wanted blocks"))?;
+        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(std::mem::take(&mut *reports))
+    }
+
+    /// What the programs have counted.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn counters(&self) -> Result<Counters, KernelError> {
+        let per_cpu = table::per_cpu::<Tally>(self.counters.as_fd(), 0)?;
+        Ok(per_cpu.as_slice().into())
+    }
+}
+
+fn told(insertion: Insertion) -> Result<(), TicketError> {
+    match insertion {
+        Insertion::Done | Insertion::Exists => Ok(()),
+        Insertion::Full => Err(TicketError::Full),
+    }
+}

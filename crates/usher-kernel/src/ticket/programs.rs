@@ -1,0 +1,78 @@
+//! Loading and attaching of bpf/ticket.
+
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+
+use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder};
+
+use super::types::Limits;
+use crate::KernelError;
+use crate::admission::programs::{clone, file_error, print_through_tracing};
+
+/// The compiled bpf/ticket.
+static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ticket.bpf.o"));
+
+/// The order of attaching: what draws comes after what writes.
+const PROGRAMS: [&str; 4] = ["write_token", "draw", "connect_plain4", "connect_plain6"];
+
+/// The programs' tables, and the links that keep the programs attached as long as they are open.
+pub(super) struct Programs {
+    pub tickets: OwnedFd,
+    pub blocks: OwnedFd,
+    pub counters: OwnedFd,
+    pub wanted: MapHandle,
+    pub links: Vec<OwnedFd>,
+}
+
+impl Programs {
+    pub(super) fn open(cgroup: &Path, limits: &Limits) -> Result<Self, KernelError> {
+        print_through_tracing();
+        let folder = File::open(cgroup).map_err(file_error("opening", cgroup))?;
+        let object = load(limits)?;
+        let handle = |name: &'static str| -> Result<MapHandle, KernelError> {
+            let map = object
+                .maps()
+                .find(|map| map.name() == name)
+                .ok_or(KernelError::MissingPart(name))?;
+            MapHandle::try_from(&map).map_err(KernelError::bpf("keeping a table"))
+        };
+        let mut links = Vec::new();
+        for name in PROGRAMS {
+            let program = object
+                .progs_mut()
+                .find(|program| program.name() == name)
+                .ok_or(KernelError::MissingPart(name))?;
+            // A link, beside which others' programs go on running.
+            let link = program
+                .attach_cgroup(folder.as_raw_fd())
+                .map_err(KernelError::bpf("attaching to the cgroup"))?;
+            links.push(clone(&link)?);
+        }
+        Ok(Self {
+            tickets: clone(&handle("tickets")?)?,
+            blocks: clone(&handle("blocks")?)?,
+            counters: clone(&handle("counters")?)?,
+            wanted: handle("wanted")?,
+            links,
+        })
+    }
+}
+
+fn load(limits: &Limits) -> Result<Object, KernelError> {
+    let mut open = ObjectBuilder::default()
+        .name("usher_ticket")
+        .and_then(|builder| builder.open_memory(OBJECT))
+        .map_err(KernelError::bpf("reading the ticket programs"))?;
+    for mut map in open.maps_mut() {
+        let limit = match map.name().to_str() {
+            Some("tickets") => limits.tickets,
+            Some("blocks") => limits.blocks,
+            _ => continue,
+        };
+        map.set_max_entries(limit)
+            .map_err(KernelError::bpf("sizing a table"))?;
+    }
+    open.load()
+        .map_err(KernelError::bpf("loading the ticket programs"))
+}

@@ -1,0 +1,326 @@
+//! Tickets of test users, and the SYNs of their connections as the server got them.
+#![allow(dead_code, reason = "every test binary uses a part of it")]
+
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::Uid;
+use usher_kernel::ticket::{Counters, Limits, Ticket, TicketKey, Tickets};
+use usher_proto::token::{TOKEN_BLOCK, TokenElement};
+use usher_proto::{ConnectionTuple, Token, TokenChain, TokenSlot};
+use zeroize::Zeroizing;
+
+use crate::world::{ALICE, PORT, World};
+
+pub fn open(world: &World) -> Tickets {
+    let limits = Limits {
+        tickets: 16,
+        blocks: 16,
+    };
+    Tickets::open(&world.cgroup, &limits).unwrap()
+}
+
+pub fn key(uid: u32, server: SocketAddr) -> TicketKey {
+    TicketKey { uid, server }
+}
+
+/// What a signer would have of a session.
+pub struct Session {
+    pub ticket: Ticket,
+    pub chain: TokenChain,
+}
+
+impl Session {
+    pub fn new(number: u32, length: u32) -> Self {
+        let byte = number.to_le_bytes()[0];
+        Self {
+            ticket: Ticket {
+                number,
+                slot: TokenSlot::new(0x0a_0b00 + number).unwrap(),
+                next: 0,
+                plain_connect: false,
+                lifetime: Duration::from_secs(60),
+                key: Zeroizing::new([byte; 16]),
+            },
+            chain: TokenChain::generate(length, [byte ^ 0x55; 11], [byte ^ 0xaa; 16]),
+        }
+    }
+
+    /// A session whose ticket is in force, with all its blocks.
+    pub fn given(tickets: &Tickets, number: u32, length: u32, key: &TicketKey) -> Self {
+        let session = Self::new(number, length);
+        session.fill(tickets);
+        tickets.put(key, &session.ticket).unwrap();
+        session
+    }
+
+    pub fn fill(&self, tickets: &Tickets) {
+        for block in 0..self.chain.blocks() {
+            self.fill_block(tickets, block);
+        }
+    }
+
+    pub fn fill_block(&self, tickets: &Tickets, block: u32) {
+        let elements = self.chain.block(block);
+        tickets.fill(self.ticket.number, block, &elements).unwrap();
+    }
+
+    pub fn element(&self, position: u32) -> TokenElement {
+        let index = (position - 1) % TOKEN_BLOCK;
+        self.chain.block((position - 1) / TOKEN_BLOCK)[index as usize]
+    }
+
+    /// The position that a SYN carries, all of whose bytes are as they must be. Positions up to
+    /// 255 only.
+    pub fn position(&self, syn: &Syn) -> u32 {
+        let option = syn.option.expect("the SYN carries a token");
+        let token = Token::decode(&option, &self.ticket.key, &syn.connection)
+            .expect("a token for this connection");
+        let position = u32::from(token.position);
+        let expected = Token {
+            slot: self.ticket.slot,
+            position: token.position,
+            element: self.element(position),
+        };
+        assert_eq!(token, expected);
+        assert_eq!(
+            expected.encode(&self.ticket.key, &syn.connection),
+            option,
+            "byte for byte"
+        );
+        position
+    }
+}
+
+const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
+
+/// A SYN as it came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Syn {
+    pub connection: ConnectionTuple,
+    pub option: Option<[u8; 16]>,
+}
+
+impl Syn {
+    /// From the IP header on; none when it is no SYN of TCP, without ACK.
+    pub fn read(packet: &[u8]) -> Option<Self> {
+        Self::read_with(packet, SYN)
+    }
+
+    fn read_with(packet: &[u8], flags: u8) -> Option<Self> {
+        let (client, server, segment) = match packet[0] >> 4 {
+            4 if packet[9] == 6 => {
+                let address = |at: usize| {
+                    Ipv4Addr::from(<[u8; 4]>::try_from(&packet[at..at + 4]).unwrap()).into()
+                };
+                let header = usize::from(packet[0] & 15) * 4;
+                (address(12), address(16), &packet[header..])
+            }
+            6 if packet[6] == 6 => {
+                let address = |at: usize| {
+                    Ipv6Addr::from(<[u8; 16]>::try_from(&packet[at..at + 16]).unwrap()).into()
+                };
+                (address(8), address(24), &packet[40..])
+            }
+            _ => return None,
+        };
+        if segment[13] & (SYN | ACK) != flags {
+            return None;
+        }
+        let port = |at: usize| u16::from_be_bytes([segment[at], segment[at + 1]]);
+        let connection = ConnectionTuple::new(
+            SocketAddr::new(client, port(0)),
+            SocketAddr::new(server, port(2)),
+        );
+        let options = &segment[20..usize::from(segment[12] >> 4) * 4];
+        Some(Self {
+            connection: connection.unwrap(),
+            option: token_option(options),
+        })
+    }
+}
+
+fn token_option(mut options: &[u8]) -> Option<[u8; 16]> {
+    let mut found = None;
+    loop {
+        match options {
+            [] | [0, ..] => return found,
+            [1, rest @ ..] => options = rest,
+            [kind, length, rest @ ..] => {
+                let (value, after) = rest.split_at(usize::from(*length) - 2);
+                if let (253, [0x55, 0x73, ours @ ..]) = (*kind, value) {
+                    let ours = ours.try_into().expect("16 bytes");
+                    assert_eq!(found.replace(ours), None, "one option of ours");
+                }
+                options = after;
+            }
+            [_] => panic!("an option without a length"),
+        }
+    }
+}
+
+/// An integer option.
+pub fn set(socket: impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    set_bytes(socket, level, name, &value.to_ne_bytes())
+}
+
+pub fn set_bytes(socket: impl AsFd, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+    // SAFETY: the value lives and is as long as said.
+    let code = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            value.as_ptr().cast(),
+            value.len().try_into().unwrap(),
+        )
+    };
+    if code < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+pub fn get_bytes(socket: impl AsFd, level: i32, name: i32, value: &mut [u8]) -> usize {
+    let mut length = value.len().try_into().unwrap();
+    // SAFETY: room for as many bytes as said.
+    let code = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            value.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    assert_eq!(code, 0, "{}", io::Error::last_os_error());
+    length.try_into().unwrap()
+}
+
+/// A server that keeps the SYNs of its connections.
+pub struct Server {
+    pub listener: TcpListener,
+}
+
+impl Server {
+    /// For both families.
+    pub fn at(port: u16) -> Self {
+        let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).unwrap();
+        set(&listener, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, 1).unwrap();
+        // More than the 128 of the standard library.
+        rustix::net::listen(&listener, 1024).unwrap();
+        Self { listener }
+    }
+
+    pub fn new() -> Self {
+        Self::at(PORT)
+    }
+
+    pub fn accept(&self) -> (TcpStream, Syn) {
+        let (stream, from) = self.listener.accept().unwrap();
+        let mut bytes = [0; 256];
+        let length = get_bytes(&stream, libc::IPPROTO_TCP, libc::TCP_SAVED_SYN, &mut bytes);
+        let syn = Syn::read(&bytes[..length]).unwrap();
+        assert_eq!(syn.connection.client.port(), from.port());
+        (stream, syn)
+    }
+
+    pub fn syn(&self) -> Syn {
+        self.accept().1
+    }
+}
+
+pub fn socket(family: AddressFamily) -> OwnedFd {
+    rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+pub fn socket_for(server: SocketAddr) -> OwnedFd {
+    socket(if server.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    })
+}
+
+/// Runs `body` in a thread of this user.
+pub fn as_user<R: Send>(uid: u32, body: impl FnOnce() -> R + Send) -> R {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let uid = Uid::from_raw(uid);
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            body()
+        });
+        thread.join().unwrap()
+    })
+}
+
+/// The error code of a draw of the user for this socket; 0 when it succeeds.
+pub fn draw(uid: u32, socket: &OwnedFd, server: SocketAddr) -> i32 {
+    as_user(uid, || {
+        usher::draw_token(socket.as_fd(), server)
+            .map_or_else(|error| error.raw_os_error().unwrap(), |()| 0)
+    })
+}
+
+/// A socket of Alice's, with the next element of her ticket.
+pub fn drawn(server: SocketAddr) -> OwnedFd {
+    let socket = socket_for(server);
+    assert_eq!(draw(ALICE, &socket, server), 0);
+    socket
+}
+
+pub fn connect(uid: u32, socket: &OwnedFd, server: SocketAddr) -> io::Result<()> {
+    as_user(uid, || Ok(rustix::net::connect(socket, &server)?))
+}
+
+/// What has been counted but for `asked`, of which the kernel's version decides.
+pub fn counted(tickets: &Tickets) -> Counters {
+    Counters {
+        asked: 0,
+        ..tickets.counters().unwrap()
+    }
+}
+
+/// The SYNs that come in at the loopback interface from now on.
+pub struct Capture(OwnedFd);
+
+impl Capture {
+    pub fn start() -> Self {
+        let protocol = u16::to_be(libc::ETH_P_IP as u16);
+        // SAFETY: no pointers.
+        let raw = unsafe {
+            libc::socket(
+                libc::AF_PACKET,
+                libc::SOCK_DGRAM | libc::SOCK_CLOEXEC,
+                protocol.into(),
+            )
+        };
+        assert!(raw >= 0, "{}", io::Error::last_os_error());
+        // SAFETY: just made, and nobody else's.
+        Self(unsafe { OwnedFd::from_raw_fd(raw) })
+    }
+
+    pub fn next(&self) -> Syn {
+        self.next_with(SYN)
+    }
+
+    /// The next SYN with ACK.
+    pub fn next_answer(&self) -> Syn {
+        self.next_with(SYN | ACK)
+    }
+
+    fn next_with(&self, flags: u8) -> Syn {
+        let mut bytes = [0; 2048];
+        loop {
+            let (length, _) =
+                rustix::net::recv(&self.0, &mut bytes, rustix::net::RecvFlags::empty()).unwrap();
+            if let Some(syn) = Syn::read_with(&bytes[..length], flags) {
+                return syn;
+            }
+        }
+    }
+}
