@@ -90,11 +90,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         [
             Row::new("connect_send_recv/plain", plain),
             Row::new("connect_send_recv/fork_setuid", fork),
-            Row::new("connect_send_recv/usher", usher),
+            Row::new("connect_send_recv/usher_successive", usher),
         ],
         "connect_send_recv/plain",
     );
-    eprintln!("the same by Usher, step by step ...");
+    eprintln!("the same announced, step by step ...");
     let steps: [Vec<f64>; STEPS.len()] =
         columns(
             mail.laptop

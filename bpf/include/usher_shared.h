@@ -77,7 +77,8 @@ struct usher_session {
 	__u8 host[USHER_HOST_NAME_SIZE]; /* padded with zeros */
 	__u64 ended; /* seconds since 1970, 0 while the session lives */
 	__u32 reason; /* refusal code, once ended */
-	__u32 reserved;
+	__u8 token_anchor[11];
+	__u8 reserved[9];
 };
 
 /*
@@ -148,7 +149,7 @@ struct usher_removal {
 _Static_assert(sizeof(struct usher_connection) == 36, "usher_connection");
 _Static_assert(sizeof(struct usher_target) == 8, "usher_target");
 _Static_assert(sizeof(struct usher_admission) == 48, "usher_admission");
-_Static_assert(sizeof(struct usher_session) == 208, "usher_session");
+_Static_assert(sizeof(struct usher_session) == 224, "usher_session");
 _Static_assert(sizeof(struct usher_token_session) == 112, "usher_token_session");
 _Static_assert(sizeof(struct usher_counters) == 152, "usher_counters");
 _Static_assert(sizeof(struct usher_layout) == 8, "usher_layout");

@@ -2,7 +2,7 @@
 //! other.
 
 use std::io;
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -15,9 +15,16 @@ use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 use usher_proto::name::{HostName, ServiceName};
 use usher_proto::refusal::Refusal;
 
+use crate::token::draw_token;
+
+mod tickets;
+
 /// How long the signer and the server may take to decide. They decide in milliseconds; this much
 /// is for a daemon that is being restarted or a host that does not answer.
 const DECISION: Duration = Duration::from_secs(30);
+/// How long a connection with a token may take before it is announced instead: something on the way
+/// may drop SYNs with options that it does not know.
+const TOKEN: Duration = Duration::from_secs(3);
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -68,11 +75,41 @@ impl ConnectError {
 /// # Errors
 /// See [`ConnectError`]. Nothing is left behind on either host.
 pub fn connect_by_user(host: &HostName, service: &ServiceName) -> Result<TcpStream, ConnectError> {
-    let request = LocalRequest::Connect {
-        host: host.clone(),
-        service: service.clone(),
+    // The kernel draws for the real user, the signer's word is for the effective one.
+    let draws = rustix::process::getuid() == rustix::process::geteuid();
+    if draws && let Some(connected) = tickets::connect(host, service) {
+        return Ok(connected);
+    }
+    let (host, service) = (host.clone(), service.clone());
+    let signer = signer()?;
+    let mut socket = stream_socket().map_err(ConnectError::Connect)?;
+    let request = if draws {
+        LocalRequest::ConnectWithTicket {
+            host: host.clone(),
+            service: service.clone(),
+        }
+    } else {
+        LocalRequest::Connect {
+            host: host.clone(),
+            service: service.clone(),
+        }
     };
-    connect(&request, None)
+    let mut answer = ask(&signer, &request, &[socket.as_fd()])?;
+    if let LocalReply::Ticket { server } = answer {
+        match establish_with_token(&socket, server) {
+            Ok(()) => {
+                tickets::remember(host, service, server);
+                return Ok(socket.into());
+            }
+            // Of no use here: announced as ever.
+            Err(_) => {
+                socket = stream_socket().map_err(ConnectError::Connect)?;
+                let announced = LocalRequest::Connect { host, service };
+                answer = ask(&signer, &announced, &[socket.as_fd()])?;
+            }
+        }
+    }
+    finish(&signer, socket, answer)
 }
 
 /// As [`connect_by_user`], for the user at the other end of `local`, a loopback connection this
@@ -90,26 +127,41 @@ pub fn connect_on_behalf(
         host: host.clone(),
         service: service.clone(),
     };
-    connect(&request, Some(local))
+    let signer = signer()?;
+    let socket = stream_socket().map_err(ConnectError::Connect)?;
+    let answer = ask(&signer, &request, &[socket.as_fd(), local])?;
+    finish(&signer, socket, answer)
 }
 
-fn connect(
-    request: &LocalRequest,
-    local: Option<BorrowedFd<'_>>,
-) -> Result<TcpStream, ConnectError> {
+fn signer() -> Result<PacketSocket, ConnectError> {
     let signer = PacketSocket::connect(Path::new(paths::SIGNER_APPLICATIONS))
         .map_err(ConnectError::NoSigner)?;
     set_socket_timeout(&signer, Timeout::Recv, Some(DECISION))
         .map_err(|error| ConnectError::NoSigner(error.into()))?;
-    let socket = stream_socket().map_err(ConnectError::Connect)?;
-    let descriptors: Vec<BorrowedFd<'_>> = std::iter::once(socket.as_fd()).chain(local).collect();
+    Ok(signer)
+}
+
+fn ask(
+    signer: &PacketSocket,
+    request: &LocalRequest,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<LocalReply, ConnectError> {
     signer
-        .send(&request.encode(), &descriptors)
+        .send(&request.encode(), descriptors)
         .map_err(ConnectError::NoSigner)?;
-    let server = match receive(&signer)? {
+    receive(signer)
+}
+
+/// Connects as the signer has answered.
+fn finish(
+    signer: &PacketSocket,
+    socket: OwnedFd,
+    answer: LocalReply,
+) -> Result<TcpStream, ConnectError> {
+    let server = match answer {
         LocalReply::Ready { server } => server,
         LocalReply::Refused(refusal) => return Err(ConnectError::Refused(refusal)),
-        LocalReply::Finished => return Err(ConnectError::Protocol),
+        LocalReply::Finished | LocalReply::Ticket { .. } => return Err(ConnectError::Protocol),
     };
     // Told in either case: the signer then lets go of the port.
     let connected = establish(&socket, server);
@@ -147,8 +199,16 @@ fn stream_socket() -> io::Result<OwnedFd> {
     }
 }
 
+/// Connects with a token of the user's ticket for this address.
+fn establish_with_token(socket: &OwnedFd, server: SocketAddr) -> io::Result<()> {
+    draw_token(socket.as_fd(), server)?;
+    set_socket_timeout(socket, Timeout::Send, Some(TOKEN))?;
+    establish(socket, server)?;
+    Ok(set_socket_timeout(socket, Timeout::Send, None)?)
+}
+
 /// connect(2), going on after a signal as POSIX says it does by itself.
-fn establish(socket: &OwnedFd, server: std::net::SocketAddr) -> io::Result<()> {
+fn establish(socket: &OwnedFd, server: SocketAddr) -> io::Result<()> {
     let is_v6 = rustix::net::sockopt::socket_domain(socket)? == AddressFamily::INET6;
     let server = match server.ip() {
         std::net::IpAddr::V4(ip) if is_v6 => (ip.to_ipv6_mapped(), server.port()).into(),

@@ -84,6 +84,10 @@ pub fn seccomp(profile: Profile) -> Result<(), KernelError> {
         Profile::Verifier | Profile::Signer | Profile::Courier => &[],
     };
     rules.extend(more.iter().map(|call| (*call, Vec::new())));
+    if profile == Profile::Signer {
+        let maps = map_rules().map_err(|error| failed(&error))?;
+        rules.insert(libc::SYS_bpf, maps);
+    }
     let architecture: TargetArch = std::env::consts::ARCH
         .try_into()
         .map_err(|error| failed(&error))?;
@@ -130,6 +134,18 @@ fn thread_rules() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
         SeccompCmpOp::MaskedEq(mask),
         u64::from(libc::CLONE_THREAD.unsigned_abs()),
     )?])?])
+}
+
+/// bpf(2) on entries of maps that the process holds: BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM and
+/// BPF_MAP_DELETE_ELEM.
+fn map_rules() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    (1..=3)
+        .map(|command| {
+            let equal =
+                SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, command)?;
+            SeccompRule::new(vec![equal])
+        })
+        .collect()
 }
 
 fn socket_rules(profile: Profile) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {

@@ -24,6 +24,7 @@ fn record(uid: u32) -> SessionRecord {
         },
         chain_length: 1024,
         chain_salt: [2; 16],
+        token_anchor: [6; 11],
         key_fingerprint: [3; 32],
         opened: 1_700_000_000,
         expires: 1_700_003_600,

@@ -73,9 +73,12 @@ pub struct SessionView {
     pub opened: u64,
     /// When it ends, seconds since 1970.
     pub expires: u64,
-    /// Chain elements used of those signed for.
+    /// Chain elements that announcements have used.
     pub used: u32,
-    /// Length of the chain.
+    /// Elements that tokens have used; none where connections are announced only.
+    #[serde(default)]
+    pub tokens: Option<u32>,
+    /// Length of either chain.
     pub chain_length: u32,
     /// Its connections.
     pub connections: Vec<ConnectionView>,

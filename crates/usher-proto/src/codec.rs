@@ -129,6 +129,10 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
     pub(crate) fn finish(self) -> Result<(), DecodeError> {
         if self.rest.is_empty() {
             Ok(())

@@ -7,8 +7,10 @@
 use crate::chain::ChainElement;
 use crate::codec::{Reader, put_string};
 use crate::statement::MAX_STATEMENT_SIZE;
+use crate::token::TokenKey;
 use crate::{
-    Authenticator, ConnectionTuple, DecodeError, MAX_SIGNATURE_SIZE, Refusal, SessionId, verdict,
+    Authenticator, ConnectionTuple, DecodeError, MAX_SIGNATURE_SIZE, Refusal, SessionId, TokenSlot,
+    verdict,
 };
 
 /// Longest payload of a frame: what the length field may say, in bytes.
@@ -25,9 +27,11 @@ const ANNOUNCE: u8 = 2;
 const WITHDRAW: u8 = 3;
 const CLOSE: u8 = 4;
 const PING: u8 = 5;
+const TOKENS: u8 = 6;
 const REPLY: u8 = 129;
 const SESSION_ENDED: u8 = 130;
 const PONG: u8 = 131;
+const SLOT: u8 = 132;
 
 /// "This connection is about to be made": the chain element that proves it and the 4-tuple it is
 /// good for.
@@ -63,14 +67,15 @@ impl Announcement {
 /// the client chooses these numbers and uses each once a channel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ClientFrame {
-    /// Opens a session and announces its first connection, in one round trip.
+    /// Opens a session and, where there is one already, announces its first connection in the same
+    /// round trip.
     Open {
         /// Number of the request.
         request: u64,
         /// The signed statement.
         authenticator: Authenticator,
         /// The session's first connection, with the chain's first element.
-        first: Announcement,
+        first: Option<Announcement>,
     },
     /// Announces another connection of a session.
     Announce {
@@ -103,6 +108,16 @@ pub enum ClientFrame {
         /// Number of the request.
         request: u64,
     },
+    /// From now on SYNs of the session's connections carry tokens. Answered with
+    /// [`ServerFrame::Slot`] where the server's kernel reads them.
+    Tokens {
+        /// Number of the request.
+        request: u64,
+        /// The session.
+        session: SessionId,
+        /// What masks them.
+        key: TokenKey,
+    },
 }
 
 /// What a server host answers or tells.
@@ -126,6 +141,13 @@ pub enum ServerFrame {
     Pong {
         /// Number of the request.
         request: u64,
+    },
+    /// Grants tokens.
+    Slot {
+        /// Number of the request.
+        request: u64,
+        /// What the session is called in them.
+        slot: TokenSlot,
     },
 }
 
@@ -156,7 +178,9 @@ impl ClientFrame {
                 let mut out = begin(OPEN, *request);
                 put_string(&mut out, &authenticator.statement);
                 put_string(&mut out, &authenticator.signature);
-                first.put(&mut out);
+                if let Some(first) = first {
+                    first.put(&mut out);
+                }
                 out
             }
             Self::Announce {
@@ -185,6 +209,16 @@ impl ClientFrame {
                 out
             }
             Self::Ping { request } => begin(PING, *request),
+            Self::Tokens {
+                request,
+                session,
+                key,
+            } => {
+                let mut out = begin(TOKENS, *request);
+                out.extend_from_slice(session.as_bytes());
+                out.extend_from_slice(key.bytes());
+                out
+            }
         })
     }
 
@@ -205,7 +239,11 @@ impl ClientFrame {
                     statement: reader.string(MAX_STATEMENT_SIZE)?.to_vec(),
                     signature: reader.string(MAX_SIGNATURE_SIZE)?.to_vec(),
                 },
-                first: Announcement::read(&mut reader)?,
+                first: if reader.is_empty() {
+                    None
+                } else {
+                    Some(Announcement::read(&mut reader)?)
+                },
             },
             ANNOUNCE => Self::Announce {
                 request,
@@ -222,6 +260,11 @@ impl ClientFrame {
                 session: SessionId::from_bytes(reader.array()?),
             },
             PING => Self::Ping { request },
+            TOKENS => Self::Tokens {
+                request,
+                session: SessionId::from_bytes(reader.array()?),
+                key: TokenKey::from_bytes(reader.array()?),
+            },
             _ => return Err(DecodeError::UnknownType),
         };
         reader.finish()?;
@@ -236,6 +279,7 @@ impl ClientFrame {
             | Self::Announce { request, .. }
             | Self::Withdraw { request, .. }
             | Self::Close { request, .. }
+            | Self::Tokens { request, .. }
             | Self::Ping { request } => *request,
         }
     }
@@ -259,6 +303,11 @@ impl ServerFrame {
                 out
             }
             Self::Pong { request } => begin(PONG, *request),
+            Self::Slot { request, slot } => {
+                let mut out = begin(SLOT, *request);
+                slot.put(&mut out);
+                out
+            }
         })
     }
 
@@ -288,6 +337,10 @@ impl ServerFrame {
                 }
             }
             PONG => Self::Pong { request },
+            SLOT => Self::Slot {
+                request,
+                slot: TokenSlot::read(&mut reader)?,
+            },
             _ => return Err(DecodeError::UnknownType),
         };
         reader.finish()?;

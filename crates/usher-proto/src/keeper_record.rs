@@ -6,16 +6,17 @@
 
 use crate::chain::CHAIN_ELEMENT_SIZE;
 use crate::codec::{Reader, put_padded_name};
+use crate::token::{TokenElement, TokenKey};
 use crate::{
     Announcement, ConnectionTuple, DecodeError, HostName, Refusal, ServiceName, SessionId,
-    UserName, verdict,
+    TokenSlot, UserName, verdict,
 };
 
 /// Bytes of every record, in both directions.
 pub const KEEPER_RECORD_SIZE: usize = 256;
 
 /// The version of the records: keeper and verifier are restarted apart.
-pub const KEEPER_RECORD_VERSION: u8 = 2;
+pub const KEEPER_RECORD_VERSION: u8 = 3;
 
 /// Bytes of a key's fingerprint: SHA-256 of its OpenSSH wire form, as `ssh-keygen -l` shows it.
 pub const KEY_FINGERPRINT_SIZE: usize = 32;
@@ -24,10 +25,13 @@ const OPEN: u8 = 1;
 const ANNOUNCE: u8 = 2;
 const WITHDRAW: u8 = 3;
 const CLOSE: u8 = 4;
+const TOKENS: u8 = 5;
 const VERDICT: u8 = 129;
 const SESSION_ENDED: u8 = 130;
+const SLOT: u8 = 131;
 
-/// What the verifier asks of the keeper. Each is answered by one [`KeeperReply::Verdict`].
+/// What the verifier asks of the keeper. Each is answered by one [`KeeperReply::Verdict`], or by a
+/// [`KeeperReply::Slot`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KeeperRequest {
     /// A session, its authenticator verified.
@@ -46,9 +50,11 @@ pub enum KeeperRequest {
         key_fingerprint: [u8; KEY_FINGERPRINT_SIZE],
         /// `h[0]` of the chain.
         chain_anchor: [u8; CHAIN_ELEMENT_SIZE],
-        /// Salt of the chain.
+        /// `t[0]` of the token chain.
+        token_anchor: TokenElement,
+        /// Salt of both chains.
         chain_salt: [u8; CHAIN_ELEMENT_SIZE],
-        /// Number of elements of the chain.
+        /// Number of elements of either chain.
         chain_length: u32,
         /// When the session ends, in seconds since 1970 (UTC).
         expires: u64,
@@ -84,6 +90,17 @@ pub enum KeeperRequest {
         /// Whose control channel asked: the session must be this host's.
         host: HostName,
     },
+    /// SYNs of the session's connections will carry tokens.
+    Tokens {
+        /// Number of the request.
+        request: u64,
+        /// The session.
+        session: SessionId,
+        /// Whose control channel asked: the session must be this host's.
+        host: HostName,
+        /// What masks them.
+        key: TokenKey,
+    },
 }
 
 /// What the keeper answers or tells.
@@ -95,6 +112,13 @@ pub enum KeeperReply {
         request: u64,
         /// Granted, or why not.
         verdict: Result<(), Refusal>,
+    },
+    /// Grants tokens.
+    Slot {
+        /// Number of the request.
+        request: u64,
+        /// What the session is called in them.
+        slot: TokenSlot,
     },
     /// The keeper ended a session: the verifier tells the host that opened it.
     SessionEnded {
@@ -113,7 +137,7 @@ fn begin(kind: u8) -> Vec<u8> {
     out
 }
 
-/// Pads with zeros. The longest record (`Open`) has 232 bytes, so nothing is ever cut.
+/// Pads with zeros. The longest record (`Open`) has 243 bytes, so nothing is ever cut.
 fn finish(out: &[u8]) -> [u8; KEEPER_RECORD_SIZE] {
     let mut record = [0; KEEPER_RECORD_SIZE];
     record[..out.len()].copy_from_slice(out);
@@ -145,6 +169,7 @@ impl KeeperRequest {
                 host,
                 key_fingerprint,
                 chain_anchor,
+                token_anchor,
                 chain_salt,
                 chain_length,
                 expires,
@@ -157,6 +182,7 @@ impl KeeperRequest {
                 put_padded_name(&mut out, host.as_str(), HostName::MAXIMUM_LENGTH);
                 out.extend_from_slice(key_fingerprint);
                 out.extend_from_slice(chain_anchor);
+                out.extend_from_slice(token_anchor);
                 out.extend_from_slice(chain_salt);
                 out.extend_from_slice(&chain_length.to_be_bytes());
                 out.extend_from_slice(&expires.to_be_bytes());
@@ -199,6 +225,19 @@ impl KeeperRequest {
                 put_padded_name(&mut out, host.as_str(), HostName::MAXIMUM_LENGTH);
                 finish(&out)
             }
+            Self::Tokens {
+                request,
+                session,
+                host,
+                key,
+            } => {
+                let mut out = begin(TOKENS);
+                out.extend_from_slice(&request.to_be_bytes());
+                out.extend_from_slice(session.as_bytes());
+                put_padded_name(&mut out, host.as_str(), HostName::MAXIMUM_LENGTH);
+                out.extend_from_slice(key.bytes());
+                finish(&out)
+            }
         }
     }
 
@@ -208,7 +247,7 @@ impl KeeperRequest {
     /// [`DecodeError`]; set padding is one.
     pub fn decode(record: &[u8]) -> Result<Self, DecodeError> {
         let (mut reader, kind) = start(record)?;
-        if !(OPEN..=CLOSE).contains(&kind) {
+        if !(OPEN..=TOKENS).contains(&kind) {
             return Err(DecodeError::UnknownType);
         }
         let request = reader.u64()?;
@@ -222,6 +261,7 @@ impl KeeperRequest {
                 host: reader.padded_name(HostName::MAXIMUM_LENGTH, "host")?,
                 key_fingerprint: reader.array()?,
                 chain_anchor: reader.array()?,
+                token_anchor: reader.array()?,
                 chain_salt: reader.array()?,
                 chain_length: reader.u32()?,
                 expires: reader.u64()?,
@@ -238,10 +278,16 @@ impl KeeperRequest {
                 host: reader.padded_name(HostName::MAXIMUM_LENGTH, "host")?,
                 connection: ConnectionTuple::decode(&reader.array()?)?,
             },
-            _ => Self::Close {
+            CLOSE => Self::Close {
                 request,
                 session,
                 host: reader.padded_name(HostName::MAXIMUM_LENGTH, "host")?,
+            },
+            _ => Self::Tokens {
+                request,
+                session,
+                host: reader.padded_name(HostName::MAXIMUM_LENGTH, "host")?,
+                key: TokenKey::from_bytes(reader.array()?),
             },
         };
         reader.zero_padding()?;
@@ -255,7 +301,8 @@ impl KeeperRequest {
             Self::Open { request, .. }
             | Self::Announce { request, .. }
             | Self::Withdraw { request, .. }
-            | Self::Close { request, .. } => *request,
+            | Self::Close { request, .. }
+            | Self::Tokens { request, .. } => *request,
         }
     }
 }
@@ -269,6 +316,12 @@ impl KeeperReply {
                 let mut out = begin(VERDICT);
                 out.extend_from_slice(&request.to_be_bytes());
                 verdict::put(&mut out, *verdict);
+                finish(&out)
+            }
+            Self::Slot { request, slot } => {
+                let mut out = begin(SLOT);
+                out.extend_from_slice(&request.to_be_bytes());
+                slot.put(&mut out);
                 finish(&out)
             }
             Self::SessionEnded {
@@ -300,6 +353,10 @@ impl KeeperReply {
                 session: SessionId::from_bytes(reader.array()?),
                 host: reader.padded_name(HostName::MAXIMUM_LENGTH, "host")?,
                 reason: verdict::read_refusal(&mut reader)?,
+            },
+            SLOT => Self::Slot {
+                request: reader.u64()?,
+                slot: TokenSlot::read(&mut reader)?,
             },
             _ => return Err(DecodeError::UnknownType),
         };

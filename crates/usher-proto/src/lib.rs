@@ -63,7 +63,7 @@ pub use session_id::{SESSION_ID_SIZE, SessionId, session_id};
 pub use statement::{
     Expectation, MAX_STATEMENT_SIZE, NONCE_SIZE, STATEMENT_MAGIC, STATEMENT_VERSION, Statement,
 };
-pub use token::{Token, TokenChain, TokenSlot};
+pub use token::{Token, TokenChain, TokenElement, TokenKey, TokenSlot};
 
 // The key types of the public functions, so that callers need no version of their own.
 pub use ssh_key;

@@ -16,9 +16,11 @@ pub const LOCAL_VERSION: u8 = 1;
 const CONNECT: u8 = 1;
 const CONNECT_ON_BEHALF: u8 = 2;
 const DONE: u8 = 3;
+const CONNECT_WITH_TICKET: u8 = 4;
 const READY: u8 = 129;
 const REFUSED: u8 = 130;
 const FINISHED: u8 = 131;
+const TICKET: u8 = 132;
 
 /// What an application asks of the signer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -36,6 +38,15 @@ pub enum LocalRequest {
         /// To which host.
         host: HostName,
         /// To which service.
+        service: ServiceName,
+    },
+    /// As [`Self::Connect`], of a program that knows tickets: where the user has one, it is told
+    /// instead ([`LocalReply::Ticket`]) and nothing is announced. When connecting with it fails,
+    /// the program goes on with [`Self::Connect`].
+    ConnectWithTicket {
+        /// To which host.
+        host: HostName,
+        /// To which of its services.
         service: ServiceName,
     },
     /// The connection is made, or failed: the announcement is to be withdrawn.
@@ -57,6 +68,12 @@ pub enum LocalReply {
     Refused(Refusal),
     /// The announcement is withdrawn; the exchange is over.
     Finished,
+    /// The user's connections to this address carry tokens: draw one for the socket and connect it
+    /// there.
+    Ticket {
+        /// Address and port of the service.
+        server: SocketAddr,
+    },
 }
 
 fn begin(kind: u8) -> Vec<u8> {
@@ -81,6 +98,7 @@ impl LocalRequest {
         let (kind, host, service) = match self {
             Self::Connect { host, service } => (CONNECT, host, service),
             Self::ConnectOnBehalf { host, service } => (CONNECT_ON_BEHALF, host, service),
+            Self::ConnectWithTicket { host, service } => (CONNECT_WITH_TICKET, host, service),
             Self::Done { connected } => {
                 let mut out = begin(DONE);
                 out.push(u8::from(*connected));
@@ -105,6 +123,10 @@ impl LocalRequest {
                 service: reader.short_name("service")?,
             },
             CONNECT_ON_BEHALF => Self::ConnectOnBehalf {
+                host: reader.short_name("host")?,
+                service: reader.short_name("service")?,
+            },
+            CONNECT_WITH_TICKET => Self::ConnectWithTicket {
                 host: reader.short_name("host")?,
                 service: reader.short_name("service")?,
             },
@@ -138,6 +160,11 @@ impl LocalReply {
                 out
             }
             Self::Finished => begin(FINISHED),
+            Self::Ticket { server } => {
+                let mut out = begin(TICKET);
+                put_socket_address(&mut out, *server);
+                out
+            }
         }
     }
 
@@ -153,6 +180,9 @@ impl LocalReply {
             },
             REFUSED => Self::Refused(verdict::read_refusal(&mut reader)?),
             FINISHED => Self::Finished,
+            TICKET => Self::Ticket {
+                server: reader.socket_address("server")?,
+            },
             _ => return Err(DecodeError::UnknownType),
         };
         reader.finish()?;

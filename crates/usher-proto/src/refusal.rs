@@ -147,6 +147,9 @@ refusals! {
     /// The log of authentications cannot be written.
     RecorderUnavailable = 134, "recorder_unavailable",
         "the server cannot keep a record of the authentication: its log says why";
+    /// No slot for tokens is free.
+    TokenTableFull = 135, "token_table_full",
+        "the server's table of tokens is full: connections are announced one by one";
 
     // 160 to 191: the client's own side.
     /// The control channel to the server's verifier is down.

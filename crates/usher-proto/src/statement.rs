@@ -2,6 +2,7 @@
 
 use crate::chain::{CHAIN_ELEMENT_SIZE, MAX_CHAIN_LENGTH};
 use crate::codec::{Reader, address_bytes, parse_name, put_string, socket_address};
+use crate::token::{TOKEN_ELEMENT_SIZE, TokenElement};
 use crate::{DecodeError, HostPublicKey, Refusal, ServiceName, UserName};
 use std::net::SocketAddr;
 
@@ -9,16 +10,16 @@ use std::net::SocketAddr;
 pub const STATEMENT_MAGIC: &[u8; 15] = b"usher-statement";
 
 /// The version of the statement's format.
-pub const STATEMENT_VERSION: u32 = 1;
+pub const STATEMENT_VERSION: u32 = 2;
 
-/// Longest encoded statement in bytes (the longest of version 1 has 267).
+/// Longest encoded statement in bytes (the longest of version 2 has 282).
 pub const MAX_STATEMENT_SIZE: usize = 512;
 
 /// Bytes of the nonce.
 pub const NONCE_SIZE: usize = 16;
 
 /// "I, `user`, ask from this client host for a session with this service on this server host,
-/// until then, and whoever reveals the elements of this chain is me."
+/// until then, and whoever reveals the elements of these chains is me."
 ///
 /// The signed bytes are [`Statement::encode`]'s; the log keeps them beside the signature.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,11 +40,13 @@ pub struct Statement {
     pub expires: u64,
     /// Fresh from the system's random generator: makes every statement another one.
     pub nonce: [u8; NONCE_SIZE],
-    /// `h[0]` of the session's chain.
+    /// `h[0]` of the chain that announcements spend.
     pub chain_anchor: [u8; CHAIN_ELEMENT_SIZE],
-    /// Number of elements of the chain, 1 to [`MAX_CHAIN_LENGTH`].
+    /// `t[0]` of the chain that tokens in SYNs spend.
+    pub token_anchor: TokenElement,
+    /// Number of elements of either chain, 1 to [`MAX_CHAIN_LENGTH`].
     pub chain_length: u32,
-    /// Salt of the chain.
+    /// Salt of both chains.
     pub chain_salt: [u8; CHAIN_ELEMENT_SIZE],
 }
 
@@ -83,6 +86,7 @@ impl Statement {
         out.extend_from_slice(&self.expires.to_be_bytes());
         put_string(&mut out, &self.nonce);
         put_string(&mut out, &self.chain_anchor);
+        put_string(&mut out, &self.token_anchor);
         out.extend_from_slice(&self.chain_length.to_be_bytes());
         put_string(&mut out, &self.chain_salt);
         out
@@ -123,6 +127,7 @@ impl Statement {
             expires: reader.u64()?,
             nonce: reader.fixed_string("nonce")?,
             chain_anchor: reader.fixed_string("chain anchor")?,
+            token_anchor: reader.fixed_string::<TOKEN_ELEMENT_SIZE>("token anchor")?,
             chain_length: reader.u32()?,
             chain_salt: reader.fixed_string("chain salt")?,
         };

@@ -23,8 +23,9 @@ use siphasher::sip128::SipHasher24;
 use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
-use crate::ConnectionTuple;
 use crate::chain::{CHECKPOINT_DISTANCE, MAX_CHAIN_LENGTH, block, checkpoints, hash};
+use crate::codec::Reader;
+use crate::{ConnectionTuple, DecodeError};
 
 /// The TCP option's kind: experimental (RFC 4727).
 pub const TOKEN_OPTION_KIND: u8 = 253;
@@ -67,6 +68,30 @@ pub fn token_step(salt: &[u8; TOKEN_KEY_SIZE], index: u32, next: &TokenElement) 
     hash(DOMAIN, salt, index, next)
 }
 
+/// What masks a session's tokens: chosen at random by the client, known to the two hosts.
+#[derive(Clone, PartialEq, Eq, Hash, Zeroize, ZeroizeOnDrop)]
+pub struct TokenKey([u8; TOKEN_KEY_SIZE]);
+
+impl TokenKey {
+    /// A key.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; TOKEN_KEY_SIZE]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub const fn bytes(&self) -> &[u8; TOKEN_KEY_SIZE] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for TokenKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("TokenKey(..)")
+    }
+}
+
 /// The server's name for a session in tokens: 24 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TokenSlot(u32);
@@ -89,6 +114,14 @@ impl TokenSlot {
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0
+    }
+
+    pub(crate) fn put(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0.to_be_bytes());
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Self::new(reader.u32()?).ok_or(DecodeError::Malformed { field: "slot" })
     }
 }
 

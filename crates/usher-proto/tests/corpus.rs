@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use usher_proto::{
     CallReply, CallRequest, ConnectionInfo, KeeperReply, KeeperRequest, LocalReply, LocalRequest,
     RecorderReply, RecorderRequest, Refusal, RelayReply, RelayRequest, ReservationId, ServerFrame,
-    Statement,
+    Statement, TokenKey, TokenSlot,
 };
 
 type Check = fn(&[u8]) -> &'static str;
@@ -128,7 +128,7 @@ fn statements() -> Inputs {
         statement().encode(),
         &[
             ("magic", 0, b'U'),
-            ("version", 18, 2),
+            ("version", 18, 1),
             ("user-length", 22, 0),
             ("user-length-huge", 19, 0xff),
             ("user-not-utf8", 23, 0xff),
@@ -240,6 +240,15 @@ fn server() -> Inputs {
     ));
     let pong = ServerFrame::Pong { request: 9 };
     inputs.extend(variations("pong", pong.encode()[4..].to_vec(), &[]));
+    let slot = ServerFrame::Slot {
+        request: 9,
+        slot: TokenSlot::new(0x00ab_cdef).unwrap(),
+    };
+    inputs.extend(variations(
+        "slot",
+        slot.encode()[4..].to_vec(),
+        &[("beyond-24-bits", 9, 1)],
+    ));
     inputs
 }
 
@@ -253,6 +262,7 @@ fn keeper() -> Inputs {
         host: "laptop".parse().unwrap(),
         key_fingerprint: [3; 32],
         chain_anchor: [1; 16],
+        token_anchor: [4; 11],
         chain_salt: [2; 16],
         chain_length: 1024,
         expires: common::NOW,
@@ -300,6 +310,15 @@ fn keeper() -> Inputs {
                 host: "laptop".parse().unwrap(),
             },
         ),
+        (
+            "tokens",
+            KeeperRequest::Tokens {
+                request,
+                session,
+                host: "laptop".parse().unwrap(),
+                key: TokenKey::from_bytes([9; 16]),
+            },
+        ),
     ] {
         inputs.extend(variations(
             name,
@@ -332,6 +351,13 @@ fn keeper() -> Inputs {
                 reason,
             },
         ),
+        (
+            "slot",
+            KeeperReply::Slot {
+                request,
+                slot: TokenSlot::new(0x00ab_cdef).unwrap(),
+            },
+        ),
     ] {
         inputs.extend(variations(
             name,
@@ -355,6 +381,7 @@ fn local() -> Inputs {
             ("version", 0, 2),
             ("type", 1, 77),
             ("on-behalf", 1, 2),
+            ("with-ticket", 1, 4),
             ("host-length-zero", 2, 0),
             ("host-length-huge", 2, 255),
             ("host-character", 3, b'/'),
@@ -377,6 +404,14 @@ fn local() -> Inputs {
         &[("code", 2, 0xff)],
     ));
     inputs.extend(variations("finished", LocalReply::Finished.encode(), &[]));
+    let ticket = LocalReply::Ticket {
+        server: connection().server,
+    };
+    inputs.extend(variations(
+        "ticket",
+        ticket.encode(),
+        &[("port-zero", 19, 0)],
+    ));
     inputs
 }
 

@@ -20,7 +20,7 @@ fn the_statement_is_made_of_rfc_4251_types() {
     let mut magic = [0; 15];
     reader.read(&mut magic).unwrap();
     assert_eq!(&magic, b"usher-statement");
-    assert_eq!(u32::decode(reader).unwrap(), 1);
+    assert_eq!(u32::decode(reader).unwrap(), 2);
     assert_eq!(String::decode(reader).unwrap(), "alice");
     assert_eq!(String::decode(reader).unwrap(), "imap");
     assert_eq!(Vec::<u8>::decode(reader).unwrap(), [0xc1; 32]);
@@ -34,6 +34,7 @@ fn the_statement_is_made_of_rfc_4251_types() {
     assert_eq!(u64::decode(reader).unwrap(), common::NOW + 3600);
     assert_eq!(Vec::<u8>::decode(reader).unwrap(), [3; 16]);
     assert_eq!(Vec::<u8>::decode(reader).unwrap(), statement().chain_anchor);
+    assert_eq!(Vec::<u8>::decode(reader).unwrap(), [4; 11]);
     assert_eq!(u32::decode(reader).unwrap(), 1024);
     assert_eq!(Vec::<u8>::decode(reader).unwrap(), [2; 16]);
     assert!(reader.is_empty());
@@ -42,7 +43,7 @@ fn the_statement_is_made_of_rfc_4251_types() {
 #[test]
 fn a_statement_of_another_version_is_told_apart() {
     let mut bytes = statement().encode();
-    bytes[18] = 2;
+    bytes[18] = 1;
     assert_eq!(Statement::decode(&bytes), Err(DecodeError::UnknownVersion));
     bytes[0] = b'U';
     assert_eq!(
@@ -54,7 +55,7 @@ fn a_statement_of_another_version_is_told_apart() {
 
 #[test]
 fn client_frames_have_their_length_type_and_request() {
-    let types = [1, 2, 3, 4, 5];
+    let types = [1, 2, 3, 4, 5, 1, 6];
     for ((name, frame), kind) in client_frames().into_iter().zip(types) {
         let bytes = frame.encode();
         let length = u32::from_be_bytes(bytes[..4].try_into().unwrap());
@@ -185,15 +186,16 @@ fn keeper_records_have_one_size_and_zero_padding() {
         host: "h".repeat(63).parse().unwrap(),
         key_fingerprint: [5; 32],
         chain_anchor: [1; 16],
+        token_anchor: [4; 11],
         chain_salt: [2; 16],
         chain_length: 3,
         expires: 4,
     };
     let record = open.encode();
-    assert_eq!(record[..2], [2, 1]);
+    assert_eq!(record[..2], [3, 1]);
     assert_eq!(KeeperRequest::decode(&record), Ok(open));
-    // The last byte in use is the 232nd: docs/PROTOCOL.md.
-    assert_eq!((record[231], record[232]), (4, 0));
+    // The last byte in use is the 243rd: docs/PROTOCOL.md.
+    assert_eq!((record[242], record[243]), (4, 0));
 
     let close = KeeperRequest::Close {
         request: 1,
@@ -216,7 +218,7 @@ fn keeper_records_have_one_size_and_zero_padding() {
     longer.push(0);
     assert_eq!(KeeperRequest::decode(&longer), Err(DecodeError::Oversized));
     let mut newer = close;
-    newer[0] = 3;
+    newer[0] = 4;
     assert_eq!(
         KeeperRequest::decode(&newer),
         Err(DecodeError::UnknownVersion)

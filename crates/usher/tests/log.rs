@@ -27,6 +27,7 @@ fn statement(user: &str) -> Statement {
         expires: 1_800_003_600,
         nonce: [3; 16],
         chain_anchor: chain.anchor(),
+        token_anchor: [0; 11],
         chain_length: chain.length(),
         chain_salt: chain.salt(),
     }

@@ -50,7 +50,11 @@ enum Role {
     /// Keeps what clients have signed, in the log (server side; user usher-recorder)
     Recorder,
     /// Keeps the users' keys and signs for them (client side; user usher-signer)
-    Signer,
+    Signer {
+        /// cgroup v2 folder below which the users' processes are; all of the host's unless given
+        #[arg(long, value_name = "DIRECTORY")]
+        cgroup: Option<PathBuf>,
+    },
     /// Carries the signer's messages to other hosts (client side; user usher-courier)
     Courier,
 }
@@ -70,13 +74,13 @@ fn main() -> ExitCode {
                 sessions,
                 admissions: connections,
                 listeners,
-                tokens: sessions,
+                tokens: sessions.min(usher_proto::TokenSlot::COUNT),
             };
             keeper::run(cgroup, &limits, !without_ownership)
         }
         Role::Verifier => verifier::run(),
         Role::Recorder => recorder::run(),
-        Role::Signer => signer::run(),
+        Role::Signer { cgroup } => signer::run(cgroup),
         Role::Courier => courier::run(),
     };
     match result {

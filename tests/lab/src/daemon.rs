@@ -102,6 +102,9 @@ impl Host {
             group.push("keeper");
             cgroup::create(&group)?;
         }
+        if role == Role::Signer {
+            arguments.extend(["--cgroup".into(), self.cgroup().into()]);
+        }
         arguments.extend(more.into_iter().map(|word| word.as_ref().to_owned()));
         self.supervise_in(group, role.name(), arguments)
     }

@@ -350,7 +350,7 @@ impl Channel {
         self.ask(|request| ClientFrame::Open {
             request,
             authenticator: authenticator.clone(),
-            first,
+            first: Some(first),
         })
     }
 
@@ -439,6 +439,7 @@ impl Asked {
             expires: now + 3600,
             nonce: random(),
             chain_anchor: chain.anchor(),
+            token_anchor: [0; 11],
             chain_length: chain.length(),
             chain_salt: chain.salt(),
         };

@@ -589,6 +589,7 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
             host: host.parse()?,
             key_fingerprint: [2; 32],
             chain_anchor: [3; 16],
+            token_anchor: [3; 11],
             chain_salt: [4; 16],
             chain_length: 8,
             expires: usher_lab::hostile::now() + 60,

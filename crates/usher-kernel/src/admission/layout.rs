@@ -83,9 +83,10 @@ pub(super) struct Session {
     host: [u8; 64],
     ended: u64,
     reason: u32,
-    reserved: u32,
+    token_anchor: [u8; 11],
+    reserved: [u8; 9],
 }
-plain!(Session, 208);
+plain!(Session, 224);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -227,7 +228,8 @@ impl From<&SessionRecord> for Session {
             host: padded(record.host.as_str()),
             ended: record.ended.map_or(0, |ended| ended.at),
             reason: record.ended.map_or(0, |ended| ended.reason.code().into()),
-            reserved: 0,
+            token_anchor: record.token_anchor,
+            reserved: [0; 9],
         }
     }
 }
@@ -260,6 +262,7 @@ impl TryFrom<&Session> for SessionRecord {
             },
             chain_length: session.chain_length,
             chain_salt: session.chain_salt,
+            token_anchor: session.token_anchor,
             key_fingerprint: session.key_fingerprint,
             opened: session.opened,
             expires: session.expires,
@@ -312,6 +315,7 @@ mod tests {
             },
             chain_length: 1024,
             chain_salt: [5; 16],
+            token_anchor: [4; 11],
             key_fingerprint: [6; 32],
             opened: 1,
             expires: 2,

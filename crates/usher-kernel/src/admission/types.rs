@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use usher_proto::{ChainTip, ConnectionTuple, HostName, Refusal, SessionId, UserName};
+use usher_proto::{
+    ChainTip, ConnectionTuple, HostName, Refusal, SessionId, TokenElement, UserName,
+};
 
 use crate::KernelError;
 
@@ -127,10 +129,12 @@ pub struct SessionRecord {
     pub host: HostName,
     /// The last accepted element of the chain.
     pub tip: ChainTip,
-    /// How many elements the chain has.
+    /// How many elements either chain has.
     pub chain_length: u32,
-    /// The chain's salt.
+    /// The chains' salt.
     pub chain_salt: [u8; 16],
+    /// `t[0]` of the token chain.
+    pub token_anchor: TokenElement,
     /// Fingerprint of the key that signed for it: SHA-256, as `ssh-keygen -l` shows it.
     pub key_fingerprint: [u8; 32],
     /// When it was opened, in seconds since 1970.

@@ -34,6 +34,7 @@ pub fn statement(number: u64) -> Statement {
         expires: 1_800_003_600 + number,
         nonce,
         chain_anchor: chain.anchor(),
+        token_anchor: [0; 11],
         chain_length: chain.length(),
         chain_salt: chain.salt(),
     }

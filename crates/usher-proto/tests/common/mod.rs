@@ -10,8 +10,8 @@ use usher_proto::{
     Announcement, Authenticator, CallReply, CallRequest, Chain, ChainElement, ClientFrame,
     ConnectionInfo, ConnectionTuple, HostName, HostPublicKey, KeeperReply, KeeperRequest,
     LocalReply, LocalRequest, MAX_GROUPS, RecorderReply, RecorderRequest, Refusal, RelayReply,
-    RelayRequest, ReservationId, ServerFrame, ServiceName, SessionId, Statement, UserName,
-    session_id,
+    RelayRequest, ReservationId, ServerFrame, ServiceName, SessionId, Statement, TokenKey,
+    TokenSlot, UserName, session_id,
 };
 
 /// The clock of the fixed examples.
@@ -38,6 +38,7 @@ pub fn statement() -> Statement {
         expires: NOW + 3600,
         nonce: [3; 16],
         chain_anchor: chain.anchor(),
+        token_anchor: [4; 11],
         chain_length: chain.length(),
         chain_salt: chain.salt(),
     }
@@ -87,7 +88,7 @@ pub fn client_frames() -> Vec<(&'static str, ClientFrame)> {
             ClientFrame::Open {
                 request: 1,
                 authenticator: authenticator(),
-                first: announcement(),
+                first: Some(announcement()),
             },
         ),
         (
@@ -114,6 +115,22 @@ pub fn client_frames() -> Vec<(&'static str, ClientFrame)> {
             },
         ),
         ("ping", ClientFrame::Ping { request: u64::MAX }),
+        (
+            "renew",
+            ClientFrame::Open {
+                request: 5,
+                authenticator: authenticator(),
+                first: None,
+            },
+        ),
+        (
+            "tokens",
+            ClientFrame::Tokens {
+                request: 6,
+                session,
+                key: TokenKey::from_bytes([9; 16]),
+            },
+        ),
     ]
 }
 
@@ -179,7 +196,7 @@ prop_compose! {
         server in socket_address(),
         times in any::<(u64, u64)>(),
         nonce in any::<[u8; 16]>(),
-        chain in any::<([u8; 16], u32, [u8; 16])>(),
+        chain in any::<([u8; 16], u32, [u8; 16], [u8; 11])>(),
     ) -> Statement {
         Statement {
             user: names.0,
@@ -191,6 +208,7 @@ prop_compose! {
             expires: times.1,
             nonce,
             chain_anchor: chain.0,
+            token_anchor: chain.3,
             chain_length: chain.1,
             chain_salt: chain.2,
         }
@@ -209,6 +227,14 @@ pub fn verdict() -> impl Strategy<Value = Result<(), Refusal>> {
     prop_oneof![Just(Ok(())), refusal().prop_map(Err)]
 }
 
+pub fn token_key() -> impl Strategy<Value = TokenKey> {
+    any::<[u8; 16]>().prop_map(TokenKey::from_bytes)
+}
+
+pub fn token_slot() -> impl Strategy<Value = TokenSlot> {
+    (0..TokenSlot::COUNT).prop_map(|number| TokenSlot::new(number).unwrap())
+}
+
 fn any_authenticator() -> impl Strategy<Value = Authenticator> {
     (
         prop::collection::vec(any::<u8>(), 0..300),
@@ -223,13 +249,16 @@ fn any_authenticator() -> impl Strategy<Value = Authenticator> {
 pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
     let request = any::<u64>();
     prop_oneof![
-        (request, any_authenticator(), any_announcement()).prop_map(
-            |(request, authenticator, first)| ClientFrame::Open {
+        (
+            request,
+            any_authenticator(),
+            prop::option::of(any_announcement())
+        )
+            .prop_map(|(request, authenticator, first)| ClientFrame::Open {
                 request,
                 authenticator,
                 first
-            }
-        ),
+            }),
         (request, session(), any_announcement()).prop_map(|(request, session, announcement)| {
             ClientFrame::Announce {
                 request,
@@ -246,6 +275,13 @@ pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
         }),
         (request, session()).prop_map(|(request, session)| ClientFrame::Close { request, session }),
         request.prop_map(|request| ClientFrame::Ping { request }),
+        (request, session(), token_key()).prop_map(|(request, session, key)| {
+            ClientFrame::Tokens {
+                request,
+                session,
+                key,
+            }
+        }),
     ]
 }
 
@@ -261,6 +297,8 @@ pub fn server_frame() -> impl Strategy<Value = ServerFrame> {
             reason: reason.disclosed(),
         }),
         any::<u64>().prop_map(|request| ServerFrame::Pong { request }),
+        (any::<u64>(), token_slot())
+            .prop_map(|(request, slot)| ServerFrame::Slot { request, slot }),
     ]
 }
 
@@ -270,7 +308,7 @@ pub fn keeper_request() -> impl Strategy<Value = KeeperRequest> {
         (
             (request, session(), any::<u64>()),
             (user_name(), service_name(), host_name()),
-            any::<([u8; 16], [u8; 16], u32, [u8; 32])>(),
+            any::<([u8; 16], [u8; 16], u32, [u8; 32], [u8; 11])>(),
         )
             .prop_map(
                 |((request, session, expires), (user, service, host), chain)| KeeperRequest::Open {
@@ -281,6 +319,7 @@ pub fn keeper_request() -> impl Strategy<Value = KeeperRequest> {
                     host,
                     key_fingerprint: chain.3,
                     chain_anchor: chain.0,
+                    token_anchor: chain.4,
                     chain_salt: chain.1,
                     chain_length: chain.2,
                     expires,
@@ -309,6 +348,14 @@ pub fn keeper_request() -> impl Strategy<Value = KeeperRequest> {
                 host,
             }
         }),
+        (request, session(), host_name(), token_key()).prop_map(|(request, session, host, key)| {
+            KeeperRequest::Tokens {
+                request,
+                session,
+                host,
+                key,
+            }
+        }),
     ]
 }
 
@@ -323,6 +370,8 @@ pub fn keeper_reply() -> impl Strategy<Value = KeeperReply> {
                 reason,
             }
         }),
+        (any::<u64>(), token_slot())
+            .prop_map(|(request, slot)| KeeperReply::Slot { request, slot }),
     ]
 }
 
@@ -332,6 +381,8 @@ pub fn local_request() -> impl Strategy<Value = LocalRequest> {
             .prop_map(|(host, service)| LocalRequest::Connect { host, service }),
         (host_name(), service_name())
             .prop_map(|(host, service)| LocalRequest::ConnectOnBehalf { host, service }),
+        (host_name(), service_name())
+            .prop_map(|(host, service)| LocalRequest::ConnectWithTicket { host, service }),
         any::<bool>().prop_map(|connected| LocalRequest::Done { connected }),
     ]
 }
@@ -341,6 +392,7 @@ pub fn local_reply() -> impl Strategy<Value = LocalReply> {
         socket_address().prop_map(|server| LocalReply::Ready { server }),
         refusal().prop_map(LocalReply::Refused),
         Just(LocalReply::Finished),
+        socket_address().prop_map(|server| LocalReply::Ticket { server }),
     ]
 }
 

@@ -41,11 +41,14 @@ fn text(view: &WhoView) -> String {
             age(now.saturating_sub(session.opened)),
             age(session.expires.saturating_sub(now)),
             format!("{}/{}", session.used, session.chain_length),
+            session.tokens.map_or("-".into(), |tokens| {
+                format!("{tokens}/{}", session.chain_length)
+            }),
             session.session.clone(),
         ]);
     }
     let heading = [
-        "USER", "UID", "HOST", "SERVICE", "SINCE", "ENDS IN", "USED", "SESSION",
+        "USER", "UID", "HOST", "SERVICE", "SINCE", "ENDS IN", "USED", "TOKENS", "SESSION",
     ];
     let mut text = table(&heading, &rows);
     let connections: Vec<Vec<String>> = view

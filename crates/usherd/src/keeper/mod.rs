@@ -12,6 +12,7 @@ mod queues;
 mod records;
 mod revocation;
 mod share;
+mod tokens;
 mod who;
 
 use std::os::fd::OwnedFd;
@@ -63,6 +64,7 @@ struct Keeper {
     reloaded: tokio::sync::watch::Sender<u64>,
     shares: share::Shares,
     announced: announced::Announcements,
+    unread: tokens::Unread,
     /// Where ended sessions are told to the verifier, while it is connected.
     verifier: Mutex<Option<mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>>>,
 }
@@ -170,6 +172,7 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits, ownership: bool) -> Result<
         reloaded: tokio::sync::watch::Sender::new(0),
         shares: share::Shares::default(),
         announced: announced::Announcements::default(),
+        unread: tokens::Unread::default(),
         verifier: Mutex::default(),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -184,6 +187,8 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits, ownership: bool) -> Result<
                 .enclose_accounts_of(&configuration.1.policy)
                 .await;
             queues::restore(&keeper, stored).await;
+            tokens::close_stale(&keeper);
+            keeper.unread.attach(&keeper);
             let handle = host_key.serve(handle, verifier.uid, HandshakeSide::Server);
             let sockets = Sockets {
                 control,
@@ -244,6 +249,7 @@ async fn upkeep(keeper: Arc<Keeper>) {
             }
         }
         keeper.queues.end_idle(&keeper);
+        keeper.unread.attach(&keeper);
         if count.is_multiple_of(5) {
             revocation::expire(&keeper);
         }

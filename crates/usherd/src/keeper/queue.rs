@@ -281,23 +281,14 @@ impl Queue {
 
 /// Waits for connections and starts workers.
 async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
-    let duplicate = queue.listener.try_clone();
-    let waiting = match duplicate.and_then(|listener| register(listener, Interest::READABLE)) {
-        Ok(waiting) => waiting,
-        Err(error) => return tracing::error!(%error, "cannot wait for connections"),
-    };
     let mut pause = Duration::ZERO;
     loop {
         tokio::time::sleep(pause).await;
         let Some(service) = room(&keeper, &queue).await else {
             return;
         };
-        let Ok(mut ready) = waiting.readable().await else {
-            return;
-        };
-        if !usher_kernel::listener::has_waiting(queue.listener.as_fd()) {
-            ready.clear_ready();
-            continue;
+        if let Err(error) = queue.connection_waits().await {
+            return tracing::error!(%error, "cannot wait for connections");
         }
         let begun = Instant::now();
         let outcome = match service.served_by {
@@ -341,7 +332,8 @@ async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
                     pause = Duration::ZERO;
                 }
             }
-            Err(SpawnError::NothingWaiting) => ready.clear_ready(),
+            // Somebody has taken it meanwhile.
+            Err(SpawnError::NothingWaiting) => {}
             Err(error) => {
                 pause = longer(pause);
                 tracing::error!(service = %queue.service, user = %queue.account.name, %error, ?pause,
@@ -369,6 +361,19 @@ async fn room(keeper: &Weak<Keeper>, queue: &Arc<Queue>) -> Option<Service> {
 }
 
 impl Queue {
+    /// Waits until a connection is in the queue. Nothing is registered when nobody waits: a worker
+    /// that accepts by itself must not wake the keeper with each of its connections.
+    async fn connection_waits(&self) -> io::Result<()> {
+        let listener = register(self.listener.try_clone()?, Interest::READABLE)?;
+        loop {
+            let mut ready = listener.readable().await?;
+            if usher_kernel::listener::has_waiting(self.listener.as_fd()) {
+                return Ok(());
+            }
+            ready.clear_ready();
+        }
+    }
+
     /// Waits until a worker has ended. Workers of an earlier keeper are not our children: they
     /// are looked for once a second.
     async fn wait_for_end(&self) {

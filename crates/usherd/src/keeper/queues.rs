@@ -6,10 +6,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionState, ListenerError};
 use usher_kernel::cgroup::Group;
 use usher_local::applied::Checked;
-use usher_policy::{ServedBy, Service};
+use usher_policy::{ServedBy, Service, Style};
 use usher_proto::refusal::Refusal;
 
 use super::accounts::{self, Account};
@@ -93,6 +94,30 @@ impl Queues {
         self.adopt(keeper, service, account, listener)
     }
 
+    /// Ends processes of an earlier keeper that serve a whole queue, when that queue's listener is
+    /// lost: they would wait at theirs for ever, and nobody be started in their place.
+    fn end_orphans(&self, service: &Service, account: &Account) {
+        if service.style != Style::User {
+            return;
+        }
+        let ended = self.group(service, account).and_then(|group| {
+            if !group.populated()? {
+                return Ok(());
+            }
+            tracing::warn!(service = %service.name, user = %account.name,
+                "the listener of an earlier keeper's workers is lost: they are ended");
+            group.kill()
+        });
+        if let Err(error) = ended {
+            tracing::error!(%error, "cannot end workers whose listener is lost");
+        }
+    }
+
+    fn group(&self, service: &Service, account: &Account) -> Result<Group, KernelError> {
+        let name = format!("{}-{}", service.name, account.uid);
+        Group::create(self.workers.path(), &name)
+    }
+
     /// Takes a listener into service.
     fn adopt(
         &self,
@@ -102,11 +127,7 @@ impl Queues {
         listener: OwnedFd,
     ) -> Result<(), Refusal> {
         let key = (service.id, account.uid);
-        let group = Group::create(
-            self.workers.path(),
-            &format!("{}-{}", service.name, account.uid),
-        )
-        .map_err(|error| {
+        let group = self.group(service, account).map_err(|error| {
             tracing::error!(%error, "cannot make a worker's cgroup");
             forget_descriptor(key);
             Refusal::ListenerFailed
@@ -221,7 +242,10 @@ pub async fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
                 Ok(account) if account.uid != record.uid => Err(Refusal::NoLocalAccount),
                 Ok(account) => match listener {
                     Some(listener) => keeper.queues.adopt(keeper, service, &account, listener),
-                    None => keeper.queues.ensure(keeper, service, &account),
+                    None => {
+                        keeper.queues.end_orphans(service, &account);
+                        keeper.queues.ensure(keeper, service, &account)
+                    }
                 },
                 Err(refusal) => Err(refusal),
             },

@@ -19,8 +19,9 @@ use usher_proto::keeper_record::{
 use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
+use usher_proto::token::TokenElement;
 
-use super::{Keeper, accounts, revocation, service_by_id};
+use super::{Keeper, accounts, revocation, service_by_id, tokens};
 use crate::start::unix_time;
 
 /// How long an announced connection may take to arrive.
@@ -86,6 +87,7 @@ async fn read(
                 host,
                 key_fingerprint,
                 chain_anchor,
+                token_anchor,
                 chain_salt,
                 chain_length,
                 expires,
@@ -99,6 +101,7 @@ async fn read(
                     host,
                     key_fingerprint,
                     chain_anchor,
+                    token_anchor,
                     chain_salt,
                     chain_length,
                     expires,
@@ -126,6 +129,18 @@ async fn read(
                 session,
                 host,
             }) => (request, revocation::close(keeper, &session, &host)),
+            Ok(KeeperRequest::Tokens {
+                request,
+                session,
+                host,
+                key,
+            }) => match tokens::open(keeper, session, &host, &key) {
+                Ok(slot) => {
+                    answer(&replies, &KeeperReply::Slot { request, slot }).await;
+                    continue;
+                }
+                Err(refusal) => (request, Err(refusal)),
+            },
             Err(error) => return Some(io::Error::other(error)),
         };
         send(&replies, request, verdict).await;
@@ -137,17 +152,17 @@ async fn send(
     request: u64,
     verdict: Result<(), Refusal>,
 ) {
-    if replies
-        .send(KeeperReply::Verdict { request, verdict }.encode())
-        .await
-        .is_err()
-    {
-        tracing::debug!(request, "the verifier went before its answer");
+    answer(replies, &KeeperReply::Verdict { request, verdict }).await;
+}
+
+async fn answer(replies: &mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>, reply: &KeeperReply) {
+    if replies.send(reply.encode()).await.is_err() {
+        tracing::debug!(?reply, "the verifier went before its answer");
     }
 }
 
 /// What a table of the kernel says when something other than its limit is wrong.
-fn kernel_failed(error: usher_kernel::KernelError) -> Refusal {
+pub(super) fn kernel_failed(error: usher_kernel::KernelError) -> Refusal {
     tracing::error!(%error, "the kernel's tables");
     Refusal::KeeperUnavailable
 }
@@ -160,6 +175,7 @@ struct Opening {
     host: usher_proto::name::HostName,
     key_fingerprint: [u8; KEY_FINGERPRINT_SIZE],
     chain_anchor: [u8; 16],
+    token_anchor: TokenElement,
     chain_salt: [u8; 16],
     chain_length: u32,
     expires: u64,
@@ -207,6 +223,7 @@ async fn open(keeper: &Arc<Keeper>, opening: Opening) -> Result<(), Refusal> {
         },
         chain_length: opening.chain_length,
         chain_salt: opening.chain_salt,
+        token_anchor: opening.token_anchor,
         key_fingerprint: opening.key_fingerprint,
         opened: unix_time(),
         expires,
@@ -256,13 +273,13 @@ fn withdraw(
         .map_err(kernel_failed)
 }
 
-fn announce(
+/// A session of this host that neither has ended nor expired.
+pub(super) fn live_session(
     keeper: &Keeper,
     session: SessionId,
     host: &HostName,
-    announcement: &Announcement,
-) -> Result<(), Refusal> {
-    let mut record = keeper
+) -> Result<SessionRecord, Refusal> {
+    let record = keeper
         .admission
         .session(&session)
         .map_err(kernel_failed)?
@@ -274,6 +291,16 @@ fn announce(
     if record.expires <= unix_time() {
         return Err(Refusal::Expired);
     }
+    Ok(record)
+}
+
+fn announce(
+    keeper: &Keeper,
+    session: SessionId,
+    host: &HostName,
+    announcement: &Announcement,
+) -> Result<(), Refusal> {
+    let mut record = live_session(keeper, session, host)?;
     let configuration = keeper.configuration();
     let policy = &configuration.1.policy;
     let service = service_by_id(&configuration.1, record.service).ok_or(Refusal::UnknownService)?;

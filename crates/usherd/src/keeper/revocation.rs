@@ -15,7 +15,7 @@ use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
 use super::queues::Key;
-use super::{Keeper, service_by_id, who};
+use super::{Keeper, service_by_id, tokens, who};
 use crate::start::unix_time;
 
 /// How long an ended session stays in the table, seconds: longer than its authenticator could be
@@ -99,9 +99,10 @@ pub fn end_forbidden(
         }
     }
     let rows = keeper.admission.admissions()?;
+    let tokens = who::token_positions(keeper)?;
     let views = forbidden
         .iter()
-        .map(|(session, record, _)| who::session_view(checked, session, record, &rows))
+        .map(|(session, record, _)| who::session_view(checked, session, record, &rows, &tokens))
         .collect();
     end_all(keeper, forbidden);
     Ok(views)
@@ -234,6 +235,7 @@ fn mark(keeper: &Keeper, session: &SessionId, mut record: SessionRecord, reason:
     tracing::info!(%session, user = %record.user, host = %record.host, reason = reason.name(),
         "session ended: {reason}");
     keeper.shares.leave(session, &record);
+    tokens::close(keeper, session);
     record.ended = Some(Ended {
         at: unix_time(),
         reason,

@@ -107,6 +107,7 @@ mod tests {
             },
             chain_length: 1,
             chain_salt: [0; 16],
+            token_anchor: [0; 11],
             key_fingerprint: [0; 32],
             opened: 0,
             expires: 0,

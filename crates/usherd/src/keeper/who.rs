@@ -1,6 +1,6 @@
 //! Live state for `usher who` and `usher doctor`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionRow, AdmissionState, SessionRecord};
@@ -19,6 +19,7 @@ use super::{Keeper, service_by_id};
 pub fn view(keeper: &Keeper) -> Result<WhoView, KernelError> {
     let configuration = keeper.configuration();
     let rows = keeper.admission.admissions()?;
+    let tokens = token_positions(keeper)?;
     let mut sessions: Vec<SessionView> = keeper
         .admission
         .sessions()?
@@ -27,7 +28,7 @@ pub fn view(keeper: &Keeper) -> Result<WhoView, KernelError> {
         .filter(|(session, record)| {
             record.ended.is_none() || rows.iter().any(|row| row.session == *session)
         })
-        .map(|(session, record)| session_view(&configuration.1, session, record, &rows))
+        .map(|(session, record)| session_view(&configuration.1, session, record, &rows, &tokens))
         .collect();
     sessions.sort_by(|a, b| (a.opened, &a.session).cmp(&(b.opened, &b.session)));
     let mut workers: Vec<WorkerView> = keeper
@@ -48,12 +49,25 @@ pub fn view(keeper: &Keeper) -> Result<WhoView, KernelError> {
     Ok(WhoView { sessions, workers })
 }
 
+/// How many of its tokens each session that has any has used.
+///
+/// # Errors
+/// When the table cannot be read.
+pub fn token_positions(keeper: &Keeper) -> Result<HashMap<SessionId, u32>, KernelError> {
+    let slots = keeper.admission.tokens()?;
+    Ok(slots
+        .into_iter()
+        .map(|row| (row.session, row.position))
+        .collect())
+}
+
 /// One session.
 pub fn session_view(
     checked: &Checked,
     session: &SessionId,
     record: &SessionRecord,
     rows: &[AdmissionRow],
+    tokens: &HashMap<SessionId, u32>,
 ) -> SessionView {
     SessionView {
         session: session.to_string(),
@@ -64,6 +78,7 @@ pub fn session_view(
         opened: record.opened,
         expires: record.expires,
         used: record.tip.position,
+        tokens: tokens.get(session).copied(),
         chain_length: record.chain_length,
         connections: rows
             .iter()

@@ -16,7 +16,7 @@ use usher_proto::name::{HostName, ServiceName, UserName};
 use usher_proto::refusal::Refusal;
 
 use super::Signer;
-use super::announcement::{announce, withdraw};
+use super::announcement::{Place, announce, withdraw};
 use super::sessions::SessionKey;
 use crate::applications::{Application, Applications};
 
@@ -44,21 +44,41 @@ pub async fn serve(signer: Arc<Signer>, listener: OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Serves one request.
-async fn serve_one(signer: &Signer, mut application: Application) {
+/// Serves one request, or two: a program that was told of a ticket goes on when it was of no use.
+async fn serve_one(signer: &Arc<Signer>, mut application: Application) {
     let peer = application.peer;
-    let received = tokio::time::timeout(REQUEST, application.receive(MAX_LOCAL_PACKET)).await;
-    let bytes = match received {
-        Ok(Ok(bytes)) => bytes,
-        Ok(Err(error)) => return tracing::debug!(uid = peer.uid, %error, "request"),
-        Err(_) => return tracing::debug!(uid = peer.uid, "an application asked nothing"),
-    };
-    let (asked, socket) = match admit(signer, peer, &bytes, application.descriptors()).await {
-        Ok(asked) => asked,
-        Err(refusal) => {
-            application.log_refusal(refusal);
-            return reply(&application, &LocalReply::Refused(refusal)).await;
+    let mut patience = REQUEST;
+    let mut former_descriptors = 0;
+    let mut ticket = None;
+    let (asked, socket) = loop {
+        let received = tokio::time::timeout(patience, application.receive(MAX_LOCAL_PACKET)).await;
+        let bytes = match received {
+            // Connected by its ticket.
+            Ok(Ok(bytes)) if bytes.is_empty() && ticket.is_some() => return,
+            Ok(Ok(bytes)) => bytes,
+            Ok(Err(error)) => return tracing::debug!(uid = peer.uid, %error, "request"),
+            Err(_) => return tracing::debug!(uid = peer.uid, "an application asked nothing"),
+        };
+        let descriptors = &application.descriptors()[former_descriptors..];
+        let (asked, socket) = match admit(signer, peer, &bytes, descriptors).await {
+            Ok(asked) => asked,
+            Err(refusal) => {
+                application.log_refusal(refusal);
+                return reply(&application, &LocalReply::Refused(refusal)).await;
+            }
+        };
+        if let Some(server) = ticket {
+            signer.tickets.suspend(asked.uid, server);
+        } else if asked.with_ticket
+            && let Some(server) = asked.ticket(signer)
+        {
+            reply(&application, &LocalReply::Ticket { server }).await;
+            ticket = Some(server);
+            former_descriptors = application.descriptors().len();
+            patience = CONNECT;
+            continue;
         }
+        break (asked, socket);
     };
     let mut doubt = false;
     match prepare(signer, &asked, socket, &mut doubt).await {
@@ -88,10 +108,23 @@ async fn serve_one(signer: &Signer, mut application: Application) {
 
 /// A request that policy permits.
 struct Asked {
+    uid: u32,
     key_user: UserName,
+    /// It may be told of a ticket.
+    with_ticket: bool,
     host: Host,
     service: ServiceName,
     port: u16,
+}
+
+impl Asked {
+    /// Where the user's connections to the service carry tokens.
+    fn ticket(&self, signer: &Signer) -> Option<SocketAddr> {
+        let addresses = self.host.addresses.iter();
+        addresses
+            .map(|ip| SocketAddr::new(*ip, self.port))
+            .find(|server| signer.tickets.has(self.uid, *server))
+    }
 }
 
 /// Who asks, and may they?
@@ -104,8 +137,10 @@ async fn admit<'a>(
     let request = LocalRequest::decode(bytes)?;
     let mut descriptors = descriptors.iter();
     let socket = descriptors.next().ok_or(Refusal::Malformed)?;
+    let with_ticket = matches!(request, LocalRequest::ConnectWithTicket { .. });
     let (uid, host, service) = match request {
-        LocalRequest::Connect { host, service } => (peer.uid, host, service),
+        LocalRequest::Connect { host, service }
+        | LocalRequest::ConnectWithTicket { host, service } => (peer.uid, host, service),
         LocalRequest::ConnectOnBehalf { host, service } => {
             let local = descriptors.next().ok_or(Refusal::Malformed)?;
             let uid = owner_at_the_proxy(signer, peer, local, &host, &service)?;
@@ -129,7 +164,9 @@ async fn admit<'a>(
         .clone();
     Ok((
         Asked {
+            uid,
             key_user: user,
+            with_ticket,
             host,
             service,
             port,
@@ -187,7 +224,7 @@ fn owner_at_the_proxy(
 
 /// Gives the application's socket its address and announces it.
 async fn prepare(
-    signer: &Signer,
+    signer: &Arc<Signer>,
     asked: &Asked,
     socket: &OwnedFd,
     doubt: &mut bool,
@@ -199,7 +236,13 @@ async fn prepare(
         service: asked.service.clone(),
         address: connection.server.ip(),
     };
-    let session = announce(signer, &key, &asked.host, connection, doubt).await?;
+    let place = Place {
+        key,
+        uid: asked.uid,
+        host: asked.host.clone(),
+        server: connection.server,
+    };
+    let session = announce(signer, &place, connection, doubt).await?;
     Ok((session, connection))
 }
 

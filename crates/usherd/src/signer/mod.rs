@@ -8,8 +8,9 @@ mod keys;
 mod names;
 mod relay;
 mod sessions;
+mod tickets;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 
 use usher_local::applied::{Applied, Checked, load_checked};
@@ -24,12 +25,14 @@ use crate::start::{self, Attempt, Connectors, StartError};
 use names::Names;
 use relay::Relay;
 use sessions::Sessions;
+use tickets::Tickets;
 
 /// What all of the signer's tasks share.
 struct Signer {
     host_key: HostPublicKey,
     configuration: RwLock<Arc<(Applied, Checked)>>,
     sessions: Sessions,
+    tickets: Tickets,
     names: Names,
     relay: Relay,
     /// The proxy's account; the only one that may ask on behalf of others.
@@ -52,7 +55,7 @@ impl Signer {
 ///
 /// # Errors
 /// When it cannot start.
-pub fn run() -> Result<(), StartError> {
+pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
     start::require_root("signer", start::SIGNER)?;
     let account = start::account(start::SIGNER)?;
     let courier = start::account(start::COURIER)?;
@@ -65,6 +68,8 @@ pub fn run() -> Result<(), StartError> {
     let handle = start::packet_listener(paths::SIGNER_HOST_KEY, Connectors::One(courier))?;
     let proxy_uid = start::account(start::PROXY).ok().map(|account| account.uid);
     usher_kernel::privileges::raise_descriptor_limit()?;
+    let cgroup = cgroup.map_or_else(usher_kernel::cgroup::mount, Ok)?;
+    let tickets = Tickets::open(&cgroup);
     start::become_account("signer", start::SIGNER, account)?;
     start::confine(
         // Keys and configuration; the account data base and its modules.
@@ -76,6 +81,7 @@ pub fn run() -> Result<(), StartError> {
         host_key: host_key.public(),
         configuration: RwLock::new(Arc::new(configuration)),
         sessions: Sessions::default(),
+        tickets,
         names: Names::default(),
         relay: Relay::default(),
         proxy_uid,
@@ -92,6 +98,7 @@ pub fn run() -> Result<(), StartError> {
             let control = control.serve(Arc::clone(&signer));
             let relay = relay::serve(Arc::clone(&signer), relay_listener, courier.uid);
             let applications = applications::serve(Arc::clone(&signer), applications);
+            let tickets = tickets::keep_filled(Arc::clone(&signer));
             start::ready();
             tracing::info!("signer ready");
             tokio::select! {
@@ -99,6 +106,7 @@ pub fn run() -> Result<(), StartError> {
                 result = control => result,
                 result = relay => result,
                 result = applications => result,
+                result = tickets => result,
             }
         })
         .attempt("a local socket failed")
@@ -110,7 +118,10 @@ impl Answerer for Signer {
             Request::Reload => match load_checked() {
                 Ok(fresh) => {
                     let generation = fresh.0.generation;
+                    // The tickets last: a session that is opened meanwhile has none yet.
                     self.sessions.retain_permitted(&fresh);
+                    self.tickets
+                        .retain(|key| sessions::is_permitted(key, &fresh));
                     self.names.forget();
                     *self
                         .configuration
@@ -132,6 +143,8 @@ impl Answerer for Signer {
                 generation: self.configuration().0.generation,
                 numbers: [
                     ("sessions".to_owned(), self.sessions.len() as u64),
+                    ("tickets".to_owned(), self.tickets.len() as u64),
+                    ("tokens".to_owned(), u64::from(self.tickets.available())),
                     (
                         "courier_connected".to_owned(),
                         u64::from(self.relay.is_connected()),

@@ -13,11 +13,15 @@ use usher_proto::frame::ServerFrame;
 use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::relay::{MAX_RELAY_PACKET, RelayReply, RelayRequest};
+use usher_proto::token::TokenSlot;
 
 use super::Signer;
 
 /// Requests that may wait for an answer; more are refused with [`Refusal::Overloaded`].
 const PENDING: usize = 16_384;
+
+/// A server's verdict; with a slot when tokens were asked for.
+type Verdict = Result<Option<TokenSlot>, Refusal>;
 
 /// Requests that wait for their answer, and the way to the courier.
 #[derive(Default)]
@@ -29,18 +33,18 @@ pub struct Relay {
 #[derive(Default)]
 struct State {
     outgoing: Option<mpsc::Sender<Vec<u8>>>,
-    pending: HashMap<u64, (HostName, oneshot::Sender<Result<(), Refusal>>)>,
+    pending: HashMap<u64, (HostName, oneshot::Sender<Verdict>)>,
 }
 
 /// An answer on its way.
-pub struct Pending(oneshot::Receiver<Result<(), Refusal>>);
+pub struct Pending(oneshot::Receiver<Verdict>);
 
 impl Pending {
     /// Waits for the verdict.
     ///
     /// # Errors
     /// The server's refusal, or [`Refusal::VerifierUnavailable`] when the channel broke.
-    pub async fn verdict(self) -> Result<(), Refusal> {
+    pub async fn verdict(self) -> Verdict {
         self.0.await.unwrap_or(Err(Refusal::VerifierUnavailable))
     }
 }
@@ -91,7 +95,7 @@ impl Relay {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn answered(&self, request: u64, verdict: Result<(), Refusal>) {
+    fn answered(&self, request: u64, verdict: Verdict) {
         if let Some((_, waiting)) = self.lock().pending.remove(&request) {
             // A waiter that has given up needs no answer.
             let _ = waiting.send(verdict);
@@ -163,11 +167,15 @@ async fn read(signer: &Signer, connection: &AsyncPacketSocket) -> Option<io::Err
         match RelayReply::decode(&packet.bytes) {
             Ok(RelayReply::Frame { channel, frame }) => match ServerFrame::decode(&frame) {
                 Ok(ServerFrame::Reply { request, verdict }) => {
-                    signer.relay.answered(request, verdict);
+                    signer.relay.answered(request, verdict.map(|()| None));
                 }
                 Ok(ServerFrame::SessionEnded { session, reason }) => {
                     tracing::info!(host = %channel, %session, %reason, "session ended by the server");
                     signer.sessions.ended(&channel, session);
+                    signer.tickets.ended(session);
+                }
+                Ok(ServerFrame::Slot { request, slot }) => {
+                    signer.relay.answered(request, Ok(Some(slot)));
                 }
                 Ok(ServerFrame::Pong { .. }) => {}
                 Err(error) => tracing::warn!(host = %channel, %error, "what a host sent"),

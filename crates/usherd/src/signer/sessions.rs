@@ -35,6 +35,17 @@ pub struct Session {
     pub expires: u64,
 }
 
+/// Whether a configuration permits what a session is for.
+pub fn is_permitted(key: &SessionKey, (applied, checked): &(Applied, Checked)) -> bool {
+    let host = checked.policy.hosts.get(&key.host);
+    !applied.is_disabled(&key.user)
+        && host.is_some_and(|host| host.addresses.contains(&key.address))
+        && checked
+            .policy
+            .client_permits(&key.user, &key.host, &key.service)
+            .is_ok()
+}
+
 /// One session's place. Its lock is held while a session is opened and while an element is taken
 /// and sent, so that elements leave in order and a user's first connections share one signature.
 pub type Slot = Arc<tokio::sync::Mutex<Option<Session>>>;
@@ -66,14 +77,9 @@ impl Sessions {
     }
 
     /// Forgets what a new configuration no longer permits.
-    pub fn retain_permitted(&self, (applied, checked): &(Applied, Checked)) {
-        self.lock().retain(|key, _| {
-            !applied.is_disabled(&key.user)
-                && checked
-                    .policy
-                    .client_permits(&key.user, &key.host, &key.service)
-                    .is_ok()
-        });
+    pub fn retain_permitted(&self, configuration: &(Applied, Checked)) {
+        self.lock()
+            .retain(|key, _| is_permitted(key, configuration));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SessionKey, Slot>> {

@@ -77,6 +77,7 @@ pub fn authenticate(
                 host,
                 key_fingerprint,
                 chain_anchor: statement.chain_anchor,
+                token_anchor: statement.token_anchor,
                 chain_salt: statement.chain_salt,
                 chain_length: statement.chain_length,
                 expires,

@@ -23,7 +23,7 @@ use usher_proto::session_id::SessionId;
 use super::Verifier;
 use super::authenticate::{Claim, Refused, authenticate};
 use super::half_open::PATIENCE;
-use super::link::Pending;
+use super::link::{Pending, Verdict};
 use crate::start::unix_time;
 use crate::tls;
 
@@ -292,12 +292,15 @@ impl Channel {
                                 return Err(refusal);
                             }
                             verifier.unrecorded().remove(&session);
+                            let Some(announcement) = first else {
+                                return Ok(None);
+                            };
                             let announced =
                                 verifier.ask_keeper(|request| KeeperRequest::Announce {
                                     request,
                                     session,
                                     host,
-                                    announcement: first,
+                                    announcement,
                                 })?;
                             announced.verdict().await
                         });
@@ -345,6 +348,26 @@ impl Channel {
                     }),
                 );
             }
+            ClientFrame::Tokens {
+                request,
+                session,
+                key,
+            } => {
+                if self.verifier.unrecorded().contains(&session) {
+                    return self.verdict(request, Err(Refusal::UnknownSession));
+                }
+                self.relay(
+                    place,
+                    request,
+                    session,
+                    self.verifier.ask_keeper(|request| KeeperRequest::Tokens {
+                        request,
+                        session,
+                        host: self.host.clone(),
+                        key,
+                    }),
+                );
+            }
             ClientFrame::Close { request, session } => {
                 self.relay(
                     place,
@@ -379,7 +402,7 @@ impl Channel {
         place: OwnedSemaphorePermit,
         request: u64,
         session: SessionId,
-        verdict: impl Future<Output = Result<(), Refusal>> + Send + 'static,
+        verdict: impl Future<Output = Verdict> + Send + 'static,
     ) {
         let (answers, host) = (self.answers.clone(), self.host.clone());
         tokio::spawn(async move {
@@ -387,12 +410,18 @@ impl Channel {
             if let Err(refusal) = verdict {
                 tracing::info!(%host, %session, reason = refusal.name(), "refused: {refusal}");
             }
-            let verdict = verdict.map_err(Refusal::disclosed);
-            if answers
-                .send(ServerFrame::Reply { request, verdict })
-                .await
-                .is_err()
-            {
+            let answer = match verdict {
+                Ok(Some(slot)) => ServerFrame::Slot { request, slot },
+                Ok(None) => ServerFrame::Reply {
+                    request,
+                    verdict: Ok(()),
+                },
+                Err(refusal) => ServerFrame::Reply {
+                    request,
+                    verdict: Err(refusal.disclosed()),
+                },
+            };
+            if answers.send(answer).await.is_err() {
                 tracing::debug!(%host, "the channel closed before its answer");
             }
             drop(place);
@@ -426,7 +455,8 @@ async fn keep(verifier: &Verifier, record: &Record) -> Result<(), Refusal> {
         let kept = match sent {
             Ok(sent) => timeout(KEEPING, sent.verdict())
                 .await
-                .unwrap_or(Err(Refusal::RecorderUnavailable)),
+                .unwrap_or(Err(Refusal::RecorderUnavailable))
+                .map(drop),
             Err(refusal) => Err(refusal),
         };
         // One that has just died is back soon, and may get a record twice.
@@ -462,7 +492,7 @@ async fn is_closed(verifier: &Verifier, session: SessionId, host: &HostName) -> 
     };
     let closed = matches!(
         closed,
-        Ok(()) | Err(Refusal::UnknownSession | Refusal::SessionEnded)
+        Ok(_) | Err(Refusal::UnknownSession | Refusal::SessionEnded)
     );
     if closed {
         verifier.unrecorded().remove(&session);

@@ -11,9 +11,13 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use usher_local::packet_async::AsyncPacketSocket;
 use usher_proto::refusal::Refusal;
+use usher_proto::token::TokenSlot;
 
 /// Requests that may wait for the other side; more are refused with [`Refusal::Overloaded`].
 const QUEUE: usize = 4096;
+
+/// A verdict; with a slot when tokens were asked for.
+pub type Verdict = Result<Option<TokenSlot>, Refusal>;
 
 /// Requests in packets `P` that wait for their verdict.
 pub struct Link<P> {
@@ -25,12 +29,12 @@ pub struct Link<P> {
 
 struct State<P> {
     outgoing: Option<mpsc::Sender<P>>,
-    pending: HashMap<u64, oneshot::Sender<Result<(), Refusal>>>,
+    pending: HashMap<u64, oneshot::Sender<Verdict>>,
 }
 
 /// A verdict on its way.
 pub struct Pending {
-    verdict: oneshot::Receiver<Result<(), Refusal>>,
+    verdict: oneshot::Receiver<Verdict>,
     absent: Refusal,
 }
 
@@ -39,7 +43,7 @@ impl Pending {
     ///
     /// # Errors
     /// The other side's refusal, or the link's own when the other side has gone.
-    pub async fn verdict(self) -> Result<(), Refusal> {
+    pub async fn verdict(self) -> Verdict {
         self.verdict.await.unwrap_or(Err(self.absent))
     }
 }
@@ -85,7 +89,7 @@ impl<P: AsRef<[u8]> + Send + Sync + 'static> Link<P> {
     }
 
     /// Hands a verdict to who waits for it.
-    pub fn settle(&self, request: u64, verdict: Result<(), Refusal>) {
+    pub fn settle(&self, request: u64, verdict: Verdict) {
         if let Some(waiting) = self.lock().pending.remove(&request) {
             // A channel that has closed meanwhile needs no verdict.
             let _ = waiting.send(verdict);

@@ -154,7 +154,10 @@ pub fn run() -> Result<(), StartError> {
 async fn hear_keeper(verifier: Arc<Verifier>) {
     let heard = |bytes: &[u8]| {
         match KeeperReply::decode(bytes).map_err(std::io::Error::other)? {
-            KeeperReply::Verdict { request, verdict } => verifier.keeper.settle(request, verdict),
+            KeeperReply::Verdict { request, verdict } => {
+                verifier.keeper.settle(request, verdict.map(|()| None));
+            }
+            KeeperReply::Slot { request, slot } => verifier.keeper.settle(request, Ok(Some(slot))),
             KeeperReply::SessionEnded {
                 session,
                 host,
@@ -177,7 +180,7 @@ async fn hear_recorder(verifier: Arc<Verifier>) {
     let heard = |bytes: &[u8]| {
         let RecorderReply { request, verdict } =
             RecorderReply::decode(bytes).map_err(std::io::Error::other)?;
-        verifier.recorder.settle(request, verdict);
+        verifier.recorder.settle(request, verdict.map(|()| None));
         Ok(())
     };
     let recorder = &verifier.recorder;

@@ -1,0 +1,109 @@
+//! Tokens: sessions whose connections the kernel admits by what their SYNs carry.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use usher_kernel::admission::{TokenError, TokenSession};
+use usher_proto::name::HostName;
+use usher_proto::refusal::Refusal;
+use usher_proto::session_id::SessionId;
+use usher_proto::token::{TokenKey, TokenSlot};
+
+use super::Keeper;
+use super::records::{kernel_failed, live_session};
+use crate::start::unix_time;
+
+/// Opens a slot for a session's tokens.
+///
+/// # Errors
+/// As for an announcement in this session, and [`Refusal::TokenTableFull`]: the session's connections
+/// can be announced all the same.
+pub fn open(
+    keeper: &Keeper,
+    session: SessionId,
+    host: &HostName,
+    key: &TokenKey,
+) -> Result<TokenSlot, Refusal> {
+    let record = live_session(keeper, session, host)?;
+    let tokens = TokenSession {
+        session,
+        service: record.service,
+        uid: record.uid,
+        anchor: record.token_anchor,
+        salt: record.chain_salt,
+        length: record.chain_length,
+        key: *key.bytes(),
+        lifetime: Duration::from_secs(record.expires.saturating_sub(unix_time())),
+    };
+    let slot = keeper
+        .admission
+        .open_tokens(&tokens)
+        .map_err(|error| match error {
+            TokenError::Full => Refusal::TokenTableFull,
+            // Asked before: the answer was lost, or this is another key. It opens another session.
+            TokenError::Exists => Refusal::Replayed,
+            TokenError::Length(_) => Refusal::Malformed,
+            TokenError::Kernel(error) => kernel_failed(error),
+        })?;
+    tracing::info!(%session, user = %record.user, slot = slot.number(), "tokens are accepted");
+    Ok(slot)
+}
+
+/// Accepts no tokens of a session any more. Who cuts its connections looks for them afterwards.
+pub fn close(keeper: &Keeper, session: &SessionId) {
+    if let Err(error) = keeper.admission.close_tokens(session) {
+        tracing::error!(%error, %session, "tokens of an ended session are still accepted");
+    }
+}
+
+/// Closes the slots of sessions that have ended while no keeper was there.
+pub fn close_stale(keeper: &Keeper) {
+    let slots = match keeper.admission.tokens() {
+        Ok(slots) => slots,
+        Err(error) => return tracing::error!(%error, "reading the table of tokens"),
+    };
+    for row in slots {
+        match keeper.admission.session(&row.session) {
+            Ok(Some(record)) if record.ended.is_none() => {}
+            Ok(_) => close(keeper, &row.session),
+            Err(error) => tracing::error!(%error, "reading the session table"),
+        }
+    }
+}
+
+/// Interfaces on which tokens are not read, and why, as was last said.
+#[derive(Default)]
+pub struct Unread(Mutex<HashMap<String, String>>);
+
+impl Unread {
+    /// Has tokens read on every interface there is now, and says once where they are not.
+    pub fn attach(&self, keeper: &Keeper) {
+        let unattached = match keeper.admission.attach_tokens() {
+            Ok(unattached) => unattached,
+            Err(error) => {
+                return self.say(&[(String::new(), error.to_string())]);
+            }
+        };
+        let found: Vec<_> = unattached
+            .into_iter()
+            .map(|unattached| (unattached.interface, unattached.error.to_string()))
+            .collect();
+        self.say(&found);
+    }
+
+    fn say(&self, found: &[(String, String)]) {
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (interface, error) in found {
+            if said.get(interface) != Some(error) {
+                tracing::warn!(
+                    interface,
+                    error,
+                    "tokens are not read here: connections that come \
+                    in by it are announced"
+                );
+            }
+        }
+        *said = found.iter().cloned().collect();
+    }
+}

@@ -1,0 +1,286 @@
+//! Tokens in SYNs: after its first connection a user's connections are announced to nobody; and
+//! where tokens are refused or do not pass, they are announced as ever.
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use usher_lab::{ALICE, BOB, Host, LIBRARY_PATH, Lab, Mail};
+
+type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+const LONG: Duration = Duration::from_secs(60);
+
+const CONNECTS: &str = include_str!("../programs/connects.c");
+
+/// A service that greets every connection with its user's number and goes on.
+const GREETER: &str = "
+import os, socket
+listener = socket.socket(fileno=3)
+listener.setblocking(True)
+while True:
+    connection, _ = listener.accept()
+    connection.sendall(f'{os.getuid()}\\n'.encode())
+    connection.close()
+";
+
+/// What a daemon counts, by `usher doctor`.
+fn number(host: &Host, role: &str, name: &str) -> Result<u64> {
+    let doctor = host.command(["usher", "doctor"]).run()?.stdout;
+    let line = doctor
+        .lines()
+        .find(|line| line.contains(&format!("daemon {role}")))
+        .ok_or_else(|| format!("doctor says nothing of the {role}:\n{doctor}"))?;
+    let mut words = line.split([' ', ',']).filter(|word| !word.is_empty());
+    words
+        .find(|word| *word == name)
+        .and_then(|_| words.next())
+        .and_then(|number| number.parse().ok())
+        .ok_or_else(|| format!("the {role} does not count {name}: {line}").into())
+}
+
+fn eventually(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result {
+    let begun = Instant::now();
+    while !done()? {
+        assert!(begun.elapsed() < LONG, "did not happen: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// The mail topology with the greeter at port 7000.
+fn topology() -> Result<Mail> {
+    let mail = Lab::mail()?;
+    mail.mailhost.write("/var/lib/greeter.py", GREETER)?;
+    mail.mailhost.write(
+        "/etc/usher/policy.d/greeter.policy",
+        "service greeter { program \"/usr/bin/python3\" \"/var/lib/greeter.py\"; listen 7000; \
+         style user; users mail; hosts laptop; }\n",
+    )?;
+    mail.laptop.write(
+        "/etc/usher/policy.d/greeter.policy",
+        "client greeter { users mail; service greeter at mailhost port 7000; }\n",
+    )?;
+    for host in [&mail.laptop, &mail.mailhost] {
+        host.run(["usher", "policy", "apply"])?;
+    }
+    mail.laptop.compile_c(CONNECTS, "/var/lib/connects")?;
+    Ok(mail)
+}
+
+/// Each session's user, and how much of its chains announcements and tokens have used.
+fn sessions(mail: &Mail) -> Result<Vec<(String, u64, Option<u64>)>> {
+    let who = mail.mailhost.run(["usher", "--json", "who"])?.stdout;
+    let view: serde_json::Value = serde_json::from_str(&who)?;
+    let sessions = view["sessions"].as_array().ok_or("no sessions")?;
+    sessions
+        .iter()
+        .map(|session| {
+            let user = session["user"].as_str().ok_or("no user")?;
+            let used = session["used"].as_u64().ok_or("no number")?;
+            Ok((user.to_owned(), used, session["tokens"].as_u64()))
+        })
+        .collect()
+}
+
+/// So many connections of the user, by so many threads of one process.
+fn connect(mail: &Mail, user: &str, threads: u32, count: u32) -> Result {
+    let (threads_text, count_text) = (threads.to_string(), count.to_string());
+    let output = mail
+        .laptop
+        .command([
+            "/var/lib/connects",
+            "mailhost",
+            "greeter",
+            &threads_text,
+            &count_text,
+        ])
+        .environment("LD_LIBRARY_PATH", LIBRARY_PATH)
+        .user(user)
+        .limit(LONG)
+        .run()?;
+    let expected = format!("{} connections\n", threads * count);
+    assert_eq!(output.stdout, expected, "{}", output.stderr);
+    Ok(())
+}
+
+fn has_ticket(mail: &Mail, count: u64) -> Result {
+    eventually("the signer has the ticket", || {
+        Ok(number(&mail.laptop, "signer", "tickets")? == count)
+    })
+}
+
+#[test]
+fn after_the_first_connection_nothing_is_announced() -> Result {
+    let mail = topology()?;
+    connect(&mail, "alice", 1, 1)?;
+    has_ticket(&mail, 1)?;
+    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 0);
+    // Another process of hers, and one that connects again and again.
+    connect(&mail, "alice", 1, 1)?;
+    connect(&mail, "alice", 1, 20)?;
+    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 21);
+    // Each user's first is announced.
+    connect(&mail, "bob", 1, 1)?;
+    has_ticket(&mail, 2)?;
+    connect(&mail, "bob", 1, 1)?;
+    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 22);
+    let mut used = sessions(&mail)?;
+    used.sort();
+    assert_eq!(
+        used,
+        [("alice".into(), 1, Some(21)), ("bob".into(), 1, Some(1))]
+    );
+    // Who is not permitted gets no further than before.
+    let carol = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:greeter"])
+        .user("carol")
+        .run()?;
+    assert!(!carol.status.success());
+    Ok(())
+}
+
+#[test]
+fn two_users_of_one_host_are_told_apart() -> Result {
+    let mail = topology()?;
+    for user in ["alice", "bob"] {
+        connect(&mail, user, 1, 1)?;
+    }
+    has_ticket(&mail, 2)?;
+    for _ in 0..3 {
+        for user in [ALICE, BOB] {
+            let greeting = mail
+                .laptop
+                .command(["usher", "connect", "mailhost:greeter"])
+                .user(user.name)
+                .run()?
+                .stdout;
+            assert_eq!(greeting, format!("{}\n", user.mailhost_uid));
+        }
+    }
+    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 6);
+    Ok(())
+}
+
+#[test]
+fn a_token_that_is_refused_is_followed_by_an_announcement() -> Result {
+    let mut mail = topology()?;
+    connect(&mail, "alice", 1, 1)?;
+    has_ticket(&mail, 1)?;
+    // The session ends on the server, and the client is not told.
+    mail.courier.stop()?;
+    mail.mailhost.run(["usher", "user", "disable", "alice"])?;
+    mail.mailhost.run(["usher", "user", "enable", "alice"])?;
+    mail.courier.start()?;
+    assert_eq!(number(&mail.laptop, "signer", "tickets")?, 1);
+    connect(&mail, "alice", 1, 2)?;
+    assert_eq!(number(&mail.mailhost, "keeper", "token_unknown")?, 1);
+    Ok(())
+}
+
+#[test]
+fn a_disabled_users_connections_by_token_are_cut_and_no_more_are_made() -> Result {
+    let mail = topology()?;
+    let connect_imap = || {
+        mail.laptop
+            .command(["usher", "connect", "mailhost:imap"])
+            .user("alice")
+            .spawn()
+    };
+    connect_imap()?.read_past("Logged in as alice", LONG)?;
+    has_ticket(&mail, 1)?;
+    let mut living = connect_imap()?;
+    living.read_past("Logged in as alice", LONG)?;
+    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 1);
+    mail.mailhost.run(["usher", "user", "disable", "alice"])?;
+    assert!(living.wait(LONG)?.is_some(), "the connection lives");
+    let refused = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:imap"])
+        .user("alice")
+        .run()?;
+    assert!(
+        !refused.status.success() && refused.stderr.contains("disabled"),
+        "{refused:?}"
+    );
+    mail.mailhost.run(["usher", "user", "enable", "alice"])?;
+    connect_imap()?.read_past("Logged in as alice", LONG)?;
+    Ok(())
+}
+
+#[test]
+fn tokens_outlive_the_keeper_and_the_verifier_and_not_the_signer() -> Result {
+    let mut mail = topology()?;
+    connect(&mail, "alice", 1, 1)?;
+    has_ticket(&mail, 1)?;
+    // A worker accepts, so the keeper may be away.
+    mail.keeper.stop()?;
+    mail.verifier.stop()?;
+    connect(&mail, "alice", 1, 5)?;
+    // Its listener goes with the keeper, as with `systemctl stop`, and the worker with the listener.
+    mail.keeper.start()?;
+    mail.verifier.start()?;
+    connect(&mail, "alice", 1, 5)?;
+    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 10);
+    mail.signer.restart()?;
+    assert_eq!(number(&mail.laptop, "signer", "tickets")?, 0);
+    connect(&mail, "alice", 1, 1)?;
+    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 10);
+    has_ticket(&mail, 1)?;
+    Ok(())
+}
+
+#[test]
+fn without_the_filter_connections_are_announced_and_tokens_come_back_with_it() -> Result {
+    let mut mail = topology()?;
+    connect(&mail, "alice", 1, 1)?;
+    has_ticket(&mail, 1)?;
+    // A keeper would put it back within a second.
+    mail.keeper.stop()?;
+    for interface in ["lo", "eth0"] {
+        mail.mailhost
+            .command(["tc", "qdisc", "del", "dev", interface, "clsact"])
+            .run()?;
+    }
+    let filters = ["tc", "filter", "show", "dev", "eth0", "ingress"];
+    assert_eq!(mail.mailhost.run(filters)?.stdout, "");
+    // Neither by token nor, without a keeper, announced.
+    let refused = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:greeter"])
+        .user("alice")
+        .run()?;
+    assert!(
+        refused
+            .stderr
+            .contains("the server's keeper does not answer"),
+        "{refused:?}"
+    );
+    mail.keeper.start()?;
+    assert!(mail.mailhost.run(filters)?.stdout.contains("check_token"));
+    connect(&mail, "alice", 1, 2)?;
+    // Announced for a while, whatever the filter: the token was refused.
+    assert_eq!(number(&mail.laptop, "signer", "tickets")?, 0);
+    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 0);
+    Ok(())
+}
+
+#[test]
+fn two_hundred_connections_at_once_are_served() -> Result {
+    let mail = topology()?;
+    connect(&mail, "alice", 1, 1)?;
+    has_ticket(&mail, 1)?;
+    connect(&mail, "alice", 200, 1)?;
+    Ok(())
+}
+
+#[test]
+fn a_session_is_renewed_before_its_tokens_are_used_up() -> Result {
+    let mail = topology()?;
+    connect(&mail, "alice", 1, 1)?;
+    has_ticket(&mail, 1)?;
+    connect(&mail, "alice", 1, 2500)?;
+    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 2500);
+    Ok(())
+}
