@@ -43,6 +43,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 
+#include "usher_ends.h"
 #include "usher_shared.h"
 
 /* Connections on the stack are written in words, which some architectures want aligned. */
@@ -158,28 +159,6 @@ static __always_inline int stands_under(const struct usher_connection *connectio
 	struct usher_admission *entry = bpf_map_lookup_elem(&admissions, connection);
 
 	return entry && (entry->mark & ~USHER_STATE_MASK) == (mark & ~USHER_STATE_MASK);
-}
-
-static __always_inline void set_mapped(__u8 address[16], __be32 ipv4)
-{
-	__u32 *words = (__u32 *)address;
-
-	words[0] = 0;
-	words[1] = 0;
-	words[2] = bpf_htonl(0x0000ffff);
-	words[3] = ipv4;
-}
-
-/* The context is read in words of 32 bits, one by one: volatile, or the compiler may join two reads
- * into one that the verifier refuses. */
-static __always_inline void set_words(__u8 address[16], const volatile __u32 from[4])
-{
-	__u32 *words = (__u32 *)address;
-
-	words[0] = from[0];
-	words[1] = from[1];
-	words[2] = from[2];
-	words[3] = from[3];
 }
 
 static __always_inline int lookup_connection(struct bpf_sk_lookup *context,

@@ -7,6 +7,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 
+#include "usher_ends.h"
 #include "usher_ticket.h"
 
 /* Keys on the stack are written in words, which some architectures want aligned. */
@@ -89,28 +90,6 @@ static __always_inline struct usher_ticket_counters *counters_here(void)
 		if (here)                                                                          \
 			__sync_fetch_and_add(&here->what, 1);                                      \
 	} while (0)
-
-static __always_inline void set_mapped(__u8 address[16], __be32 ipv4)
-{
-	__u32 *words = (__u32 *)address;
-
-	words[0] = 0;
-	words[1] = 0;
-	words[2] = bpf_htonl(0x0000ffff);
-	words[3] = ipv4;
-}
-
-/* The context is read in words of 32 bits, one by one: volatile, or the compiler may join two reads
- * into one that the verifier refuses. */
-static __always_inline void set_words(__u8 address[16], const volatile __u32 from[4])
-{
-	__u32 *words = (__u32 *)address;
-
-	words[0] = from[0];
-	words[1] = from[1];
-	words[2] = from[2];
-	words[3] = from[3];
-}
 
 static __always_inline int same_address(const __u8 left[16], const __u8 right[16])
 {

@@ -31,6 +31,7 @@ pub fn all() -> Vec<Probe> {
         root(),
         bpf_file_system(),
         admission_programs(),
+        ticket_programs(),
         control_groups(),
         destroying_connections(),
         dual_stack(),
@@ -88,12 +89,23 @@ fn bpf_file_system() -> Probe {
 }
 
 fn admission_programs() -> Probe {
-    let outcome =
-        load(crate::admission::OBJECT).map(|()| "socket lookup and TCP event programs load".into());
+    let outcome = load(crate::admission::OBJECT)
+        .map(|()| "the programs for socket lookup, TCP events and tokens load".into());
     probe(
         "admission",
         true,
         "deciding on a connection before it is accepted",
+        outcome,
+    )
+}
+
+fn ticket_programs() -> Probe {
+    let outcome = load(crate::ticket::programs::OBJECT)
+        .map(|()| "the programs that put tokens into SYNs load".into());
+    probe(
+        "tickets",
+        false,
+        "a user's next connections without a word to the server; they are announced otherwise",
         outcome,
     )
 }

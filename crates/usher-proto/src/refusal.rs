@@ -267,7 +267,7 @@ mod tests {
             assert_eq!(refusal.name().parse(), Ok(refusal));
             assert!(!refusal.to_string().is_empty());
         }
-        assert_eq!(codes.len(), 52);
+        assert_eq!(codes.len(), 53);
     }
 
     #[test]

@@ -467,7 +467,7 @@ for path in "@controls@".split():
     let signer = mail.laptop.processes()?;
     let signer = signer
         .iter()
-        .find(|process| process.command.ends_with("usherd signer"))
+        .find(|process| process.command.contains("usherd signer"))
         .ok_or("no signer")?;
     for file in ["mem", "environ", "fd/0"] {
         let path = format!("/proc/{}/{file}", signer.pid);

@@ -5,7 +5,7 @@
 //! everything afterwards none (kernel 5.19).
 
 mod layout;
-mod programs;
+pub(crate) mod programs;
 mod types;
 
 use std::fmt;

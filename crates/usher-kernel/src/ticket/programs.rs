@@ -11,7 +11,7 @@ use crate::KernelError;
 use crate::admission::programs::{clone, file_error, print_through_tracing};
 
 /// The compiled bpf/ticket.
-static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ticket.bpf.o"));
+pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ticket.bpf.o"));
 
 /// The order of attaching: what draws comes after what writes.
 const PROGRAMS: [&str; 4] = ["write_token", "draw", "connect_plain4", "connect_plain6"];

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The ends of a connection in struct usher_connection's form, from what contexts show of them. */
+#ifndef USHER_ENDS_H
+#define USHER_ENDS_H
+
+#include <linux/types.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+static __always_inline void set_mapped(__u8 address[16], __be32 ipv4)
+{
+	__u32 *words = (__u32 *)address;
+
+	words[0] = 0;
+	words[1] = 0;
+	words[2] = bpf_htonl(0x0000ffff);
+	words[3] = ipv4;
+}
+
+/* The context is read in words of 32 bits, one by one: volatile, or the compiler may join two reads
+ * into one that the verifier refuses. */
+static __always_inline void set_words(__u8 address[16], const volatile __u32 from[4])
+{
+	__u32 *words = (__u32 *)address;
+
+	words[0] = from[0];
+	words[1] = from[1];
+	words[2] = from[2];
+	words[3] = from[3];
+}
+
+#endif
