@@ -278,6 +278,8 @@ static __always_inline int accepted_connection(struct bpf_sock_ops *context,
 	return 1;
 }
 
+#include "share.bpf.h"
+
 static __always_inline int establish(const struct usher_connection *connection)
 {
 	struct usher_admission *entry = bpf_map_lookup_elem(&admissions, connection);
@@ -295,6 +297,8 @@ static __always_inline int establish(const struct usher_connection *connection)
 			if (!stands_under(connection, mark))
 				return 0;
 			entry->established_ns = bpf_ktime_get_boot_ns();
+			if (entry->by_token)
+				count_outstanding(&entry->target, -1);
 			return 1;
 		}
 	}

@@ -129,9 +129,17 @@ static __attribute__((noinline)) int find_option(struct __sk_buff *packet, __u32
 	return options.found && load(packet, offset + options.offset, option, sizeof(*option));
 }
 
-/* The ports of a SYN to a service, into `connection`, and its token. Whose service: `service`. */
+/* A SYN to a service. */
+struct syn {
+	__u32 service;
+	__be32 sequence;
+	__u32 has_token; /* in `option` */
+	struct usher_token_option option;
+};
+
+/* Whether this is one. Its ends go into `connection`. */
 static __always_inline int read_syn(struct __sk_buff *packet, struct usher_connection *connection,
-				    __u32 *service, struct usher_token_option *option)
+				    struct syn *syn)
 {
 	__u32 offset = read_addresses(packet, connection), port, *found;
 	struct tcphdr header;
@@ -145,11 +153,13 @@ static __always_inline int read_syn(struct __sk_buff *packet, struct usher_conne
 	found = bpf_map_lookup_elem(&services, &port);
 	if (!found)
 		return 0;
-	*service = *found;
+	syn->service = *found;
+	syn->sequence = header.seq;
 	connection->client_port = header.source;
 	connection->server_port = header.dest;
-	return find_option(packet, offset + sizeof(header), header.doff * 4 - sizeof(header),
-			   option);
+	syn->has_token = find_option(packet, offset + sizeof(header),
+				     header.doff * 4 - sizeof(header), &syn->option);
+	return 1;
 }
 
 #endif

@@ -13,6 +13,10 @@
  * found is committed under the entry's lock, where the element is looked up again among those
  * spent. It is spent before the admission is made, so that no two connections have one element.
  *
+ * The entry is for the SYN that had the token, and for copies of it, which have its sequence
+ * number. Another SYN between the same ends ends the entry: it is of somebody who has taken the
+ * port of a connection that was given up. So check_token looks at every SYN to a service.
+ *
  * A session may be closed meanwhile: user space closes its slot under the lock, then looks for its
  * admissions. We make the admission, then take the lock and look whether the slot is still the
  * session's. Whoever takes the lock second sees what the other one did: either user space finds the
@@ -44,6 +48,35 @@ struct {
 	__type(key, __u32);
 	__type(value, struct usher_token_session);
 } tokens SEC(".maps");
+
+/*
+ * Which addresses a host's connections may come from. Value: not looked at.
+ * Limit: 65,536. Full: user space is told; connections from what is not in here are announced.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct usher_client_address);
+	__type(value, __u8);
+} client_addresses SEC(".maps");
+
+/* A function of its own for its stack, as are others below. */
+static __attribute__((noinline)) int comes_from(const struct usher_connection *connection,
+						__u64 host)
+{
+	struct usher_client_address address = { .host = host };
+
+	__builtin_memcpy(address.address, connection->client_address, sizeof(address.address));
+	return bpf_map_lookup_elem(&client_addresses, &address) != NULL;
+}
+
+static __attribute__((noinline)) int has_place(const struct usher_target *target)
+{
+	__s64 *count = outstanding_of(target);
+
+	return count && *(volatile __s64 *)count < USHER_TOKEN_SHARE;
+}
 
 /* Takes the mask off; false when the option was not made for this connection with this key. A
  * function of its own for its stack. */
@@ -92,6 +125,7 @@ struct tip {
 	struct usher_target target;
 	__u32 position;
 	__u32 length;
+	__u64 host;
 };
 
 /* Whether `upper`, said to be at position `upper_position`, hashes down to `lower`, `steps` below.
@@ -210,7 +244,7 @@ static __always_inline void take_back(const struct usher_connection *connection,
 
 /* Makes the admission of a connection whose token is spent. A function of its own for its stack. */
 static __attribute__((noinline)) int admit(const struct usher_connection *connection, __u32 slot,
-					   const struct tip *tip)
+					   __be32 sequence, const struct tip *tip)
 {
 	/* Boot time numbers announcements (usher_shared.h). Another CPU may read the same one for
 	 * another connection; what tells those apart is that the key is looked up again. */
@@ -219,6 +253,8 @@ static __attribute__((noinline)) int admit(const struct usher_connection *connec
 		.mark = now << USHER_STATE_BITS | USHER_ANNOUNCED,
 		.expires_ns = now + TOKEN_ADMISSION_NS,
 		.target = tip->target,
+		.by_token = 1,
+		.sequence = sequence,
 	};
 	struct usher_token_session *session;
 	int stays = 0;
@@ -234,6 +270,7 @@ static __attribute__((noinline)) int admit(const struct usher_connection *connec
 		COUNT(token_table_full);
 		return 0;
 	}
+	count_outstanding(&tip->target, 1);
 	session = bpf_map_lookup_elem(&tokens, &slot);
 	if (session) {
 		bpf_spin_lock(&session->lock);
@@ -266,10 +303,37 @@ static __always_inline __u32 meant_position(const struct tip *tip, __u8 low)
 	return position <= tip->length ? position : 0;
 }
 
-/* Checks and spends the token of a connection that has no entry, and admits the connection. */
-static __always_inline void check(const struct usher_connection *connection, __u32 service,
-				  struct usher_token_option *option)
+/*
+ * Ends the entry that a token made between these ends when this SYN is not the one that it was made
+ * for. 1 when there is no entry any more. In SYN_RECEIVED the handshake under way may still end; no
+ * other is let through.
+ */
+static __always_inline int end_other_syns(struct usher_admission *entry,
+					  const struct usher_connection *connection,
+					  __be32 sequence)
 {
+	__u64 mark = *(volatile __u64 *)&entry->mark;
+
+	/* Read after the mark, and true of its announcement if the mark is exchanged. */
+	if (!*(volatile __u32 *)&entry->by_token ||
+	    *(volatile __be32 *)&entry->sequence == sequence)
+		return 0;
+	if (state_of(mark) == USHER_ANNOUNCED && exchange(entry, mark, USHER_REMOVED)) {
+		COUNT(token_other_syn);
+		bpf_map_delete_elem(&admissions, connection);
+		return 1;
+	}
+	/* Announced a moment ago, it may be received by now. */
+	mark = with_state(mark, USHER_SYN_RECEIVED);
+	if (exchange(entry, mark, USHER_WITHDRAWN))
+		COUNT(token_other_syn);
+	return 0;
+}
+
+/* Checks and spends the token of a connection that has no entry, and admits the connection. */
+static __always_inline void check(const struct usher_connection *connection, struct syn *syn)
+{
+	struct usher_token_option *option = &syn->option;
 	__u32 slot = option->slot[0] << 16 | option->slot[1] << 8 | option->slot[2], position;
 	struct usher_token_session *session = bpf_map_lookup_elem(&tokens, &slot);
 	__u64 expires_ns;
@@ -289,6 +353,7 @@ static __always_inline void check(const struct usher_connection *connection, __u
 	__builtin_memcpy(tip.session, session->session, sizeof(tip.session));
 	tip.target.service = session->service;
 	tip.target.uid = session->uid;
+	tip.host = session->host;
 	expires_ns = session->expires_ns;
 	bpf_spin_unlock(&session->lock);
 
@@ -298,12 +363,20 @@ static __always_inline void check(const struct usher_connection *connection, __u
 		COUNT(token_unknown);
 		return;
 	}
-	if (tip.target.service != service) {
+	if (tip.target.service != syn->service) {
 		COUNT(token_other_service);
 		return;
 	}
 	if (expires_ns <= bpf_ktime_get_boot_ns()) {
 		COUNT(token_expired);
+		return;
+	}
+	if (!comes_from(connection, tip.host)) {
+		COUNT(token_other_address);
+		return;
+	}
+	if (!has_place(&tip.target)) {
+		COUNT(token_overloaded);
 		return;
 	}
 	if (!unmask(connection, session, option)) {
@@ -340,7 +413,7 @@ static __always_inline void check(const struct usher_connection *connection, __u
 		return;
 	}
 	PAUSE();
-	admit(connection, slot, &tip);
+	admit(connection, slot, syn->sequence, &tip);
 }
 
 /*
@@ -352,17 +425,20 @@ SEC("tc")
 int check_token(struct __sk_buff *packet)
 {
 	struct usher_connection connection __aligned = {};
-	struct usher_token_option option;
-	__u32 service;
+	struct usher_admission *entry;
+	struct syn syn;
 
-	if (!read_syn(packet, &connection, &service, &option))
+	if (!read_syn(packet, &connection, &syn))
 		return TC_ACT_UNSPEC;
-	/* Announced on the control channel, or a retransmission. */
-	if (bpf_map_lookup_elem(&admissions, &connection)) {
-		COUNT(token_repeated);
+	entry = bpf_map_lookup_elem(&admissions, &connection);
+	if (entry && !end_other_syns(entry, &connection, syn.sequence)) {
+		/* Announced on the control channel, or a copy. */
+		if (syn.has_token)
+			COUNT(token_repeated);
 		return TC_ACT_UNSPEC;
 	}
-	check(&connection, service, &option);
+	if (syn.has_token)
+		check(&connection, &syn);
 	return TC_ACT_UNSPEC;
 }
 

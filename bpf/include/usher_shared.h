@@ -12,6 +12,10 @@
 
 #define USHER_LAYOUT_VERSION 3
 
+/* Connections of one user at one service that tokens have admitted and that are not established.
+ */
+#define USHER_TOKEN_SHARE 4096
+
 #define USHER_SESSION_ID_SIZE 16
 #define USHER_USER_NAME_SIZE 32
 #define USHER_HOST_NAME_SIZE 64
@@ -56,6 +60,14 @@ struct usher_admission {
 	__u64 established_ns; /* boot time, 0 before */
 	struct usher_target target;
 	__u8 session[USHER_SESSION_ID_SIZE];
+	__u32 by_token; /* 1: made for a SYN's token, and for no other SYN */
+	__be32 sequence; /* that SYN's number, which its copies repeat */
+};
+
+/* An address that a host's connections may come from, by the keeper's number for the host. */
+struct usher_client_address {
+	__u64 host;
+	__u8 address[16];
 };
 
 struct usher_session_id {
@@ -94,6 +106,7 @@ struct usher_token_session {
 	__u32 length; /* of the chain; 0: closed */
 	__u32 reserved;
 	__u64 window[2]; /* bit i: tip - i was accepted; the first word holds the bits 0 to 63 */
+	__u64 host; /* whose addresses its connections come from */
 	__u64 expires_ns; /* boot time; of a closed one: when the slot may be opened again */
 	__u8 value[16]; /* t[tip], padded with zeros */
 	__u8 salt[16];
@@ -121,6 +134,9 @@ struct usher_counters {
 	__u64 token_mismatch;
 	__u64 token_table_full;
 	__u64 token_withdrawn;
+	__u64 token_other_address;
+	__u64 token_overloaded;
+	__u64 token_other_syn;
 };
 
 /* Written once by the keeper that made the maps. */
@@ -148,10 +164,11 @@ struct usher_removal {
 
 _Static_assert(sizeof(struct usher_connection) == 36, "usher_connection");
 _Static_assert(sizeof(struct usher_target) == 8, "usher_target");
-_Static_assert(sizeof(struct usher_admission) == 48, "usher_admission");
+_Static_assert(sizeof(struct usher_admission) == 56, "usher_admission");
+_Static_assert(sizeof(struct usher_client_address) == 24, "usher_client_address");
 _Static_assert(sizeof(struct usher_session) == 224, "usher_session");
-_Static_assert(sizeof(struct usher_token_session) == 112, "usher_token_session");
-_Static_assert(sizeof(struct usher_counters) == 152, "usher_counters");
+_Static_assert(sizeof(struct usher_token_session) == 120, "usher_token_session");
+_Static_assert(sizeof(struct usher_counters) == 176, "usher_counters");
 _Static_assert(sizeof(struct usher_layout) == 8, "usher_layout");
 _Static_assert(sizeof(struct usher_removal) == 56, "usher_removal");
 

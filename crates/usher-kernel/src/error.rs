@@ -107,6 +107,9 @@ pub enum KernelError {
     /// More service ports than the table holds.
     #[error("more than 1024 service ports; use fewer services")]
     TooManyServices,
+    /// More addresses of client hosts than the table holds.
+    #[error("more than 65536 addresses of hosts: connections from the others are announced")]
+    TooManyClientAddresses,
     /// There is no cgroup v2 hierarchy.
     #[error("no cgroup v2 hierarchy is mounted; mount one: mount -t cgroup2 none /sys/fs/cgroup")]
     NoCgroup,

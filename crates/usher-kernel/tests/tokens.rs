@@ -7,7 +7,7 @@ mod forge;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -137,6 +137,23 @@ tests! {
         counted(&admission, Counters {
             admitted: 2, established: 2, token_accepted: 2, ..expected
         });
+    }
+
+    fn who_takes_the_port_of_a_connection_that_was_given_up_is_nobody(world) {
+        let (admission, alice, checker) = serve(world, &LIMITS);
+        let chain = Chain::new(1, 100);
+        let slot = admission.open_tokens(&chain.session).unwrap();
+        for (position, client) in [(1, Client::v4()), (2, Client::v6())] {
+            // Alice's SYN has come, and her program has gone.
+            let connection = client.connection;
+            checker.syn(&connection, &chain.option(slot, position, &connection));
+            assert!(row(&admission, &connection).is_some());
+            // Bob connects from her port, without a token.
+            client.expect_refused();
+            assert_eq!(row(&admission, &connection), None);
+        }
+        assert!(!usher_kernel::listener::has_waiting(alice.as_fd()));
+        assert_eq!(admission.counters().unwrap().token_other_syn, 2);
     }
 
     fn a_token_is_spent_by_its_connection(world) {

@@ -45,6 +45,99 @@ tests! {
         });
     }
 
+    fn an_entry_is_for_the_tokens_syn_and_ends_when_another_comes(world) {
+        let (admission, _alice, checker) = serve(world, &LIMITS);
+        let chain = Chain::new(1, 100);
+        let slot = admission.open_tokens(&chain.session).unwrap();
+        let connection = from_port(4001);
+        let frame = |options: &[u8], sequence| ethernet(&numbered(ip(&connection, SYN, options), sequence));
+        let first = chain.option(slot, 1, &connection);
+        checker.run(&frame(&first, 7));
+        // A copy, with or without the option, which something on the way may have taken out.
+        checker.run(&frame(&first, 7));
+        checker.run(&frame(&[], 7));
+        assert!(row(&admission, &connection).is_some());
+        // Somebody else's, who has got the port.
+        checker.run(&frame(&[], 8));
+        assert_eq!(row(&admission, &connection), None);
+        // The owner's next attempt takes the place of the former one.
+        let second = chain.option(slot, 2, &connection);
+        checker.run(&frame(&second, 9));
+        let third = chain.option(slot, 3, &connection);
+        checker.run(&frame(&third, 10));
+        assert!(row(&admission, &connection).is_some());
+        counted(&admission, Counters {
+            token_accepted: 3, token_repeated: 1, token_other_syn: 2, ..Counters::default()
+        });
+        // What was announced on the control channel is for any SYN between its ends.
+        let announced_one = from_port(4002);
+        admission.announce(&announced_one, &announced(ALICE)).unwrap();
+        for sequence in [1, 2] {
+            checker.run(&ethernet(&numbered(ip(&announced_one, SYN, &[]), sequence)));
+        }
+        assert!(row(&admission, &announced_one).is_some());
+    }
+
+    fn a_token_comes_from_its_hosts_addresses(world) {
+        let (admission, _alice, checker) = serve(world, &LIMITS);
+        let chain = Chain::new(1, 100);
+        let slot = admission.open_tokens(&chain.session).unwrap();
+        let mut port = 4000;
+        let mut send = |position| {
+            port += 1;
+            let connection = from_port(port);
+            checker.syn(&connection, &chain.option(slot, position, &connection));
+            row(&admission, &connection).is_some()
+        };
+        assert!(send(1));
+        let address = from_port(1).client.ip();
+        // Another host's now, and nobody's.
+        for addresses in [&[(HOST + 1, address)][..], &[]] {
+            admission.set_client_addresses(addresses).unwrap();
+            assert!(!send(2));
+        }
+        admission.set_client_addresses(&[(HOST, address)]).unwrap();
+        assert!(send(2));
+        counted(&admission, Counters {
+            token_accepted: 2, token_other_address: 2, ..Counters::default()
+        });
+    }
+
+    fn a_user_has_a_share_of_connections_that_do_not_come(world) {
+        let (admission, _alice, checker) = serve(world, &Limits { admissions: 8192, ..LIMITS });
+        let _bob = queue(&admission, BOB, 16);
+        let chain = Chain::new(1, 6000);
+        let slot = admission.open_tokens(&chain.session).unwrap();
+        let mut bobs = Chain::new(2, 100);
+        bobs.session.uid = BOB;
+        let bobs_slot = admission.open_tokens(&bobs.session).unwrap();
+        let send = |chain: &Chain, slot, position: u32| {
+            let connection = from_port(u16::try_from(position).unwrap() + 1000);
+            checker.syn(&connection, &chain.option(slot, position, &connection));
+            row(&admission, &connection).is_some_and(|row| row.session == chain.session.session)
+        };
+        for position in 1..=4096 {
+            assert!(send(&chain, slot, position), "{position}");
+        }
+        assert!(!send(&chain, slot, 4097));
+        // Another user is admitted between other ends.
+        let connection = from_port(9000);
+        checker.syn(&connection, &bobs.option(bobs_slot, 1, &connection));
+        assert!(row(&admission, &connection).is_some());
+        // What is gone is counted no more, and what is there is.
+        admission.recount_outstanding().unwrap();
+        assert!(!send(&chain, slot, 4097));
+        for position in 1..=10 {
+            admission.forget(&from_port(position + 1000)).unwrap();
+        }
+        admission.recount_outstanding().unwrap();
+        for position in 4097..=4106 {
+            assert!(send(&chain, slot, position), "{position}");
+        }
+        assert!(!send(&chain, slot, 4107));
+        assert_eq!(admission.counters().unwrap().token_overloaded, 3);
+    }
+
     fn the_window_is_127_behind_and_128_ahead(world) {
         let (admission, _alice, checker) = serve(world, &LIMITS);
         let mut port = 1000;
@@ -295,6 +388,8 @@ tests! {
             assert!(admission.admissions().unwrap().is_empty(), "{connection}");
         }
         counted(&admission, Counters::default());
+        let addresses = ["::1", "::2:0:0", "::ffff:0:a09:2"].map(|ip| (HOST, ip.parse().unwrap()));
+        admission.set_client_addresses(&addresses).unwrap();
         for (client, position) in [("[::1]:5", 1), ("[::2:0:0]:5", 2), ("[::ffff:0:a09:2]:5", 3)] {
             let connection = ConnectionTuple::new(end(client), end("[fd00::1]:143")).unwrap();
             checker.syn(&connection, &chain.option(slot, position, &connection));

@@ -132,6 +132,9 @@ fn follow(
     sequence: &[Sent],
 ) -> Counters {
     let slot = admission.open_tokens(&chain.session).unwrap();
+    admission
+        .set_client_addresses(&[(chain.session.host, from)])
+        .unwrap();
     let mut model = Model {
         chain,
         tip: 0,

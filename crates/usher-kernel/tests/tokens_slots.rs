@@ -249,6 +249,9 @@ tests! {
                         checker.syn(&connection, &option);
                         assert!(row(admission, &connection).is_some(), "{position}");
                         admission.forget(&connection).unwrap();
+                        if round % 1000 == 999 {
+                            admission.recount_outstanding().unwrap();
+                        }
                     }
                 });
             }

@@ -1,5 +1,6 @@
 //! The structures of bpf/include/usher_shared.h, and their translation.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use usher_proto::{ChainTip, ConnectionTuple, HostName, Refusal, SessionId, UserName};
@@ -64,8 +65,31 @@ pub(super) struct Entry {
     pub established_ns: u64,
     pub target: Target,
     pub session: [u8; 16],
+    pub by_token: u32,
+    pub sequence: u32,
 }
-plain!(Entry, 48);
+plain!(Entry, 56);
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(C)]
+pub(super) struct ClientAddress {
+    pub host: u64,
+    pub address: [u8; 16],
+}
+plain!(ClientAddress, 24);
+
+impl ClientAddress {
+    pub(super) fn new(host: u64, address: IpAddr) -> Self {
+        let address = match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        };
+        Self {
+            host,
+            address: address.octets(),
+        }
+    }
+}
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -100,6 +124,7 @@ pub(super) struct Tokens {
     pub length: u32,
     pub reserved: u32,
     pub window: [u64; 2],
+    pub host: u64,
     /// Of a closed one: when the slot may be opened again.
     pub expires_ns: u64,
     pub value: [u8; 16],
@@ -107,7 +132,7 @@ pub(super) struct Tokens {
     pub key: [u8; 16],
     pub session: [u8; 16],
 }
-plain!(Tokens, 112);
+plain!(Tokens, 120);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -131,8 +156,11 @@ pub(super) struct Tally {
     token_mismatch: u64,
     token_table_full: u64,
     token_withdrawn: u64,
+    token_other_address: u64,
+    token_overloaded: u64,
+    token_other_syn: u64,
 }
-plain!(Tally, 152);
+plain!(Tally, 176);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -188,6 +216,7 @@ impl Entry {
             service: self.target.service,
             uid: self.target.uid,
             state,
+            by_token: self.by_token != 0,
             established: (state == AdmissionState::Established)
                 .then(|| Duration::from_nanos(now.saturating_sub(self.established_ns))),
         }))
@@ -294,6 +323,9 @@ impl From<&[Tally]> for Counters {
             sum.token_mismatch += tally.token_mismatch;
             sum.token_table_full += tally.token_table_full;
             sum.token_withdrawn += tally.token_withdrawn;
+            sum.token_other_address += tally.token_other_address;
+            sum.token_overloaded += tally.token_overloaded;
+            sum.token_other_syn += tally.token_other_syn;
         }
         sum
     }

@@ -24,7 +24,7 @@ use usher_proto::{ConnectionTuple, SessionId};
 
 use crate::KernelError;
 pub use ingress::Unattached;
-use layout::{Entry, Removal, RemovalReason, Session, Tally, Target};
+use layout::{ClientAddress, Entry, Removal, RemovalReason, Session, Tally, Target};
 pub(crate) use programs::OBJECT;
 use programs::Programs;
 use table::{Insertion, Table};
@@ -49,6 +49,8 @@ pub struct Admission {
     sessions: Table<[u8; 16], Session>,
     counters: OwnedFd,
     tokens: Tokens,
+    client_addresses: Table<ClientAddress, u8>,
+    outstanding: Table<Target, u64>,
     remove: OwnedFd,
     check_token: OwnedFd,
     ring: Mutex<RingBuffer<'static>>,
@@ -110,6 +112,8 @@ impl Admission {
             sessions: Table::new("sessions", programs.sessions),
             counters: programs.counters,
             tokens: Tokens::adopt(programs.tokens, limits.tokens)?,
+            client_addresses: Table::new("client_addresses", programs.client_addresses),
+            outstanding: Table::new("outstanding", programs.outstanding),
             remove: programs.remove,
             check_token: programs.check_token,
             ring: Mutex::new(ring),
@@ -208,6 +212,8 @@ impl Admission {
                 uid: announced.uid,
             },
             session: *announced.session.as_bytes(),
+            by_token: 0,
+            sequence: 0,
         };
         let mut insertion = self.admissions.insert(&key, &entry)?;
         if insertion == Insertion::Exists

@@ -33,6 +33,8 @@ pub(super) struct Programs {
     pub counters: OwnedFd,
     pub untracked: MapHandle,
     pub tokens: OwnedFd,
+    pub client_addresses: OwnedFd,
+    pub outstanding: OwnedFd,
     pub remove: OwnedFd,
     pub check_token: OwnedFd,
 }
@@ -82,6 +84,8 @@ impl Programs {
             untracked: MapHandle::try_from(&untracked)
                 .map_err(KernelError::bpf("keeping a table"))?,
             tokens: map("tokens")?,
+            client_addresses: map("client_addresses")?,
+            outstanding: map("outstanding")?,
             remove: program("remove")?,
             check_token: program("check_token")?,
         })
@@ -207,6 +211,7 @@ fn load(pins: &Path, limits: &Limits) -> Result<Object, KernelError> {
             ("admissions", limits.admissions),
             ("listeners", limits.listeners),
             ("tokens", limits.tokens),
+            ("outstanding", limits.listeners),
         ]
         .into_iter()
         .find(|(name, _)| map.name() == *name);

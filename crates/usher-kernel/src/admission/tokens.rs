@@ -5,8 +5,9 @@
 //! slot's entry is never deleted. A closed one is overwritten with zeros and the time from which on
 //! its slot may be opened again.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use usher_proto::token::{TOKEN_ELEMENT_SIZE, TOKEN_KEY_SIZE, TokenElement, Token
 
 use super::layout;
 use super::table::{Insertion, Table};
+use super::types::AdmissionState;
 use super::{Admission, boot_time};
 use crate::KernelError;
 
@@ -33,6 +35,9 @@ pub struct TokenSession {
     pub service: u32,
     /// The local account of the session's user.
     pub uid: u32,
+    /// The keeper's number for the host that the session is of, whose addresses its connections
+    /// come from; see [`Admission::set_client_addresses`].
+    pub host: u64,
     /// `t[0]` of its token chain.
     pub anchor: TokenElement,
     /// The chain's salt.
@@ -203,6 +208,7 @@ impl layout::Tokens {
             length: 0,
             reserved: 0,
             window: [0; 2],
+            host: 0,
             expires_ns: again,
             value: [0; 16],
             salt: [0; 16],
@@ -218,6 +224,7 @@ impl layout::Tokens {
             service: session.service,
             uid: session.uid,
             length: session.length,
+            host: session.host,
             // The anchor is no token.
             window: [1, 0],
             value,
@@ -230,6 +237,54 @@ impl layout::Tokens {
 }
 
 impl Admission {
+    /// Which addresses the hosts' connections may come from when tokens admit them, in the place of
+    /// those before. Adds first, then removes.
+    ///
+    /// # Errors
+    /// [`KernelError::TooManyClientAddresses`]: those that found no room are left out, and nothing
+    /// has been removed. Otherwise what the kernel says.
+    pub fn set_client_addresses(&self, addresses: &[(u64, IpAddr)]) -> Result<(), KernelError> {
+        let wanted: BTreeSet<_> = addresses
+            .iter()
+            .map(|&(host, address)| layout::ClientAddress::new(host, address))
+            .collect();
+        for address in &wanted {
+            if self.client_addresses.put(address, &1)? == Insertion::Full {
+                return Err(KernelError::TooManyClientAddresses);
+            }
+        }
+        for (address, _) in self.client_addresses.entries()? {
+            if !wanted.contains(&address) {
+                self.client_addresses.remove(&address)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets right how many connections of each user tokens have admitted that are not established:
+    /// the programs do not see what never comes. To be called once a second.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn recount_outstanding(&self) -> Result<(), KernelError> {
+        let counted = self.outstanding.entries()?;
+        // Below zero for a moment when others were set right in between.
+        if counted.iter().all(|(_, count)| *count == 0) {
+            return Ok(());
+        }
+        let mut present: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+        for row in self.admissions()? {
+            if row.by_token && row.state != AdmissionState::Established {
+                *present.entry((row.service, row.uid)).or_default() += 1;
+            }
+        }
+        for (target, _) in counted {
+            let count = present.get(&(target.service, target.uid)).unwrap_or(&0);
+            self.outstanding.set(&target, count)?;
+        }
+        Ok(())
+    }
+
     /// Has the session's connections admitted by tokens, and gives the slot that they name. Slots
     /// are pinned with the other tables: a keeper that starts again goes on where the last one
     /// was, see [`Admission::tokens`].

@@ -112,6 +112,8 @@ pub struct AdmissionRow {
     pub uid: u32,
     /// How far it has come.
     pub state: AdmissionState,
+    /// Whether a token made it, and not an announcement.
+    pub by_token: bool,
     /// How long it has been established.
     pub established: Option<Duration>,
 }
@@ -196,12 +198,18 @@ pub struct Counters {
     pub token_table_full: u64,
     /// SYNs with a good token whose session was closed while they were looked at.
     pub token_withdrawn: u64,
+    /// SYNs with a token from an address that is not the session's host's.
+    pub token_other_address: u64,
+    /// SYNs with a token of a user who has used up his share of connections that have not come.
+    pub token_overloaded: u64,
+    /// Entries that ended because another SYN came between the same ends than the token's.
+    pub token_other_syn: u64,
 }
 
 impl Counters {
     /// Names and numbers, for views.
     #[must_use]
-    pub fn named(&self) -> [(String, u64); 19] {
+    pub fn named(&self) -> [(String, u64); 22] {
         [
             ("admitted".into(), self.admitted),
             ("refused_unannounced".into(), self.refused_unannounced),
@@ -222,6 +230,9 @@ impl Counters {
             ("token_mismatch".into(), self.token_mismatch),
             ("token_table_full".into(), self.token_table_full),
             ("token_withdrawn".into(), self.token_withdrawn),
+            ("token_other_address".into(), self.token_other_address),
+            ("token_overloaded".into(), self.token_overloaded),
+            ("token_other_syn".into(), self.token_other_syn),
         ]
     }
 }

@@ -17,7 +17,7 @@ use usher_proto::token::{
 };
 use usher_proto::{ConnectionTuple, SessionId, Token, TokenSlot};
 
-use crate::world::{ALICE, Client, PORT, SERVICE, World, queue};
+use crate::world::{ALICE, Client, HOST, PORT, SERVICE, World, queue};
 
 /// The handle and priority of the project's filters.
 pub const HANDLE: u32 = 0x5573;
@@ -63,6 +63,7 @@ impl Chain {
                 session,
                 service: SERVICE,
                 uid: ALICE,
+                host: HOST,
                 anchor: chain.anchor(),
                 salt,
                 length,
@@ -158,6 +159,14 @@ pub fn ip_of(client: SocketAddr, server: SocketAddr, flags: u8, options: &[u8]) 
         _ => panic!("ends of two families"),
     }
     packet.extend(tcp);
+    packet
+}
+
+/// The same packet with another sequence number. Its checksum is wrong then, which nobody sees who
+/// gives it to the program.
+pub fn numbered(mut packet: Vec<u8>, sequence: u32) -> Vec<u8> {
+    let tcp = if packet[0] >> 4 == 4 { 20 } else { 40 };
+    packet[tcp + 4..tcp + 8].copy_from_slice(&sequence.to_be_bytes());
     packet
 }
 

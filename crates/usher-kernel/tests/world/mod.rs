@@ -29,6 +29,13 @@ pub const PORT: u16 = 143;
 pub const ALICE: u32 = 61_001;
 pub const BOB: u32 = 61_002;
 
+/// The host of the tests' sessions with tokens, and where its connections come from.
+pub const HOST: u64 = 77;
+pub const CLIENT_ADDRESSES: [&str; 9] = [
+    "10.9.0.1", "10.9.0.2", "10.9.0.3", "::1", "fd00::2", "10.8.0.2", "fd08::2", "10.7.0.2",
+    "fd07::2",
+];
+
 /// The test functions run in a world of their own.
 macro_rules! tests {
     ($($(#[$documentation:meta])* fn $name:ident($world:ident) $body:block)*) => {
@@ -146,7 +153,10 @@ impl World {
     }
 
     pub fn open_with(&self, limits: &Limits) -> Result<Admission, KernelError> {
-        Admission::open(&self.pins, &self.cgroup, limits)
+        let admission = Admission::open(&self.pins, &self.cgroup, limits)?;
+        let addresses = CLIENT_ADDRESSES.map(|address| (HOST, address.parse().unwrap()));
+        admission.set_client_addresses(&addresses)?;
+        Ok(admission)
     }
 
     /// Admission of the service, with a listener for each of the two users.

@@ -159,6 +159,7 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits, ownership: bool) -> Result<
     let calls = start::packet_listener(paths::KEEPER_CALLS, Connectors::Processes)?;
     let handle = start::packet_listener(paths::KEEPER_HOST_KEY, Connectors::One(verifier))?;
     set_services(&admission, &configuration.1)?;
+    tokens::set_client_addresses(&admission, &configuration.1.policy);
     usher_kernel::privileges::keep_only(CAPABILITIES)?;
     usher_kernel::privileges::no_core_dumps()?;
 
@@ -248,6 +249,9 @@ async fn upkeep(keeper: Arc<Keeper>) {
                 Err(error) => tracing::error!(%error, "counting announced connections"),
             }
         }
+        if let Err(error) = keeper.admission.recount_outstanding() {
+            tracing::error!(%error, "counting connections that have not come");
+        }
         keeper.queues.end_idle(&keeper);
         keeper.unread.attach(&keeper);
         if count.is_multiple_of(5) {
@@ -304,6 +308,7 @@ impl Keeper {
             .configuration
             .write()
             .unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
+        tokens::set_client_addresses(&self.admission, &self.configuration().1.policy);
         self.reloaded.send_replace(generation);
         self.queues.limit(&self.configuration().1);
         let ended = revocation::end_forbidden(self, &without_key)?;

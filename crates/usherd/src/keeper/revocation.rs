@@ -75,7 +75,7 @@ pub fn end_forbidden(
     let (applied, checked) = &*configuration;
     let mut forbidden = Vec::new();
     for (session, record) in keeper.admission.sessions()? {
-        if record.ended.is_some() {
+        if record.ended.is_some() && !is_closed(&record) {
             continue;
         }
         let permitted = if applied.is_disabled(&record.user) {
@@ -99,6 +99,9 @@ pub fn end_forbidden(
         }
     }
     let rows = keeper.admission.admissions()?;
+    forbidden.retain(|(session, record, _)| {
+        record.ended.is_none() || rows.iter().any(|row| row.session == *session)
+    });
     let tokens = who::token_positions(keeper)?;
     let views = forbidden
         .iter()
@@ -108,18 +111,34 @@ pub fn end_forbidden(
     Ok(views)
 }
 
-/// Ends what has expired and forgets what ended long ago.
+/// Whether its client has closed the session, whose connections go on.
+fn is_closed(record: &SessionRecord) -> bool {
+    let closed = |ended: Ended| ended.reason == Refusal::SessionEnded;
+    record.ended.is_some_and(closed)
+}
+
+/// Ends what has expired and forgets what ended long ago. A session that its client has closed is
+/// kept as long as it has connections, which end when it would have.
 pub fn expire(keeper: &Arc<Keeper>) {
     let now = unix_time();
     let sessions = match keeper.admission.sessions() {
         Ok(sessions) => sessions,
         Err(error) => return tracing::error!(%error, "reading the session table"),
     };
+    let rows = match keeper.admission.admissions() {
+        Ok(rows) => rows,
+        Err(error) => return tracing::error!(%error, "reading the admission table"),
+    };
+    let with_connections: HashSet<SessionId> = rows.iter().map(|row| row.session).collect();
     let mut expired = Vec::new();
     let mut wanted: HashSet<Key> = HashSet::new();
     for (session, record) in sessions {
+        let lives_on = is_closed(&record) && with_connections.contains(&session);
         match record.ended {
-            Some(ended) if ended.at + REMEMBERED < now => {
+            Some(_) if lives_on && record.expires <= now => {
+                expired.push((session, record, Refusal::Expired));
+            }
+            Some(ended) if !lives_on && ended.at + REMEMBERED < now => {
                 match keeper.admission.remove_session(&session) {
                     Ok(()) => keeper.shares.forget(&record),
                     Err(error) => tracing::error!(%error, "forgetting a session"),
@@ -134,10 +153,6 @@ pub fn expire(keeper: &Arc<Keeper>) {
     }
     end_all(keeper, expired);
     // Queues without a session, a worker or a connection: their listener is given back.
-    let rows = match keeper.admission.admissions() {
-        Ok(rows) => rows,
-        Err(error) => return tracing::error!(%error, "reading the admission table"),
-    };
     for queue in keeper.queues.list() {
         let used = rows.iter().any(|row| (row.service, row.uid) == queue.key);
         if !wanted.contains(&queue.key) && !used && !queue.has_worker() {

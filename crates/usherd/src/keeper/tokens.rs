@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use usher_kernel::admission::{TokenError, TokenSession};
+use sha2::{Digest, Sha256};
+use usher_kernel::admission::{Admission, TokenError, TokenSession};
+use usher_policy::{Host, Policy};
 use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
@@ -26,10 +28,18 @@ pub fn open(
     key: &TokenKey,
 ) -> Result<TokenSlot, Refusal> {
     let record = live_session(keeper, session, host)?;
+    let configuration = keeper.configuration();
+    let host = configuration
+        .1
+        .policy
+        .hosts
+        .get(host)
+        .ok_or(Refusal::HostNotPermitted)?;
     let tokens = TokenSession {
         session,
         service: record.service,
         uid: record.uid,
+        host: host_number(host),
         anchor: record.token_anchor,
         salt: record.chain_salt,
         length: record.chain_length,
@@ -48,6 +58,33 @@ pub fn open(
         })?;
     tracing::info!(%session, user = %record.user, slot = slot.number(), "tokens are accepted");
     Ok(slot)
+}
+
+/// Tells the kernel from which addresses the policy's hosts come. A host that has lost one, or has
+/// another key, gets no connection from there by the tokens that it still has.
+pub fn set_client_addresses(admission: &Admission, policy: &Policy) {
+    let hosts = policy.hosts.values();
+    let addresses: Vec<_> = hosts
+        .flat_map(|host| {
+            let number = host_number(host);
+            host.addresses.iter().map(move |address| (number, *address))
+        })
+        .collect();
+    if let Err(error) = admission.set_client_addresses(&addresses) {
+        tracing::error!(%error, "setting the addresses of client hosts");
+    }
+}
+
+/// The kernel's number for a host by this name with this key. Hosts choose their keys: hence a hash
+/// that nobody finds a second input for.
+fn host_number(host: &Host) -> u64 {
+    let digest = Sha256::new()
+        .chain_update(host.key.as_bytes())
+        .chain_update(host.name.as_str())
+        .finalize();
+    let mut number = [0; 8];
+    number.copy_from_slice(&digest[..8]);
+    u64::from_be_bytes(number)
 }
 
 /// Accepts no tokens of a session any more. Who cuts its connections looks for them afterwards.
