@@ -723,3 +723,22 @@ fn a_host_speaks_for_its_own_sessions_only() -> Result {
     assert_eq!(channel.close(session)?, Ok(()));
     Ok(())
 }
+
+#[test]
+fn a_closed_sessions_connections_end_when_it_would_have_and_another_sessions_do_not() -> Result {
+    let attack = Attack::new()?;
+    let key = attack.user_key("alice")?;
+    let mut channel = attack.channel()?;
+    let mut other = attack.asked("alice")?;
+    let mut others = attack.granted(&mut channel, &mut other, &key)?;
+    let mut asked = attack.asked("alice")?;
+    asked.statement.expires = now() + 15;
+    let mut connection = attack.granted(&mut channel, &mut asked, &key)?;
+    // As a client does that has opened the next one.
+    assert_eq!(channel.close(id_of(&asked.sign(&key)?))?, Ok(()));
+    still_works(&mut connection)?;
+    let keeper = listen(&attack.mail.keeper)?;
+    keeper.line(&attack.mail.keeper, &["session ended", "expired"])?;
+    assert!(still_works(&mut connection).is_err());
+    still_works(&mut others)
+}
