@@ -16,8 +16,6 @@ use usher_kernel::admission::{Admission, Counters, Limits};
 use usher_proto::{ConnectionTuple, SessionId, Token, TokenSlot};
 use world::*;
 
-const SEQUENCES: u32 = 64;
-
 /// What a SYN carries.
 #[derive(Debug, Clone)]
 enum Sent {
@@ -177,7 +175,7 @@ fn follow(
 
 tests! {
     fn the_window_is_the_models(world) {
-        let limits = Limits { admissions: 4096, tokens: 2 * SEQUENCES, ..world_limits() };
+        let limits = Limits { admissions: 4096, tokens: 2 * rounds(64), ..world_limits() };
         let (admission, _alice, checker) = serve(world, &limits);
         let syns = Cell::new(0_usize);
         let strategy = (
@@ -188,7 +186,7 @@ tests! {
             prop::collection::vec(sent(), 200..300),
         );
         let config = Config {
-            cases: SEQUENCES,
+            cases: rounds(64),
             max_shrink_iters: 0,
             failure_persistence: None,
             ..Config::default()

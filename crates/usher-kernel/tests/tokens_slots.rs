@@ -199,9 +199,9 @@ tests! {
     }
 
     fn two_connections_with_one_token_at_the_same_time(world) {
-        const ROUNDS: u32 = 3000;
+        let count = rounds(3000);
         let (admission, _alice, checker) = serve(world, &LIMITS);
-        let chain = Chain::new(1, ROUNDS);
+        let chain = Chain::new(1, count);
         let slot = admission.open_tokens(&chain.session).unwrap();
         let barrier = Barrier::new(2);
         let wins = [AtomicU32::new(0), AtomicU32::new(0)];
@@ -210,7 +210,7 @@ tests! {
                 let (admission, checker, chain) = (&admission, &checker, &chain);
                 let (barrier, wins) = (&barrier, &wins);
                 scope.spawn(move || {
-                    for round in 0..ROUNDS {
+                    for round in 0..count {
                         let connection = from_port(1 + number);
                         let shared = chain.option(slot, round + 1, &connection);
                         barrier.wait();
@@ -225,23 +225,23 @@ tests! {
             }
         });
         let wins = wins.map(AtomicU32::into_inner);
-        assert_eq!(wins[0] + wins[1], ROUNDS, "{wins:?}");
+        assert_eq!(wins[0] + wins[1], count, "{wins:?}");
         counted(&admission, Counters {
-            token_accepted: u64::from(ROUNDS), token_replayed: u64::from(ROUNDS), ..Counters::default()
+            token_accepted: u64::from(count), token_replayed: u64::from(count), ..Counters::default()
         });
     }
 
     fn two_tokens_of_a_session_at_the_same_time(world) {
-        const ROUNDS: u32 = 3000;
+        let count = rounds(3000);
         let (admission, _alice, checker) = serve(world, &LIMITS);
-        let chain = Chain::new(1, 2 * ROUNDS);
+        let chain = Chain::new(1, 2 * count);
         let slot = admission.open_tokens(&chain.session).unwrap();
         let barrier = Barrier::new(2);
         std::thread::scope(|scope| {
             for number in 0..2_u16 {
                 let (admission, checker, chain, barrier) = (&admission, &checker, &chain, &barrier);
                 scope.spawn(move || {
-                    for round in 0..ROUNDS {
+                    for round in 0..count {
                         let connection = from_port(1 + number);
                         let position = 2 * round + 1 + u32::from(number);
                         let option = chain.option(slot, position, &connection);
@@ -257,9 +257,9 @@ tests! {
             }
         });
         counted(&admission, Counters {
-            token_accepted: u64::from(2 * ROUNDS), ..Counters::default()
+            token_accepted: u64::from(2 * count), ..Counters::default()
         });
-        assert_eq!(admission.tokens().unwrap()[0].position, 2 * ROUNDS);
+        assert_eq!(admission.tokens().unwrap()[0].position, 2 * count);
     }
 
     fn a_session_closed_after_its_token_was_spent_admits_nobody(world) {
@@ -292,12 +292,12 @@ tests! {
     }
 
     fn nothing_is_admitted_after_a_revocation(world) {
-        const ROUNDS: u16 = 3000;
-        let limits = Limits { tokens: u32::from(ROUNDS), ..LIMITS };
+        let count = u16::try_from(rounds(3000)).unwrap();
+        let limits = Limits { tokens: u32::from(count), ..LIMITS };
         let (admission, _alice, checker) = serve(world, &limits);
         let barrier = Barrier::new(2);
         let mut found = 0_u64;
-        for round in 0..ROUNDS {
+        for round in 0..count {
             let mut id = [0; 16];
             id[..2].copy_from_slice(&round.to_le_bytes());
             let session = SessionId::from_bytes(id);
@@ -330,7 +330,7 @@ tests! {
             token_withdrawn: counters.token_withdrawn,
             token_foreign: counters.token_foreign,
             token_mismatch: counters.token_mismatch,
-            token_unknown: u64::from(ROUNDS)
+            token_unknown: u64::from(count)
                 - counters.token_accepted
                 - counters.token_withdrawn
                 - counters.token_foreign

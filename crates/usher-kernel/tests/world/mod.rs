@@ -36,6 +36,15 @@ pub const CLIENT_ADDRESSES: [&str; 9] = [
     "fd07::2",
 ];
 
+/// So many rounds of something, a tenth of them in an emulated machine, which is that much slower.
+pub fn rounds(native: u32) -> u32 {
+    if std::env::var_os("USHER_VM").is_some() {
+        native / 10
+    } else {
+        native
+    }
+}
+
 /// The test functions run in a world of their own.
 macro_rules! tests {
     ($($(#[$documentation:meta])* fn $name:ident($world:ident) $body:block)*) => {
