@@ -36,6 +36,10 @@
 /* The callbacks that a connection with a token asks for. */
 #define CALLBACKS (BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG | BPF_SOCK_OPS_STATE_CB_FLAG)
 
+/* The network namespace whose sockets may draw: that of who holds the tickets, set before loading.
+ * A container with a network of its own is another host. */
+const volatile __u64 own_network = 0;
+
 static __always_inline int draw_as_asked(struct bpf_sockopt *context)
 {
 	struct usher_destination *server = context->optval;
@@ -55,6 +59,10 @@ static __always_inline int draw_as_asked(struct bpf_sockopt *context)
 	if (socket->state != BPF_TCP_CLOSE) {
 		COUNT(unsuitable);
 		return -EISCONN;
+	}
+	if (bpf_get_netns_cookie(context) != own_network) {
+		COUNT(without_ticket);
+		return -ENOENT;
 	}
 	key.uid = (__u32)bpf_get_current_uid_gid();
 	key.server = *server;
@@ -94,7 +102,8 @@ static __always_inline void connect_plain(struct bpf_sock_addr *context,
 	struct usher_ticket *ticket;
 	struct drawn *before;
 
-	if (context->type != SOCK_STREAM || context->protocol != IPPROTO_TCP || !socket)
+	if (context->type != SOCK_STREAM || context->protocol != IPPROTO_TCP || !socket ||
+	    bpf_get_netns_cookie(context) != own_network)
 		return;
 	ticket = bpf_map_lookup_elem(&tickets, key);
 	if (!ticket || !(ticket->flags & USHER_TICKET_PLAIN))

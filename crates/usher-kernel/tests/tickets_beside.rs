@@ -295,6 +295,24 @@ tests! {
         assert_eq!(strangers.position(&server.syn()), 1);
     }
 
+    fn a_network_of_its_own_is_another_host(world) {
+        let tickets = open(world);
+        let server = Server::new();
+        let session = Session::given(&tickets, 1, 8, &key(0, v4(PORT)));
+        let draw = format!(
+            "import socket\n\
+             s = socket.socket()\n\
+             s.setsockopt({LEVEL}, {DRAW}, bytes.fromhex('{}'))\n",
+            destination(v4(PORT)).iter().map(|byte| format!("{byte:02x}")).collect::<String>()
+        );
+        let refused = Command::new("unshare").args(["--net", "python3", "-c", &draw]).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains("[Errno 2]"), "{said}");
+        assert_eq!(tickets.next(&key(0, v4(PORT))).unwrap(), Some(0));
+        run("python3", &["-c", &format!("{draw}s.connect(('10.9.0.1', {PORT}))\n")]);
+        assert_eq!(session.position(&server.syn()), 1);
+    }
+
     fn the_option_is_what_the_protocol_says_for_any_connection(world) {
         run("ip", &["-6", "route", "add", "local", "fd00:9::/64", "dev", "lo"]);
         std::fs::write("/proc/sys/net/ipv6/ip_nonlocal_bind", "1").unwrap();
