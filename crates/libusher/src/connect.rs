@@ -5,8 +5,9 @@ use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use usher_local::packet::PacketSocket;
@@ -16,6 +17,7 @@ use usher_proto::name::{HostName, ServiceName};
 use usher_proto::refusal::Refusal;
 
 use crate::token::draw_token;
+use tickets::Attempt;
 
 mod tickets;
 
@@ -77,32 +79,64 @@ impl ConnectError {
 pub fn connect_by_user(host: &HostName, service: &ServiceName) -> Result<TcpStream, ConnectError> {
     // The kernel draws for the real user, the signer's word is for the effective one.
     let draws = rustix::process::getuid() == rustix::process::geteuid();
-    if draws && let Some(connected) = tickets::connect(host, service) {
-        return Ok(connected);
+    let mut failed = false;
+    if draws {
+        match tickets::connect(host, service) {
+            Attempt::Done(connected) => return Ok(connected),
+            Attempt::Failed => failed = true,
+            Attempt::None => {}
+        }
     }
     let (host, service) = (host.clone(), service.clone());
+    if draws {
+        connect_with_ticket(host, service, failed)
+    } else {
+        connect_announced(host, service)
+    }
+}
+
+/// Asks the signer for an announcement.
+fn connect_announced(host: HostName, service: ServiceName) -> Result<TcpStream, ConnectError> {
+    let signer = signer()?;
+    let socket = stream_socket().map_err(ConnectError::Connect)?;
+    let request = LocalRequest::Connect { host, service };
+    let answer = ask(&signer, &request, &[socket.as_fd()])?;
+    finish(&signer, socket, answer)
+}
+
+/// Asks the signer, which may say that there is a ticket. `failed`: its token was not taken just
+/// now, and no other is tried.
+fn connect_with_ticket(
+    host: HostName,
+    service: ServiceName,
+    failed: bool,
+) -> Result<TcpStream, ConnectError> {
     let signer = signer()?;
     let mut socket = stream_socket().map_err(ConnectError::Connect)?;
-    let request = if draws {
-        LocalRequest::ConnectWithTicket {
-            host: host.clone(),
-            service: service.clone(),
-        }
-    } else {
-        LocalRequest::Connect {
-            host: host.clone(),
-            service: service.clone(),
-        }
+    let request = LocalRequest::ConnectWithTicket {
+        host: host.clone(),
+        service: service.clone(),
     };
     let mut answer = ask(&signer, &request, &[socket.as_fd()])?;
     if let LocalReply::Ticket { server } = answer {
-        match establish_with_token(&socket, server) {
+        let outcome = if failed {
+            Err(TokenError::Connect)
+        } else {
+            establish_with_token(&socket, server)
+        };
+        match outcome {
             Ok(()) => {
                 tickets::remember(host, service, server);
                 return Ok(socket.into());
             }
-            // Of no use here: announced as ever.
-            Err(_) => {
+            // The ticket is used up for now, or not for this process: no fault of the way, so the
+            // signer hears nothing of it.
+            Err(TokenError::Draw) => {
+                drop(signer);
+                return connect_announced(host, service);
+            }
+            // Asked on in the same conversation: the signer then issues no tickets for a while.
+            Err(TokenError::Connect) => {
                 socket = stream_socket().map_err(ConnectError::Connect)?;
                 let announced = LocalRequest::Connect { host, service };
                 answer = ask(&signer, &announced, &[socket.as_fd()])?;
@@ -164,7 +198,7 @@ fn finish(
         LocalReply::Finished | LocalReply::Ticket { .. } => return Err(ConnectError::Protocol),
     };
     // Told in either case: the signer then lets go of the port.
-    let connected = establish(&socket, server);
+    let connected = establish(&socket, server, None);
     let done = LocalRequest::Done {
         connected: connected.is_ok(),
     };
@@ -199,16 +233,28 @@ fn stream_socket() -> io::Result<OwnedFd> {
     }
 }
 
-/// Connects with a token of the user's ticket for this address.
-fn establish_with_token(socket: &OwnedFd, server: SocketAddr) -> io::Result<()> {
-    draw_token(socket.as_fd(), server)?;
-    set_socket_timeout(socket, Timeout::Send, Some(TOKEN))?;
-    establish(socket, server)?;
-    Ok(set_socket_timeout(socket, Timeout::Send, None)?)
+/// Why there is no connection with a token.
+enum TokenError {
+    /// None was to be had; nothing was sent.
+    Draw,
+    /// It was not taken, or there is no way.
+    Connect,
 }
 
-/// connect(2), going on after a signal as POSIX says it does by itself.
-fn establish(socket: &OwnedFd, server: SocketAddr) -> io::Result<()> {
+/// Connects with a token of the user's ticket for this address.
+fn establish_with_token(socket: &OwnedFd, server: SocketAddr) -> Result<(), TokenError> {
+    draw_token(socket.as_fd(), server).map_err(|_| TokenError::Draw)?;
+    set_socket_timeout(socket, Timeout::Send, Some(TOKEN))
+        .map_err(io::Error::from)
+        .and_then(|()| establish(socket, server, Some(TOKEN)))
+        .and_then(|()| Ok(set_socket_timeout(socket, Timeout::Send, None)?))
+        .map_err(|_| TokenError::Connect)
+}
+
+/// connect(2), going on after a signal as POSIX says it does by itself. `limit`: how long in all,
+/// if the socket has the same.
+fn establish(socket: &OwnedFd, server: SocketAddr, limit: Option<Duration>) -> io::Result<()> {
+    let until = limit.map(|limit| Instant::now() + limit);
     let is_v6 = rustix::net::sockopt::socket_domain(socket)? == AddressFamily::INET6;
     let server = match server.ip() {
         std::net::IpAddr::V4(ip) if is_v6 => (ip.to_ipv6_mapped(), server.port()).into(),
@@ -216,14 +262,77 @@ fn establish(socket: &OwnedFd, server: SocketAddr) -> io::Result<()> {
     };
     match rustix::net::connect(socket, &server) {
         Ok(()) => Ok(()),
-        Err(rustix::io::Errno::INTR) => {
-            let mut waiting = [rustix::event::PollFd::new(
-                socket,
-                rustix::event::PollFlags::OUT,
-            )];
-            while rustix::event::poll(&mut waiting, None) == Err(rustix::io::Errno::INTR) {}
-            rustix::net::sockopt::socket_error(socket)?.map_err(io::Error::from)
-        }
+        Err(rustix::io::Errno::INTR) => wait_until_connected(socket, until),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Waits for the end of a connect(2) that is under way.
+fn wait_until_connected(socket: &OwnedFd, until: Option<Instant>) -> io::Result<()> {
+    loop {
+        let left = until
+            .map(|until| until.saturating_duration_since(Instant::now()))
+            .map(Timespec::try_from)
+            .transpose()
+            .map_err(io::Error::other)?;
+        let mut waiting = [PollFd::new(socket, PollFlags::OUT)];
+        match poll(&mut waiting, left.as_ref()) {
+            Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+            Ok(_) => return Ok(rustix::net::sockopt::socket_error(socket)??),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A connection to `server` that is under way.
+    fn begin(server: SocketAddr) -> OwnedFd {
+        let socket = stream_socket().unwrap();
+        rustix::io::ioctl_fionbio(&socket, true).unwrap();
+        let begun = establish(&socket, server, None);
+        let under_way = begun.map_err(|error| error.raw_os_error());
+        assert!(matches!(under_way, Ok(()) | Err(Some(libc::EINPROGRESS))));
+        socket
+    }
+
+    #[test]
+    fn a_connection_under_way_is_waited_for_until_the_limit() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let server = listener.local_addr().unwrap();
+        wait_until_connected(&begin(server), None).unwrap();
+
+        // With nothing accepted, one fits in beside the one above; the next SYN has no answer.
+        rustix::net::listen(&listener, 0).unwrap();
+        let waiting: Vec<OwnedFd> = (0..3).map(|_| begin(server)).collect();
+        let last = waiting.last().unwrap();
+        let over = wait_until_connected(last, Some(Instant::now())).unwrap_err();
+        // Not the kernel's ETIMEDOUT, which comes after minutes.
+        assert_eq!(
+            (over.kind(), over.raw_os_error()),
+            (io::ErrorKind::TimedOut, None)
+        );
+    }
+
+    #[test]
+    fn a_connection_that_is_refused_says_so() {
+        // Bound and not listening: nobody else's port meanwhile.
+        let closed = stream_socket().unwrap();
+        rustix::net::bind(&closed, &SocketAddr::from(([0; 8], 0))).unwrap();
+        let bound: SocketAddr = rustix::net::getsockname(&closed)
+            .unwrap()
+            .try_into()
+            .unwrap();
+        let socket = stream_socket().unwrap();
+        rustix::io::ioctl_fionbio(&socket, true).unwrap();
+        let server = SocketAddr::from(([127, 0, 0, 1], bound.port()));
+        let begun = establish(&socket, server, None);
+        let ended = begun.or_else(|_| wait_until_connected(&socket, None));
+        assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 }

@@ -1,5 +1,5 @@
 // Connects COUNT times by each of THREADS threads, one after the other, reads a greeting each time
-// and says how many connections there were.
+// and says how many connections there were. Does so once more for each line that it reads.
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -33,6 +33,7 @@ static void *connect_all(void *unused)
 int main(int arguments, char **argument)
 {
 	pthread_t threads[256];
+	char line[16];
 	int thread_count;
 
 	if (arguments != 5)
@@ -41,11 +42,15 @@ int main(int arguments, char **argument)
 	service = argument[2];
 	thread_count = atoi(argument[3]);
 	count = atoi(argument[4]);
-	for (int i = 0; i < thread_count; i++)
-		if (pthread_create(&threads[i], NULL, connect_all, NULL) != 0)
-			return 1;
-	for (int i = 0; i < thread_count; i++)
-		pthread_join(threads[i], NULL);
-	printf("%d connections\n", done);
+	do {
+		done = 0;
+		for (int i = 0; i < thread_count; i++)
+			if (pthread_create(&threads[i], NULL, connect_all, NULL) != 0)
+				return 1;
+		for (int i = 0; i < thread_count; i++)
+			pthread_join(threads[i], NULL);
+		printf("%d connections\n", done);
+		fflush(stdout);
+	} while (fgets(line, sizeof(line), stdin));
 	return 0;
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use usher_proto::name::{HostName, ServiceName};
 
-use super::{establish_with_token, stream_socket};
+use super::{TokenError, establish_with_token, stream_socket};
 
 /// How long the signer is not asked again where a service is.
 const REMEMBERED: Duration = Duration::from_secs(60);
@@ -23,16 +23,33 @@ struct Known {
 
 static KNOWN: RwLock<Vec<Known>> = RwLock::new(Vec::new());
 
-/// Connects where tokens have passed before. None: the signer is to be asked.
-pub(super) fn connect(host: &HostName, service: &ServiceName) -> Option<TcpStream> {
-    let server = find(host, service)?;
-    let socket = stream_socket().ok()?;
+/// What came of connecting where tokens have passed before.
+pub(super) enum Attempt {
+    /// Connected.
+    Done(TcpStream),
+    /// Nothing is remembered, or there is no token to be had: the signer is to be asked.
+    None,
+    /// A token was sent and not taken: the signer is to be asked and told so.
+    Failed,
+}
+
+/// Connects where tokens have passed before.
+pub(super) fn connect(host: &HostName, service: &ServiceName) -> Attempt {
+    let Some(server) = find(host, service) else {
+        return Attempt::None;
+    };
+    let Ok(socket) = stream_socket() else {
+        return Attempt::None;
+    };
+    // The signer's answer on a failure, or the server's, is the one that is told.
     match establish_with_token(&socket, server) {
-        Ok(()) => Some(socket.into()),
-        // The signer is asked; its answer, or the server's, is the one that is told.
-        Err(_) => {
+        Ok(()) => Attempt::Done(socket.into()),
+        Err(error) => {
             forget(host, service);
-            None
+            match error {
+                TokenError::Draw => Attempt::None,
+                TokenError::Connect => Attempt::Failed,
+            }
         }
     }
 }

@@ -1,10 +1,10 @@
 //! Announcing a connection: opening the user's session when there is none, taking the next chain
 //! element, telling the server; and withdrawing what was announced.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use usher_kernel::ticket::TicketKey;
 use usher_policy::Host;
 use usher_proto::authenticator::Authenticator;
 use usher_proto::chain::Chain;
@@ -15,22 +15,23 @@ use usher_proto::session_id::{SessionId, session_id};
 use usher_proto::statement::Statement;
 use usher_proto::token::{TokenChain, TokenKey, TokenSlot};
 
+use super::closing::{close, close_replaced};
 use super::relay::Pending;
-use super::sessions::{Session, SessionKey};
-use super::tickets::Grant;
+use super::sessions::{Session, SessionKey, is_permitted};
+use super::tickets::{Grant, Turn};
 use super::{Signer, keys};
 use crate::start::unix_time;
 
 /// Connections one signature is good for. Making the chain costs about 44 ns an element.
 const CHAIN_LENGTH: u32 = 1024;
 /// How long a session is asked for; the server may make it shorter.
-const SESSION: u64 = 8 * 3600;
+pub const SESSION: u64 = 8 * 3600;
 /// A session that ends sooner than this is renewed rather than used.
 const RENEW: u64 = 5;
 /// How often an announcement is tried when the channel breaks or the server has lost the session.
 const ATTEMPTS: u32 = 8;
 /// How long one answer is waited for.
-const ANSWER: Duration = Duration::from_secs(10);
+pub const ANSWER: Duration = Duration::from_secs(10);
 /// Pause before another try: 50 ms, doubled each time, so that a daemon that is restarted on the
 /// way is waited for (6 s in all), and one that does not come back is not waited for long.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -44,8 +45,21 @@ pub struct Place {
     pub uid: u32,
     /// The server's host.
     pub host: Host,
-    /// The service's address and port there.
-    pub server: SocketAddr,
+}
+
+impl Place {
+    /// Whose tickets are for it.
+    pub fn ticket_key(&self) -> TicketKey {
+        TicketKey {
+            uid: self.uid,
+            server: self.key.server,
+        }
+    }
+
+    /// Whether the configuration in force permits it.
+    fn is_permitted(&self, signer: &Signer) -> bool {
+        is_permitted(&self.key, &signer.configuration())
+    }
 }
 
 /// Announces `connection` in the user's session, opening one if need be; a new one is followed by a
@@ -94,6 +108,10 @@ async fn attempt_once(
 ) -> Result<SessionId, Refusal> {
     let slot = signer.sessions.slot(&place.key);
     let mut slot = slot.lock().await;
+    // Permitted when it was asked for; it may have waited.
+    if !place.is_permitted(signer) {
+        return Err(Refusal::ClientPolicy);
+    }
     let usable = slot
         .as_mut()
         .filter(|session| session.expires > unix_time() + RENEW);
@@ -117,25 +135,37 @@ async fn attempt_once(
         return answer(pending).await.map(|_| session);
     }
     *slot = None;
-    signer.tickets.claim(place.uid, place.server);
-    let (session, grant) = open(signer, place, Some(connection)).await?;
+    let (session, openable) = open(signer, place, Some(connection)).await?;
     let id = session.id;
     *slot = Some(session);
+    let turn = signer.tickets.claim_for_new_session(place.ticket_key());
     drop(slot);
-    // Aside: the connection that is being made need not wait for it.
-    let (signer, place) = (Arc::clone(signer), place.clone());
-    tokio::spawn(async move { ask_for_tokens(&signer, place, grant).await });
+    if let Some(turn) = turn {
+        // Aside: the connection that is being made need not wait for it.
+        let (signer, place) = (Arc::clone(signer), place.clone());
+        tokio::spawn(async move {
+            let replaced = ask_for_tokens(&signer, &place, openable).await;
+            drop(turn);
+            if let Some(replaced) = replaced {
+                close_replaced(&signer, place.host, replaced);
+            }
+        });
+    }
     Ok(id)
 }
 
 /// A session without a ticket, where tokens did not pass for a while: the next one may have them.
 fn renew_for_tokens(signer: &Arc<Signer>, place: &Place) {
-    if !signer.tickets.claim(place.uid, place.server) {
-        return;
+    if let Some(turn) = signer.tickets.claim(place.ticket_key()) {
+        renew(signer, place.clone(), turn);
     }
-    let (signer, place) = (Arc::clone(signer), place.clone());
+}
+
+/// Opens a session and a ticket, aside, in the place of those that are nearly used up.
+pub fn renew(signer: &Arc<Signer>, place: Place, turn: Turn) {
+    let signer = Arc::clone(signer);
     tokio::spawn(async move {
-        if let Err(refusal) = renew(&signer, &place).await {
+        if let Err(refusal) = try_to_renew(&signer, &place, turn).await {
             tracing::info!(user = %place.key.user, host = %place.key.host,
                 service = %place.key.service, reason = refusal.name(),
                 "a session is not renewed for its tokens: {refusal}");
@@ -143,19 +173,20 @@ fn renew_for_tokens(signer: &Arc<Signer>, place: &Place) {
     });
 }
 
-/// Opens a session and a ticket in the place of those that are nearly used up.
-///
-/// # Errors
-/// The server's refusal, or this host's; the session in place goes on.
-pub async fn renew(signer: &Arc<Signer>, place: &Place) -> Result<(), Refusal> {
-    let (session, grant) = open(signer, place, None).await?;
+/// On failure the session in place goes on.
+async fn try_to_renew(signer: &Arc<Signer>, place: &Place, turn: Turn) -> Result<(), Refusal> {
+    turn.has_come().await;
+    let (session, openable) = open(signer, place, None).await?;
     let slot = signer.sessions.slot(&place.key);
-    let former = slot.lock().await.replace(session);
-    ask_for_tokens(signer, place.clone(), grant).await;
-    if let Some(former) = former {
-        // Its connections go on; its last tokens may be on their way.
-        tokio::time::sleep(ANSWER).await;
-        close(signer, &place.host, former.id).await;
+    let former = slot.lock().await.replace(session).map(|former| former.id);
+    let replaced = ask_for_tokens(signer, place, openable).await;
+    drop(turn);
+    // One and the same, unless another has been opened meanwhile.
+    for session in former
+        .into_iter()
+        .chain(replaced.filter(|_| replaced != former))
+    {
+        close_replaced(signer, place.host.clone(), session);
     }
     Ok(())
 }
@@ -181,8 +212,8 @@ async fn open(
         user: key.user.clone(),
         service: key.service.clone(),
         client_host_key: signer.host_key,
-        server_host_key: place.host.key,
-        server: place.server,
+        server_host_key: key.host_key,
+        server: key.server,
         issued: now,
         expires: now + SESSION,
         nonce: random()?,
@@ -198,6 +229,9 @@ async fn open(
         }),
         None => None,
     };
+    if !place.is_permitted(signer) {
+        return Err(Refusal::ClientPolicy);
+    }
     let authenticator = sign(key, &statement)?;
     let id = session_id(&authenticator.statement);
     let pending = signer.relay.send(&place.host, |request| {
@@ -224,12 +258,17 @@ async fn open(
     Ok((session, openable))
 }
 
-/// Has the session's connections carry tokens, where both kernels do.
-async fn ask_for_tokens(signer: &Signer, place: Place, asked: Openable) {
-    if !signer.tickets.available() {
-        return;
+/// Has the session's connections carry tokens, where both kernels do. Gives the session whose
+/// ticket was replaced.
+async fn ask_for_tokens(signer: &Signer, place: &Place, asked: Openable) -> Option<SessionId> {
+    let granted = tokens(signer, place, &asked).await;
+    if !place.is_permitted(signer) {
+        close(&signer.relay, place.host.clone(), asked.session);
+        signer.sessions.forget(&place.key, asked.session).await;
+        return None;
     }
-    match tokens(signer, &place, &asked).await {
+    // Nothing is waited for between that and issuing.
+    match granted {
         Ok((slot, key)) => {
             let grant = Grant {
                 session: asked.session,
@@ -238,11 +277,14 @@ async fn ask_for_tokens(signer: &Signer, place: Place, asked: Openable) {
                 chain: asked.chain,
                 expires: asked.expires,
             };
-            signer.tickets.issue(place, grant);
+            signer.tickets.issue(place.clone(), grant)
         }
-        Err(refusal) => tracing::info!(user = %place.key.user, host = %place.key.host,
-            service = %place.key.service, reason = refusal.name(),
-            "connections are announced one by one: no tokens: {refusal}"),
+        Err(refusal) => {
+            tracing::info!(user = %place.key.user, host = %place.key.host,
+                service = %place.key.service, reason = refusal.name(),
+                "connections are announced one by one: no tokens: {refusal}");
+            None
+        }
     }
 }
 
@@ -265,19 +307,6 @@ async fn tokens(
     Ok((slot, key))
 }
 
-async fn close(signer: &Signer, host: &Host, session: SessionId) {
-    let closed = match signer.relay.send(host, |request| {
-        ClientFrame::Close { request, session }.encode()
-    }) {
-        Ok(pending) => answer(pending).await,
-        Err(refusal) => Err(refusal),
-    };
-    if let Err(refusal) = closed {
-        tracing::info!(host = %host.name, %session, %refusal,
-            "a session that was replaced is not closed; it expires");
-    }
-}
-
 fn sign(key: &SessionKey, statement: &Statement) -> Result<Authenticator, Refusal> {
     Authenticator::sign(statement, &keys::load(&key.user)?).map_err(|error| {
         tracing::warn!(user = %key.user, %error, "cannot sign");
@@ -294,7 +323,8 @@ fn random<const N: usize>() -> Result<[u8; N], Refusal> {
     Ok(bytes)
 }
 
-async fn answer(pending: Pending) -> Result<Option<TokenSlot>, Refusal> {
+/// Waits for an answer, so long and no longer.
+pub async fn answer(pending: Pending) -> Result<Option<TokenSlot>, Refusal> {
     tokio::time::timeout(ANSWER, pending.verdict())
         .await
         .unwrap_or(Err(Refusal::VerifierUnavailable))

@@ -17,6 +17,7 @@ use usher_proto::refusal::Refusal;
 
 use super::Signer;
 use super::announcement::{Place, announce, withdraw};
+use super::closing::suspend;
 use super::sessions::SessionKey;
 use crate::applications::{Application, Applications};
 
@@ -67,13 +68,13 @@ async fn serve_one(signer: &Arc<Signer>, mut application: Application) {
                 return reply(&application, &LocalReply::Refused(refusal)).await;
             }
         };
-        if let Some(server) = ticket {
-            signer.tickets.suspend(asked.uid, server);
+        if let Some((server, number)) = ticket {
+            suspend(signer, asked.uid, server, number).await;
         } else if asked.with_ticket
-            && let Some(server) = asked.ticket(signer)
+            && let Some((server, number)) = asked.ticket(signer)
         {
             reply(&application, &LocalReply::Ticket { server }).await;
-            ticket = Some(server);
+            ticket = Some((server, number));
             former_descriptors = application.descriptors().len();
             patience = CONNECT;
             continue;
@@ -118,12 +119,13 @@ struct Asked {
 }
 
 impl Asked {
-    /// Where the user's connections to the service carry tokens.
-    fn ticket(&self, signer: &Signer) -> Option<SocketAddr> {
-        let addresses = self.host.addresses.iter();
-        addresses
-            .map(|ip| SocketAddr::new(*ip, self.port))
-            .find(|server| signer.tickets.has(self.uid, *server))
+    /// Where the user's connections to the service carry tokens, and of which ticket.
+    fn ticket(&self, signer: &Signer) -> Option<(SocketAddr, u32)> {
+        self.host.addresses.iter().find_map(|ip| {
+            let server = SocketAddr::new(*ip, self.port);
+            let number = signer.tickets.number(self.uid, server)?;
+            Some((server, number))
+        })
     }
 }
 
@@ -233,14 +235,14 @@ async fn prepare(
     let key = SessionKey {
         user: asked.key_user.clone(),
         host: asked.host.name.clone(),
+        host_key: asked.host.key,
         service: asked.service.clone(),
-        address: connection.server.ip(),
+        server: connection.server,
     };
     let place = Place {
         key,
         uid: asked.uid,
         host: asked.host.clone(),
-        server: connection.server,
     };
     let session = announce(signer, &place, connection, doubt).await?;
     Ok((session, connection))

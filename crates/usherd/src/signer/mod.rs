@@ -4,6 +4,8 @@
 
 mod announcement;
 mod applications;
+mod asking;
+mod closing;
 mod keys;
 mod names;
 mod relay;
@@ -34,7 +36,7 @@ struct Signer {
     sessions: Sessions,
     tickets: Tickets,
     names: Names,
-    relay: Relay,
+    relay: Arc<Relay>,
     /// The proxy's account; the only one that may ask on behalf of others.
     proxy_uid: Option<u32>,
 }
@@ -83,7 +85,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
         sessions: Sessions::default(),
         tickets,
         names: Names::default(),
-        relay: Relay::default(),
+        relay: Arc::default(),
         proxy_uid,
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -118,15 +120,19 @@ impl Answerer for Signer {
             Request::Reload => match load_checked() {
                 Ok(fresh) => {
                     let generation = fresh.0.generation;
-                    // The tickets last: a session that is opened meanwhile has none yet.
-                    self.sessions.retain_permitted(&fresh);
-                    self.tickets
-                        .retain(|key| sessions::is_permitted(key, &fresh));
-                    self.names.forget();
+                    let fresh = Arc::new(fresh);
+                    // In force before anything is taken back: what is asked for meanwhile is asked
+                    // of it.
                     *self
                         .configuration
                         .write()
-                        .unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(fresh);
+                        .unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::clone(&fresh);
+                    self.names.forget();
+                    self.sessions.retain_permitted(&fresh);
+                    let kept = |key: &_| sessions::is_permitted(key, &fresh);
+                    for (place, session) in self.tickets.retain(kept) {
+                        closing::close(&self.relay, place.host, session);
+                    }
                     tracing::info!(generation, "configuration in force");
                     Answer::Reloaded {
                         generation,

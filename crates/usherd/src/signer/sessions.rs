@@ -3,26 +3,29 @@
 //! user.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use usher_local::applied::{Applied, Checked};
 use usher_proto::chain::Chain;
+use usher_proto::host_key::HostPublicKey;
 use usher_proto::name::{HostName, ServiceName, UserName};
 use usher_proto::session_id::SessionId;
 
-/// What a session is for. The server's address is part of what is signed, so it is part of the
-/// key.
+/// What a session is for. The server's key, address and port are part of what is signed, so they
+/// are part of this.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SessionKey {
     /// The local user.
     pub user: UserName,
     /// The server's host.
     pub host: HostName,
+    /// That host's key.
+    pub host_key: HostPublicKey,
     /// The service there.
     pub service: ServiceName,
-    /// The address it is reached at.
-    pub address: IpAddr,
+    /// The address and port it is reached at.
+    pub server: SocketAddr,
 }
 
 /// An open session.
@@ -37,13 +40,15 @@ pub struct Session {
 
 /// Whether a configuration permits what a session is for.
 pub fn is_permitted(key: &SessionKey, (applied, checked): &(Applied, Checked)) -> bool {
-    let host = checked.policy.hosts.get(&key.host);
+    let policy = &checked.policy;
+    let is_the_host = policy
+        .hosts
+        .get(&key.host)
+        .is_some_and(|host| host.key == key.host_key && host.addresses.contains(&key.server.ip()));
+    let service = policy.client_permits(&key.user, &key.host, &key.service);
     !applied.is_disabled(&key.user)
-        && host.is_some_and(|host| host.addresses.contains(&key.address))
-        && checked
-            .policy
-            .client_permits(&key.user, &key.host, &key.service)
-            .is_ok()
+        && is_the_host
+        && service.is_ok_and(|service| service.port == key.server.port())
 }
 
 /// One session's place. Its lock is held while a session is opened and while an element is taken
@@ -76,6 +81,15 @@ impl Sessions {
         });
     }
 
+    /// Forgets one session: the next connection opens a new one.
+    pub async fn forget(&self, key: &SessionKey, id: SessionId) {
+        let Some(slot) = self.lock().get(key).map(Arc::clone) else {
+            return;
+        };
+        let mut session = slot.lock().await;
+        session.take_if(|session| session.id == id);
+    }
+
     /// Forgets what a new configuration no longer permits.
     pub fn retain_permitted(&self, configuration: &(Applied, Checked)) {
         self.lock()
@@ -84,5 +98,87 @@ impl Sessions {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SessionKey, Slot>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use usher_local::applied::{PolicyFile, UserEntry};
+
+    use super::*;
+
+    const KEY: &str =
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDN+lhThOY09sVkymKufxRzTC3vJMRefe9T40lK8/E1t";
+
+    fn configuration(disabled: Option<&str>) -> (Applied, Checked) {
+        let text = format!(
+            "host mailhost {{ address 10.77.0.2; key \"{KEY}\"; }}\n\
+             users mail {{ member alice; }}\n\
+             client mail {{ users mail; service imap at mailhost port 143; }}\n"
+        );
+        let alice = UserEntry {
+            disabled: disabled.map(str::to_owned),
+            ..UserEntry::default()
+        };
+        let applied = Applied {
+            sources: vec![PolicyFile {
+                name: "test.policy".into(),
+                text,
+            }],
+            users: [("alice".parse().unwrap(), alice)].into(),
+            ..Applied::default()
+        };
+        let checked = applied.check().unwrap();
+        (applied, checked)
+    }
+
+    fn key(configuration: &(Applied, Checked)) -> SessionKey {
+        let host: HostName = "mailhost".parse().unwrap();
+        SessionKey {
+            user: "alice".parse().unwrap(),
+            host_key: configuration.1.policy.hosts[&host].key,
+            host,
+            service: "imap".parse().unwrap(),
+            server: ([10, 77, 0, 2], 143).into(),
+        }
+    }
+
+    #[test]
+    fn what_policy_says_otherwise_is_not_permitted() {
+        let configuration = configuration(None);
+        let permitted = key(&configuration);
+        assert!(is_permitted(&permitted, &configuration));
+        let others: [fn(&mut SessionKey); 6] = [
+            |key| key.user = "bob".parse().unwrap(),
+            |key| key.host = "laptop".parse().unwrap(),
+            |key| key.host_key = HostPublicKey::from_bytes([1; 32]),
+            |key| key.service = "smtp".parse().unwrap(),
+            |key| key.server.set_port(144),
+            |key| key.server.set_ip([10, 77, 0, 3].into()),
+        ];
+        for (number, change) in others.into_iter().enumerate() {
+            let mut other = permitted.clone();
+            change(&mut other);
+            assert!(!is_permitted(&other, &configuration), "change {number}");
+        }
+        let disabled = self::configuration(Some("left"));
+        assert!(!is_permitted(&permitted, &disabled));
+    }
+
+    #[tokio::test]
+    async fn a_session_is_forgotten_and_not_the_one_after_it() {
+        let configuration = configuration(None);
+        let (key, sessions) = (key(&configuration), Sessions::default());
+        let [former, current] = [1, 2].map(|number| SessionId::from_bytes([number; _]));
+        let session = Session {
+            id: current,
+            chain: Chain::generate(1, [0; _], [0; _]),
+            expires: 0,
+        };
+        *sessions.slot(&key).lock().await = Some(session);
+        sessions.forget(&key, former).await;
+        assert!(sessions.slot(&key).lock().await.is_some());
+        sessions.forget(&key, current).await;
+        assert!(sessions.slot(&key).lock().await.is_none());
     }
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::io::Interest;
@@ -18,6 +18,7 @@ use zeroize::Zeroizing;
 
 use super::Signer;
 use super::announcement::{Place, renew};
+use super::asking::{Asking, PAUSE};
 use super::sessions::SessionKey;
 use crate::start::unix_time;
 
@@ -26,31 +27,18 @@ use crate::start::unix_time;
 const AHEAD: u32 = 3;
 /// A block that may still be drawn from, by a program that was interrupted while it drew.
 const BEHIND: u32 = 1;
-/// How long connections are announced when there are no tokens, before they are asked for again.
-/// Four times as long each time that they are refused again at once, so that who is on a way that
-/// lets none pass meets that seldom.
-const PAUSE: Duration = Duration::from_secs(60);
-/// The longest such pause.
-const LONGEST_PAUSE: Duration = Duration::from_secs(8 * 3600);
-
 /// All tickets of this host.
 pub struct Tickets {
     /// None where the kernel does not take the programs.
     kernel: Option<ticket::Tickets>,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Default)]
 struct State {
     last_number: u32,
     issued: HashMap<TicketKey, Issued>,
-    tried: HashMap<TicketKey, Tried>,
-}
-
-/// Tokens were asked for, and are not asked for again until then.
-struct Tried {
-    until: Instant,
-    pause: Duration,
+    asking: Asking,
 }
 
 struct Issued {
@@ -60,8 +48,43 @@ struct Issued {
     chain: TokenChain,
     /// Blocks that the kernel has been given.
     filled: u32,
-    renewing: bool,
+    renewal: Renewal,
     place: Place,
+}
+
+#[derive(PartialEq, Eq)]
+enum Renewal {
+    NotYet,
+    UnderWay,
+    /// Tried again when the next block is begun, or when a connection is announced.
+    Failed,
+}
+
+/// The right to ask for tokens, which one task has at a time; for a renewal perhaps not at once.
+pub struct Turn {
+    state: Arc<Mutex<State>>,
+    key: TicketKey,
+    from: Instant,
+}
+
+impl Turn {
+    /// Waits for it.
+    pub async fn has_come(&self) {
+        tokio::time::sleep_until(self.from.into()).await;
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut state = lock(&self.state);
+        state.asking.end(&self.key);
+        // The new one is not being renewed.
+        if let Some(issued) = state.issued.get_mut(&self.key)
+            && issued.renewal == Renewal::UnderWay
+        {
+            issued.renewal = Renewal::Failed;
+        }
+    }
 }
 
 /// A session that has been granted tokens.
@@ -88,7 +111,7 @@ impl Tickets {
         }
         Self {
             kernel: kernel.ok(),
-            state: Mutex::default(),
+            state: Arc::default(),
         }
     }
 
@@ -102,53 +125,55 @@ impl Tickets {
         self.lock().issued.len()
     }
 
-    /// Whether a user's connections to this address carry tokens now.
-    pub fn has(&self, uid: u32, server: SocketAddr) -> bool {
-        self.lock().issued.contains_key(&TicketKey { uid, server })
+    /// The number of the ticket by which a user's connections to this address carry tokens now.
+    pub fn number(&self, uid: u32, server: SocketAddr) -> Option<u32> {
+        let key = TicketKey { uid, server };
+        self.lock().issued.get(&key).map(|issued| issued.number)
     }
 
-    /// Whether somebody should ask for tokens now: there is no ticket, and nobody has tried for a
-    /// while. Who is told so is who tries.
-    pub fn claim(&self, uid: u32, server: SocketAddr) -> bool {
-        let key = TicketKey { uid, server };
+    /// Whether somebody should ask for tokens now: there is no ticket, or one that could not be
+    /// renewed, and nobody has tried for a while. Who is told so is who tries.
+    pub fn claim(&self, key: TicketKey) -> Option<Turn> {
+        let issued = self
+            .lock()
+            .issued
+            .get(&key)
+            .is_none_or(|issued| issued.renewal == Renewal::Failed);
+        issued.then(|| self.claim_for_new_session(key)).flatten()
+    }
+
+    /// As [`Tickets::claim`], for a session that was just opened: a ticket that is there is of
+    /// another.
+    pub fn claim_for_new_session(&self, key: TicketKey) -> Option<Turn> {
         let now = Instant::now();
-        let mut state = self.lock();
-        // What is over is remembered for a while, to know what is refused again.
-        state
-            .tried
-            .retain(|_, tried| now < tried.until + LONGEST_PAUSE);
-        let waiting = state.tried.get(&key).is_some_and(|tried| now < tried.until);
-        let claimed = self.available() && !waiting && !state.issued.contains_key(&key);
-        if claimed {
-            let tried = state.tried.entry(key).or_insert(Tried {
-                until: now,
-                pause: PAUSE,
-            });
-            tried.until = now + tried.pause;
-        }
-        claimed
+        let claimed = self.available() && self.lock().asking.claim(key, now);
+        claimed.then(|| Turn {
+            state: Arc::clone(&self.state),
+            key,
+            from: now,
+        })
     }
 
     /// Has the kernel put tokens of this session into the user's connections to the address, in the
-    /// place of an earlier session's.
-    pub fn issue(&self, place: Place, grant: Grant) {
-        let Some(kernel) = &self.kernel else {
-            return;
-        };
-        let key = TicketKey {
-            uid: place.uid,
-            server: place.server,
-        };
+    /// place of an earlier session's, which is given back. Not when tokens have turned out not to
+    /// pass meanwhile.
+    pub fn issue(&self, place: Place, grant: Grant) -> Option<SessionId> {
+        let kernel = self.kernel.as_ref()?;
+        let key = place.ticket_key();
+        let now = Instant::now();
         let mut state = self.lock();
+        if state.asking.is_suspended(&key, now) {
+            return None;
+        }
         state.last_number = state.last_number.wrapping_add(1);
         let number = state.last_number;
         let mut issued = Issued {
-            since: Instant::now(),
+            since: now,
             number,
             session: grant.session,
             chain: grant.chain,
             filled: 0,
-            renewing: false,
+            renewal: Renewal::NotYet,
             place,
         };
         let ticket = Ticket {
@@ -162,63 +187,64 @@ impl Tickets {
         issued.fill(kernel, 0);
         if let Err(error) = kernel.put(&key, &ticket) {
             issued.empty(kernel);
-            return tracing::warn!(%error, "a ticket is not issued: connections are announced");
+            tracing::warn!(%error, "a ticket is not issued: connections are announced");
+            return None;
         }
-        if let Some(former) = state.issued.insert(key, issued) {
-            former.empty(kernel);
-        }
+        state.asking.granted(&key, now);
+        let former = state.issued.insert(key, issued)?;
+        former.empty(kernel);
+        Some(former.session)
     }
 
-    /// Tokens of this user do not pass on the way to the address: its connections are announced for
-    /// a while.
-    pub fn suspend(&self, uid: u32, server: SocketAddr) {
+    /// Tokens of this ticket do not pass on the way to the address: it is taken back, and the user's
+    /// connections there are announced for a while. None: it has gone already. What is given is
+    /// the session, to be closed.
+    pub fn suspend(&self, uid: u32, server: SocketAddr, number: u32) -> Option<(Place, SessionId)> {
         let key = TicketKey { uid, server };
-        tracing::info!(uid, %server, "a token was not taken: connections are announced for a while");
-        let now = Instant::now();
         let mut state = self.lock();
-        // A ticket that was of use for a while: the way lets tokens pass.
-        let young = state
-            .issued
-            .get(&key)
-            .is_none_or(|issued| now < issued.since + PAUSE);
-        let former = state.tried.get(&key).map(|tried| tried.pause);
-        let pause = former
-            .filter(|_| young)
-            .map_or(PAUSE, |pause| (pause * 4).min(LONGEST_PAUSE));
-        let until = now + pause;
-        state.tried.insert(key, Tried { until, pause });
-        drop(state);
-        self.take_back(|issued, _| *issued == key);
+        let lost = state.suspend(key, number, Instant::now())?;
+        tracing::info!(uid, %server, "a token was not taken: connections are announced for a while");
+        self.take_away(&key, &lost);
+        Some((lost.place, lost.session))
     }
 
-    /// The session has ended, or is no longer to be used.
+    /// The server has ended the session, or it is about to be closed.
     pub fn ended(&self, session: SessionId) {
-        self.take_back(|_, issued| issued.session == session);
+        self.take_back(|issued| issued.session == session);
     }
 
-    /// Takes back the tickets whose session's place is not kept.
-    pub fn retain(&self, keep: impl Fn(&SessionKey) -> bool) {
-        self.take_back(|_, issued| !keep(&issued.place.key));
+    /// Takes back the tickets whose session's place is not kept, and gives the sessions, to be
+    /// closed.
+    pub fn retain(&self, keep: impl Fn(&SessionKey) -> bool) -> Vec<(Place, SessionId)> {
+        let lost = self.take_back(|issued| !keep(&issued.place.key));
+        lost.into_iter()
+            .map(|issued| (issued.place, issued.session))
+            .collect()
     }
 
-    fn take_back(&self, lost: impl Fn(&TicketKey, &Issued) -> bool) {
+    fn take_back(&self, lost: impl Fn(&Issued) -> bool) -> Vec<Issued> {
+        let mut state = self.lock();
+        let taken = state.issued.extract_if(|_, issued| lost(issued));
+        let taken: Vec<(TicketKey, Issued)> = taken.collect();
+        for (key, issued) in &taken {
+            self.take_away(key, issued);
+        }
+        taken.into_iter().map(|(_, issued)| issued).collect()
+    }
+
+    /// Has the kernel forget a ticket that is not listed any longer.
+    fn take_away(&self, key: &TicketKey, issued: &Issued) {
         let Some(kernel) = &self.kernel else {
             return;
         };
-        self.lock().issued.retain(|key, issued| {
-            let lost = lost(key, issued);
-            if lost {
-                if let Err(error) = kernel.remove(key) {
-                    tracing::error!(%error, "taking a ticket back");
-                }
-                issued.empty(kernel);
-            }
-            !lost
-        });
+        if let Err(error) = kernel.remove(key) {
+            tracing::error!(%error, "taking a ticket back");
+        }
+        issued.empty(kernel);
     }
 
     /// Fills blocks ahead of need and gives the sessions to renew.
-    fn refill(&self, kernel: &ticket::Tickets) -> Vec<Place> {
+    fn refill(&self, kernel: &ticket::Tickets) -> Vec<(Place, Turn)> {
         let entered = match kernel.wanted() {
             Ok(entered) => entered,
             Err(error) => {
@@ -228,6 +254,7 @@ impl Tickets {
         };
         let mut renewals = Vec::new();
         let mut state = self.lock();
+        let state = &mut *state;
         for Wanted { number, block } in entered {
             let found = state
                 .issued
@@ -239,16 +266,40 @@ impl Tickets {
             };
             issued.fill(kernel, block);
             // A quarter is left for the time that a signature and the server take.
-            if !issued.renewing && block >= issued.chain.blocks() * 3 / 4 {
-                issued.renewing = true;
-                renewals.push(issued.place.clone());
+            let due = block >= issued.chain.blocks() * 3 / 4;
+            let key = issued.place.ticket_key();
+            if due
+                && issued.renewal != Renewal::UnderWay
+                && let Some(from) = state.asking.begin(key, Instant::now())
+            {
+                issued.renewal = Renewal::UnderWay;
+                let state = Arc::clone(&self.state);
+                renewals.push((issued.place.clone(), Turn { state, key, from }));
             }
         }
         renewals
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    /// Takes the ticket of this number off the list and has tokens asked for after a pause only.
+    fn suspend(&mut self, key: TicketKey, number: u32, now: Instant) -> Option<Issued> {
+        self.issued
+            .get(&key)
+            .filter(|issued| issued.number == number)?;
+        let lost = self.issued.remove(&key)?;
+        // A ticket that was of use for a while: the way lets tokens pass.
+        let proven = now >= lost.since + PAUSE;
+        self.asking.refused(key, proven, now);
+        Some(lost)
     }
 }
 
@@ -297,15 +348,95 @@ pub async fn keep_filled(signer: Arc<Signer>) -> io::Result<()> {
     loop {
         let mut ready = reports.readable().await?;
         ready.clear_ready();
-        for place in signer.tickets.refill(kernel) {
-            let signer = Arc::clone(&signer);
-            tokio::spawn(async move {
-                if let Err(refusal) = renew(&signer, &place).await {
-                    tracing::info!(user = %place.key.user, host = %place.key.host,
-                        service = %place.key.service, reason = refusal.name(),
-                        "a session is not renewed ahead of need: {refusal}");
-                }
-            });
+        for (place, turn) in signer.tickets.refill(kernel) {
+            renew(&signer, place, turn);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use usher_policy::Host;
+    use usher_proto::host_key::HostPublicKey;
+
+    use super::*;
+
+    const KEY: TicketKey = TicketKey {
+        uid: 1001,
+        server: SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 143),
+    };
+
+    fn issued(number: u32, since: Instant) -> Issued {
+        let host_key = HostPublicKey::from_bytes([1; _]);
+        let host = Host {
+            name: "here".parse().unwrap(),
+            addresses: vec![KEY.server.ip()],
+            key: host_key,
+            control: 3440,
+            loopback: Vec::new(),
+        };
+        Issued {
+            since,
+            number,
+            session: SessionId::from_bytes([1; _]),
+            chain: TokenChain::generate(64, [0; _], [0; _]),
+            filled: 0,
+            renewal: Renewal::NotYet,
+            place: Place {
+                key: SessionKey {
+                    user: "alice".parse().unwrap(),
+                    host: host.name.clone(),
+                    host_key,
+                    service: "imap".parse().unwrap(),
+                    server: KEY.server,
+                },
+                uid: KEY.uid,
+                host,
+            },
+        }
+    }
+
+    #[test]
+    fn five_failures_of_one_ticket_make_one_pause() {
+        let (mut state, now) = (State::default(), Instant::now());
+        assert!(state.asking.claim(KEY, now));
+        state.asking.end(&KEY);
+        state.issued.insert(KEY, issued(7, now));
+        let taken = (0..5).filter(|_| state.suspend(KEY, 7, now).is_some());
+        assert_eq!(taken.count(), 1);
+        // One that was refused at once.
+        assert!(
+            state
+                .asking
+                .is_suspended(&KEY, now + PAUSE * 4 - Duration::from_secs(1))
+        );
+        assert!(!state.asking.is_suspended(&KEY, now + PAUSE * 4));
+    }
+
+    #[test]
+    fn a_failure_of_a_ticket_that_was_replaced_says_nothing_of_the_new_one() {
+        let (mut state, now) = (State::default(), Instant::now());
+        state.issued.insert(KEY, issued(8, now));
+        assert!(state.suspend(KEY, 7, now).is_none());
+        assert!(state.issued.contains_key(&KEY) && !state.asking.is_suspended(&KEY, now));
+        assert!(state.suspend(KEY, 8, now).is_some());
+        assert!(!state.issued.contains_key(&KEY) && state.asking.is_suspended(&KEY, now));
+    }
+
+    #[test]
+    fn a_renewal_that_comes_to_nothing_may_be_tried_again() {
+        let (state, now) = (Arc::new(Mutex::new(State::default())), Instant::now());
+        let mut renewed = issued(7, now);
+        renewed.renewal = Renewal::UnderWay;
+        lock(&state).issued.insert(KEY, renewed);
+        assert_eq!(lock(&state).asking.begin(KEY, now), Some(now));
+        drop(Turn {
+            state: Arc::clone(&state),
+            key: KEY,
+            from: now,
+        });
+        let mut state = lock(&state);
+        assert!(state.issued[&KEY].renewal == Renewal::Failed);
+        assert!(state.asking.begin(KEY, now).is_some());
     }
 }

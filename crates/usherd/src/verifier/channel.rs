@@ -283,9 +283,17 @@ impl Channel {
                     Ok(opened) => {
                         let (verifier, host) = (Arc::clone(&self.verifier), self.host.clone());
                         self.when(place, request, session, async move {
-                            if let Err(refusal) = opened.verdict().await {
-                                verifier.unrecorded().remove(&session);
-                                return Err(refusal);
+                            match opened.verdict().await {
+                                Ok(_) => {}
+                                // It may have entered the session and died before it could say so.
+                                Err(refusal @ Refusal::KeeperUnavailable) => {
+                                    end_unrecorded(verifier, session, host).await;
+                                    return Err(refusal);
+                                }
+                                Err(refusal) => {
+                                    verifier.unrecorded().remove(&session);
+                                    return Err(refusal);
+                                }
                             }
                             if let Err(refusal) = keep(&verifier, &record).await {
                                 end_unrecorded(verifier, session, host).await;

@@ -1,0 +1,179 @@
+//! When tokens are asked for: not where they did not pass a short while ago, by one task at a time
+//! for a user and an address, and renewals not one right after the other.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use usher_kernel::ticket::TicketKey;
+
+/// How long connections are announced when there are no tokens, before they are asked for again.
+/// Four times as long each time that they are refused again at once, so that who is on a way that
+/// lets none pass meets that seldom.
+pub const PAUSE: Duration = Duration::from_secs(60);
+/// The longest such pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(8 * 3600);
+/// From one renewal to the next. Who draws faster makes the signer sign no faster.
+const SPACING: Duration = Duration::from_millis(250);
+
+/// What was asked, for each user and address. As many entries as there are pairs of a user and a
+/// service that policy permits, at most.
+#[derive(Debug, Default)]
+pub struct Asking {
+    tried: HashMap<TicketKey, Tried>,
+    turns: HashMap<TicketKey, Turn>,
+}
+
+/// Tokens were asked for, and are not asked for again until then.
+#[derive(Debug)]
+struct Tried {
+    until: Instant,
+    pause: Duration,
+    /// Because they did not pass.
+    refused: bool,
+}
+
+#[derive(Debug)]
+struct Turn {
+    begun: Instant,
+    under_way: bool,
+}
+
+impl Asking {
+    /// Whether somebody should ask now: nobody does, and nobody has for a while. Who is told so is
+    /// who tries, and says [`Asking::end`] when done.
+    pub fn claim(&mut self, key: TicketKey, now: Instant) -> bool {
+        // What is over is remembered for a while, to know what is refused again.
+        self.tried
+            .retain(|_, tried| now < tried.until + LONGEST_PAUSE);
+        let waiting = self.tried.get(&key).is_some_and(|tried| now < tried.until);
+        if waiting || self.begin(key, now).is_none() {
+            return false;
+        }
+        let tried = self.tried.entry(key).or_insert(Tried {
+            until: now,
+            pause: PAUSE,
+            refused: false,
+        });
+        tried.until = now + tried.pause;
+        tried.refused = false;
+        true
+    }
+
+    /// Begins to ask, and says from when on. None: somebody does already.
+    pub fn begin(&mut self, key: TicketKey, now: Instant) -> Option<Instant> {
+        self.turns
+            .retain(|_, turn| turn.under_way || now < turn.begun + SPACING);
+        let former = self.turns.get(&key);
+        if former.is_some_and(|turn| turn.under_way) {
+            return None;
+        }
+        let begun = former.map_or(now, |turn| turn.begun + SPACING);
+        let under_way = true;
+        self.turns.insert(key, Turn { begun, under_way });
+        Some(begun)
+    }
+
+    /// Nobody asks any longer.
+    pub fn end(&mut self, key: &TicketKey) {
+        if let Some(turn) = self.turns.get_mut(key) {
+            turn.under_way = false;
+        }
+    }
+
+    /// There is a ticket: when it has gone, another may be asked for.
+    pub fn granted(&mut self, key: &TicketKey, now: Instant) {
+        if let Some(tried) = self.tried.get_mut(key) {
+            tried.until = now;
+        }
+    }
+
+    /// Tokens did not pass. `proven`: others had passed for a while before.
+    pub fn refused(&mut self, key: TicketKey, proven: bool, now: Instant) {
+        let former = self.tried.get(&key).map(|tried| tried.pause);
+        let pause = former
+            .filter(|_| !proven)
+            .map_or(PAUSE, |pause| (pause * 4).min(LONGEST_PAUSE));
+        let tried = Tried {
+            until: now + pause,
+            pause,
+            refused: true,
+        };
+        self.tried.insert(key, tried);
+    }
+
+    /// Whether tokens do not pass, as far as is known.
+    pub fn is_suspended(&self, key: &TicketKey, now: Instant) -> bool {
+        let tried = self.tried.get(key);
+        tried.is_some_and(|tried| tried.refused && now < tried.until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(uid: u32) -> TicketKey {
+        TicketKey {
+            uid,
+            server: ([192, 0, 2, 1], 143).into(),
+        }
+    }
+
+    #[test]
+    fn one_asks_at_a_time_and_again_after_a_pause() {
+        let (mut asking, now) = (Asking::default(), Instant::now());
+        assert!(asking.claim(key(1), now));
+        assert!(!asking.claim(key(1), now) && asking.claim(key(2), now));
+        // Still under way, however long it takes.
+        assert!(!asking.claim(key(1), now + PAUSE));
+        asking.end(&key(1));
+        assert!(!asking.claim(key(1), now + PAUSE - SPACING));
+        assert!(asking.claim(key(1), now + PAUSE));
+    }
+
+    #[test]
+    fn after_a_ticket_another_may_be_asked_for_at_once() {
+        let (mut asking, now) = (Asking::default(), Instant::now());
+        assert!(asking.claim(key(1), now));
+        asking.granted(&key(1), now);
+        asking.end(&key(1));
+        assert!(asking.claim(key(1), now + SPACING));
+    }
+
+    #[test]
+    fn renewals_keep_their_distance() {
+        let (mut asking, now) = (Asking::default(), Instant::now());
+        assert_eq!(asking.begin(key(1), now), Some(now));
+        assert_eq!(asking.begin(key(1), now), None);
+        assert_eq!(asking.begin(key(1), now + SPACING * 2), None);
+        assert_eq!(asking.begin(key(2), now), Some(now));
+        asking.end(&key(1));
+        assert_eq!(asking.begin(key(1), now), Some(now + SPACING));
+        asking.end(&key(1));
+        assert_eq!(asking.begin(key(1), now), Some(now + SPACING * 2));
+        asking.end(&key(1));
+        let later = now + SPACING * 3;
+        assert_eq!(asking.begin(key(1), later), Some(later));
+    }
+
+    #[test]
+    fn pauses_grow_while_tokens_are_refused_at_once() {
+        let (mut asking, now) = (Asking::default(), Instant::now());
+        assert!(!asking.is_suspended(&key(1), now));
+        assert!(asking.claim(key(1), now));
+        asking.end(&key(1));
+        assert!(!asking.is_suspended(&key(1), now));
+        asking.refused(key(1), false, now);
+        let over = now + PAUSE * 4;
+        assert!(asking.is_suspended(&key(1), over - SPACING));
+        assert!(!asking.claim(key(1), over - SPACING));
+        assert!(!asking.is_suspended(&key(1), over) && asking.claim(key(1), over));
+        asking.end(&key(1));
+        asking.refused(key(1), false, over);
+        assert!(!asking.claim(key(1), over + PAUSE * 16 - SPACING));
+        // Where they had passed, the pause is short.
+        asking.refused(key(1), true, over);
+        assert!(!asking.claim(key(1), over + PAUSE - SPACING));
+        assert!(asking.claim(key(1), over + PAUSE));
+    }
+}
