@@ -318,7 +318,8 @@ tests! {
         std::fs::write("/proc/sys/net/ipv6/ip_nonlocal_bind", "1").unwrap();
         let tickets = open(world);
         let mut random = Random::new();
-        for number in 1..=300 {
+        let count = rounds(300);
+        for number in 1..=count {
             let server = Server::at(0);
             let port = server.listener.local_addr().unwrap().port();
             let mut address = |port| if number % 2 == 0 {
@@ -353,7 +354,8 @@ tests! {
             tickets.remove(&alice).unwrap();
             tickets.drop_block(number, session.ticket.next / 64).unwrap();
         }
-        let all = Counters { drawn: 300, written: 300, established: 300, ..Counters::default() };
+        let count = u64::from(count);
+        let all = Counters { drawn: count, written: count, established: count, ..Counters::default() };
         assert_eq!(counted(&tickets), all);
     }
 
@@ -363,6 +365,7 @@ tests! {
         let server = Server::new();
         let stop = AtomicBool::new(false);
         let users = [ALICE, BOB];
+        let count = rounds(300) as usize;
         std::thread::scope(|scope| {
             let replacing = scope.spawn(|| {
                 let mut sessions = HashMap::new();
@@ -385,7 +388,7 @@ tests! {
             });
             let drawing = users.map(|uid| scope.spawn(move || as_user(uid, || {
                 let mut ports = Vec::new();
-                while ports.len() < 300 {
+                while ports.len() < count {
                     let socket = socket_for(v4(PORT));
                     if usher::draw_token(socket.as_fd(), v4(PORT)).is_ok() {
                         rustix::net::connect(&socket, &v4(PORT)).unwrap();
@@ -395,7 +398,7 @@ tests! {
                 }
                 ports.into_iter().map(move |port| (port, uid)).collect::<Vec<_>>()
             })));
-            let syns: Vec<_> = (0..600).map(|_| server.syn()).collect();
+            let syns: Vec<_> = (0..2 * count).map(|_| server.syn()).collect();
             let owners: HashMap<_, _> =
                 drawing.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
             stop.store(true, Ordering::Relaxed);

@@ -225,7 +225,7 @@ tests! {
     fn many_connect_at_once(world) {
         let (admission, alice, _checker) = serve(world, &LIMITS);
         let writer = Writer::attached(world);
-        let chain = Chain::new(1, 200);
+        let chain = Chain::new(1, 300);
         let slot = admission.open_tokens(&chain.session).unwrap();
         let next = AtomicU32::new(1);
         let connections: Vec<_> = std::thread::scope(|scope| {
@@ -233,11 +233,18 @@ tests! {
                 .map(|number| {
                     let (next, writer, chain) = (&next, &writer, &chain);
                     scope.spawn(move || {
-                        let connect = |_| {
+                        // An emulated processor may be away for so long that TCP sends a SYN again
+                        // while its first copy is looked at, or that the window moves past it:
+                        // refused, and announced by a client. Here the next token is tried.
+                        let connect = |_| loop {
                             let client = if number % 2 == 0 { Client::v4() } else { Client::v6() };
                             let position = next.fetch_add(1, Ordering::Relaxed);
                             writer.write(&client, &chain.option(slot, position, &client.connection));
-                            (client.connection, client.connect().unwrap())
+                            let connection = client.connection;
+                            match client.connect() {
+                                Ok(connected) => break (connection, connected),
+                                Err(error) => assert!(is_emulated(), "{error}"),
+                            }
                         };
                         (0..25).map(connect).collect::<Vec<_>>()
                     })
@@ -245,10 +252,14 @@ tests! {
                 .collect();
             threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
         });
-        counted(&admission, Counters {
-            admitted: 200, established: 200, token_accepted: 200, ..Counters::default()
-        });
-        assert_eq!(admission.tokens().unwrap()[0].position, 200);
+        let counters = admission.counters().unwrap();
+        assert_eq!(counters.established, 200);
+        if !is_emulated() {
+            counted(&admission, Counters {
+                admitted: 200, established: 200, token_accepted: 200, ..Counters::default()
+            });
+            assert_eq!(admission.tokens().unwrap()[0].position, 200);
+        }
         let mut accepted: Vec<_> = (0..200).map(|_| accept(&alice).1).collect();
         let mut connected: Vec<_> =
             connections.iter().map(|(connection, _)| connection.client).collect();

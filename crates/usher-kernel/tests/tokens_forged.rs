@@ -104,7 +104,7 @@ tests! {
     }
 
     fn a_user_has_a_share_of_connections_that_do_not_come(world) {
-        if std::env::var_os("USHER_VM").is_some() {
+        if is_emulated() {
             println!("skipped a_user_has_a_share_of_connections_that_do_not_come: its thousands of \
                 SYNs take minutes in an emulated machine");
             return;

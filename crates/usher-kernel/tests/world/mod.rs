@@ -38,11 +38,11 @@ pub const CLIENT_ADDRESSES: [&str; 9] = [
 
 /// So many rounds of something, a tenth of them in an emulated machine, which is that much slower.
 pub fn rounds(native: u32) -> u32 {
-    if std::env::var_os("USHER_VM").is_some() {
-        native / 10
-    } else {
-        native
-    }
+    if is_emulated() { native / 10 } else { native }
+}
+
+pub fn is_emulated() -> bool {
+    std::env::var_os("USHER_VM").is_some()
 }
 
 /// The test functions run in a world of their own.

@@ -27,6 +27,7 @@ use crate::start::unix_time;
 const AHEAD: u32 = 3;
 /// A block that may still be drawn from, by a program that was interrupted while it drew.
 const BEHIND: u32 = 1;
+
 /// All tickets of this host.
 pub struct Tickets {
     /// None where the kernel does not take the programs.
