@@ -327,7 +327,7 @@ tests! {
         let slot = admission.open_tokens(&chain.session).unwrap();
         let end = |text: &str| -> SocketAddr { text.parse().unwrap() };
         for (from, to, position) in
-            [("10.7.0.2:4001", "10.7.0.1:143", 1), ("[fd07::2]:4001", "[fd07::1]:143", 2)]
+            [("10.7.0.2:4001", "10.7.0.1:143", 1), ("[fd07::2]:4003", "[fd07::1]:143", 2)]
         {
             let connection = ConnectionTuple::new(end(from), end(to)).unwrap();
             let syn = ip(&connection, SYN, &chain.option(slot, position, &connection));
@@ -335,7 +335,8 @@ tests! {
             assert_eq!(answer(&mut tunnel, &connection), SYN | ACK);
             assert_eq!(row(&admission, &connection).unwrap().state, AdmissionState::SynReceived);
             let stranger =
-                ConnectionTuple::new(SocketAddr::new(end(from).ip(), 4002), end(to)).unwrap();
+                ConnectionTuple::new(SocketAddr::new(end(from).ip(), end(from).port() + 1), end(to))
+                    .unwrap();
             tunnel.write_all(&ip(&stranger, SYN, &[])).unwrap();
             assert_eq!(answer(&mut tunnel, &stranger), RST | ACK);
         }
