@@ -215,7 +215,7 @@ tests! {
             counters.token_replayed,
             counters.token_mismatch,
         ] {
-            assert!(count >= 50, "{counters:?}");
+            assert!(count >= u64::from(cases / 2), "{counters:?}");
         }
     }
 }
