@@ -362,13 +362,6 @@ int follow(struct bpf_sock_ops *context)
 	return 1;
 }
 
-static __always_inline int same_session(const __u8 left[16], const __u8 right[16])
-{
-	const __u32 *l = (const __u32 *)left, *r = (const __u32 *)right;
-
-	return l[0] == r[0] && l[1] == r[1] && l[2] == r[2] && l[3] == r[3];
-}
-
 static __always_inline __u32 next_state(const struct usher_removal *removal, __u32 reason,
 					const struct usher_admission *entry, __u64 mark)
 {
@@ -376,7 +369,7 @@ static __always_inline __u32 next_state(const struct usher_removal *removal, __u
 
 	switch (reason) {
 	case USHER_WITHDRAW:
-		if (!same_session(entry->session, removal->session))
+		if (!equal_words(entry->session, removal->session))
 			return 0;
 		if (state_of(mark) == USHER_ANNOUNCED)
 			return USHER_REMOVED;

@@ -179,7 +179,7 @@ static __always_inline void shift(__u64 window[2], __u32 ahead)
 /* Whether the slot is open and still the session's. With the lock held. */
 static __always_inline int is_of(const struct usher_token_session *session, const __u8 id[16])
 {
-	return session->length && same_session(session->session, id);
+	return session->length && equal_words(session->session, id);
 }
 
 #ifdef USHER_PAUSE

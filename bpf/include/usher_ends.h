@@ -29,4 +29,12 @@ static __always_inline void set_words(__u8 address[16], const volatile __u32 fro
 	words[3] = from[3];
 }
 
+/* Of two addresses, or of two sessions' names. */
+static __always_inline int equal_words(const __u8 left[16], const __u8 right[16])
+{
+	const __u32 *l = (const __u32 *)left, *r = (const __u32 *)right;
+
+	return l[0] == r[0] && l[1] == r[1] && l[2] == r[2] && l[3] == r[3];
+}
+
 #endif

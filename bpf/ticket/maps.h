@@ -91,11 +91,4 @@ static __always_inline struct usher_ticket_counters *counters_here(void)
 			__sync_fetch_and_add(&here->what, 1);                                      \
 	} while (0)
 
-static __always_inline int same_address(const __u8 left[16], const __u8 right[16])
-{
-	const __u32 *l = (const __u32 *)left, *r = (const __u32 *)right;
-
-	return l[0] == r[0] && l[1] == r[1] && l[2] == r[2] && l[3] == r[3];
-}
-
 #endif

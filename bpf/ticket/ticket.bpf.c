@@ -110,7 +110,7 @@ static __always_inline void connect_plain(struct bpf_sock_addr *context,
 		return;
 	before = bpf_sk_storage_get(&drawn, socket, 0, 0);
 	if (before && !before->begun && before->server.port == key->server.port &&
-	    same_address(before->server.address, key->server.address))
+	    equal_words(before->server.address, key->server.address))
 		return;
 	draw_for(socket, key);
 }
@@ -181,7 +181,7 @@ static __always_inline void begin(struct bpf_sock_ops *context, struct bpf_sock 
 	/* One that was begun stays only when somebody took our callbacks away. */
 	if (!connecting(context, &connection) || token->begun ||
 	    token->server.port != connection.server_port ||
-	    !same_address(token->server.address, connection.server_address)) {
+	    !equal_words(token->server.address, connection.server_address)) {
 		COUNT(other_destination);
 		finish(context, socket, token);
 		return;

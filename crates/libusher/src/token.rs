@@ -1,8 +1,10 @@
 //! Tokens in the SYN, for processes without any privilege.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+
+use usher_proto::address_bytes;
 
 use crate::process;
 
@@ -21,12 +23,8 @@ const DRAW: i32 = 1;
 /// unconnected; `EOPNOTSUPP`: it is no TCP socket (an MPTCP socket is none); `ENOMEM`. The socket
 /// can be connected all the same, without a token.
 pub fn draw_token(socket: BorrowedFd<'_>, server: SocketAddr) -> io::Result<()> {
-    let address = match server.ip() {
-        IpAddr::V4(address) => address.to_ipv6_mapped(),
-        IpAddr::V6(address) => address,
-    };
     let mut destination = [0; 20];
-    destination[..16].copy_from_slice(&address.octets());
+    destination[..16].copy_from_slice(&address_bytes(server.ip()));
     destination[16..18].copy_from_slice(&server.port().to_be_bytes());
     process::set_option(socket, LEVEL, DRAW, &destination).map_err(io::Error::from)
 }

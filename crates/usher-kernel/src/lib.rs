@@ -6,6 +6,7 @@
 
 pub mod admission;
 pub mod cgroup;
+mod clock;
 pub mod connections;
 pub mod descriptor_store;
 mod error;

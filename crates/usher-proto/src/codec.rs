@@ -158,7 +158,7 @@ pub(crate) fn socket_address(address: [u8; 16], port: u16) -> Option<SocketAddr>
 }
 
 /// The 16 bytes of an address: IPv6 as it is, IPv4 mapped to `::ffff:0:0/96`.
-pub(crate) fn address_bytes(address: IpAddr) -> [u8; 16] {
+pub fn address_bytes(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),

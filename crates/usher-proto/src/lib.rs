@@ -45,6 +45,7 @@ pub use calls::{
 pub use chain::{
     CHAIN_ELEMENT_SIZE, Chain, ChainElement, ChainError, ChainTip, MAX_CHAIN_GAP, MAX_CHAIN_LENGTH,
 };
+pub use codec::address_bytes;
 pub use connection::{CONNECTION_TUPLE_SIZE, ConnectionTuple, MixedFamilies};
 pub use error::DecodeError;
 pub use frame::{

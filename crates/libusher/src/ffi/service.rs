@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use std::ffi::{c_char, c_int};
 use std::io;
 use std::mem::ManuallyDrop;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 
 use rustix::io::{DupFlags, FdFlags};
+use usher_proto::address_bytes;
 
 use super::fail;
 use crate::service::{
@@ -22,6 +23,7 @@ use crate::table;
 const ACCEPT_BY_USER: c_int = 1;
 /// Listeners one process may have in a mode: as many as it may have descriptors, by default.
 const LISTENERS: usize = 1024;
+
 /// What is known of a listener.
 enum Listener {
     /// In the mode; with the user reserved last.
@@ -258,10 +260,6 @@ unsafe fn put_address(
     address: *mut libc::sockaddr,
     length: *mut libc::socklen_t,
 ) {
-    let ip = match from.ip() {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-        IpAddr::V6(ip) => ip,
-    };
     let scope = match from {
         SocketAddr::V6(from) => from.scope_id(),
         SocketAddr::V4(_) => 0,
@@ -271,7 +269,7 @@ unsafe fn put_address(
         sin6_port: from.port().to_be(),
         sin6_flowinfo: 0,
         sin6_addr: libc::in6_addr {
-            s6_addr: ip.octets(),
+            s6_addr: address_bytes(from.ip()),
         },
         sin6_scope_id: scope,
     };

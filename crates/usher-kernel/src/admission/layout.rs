@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use usher_proto::{ChainTip, ConnectionTuple, HostName, Refusal, SessionId, UserName};
+use usher_proto::{
+    ChainTip, ConnectionTuple, HostName, Refusal, SessionId, UserName, address_bytes,
+};
 
 use super::types::{AdmissionRow, AdmissionState, Counters, Ended, SessionRecord};
 use crate::KernelError;
@@ -80,13 +82,9 @@ plain!(ClientAddress, 24);
 
 impl ClientAddress {
     pub(super) fn new(host: u64, address: IpAddr) -> Self {
-        let address = match address {
-            IpAddr::V4(address) => address.to_ipv6_mapped(),
-            IpAddr::V6(address) => address,
-        };
         Self {
             host,
-            address: address.octets(),
+            address: address_bytes(address),
         }
     }
 }

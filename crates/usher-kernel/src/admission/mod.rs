@@ -23,6 +23,7 @@ use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use usher_proto::{ConnectionTuple, SessionId};
 
 use crate::KernelError;
+use crate::clock::{after, boot_time};
 pub use ingress::Unattached;
 use layout::{ClientAddress, Entry, Removal, RemovalReason, Session, Tally, Target};
 pub(crate) use programs::OBJECT;
@@ -64,12 +65,6 @@ impl fmt::Debug for Admission {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Admission").finish_non_exhaustive()
     }
-}
-
-fn boot_time() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    // Neither is negative on this clock.
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
 impl Admission {
@@ -202,10 +197,9 @@ impl Admission {
             return Err(KernelError::NoConnection(*connection).into());
         }
         let now = boot_time();
-        let lifetime = u64::try_from(announced.lifetime.as_nanos()).unwrap_or(u64::MAX);
         let entry = Entry {
             mark: layout::announced_mark(self.next_number(now)),
-            expires_ns: now.saturating_add(lifetime),
+            expires_ns: after(now, announced.lifetime),
             established_ns: 0,
             target: Target {
                 service: announced.service,

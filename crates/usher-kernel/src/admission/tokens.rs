@@ -16,11 +16,12 @@ use usher_proto::SessionId;
 use usher_proto::chain::MAX_CHAIN_LENGTH;
 use usher_proto::token::{TOKEN_ELEMENT_SIZE, TOKEN_KEY_SIZE, TokenElement, TokenSlot};
 
+use super::Admission;
 use super::layout;
 use super::table::{Insertion, Table};
 use super::types::AdmissionState;
-use super::{Admission, boot_time};
 use crate::KernelError;
+use crate::clock::{after, boot_time};
 
 /// How long a closed slot stays closed: what is left of the SYNs of its session then finds no
 /// session there, and later ones fail at the next session's key.
@@ -185,17 +186,13 @@ impl Tokens {
         let Some(slot) = slots.open.get(session).copied() else {
             return Ok(false);
         };
-        let again = boot_time().saturating_add(nanoseconds(REST));
+        let again = after(boot_time(), REST);
         self.table
             .replace_locked(&slot.number(), &layout::Tokens::closed(again))?;
         slots.open.remove(session);
         slots.closed.push_back((again, slot));
         Ok(true)
     }
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl layout::Tokens {
@@ -231,7 +228,7 @@ impl layout::Tokens {
             salt: session.salt,
             key: session.key,
             session: *session.session.as_bytes(),
-            ..Self::closed(now.saturating_add(nanoseconds(session.lifetime)))
+            ..Self::closed(after(now, session.lifetime))
         }
     }
 }

@@ -1,12 +1,12 @@
 //! The structures of bpf/include/usher_ticket.h, and their translation.
 
-use std::net::{IpAddr, SocketAddr};
-
+use usher_proto::address_bytes;
 use usher_proto::token::{TOKEN_BLOCK, TOKEN_ELEMENT_SIZE, TokenElement};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::types::{Counters, Ticket, TicketKey};
 use crate::admission::layout::plain;
+use crate::clock::after;
 
 const PLAIN: u32 = 1;
 
@@ -71,27 +71,19 @@ impl From<&TicketKey> for Key {
     fn from(key: &TicketKey) -> Self {
         Self {
             uid: key.uid,
-            address: mapped(&key.server),
+            address: address_bytes(key.server.ip()),
             port: key.server.port().to_be_bytes(),
             reserved: 0,
         }
     }
 }
 
-fn mapped(server: &SocketAddr) -> [u8; 16] {
-    match server.ip() {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    }
-}
-
 impl Entry {
     /// `now`: boot time in nanoseconds.
     pub(super) fn new(ticket: &Ticket, now: u64) -> Zeroizing<Self> {
-        let lifetime = u64::try_from(ticket.lifetime.as_nanos()).unwrap_or(u64::MAX);
         Zeroizing::new(Self {
             mark: u64::from(ticket.number) << 32,
-            expires_ns: now.saturating_add(lifetime),
+            expires_ns: after(now, ticket.lifetime),
             key: *ticket.key,
             slot: ticket.slot.number(),
             next: ticket.next,

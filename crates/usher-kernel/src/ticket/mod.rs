@@ -19,6 +19,7 @@ use zeroize::Zeroizing;
 
 use crate::KernelError;
 use crate::admission::table::{self, Insertion, Table};
+use crate::clock::boot_time;
 use layout::{Block, BlockKey, Entry, Key, Tally};
 use programs::Programs;
 pub use types::{Counters, Limits, Ticket, TicketError, TicketKey, Wanted};
@@ -42,12 +43,6 @@ impl fmt::Debug for Tickets {
     }
 }
 
-fn boot_time() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    // Neither is negative on this clock.
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
-}
-
 fn wanted(bytes: &[u8]) -> Option<Wanted> {
     let (ticket, block) = bytes.split_first_chunk::<4>()?;
     Some(Wanted {
@@ -58,8 +53,8 @@ fn wanted(bytes: &[u8]) -> Option<Wanted> {
 
 impl Tickets {
     /// Loads the programs and attaches them to `cgroup` (the path of its folder): they serve the
-    /// sockets that processes make in it and below, in every network namespace. Programs of others
-    /// go on running beside them.
+    /// sockets that processes make in it and below, in the caller's network namespace. Programs of
+    /// others go on running beside them.
     ///
     /// # Errors
     /// What the kernel says; nothing is attached then.

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use usher_kernel::KernelError;
-use usher_kernel::admission::{Ended, SessionRecord};
+use usher_kernel::admission::{AdmissionRow, Ended, SessionRecord};
 use usher_local::applied::Checked;
 use usher_local::control::SessionView;
 use usher_proto::connection::ConnectionTuple;
@@ -99,8 +99,9 @@ pub fn end_forbidden(
         }
     }
     let rows = keeper.admission.admissions()?;
+    let with_connections = with_connections(&rows);
     forbidden.retain(|(session, record, _)| {
-        record.ended.is_none() || rows.iter().any(|row| row.session == *session)
+        record.ended.is_none() || with_connections.contains(session)
     });
     let tokens = who::token_positions(keeper)?;
     let views = forbidden
@@ -117,6 +118,10 @@ fn is_closed(record: &SessionRecord) -> bool {
     record.ended.is_some_and(closed)
 }
 
+fn with_connections(rows: &[AdmissionRow]) -> HashSet<SessionId> {
+    rows.iter().map(|row| row.session).collect()
+}
+
 /// Ends what has expired and forgets what ended long ago. A session that its client has closed is
 /// kept as long as it has connections, which end when it would have.
 pub fn expire(keeper: &Arc<Keeper>) {
@@ -129,7 +134,7 @@ pub fn expire(keeper: &Arc<Keeper>) {
         Ok(rows) => rows,
         Err(error) => return tracing::error!(%error, "reading the admission table"),
     };
-    let with_connections: HashSet<SessionId> = rows.iter().map(|row| row.session).collect();
+    let with_connections = with_connections(&rows);
     let mut expired = Vec::new();
     let mut wanted: HashSet<Key> = HashSet::new();
     for (session, record) in sessions {

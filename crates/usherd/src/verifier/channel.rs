@@ -3,7 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -16,14 +16,14 @@ use usher_proto::frame::{ClientFrame, FrameBuffer, ServerFrame};
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::keeper_record::KeeperRequest;
 use usher_proto::name::HostName;
-use usher_proto::recorder::RecorderRequest;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
 use super::Verifier;
 use super::authenticate::{Claim, Refused, authenticate};
 use super::half_open::PATIENCE;
-use super::link::{Pending, Verdict};
+use super::link::Verdict;
+use super::recording::{end_unrecorded, keep};
 use crate::start::unix_time;
 use crate::tls;
 
@@ -33,11 +33,6 @@ const SILENCE: Duration = Duration::from_secs(70);
 const WRITE: Duration = Duration::from_secs(10);
 /// Answers that may wait for a slow reader; then the channel is closed.
 const ANSWERS: usize = 1024;
-/// How long the disk may take over a record.
-const KEEPING: Duration = Duration::from_secs(10);
-/// How long a session waits for a recorder that is being restarted, and how often it looks.
-const RESTART: Duration = Duration::from_secs(2);
-const PAUSE: Duration = Duration::from_millis(50);
 /// Requests of one channel that may wait for the keeper's verdict or for a reader of it; more are
 /// refused with [`Refusal::Overloaded`].
 const UNDER_WAY: usize = 4096;
@@ -327,34 +322,28 @@ impl Channel {
                 if self.verifier.unrecorded().contains(&session) {
                     return self.verdict(request, Err(Refusal::UnknownSession));
                 }
-                self.relay(
-                    place,
-                    request,
-                    session,
-                    self.verifier.ask_keeper(|request| KeeperRequest::Announce {
+                self.relay(place, request, session, |request, host| {
+                    KeeperRequest::Announce {
                         request,
                         session,
-                        host: self.host.clone(),
+                        host,
                         announcement,
-                    }),
-                );
+                    }
+                });
             }
             ClientFrame::Withdraw {
                 request,
                 session,
                 connection,
             } => {
-                self.relay(
-                    place,
-                    request,
-                    session,
-                    self.verifier.ask_keeper(|request| KeeperRequest::Withdraw {
+                self.relay(place, request, session, |request, host| {
+                    KeeperRequest::Withdraw {
                         request,
                         session,
-                        host: self.host.clone(),
+                        host,
                         connection,
-                    }),
-                );
+                    }
+                });
             }
             ClientFrame::Tokens {
                 request,
@@ -364,41 +353,37 @@ impl Channel {
                 if self.verifier.unrecorded().contains(&session) {
                     return self.verdict(request, Err(Refusal::UnknownSession));
                 }
-                self.relay(
-                    place,
-                    request,
-                    session,
-                    self.verifier.ask_keeper(|request| KeeperRequest::Tokens {
+                self.relay(place, request, session, |request, host| {
+                    KeeperRequest::Tokens {
                         request,
                         session,
-                        host: self.host.clone(),
+                        host,
                         key,
-                    }),
-                );
+                    }
+                });
             }
             ClientFrame::Close { request, session } => {
-                self.relay(
-                    place,
-                    request,
-                    session,
-                    self.verifier.ask_keeper(|request| KeeperRequest::Close {
+                self.relay(place, request, session, |request, host| {
+                    KeeperRequest::Close {
                         request,
                         session,
-                        host: self.host.clone(),
-                    }),
-                );
+                        host,
+                    }
+                });
             }
         }
     }
 
+    /// Asks the keeper about a session of this channel's host, and answers with what it says.
     fn relay(
         &self,
         place: OwnedSemaphorePermit,
         request: u64,
         session: SessionId,
-        sent: Result<Pending, Refusal>,
+        asked: impl FnOnce(u64, HostName) -> KeeperRequest,
     ) {
-        match sent {
+        let host = self.host.clone();
+        match self.verifier.ask_keeper(|request| asked(request, host)) {
             Ok(pending) => self.when(place, request, session, pending.verdict()),
             Err(refusal) => self.verdict(request, Err(refusal)),
         }
@@ -420,13 +405,9 @@ impl Channel {
             }
             let answer = match verdict {
                 Ok(Some(slot)) => ServerFrame::Slot { request, slot },
-                Ok(None) => ServerFrame::Reply {
+                _ => ServerFrame::Reply {
                     request,
-                    verdict: Ok(()),
-                },
-                Err(refusal) => ServerFrame::Reply {
-                    request,
-                    verdict: Err(refusal.disclosed()),
+                    verdict: verdict.map(drop),
                 },
             };
             if answers.send(answer).await.is_err() {
@@ -437,10 +418,7 @@ impl Channel {
     }
 
     fn verdict(&self, request: u64, verdict: Result<(), Refusal>) {
-        self.reply(ServerFrame::Reply {
-            request,
-            verdict: verdict.map_err(Refusal::disclosed),
-        });
+        self.reply(ServerFrame::Reply { request, verdict });
     }
 
     fn reply(&self, frame: ServerFrame) {
@@ -449,63 +427,6 @@ impl Channel {
             tracing::debug!(host = %self.host, "answers pile up; one was dropped");
         }
     }
-}
-
-/// Has an opened session's authenticator kept.
-async fn keep(verifier: &Verifier, record: &Record) -> Result<(), Refusal> {
-    let record = record.encode();
-    let begun = Instant::now();
-    loop {
-        let sent = verifier.recorder.send(|request| {
-            let record = record.clone();
-            RecorderRequest { request, record }.encode()
-        });
-        let kept = match sent {
-            Ok(sent) => timeout(KEEPING, sent.verdict())
-                .await
-                .unwrap_or(Err(Refusal::RecorderUnavailable))
-                .map(drop),
-            Err(refusal) => Err(refusal),
-        };
-        // One that has just died is back soon, and may get a record twice.
-        let again = kept == Err(Refusal::RecorderUnavailable) && !verifier.recorder.is_connected();
-        if !again || begun.elapsed() > RESTART {
-            return kept;
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
-}
-
-/// Ends a session that is not on record. Nothing can be announced in it until the keeper has heard
-/// of that, which is waited for once and then aside.
-async fn end_unrecorded(verifier: Arc<Verifier>, session: SessionId, host: HostName) {
-    if !is_closed(&verifier, session, &host).await {
-        tokio::spawn(async move {
-            while !is_closed(&verifier, session, &host).await {
-                tokio::time::sleep(RESTART).await;
-            }
-        });
-    }
-}
-
-async fn is_closed(verifier: &Verifier, session: SessionId, host: &HostName) -> bool {
-    let closing = verifier.ask_keeper(|request| KeeperRequest::Close {
-        request,
-        session,
-        host: host.clone(),
-    });
-    let closed = match closing {
-        Ok(closing) => closing.verdict().await,
-        Err(refusal) => Err(refusal),
-    };
-    let closed = matches!(
-        closed,
-        Ok(_) | Err(Refusal::UnknownSession | Refusal::SessionEnded)
-    );
-    if closed {
-        verifier.unrecorded().remove(&session);
-    }
-    closed
 }
 
 async fn write_answers(

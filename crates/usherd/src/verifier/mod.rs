@@ -6,6 +6,7 @@ mod authenticate;
 mod channel;
 mod half_open;
 mod link;
+mod recording;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{Ipv6Addr, SocketAddr};
