@@ -37,9 +37,9 @@ line.listen()
 tell('ready')
 peer, _ = line.accept()
 _, descriptors, flags, _ = socket.recv_fds(peer, 1, 1)
-tell(len(descriptors), bool(flags & socket.MSG_CTRUNC))
 for descriptor in descriptors:
-    os.write(descriptor, b'from another process of hers\\n')";
+    os.write(descriptor, b'from another process of hers\\n')
+tell(len(descriptors), bool(flags & socket.MSG_CTRUNC))";
     for (user, uid, expected) in [
         ("bob", 2002, "0 True"),
         ("root", 0, "0 True"),
