@@ -22,7 +22,7 @@ use usher_proto::ssh_key::private::Ed25519Keypair;
 use usher_proto::ssh_key::{HashAlg, PrivateKey};
 use usher_proto::{
     Announcement, Authenticator, Chain, ClientFrame, ConnectionTuple, FrameBuffer, HostPublicKey,
-    NAMESPACE, Refusal, ServerFrame, SessionId, Statement, session_id,
+    NAMESPACE, Refusal, ServerFrame, SessionId, Statement, TokenKey, TokenSlot, session_id,
 };
 
 use crate::error::{Attempt, LabError};
@@ -319,19 +319,54 @@ impl Channel {
     /// Asks, and gives the verdict.
     ///
     /// # Errors
-    /// When the channel closes before.
+    /// When the channel closes before, or the answer is another.
     pub fn ask(
         &mut self,
         frame: impl FnOnce(u64) -> ClientFrame,
     ) -> io::Result<Result<(), Refusal>> {
+        match self.answer(frame)? {
+            ServerFrame::Reply { verdict, .. } => Ok(verdict),
+            other => Err(io::Error::other(format!("{other:?} is no verdict"))),
+        }
+    }
+
+    /// Asks for tokens.
+    ///
+    /// # Errors
+    /// As [`Channel::ask`].
+    pub fn tokens(
+        &mut self,
+        session: SessionId,
+        key: TokenKey,
+    ) -> io::Result<Result<TokenSlot, Refusal>> {
+        let answer = self.answer(|request| ClientFrame::Tokens {
+            request,
+            session,
+            key,
+        })?;
+        match answer {
+            ServerFrame::Slot { slot, .. } => Ok(Ok(slot)),
+            ServerFrame::Reply {
+                verdict: Err(refusal),
+                ..
+            } => Ok(Err(refusal)),
+            other => Err(io::Error::other(format!("{other:?} is no slot"))),
+        }
+    }
+
+    fn answer(&mut self, frame: impl FnOnce(u64) -> ClientFrame) -> io::Result<ServerFrame> {
         let request = self.request();
         self.send(&frame(request).encode())?;
         loop {
             match self.receive()? {
-                Some(ServerFrame::Reply {
-                    request: answered,
-                    verdict,
-                }) if answered == request => return Ok(verdict),
+                Some(
+                    answer @ (ServerFrame::Reply {
+                        request: answered, ..
+                    }
+                    | ServerFrame::Slot {
+                        request: answered, ..
+                    }),
+                ) if answered == request => return Ok(answer),
                 Some(_) => {}
                 None => return Err(io::ErrorKind::UnexpectedEof.into()),
             }

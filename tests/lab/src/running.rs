@@ -19,6 +19,9 @@ use crate::host::Host;
 /// How long a command may take to enter its group.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long the end of a command may take to show before its `nsenter` is woken.
+const AWAKE: Duration = Duration::from_millis(100);
+
 /// A command that was started in a host: a child `nsenter` of ours, and its child inside the
 /// host's PID namespace, which is the command. Killed with everything it started when dropped.
 #[derive(Debug)]
@@ -209,12 +212,11 @@ impl Running {
         } else {
             self.end_group()?;
         }
-        if self.ended.is_none() {
-            self.ended = Some(
-                self.child
-                    .wait()
-                    .attempt(|| "cannot wait for nsenter".into())?,
-            );
+        // nsenter stops when its command is stopped, and would not see its end.
+        while self.wait(AWAKE)?.is_none() {
+            pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())
+                .and_then(|pidfd| pidfd_send_signal(&pidfd, Signal::CONT))
+                .attempt(|| "cannot wake nsenter".into())?;
         }
         Ok(())
     }

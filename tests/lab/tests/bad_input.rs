@@ -7,7 +7,7 @@ mod attack;
 
 use std::net::SocketAddr;
 
-use attack::{Attack, IMAP, Result, listen};
+use attack::{Attack, IMAP, Result, listen, still_works};
 use usher_lab::hostile::{
     Asked, Channel, Identity, Port, fresh_user_key, id_of, now, random, sign_bytes,
 };
@@ -113,15 +113,6 @@ fn a_frame_that_is_none_closes_its_channel_and_nothing_else() -> Result {
     assert_eq!(channel.receive()?, Some(granted));
     attack.served(port, "alice")?;
     still_works(&mut working)
-}
-
-/// An IMAP command and its answer.
-fn still_works(stream: &mut std::net::TcpStream) -> Result {
-    use std::io::Write;
-    stream.write_all(b"a NOOP\r\n")?;
-    let answer = usher_lab::hostile::read_line(stream)?;
-    assert!(answer.starts_with("a OK"), "{answer}");
-    Ok(())
 }
 
 #[test]

@@ -4,12 +4,8 @@
 
 mod attack;
 
-use std::io::Write;
-use std::net::TcpStream;
-use std::time::{Duration, Instant};
-
-use attack::{Attack, LONG, Result, listen};
-use usher_lab::hostile::{Asked, Channel, id_of, random, read_line};
+use attack::{Attack, Result, eventually, listen, still_works};
+use usher_lab::hostile::{Asked, Channel, id_of, random};
 use usher_proto::{Refusal, SessionId};
 
 /// The mail topology, its keeper begun anew with this size of one of its tables.
@@ -30,25 +26,6 @@ fn with_table(option: &str, size: &str) -> Result<Attack> {
         Ok(verdict == Err(Refusal::UnknownSession))
     })?;
     Ok(attack)
-}
-
-/// Tries until it holds.
-fn eventually(mut holds: impl FnMut() -> Result<bool>) -> Result {
-    let deadline = Instant::now() + LONG;
-    while !holds()? {
-        if Instant::now() > deadline {
-            return Err("it never came to hold".into());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
-
-fn still_works(stream: &mut TcpStream) -> Result {
-    stream.write_all(b"a NOOP\r\n")?;
-    let answer = read_line(stream)?;
-    assert!(answer.starts_with("a OK"), "{answer}");
-    Ok(())
 }
 
 /// Announces a connection; it must be refused for want of room.

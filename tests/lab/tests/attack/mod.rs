@@ -2,9 +2,9 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::error::Error;
-use std::io;
+use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use usher_lab::hostile::{Asked, Channel, Identity, Port, private_key, read_line};
 use usher_lab::{Daemon, Lab, Mail};
@@ -142,6 +142,26 @@ impl Attack {
     }
 }
 
+/// Tries until it holds.
+pub fn eventually(mut holds: impl FnMut() -> Result<bool>) -> Result {
+    let deadline = Instant::now() + LONG;
+    while !holds()? {
+        if Instant::now() > deadline {
+            return Err("it never came to hold".into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// The connection is served as ever.
+pub fn still_works(stream: &mut TcpStream) -> Result {
+    stream.write_all(b"a NOOP\r\n")?;
+    let answer = read_line(stream)?;
+    assert!(answer.starts_with("a OK"), "{answer}");
+    Ok(())
+}
+
 /// Listens to a log from here on.
 pub fn listen(daemon: &Daemon) -> Result<Heard> {
     Ok(Heard(daemon.log()?.len()))
@@ -150,7 +170,7 @@ pub fn listen(daemon: &Daemon) -> Result<Heard> {
 impl Heard {
     /// Waits for a line of the log that contains all of `words`.
     pub fn line(&self, daemon: &Daemon, words: &[&str]) -> Result<String> {
-        let deadline = std::time::Instant::now() + LONG;
+        let deadline = Instant::now() + LONG;
         loop {
             let log = daemon.log()?;
             let found = log[self.0..]
@@ -159,7 +179,7 @@ impl Heard {
             if let Some(line) = found {
                 return Ok(line.to_owned());
             }
-            if std::time::Instant::now() > deadline {
+            if Instant::now() > deadline {
                 let name = daemon.name();
                 return Err(format!("no {words:?} in {name}'s log: {}", &log[self.0..]).into());
             }
