@@ -19,8 +19,19 @@ pub const ACCOUNT_UID: u32 = 900;
 
 const SERVICE: &str = include_str!("../../programs/service.c");
 
-/// Whether the keeper has what the calls need. Asked of `usher doctor`, as an administrator would.
+/// Whether the keeper has what the calls need. Asked of `usher doctor`, as an administrator would;
+/// once, because the kernel stays the same and doctor tries its programs, which takes seconds in an
+/// emulated machine.
 pub fn has_fence(mail: &Mail) -> Result<bool> {
+    static FENCE: OnceLock<bool> = OnceLock::new();
+    if let Some(has) = FENCE.get() {
+        return Ok(*has);
+    }
+    let has = ask_for_fence(mail)?;
+    Ok(*FENCE.get_or_init(|| has))
+}
+
+fn ask_for_fence(mail: &Mail) -> Result<bool> {
     let doctor = mail.mailhost.command(["usher", "doctor"]).run()?.stdout;
     let line = doctor
         .lines()
