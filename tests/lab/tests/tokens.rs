@@ -354,16 +354,15 @@ fn a_session_is_renewed_before_its_tokens_are_used_up() -> Result {
     // Not all at once: renewals keep a distance, and who is faster has connections announced.
     for _ in 0..3 {
         connect(&mail, "alice", 1, 900)?;
-        eventually("the next session is open, without an announcement", || {
+        eventually("the next session is open", || {
             // The rest of the connections, from three quarters of the former chain on, may have
-            // been made in it already.
+            // been made in it already: by token, or announced where the signer was slower than the
+            // program for a moment.
             let mut sessions = sessions(&mail)?.into_iter();
-            Ok(sessions
-                .any(|(_, used, tokens)| used == 0 && tokens.is_some_and(|tokens| tokens <= 132)))
+            Ok(sessions.any(|(_, used, tokens)| tokens.is_some_and(|tokens| used + tokens <= 132)))
         })?;
     }
-    // More than two chains have. Where the signer is slower than the program for a moment, single
-    // connections are announced.
+    // More than two chains have, nearly all by token.
     let by_token = number(&mail.mailhost, "keeper", "token_accepted")?;
     assert!((2049..=2700).contains(&by_token), "{by_token}");
     Ok(())
