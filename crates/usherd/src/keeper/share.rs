@@ -1,6 +1,7 @@
-//! Each user's share of the session table, so that nobody fills it for everybody: a user at a
-//! service, from one host, has at most [`SESSIONS`] live sessions. A client normally has one; more
-//! come from signers that were restarted. The oldest without connections makes room for a new one.
+//! What a user has at a service, from one host. Of the session table: at most [`SESSIONS`] live
+//! sessions, so that nobody fills it for everybody; a client normally has one, more come from
+//! signers that were restarted, and the oldest without connections makes room for a new one. And
+//! when the user was last authenticated.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -9,6 +10,8 @@ use usher_kernel::admission::SessionRecord;
 use usher_proto::name::HostName;
 use usher_proto::session_id::SessionId;
 
+use super::queues::Key;
+
 /// Live sessions of one user at one service from one host.
 pub const SESSIONS: usize = 16;
 
@@ -16,77 +19,94 @@ pub const SESSIONS: usize = 16;
 /// included: who opens more is refused until some are forgotten.
 pub const KEPT: usize = 4096;
 
-type Owner = (u32, u32, HostName);
-
-/// The live sessions of each user, oldest first, and how many the table keeps.
+/// What each user has at each service, from each host.
 #[derive(Default)]
-pub struct Shares(
-    Mutex<HashMap<Owner, VecDeque<SessionId>>>,
-    Mutex<HashMap<Owner, usize>>,
-);
+pub struct Shares(Mutex<HashMap<Key, HashMap<HostName, Share>>>);
+
+#[derive(Default)]
+struct Share {
+    /// Live sessions, oldest first.
+    live: VecDeque<SessionId>,
+    /// How many the table keeps, ended ones included.
+    kept: usize,
+    /// When the user was last authenticated, in seconds since 1970.
+    authenticated: u64,
+}
 
 impl Shares {
-    /// Enters a live session.
-    pub fn enter(&self, session: SessionId, record: &SessionRecord) {
-        self.lock()
-            .entry(owner(record))
-            .or_default()
-            .push_back(session);
+    /// Enters a live session, which has just been authenticated or taken up again.
+    pub fn enter(&self, session: SessionId, record: &SessionRecord, now: u64) {
+        self.with(record, |share| {
+            share.live.push_back(session);
+            share.authenticated = now;
+        });
     }
 
     /// A session has ended.
     pub fn leave(&self, session: &SessionId, record: &SessionRecord) {
-        let mut shares = self.lock();
-        if let Some(sessions) = shares.get_mut(&owner(record)) {
-            sessions.retain(|entered| entered != session);
-            if sessions.is_empty() {
-                shares.remove(&owner(record));
-            }
-        }
+        self.with(record, |share| {
+            share.live.retain(|entered| entered != session);
+        });
     }
 
     /// The table keeps a session, live or ended.
     pub fn keep(&self, record: &SessionRecord) {
-        *self.kept().entry(owner(record)).or_default() += 1;
+        self.with(record, |share| share.kept += 1);
     }
 
     /// The table has forgotten a session.
     pub fn forget(&self, record: &SessionRecord) {
-        let mut kept = self.kept();
-        if let Some(count) = kept.get_mut(&owner(record)) {
-            *count -= 1;
-            if *count == 0 {
-                kept.remove(&owner(record));
-            }
-        }
+        self.with(record, |share| share.kept = share.kept.saturating_sub(1));
+    }
+
+    /// The user has been authenticated again.
+    pub fn authenticated(&self, record: &SessionRecord, now: u64) {
+        self.with(record, |share| share.authenticated = now);
+    }
+
+    /// When the user was last authenticated in any of these sessions, in seconds since 1970.
+    pub fn last_authenticated(&self, record: &SessionRecord) -> u64 {
+        self.with(record, |share| share.authenticated)
     }
 
     /// Whether the table keeps as many sessions as it may of those that share with `record`.
     pub fn crowded(&self, record: &SessionRecord) -> bool {
-        self.kept()
-            .get(&owner(record))
-            .is_some_and(|count| *count >= KEPT)
-    }
-
-    fn kept(&self) -> std::sync::MutexGuard<'_, HashMap<Owner, usize>> {
-        self.1.lock().unwrap_or_else(PoisonError::into_inner)
+        self.with(record, |share| share.kept >= KEPT)
     }
 
     /// The sessions that share with `record`, oldest first, when their share is used up.
     pub fn used_up(&self, record: &SessionRecord) -> Option<Vec<SessionId>> {
-        self.lock()
-            .get(&owner(record))
-            .filter(|sessions| sessions.len() >= SESSIONS)
-            .map(|sessions| sessions.iter().copied().collect())
+        self.with(record, |share| {
+            (share.live.len() >= SESSIONS).then(|| share.live.iter().copied().collect())
+        })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Owner, VecDeque<SessionId>>> {
+    /// Whether a user has a live session at a service, from whatever host.
+    pub fn has_live(&self, key: Key) -> bool {
+        self.lock()
+            .get(&key)
+            .is_some_and(|hosts| hosts.values().any(|share| !share.live.is_empty()))
+    }
+
+    /// A share that is empty afterwards is forgotten.
+    fn with<T>(&self, record: &SessionRecord, change: impl FnOnce(&mut Share) -> T) -> T {
+        let mut shares = self.lock();
+        let key = (record.service, record.uid);
+        let hosts = shares.entry(key).or_default();
+        let share = hosts.entry(record.host.clone()).or_default();
+        let outcome = change(share);
+        if share.live.is_empty() && share.kept == 0 {
+            hosts.remove(&record.host);
+        }
+        if hosts.is_empty() {
+            shares.remove(&key);
+        }
+        outcome
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, HashMap<HostName, Share>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn owner(record: &SessionRecord) -> Owner {
-    (record.service, record.uid, record.host.clone())
 }
 
 #[cfg(test)]
@@ -120,13 +140,46 @@ mod tests {
         let shares = Shares::default();
         for number in 0..SESSIONS {
             assert_eq!(shares.used_up(&record(1000)), None);
-            shares.enter(SessionId::from_bytes([number as u8; 16]), &record(1000));
+            shares.enter(SessionId::from_bytes([number as u8; 16]), &record(1000), 1);
         }
         let full = shares.used_up(&record(1000)).unwrap();
         assert_eq!(full[0], SessionId::from_bytes([0; 16]));
         assert_eq!(shares.used_up(&record(1001)), None);
         shares.leave(&full[0], &record(1000));
         assert_eq!(shares.used_up(&record(1000)), None);
+    }
+
+    #[test]
+    fn a_user_is_at_a_service_as_long_as_a_session_of_any_host_lives() {
+        let shares = Shares::default();
+        let (here, mut there) = (record(1000), record(1000));
+        there.host = "tablet".parse().unwrap();
+        let [first, second] = [1, 2].map(|number| SessionId::from_bytes([number; _]));
+        shares.enter(first, &here, 1);
+        shares.enter(second, &there, 2);
+        shares.leave(&first, &here);
+        assert!(shares.has_live((1, 1000)) && !shares.has_live((1, 1001)));
+        shares.leave(&second, &there);
+        assert!(!shares.has_live((1, 1000)));
+        assert!(shares.lock().is_empty());
+    }
+
+    #[test]
+    fn an_authentication_counts_for_all_sessions_of_the_user_from_that_host() {
+        let shares = Shares::default();
+        let (here, mut there) = (record(1000), record(1000));
+        there.host = "tablet".parse().unwrap();
+        for (number, record) in [(1, &here), (2, &here), (3, &there)] {
+            shares.keep(record);
+            shares.enter(SessionId::from_bytes([number; _]), record, 10);
+        }
+        shares.authenticated(&here, 20);
+        // The sessions have been closed, their connections go on.
+        for number in [1, 2] {
+            shares.leave(&SessionId::from_bytes([number; _]), &here);
+        }
+        assert_eq!(shares.last_authenticated(&here), 20);
+        assert_eq!(shares.last_authenticated(&there), 10);
     }
 
     #[test]
