@@ -21,6 +21,8 @@ pub enum Request {
     Reload,
     /// Live sessions and connections (keeper).
     Who,
+    /// The sessions that have ended last (keeper).
+    Recent,
     /// How the daemon is.
     Status,
 }
@@ -38,6 +40,8 @@ pub enum Answer {
     },
     /// Live sessions and connections.
     Who(WhoView),
+    /// The sessions that have ended last.
+    Recent(RecentView),
     /// How the daemon is.
     Status(StatusView),
     /// The request could not be carried out; nothing changed.
@@ -82,6 +86,36 @@ pub struct SessionView {
     pub chain_length: u32,
     /// Its connections.
     pub connections: Vec<ConnectionView>,
+}
+
+/// The sessions that have ended last.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq)]
+pub struct RecentView {
+    /// Each with its end, oldest first.
+    pub ended: Vec<EndedView>,
+}
+
+/// The end of a session. One that its client had closed ends again when its connections are cut.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct EndedView {
+    /// Session id, hexadecimal.
+    pub session: String,
+    /// Remote user.
+    pub user: UserName,
+    /// Host the user came from.
+    pub host: HostName,
+    /// Service used.
+    pub service: ServiceName,
+    /// Local account the user was here.
+    pub uid: u32,
+    /// When it was opened, seconds since 1970.
+    pub opened: u64,
+    /// When it ended, seconds since 1970.
+    pub ended: u64,
+    /// Why: the name of a refusal.
+    pub reason: String,
+    /// Why, for people.
+    pub text: String,
 }
 
 /// One connection of a session.

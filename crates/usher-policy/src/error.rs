@@ -1,6 +1,7 @@
 //! What can be wrong with a policy: each mistake a type, with its reason and its remedy.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use usher_proto::{HostName, ServiceName, UserName};
 
@@ -300,9 +301,10 @@ pub enum PolicyErrorKind {
     /// Not a duration.
     #[error("`{}` is not a duration", shown(found))]
     InvalidDuration { found: String },
-    /// A duration of zero or longer than [`crate::MAXIMUM_DURATION`].
-    #[error("`{}` is not between one second and seven days", shown(found))]
-    DurationOutOfRange { found: String },
+    /// A duration shorter than what the statement takes, or longer than
+    /// [`crate::MAXIMUM_DURATION`].
+    #[error("`{}` is not between {}s and seven days", shown(found), shortest.as_secs())]
+    DurationOutOfRange { found: String, shortest: Duration },
     /// Not an absolute path of a file.
     #[error("`{}` is not a plain absolute path", shown(found))]
     InvalidProgram { found: String },

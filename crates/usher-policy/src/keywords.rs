@@ -92,6 +92,11 @@ const SERVICE: &[StatementRule] = &[
     ),
     rule("session", "`session 8h;`", Occurrence::AtMostOnce),
     rule(
+        "reauthenticate",
+        "`reauthenticate 10m;`",
+        Occurrence::AtMostOnce,
+    ),
+    rule(
         "connections",
         "`connections NUMBER;`",
         Occurrence::AtMostOnce,

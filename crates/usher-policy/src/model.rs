@@ -18,6 +18,9 @@ pub const DEFAULT_IDLE: Duration = Duration::from_secs(5 * 60);
 /// The longest session unless policy says otherwise.
 pub const DEFAULT_SESSION: Duration = Duration::from_secs(8 * 60 * 60);
 
+/// Lower end of `reauthenticate`: leaves a client two seconds to answer in.
+pub const MINIMUM_REAUTHENTICATION: Duration = Duration::from_secs(5);
+
 /// Most processes of one user at once in [`Style::Connection`], unless policy says otherwise.
 pub const DEFAULT_CONNECTIONS: u32 = 64;
 
@@ -121,6 +124,10 @@ pub struct Service {
     /// A session never lasts longer. Whole seconds, at most [`MAXIMUM_DURATION`].
     #[serde(rename = "session_seconds", serialize_with = "seconds")]
     pub session: Duration,
+    /// A user is authenticated again at least this often, or ends. Whole seconds,
+    /// [`MINIMUM_REAUTHENTICATION`] to [`MAXIMUM_DURATION`].
+    #[serde(rename = "reauthenticate_seconds", serialize_with = "optional_seconds")]
+    pub reauthenticate: Option<Duration>,
     /// [`Style::Connection`]: most processes of one user at once.
     pub connections: u32,
     /// Most processes and threads of one user at once, with all that they start (pids.max of
@@ -222,6 +229,15 @@ fn as_account<S: Serializer>(account: &UserName, serializer: S) -> Result<S::Ok,
 
 fn seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64(duration.as_secs())
+}
+
+fn optional_seconds<S: Serializer>(
+    duration: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    duration
+        .map(|duration| duration.as_secs())
+        .serialize(serializer)
 }
 
 #[cfg(test)]

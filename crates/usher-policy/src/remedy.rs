@@ -118,8 +118,9 @@ impl PolicyErrorKind {
             Self::InvalidDuration { .. } => {
                 "write a whole number and a unit, such as 90s, 5m or 8h".into()
             }
-            Self::DurationOutOfRange { .. } => {
-                format!("write 1s to {}h", MAXIMUM_DURATION.as_secs() / 3600)
+            Self::DurationOutOfRange { shortest, .. } => {
+                let longest = MAXIMUM_DURATION.as_secs() / 3600;
+                format!("write {}s to {longest}h", shortest.as_secs())
             }
             Self::InvalidProgram { .. } => {
                 "write the path from `/` on, without `.`, `..`, `//` or a `/` at the end".into()

@@ -104,6 +104,9 @@ impl Service {
         if self.session != DEFAULT_SESSION {
             block.statement("session", Units(self.session));
         }
+        if let Some(interval) = self.reauthenticate {
+            block.statement("reauthenticate", Units(interval));
+        }
         if self.processes != DEFAULT_PROCESSES {
             block.statement("processes", self.processes);
         }

@@ -7,8 +7,9 @@ use std::time::Duration;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use usher_policy::{
-    Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_IDLE, Host, Name, Policy, PolicyError,
-    PolicyErrorKind, Program, Protocol, ServedBy, Service, Source, Style, Users, parse, service_id,
+    Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_IDLE, Host, MINIMUM_REAUTHENTICATION, Name,
+    Policy, PolicyError, PolicyErrorKind, Program, Protocol, ServedBy, Service, Source, Style,
+    Users, parse, service_id,
 };
 use usher_proto::{HostName, HostPublicKey, ServiceName, UserName};
 
@@ -69,6 +70,7 @@ fn pieces() -> impl Strategy<Value = String> {
         "idle",
         "environment",
         "session",
+        "reauthenticate",
         "connections",
         "processes",
         "protocol",
@@ -270,6 +272,8 @@ fn service(
             DEFAULT_IDLE
         },
         session: choices.durations.1,
+        reauthenticate: Some(choices.durations.0)
+            .filter(|interval| *interval >= MINIMUM_REAUTHENTICATION),
         connections: if by_user {
             DEFAULT_CONNECTIONS
         } else {

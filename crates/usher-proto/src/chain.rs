@@ -8,6 +8,8 @@
 //! hashed in so that no table and no element of another chain or place helps. The 49 bytes of
 //! input are one compression of SHA-256.
 
+use crate::DecodeError;
+use crate::codec::Reader;
 use sha2::{Digest, Sha256};
 use std::fmt;
 use subtle::ConstantTimeEq;
@@ -105,6 +107,20 @@ pub struct ChainElement {
     pub position: u32,
     /// `h[position]`.
     pub value: [u8; CHAIN_ELEMENT_SIZE],
+}
+
+impl ChainElement {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.position.to_be_bytes());
+        out.extend_from_slice(&self.value);
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            position: reader.u32()?,
+            value: reader.array()?,
+        })
+    }
 }
 
 impl fmt::Debug for ChainElement {

@@ -28,10 +28,12 @@ const WITHDRAW: u8 = 3;
 const CLOSE: u8 = 4;
 const PING: u8 = 5;
 const TOKENS: u8 = 6;
+const REAUTHENTICATE: u8 = 7;
 const REPLY: u8 = 129;
 const SESSION_ENDED: u8 = 130;
 const PONG: u8 = 131;
 const SLOT: u8 = 132;
+const REAUTHENTICATE_WANTED: u8 = 133;
 
 /// "This connection is about to be made": the chain element that proves it and the 4-tuple it is
 /// good for.
@@ -45,16 +47,12 @@ pub struct Announcement {
 
 impl Announcement {
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.element.position.to_be_bytes());
-        out.extend_from_slice(&self.element.value);
+        self.element.put(out);
         out.extend_from_slice(&self.connection.encode());
     }
 
     pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        let element = ChainElement {
-            position: reader.u32()?,
-            value: reader.array()?,
-        };
+        let element = ChainElement::read(reader)?;
         let connection = ConnectionTuple::decode(&reader.array()?)?;
         Ok(Self {
             element,
@@ -118,6 +116,15 @@ pub enum ClientFrame {
         /// What masks them.
         key: TokenKey,
     },
+    /// The user is still there. Answers [`ServerFrame::Reauthenticate`], and is answered itself.
+    Reauthenticate {
+        /// Number of the request.
+        request: u64,
+        /// The session.
+        session: SessionId,
+        /// The next element of the session's chain.
+        element: ChainElement,
+    },
 }
 
 /// What a server host answers or tells.
@@ -148,6 +155,12 @@ pub enum ServerFrame {
         request: u64,
         /// What the session is called in them.
         slot: TokenSlot,
+    },
+    /// The user is to be authenticated again: another element of the session's chain is wanted, or
+    /// the session ends (request number 0 on the wire).
+    Reauthenticate {
+        /// The session.
+        session: SessionId,
     },
 }
 
@@ -219,6 +232,16 @@ impl ClientFrame {
                 out.extend_from_slice(key.bytes());
                 out
             }
+            Self::Reauthenticate {
+                request,
+                session,
+                element,
+            } => {
+                let mut out = begin(REAUTHENTICATE, *request);
+                out.extend_from_slice(session.as_bytes());
+                element.put(&mut out);
+                out
+            }
         })
     }
 
@@ -265,6 +288,11 @@ impl ClientFrame {
                 session: SessionId::from_bytes(reader.array()?),
                 key: TokenKey::from_bytes(reader.array()?),
             },
+            REAUTHENTICATE => Self::Reauthenticate {
+                request,
+                session: SessionId::from_bytes(reader.array()?),
+                element: ChainElement::read(&mut reader)?,
+            },
             _ => return Err(DecodeError::UnknownType),
         };
         reader.finish()?;
@@ -280,6 +308,7 @@ impl ClientFrame {
             | Self::Withdraw { request, .. }
             | Self::Close { request, .. }
             | Self::Tokens { request, .. }
+            | Self::Reauthenticate { request, .. }
             | Self::Ping { request } => *request,
         }
     }
@@ -308,6 +337,11 @@ impl ServerFrame {
                 slot.put(&mut out);
                 out
             }
+            Self::Reauthenticate { session } => {
+                let mut out = begin(REAUTHENTICATE_WANTED, 0);
+                out.extend_from_slice(session.as_bytes());
+                out
+            }
         })
     }
 
@@ -328,12 +362,16 @@ impl ServerFrame {
                 Self::Reply { request, verdict }
             }
             SESSION_ENDED => {
-                if request != 0 {
-                    return Err(DecodeError::Malformed { field: "request" });
-                }
+                unasked(request)?;
                 Self::SessionEnded {
                     session: SessionId::from_bytes(reader.array()?),
                     reason: as_disclosed(verdict::read_refusal(&mut reader)?)?,
+                }
+            }
+            REAUTHENTICATE_WANTED => {
+                unasked(request)?;
+                Self::Reauthenticate {
+                    session: SessionId::from_bytes(reader.array()?),
                 }
             }
             PONG => Self::Pong { request },
@@ -345,6 +383,15 @@ impl ServerFrame {
         };
         reader.finish()?;
         Ok(frame)
+    }
+}
+
+/// What answers nothing has no number of a request.
+fn unasked(request: u64) -> Result<(), DecodeError> {
+    if request == 0 {
+        Ok(())
+    } else {
+        Err(DecodeError::Malformed { field: "request" })
     }
 }
 

@@ -4,7 +4,7 @@
 //! keeper is therefore one size, few types, validated names and numbers; the keeper checks every
 //! permission again from its own policy.
 
-use crate::chain::CHAIN_ELEMENT_SIZE;
+use crate::chain::{CHAIN_ELEMENT_SIZE, ChainElement};
 use crate::codec::{Reader, put_padded_name};
 use crate::token::{TokenElement, TokenKey};
 use crate::{
@@ -16,7 +16,7 @@ use crate::{
 pub const KEEPER_RECORD_SIZE: usize = 256;
 
 /// The version of the records: keeper and verifier are restarted apart.
-pub const KEEPER_RECORD_VERSION: u8 = 3;
+pub const KEEPER_RECORD_VERSION: u8 = 4;
 
 /// Bytes of a key's fingerprint: SHA-256 of its OpenSSH wire form, as `ssh-keygen -l` shows it.
 pub const KEY_FINGERPRINT_SIZE: usize = 32;
@@ -26,9 +26,11 @@ const ANNOUNCE: u8 = 2;
 const WITHDRAW: u8 = 3;
 const CLOSE: u8 = 4;
 const TOKENS: u8 = 5;
+const REAUTHENTICATE: u8 = 6;
 const VERDICT: u8 = 129;
 const SESSION_ENDED: u8 = 130;
 const SLOT: u8 = 131;
+const REAUTHENTICATE_WANTED: u8 = 132;
 
 /// What the verifier asks of the keeper. Each is answered by one [`KeeperReply::Verdict`], or by a
 /// [`KeeperReply::Slot`].
@@ -101,6 +103,17 @@ pub enum KeeperRequest {
         /// What masks them.
         key: TokenKey,
     },
+    /// The user is still there; the keeper checks the chain element.
+    Reauthenticate {
+        /// Number of the request.
+        request: u64,
+        /// The session.
+        session: SessionId,
+        /// Whose control channel asked: the session must be this host's.
+        host: HostName,
+        /// The next element of the session's chain.
+        element: ChainElement,
+    },
 }
 
 /// What the keeper answers or tells.
@@ -128,6 +141,13 @@ pub enum KeeperReply {
         host: HostName,
         /// Why.
         reason: Refusal,
+    },
+    /// The user is to be authenticated again: the verifier tells the host that opened the session.
+    Reauthenticate {
+        /// The session.
+        session: SessionId,
+        /// Whose control channel is to be told.
+        host: HostName,
     },
 }
 
@@ -238,6 +258,19 @@ impl KeeperRequest {
                 out.extend_from_slice(key.bytes());
                 finish(&out)
             }
+            Self::Reauthenticate {
+                request,
+                session,
+                host,
+                element,
+            } => {
+                let mut out = begin(REAUTHENTICATE);
+                out.extend_from_slice(&request.to_be_bytes());
+                out.extend_from_slice(session.as_bytes());
+                put_padded_name(&mut out, host.as_str(), HostName::MAXIMUM_LENGTH);
+                element.put(&mut out);
+                finish(&out)
+            }
         }
     }
 
@@ -247,7 +280,7 @@ impl KeeperRequest {
     /// [`DecodeError`]; set padding is one.
     pub fn decode(record: &[u8]) -> Result<Self, DecodeError> {
         let (mut reader, kind) = start(record)?;
-        if !(OPEN..=TOKENS).contains(&kind) {
+        if !(OPEN..=REAUTHENTICATE).contains(&kind) {
             return Err(DecodeError::UnknownType);
         }
         let request = reader.u64()?;
@@ -283,6 +316,12 @@ impl KeeperRequest {
                 session,
                 host: reader.padded_name(HostName::MAXIMUM_LENGTH, "host")?,
             },
+            REAUTHENTICATE => Self::Reauthenticate {
+                request,
+                session,
+                host: reader.padded_name(HostName::MAXIMUM_LENGTH, "host")?,
+                element: ChainElement::read(&mut reader)?,
+            },
             _ => Self::Tokens {
                 request,
                 session,
@@ -302,7 +341,8 @@ impl KeeperRequest {
             | Self::Announce { request, .. }
             | Self::Withdraw { request, .. }
             | Self::Close { request, .. }
-            | Self::Tokens { request, .. } => *request,
+            | Self::Tokens { request, .. }
+            | Self::Reauthenticate { request, .. } => *request,
         }
     }
 }
@@ -335,6 +375,12 @@ impl KeeperReply {
                 out.extend_from_slice(&reason.code().to_be_bytes());
                 finish(&out)
             }
+            Self::Reauthenticate { session, host } => {
+                let mut out = begin(REAUTHENTICATE_WANTED);
+                out.extend_from_slice(session.as_bytes());
+                put_padded_name(&mut out, host.as_str(), HostName::MAXIMUM_LENGTH);
+                finish(&out)
+            }
         }
     }
 
@@ -357,6 +403,10 @@ impl KeeperReply {
             SLOT => Self::Slot {
                 request: reader.u64()?,
                 slot: TokenSlot::read(&mut reader)?,
+            },
+            REAUTHENTICATE_WANTED => Self::Reauthenticate {
+                session: SessionId::from_bytes(reader.array()?),
+                host: reader.padded_name(HostName::MAXIMUM_LENGTH, "host")?,
             },
             _ => return Err(DecodeError::UnknownType),
         };

@@ -128,6 +128,9 @@ refusals! {
         "the announced client address does not belong to the announcing host";
     /// The same connection is announced already.
     AlreadyAnnounced = 103, "already_announced", "this connection is already announced";
+    /// The service demands that its users are authenticated again now and then.
+    NotAuthenticatedAgain = 104, "not_authenticated_again",
+        "the user was not authenticated again in the time that the service's policy gives";
 
     // 128 to 159: room and machinery on the server.
     /// The table of sessions is full.
@@ -267,7 +270,7 @@ mod tests {
             assert_eq!(refusal.name().parse(), Ok(refusal));
             assert!(!refusal.to_string().is_empty());
         }
-        assert_eq!(codes.len(), 53);
+        assert_eq!(codes.len(), 54);
     }
 
     #[test]

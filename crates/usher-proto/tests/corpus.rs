@@ -249,6 +249,12 @@ fn server() -> Inputs {
         slot.encode()[4..].to_vec(),
         &[("beyond-24-bits", 9, 1)],
     ));
+    let reauthenticate = ServerFrame::Reauthenticate { session: SESSION };
+    inputs.extend(variations(
+        "reauthenticate",
+        reauthenticate.encode()[4..].to_vec(),
+        &[("with-request", 8, 1)],
+    ));
     inputs
 }
 
@@ -319,6 +325,15 @@ fn keeper() -> Inputs {
                 key: TokenKey::from_bytes([9; 16]),
             },
         ),
+        (
+            "reauthenticate",
+            KeeperRequest::Reauthenticate {
+                request,
+                session,
+                host: "laptop".parse().unwrap(),
+                element: announcement.element,
+            },
+        ),
     ] {
         inputs.extend(variations(
             name,
@@ -326,7 +341,7 @@ fn keeper() -> Inputs {
             &[("padding", 255, 1)],
         ));
     }
-    let host = "laptop".parse().unwrap();
+    let host: usher_proto::HostName = "laptop".parse().unwrap();
     let reason = Refusal::SessionEnded;
     for (name, record) in [
         (
@@ -347,7 +362,7 @@ fn keeper() -> Inputs {
             "session-ended",
             KeeperReply::SessionEnded {
                 session,
-                host,
+                host: host.clone(),
                 reason,
             },
         ),
@@ -357,6 +372,10 @@ fn keeper() -> Inputs {
                 request,
                 slot: TokenSlot::new(0x00ab_cdef).unwrap(),
             },
+        ),
+        (
+            "reauthenticate-wanted",
+            KeeperReply::Reauthenticate { session, host },
         ),
     ] {
         inputs.extend(variations(

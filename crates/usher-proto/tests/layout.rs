@@ -192,7 +192,7 @@ fn keeper_records_have_one_size_and_zero_padding() {
         expires: 4,
     };
     let record = open.encode();
-    assert_eq!(record[..2], [3, 1]);
+    assert_eq!(record[..2], [4, 1]);
     assert_eq!(KeeperRequest::decode(&record), Ok(open));
     // The last byte in use is the 243rd: docs/PROTOCOL.md.
     assert_eq!((record[242], record[243]), (4, 0));
@@ -218,7 +218,7 @@ fn keeper_records_have_one_size_and_zero_padding() {
     longer.push(0);
     assert_eq!(KeeperRequest::decode(&longer), Err(DecodeError::Oversized));
     let mut newer = close;
-    newer[0] = 4;
+    newer[0] = 5;
     assert_eq!(
         KeeperRequest::decode(&newer),
         Err(DecodeError::UnknownVersion)

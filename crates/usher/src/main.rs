@@ -40,7 +40,11 @@ enum Command {
     #[command(subcommand)]
     Log(LogCommand),
     /// Live sessions, connections and workers on this host
-    Who,
+    Who {
+        /// The sessions that have ended last, and why, instead
+        #[arg(long)]
+        recent: bool,
+    },
     /// What this kernel and this host can and cannot do
     Doctor,
     /// Connect standard input and output to a service, as the user who runs this
@@ -199,7 +203,8 @@ fn main() -> ExitCode {
         Command::Policy(PolicyCommand::Check { files }) => commands::policy::check(&output, &files),
         Command::Policy(PolicyCommand::Apply) => commands::policy::apply(&output),
         Command::Log(command) => log(&output, command),
-        Command::Who => commands::who::run(&output),
+        Command::Who { recent: false } => commands::who::run(&output),
+        Command::Who { recent: true } => commands::who::recent(&output),
         Command::Doctor => commands::doctor::run(&output),
         Command::Connect { destination } => commands::connect::run(&destination),
         Command::Proxy => proxy::run(),

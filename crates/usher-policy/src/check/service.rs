@@ -11,7 +11,7 @@ use super::{Names, served_by, users, values};
 use crate::error::{NameKind, PolicyErrorKind};
 use crate::model::{
     DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_PROCESSES, DEFAULT_SESSION, MAXIMUM_CONNECTIONS,
-    MAXIMUM_PROCESSES, Service, Style, service_id,
+    MAXIMUM_PROCESSES, MINIMUM_REAUTHENTICATION, Service, Style, service_id,
 };
 use crate::report::Reporter;
 use crate::syntax::Block;
@@ -75,6 +75,13 @@ impl ServiceChecker {
                 .and_then(|item| values::duration(item, reporter)),
             None => Some(DEFAULT_SESSION),
         };
+        let reauthenticate = match fields.one("reauthenticate") {
+            Some(field) => field
+                .single(reporter)
+                .and_then(|item| values::duration_from(MINIMUM_REAUTHENTICATION, item, reporter))
+                .map(Some),
+            None => Some(None),
+        };
         let connections = match fields.one("connections") {
             Some(field) => {
                 only_for(Style::Connection, style, field, reporter);
@@ -106,6 +113,7 @@ impl ServiceChecker {
             style: style?,
             idle: idle?,
             session: session?,
+            reauthenticate: reauthenticate?,
             connections: connections?,
             processes: processes?,
         })

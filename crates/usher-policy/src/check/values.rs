@@ -94,6 +94,15 @@ pub(super) fn number(item: &Item, maximum: u32, reporter: &mut Reporter<'_>) -> 
 
 /// A whole number with the unit s, m or h; one second to [`MAXIMUM_DURATION`].
 pub(super) fn duration(item: &Item, reporter: &mut Reporter<'_>) -> Option<Duration> {
+    duration_from(Duration::from_secs(1), item, reporter)
+}
+
+/// The same, of at least `shortest`.
+pub(super) fn duration_from(
+    shortest: Duration,
+    item: &Item,
+    reporter: &mut Reporter<'_>,
+) -> Option<Duration> {
     let found = word(item, reporter)?;
     let units = [('s', 1), ('m', 60), ('h', 3600)];
     let Some((amount, unit)) = units
@@ -110,10 +119,13 @@ pub(super) fn duration(item: &Item, reporter: &mut Reporter<'_>) -> Option<Durat
     let duration = digits(amount)
         .and_then(|amount| amount.checked_mul(unit))
         .map(Duration::from_secs)
-        .filter(|&duration| duration <= MAXIMUM_DURATION);
+        .filter(|duration| (shortest..=MAXIMUM_DURATION).contains(duration));
     if duration.is_none() {
         let found = found.to_owned();
-        reporter.report(item.location, PolicyErrorKind::DurationOutOfRange { found });
+        reporter.report(
+            item.location,
+            PolicyErrorKind::DurationOutOfRange { found, shortest },
+        );
     }
     duration
 }

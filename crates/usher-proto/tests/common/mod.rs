@@ -131,6 +131,14 @@ pub fn client_frames() -> Vec<(&'static str, ClientFrame)> {
                 key: TokenKey::from_bytes([9; 16]),
             },
         ),
+        (
+            "reauthenticate",
+            ClientFrame::Reauthenticate {
+                request: 7,
+                session,
+                element: announcement().element,
+            },
+        ),
     ]
 }
 
@@ -282,6 +290,13 @@ pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
                 key,
             }
         }),
+        (request, session(), any_announcement()).prop_map(|(request, session, announcement)| {
+            ClientFrame::Reauthenticate {
+                request,
+                session,
+                element: announcement.element,
+            }
+        }),
     ]
 }
 
@@ -299,6 +314,7 @@ pub fn server_frame() -> impl Strategy<Value = ServerFrame> {
         any::<u64>().prop_map(|request| ServerFrame::Pong { request }),
         (any::<u64>(), token_slot())
             .prop_map(|(request, slot)| ServerFrame::Slot { request, slot }),
+        session().prop_map(|session| ServerFrame::Reauthenticate { session }),
     ]
 }
 
@@ -356,6 +372,14 @@ pub fn keeper_request() -> impl Strategy<Value = KeeperRequest> {
                 key,
             }
         }),
+        (request, session(), host_name(), any_announcement()).prop_map(
+            |(request, session, host, announcement)| KeeperRequest::Reauthenticate {
+                request,
+                session,
+                host,
+                element: announcement.element,
+            }
+        ),
     ]
 }
 
@@ -372,6 +396,8 @@ pub fn keeper_reply() -> impl Strategy<Value = KeeperReply> {
         }),
         (any::<u64>(), token_slot())
             .prop_map(|(request, slot)| KeeperReply::Slot { request, slot }),
+        (session(), host_name())
+            .prop_map(|(session, host)| KeeperReply::Reauthenticate { session, host }),
     ]
 }
 

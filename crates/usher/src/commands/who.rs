@@ -1,8 +1,8 @@
-//! `usher who`: live sessions, connections and workers.
+//! `usher who`: live sessions, connections and workers; those that have ended last.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use usher_local::control::{Answer, Request, WhoView, ask};
+use usher_local::control::{Answer, RecentView, Request, WhoView, ask};
 
 use crate::failure::Failure;
 use crate::output::{Output, table};
@@ -17,20 +17,72 @@ pub fn run(output: &Output) -> Result<(), Failure> {
             output.print(&view, || text(&view));
             Ok(())
         }
-        _ => Err(Failure::Host(
-            "the keeper's answer is not understood".into(),
-        )),
+        _ => Err(not_understood()),
     }
+}
+
+/// Asks the keeper for the sessions that have ended last and prints them.
+///
+/// # Errors
+/// When the keeper does not answer.
+pub fn recent(output: &Output) -> Result<(), Failure> {
+    match ask("keeper", &Request::Recent)? {
+        Answer::Recent(view) => {
+            output.print(&view, || recent_text(&view));
+            Ok(())
+        }
+        _ => Err(not_understood()),
+    }
+}
+
+fn not_understood() -> Failure {
+    Failure::Host("the keeper's answer is not understood".into())
+}
+
+fn now() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or(Duration::ZERO)
+        .as_secs()
+}
+
+fn recent_text(view: &RecentView) -> String {
+    if view.ended.is_empty() {
+        return "no session has ended\n".into();
+    }
+    let now = now();
+    let rows: Vec<Vec<String>> = view
+        .ended
+        .iter()
+        .map(|ended| {
+            vec![
+                ended.user.to_string(),
+                ended.host.to_string(),
+                ended.service.to_string(),
+                age(ended.ended.saturating_sub(ended.opened)),
+                age(now.saturating_sub(ended.ended)),
+                ended.session.clone(),
+                format!("{}: {}", ended.reason, ended.text),
+            ]
+        })
+        .collect();
+    let heading = [
+        "USER",
+        "HOST",
+        "SERVICE",
+        "LASTED",
+        "ENDED AGO",
+        "SESSION",
+        "REASON",
+    ];
+    table(&heading, &rows)
 }
 
 fn text(view: &WhoView) -> String {
     if view.sessions.is_empty() {
         return "no sessions\n".into();
     }
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or(Duration::ZERO)
-        .as_secs();
+    let now = now();
     let mut rows = Vec::new();
     for session in &view.sessions {
         rows.push(vec![

@@ -3,12 +3,14 @@
 //! verifier and nothing that comes from the network.
 
 mod accounts;
+mod agenda;
 mod announced;
 mod calls;
 mod fence;
 mod process;
 mod queue;
 mod queues;
+mod recent;
 mod records;
 mod revocation;
 mod share;
@@ -63,6 +65,8 @@ struct Keeper {
     /// Told of every configuration that comes in force.
     reloaded: tokio::sync::watch::Sender<u64>,
     shares: share::Shares,
+    agenda: agenda::Agenda,
+    recent: recent::Recent,
     announced: announced::Announcements,
     unread: tokens::Unread,
     /// Where ended sessions are told to the verifier, while it is connected.
@@ -172,6 +176,8 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits, ownership: bool) -> Result<
         service_accounts: accounts::ServiceAccounts::default(),
         reloaded: tokio::sync::watch::Sender::new(0),
         shares: share::Shares::default(),
+        agenda: agenda::Agenda::default(),
+        recent: recent::Recent::default(),
         announced: announced::Announcements::default(),
         unread: tokens::Unread::default(),
         verifier: Mutex::default(),
@@ -254,8 +260,9 @@ async fn upkeep(keeper: Arc<Keeper>) {
         }
         keeper.queues.end_idle(&keeper);
         keeper.unread.attach(&keeper);
+        agenda::look(&keeper);
         if count.is_multiple_of(5) {
-            revocation::expire(&keeper);
+            revocation::remove_unused_queues(&keeper);
         }
         count += 1;
     }
@@ -285,6 +292,7 @@ impl Answerer for Keeper {
                     reason: error.to_string(),
                 },
             },
+            Request::Recent => Answer::Recent(recent::view(self)),
             Request::Status => match who::status(self) {
                 Ok(status) => Answer::Status(status),
                 Err(error) => Answer::Failed {

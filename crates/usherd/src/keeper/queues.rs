@@ -15,7 +15,8 @@ use usher_proto::refusal::Refusal;
 
 use super::accounts::{self, Account};
 use super::queue::Queue;
-use super::{Keeper, service_by_id};
+use super::{Keeper, agenda, service_by_id};
+use crate::start::unix_time;
 
 /// Connections that may wait in one queue; the kernel's net.core.somaxconn caps it.
 const BACKLOG: u32 = 1024;
@@ -229,10 +230,14 @@ pub async fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
     for (session, record) in sessions {
         let key = (record.service, record.uid);
         keeper.shares.keep(&record);
-        if record.ended.is_some() {
+        if let Some(ended) = record.ended {
+            keeper.recent.enter(session, &record, ended);
+            keeper.agenda.enter(ended.at, session);
             continue;
         }
-        keeper.shares.enter(session, &record);
+        // When the user was last authenticated, the former keeper knew: counted from now on.
+        keeper.shares.enter(session, &record, unix_time());
+        agenda::enter(keeper, session, &record);
         if keeper.queues.has(key.0, key.1) {
             continue;
         }

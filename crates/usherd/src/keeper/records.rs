@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use usher_kernel::admission::{AnnounceError, Announced, SessionError, SessionRecord};
 use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_policy::ServedBy;
-use usher_proto::chain::{ChainError, ChainTip};
+use usher_proto::chain::{ChainElement, ChainError, ChainTip};
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::frame::Announcement;
 use usher_proto::keeper_record::{
@@ -21,7 +21,7 @@ use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::token::TokenElement;
 
-use super::{Keeper, accounts, revocation, service_by_id, tokens};
+use super::{Keeper, accounts, agenda, revocation, service_by_id, tokens};
 use crate::start::unix_time;
 
 /// How long an announced connection may take to arrive.
@@ -129,6 +129,12 @@ async fn read(
                 session,
                 host,
             }) => (request, revocation::close(keeper, &session, &host)),
+            Ok(KeeperRequest::Reauthenticate {
+                request,
+                session,
+                host,
+                element,
+            }) => (request, reauthenticate(keeper, session, &host, &element)),
             Ok(KeeperRequest::Tokens {
                 request,
                 session,
@@ -250,7 +256,8 @@ async fn open(keeper: &Arc<Keeper>, opening: Opening) -> Result<(), Refusal> {
         return Err(refusal);
     }
     keeper.shares.keep(&record);
-    keeper.shares.enter(opening.session, &record);
+    keeper.shares.enter(opening.session, &record, record.opened);
+    agenda::enter(keeper, opening.session, &record);
     tracing::info!(session = %opening.session, user = %opening.user, uid = account.uid,
         service = %opening.service, host = %opening.host, "session opened");
     Ok(())
@@ -321,23 +328,7 @@ fn announce(
         return Err(Refusal::SessionEnded);
     }
     keeper.announced.take((record.service, record.uid))?;
-    record.tip = record
-        .tip
-        .advance(
-            &record.chain_salt,
-            record.chain_length,
-            &announcement.element,
-        )
-        .map_err(|error| match error {
-            ChainError::Replayed => Refusal::ChainReplayed,
-            ChainError::Exhausted => Refusal::ChainExhausted,
-            ChainError::GapTooLarge => Refusal::ChainGap,
-            ChainError::Mismatch => Refusal::ChainMismatch,
-        })?;
-    keeper
-        .admission
-        .update_session(&session, &record)
-        .map_err(kernel_failed)?;
+    advance(keeper, session, &mut record, &announcement.element)?;
     let announced = Announced {
         session,
         service: record.service,
@@ -352,4 +343,40 @@ fn announce(
             AnnounceError::AlreadyAnnounced => Refusal::AlreadyAnnounced,
             AnnounceError::Kernel(error) => kernel_failed(error),
         })
+}
+
+/// The user is still there: the client host has another element of the chain, and its policy still
+/// lets it be used.
+fn reauthenticate(
+    keeper: &Keeper,
+    session: SessionId,
+    host: &HostName,
+    element: &ChainElement,
+) -> Result<(), Refusal> {
+    let mut record = live_session(keeper, session, host)?;
+    advance(keeper, session, &mut record, element)
+}
+
+/// Takes an element of the session's chain, which authenticates the user anew.
+fn advance(
+    keeper: &Keeper,
+    session: SessionId,
+    record: &mut SessionRecord,
+    element: &ChainElement,
+) -> Result<(), Refusal> {
+    record.tip = record
+        .tip
+        .advance(&record.chain_salt, record.chain_length, element)
+        .map_err(|error| match error {
+            ChainError::Replayed => Refusal::ChainReplayed,
+            ChainError::Exhausted => Refusal::ChainExhausted,
+            ChainError::GapTooLarge => Refusal::ChainGap,
+            ChainError::Mismatch => Refusal::ChainMismatch,
+        })?;
+    keeper
+        .admission
+        .update_session(&session, record)
+        .map_err(kernel_failed)?;
+    keeper.shares.authenticated(record, unix_time());
+    Ok(())
 }

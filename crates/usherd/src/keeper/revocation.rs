@@ -1,8 +1,7 @@
-//! Ending sessions: by the client, by the clock, by a changed policy or a disabled user. What
-//! ends takes its connections and its worker along, and the log says why.
+//! Ending sessions: by the client, by the clock (`agenda`), by a changed policy or a disabled user.
+//! What ends takes its connections and its worker along, and the log says why.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionRow, Ended, SessionRecord};
@@ -14,18 +13,25 @@ use usher_proto::name::{HostName, UserName};
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
+use super::agenda::{self, REMEMBERED};
 use super::queues::Key;
 use super::{Keeper, service_by_id, tokens, who};
 use crate::start::unix_time;
 
-/// How long an ended session stays in the table, seconds: longer than its authenticator could be
-/// presented again (maximum age and skew together), so that a replay meets it.
-const REMEMBERED: u64 = 300;
+/// A session that is to end.
+pub struct Entry {
+    /// Which.
+    pub session: SessionId,
+    /// As the table has it.
+    pub record: SessionRecord,
+    /// Why.
+    pub reason: Refusal,
+}
 
 /// The client host has closed a session of its own: no more connections; those there are go on.
 ///
 /// # Errors
-/// [`Refusal::UnknownSession`], also for another host's.
+/// [`Refusal::UnknownSession`], also for another host's, and [`Refusal::SessionEnded`].
 pub fn close(keeper: &Keeper, session: &SessionId, host: &HostName) -> Result<(), Refusal> {
     let record = keeper
         .admission
@@ -36,6 +42,9 @@ pub fn close(keeper: &Keeper, session: &SessionId, host: &HostName) -> Result<()
         })?
         .filter(|record| record.host == *host)
         .ok_or(Refusal::UnknownSession)?;
+    if record.ended.is_some() {
+        return Err(Refusal::SessionEnded);
+    }
     mark(keeper, session, record, Refusal::SessionEnded);
     Ok(())
 }
@@ -43,7 +52,15 @@ pub fn close(keeper: &Keeper, session: &SessionId, host: &HostName) -> Result<()
 /// Ends one session with its connections; when it was the user's last with this service, the
 /// queue and the worker go, too.
 pub fn end(keeper: &Keeper, session: &SessionId, record: SessionRecord, reason: Refusal) {
-    end_all(keeper, vec![(*session, record, reason)]);
+    let session = *session;
+    end_all(
+        keeper,
+        vec![Entry {
+            session,
+            record,
+            reason,
+        }],
+    );
 }
 
 /// The users who have lost a key from one configuration to the next. A session does not say which
@@ -74,7 +91,11 @@ pub fn end_forbidden(
     let configuration = keeper.configuration();
     let (applied, checked) = &*configuration;
     let mut forbidden = Vec::new();
-    for (session, record) in keeper.admission.sessions()? {
+    let sessions = keeper.admission.sessions()?;
+    // Services may demand another interval of authentication than before.
+    keeper.agenda.clear();
+    for (session, record) in sessions {
+        agenda::enter(keeper, session, &record);
         if record.ended.is_some() && !is_closed(&record) {
             continue;
         }
@@ -95,72 +116,50 @@ pub fn end_forbidden(
                 })
         };
         if let Err(reason) = permitted {
-            forbidden.push((session, record, reason));
+            forbidden.push(Entry {
+                session,
+                record,
+                reason,
+            });
         }
     }
     let rows = keeper.admission.admissions()?;
     let with_connections = with_connections(&rows);
-    forbidden.retain(|(session, record, _)| {
-        record.ended.is_none() || with_connections.contains(session)
-    });
+    forbidden
+        .retain(|entry| entry.record.ended.is_none() || with_connections.contains(&entry.session));
     let tokens = who::token_positions(keeper)?;
     let views = forbidden
         .iter()
-        .map(|(session, record, _)| who::session_view(checked, session, record, &rows, &tokens))
+        .map(|entry| who::session_view(checked, &entry.session, &entry.record, &rows, &tokens))
         .collect();
     end_all(keeper, forbidden);
     Ok(views)
 }
 
 /// Whether its client has closed the session, whose connections go on.
-fn is_closed(record: &SessionRecord) -> bool {
+pub fn is_closed(record: &SessionRecord) -> bool {
     let closed = |ended: Ended| ended.reason == Refusal::SessionEnded;
     record.ended.is_some_and(closed)
 }
 
-fn with_connections(rows: &[AdmissionRow]) -> HashSet<SessionId> {
+/// The sessions that have connections.
+pub fn with_connections(rows: &[AdmissionRow]) -> HashSet<SessionId> {
     rows.iter().map(|row| row.session).collect()
 }
 
-/// Ends what has expired and forgets what ended long ago. A session that its client has closed is
-/// kept as long as it has connections, which end when it would have.
-pub fn expire(keeper: &Arc<Keeper>) {
-    let now = unix_time();
-    let sessions = match keeper.admission.sessions() {
-        Ok(sessions) => sessions,
-        Err(error) => return tracing::error!(%error, "reading the session table"),
-    };
+/// Gives back the listeners of queues without a session, a worker or a connection.
+pub fn remove_unused_queues(keeper: &Keeper) {
+    let queues = keeper.queues.list();
+    if queues.is_empty() {
+        return;
+    }
     let rows = match keeper.admission.admissions() {
         Ok(rows) => rows,
         Err(error) => return tracing::error!(%error, "reading the admission table"),
     };
-    let with_connections = with_connections(&rows);
-    let mut expired = Vec::new();
-    let mut wanted: HashSet<Key> = HashSet::new();
-    for (session, record) in sessions {
-        let lives_on = is_closed(&record) && with_connections.contains(&session);
-        match record.ended {
-            Some(_) if lives_on && record.expires <= now => {
-                expired.push((session, record, Refusal::Expired));
-            }
-            Some(ended) if !lives_on && ended.at + REMEMBERED < now => {
-                match keeper.admission.remove_session(&session) {
-                    Ok(()) => keeper.shares.forget(&record),
-                    Err(error) => tracing::error!(%error, "forgetting a session"),
-                }
-            }
-            Some(_) => {}
-            None if record.expires <= now => expired.push((session, record, Refusal::Expired)),
-            None => {
-                wanted.insert((record.service, record.uid));
-            }
-        }
-    }
-    end_all(keeper, expired);
-    // Queues without a session, a worker or a connection: their listener is given back.
-    for queue in keeper.queues.list() {
+    for queue in queues {
         let used = rows.iter().any(|row| (row.service, row.uid) == queue.key);
-        if !wanted.contains(&queue.key) && !used && !queue.has_worker() {
+        if !keeper.shares.has_live(queue.key) && !used && !queue.has_worker() {
             keeper.queues.remove(keeper, queue.key);
         }
     }
@@ -207,28 +206,29 @@ pub fn make_room(keeper: &Keeper, fresh: &SessionRecord) -> Result<(), Refusal> 
     Ok(())
 }
 
-fn end_all(keeper: &Keeper, ending: Vec<(SessionId, SessionRecord, Refusal)>) {
+/// Ends sessions with their connections, and what no session is left for.
+pub fn end_all(keeper: &Keeper, ending: Vec<Entry>) {
     if ending.is_empty() {
         return;
     }
     // Marked first, so that nothing new is announced; then looked at, so that nothing is missed.
     let mut touched: HashSet<Key> = HashSet::new();
     let mut ids: HashSet<SessionId> = HashSet::new();
-    for (session, record, reason) in ending {
+    for Entry {
+        session,
+        record,
+        reason,
+    } in ending
+    {
         touched.insert((record.service, record.uid));
         ids.insert(session);
         mark(keeper, &session, record, reason);
     }
-    let live = match keeper.admission.sessions() {
-        Ok(sessions) => sessions,
-        Err(error) => return tracing::error!(%error, "reading the session table"),
-    };
-    for (_, record) in live.iter().filter(|(_, record)| record.ended.is_none()) {
-        touched.remove(&(record.service, record.uid));
-    }
     // The queue goes before its connections are cut: nothing is accepted in between.
     for key in touched {
-        keeper.queues.remove(keeper, key);
+        if !keeper.shares.has_live(key) {
+            keeper.queues.remove(keeper, key);
+        }
     }
     match keeper.admission.admissions() {
         Ok(rows) => rows
@@ -256,10 +256,13 @@ fn mark(keeper: &Keeper, session: &SessionId, mut record: SessionRecord, reason:
         "session ended: {reason}");
     keeper.shares.leave(session, &record);
     tokens::close(keeper, session);
-    record.ended = Some(Ended {
+    let ended = Ended {
         at: unix_time(),
         reason,
-    });
+    };
+    keeper.recent.enter(*session, &record, ended);
+    keeper.agenda.enter(ended.at + REMEMBERED + 1, *session);
+    record.ended = Some(ended);
     if let Err(error) = keeper.admission.update_session(session, &record) {
         tracing::error!(%error, "marking a session ended");
     }

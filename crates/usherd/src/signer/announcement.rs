@@ -192,14 +192,17 @@ async fn try_to_renew(signer: &Arc<Signer>, place: &Place, turn: Turn) -> Result
 }
 
 /// What is left of an opened session to ask tokens with.
-struct Openable {
+pub struct Openable {
     session: SessionId,
     chain: TokenChain,
     expires: u64,
 }
 
 /// Opens a session, with its first connection where there is one.
-async fn open(
+///
+/// # Errors
+/// As [`announce`].
+pub async fn open(
     signer: &Signer,
     place: &Place,
     first: Option<ConnectionTuple>,
@@ -247,6 +250,7 @@ async fn open(
         "session opened");
     let session = Session {
         id,
+        uid: place.uid,
         chain,
         expires: statement.expires,
     };

@@ -8,6 +8,7 @@ mod asking;
 mod closing;
 mod keys;
 mod names;
+mod reauthentication;
 mod relay;
 mod sessions;
 mod tickets;
@@ -158,7 +159,7 @@ impl Answerer for Signer {
                 ]
                 .into(),
             }),
-            Request::Who => Answer::Failed {
+            Request::Who | Request::Recent => Answer::Failed {
                 reason: "the signer knows what it asked for, the keeper of the other host what \
                          is live: ask there"
                     .into(),

@@ -16,6 +16,7 @@ use usher_proto::relay::{MAX_RELAY_PACKET, RelayReply, RelayRequest};
 use usher_proto::token::TokenSlot;
 
 use super::Signer;
+use super::reauthentication::reauthenticate;
 
 /// Requests that may wait for an answer; more are refused with [`Refusal::Overloaded`].
 const PENDING: usize = 16_384;
@@ -157,7 +158,7 @@ async fn write(connection: Arc<AsyncPacketSocket>, mut outgoing: mpsc::Receiver<
 }
 
 /// Reads answers until the courier goes; says what was wrong when something was.
-async fn read(signer: &Signer, connection: &AsyncPacketSocket) -> Option<io::Error> {
+async fn read(signer: &Arc<Signer>, connection: &AsyncPacketSocket) -> Option<io::Error> {
     loop {
         let packet = match connection.receive(MAX_RELAY_PACKET).await {
             Ok(packet) if packet.bytes.is_empty() => return None,
@@ -176,6 +177,9 @@ async fn read(signer: &Signer, connection: &AsyncPacketSocket) -> Option<io::Err
                 }
                 Ok(ServerFrame::Slot { request, slot }) => {
                     signer.relay.answered(request, Ok(Some(slot)));
+                }
+                Ok(ServerFrame::Reauthenticate { session }) => {
+                    reauthenticate(signer, &channel, session);
                 }
                 Ok(ServerFrame::Pong { .. }) => {}
                 Err(error) => tracing::warn!(host = %channel, %error, "what a host sent"),

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tokio::sync::OwnedMutexGuard;
 use usher_local::applied::{Applied, Checked};
 use usher_proto::chain::Chain;
 use usher_proto::host_key::HostPublicKey;
@@ -32,6 +33,8 @@ pub struct SessionKey {
 pub struct Session {
     /// Its id, by which the server knows it.
     pub id: SessionId,
+    /// The local user.
+    pub uid: u32,
     /// What is left of its chain.
     pub chain: Chain,
     /// When it ends, seconds since 1970.
@@ -54,6 +57,25 @@ pub fn is_permitted(key: &SessionKey, (applied, checked): &(Applied, Checked)) -
 /// One session's place. Its lock is held while a session is opened and while an element is taken
 /// and sent, so that elements leave in order and a user's first connections share one signature.
 pub type Slot = Arc<tokio::sync::Mutex<Option<Session>>>;
+
+/// The slot of an open session, and nobody else's for as long.
+pub struct Held {
+    /// What the session is for.
+    pub key: SessionKey,
+    slot: OwnedMutexGuard<Option<Session>>,
+}
+
+impl Held {
+    /// The session.
+    pub fn session(&mut self) -> Option<&mut Session> {
+        self.slot.as_mut()
+    }
+
+    /// Puts another one in its place.
+    pub fn replace(&mut self, session: Session) {
+        *self.slot = Some(session);
+    }
+}
 
 /// All sessions. There are at most as many as (local user, permitted service) pairs.
 #[derive(Default)]
@@ -79,6 +101,18 @@ impl Sessions {
                     .is_ok_and(|session| session.as_ref().is_some_and(|session| session.id == id));
             !ended
         });
+    }
+
+    /// The slot of this session, unless it is in use.
+    pub fn hold(&self, host: &HostName, id: SessionId) -> Option<Held> {
+        self.lock()
+            .iter()
+            .filter(|(key, _)| key.host == *host)
+            .find_map(|(key, slot)| {
+                let slot = Arc::clone(slot).try_lock_owned().ok()?;
+                let key = key.clone();
+                (slot.as_ref()?.id == id).then_some(Held { key, slot })
+            })
     }
 
     /// Forgets one session: the next connection opens a new one.
@@ -172,6 +206,7 @@ mod tests {
         let [former, current] = [1, 2].map(|number| SessionId::from_bytes([number; _]));
         let session = Session {
             id: current,
+            uid: 1001,
             chain: Chain::generate(1, [0; _], [0; _]),
             expires: 0,
         };

@@ -47,16 +47,12 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Tells the client host that a session has ended.
-    pub fn session_ended(&self, session: SessionId, reason: Refusal) {
-        // A full queue means a peer that does not read; its channel is about to be closed, and it
-        // learns of the end at its next announcement.
-        if self
-            .answers
-            .try_send(ServerFrame::SessionEnded { session, reason })
-            .is_err()
-        {
-            tracing::debug!(%session, "could not tell the client host that a session ended");
+    /// Tells the client host something that it has not asked.
+    pub fn tell(&self, told: ServerFrame) {
+        // A full queue means a peer that does not read; its channel is about to be closed. It
+        // learns of a session's end at its next announcement, and is asked for an element again.
+        if self.answers.try_send(told).is_err() {
+            tracing::debug!(?told, "could not tell the client host");
         }
     }
 }
@@ -359,6 +355,20 @@ impl Channel {
                         session,
                         host,
                         key,
+                    }
+                });
+            }
+            ClientFrame::Reauthenticate {
+                request,
+                session,
+                element,
+            } => {
+                self.relay(place, request, session, |request, host| {
+                    KeeperRequest::Reauthenticate {
+                        request,
+                        session,
+                        host,
+                        element,
                     }
                 });
             }

@@ -19,6 +19,7 @@ use usher_local::applied::{Applied, Checked, load_checked};
 use usher_local::control::{Answer, Request, StatusView};
 use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::paths;
+use usher_proto::frame::ServerFrame;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::keeper_record::{KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest};
 use usher_proto::name::HostName;
@@ -165,7 +166,12 @@ async fn hear_keeper(verifier: Arc<Verifier>) {
                 reason,
             } => {
                 if let Some(channel) = verifier.channels().get(&host) {
-                    channel.session_ended(session, reason);
+                    channel.tell(ServerFrame::SessionEnded { session, reason });
+                }
+            }
+            KeeperReply::Reauthenticate { session, host } => {
+                if let Some(channel) = verifier.channels().get(&host) {
+                    channel.tell(ServerFrame::Reauthenticate { session });
                 }
             }
         }
@@ -263,7 +269,7 @@ impl Answerer for Verifier {
                 ]
                 .into(),
             }),
-            Request::Who => Answer::Failed {
+            Request::Who | Request::Recent => Answer::Failed {
                 reason: "the verifier keeps no sessions: ask the keeper".into(),
             },
         }

@@ -1,0 +1,327 @@
+//! What the clock does to sessions: they expire, are to be authenticated again, and are forgotten.
+//! Each is looked at when something is due, and not before: a million of them cost nothing.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use usher_kernel::admission::SessionRecord;
+use usher_proto::refusal::Refusal;
+use usher_proto::session_id::SessionId;
+
+use super::revocation::{self, Entry, is_closed, with_connections};
+use super::{Keeper, service_by_id};
+use crate::start::unix_time;
+
+/// How long an ended session stays in the table, seconds: longer than its authenticator could be
+/// presented again (maximum age and skew together), so that a replay meets it.
+pub const REMEMBERED: u64 = 300;
+
+/// When each session is to be looked at, in seconds since 1970. A session has one entry for each
+/// time that it was opened, closed or ended, so there are at most three for each that the table keeps.
+#[derive(Default)]
+pub struct Agenda(Mutex<BTreeMap<u64, HashSet<SessionId>>>);
+
+impl Agenda {
+    /// Has a session looked at then.
+    pub fn enter(&self, time: u64, session: SessionId) {
+        self.lock().entry(time).or_default().insert(session);
+    }
+
+    /// Forgets all: sessions are entered anew.
+    pub fn clear(&self) {
+        self.lock().clear();
+    }
+
+    /// Takes what is due.
+    fn due(&self, now: u64) -> HashSet<SessionId> {
+        let mut entered = self.lock();
+        let later = entered.split_off(&(now + 1));
+        let due = std::mem::replace(&mut *entered, later);
+        due.into_values().flatten().collect()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, HashSet<SessionId>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the clock says of a session.
+#[derive(Debug, PartialEq, Eq)]
+enum Due {
+    /// It stays as it is until then.
+    Nothing { until: u64 },
+    /// The user is to be authenticated again; it is looked at again then.
+    Ask { again: u64 },
+    /// It ends.
+    End(Refusal),
+    /// Nobody needs to remember it any longer.
+    Forget,
+}
+
+/// What bears on a session besides its record.
+struct Circumstances {
+    /// When its user was last authenticated at the service from the host.
+    authenticated: u64,
+    /// How often the service demands that, seconds.
+    interval: Option<u64>,
+    /// It has announced or established connections.
+    connected: bool,
+}
+
+/// What is due for a session. Half an interval is left for the client to answer in, and asked again
+/// eight times.
+fn due(record: &SessionRecord, circumstances: &Circumstances, now: u64) -> Due {
+    if let Some(ended) = record.ended
+        && !(is_closed(record) && circumstances.connected)
+    {
+        let until = ended.at + REMEMBERED + 1;
+        return if until <= now {
+            Due::Forget
+        } else {
+            Due::Nothing { until }
+        };
+    }
+    if record.expires <= now {
+        return Due::End(Refusal::Expired);
+    }
+    let Some(interval) = circumstances.interval else {
+        return Due::Nothing {
+            until: in_sight(record, now, record.expires),
+        };
+    };
+    let latest = circumstances.authenticated.saturating_add(interval);
+    if latest <= now {
+        return Due::End(Refusal::NotAuthenticatedAgain);
+    }
+    let latest = latest.min(record.expires);
+    let half = circumstances.authenticated + interval.div_ceil(2);
+    if record.ended.is_some() {
+        // Its chain is gone on the client: another session of the user is asked.
+        Due::Nothing {
+            until: in_sight(record, now, latest),
+        }
+    } else if half <= now {
+        Due::Ask {
+            again: latest.min(now + (interval / 16).max(1)),
+        }
+    } else {
+        Due::Nothing {
+            until: half.min(latest),
+        }
+    }
+}
+
+/// A closed session is looked at now and then, to be forgotten when its connections have gone.
+fn in_sight(record: &SessionRecord, now: u64, until: u64) -> u64 {
+    match record.ended {
+        Some(_) => until.min(now + REMEMBERED),
+        None => until,
+    }
+}
+
+fn circumstances(keeper: &Keeper, record: &SessionRecord, connected: bool) -> Circumstances {
+    let configuration = keeper.configuration();
+    let service = service_by_id(&configuration.1, record.service);
+    Circumstances {
+        authenticated: keeper.shares.last_authenticated(record),
+        interval: service
+            .and_then(|service| service.reauthenticate)
+            .map(|interval| interval.as_secs()),
+        connected,
+    }
+}
+
+/// Has a session looked at when it must be.
+pub fn enter(keeper: &Keeper, session: SessionId, record: &SessionRecord) {
+    let time = match due(record, &circumstances(keeper, record, true), unix_time()) {
+        Due::Nothing { until } => until,
+        Due::Ask { .. } | Due::End(_) | Due::Forget => 0,
+    };
+    keeper.agenda.enter(time, session);
+}
+
+/// Does what is due. Called every second.
+pub fn look(keeper: &Arc<Keeper>) {
+    let now = unix_time();
+    let sessions = keeper.agenda.due(now);
+    if sessions.is_empty() {
+        return;
+    }
+    let rows = match keeper.admission.admissions() {
+        Ok(rows) => rows,
+        Err(error) => {
+            tracing::error!(%error, "reading the admission table");
+            for session in sessions {
+                keeper.agenda.enter(now + 1, session);
+            }
+            return;
+        }
+    };
+    let connected = with_connections(&rows);
+    let mut ending = Vec::new();
+    for session in sessions {
+        let record = match keeper.admission.session(&session) {
+            Ok(Some(record)) => record,
+            // Forgotten already.
+            Ok(None) => continue,
+            Err(error) => {
+                tracing::error!(%error, "reading the session table");
+                keeper.agenda.enter(now + 1, session);
+                continue;
+            }
+        };
+        let found = circumstances(keeper, &record, connected.contains(&session));
+        match due(&record, &found, now) {
+            Due::Nothing { until } => keeper.agenda.enter(until, session),
+            Due::Ask { again } => {
+                ask(keeper, session, &record);
+                keeper.agenda.enter(again, session);
+            }
+            Due::End(reason) => ending.push(Entry {
+                session,
+                record,
+                reason,
+            }),
+            Due::Forget => match keeper.admission.remove_session(&session) {
+                Ok(()) => keeper.shares.forget(&record),
+                Err(error) => {
+                    tracing::error!(%error, "forgetting a session");
+                    keeper.agenda.enter(now + REMEMBERED, session);
+                }
+            },
+        }
+    }
+    revocation::end_all(keeper, ending);
+}
+
+/// Asks the client host for another element of the session's chain. Whether it was heard does not
+/// matter: it is asked again, and the session ends when no answer comes.
+fn ask(keeper: &Keeper, session: SessionId, record: &SessionRecord) {
+    let asked = usher_proto::keeper_record::KeeperReply::Reauthenticate {
+        session,
+        host: record.host.clone(),
+    };
+    let verifier = keeper.verifier();
+    if verifier
+        .as_ref()
+        .is_none_or(|verifier| verifier.try_send(asked.encode()).is_err())
+    {
+        tracing::debug!(%session, "the verifier cannot be told to authenticate a user again");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use usher_kernel::admission::Ended;
+    use usher_proto::chain::ChainTip;
+
+    use super::*;
+
+    const OPENED: u64 = 1_000_000;
+
+    fn record(ended: Option<(u64, Refusal)>) -> SessionRecord {
+        SessionRecord {
+            uid: 1000,
+            service: 1,
+            user: "alice".parse().unwrap(),
+            host: "laptop".parse().unwrap(),
+            tip: ChainTip {
+                position: 0,
+                value: [0; 16],
+            },
+            chain_length: 1,
+            chain_salt: [0; 16],
+            token_anchor: [0; 11],
+            key_fingerprint: [0; 32],
+            opened: OPENED,
+            expires: OPENED + 1000,
+            ended: ended.map(|(after, reason)| Ended {
+                at: OPENED + after,
+                reason,
+            }),
+        }
+    }
+
+    fn due_after(
+        seconds: u64,
+        record: &SessionRecord,
+        interval: Option<u64>,
+        connected: bool,
+    ) -> Due {
+        let circumstances = Circumstances {
+            authenticated: OPENED,
+            interval,
+            connected,
+        };
+        due(record, &circumstances, OPENED + seconds)
+    }
+
+    fn until(seconds: u64) -> Due {
+        Due::Nothing {
+            until: OPENED + seconds,
+        }
+    }
+
+    #[test]
+    fn a_session_ends_in_the_second_in_which_it_expires() {
+        let live = record(None);
+        assert_eq!(due_after(0, &live, None, false), until(1000));
+        assert_eq!(due_after(999, &live, None, true), until(1000));
+        let expired = Due::End(Refusal::Expired);
+        assert_eq!(due_after(1000, &live, None, true), expired);
+        assert_eq!(due_after(1000, &live, Some(5000), true), expired);
+    }
+
+    #[test]
+    fn a_user_is_asked_at_half_the_interval_and_has_until_its_end() {
+        let live = record(None);
+        assert_eq!(due_after(1, &live, Some(160), false), until(80));
+        let again = OPENED + 90;
+        assert_eq!(due_after(80, &live, Some(160), true), Due::Ask { again });
+        let again = OPENED + 160;
+        assert_eq!(due_after(159, &live, Some(160), true), Due::Ask { again });
+        let failed = Due::End(Refusal::NotAuthenticatedAgain);
+        assert_eq!(due_after(160, &live, Some(160), false), failed);
+        // The shortest one.
+        let again = OPENED + 4;
+        assert_eq!(due_after(3, &live, Some(5), true), Due::Ask { again });
+    }
+
+    #[test]
+    fn a_closed_session_is_cut_when_it_would_have_been_and_not_asked() {
+        let closed = record(Some((10, Refusal::SessionEnded)));
+        assert_eq!(due_after(20, &closed, None, true), until(320));
+        assert_eq!(due_after(900, &closed, None, true), until(1000));
+        assert_eq!(
+            due_after(1000, &closed, None, true),
+            Due::End(Refusal::Expired)
+        );
+        assert_eq!(due_after(100, &closed, Some(160), true), until(160));
+        let failed = Due::End(Refusal::NotAuthenticatedAgain);
+        assert_eq!(due_after(160, &closed, Some(160), true), failed);
+    }
+
+    #[test]
+    fn what_has_ended_is_remembered_for_a_while_and_ends_once() {
+        let closed = record(Some((10, Refusal::SessionEnded)));
+        let cut = record(Some((10, Refusal::Expired)));
+        for (ended, connected) in [(&closed, false), (&cut, false), (&cut, true)] {
+            let (before, after) = (10 + REMEMBERED, 11 + REMEMBERED);
+            assert_eq!(due_after(before, ended, Some(20), connected), until(after));
+            assert_eq!(due_after(after, ended, Some(20), connected), Due::Forget);
+        }
+    }
+
+    #[test]
+    fn the_agenda_gives_what_is_due_once() {
+        let agenda = Agenda::default();
+        let [first, second] = [1, 2].map(|number| SessionId::from_bytes([number; _]));
+        agenda.enter(5, first);
+        agenda.enter(5, first);
+        agenda.enter(6, second);
+        assert!(agenda.due(4).is_empty());
+        assert_eq!(agenda.due(5), [first].into());
+        assert_eq!(agenda.due(7), [second].into());
+        assert!(agenda.due(u64::MAX - 1).is_empty());
+    }
+}

@@ -1,0 +1,65 @@
+//! The sessions that have ended last, for `usher who --recent`. Memory only: the log of the service
+//! manager has all of them.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use usher_kernel::admission::{Ended, SessionRecord};
+use usher_local::applied::Checked;
+use usher_local::control::{EndedView, RecentView};
+use usher_proto::session_id::SessionId;
+
+use super::{Keeper, who};
+
+/// How many are kept; the oldest go first.
+const KEPT: usize = 1024;
+
+/// Sessions as they were when they ended, oldest first.
+#[derive(Default)]
+pub struct Recent(Mutex<VecDeque<(SessionId, SessionRecord, Ended)>>);
+
+impl Recent {
+    /// A session has ended. One that its client had closed ends again when its connections are cut.
+    pub fn enter(&self, session: SessionId, record: &SessionRecord, ended: Ended) {
+        let mut kept = self.lock();
+        if kept.len() == KEPT {
+            kept.pop_front();
+        }
+        kept.push_back((session, record.clone(), ended));
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(SessionId, SessionRecord, Ended)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What `usher who --recent` shows.
+pub fn view(keeper: &Keeper) -> RecentView {
+    let configuration = keeper.configuration();
+    let ended = keeper
+        .recent
+        .lock()
+        .iter()
+        .map(|(session, record, ended)| ended_view(&configuration.1, session, record, *ended))
+        .collect();
+    RecentView { ended }
+}
+
+fn ended_view(
+    checked: &Checked,
+    session: &SessionId,
+    record: &SessionRecord,
+    ended: Ended,
+) -> EndedView {
+    EndedView {
+        session: session.to_string(),
+        user: record.user.clone(),
+        host: record.host.clone(),
+        service: who::service_name(checked, record.service),
+        uid: record.uid,
+        opened: record.opened,
+        ended: ended.at,
+        reason: ended.reason.name().into(),
+        text: ended.reason.to_string(),
+    }
+}

@@ -1,0 +1,94 @@
+//! Authenticating users again, when a server asks: another element of the session's chain, as long
+//! as the configuration in force permits what the session is for. Who is not to be authenticated any
+//! longer is left unanswered, and the server ends the session.
+
+use std::sync::Arc;
+
+use usher_policy::Host;
+use usher_proto::frame::ClientFrame;
+use usher_proto::name::HostName;
+use usher_proto::refusal::Refusal;
+use usher_proto::session_id::SessionId;
+
+use super::Signer;
+use super::announcement::{Place, answer, open};
+use super::closing::close_replaced;
+use super::relay::Pending;
+use super::sessions::{Held, is_permitted};
+
+/// Answers a server that wants an element of this session. One whose slot is in use is not waited
+/// for: the server asks again.
+pub fn reauthenticate(signer: &Arc<Signer>, host: &HostName, id: SessionId) {
+    let configuration = signer.configuration();
+    let Some(host) = configuration.1.policy.hosts.get(host) else {
+        return;
+    };
+    let Some(mut held) = signer.sessions.hold(&host.name, id) else {
+        return tracing::debug!(host = %host.name, session = %id, "asked for a session that is not here");
+    };
+    if !is_permitted(&held.key, &configuration) {
+        return tracing::info!(host = %host.name, session = %id, user = %held.key.user,
+            "not authenticated again: this host's policy no longer permits the session");
+    }
+    let Some(element) = held.session().and_then(|session| session.chain.next()) else {
+        return replace(signer, host.clone(), held);
+    };
+    let sent = signer.relay.send(host, |request| {
+        ClientFrame::Reauthenticate {
+            request,
+            session: id,
+            element,
+        }
+        .encode()
+    });
+    let (signer, host) = (Arc::clone(signer), host.name.clone());
+    tokio::spawn(async move { settle(&signer, &host, id, sent).await });
+}
+
+async fn settle(signer: &Signer, host: &HostName, id: SessionId, sent: Result<Pending, Refusal>) {
+    let answered = match sent {
+        Ok(pending) => answer(pending).await,
+        Err(refusal) => Err(refusal),
+    };
+    match answered {
+        Ok(_) => {}
+        Err(
+            refusal @ (Refusal::UnknownSession
+            | Refusal::SessionEnded
+            | Refusal::Expired
+            | Refusal::ChainMismatch
+            | Refusal::ChainReplayed
+            | Refusal::ChainGap),
+        ) => {
+            tracing::info!(%host, session = %id, reason = refusal.name(),
+                "a session is of no use any longer: {refusal}");
+            signer.sessions.ended(host, id);
+        }
+        // The server asks again.
+        Err(refusal) => tracing::info!(%host, session = %id, reason = refusal.name(),
+            "not authenticated again: {refusal}"),
+    }
+}
+
+/// The chain is used up: another session is opened in the place of this one, by another signature.
+fn replace(signer: &Arc<Signer>, host: Host, mut held: Held) {
+    let signer = Arc::clone(signer);
+    tokio::spawn(async move {
+        let Some(former) = held.session().map(|session| (session.id, session.uid)) else {
+            return;
+        };
+        let place = Place {
+            key: held.key.clone(),
+            uid: former.1,
+            host: host.clone(),
+        };
+        match open(&signer, &place, None).await {
+            Ok((session, _)) => {
+                held.replace(session);
+                close_replaced(&signer, host, former.0);
+            }
+            Err(refusal) => tracing::info!(host = %host.name, session = %former.0,
+                reason = refusal.name(), "a session whose chain is used up is not renewed: {refusal}"),
+        }
+    });
+}

@@ -1,0 +1,266 @@
+//! How sessions end, and what says so: by the clock, by a host that no longer vouches for its user,
+//! by an administrator. `usher who --recent` and the keeper's log give the reason.
+#![forbid(unsafe_code)]
+
+mod attack;
+
+use attack::{Attack, LONG, Result, eventually, still_works};
+use usher_lab::hostile::{Channel, Identity, id_of};
+use usher_lab::{ALICE, BOB, Mail, Running, Signal};
+use usher_proto::{Chain, ChainElement, ClientFrame, Refusal, ServerFrame, SessionId};
+
+/// Adds a statement to mailhost's service and puts it in force.
+fn demand(mail: &Mail, statement: &str) -> Result {
+    let path = "/etc/usher/policy.d/mail.policy";
+    let policy = mail.mailhost.read(path)?;
+    let demanding = policy.replace("listen 143;", &format!("listen 143; {statement}"));
+    mail.mailhost.write(path, demanding)?;
+    mail.mailhost.run(["usher", "policy", "apply"])?;
+    Ok(())
+}
+
+/// Opens a connection that stays open.
+fn connect(mail: &Mail, user: &str) -> Result<Running> {
+    let mut connection = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:imap"])
+        .user(user)
+        .spawn()?;
+    let greeting = connection.read_past("\n", LONG)?;
+    assert!(greeting.starts_with("* PREAUTH"), "{greeting}");
+    Ok(connection)
+}
+
+fn lives(connection: &mut Running) -> Result {
+    connection.write("x NOOP\r\n")?;
+    connection.read_past("x OK", LONG)?;
+    Ok(())
+}
+
+fn is_cut(mail: &Mail, connection: &mut Running, uid: u32) -> Result {
+    assert!(connection.wait(LONG)?.is_some(), "it is still there");
+    eventually(|| Ok(!mail.mailhost.processes()?.iter().any(|p| p.uid == uid)))
+}
+
+/// User and reason of each session that has ended, oldest first.
+fn recent(mail: &Mail) -> Result<Vec<(String, String)>> {
+    let said = mail.mailhost.run(["usher", "--json", "who", "--recent"])?;
+    let view: serde_json::Value = serde_json::from_str(&said.stdout)?;
+    let ended = view["ended"].as_array().ok_or("no list")?;
+    ended
+        .iter()
+        .map(|ended| {
+            let word = |member: &str| ended[member].as_str().map(str::to_owned);
+            Ok((
+                word("user").ok_or("no user")?,
+                word("reason").ok_or("no reason")?,
+            ))
+        })
+        .collect()
+}
+
+fn ends(user: &str, reason: Refusal) -> (String, String) {
+    (user.into(), reason.name().into())
+}
+
+/// The elements that a user's sessions have used.
+fn used(mail: &Mail, user: &str) -> Result<u64> {
+    let said = mail.mailhost.run(["usher", "--json", "who"])?;
+    let view: serde_json::Value = serde_json::from_str(&said.stdout)?;
+    let sessions = view["sessions"].as_array().ok_or("no list")?.iter();
+    let of_user = sessions.filter(|session| session["user"] == user);
+    Ok(of_user.filter_map(|session| session["used"].as_u64()).sum())
+}
+
+#[test]
+fn who_recent_tells_why_each_session_has_ended() -> Result {
+    let mut mail = usher_lab::Lab::mail()?;
+    let text = mail.mailhost.run(["usher", "who", "--recent"])?.stdout;
+    assert!(text.contains("no session has ended"), "{text}");
+    let mut alice = connect(&mail, "alice")?;
+    mail.mailhost.run(["usher", "user", "disable", "alice"])?;
+    is_cut(&mail, &mut alice, ALICE.mailhost_uid)?;
+    let mut bob = connect(&mail, "bob")?;
+    mail.mailhost
+        .write("/etc/usher/users/bob/authorized_keys", "")?;
+    mail.mailhost.run(["usher", "policy", "apply"])?;
+    is_cut(&mail, &mut bob, BOB.mailhost_uid)?;
+    let ended = [
+        ends("alice", Refusal::DisabledUser),
+        ends("bob", Refusal::UnknownUser),
+    ];
+    assert_eq!(recent(&mail)?, ended);
+    let text = mail.mailhost.run(["usher", "who", "--recent"])?.stdout;
+    assert!(
+        text.contains("the user is disabled on this server"),
+        "{text}"
+    );
+    // Remembered over a restart for as long as the session is.
+    mail.keeper.stop()?;
+    mail.keeper.start()?;
+    let mut after = recent(&mail)?;
+    after.sort();
+    assert_eq!(after, ended);
+    Ok(())
+}
+
+#[test]
+fn a_session_ends_when_its_time_is_up_and_its_connections_with_it() -> Result {
+    let mail = usher_lab::Lab::mail()?;
+    demand(&mail, "session 8s;")?;
+    let mut alice = connect(&mail, "alice")?;
+    lives(&mut alice)?;
+    is_cut(&mail, &mut alice, ALICE.mailhost_uid)?;
+    assert_eq!(recent(&mail)?, [ends("alice", Refusal::Expired)]);
+    let mut again = connect(&mail, "alice")?;
+    lives(&mut again)
+}
+
+#[test]
+fn a_user_whose_host_answers_stays_and_one_who_is_disabled_there_does_not() -> Result {
+    let mail = usher_lab::Lab::mail()?;
+    demand(&mail, "reauthenticate 6s;")?;
+    let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+    // Nobody connects meanwhile: the elements are those that the server asks for.
+    let (of_alice, of_bob) = (used(&mail, "alice")?, used(&mail, "bob")?);
+    eventually(|| Ok(used(&mail, "alice")? > of_alice + 2 && used(&mail, "bob")? > of_bob + 2))?;
+    lives(&mut alice)?;
+    assert_eq!(recent(&mail)?, []);
+    mail.laptop.run(["usher", "user", "disable", "alice"])?;
+    is_cut(&mail, &mut alice, ALICE.mailhost_uid)?;
+    let ended = recent(&mail)?;
+    assert!(
+        ended.contains(&ends("alice", Refusal::NotAuthenticatedAgain)),
+        "{ended:?}"
+    );
+    assert!(!ended.iter().any(|(user, _)| user == "bob"), "{ended:?}");
+    lives(&mut bob)
+}
+
+#[test]
+fn who_comes_from_a_host_that_has_gone_is_cut_and_comes_back_with_it() -> Result {
+    let mut mail = usher_lab::Lab::mail()?;
+    demand(&mail, "reauthenticate 6s;")?;
+    let mut alice = connect(&mail, "alice")?;
+    mail.courier.kill(Signal::STOP)?;
+    is_cut(&mail, &mut alice, ALICE.mailhost_uid)?;
+    assert_eq!(
+        recent(&mail)?,
+        [ends("alice", Refusal::NotAuthenticatedAgain)]
+    );
+    mail.courier.kill(Signal::CONT)?;
+    lives(&mut connect(&mail, "alice")?)
+}
+
+/// Waits until the server asks for an element of a session.
+fn asked_for(channel: &mut Channel, id: SessionId) -> Result {
+    loop {
+        match channel.receive()?.ok_or("the channel closed")? {
+            ServerFrame::Reauthenticate { session } if session == id => return Ok(()),
+            _ => {}
+        }
+    }
+}
+
+fn answer(
+    channel: &mut Channel,
+    session: SessionId,
+    element: ChainElement,
+) -> Result<std::result::Result<(), Refusal>> {
+    Ok(channel.ask(|request| ClientFrame::Reauthenticate {
+        request,
+        session,
+        element,
+    })?)
+}
+
+#[test]
+fn an_element_authenticates_its_own_session_once_and_what_is_made_up_does_not() -> Result {
+    let attack = Attack::new()?;
+    demand(&attack.mail, "reauthenticate 8s;")?;
+    let key = attack.user_key("alice")?;
+    let mut channel = attack.channel()?;
+    let mut asked = attack.asked("alice")?;
+    let mut connection = attack.granted(&mut channel, &mut asked, &key)?;
+    let session = id_of(&asked.sign(&key)?);
+    asked_for(&mut channel, session)?;
+
+    let mut made_up = Chain::generate(256, [7; _], asked.chain.salt());
+    let (_, second) = (made_up.next(), made_up.next().ok_or("no element")?);
+    assert_eq!(
+        answer(&mut channel, session, second)?,
+        Err(Refusal::ChainMismatch)
+    );
+    let element = asked.chain.next().ok_or("no element")?;
+    let stranger = Identity::fresh();
+    let (public, address) = (
+        stranger.public().to_openssh(),
+        attack.mail.stranger.ipv4().to_string(),
+    );
+    let add = [
+        "usher",
+        "host",
+        "add",
+        "stranger",
+        "--key",
+        &public,
+        "--address",
+        &address,
+    ];
+    attack.mail.mailhost.run(add)?;
+    attack.mail.mailhost.run(["usher", "policy", "apply"])?;
+    let mut elsewhere = Channel::connect(&attack.mail.stranger, &attack.mail.mailhost, &stranger)?;
+    let stolen = answer(&mut elsewhere, session, element)?;
+    assert_eq!(stolen, Err(Refusal::UnknownSession));
+    assert_eq!(answer(&mut channel, session, element)?, Ok(()));
+    assert_eq!(
+        answer(&mut channel, session, element)?,
+        Err(Refusal::ChainReplayed)
+    );
+
+    // Asked again and not answered.
+    asked_for(&mut channel, session)?;
+    still_works(&mut connection)?;
+    let ended = loop {
+        match channel.receive()?.ok_or("the channel closed")? {
+            ServerFrame::SessionEnded {
+                session: id,
+                reason,
+            } if id == session => break reason,
+            _ => {}
+        }
+    };
+    assert_eq!(ended, Refusal::NotAuthenticatedAgain);
+    assert!(still_works(&mut connection).is_err());
+    Ok(())
+}
+
+#[test]
+fn a_closed_sessions_connections_go_on_while_another_session_is_authenticated() -> Result {
+    let attack = Attack::new()?;
+    demand(&attack.mail, "reauthenticate 6s;")?;
+    let key = attack.user_key("alice")?;
+    let mut channel = attack.channel()?;
+    let mut asked = attack.asked("alice")?;
+    let mut connection = attack.granted(&mut channel, &mut asked, &key)?;
+    let mut next = attack.asked("alice")?;
+    let _other = attack.granted(&mut channel, &mut next, &key)?;
+    let (former, session) = (id_of(&asked.sign(&key)?), id_of(&next.sign(&key)?));
+    assert_eq!(channel.close(former)?, Ok(()));
+    for _ in 0..3 {
+        asked_for(&mut channel, session)?;
+        let element = next.chain.next().ok_or("no element")?;
+        assert_eq!(answer(&mut channel, session, element)?, Ok(()));
+        still_works(&mut connection)?;
+    }
+    assert_eq!(channel.close(session)?, Ok(()));
+    eventually(|| Ok(still_works(&mut connection).is_err()))?;
+    let ended = recent(&attack.mail)?;
+    let cut = ends("alice", Refusal::NotAuthenticatedAgain);
+    assert_eq!(
+        ended.iter().filter(|ended| **ended == cut).count(),
+        2,
+        "{ended:?}"
+    );
+    Ok(())
+}
