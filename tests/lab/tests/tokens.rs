@@ -2,94 +2,12 @@
 //! where tokens are refused or do not pass, they are announced as ever.
 #![forbid(unsafe_code)]
 
-use std::error::Error;
-use std::time::{Duration, Instant};
+mod greeter;
 
-use usher_lab::{ALICE, BOB, Command, Host, LIBRARY_PATH, Lab, Mail, Running};
-
-type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
-
-const LONG: Duration = Duration::from_secs(60);
-
-const CONNECTS: &str = include_str!("../programs/connects.c");
-
-/// A service that greets every connection with its user's number and goes on.
-const GREETER: &str = "
-import os, socket
-listener = socket.socket(fileno=3)
-listener.setblocking(True)
-while True:
-    connection, _ = listener.accept()
-    connection.sendall(f'{os.getuid()}\\n'.encode())
-    connection.close()
-";
-
-/// What a daemon counts, by `usher doctor`.
-fn number(host: &Host, role: &str, name: &str) -> Result<u64> {
-    let doctor = host.command(["usher", "doctor"]).run()?.stdout;
-    let line = doctor
-        .lines()
-        .find(|line| line.contains(&format!("daemon {role}")))
-        .ok_or_else(|| format!("doctor says nothing of the {role}:\n{doctor}"))?;
-    let mut words = line.split([' ', ',']).filter(|word| !word.is_empty());
-    words
-        .find(|word| *word == name)
-        .and_then(|_| words.next())
-        .and_then(|number| number.parse().ok())
-        .ok_or_else(|| format!("the {role} does not count {name}: {line}").into())
-}
-
-fn eventually(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result {
-    let begun = Instant::now();
-    while !done()? {
-        assert!(begun.elapsed() < LONG, "did not happen: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
-
-/// The mail topology with the greeter at port 7000.
-fn topology() -> Result<Mail> {
-    let mail = Lab::mail()?;
-    mail.mailhost.write("/var/lib/greeter.py", GREETER)?;
-    mail.mailhost.write(
-        "/etc/usher/policy.d/greeter.policy",
-        "service greeter { program \"/usr/bin/python3\" \"/var/lib/greeter.py\"; listen 7000; \
-         style user; users mail; hosts laptop; }\n",
-    )?;
-    mail.laptop.write(
-        "/etc/usher/policy.d/greeter.policy",
-        "client greeter { users mail; service greeter at mailhost port 7000; }\n",
-    )?;
-    for host in [&mail.laptop, &mail.mailhost] {
-        host.run(["usher", "policy", "apply"])?;
-    }
-    mail.laptop.compile_c(CONNECTS, "/var/lib/connects")?;
-    Ok(mail)
-}
-
-/// Each session's user, and how much of its chains announcements and tokens have used.
-fn sessions(mail: &Mail) -> Result<Vec<(String, u64, Option<u64>)>> {
-    let who = mail.mailhost.run(["usher", "--json", "who"])?.stdout;
-    let view: serde_json::Value = serde_json::from_str(&who)?;
-    let sessions = view["sessions"].as_array().ok_or("no sessions")?;
-    sessions
-        .iter()
-        .map(|session| {
-            let user = session["user"].as_str().ok_or("no user")?;
-            let used = session["used"].as_u64().ok_or("no number")?;
-            Ok((user.to_owned(), used, session["tokens"].as_u64()))
-        })
-        .collect()
-}
-
-/// Makes its connections once, and again for each line that it reads.
-fn connects(mail: &Mail, user: &str, threads: &str, count: &str) -> Command {
-    mail.laptop
-        .command(["/var/lib/connects", "mailhost", "greeter", threads, count])
-        .environment("LD_LIBRARY_PATH", LIBRARY_PATH)
-        .user(user)
-}
+use greeter::{
+    LONG, Result, connect, connects, eventually, has_ticket, number, sessions, topology,
+};
+use usher_lab::{ALICE, BOB, Mail, Running};
 
 /// A program of alice's that has connected by her ticket and remembers the address.
 fn who_remembers(mail: &Mail) -> Result<Running> {
@@ -109,23 +27,6 @@ fn end_session_in_silence(mail: &mut Mail) -> Result {
     mail.courier.start()?;
     assert_eq!(number(&mail.laptop, "signer", "tickets")?, 1);
     Ok(())
-}
-
-/// So many connections of the user, by so many threads of one process.
-fn connect(mail: &Mail, user: &str, threads: u32, count: u32) -> Result {
-    let (threads_text, count_text) = (threads.to_string(), count.to_string());
-    let output = connects(mail, user, &threads_text, &count_text)
-        .limit(LONG)
-        .run()?;
-    let expected = format!("{} connections\n", threads * count);
-    assert_eq!(output.stdout, expected, "{}", output.stderr);
-    Ok(())
-}
-
-fn has_ticket(mail: &Mail, count: u64) -> Result {
-    eventually("the signer has the ticket", || {
-        Ok(number(&mail.laptop, "signer", "tickets")? == count)
-    })
 }
 
 #[test]
