@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use usher_policy::{Policy, PolicyError, Source};
 use usher_proto::name::UserName;
+use usher_proto::refusal::Refusal;
 
+use crate::keys::{Fingerprint, KeyProblem, UserKey, parse_keys};
 use crate::paths;
 
 /// Largest policy file or key list read.
@@ -93,17 +95,6 @@ pub enum ConfigurationError {
     /// The policy has errors.
     #[error("the policy has {} error(s)", .0.len())]
     Policy(Vec<PolicyError>),
-}
-
-/// What is wrong with a line of a key list.
-#[derive(Debug, thiserror::Error)]
-pub enum KeyProblem {
-    /// It does not parse.
-    #[error("not an OpenSSH public key ({0})")]
-    NotAKey(usher_proto::ssh_key::Error),
-    /// Its algorithm is not taken.
-    #[error("{0} keys are not taken")]
-    Algorithm(String),
 }
 
 impl Applied {
@@ -221,7 +212,25 @@ pub struct Checked {
     /// The policy.
     pub policy: Policy,
     /// Each user's public keys.
-    pub keys: BTreeMap<UserName, Vec<usher_proto::ssh_key::PublicKey>>,
+    pub keys: BTreeMap<UserName, Vec<UserKey>>,
+}
+
+impl Checked {
+    /// The user's key that has this fingerprint.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownUser`] for one without any key, [`Refusal::UnknownKey`].
+    pub fn user_key(
+        &self,
+        user: &UserName,
+        fingerprint: &Fingerprint,
+    ) -> Result<&UserKey, Refusal> {
+        let keys = self.keys.get(user).filter(|keys| !keys.is_empty());
+        keys.ok_or(Refusal::UnknownUser)?
+            .iter()
+            .find(|key| key.fingerprint == *fingerprint)
+            .ok_or(Refusal::UnknownKey)
+    }
 }
 
 /// Loads and checks the configuration in force; a host without one has an empty policy, which
@@ -233,36 +242,6 @@ pub fn load_checked() -> Result<(Applied, Checked), ConfigurationError> {
     let applied = Applied::load(Path::new(paths::APPLIED))?.unwrap_or_default();
     let checked = applied.check()?;
     Ok((applied, checked))
-}
-
-/// Parses an authorized_keys-style list.
-///
-/// # Errors
-/// Names the first line that is not a key Usher takes.
-pub fn parse_keys(
-    user: &UserName,
-    text: &str,
-) -> Result<Vec<usher_proto::ssh_key::PublicKey>, ConfigurationError> {
-    use usher_proto::ssh_key::{Algorithm, PublicKey};
-    let mut keys = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let problem = |reason| ConfigurationError::Key {
-            user: user.clone(),
-            line: index + 1,
-            reason,
-        };
-        let key =
-            PublicKey::from_openssh(line).map_err(|error| problem(KeyProblem::NotAKey(error)))?;
-        match key.algorithm() {
-            Algorithm::Ed25519 | Algorithm::Ecdsa { .. } => keys.push(key),
-            other => return Err(problem(KeyProblem::Algorithm(other.to_string()))),
-        }
-    }
-    Ok(keys)
 }
 
 /// Replaces a file by rename, so that a reader sees the old or the new text and nothing between,
@@ -345,9 +324,6 @@ fn file_error(path: &Path, error: io::Error) -> ConfigurationError {
 mod tests {
     use super::*;
 
-    const KEY: &str =
-        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJfJ3eGmZ2r0Yl7r1lY5Y2n1xJY8u0v9hX0m3xU5Jb7k";
-
     fn tree() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("policy.d")).unwrap();
@@ -396,18 +372,6 @@ mod tests {
             collect(&folder),
             Err(ConfigurationError::NotAUser { .. })
         ));
-    }
-
-    #[test]
-    fn a_bad_key_line_is_named() {
-        let alice = "alice".parse().unwrap();
-        let good = format!("# comment\n\n{KEY} alice@laptop\n");
-        let bad = format!("{good}nonsense\n");
-        assert_eq!(parse_keys(&alice, &good).unwrap().len(), 1);
-        match parse_keys(&alice, &bad) {
-            Err(ConfigurationError::Key { line: 4, .. }) => {}
-            other => panic!("{other:?}"),
-        }
     }
 
     #[test]

@@ -73,6 +73,9 @@ pub struct SessionView {
     pub service: ServiceName,
     /// Local account the user is here.
     pub uid: u32,
+    /// Fingerprint of the key that opened it, as `ssh-keygen -l` shows it.
+    #[serde(default)]
+    pub key: String,
     /// When it was opened, seconds since 1970.
     pub opened: u64,
     /// When it ends, seconds since 1970.

@@ -6,6 +6,7 @@ mod attack;
 
 use attack::{Attack, LONG, Result, listen};
 use usher_lab::{Host, Lab, Mail, Running};
+use usher_proto::ssh_key::{HashAlg, PublicKey};
 use usher_proto::{
     ClientFrame, KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest, LocalReply, LocalRequest, Refusal,
     SessionId,
@@ -580,6 +581,10 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
     }
     mailhost.run(["usher", "policy", "apply"])?;
     attack.mail.verifier.stop()?;
+    let key_fingerprint = PublicKey::from_openssh(&key)?
+        .fingerprint(HashAlg::Sha256)
+        .sha256()
+        .ok_or("no SHA-256")?;
     let open = |number: u8, user: &str, service: &str, host: &str| -> Result<KeeperRequest> {
         Ok(KeeperRequest::Open {
             request: u64::from(number),
@@ -587,7 +592,10 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
             user: user.parse()?,
             service: service.parse()?,
             host: host.parse()?,
-            key_fingerprint: [2; 32],
+            key_fingerprint: match number {
+                10 => [2; 32],
+                _ => key_fingerprint,
+            },
             chain_anchor: [3; 16],
             token_anchor: [3; 11],
             chain_salt: [4; 16],
@@ -623,6 +631,10 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
         (
             open(9, "stray", "imap", "laptop")?,
             Err(Refusal::UnknownUser),
+        ),
+        (
+            open(10, "alice", "imap", "laptop")?,
+            Err(Refusal::UnknownKey),
         ),
         (close, Err(Refusal::UnknownSession)),
         (open(8, "alice", "imap", "laptop")?, Ok(())),

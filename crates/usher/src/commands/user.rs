@@ -4,7 +4,8 @@
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use usher_local::applied::{self, parse_keys, read_bounded, write_atomically};
+use usher_local::applied::{self, read_bounded, write_atomically};
+use usher_local::keys::parse_keys;
 use usher_local::paths;
 use usher_proto::name::UserName;
 use zeroize::Zeroizing;
@@ -97,7 +98,7 @@ pub fn list(output: &Output) -> Result<(), Failure> {
         .map(|(user, entry)| {
             let fingerprints = parse_keys(user, &entry.authorized_keys)?
                 .iter()
-                .map(|key| key.fingerprint(ssh_key::HashAlg::Sha256).to_string())
+                .map(|key| key.key.fingerprint(ssh_key::HashAlg::Sha256).to_string())
                 .collect::<Vec<_>>();
             Ok(serde_json::json!({
                 "user": user, "disabled": entry.disabled, "public_keys": fingerprints,

@@ -96,11 +96,12 @@ fn text(view: &WhoView) -> String {
             session.tokens.map_or("-".into(), |tokens| {
                 format!("{tokens}/{}", session.chain_length)
             }),
+            session.key.clone(),
             session.session.clone(),
         ]);
     }
     let heading = [
-        "USER", "UID", "HOST", "SERVICE", "SINCE", "ENDS IN", "USED", "TOKENS", "SESSION",
+        "USER", "UID", "HOST", "SERVICE", "SINCE", "ENDS IN", "USED", "TOKENS", "KEY", "SESSION",
     ];
     let mut text = table(&heading, &rows);
     let connections: Vec<Vec<String>> = view

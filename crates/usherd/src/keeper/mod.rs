@@ -311,7 +311,6 @@ impl Keeper {
         set_services(&self.admission, &fresh.1)?;
         // In force first, then the sessions are looked through: one that is opened meanwhile has
         // been checked against the new configuration.
-        let without_key = revocation::without_a_former_key(&self.configuration().1, &fresh.1);
         *self
             .configuration
             .write()
@@ -319,7 +318,7 @@ impl Keeper {
         tokens::set_client_addresses(&self.admission, &self.configuration().1.policy);
         self.reloaded.send_replace(generation);
         self.queues.limit(&self.configuration().1);
-        let ended = revocation::end_forbidden(self, &without_key)?;
+        let ended = revocation::end_forbidden(self)?;
         tracing::info!(generation, ended = ended.len(), "configuration in force");
         Ok(Answer::Reloaded { generation, ended })
     }

@@ -1,6 +1,6 @@
 //! All queues: one listener for each (service, user) that has a session or a worker.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -266,7 +266,7 @@ pub async fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
     for key in stored.into_keys() {
         forget_descriptor(key);
     }
-    if let Err(error) = super::revocation::end_forbidden(keeper, &HashSet::new()) {
+    if let Err(error) = super::revocation::end_forbidden(keeper) {
         tracing::error!(%error, "looking through the sessions of an earlier keeper");
     }
 }

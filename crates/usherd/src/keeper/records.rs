@@ -205,9 +205,7 @@ impl Opening {
         if applied.is_disabled(&self.user) {
             return Err(Refusal::DisabledUser);
         }
-        if checked.keys.get(&self.user).is_none_or(Vec::is_empty) {
-            return Err(Refusal::UnknownUser);
-        }
+        checked.user_key(&self.user, &self.key_fingerprint)?;
         let latest = unix_time() + service.session.as_secs();
         Ok((service.id, self.expires.min(latest)))
     }

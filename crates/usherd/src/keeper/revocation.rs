@@ -5,11 +5,11 @@ use std::collections::HashSet;
 
 use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionRow, Ended, SessionRecord};
-use usher_local::applied::Checked;
+use usher_local::applied::{Applied, Checked};
 use usher_local::control::SessionView;
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::keeper_record::KeeperReply;
-use usher_proto::name::{HostName, UserName};
+use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
@@ -63,31 +63,12 @@ pub fn end(keeper: &Keeper, session: &SessionId, record: SessionRecord, reason: 
     );
 }
 
-/// The users who have lost a key from one configuration to the next. A session does not say which
-/// key opened it, so all of theirs end; whoever still has a key opens another.
-pub fn without_a_former_key(former: &Checked, fresh: &Checked) -> HashSet<UserName> {
-    let lost = |user: &UserName, keys: &Vec<usher_proto::ssh_key::PublicKey>| {
-        let left = fresh.keys.get(user).map_or(&[][..], Vec::as_slice);
-        keys.iter()
-            .any(|key| !left.iter().any(|kept| kept.key_data() == key.key_data()))
-    };
-    former
-        .keys
-        .iter()
-        .filter(|(user, keys)| lost(user, keys))
-        .map(|(user, _)| user.clone())
-        .collect()
-}
-
-/// Ends every session that the configuration in force no longer permits, and those of the users in
-/// `without_key`.
+/// Ends every session that the configuration in force no longer permits, or whose key it no longer
+/// lists for the user.
 ///
 /// # Errors
 /// When the session table cannot be read.
-pub fn end_forbidden(
-    keeper: &Keeper,
-    without_key: &HashSet<UserName>,
-) -> Result<Vec<SessionView>, KernelError> {
+pub fn end_forbidden(keeper: &Keeper) -> Result<Vec<SessionView>, KernelError> {
     let configuration = keeper.configuration();
     let (applied, checked) = &*configuration;
     let mut forbidden = Vec::new();
@@ -99,23 +80,7 @@ pub fn end_forbidden(
         if record.ended.is_some() && !is_closed(&record) {
             continue;
         }
-        let permitted = if applied.is_disabled(&record.user) {
-            Err(Refusal::DisabledUser)
-        } else if checked.keys.get(&record.user).is_none_or(Vec::is_empty) {
-            Err(Refusal::UnknownUser)
-        } else if without_key.contains(&record.user) {
-            Err(Refusal::UnknownKey)
-        } else {
-            service_by_id(checked, record.service)
-                .ok_or(Refusal::UnknownService)
-                .and_then(|service| {
-                    checked
-                        .policy
-                        .service_permits(&service.name, &record.user, &record.host)
-                        .map(|_| ())
-                })
-        };
-        if let Err(reason) = permitted {
+        if let Err(reason) = is_permitted(applied, checked, &record) {
             forbidden.push(Entry {
                 session,
                 record,
@@ -134,6 +99,22 @@ pub fn end_forbidden(
         .collect();
     end_all(keeper, forbidden);
     Ok(views)
+}
+
+fn is_permitted(
+    applied: &Applied,
+    checked: &Checked,
+    record: &SessionRecord,
+) -> Result<(), Refusal> {
+    if applied.is_disabled(&record.user) {
+        return Err(Refusal::DisabledUser);
+    }
+    checked.user_key(&record.user, &record.key_fingerprint)?;
+    let service = service_by_id(checked, record.service).ok_or(Refusal::UnknownService)?;
+    checked
+        .policy
+        .service_permits(&service.name, &record.user, &record.host)
+        .map(drop)
 }
 
 /// Whether its client has closed the session, whose connections go on.

@@ -9,6 +9,7 @@ use usher_local::applied::Checked;
 use usher_local::control::{ConnectionView, SessionView, StatusView, WhoView, WorkerView};
 use usher_proto::name::ServiceName;
 use usher_proto::session_id::SessionId;
+use usher_proto::ssh_key::Fingerprint;
 
 use super::{Keeper, service_by_id};
 
@@ -75,6 +76,7 @@ pub fn session_view(
         host: record.host.clone(),
         service: service_name(checked, record.service),
         uid: record.uid,
+        key: Fingerprint::Sha256(record.key_fingerprint).to_string(),
         opened: record.opened,
         expires: record.expires,
         used: record.tip.position,

@@ -235,6 +235,8 @@ pub async fn open(
     if !place.is_permitted(signer) {
         return Err(Refusal::ClientPolicy);
     }
+    // Looked at before the key is read: one that is replaced in between counts as the former.
+    let signed_by = keys::stamp(&key.user);
     let authenticator = sign(key, &statement)?;
     let id = session_id(&authenticator.statement);
     let pending = signer.relay.send(&place.host, |request| {
@@ -253,6 +255,7 @@ pub async fn open(
         uid: place.uid,
         chain,
         expires: statement.expires,
+        signed_by,
     };
     let openable = Openable {
         session: id,

@@ -38,6 +38,23 @@ pub fn close_replaced(signer: &Arc<Signer>, host: Host, session: SessionId) {
     });
 }
 
+/// After each reload: new connections of users whose key has been replaced are announced in sessions
+/// of the new one; those that there are go on.
+pub async fn leave_former_keys(signer: Arc<Signer>) {
+    loop {
+        signer.reloaded.notified().await;
+        let configuration = signer.configuration();
+        for (key, session) in signer.sessions.take_of_former_keys().await {
+            tracing::info!(user = %key.user, host = %key.host, service = %key.service, %session,
+                "a session is left, its user has another key now");
+            signer.tickets.ended(session);
+            if let Some(host) = configuration.1.policy.hosts.get(&key.host) {
+                close_replaced(&signer, host.clone(), session);
+            }
+        }
+    }
+}
+
 /// Has a session closed, aside: tried until the server has answered or the session has expired. Its
 /// connections go on.
 pub fn close(relay: &Arc<Relay>, host: Host, session: SessionId) {

@@ -1,7 +1,8 @@
 //! The users' private keys: one file a user, readable by the signer only, read for one signature
 //! and wiped (`ssh_key` zeroizes private keys when dropped).
 
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use ssh_key::PrivateKey;
 use usher_local::paths;
@@ -9,12 +10,32 @@ use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
 use zeroize::Zeroizing;
 
+/// Which file a user's key was in: another one when the key has been replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    inode: u64,
+    changed: (i64, i64),
+}
+
+/// The stamp of the user's key as it is now; nothing when the user has none.
+pub fn stamp(user: &UserName) -> Option<Stamp> {
+    let file = std::fs::metadata(path(user)).ok()?;
+    Some(Stamp {
+        inode: file.ino(),
+        changed: (file.ctime(), file.ctime_nsec()),
+    })
+}
+
+fn path(user: &UserName) -> PathBuf {
+    Path::new(paths::PRIVATE_KEYS_DIRECTORY).join(user.as_ref())
+}
+
 /// Reads the user's key.
 ///
 /// # Errors
 /// [`Refusal::NoPrivateKey`] when the user has none that can be used; the log says why.
 pub fn load(user: &UserName) -> Result<PrivateKey, Refusal> {
-    let path = Path::new(paths::PRIVATE_KEYS_DIRECTORY).join(user.as_ref());
+    let path = path(user);
     let text = Zeroizing::new(std::fs::read(&path).map_err(|error| {
         tracing::info!(%user, path = %path.display(), %error, "no private key");
         Refusal::NoPrivateKey

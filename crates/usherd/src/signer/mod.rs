@@ -38,6 +38,8 @@ struct Signer {
     tickets: Tickets,
     names: Names,
     relay: Arc<Relay>,
+    /// Told of every configuration that comes in force.
+    reloaded: tokio::sync::Notify,
     /// The proxy's account; the only one that may ask on behalf of others.
     proxy_uid: Option<u32>,
 }
@@ -87,6 +89,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
         tickets,
         names: Names::default(),
         relay: Arc::default(),
+        reloaded: tokio::sync::Notify::new(),
         proxy_uid,
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -102,6 +105,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
             let relay = relay::serve(Arc::clone(&signer), relay_listener, courier.uid);
             let applications = applications::serve(Arc::clone(&signer), applications);
             let tickets = tickets::keep_filled(Arc::clone(&signer));
+            let keys = closing::leave_former_keys(Arc::clone(&signer));
             start::ready();
             tracing::info!("signer ready");
             tokio::select! {
@@ -110,6 +114,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
                 result = relay => result,
                 result = applications => result,
                 result = tickets => result,
+                () = keys => Ok(()),
             }
         })
         .attempt("a local socket failed")
@@ -134,6 +139,7 @@ impl Answerer for Signer {
                     for (place, session) in self.tickets.retain(kept) {
                         closing::close(&self.relay, place.host, session);
                     }
+                    self.reloaded.notify_one();
                     tracing::info!(generation, "configuration in force");
                     Answer::Reloaded {
                         generation,

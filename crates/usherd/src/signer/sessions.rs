@@ -13,6 +13,8 @@ use usher_proto::host_key::HostPublicKey;
 use usher_proto::name::{HostName, ServiceName, UserName};
 use usher_proto::session_id::SessionId;
 
+use super::keys::{self, Stamp};
+
 /// What a session is for. The server's key, address and port are part of what is signed, so they
 /// are part of this.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -39,6 +41,8 @@ pub struct Session {
     pub chain: Chain,
     /// When it ends, seconds since 1970.
     pub expires: u64,
+    /// The key that signed for it.
+    pub signed_by: Option<Stamp>,
 }
 
 /// Whether a configuration permits what a session is for.
@@ -122,6 +126,26 @@ impl Sessions {
         };
         let mut session = slot.lock().await;
         session.take_if(|session| session.id == id);
+    }
+
+    /// Forgets the sessions that a former key of their user has opened, and gives them, to be
+    /// closed. One that is being opened is waited for.
+    pub async fn take_of_former_keys(&self) -> Vec<(SessionKey, SessionId)> {
+        let slots: Vec<(SessionKey, Slot)> = self
+            .lock()
+            .iter()
+            .map(|(key, slot)| (key.clone(), Arc::clone(slot)))
+            .collect();
+        let mut taken = Vec::new();
+        for (key, slot) in slots {
+            let present = keys::stamp(&key.user);
+            let former = slot
+                .lock()
+                .await
+                .take_if(|session| session.signed_by != present);
+            taken.extend(former.map(|session| (key, session.id)));
+        }
+        taken
     }
 
     /// Forgets what a new configuration no longer permits.
@@ -209,6 +233,7 @@ mod tests {
             uid: 1001,
             chain: Chain::generate(1, [0; _], [0; _]),
             expires: 0,
+            signed_by: None,
         };
         *sessions.slot(&key).lock().await = Some(session);
         sessions.forget(&key, former).await;

@@ -3,13 +3,13 @@
 //! and what the policy says.
 
 use usher_local::applied::{Applied, Checked};
+use usher_local::keys::{self, Fingerprint};
 use usher_proto::authenticator::Authenticator;
 use usher_proto::host_key::HostPublicKey;
-use usher_proto::keeper_record::{KEY_FINGERPRINT_SIZE, KeeperRequest};
+use usher_proto::keeper_record::KeeperRequest;
 use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::session_id;
-use usher_proto::ssh_key::HashAlg;
 use usher_proto::statement::{Expectation, Statement};
 
 /// How old an authenticator may be when it arrives, seconds. It travels on an open channel, so
@@ -96,7 +96,7 @@ struct Permitted {
     /// When the session ends, in seconds since 1970.
     expires: u64,
     /// Of the key that signed.
-    key_fingerprint: [u8; KEY_FINGERPRINT_SIZE],
+    key_fingerprint: Fingerprint,
     /// Its wire form.
     public_key: Vec<u8>,
 }
@@ -118,13 +118,8 @@ fn check(
         maximum_lifetime: MAXIMUM_LIFETIME,
     })?;
     let key = authenticator.verify_signature()?;
-    let keys = checked
-        .keys
-        .get(&statement.user)
-        .ok_or(Refusal::UnknownUser)?;
-    if !keys.iter().any(|known| known.key_data() == key.key_data()) {
-        return Err(Refusal::UnknownKey);
-    }
+    let key_fingerprint = keys::fingerprint(&key).ok_or(Refusal::UnsupportedKey)?;
+    checked.user_key(&statement.user, &key_fingerprint)?;
     if applied.is_disabled(&statement.user) {
         return Err(Refusal::DisabledUser);
     }
@@ -141,12 +136,11 @@ fn check(
     {
         return Err(Refusal::WrongServerAddress);
     }
-    let fingerprint = key.fingerprint(HashAlg::Sha256);
     Ok(Permitted {
         expires: statement
             .expires
             .min(statement.issued + service.session.as_secs()),
-        key_fingerprint: fingerprint.sha256().ok_or(Refusal::UnsupportedKey)?,
+        key_fingerprint,
         public_key: key.to_bytes().map_err(|_| Refusal::UnsupportedKey)?,
     })
 }
