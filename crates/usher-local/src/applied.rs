@@ -12,6 +12,7 @@ use usher_policy::{Policy, PolicyError, Source};
 use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
 
+use crate::key_options::in_utc;
 use crate::keys::{Fingerprint, KeyProblem, UserKey, parse_keys};
 use crate::paths;
 
@@ -41,7 +42,8 @@ pub struct PolicyFile {
 /// What is known of one user besides the policy.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct UserEntry {
-    /// Public keys in authorized_keys style: one OpenSSH public key a line, `#` comments.
+    /// Public keys in authorized_keys style: one OpenSSH public key a line, `#` comments. All times
+    /// are in UTC.
     pub authorized_keys: String,
     /// Why the user is disabled; absent for a user who is not.
     pub disabled: Option<String>,
@@ -81,9 +83,7 @@ pub enum ConfigurationError {
         path: PathBuf,
     },
     /// A line of a user's key list is no public key that Usher takes.
-    #[error(
-        "{user}: authorized_keys line {line}: {reason}; give one OpenSSH public key a line (Ed25519 or ECDSA), as ssh-keygen writes it to the .pub file"
-    )]
+    #[error("{user}: authorized_keys line {line}: {reason}")]
     Key {
         /// Whose list.
         user: UserName,
@@ -146,6 +146,7 @@ impl Applied {
                 name,
                 UserEntry {
                     authorized_keys: read_optional(&path.join("authorized_keys"))?
+                        .map(|list| in_utc(&list))
                         .unwrap_or_default(),
                     disabled: read_optional(&path.join("disabled"))?
                         .map(|reason| reason.trim().to_owned()),
@@ -216,20 +217,29 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// The user's key that has this fingerprint.
+    /// The user's key that has this fingerprint. Of several lines with one key that counts which
+    /// lasts longest, as for sshd.
     ///
     /// # Errors
-    /// [`Refusal::UnknownUser`] for one without any key, [`Refusal::UnknownKey`].
+    /// [`Refusal::UnknownUser`] for one without any key, [`Refusal::UnknownKey`],
+    /// [`Refusal::ExpiredKey`] when it has expired at `now`, in seconds since 1970.
     pub fn user_key(
         &self,
         user: &UserName,
         fingerprint: &Fingerprint,
+        now: u64,
     ) -> Result<&UserKey, Refusal> {
         let keys = self.keys.get(user).filter(|keys| !keys.is_empty());
-        keys.ok_or(Refusal::UnknownUser)?
+        let key = keys
+            .ok_or(Refusal::UnknownUser)?
             .iter()
-            .find(|key| key.fingerprint == *fingerprint)
-            .ok_or(Refusal::UnknownKey)
+            .filter(|key| key.fingerprint == *fingerprint)
+            .max_by_key(|key| key.options.expires.unwrap_or(u64::MAX))
+            .ok_or(Refusal::UnknownKey)?;
+        if key.has_expired(now) {
+            return Err(Refusal::ExpiredKey);
+        }
+        Ok(key)
     }
 }
 

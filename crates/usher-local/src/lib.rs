@@ -6,13 +6,14 @@
 //! * [`control`]: what the command line asks the daemons, and their answers.
 //! * [`control_server`]: the daemons' side of it, on tokio.
 //! * [`applied`]: the configuration that is in force, one file, replaced atomically.
-//! * [`keys`]: the public keys by which users are known.
+//! * [`keys`]: the public keys by which users are known; [`key_options`]: what is said of them.
 #![forbid(unsafe_code)]
 
 pub mod applied;
 pub mod control;
 #[cfg(feature = "tokio")]
 pub mod control_server;
+pub mod key_options;
 pub mod keys;
 pub mod packet;
 #[cfg(feature = "tokio")]

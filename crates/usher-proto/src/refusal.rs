@@ -109,6 +109,8 @@ refusals! {
     /// What a remote host is told in place of the reasons that would let it list users and keys.
     NotAuthenticated = 73, "not_authenticated",
         "the server did not accept the user, the key or the signature: its log says which";
+    /// The signing key is the user's until a time that has passed.
+    ExpiredKey = 75, "expired_key", "the time until which the signing key is admitted has passed";
 
     // 96 to 127: the session, the chain, the announcement.
     /// No such session, or not this host's.
@@ -210,9 +212,11 @@ impl Refusal {
     /// reason.
     pub const fn disclosed(self) -> Self {
         match self {
-            Self::UnknownUser | Self::UnknownKey | Self::BadSignature | Self::NoLocalAccount => {
-                Self::NotAuthenticated
-            }
+            Self::UnknownUser
+            | Self::UnknownKey
+            | Self::ExpiredKey
+            | Self::BadSignature
+            | Self::NoLocalAccount => Self::NotAuthenticated,
             other => other,
         }
     }
@@ -270,7 +274,7 @@ mod tests {
             assert_eq!(refusal.name().parse(), Ok(refusal));
             assert!(!refusal.to_string().is_empty());
         }
-        assert_eq!(codes.len(), 54);
+        assert_eq!(codes.len(), 55);
     }
 
     #[test]
@@ -285,6 +289,7 @@ mod tests {
         for refusal in [
             Refusal::UnknownUser,
             Refusal::UnknownKey,
+            Refusal::ExpiredKey,
             Refusal::BadSignature,
             Refusal::NoLocalAccount,
         ] {

@@ -74,6 +74,9 @@ enum UserCommand {
         /// Public key by which the user is known here (server side)
         #[arg(long, value_name = "FILE")]
         public_key: Option<PathBuf>,
+        /// Until when the public key is admitted: 2d, 8h, YYYYMMDD[Z] or YYYYMMDDHHMM[SS][Z]
+        #[arg(long, value_name = "TIME", requires = "public_key")]
+        expires: Option<commands::key_list::Expiry>,
         /// Private key for the signer to keep (client side); the file itself is left alone
         #[arg(long, value_name = "FILE")]
         private_key: Option<PathBuf>,
@@ -186,11 +189,13 @@ fn main() -> ExitCode {
         Command::User(UserCommand::Add {
             name,
             public_key,
+            expires,
             private_key,
         }) => commands::user::add(
             &output,
             &name,
             public_key.as_deref(),
+            expires,
             private_key.as_deref(),
         ),
         Command::User(UserCommand::Disable { name, reason }) => {

@@ -3,6 +3,7 @@
 mod reading;
 
 use reading::{Outcome, connect, is_cut, lives, who};
+use serde_json::Value;
 use usher_lab::{Host, Lab, Mail};
 
 const ALICES: &str = "/etc/usher/users/alice/authorized_keys";
@@ -20,6 +21,39 @@ fn fingerprint(host: &Host, path: &str) -> Result<String, Box<dyn std::error::Er
     let fingerprint = shown.split(' ').nth(1).ok_or("no fingerprint")?;
     assert!(fingerprint.starts_with("SHA256:"), "{shown}");
     Ok(fingerprint.to_owned())
+}
+
+/// What somebody is told whose connection is refused.
+fn refused(mail: &Mail, user: &str) -> Result<String, Box<dyn std::error::Error>> {
+    let connect = mail.laptop.command(["usher", "connect", "mailhost:imap"]);
+    let output = connect.user(user).run()?;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    Ok(output.stderr)
+}
+
+/// What a command on mailhost tells in JSON.
+fn json(mail: &Mail, command: &[&str]) -> Result<Value, Box<dyn std::error::Error>> {
+    let told = mail
+        .mailhost
+        .run([&["usher", "--json"], command].concat())?;
+    Ok(serde_json::from_str(&told.stdout)?)
+}
+
+/// Adds alice's key on mailhost, for a time.
+fn admit_for(mail: &Mail, time: &str) -> Outcome {
+    let key = mail.laptop.read("/home/alice/.ssh/id_ed25519.pub")?;
+    mail.mailhost.write("/root/guest.pub", key)?;
+    let add = [
+        "usher",
+        "user",
+        "add",
+        "alice",
+        "--public-key",
+        "/root/guest.pub",
+    ];
+    mail.mailhost
+        .run([&add[..], &["--expires", time]].concat())?;
+    Ok(())
 }
 
 #[test]
@@ -85,9 +119,8 @@ fn a_key_is_rotated_and_only_what_the_former_one_opened_is_cut() -> Outcome {
     mail.mailhost.run(["usher", "policy", "apply"])?;
     is_cut(&mut by_fresh)?;
     lives(&mut bob)?;
-    let again = mail.laptop.command(["usher", "connect", "mailhost:imap"]);
-    let refused = again.user("alice").run()?;
-    assert!(!refused.status.success(), "{refused:?}");
+    let told = refused(&mail, "alice")?;
+    assert!(told.contains("did not accept"), "{told}");
     Ok(())
 }
 
@@ -104,4 +137,84 @@ fn a_key_that_was_removed_while_no_keeper_ran_has_its_sessions_ended_by_the_next
     mail.keeper.start()?;
     is_cut(&mut alice)?;
     lives(&mut bob)
+}
+
+#[test]
+fn a_guest_is_gone_when_the_keys_time_is_over_and_others_are_not() -> Outcome {
+    let mail = Lab::mail()?;
+    let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+    // The session that there is takes the key's end on.
+    admit_for(&mail, "4s")?;
+    is_cut(&mut alice)?;
+    lives(&mut bob)?;
+    let told = refused(&mail, "alice")?;
+    assert!(told.contains("did not accept the user, the key"), "{told}");
+    let (keeper, verifier) = (mail.keeper.log()?, mail.verifier.log()?);
+    assert!(keeper.contains("reason=\"expired\""), "{keeper}");
+    assert!(verifier.contains("expired_key"), "{verifier}");
+    let listed = mail.mailhost.run(["usher", "user", "list"])?.stdout;
+    assert!(listed.contains("1 (expired)"), "{listed}");
+
+    // Admitted again: no session outlasts the key.
+    admit_for(&mail, "1h")?;
+    let listed = mail.mailhost.run(["usher", "user", "list"])?.stdout;
+    assert!(listed.contains("1 (until 20"), "{listed}");
+    let _alice = connect(&mail, "alice")?;
+    let users = json(&mail, &["user", "list"])?;
+    let ends = &users[0]["public_keys"][0]["expires"];
+    let sessions = json(&mail, &["who"])?["sessions"].take();
+    let sessions = sessions.as_array().ok_or("no list")?;
+    let of_alice: Vec<&Value> = sessions
+        .iter()
+        .filter(|session| session["user"] == "alice")
+        .collect();
+    assert_eq!(of_alice.len(), 1, "{sessions:?}");
+    assert_eq!(of_alice[0]["expires"], *ends, "{users}");
+    Ok(())
+}
+
+#[test]
+fn options_of_a_key_mean_what_they_do_for_sshd_or_are_refused() -> Outcome {
+    let mail = Lab::mail()?;
+    let mut alice = connect(&mail, "alice")?;
+    let key = mail.mailhost.read(ALICES)?;
+    let apply = |list: String| {
+        mail.mailhost.write(ALICES, list)?;
+        let apply = mail.mailhost.command(["usher", "policy", "apply"]);
+        apply.environment("TZ", "Asia/Tokyo").run()
+    };
+    for (options, problem) in [
+        (
+            "command=\"/bin/true\"",
+            "authorized_keys line 1: the option `command` is not taken",
+        ),
+        (
+            "from=\"10.0.0.0/8\"",
+            "`hosts` in the policy says from where",
+        ),
+        (
+            "expiry-time=\"tomorrow\"",
+            "`tomorrow` is not a time: write expiry-time=",
+        ),
+        ("no-such-thing", "there is no option `no-such-thing`"),
+    ] {
+        let output = apply(format!("{options} {key}"))?;
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(
+            output.stderr.contains(problem),
+            "{options}: {}",
+            output.stderr
+        );
+        lives(&mut alice)?;
+    }
+    let output = apply(format!("restrict,expiry-time=\"29990101\" {key}"))?;
+    assert!(output.status.success(), "{output:?}");
+    // Local time, which the daemons do not know.
+    let applied = mail.mailhost.read("/var/lib/usher/applied.json")?;
+    assert!(
+        applied.contains("expiry-time=\\\"29981231150000Z\\\""),
+        "{applied}"
+    );
+    lives(&mut alice)?;
+    lives(&mut connect(&mail, "alice")?)
 }

@@ -322,7 +322,7 @@ fn read(path: &Path) -> Result<String, Failure> {
 }
 
 /// Seconds since 1970 as RFC 3339 has it, in UTC. A client may have signed any number.
-fn utc(seconds: u64) -> String {
+pub fn utc(seconds: u64) -> String {
     let time = i64::try_from(seconds)
         .ok()
         .and_then(|seconds| DateTime::from_timestamp(seconds, 0));

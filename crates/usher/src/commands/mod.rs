@@ -5,6 +5,7 @@ pub mod connect;
 pub mod doctor;
 pub mod host;
 pub mod init;
+pub mod key_list;
 pub mod log;
 pub mod policy;
 pub mod user;

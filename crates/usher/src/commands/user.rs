@@ -4,13 +4,14 @@
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use usher_local::applied::{self, read_bounded, write_atomically};
+use usher_local::applied::{read_bounded, write_atomically};
 use usher_local::keys::parse_keys;
 use usher_local::paths;
 use usher_proto::name::UserName;
 use zeroize::Zeroizing;
 
 use super::configuration;
+use super::key_list::{self, Expiry};
 use crate::failure::{At, Failure};
 use crate::output::{Output, table};
 
@@ -22,6 +23,7 @@ pub fn add(
     output: &Output,
     user: &UserName,
     public_key: Option<&Path>,
+    expires: Option<Expiry>,
     private_key: Option<&Path>,
 ) -> Result<(), Failure> {
     if public_key.is_none() && private_key.is_none() {
@@ -46,13 +48,13 @@ pub fn add(
     let lock = configuration::lock()?;
     // Everything is read and checked before anything is written.
     let public = public_key
-        .map(|path| read_public_key(user, path))
+        .map(|path| key_list::read(user, path, expires))
         .transpose()?;
     let private = private_key.map(read_private_key).transpose()?;
     let folder = user_folder(user);
     std::fs::create_dir_all(&folder).at(&folder)?;
     if let Some(public) = public {
-        add_public_key(&folder, &public)?;
+        key_list::add(user, &folder.join("authorized_keys"), &public)?;
     }
     if let Some(private) = private {
         store_private_key(user, &private)?;
@@ -96,12 +98,18 @@ pub fn list(output: &Output) -> Result<(), Failure> {
         .users
         .iter()
         .map(|(user, entry)| {
-            let fingerprints = parse_keys(user, &entry.authorized_keys)?
+            let keys = parse_keys(user, &entry.authorized_keys)?
                 .iter()
-                .map(|key| key.key.fingerprint(ssh_key::HashAlg::Sha256).to_string())
+                .map(|key| {
+                    serde_json::json!({
+                        "fingerprint": key.key.fingerprint(ssh_key::HashAlg::Sha256).to_string(),
+                        "expires": key.options.expires,
+                        "validity": key_list::describe(key),
+                    })
+                })
                 .collect::<Vec<_>>();
             Ok(serde_json::json!({
-                "user": user, "disabled": entry.disabled, "public_keys": fingerprints,
+                "user": user, "disabled": entry.disabled, "public_keys": keys,
                 // None: the folder is the signer's and root's, others cannot look.
                 "private_key": private_key_path(user).try_exists().ok(),
             }))
@@ -111,7 +119,18 @@ pub fn list(output: &Output) -> Result<(), Failure> {
         let rows: Vec<Vec<String>> = views
             .iter()
             .map(|view| {
-                let keys = view["public_keys"].as_array().map_or(0, Vec::len);
+                let keys = view["public_keys"]
+                    .as_array()
+                    .map_or(&[][..], Vec::as_slice);
+                let ends: Vec<&str> = keys
+                    .iter()
+                    .filter(|key| !key["expires"].is_null())
+                    .filter_map(|key| key["validity"].as_str())
+                    .collect();
+                let public = match ends.as_slice() {
+                    [] => keys.len().to_string(),
+                    ends => format!("{} ({})", keys.len(), ends.join(", ")),
+                };
                 let private = match view["private_key"].as_bool() {
                     Some(true) => "yes",
                     Some(false) => "no",
@@ -122,7 +141,7 @@ pub fn list(output: &Output) -> Result<(), Failure> {
                     view["disabled"]
                         .as_str()
                         .map_or("yes".into(), |why| format!("no: {why}")),
-                    keys.to_string(),
+                    public,
                     private.to_owned(),
                 ]
             })
@@ -147,47 +166,6 @@ fn known(user: &UserName) -> Result<PathBuf, Failure> {
     } else {
         Err(Failure::UnknownUser(user.clone()))
     }
-}
-
-fn read_public_key(user: &UserName, path: &Path) -> Result<String, Failure> {
-    let text = read_bounded(path)?;
-    let keys = parse_keys(user, &text)
-        .map_err(|error| Failure::PublicKey(format!("{}: {error}", path.display())))?;
-    if keys.is_empty() {
-        return Err(Failure::PublicKey(format!(
-            "{}: holds no public key",
-            path.display()
-        )));
-    }
-    Ok(text)
-}
-
-/// Adds the keys that are not yet in the list, and keeps the rest of the file as it is.
-fn add_public_key(folder: &Path, public: &str) -> Result<(), Failure> {
-    let path = folder.join("authorized_keys");
-    let mut list = match read_bounded(&path) {
-        Ok(list) => list,
-        Err(applied::ConfigurationError::File { error, .. })
-            if error.kind() == std::io::ErrorKind::NotFound =>
-        {
-            String::new()
-        }
-        Err(error) => return Err(error.into()),
-    };
-    for line in public
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty())
-    {
-        if !list.lines().any(|present| present.trim() == line) {
-            if !list.is_empty() && !list.ends_with('\n') {
-                list.push('\n');
-            }
-            list.push_str(line);
-            list.push('\n');
-        }
-    }
-    write_atomically(&path, list.as_bytes(), 0o644).at(path)
 }
 
 fn read_private_key(path: &Path) -> Result<Zeroizing<String>, Failure> {

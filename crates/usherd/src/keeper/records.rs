@@ -188,8 +188,8 @@ struct Opening {
 }
 
 impl Opening {
-    /// The service's id, and when the session ends: never later than the policy lets it, whatever
-    /// the verifier says.
+    /// The service's id, and when the session ends: never later than its key or than the policy
+    /// lets it, whatever the verifier says.
     fn permitted(&self, keeper: &Keeper) -> Result<(u32, u64), Refusal> {
         let configuration = keeper.configuration();
         let (applied, checked) = &*configuration;
@@ -205,8 +205,9 @@ impl Opening {
         if applied.is_disabled(&self.user) {
             return Err(Refusal::DisabledUser);
         }
-        checked.user_key(&self.user, &self.key_fingerprint)?;
-        let latest = unix_time() + service.session.as_secs();
+        let now = unix_time();
+        let key = checked.user_key(&self.user, &self.key_fingerprint, now)?;
+        let latest = key.latest(now + service.session.as_secs());
         Ok((service.id, self.expires.min(latest)))
     }
 }

@@ -71,22 +71,24 @@ pub fn end(keeper: &Keeper, session: &SessionId, record: SessionRecord, reason: 
 pub fn end_forbidden(keeper: &Keeper) -> Result<Vec<SessionView>, KernelError> {
     let configuration = keeper.configuration();
     let (applied, checked) = &*configuration;
+    let now = unix_time();
     let mut forbidden = Vec::new();
     let sessions = keeper.admission.sessions()?;
     // Services may demand another interval of authentication than before.
     keeper.agenda.clear();
-    for (session, record) in sessions {
+    for (session, mut record) in sessions {
+        if record.ended.is_none() || is_closed(&record) {
+            let permitted = permitted_until(applied, checked, &record, now)
+                .and_then(|latest| shorten(keeper, &session, &mut record, latest));
+            if let Err(reason) = permitted {
+                forbidden.push(Entry {
+                    session,
+                    record: record.clone(),
+                    reason,
+                });
+            }
+        }
         agenda::enter(keeper, session, &record);
-        if record.ended.is_some() && !is_closed(&record) {
-            continue;
-        }
-        if let Err(reason) = is_permitted(applied, checked, &record) {
-            forbidden.push(Entry {
-                session,
-                record,
-                reason,
-            });
-        }
     }
     let rows = keeper.admission.admissions()?;
     let with_connections = with_connections(&rows);
@@ -101,20 +103,42 @@ pub fn end_forbidden(keeper: &Keeper) -> Result<Vec<SessionView>, KernelError> {
     Ok(views)
 }
 
-fn is_permitted(
+/// Has a session end no later than this.
+fn shorten(
+    keeper: &Keeper,
+    session: &SessionId,
+    record: &mut SessionRecord,
+    latest: u64,
+) -> Result<(), Refusal> {
+    if latest >= record.expires {
+        return Ok(());
+    }
+    record.expires = latest;
+    keeper
+        .admission
+        .update_session(session, record)
+        .map_err(|error| {
+            tracing::error!(%error, "shortening a session; it ends now");
+            Refusal::KeeperUnavailable
+        })
+}
+
+/// Until when a session may live by a configuration, as far as its key says.
+fn permitted_until(
     applied: &Applied,
     checked: &Checked,
     record: &SessionRecord,
-) -> Result<(), Refusal> {
+    now: u64,
+) -> Result<u64, Refusal> {
     if applied.is_disabled(&record.user) {
         return Err(Refusal::DisabledUser);
     }
-    checked.user_key(&record.user, &record.key_fingerprint)?;
+    let key = checked.user_key(&record.user, &record.key_fingerprint, now)?;
     let service = service_by_id(checked, record.service).ok_or(Refusal::UnknownService)?;
     checked
         .policy
         .service_permits(&service.name, &record.user, &record.host)
-        .map(drop)
+        .map(|_| key.latest(record.expires))
 }
 
 /// Whether its client has closed the session, whose connections go on.

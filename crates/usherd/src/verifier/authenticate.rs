@@ -119,7 +119,7 @@ fn check(
     })?;
     let key = authenticator.verify_signature()?;
     let key_fingerprint = keys::fingerprint(&key).ok_or(Refusal::UnsupportedKey)?;
-    checked.user_key(&statement.user, &key_fingerprint)?;
+    let user_key = checked.user_key(&statement.user, &key_fingerprint, claim.now)?;
     if applied.is_disabled(&statement.user) {
         return Err(Refusal::DisabledUser);
     }
@@ -137,9 +137,11 @@ fn check(
         return Err(Refusal::WrongServerAddress);
     }
     Ok(Permitted {
-        expires: statement
-            .expires
-            .min(statement.issued + service.session.as_secs()),
+        expires: user_key.latest(
+            statement
+                .expires
+                .min(statement.issued + service.session.as_secs()),
+        ),
         key_fingerprint,
         public_key: key.to_bytes().map_err(|_| Refusal::UnsupportedKey)?,
     })

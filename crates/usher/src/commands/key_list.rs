@@ -1,0 +1,216 @@
+//! A user's list of public keys, as `usher user add` changes it: one line a key.
+
+use std::path::Path;
+use std::str::FromStr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use usher_local::applied::{ConfigurationError, read_bounded, write_atomically};
+use usher_local::key_options;
+use usher_local::keys::{UserKey, parse_keys};
+use usher_proto::name::UserName;
+
+use crate::failure::{At, Failure};
+
+/// When a key expires, in seconds since 1970: always in the future when it is read.
+#[derive(Debug, Clone, Copy)]
+pub struct Expiry(u64);
+
+impl FromStr for Expiry {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let now = unix_time();
+        let seconds = length(text)
+            .map(|length| now.saturating_add(length))
+            .or_else(|| key_options::seconds(text))
+            .filter(|seconds| key_options::expiry_time(*seconds).is_some())
+            .ok_or(
+                "not a time: give a length from now, a whole number with s, m, h, d or w, or a \
+                 date, YYYYMMDD or YYYYMMDDHHMM[SS], with Z at its end for UTC",
+            )?;
+        if seconds <= now {
+            return Err("that time has passed".into());
+        }
+        Ok(Self(seconds))
+    }
+}
+
+/// A length of time in seconds.
+fn length(text: &str) -> Option<u64> {
+    let units = [
+        ('s', 1),
+        ('m', 60),
+        ('h', 3600),
+        ('d', 86_400),
+        ('w', 604_800),
+    ];
+    let (number, unit) = units
+        .into_iter()
+        .find_map(|(letter, unit)| Some((text.strip_suffix(letter)?, unit)))?;
+    let digits = number.bytes().all(|byte| byte.is_ascii_digit());
+    let number: u64 = digits.then(|| number.parse().ok())??;
+    number.checked_mul(unit)
+}
+
+fn unix_time() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_secs())
+}
+
+/// What a list says of a key, for people.
+pub fn describe(key: &UserKey) -> String {
+    match key.options.expires {
+        None => "no end".into(),
+        Some(_) if key.has_expired(unix_time()) => "expired".into(),
+        Some(expires) => format!("until {}", super::log::utc(expires)),
+    }
+}
+
+/// A line with a key that is to be added, and the key in it.
+pub struct Line {
+    text: String,
+    key: UserKey,
+}
+
+/// Reads the keys of a file that is written like a `.pub` file or a list, and has them expire.
+///
+/// # Errors
+/// When it holds none, or something else.
+pub fn read(user: &UserName, path: &Path, expires: Option<Expiry>) -> Result<Vec<Line>, Failure> {
+    let wrong = |reason: String| Failure::PublicKey(format!("{}: {reason}", path.display()));
+    let text = read_bounded(path)?;
+    let keys = parse_keys(user, &text).map_err(|error| wrong(error.to_string()))?;
+    if keys.is_empty() {
+        return Err(wrong("holds no public key".into()));
+    }
+    let lines = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .zip(keys)
+        .map(|(line, key)| {
+            let Some(time) = expires.and_then(|Expiry(at)| key_options::expiry_time(at)) else {
+                let text = line.to_owned();
+                return Ok(Line { text, key });
+            };
+            if key.options.expires.is_some() {
+                return Err(wrong(
+                    "says itself when the key expires; leave --expires out, or that".into(),
+                ));
+            }
+            let has_options = ssh_key::PublicKey::from_openssh(line).is_err();
+            let separator = if has_options { ',' } else { ' ' };
+            let text = format!("expiry-time=\"{time}\"{separator}{line}");
+            Ok(Line { text, key })
+        })
+        .collect()
+}
+
+/// Adds lines to a list, each in the place of those that there are with the same key, and keeps
+/// the rest of the file as it is.
+///
+/// # Errors
+/// When the list cannot be read or written.
+pub fn add(user: &UserName, path: &Path, fresh: &[Line]) -> Result<(), Failure> {
+    let list = match read_bounded(path) {
+        Ok(list) => list,
+        Err(ConfigurationError::File { error, .. })
+            if error.kind() == std::io::ErrorKind::NotFound =>
+        {
+            String::new()
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let list = merge(user, &list, fresh);
+    write_atomically(path, list.as_bytes(), 0o644).at(path)
+}
+
+fn merge(user: &UserName, list: &str, fresh: &[Line]) -> String {
+    let mut added = vec![false; fresh.len()];
+    let mut lines: Vec<&str> = Vec::new();
+    for line in list.lines() {
+        // What is wrong with a line, the check of the whole says.
+        let key = parse_keys(user, line).ok().and_then(|mut keys| keys.pop());
+        let place = key.and_then(|key| {
+            fresh
+                .iter()
+                .position(|line| line.key.fingerprint == key.fingerprint)
+        });
+        match place {
+            None => lines.push(line),
+            Some(place) if !added[place] => {
+                added[place] = true;
+                lines.push(&fresh[place].text);
+            }
+            Some(_) => {}
+        }
+    }
+    let rest = fresh.iter().zip(&added).filter(|(_, added)| !**added);
+    lines.extend(rest.map(|(line, _)| line.text.as_str()));
+    lines.iter().map(|line| format!("{line}\n")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEYS: [&str; 2] = [
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJfJ3eGmZ2r0Yl7r1lY5Y2n1xJY8u0v9hX0m3xU5Jb7k",
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDN+lhThOY09sVkymKufxRzTC3vJMRefe9T40lK8/E1t",
+    ];
+
+    #[test]
+    fn lengths_and_dates_are_taken_and_the_past_is_not() {
+        let now = unix_time();
+        let Expiry(two_days) = "2d".parse().unwrap();
+        assert!((now + 2 * 86_400..now + 2 * 86_400 + 60).contains(&two_days));
+        assert_eq!("29990102Z".parse::<Expiry>().unwrap().0, 32_472_230_400);
+        for wrong in [
+            "20200101Z",
+            "0s",
+            "2",
+            "d",
+            "-1d",
+            "+1d",
+            "2y",
+            "2999-01-02",
+        ] {
+            wrong.parse::<Expiry>().unwrap_err();
+        }
+        format!("{}w", u64::MAX).parse::<Expiry>().unwrap_err();
+    }
+
+    #[test]
+    fn a_key_has_one_line_and_the_others_stay() {
+        let alice: UserName = "alice".parse().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let (file, list) = (folder.path().join("key.pub"), folder.path().join("list"));
+        let read = |text: &str, expires: Option<&str>| {
+            std::fs::write(&file, text).unwrap();
+            read(&alice, &file, expires.map(|time| time.parse().unwrap()))
+        };
+        let [first, second] = KEYS;
+        std::fs::write(
+            &list,
+            format!("# staff\n{first} a\n{second} b\nrestrict {first}"),
+        )
+        .unwrap();
+        let change = |lines: &[Line]| {
+            add(&alice, &list, lines).unwrap();
+            std::fs::read_to_string(&list).unwrap()
+        };
+        let guest = read(&format!("restrict {first} g\n"), Some("29990102Z")).unwrap();
+        assert_eq!(
+            change(&guest),
+            format!("# staff\nexpiry-time=\"29990102000000Z\",restrict {first} g\n{second} b\n")
+        );
+        let plain = read(first, None).unwrap();
+        assert_eq!(change(&plain), format!("# staff\n{first}\n{second} b\n"));
+        assert_eq!(change(&plain), format!("# staff\n{first}\n{second} b\n"));
+        let twice = read(&format!("expiry-time=\"29990102Z\" {first}"), Some("1d"));
+        assert!(twice.is_err());
+        assert!(read("# none\n", None).is_err());
+    }
+}
