@@ -7,9 +7,10 @@
 #![allow(dead_code, reason = "a fuzz target uses one of these")]
 
 use usher_proto::{
-    Authenticator, CallReply, CallRequest, ClientFrame, DecodeError, FRAME_LENGTH_SIZE,
-    FrameBuffer, KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_FRAME, RecorderReply,
-    RecorderRequest, RelayReply, RelayRequest, ServerFrame, Statement, session_id,
+    Authenticator, CallReply, CallRequest, Certificate, ClientFrame, DecodeError,
+    FRAME_LENGTH_SIZE, FrameBuffer, KeeperReply, KeeperRequest, LocalReply, LocalRequest,
+    MAX_FRAME, RecorderReply, RecorderRequest, RelayReply, RelayRequest, RevokedKeys,
+    RevokedKeysError, ServerFrame, Statement, session_id,
 };
 
 /// A statement's bytes.
@@ -106,6 +107,31 @@ pub fn recorder(bytes: &[u8]) -> &'static str {
     let request = RecorderRequest::decode(bytes).map(|request| request.encode());
     let reply = RecorderReply::decode(bytes).map(|reply| reply.encode());
     both_directions(bytes, request, reply)
+}
+
+/// A list of revoked keys.
+pub fn revoked_keys(bytes: &[u8]) -> &'static str {
+    match RevokedKeys::parse(bytes) {
+        Ok(_) => "accepted",
+        Err(RevokedKeysError::Damaged(error)) => word(error),
+        Err(RevokedKeysError::Empty) => "truncated",
+        Err(RevokedKeysError::NotUnderstood(_)) => "not_understood",
+        Err(RevokedKeysError::Line(_)) => "malformed",
+    }
+}
+
+/// A certificate. What its authority has signed is asked of every list of revoked keys.
+pub fn certificate(bytes: &[u8]) -> &'static str {
+    match Certificate::decode(bytes) {
+        Ok(certificate) => {
+            let _revoked = RevokedKeys::default().has_certificate(&certificate);
+            match certificate.verify() {
+                Ok(()) => "accepted",
+                Err(refusal) => refusal.name(),
+            }
+        }
+        Err(refusal) => refusal.name(),
+    }
 }
 
 /// The same bytes, whole and in pieces of one, give the same frames and the same end.

@@ -7,10 +7,12 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use base64ct::{Base64, Encoding};
 use serde::{Deserialize, Serialize};
 use usher_policy::{Policy, PolicyError, Source};
 use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
+use usher_proto::{DecodeError, RevokedKeys, RevokedKeysError};
 
 use crate::key_options::in_utc;
 use crate::keys::{Fingerprint, KeyProblem, UserKey, parse_keys};
@@ -28,6 +30,9 @@ pub struct Applied {
     pub sources: Vec<PolicyFile>,
     /// Users known on this host.
     pub users: BTreeMap<UserName, UserEntry>,
+    /// The list of revoked keys as it was read, in Base64; absent where there is none.
+    #[serde(default)]
+    pub revoked_keys: Option<String>,
 }
 
 /// One policy file.
@@ -92,6 +97,9 @@ pub enum ConfigurationError {
         /// What is wrong with it.
         reason: KeyProblem,
     },
+    /// The list of revoked keys is not one.
+    #[error("{path}: {0}", path = paths::REVOKED_KEYS)]
+    RevokedKeys(#[from] RevokedKeysError),
     /// The policy has errors.
     #[error("the policy has {} error(s)", .0.len())]
     Policy(Vec<PolicyError>),
@@ -116,13 +124,22 @@ impl Applied {
             })
     }
 
-    /// Reads what an administrator has written: policy files (`*.policy`, by name) and users.
+    /// Reads what an administrator has written: policy files (`*.policy`, by name), users, revoked
+    /// keys.
     ///
     /// # Errors
     /// Names the first file that cannot be read. The text is not checked here: see
     /// [`Applied::check`].
-    pub fn collect(policy: &Path, users: &Path) -> Result<Self, ConfigurationError> {
-        let mut applied = Self::default();
+    pub fn collect(
+        policy: &Path,
+        users: &Path,
+        revoked_keys: &Path,
+    ) -> Result<Self, ConfigurationError> {
+        let mut applied = Self {
+            revoked_keys: optional(read_bytes(revoked_keys))?
+                .map(|bytes| Base64::encode_string(&bytes)),
+            ..Self::default()
+        };
         for path in sorted(policy)? {
             if path
                 .extension()
@@ -145,10 +162,10 @@ impl Applied {
             applied.users.insert(
                 name,
                 UserEntry {
-                    authorized_keys: read_optional(&path.join("authorized_keys"))?
+                    authorized_keys: optional(read_bounded(&path.join("authorized_keys")))?
                         .map(|list| in_utc(&list))
                         .unwrap_or_default(),
-                    disabled: read_optional(&path.join("disabled"))?
+                    disabled: optional(read_bounded(&path.join("disabled")))?
                         .map(|reason| reason.trim().to_owned()),
                 },
             );
@@ -175,7 +192,20 @@ impl Applied {
             .iter()
             .map(|(user, entry)| Ok((user.clone(), parse_keys(user, &entry.authorized_keys)?)))
             .collect::<Result<_, ConfigurationError>>()?;
-        Ok(Checked { policy, keys })
+        let revoked = match &self.revoked_keys {
+            None => RevokedKeys::default(),
+            Some(base64) => {
+                let bytes = Base64::decode_vec(base64).map_err(|_| {
+                    RevokedKeysError::Damaged(DecodeError::Malformed { field: "Base64" })
+                })?;
+                RevokedKeys::parse(&bytes)?
+            }
+        };
+        Ok(Checked {
+            policy,
+            keys,
+            revoked,
+        })
     }
 
     /// Puts this configuration in force for the daemons' next reload: the present one becomes
@@ -214,6 +244,8 @@ pub struct Checked {
     pub policy: Policy,
     /// Each user's public keys.
     pub keys: BTreeMap<UserName, Vec<UserKey>>,
+    /// Keys that are no longer anybody's.
+    pub revoked: RevokedKeys,
 }
 
 impl Checked {
@@ -222,7 +254,7 @@ impl Checked {
     ///
     /// # Errors
     /// [`Refusal::UnknownUser`] for one without any key, [`Refusal::UnknownKey`],
-    /// [`Refusal::ExpiredKey`] when it has expired at `now`, in seconds since 1970.
+    /// [`Refusal::RevokedKey`], [`Refusal::ExpiredKey`] when it has expired at `now`, in seconds since 1970.
     pub fn user_key(
         &self,
         user: &UserName,
@@ -236,6 +268,9 @@ impl Checked {
             .filter(|key| key.fingerprint == *fingerprint)
             .max_by_key(|key| key.options.expires.unwrap_or(u64::MAX))
             .ok_or(Refusal::UnknownKey)?;
+        if self.revoked.has_key(&key.key) {
+            return Err(Refusal::RevokedKey);
+        }
         if key.has_expired(now) {
             return Err(Refusal::ExpiredKey);
         }
@@ -297,9 +332,10 @@ fn sorted(directory: &Path) -> Result<Vec<PathBuf>, ConfigurationError> {
     Ok(found)
 }
 
-fn read_optional(path: &Path) -> Result<Option<String>, ConfigurationError> {
-    match read_bounded(path) {
-        Ok(text) => Ok(Some(text)),
+/// What was read, or nothing when the file is not there.
+fn optional<T>(read: Result<T, ConfigurationError>) -> Result<Option<T>, ConfigurationError> {
+    match read {
+        Ok(found) => Ok(Some(found)),
         Err(ConfigurationError::File { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
             Ok(None)
         }
@@ -312,15 +348,24 @@ fn read_optional(path: &Path) -> Result<Option<String>, ConfigurationError> {
 /// # Errors
 /// When it cannot be read, is larger, or is not UTF-8.
 pub fn read_bounded(path: &Path) -> Result<String, ConfigurationError> {
+    String::from_utf8(read_bytes(path)?).map_err(|_| {
+        file_error(
+            path,
+            io::Error::new(io::ErrorKind::InvalidData, "not UTF-8"),
+        )
+    })
+}
+
+fn read_bytes(path: &Path) -> Result<Vec<u8>, ConfigurationError> {
     use std::io::Read;
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     std::fs::File::open(path)
-        .and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text))
+        .and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes))
         .map_err(|error| file_error(path, error))?;
-    if text.len() as u64 > MAX_FILE {
+    if bytes.len() as u64 > MAX_FILE {
         return Err(ConfigurationError::TooLarge { path: path.into() });
     }
-    Ok(text)
+    Ok(bytes)
 }
 
 fn file_error(path: &Path, error: io::Error) -> ConfigurationError {
@@ -345,6 +390,7 @@ mod tests {
         Applied::collect(
             &folder.path().join("policy.d"),
             &folder.path().join("users"),
+            &folder.path().join("revoked_keys"),
         )
     }
 
@@ -381,6 +427,34 @@ mod tests {
         assert!(matches!(
             collect(&folder),
             Err(ConfigurationError::NotAUser { .. })
+        ));
+    }
+
+    #[test]
+    fn a_damaged_list_of_revoked_keys_is_an_error_and_not_an_empty_one() {
+        let folder = tree();
+        let path = folder.path().join("revoked_keys");
+        let check = |bytes: Option<&[u8]>| {
+            if let Some(bytes) = bytes {
+                std::fs::write(&path, bytes).unwrap();
+            }
+            collect(&folder).unwrap().check()
+        };
+        let none = RevokedKeys::default();
+        assert_eq!(check(None).unwrap().revoked, none);
+        assert_eq!(check(Some(b"# none\n")).unwrap().revoked, none);
+        for damaged in [&b""[..], b"SSHKRL\n\0", b"SSHKRL", b"\xff"] {
+            let refused = check(Some(damaged)).map(|checked| checked.revoked);
+            assert!(
+                matches!(refused, Err(ConfigurationError::RevokedKeys(_))),
+                "{refused:?}"
+            );
+        }
+        let mut applied = collect(&folder).unwrap();
+        applied.revoked_keys = Some("not Base64".into());
+        assert!(matches!(
+            applied.check(),
+            Err(ConfigurationError::RevokedKeys(_))
         ));
     }
 

@@ -5,6 +5,8 @@
 pub const POLICY_DIRECTORY: &str = "/etc/usher/policy.d";
 /// One folder a user: `authorized_keys`, and `disabled` when the user is.
 pub const USERS_DIRECTORY: &str = "/etc/usher/users";
+/// Revoked keys, as `ssh-keygen -k` writes them or one a line; not there: none are.
+pub const REVOKED_KEYS: &str = "/etc/usher/revoked_keys";
 /// This host's private key, OpenSSH format, Ed25519, readable by root only.
 pub const HOST_KEY: &str = "/etc/usher/host_key";
 /// This host's public key, one OpenSSH line.

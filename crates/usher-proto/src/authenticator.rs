@@ -181,7 +181,7 @@ fn key_algorithm(public_key: &[u8]) -> Result<Algorithm, Refusal> {
     name.parse().map_err(|_| Refusal::UnsupportedKey)
 }
 
-fn is_supported(algorithm: &Algorithm) -> bool {
+pub(crate) fn is_supported(algorithm: &Algorithm) -> bool {
     matches!(
         algorithm,
         Algorithm::Ed25519
@@ -194,7 +194,7 @@ fn is_supported(algorithm: &Algorithm) -> bool {
 /// Refuses Ed25519 keys of small order: under such a key one signature fits many statements, and
 /// anybody can make it (RFC 8032 section 8.7 leaves the check to the application). The log would
 /// prove nothing.
-fn refuse_weak_key(key: &KeyData) -> Result<(), Refusal> {
+pub(crate) fn refuse_weak_key(key: &KeyData) -> Result<(), Refusal> {
     if let KeyData::Ed25519(key) = key {
         let key = ed25519_dalek::VerifyingKey::try_from(key).map_err(|_| Refusal::BadSignature)?;
         if key.is_weak() {

@@ -129,6 +129,10 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    pub(crate) fn remaining(&self) -> usize {
+        self.rest.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }

@@ -21,6 +21,7 @@ mod verdict;
 
 pub mod authenticator;
 pub mod calls;
+pub mod certificate;
 pub mod chain;
 pub mod connection;
 pub mod error;
@@ -28,6 +29,7 @@ pub mod frame;
 pub mod handshake;
 pub mod host_key;
 pub mod keeper_record;
+pub mod krl;
 pub mod local;
 pub mod log_record;
 pub mod name;
@@ -42,6 +44,7 @@ pub use authenticator::{Authenticator, MAX_SIGNATURE_SIZE, NAMESPACE, SignError}
 pub use calls::{
     CallReply, CallRequest, ConnectionInfo, MAX_CALL_PACKET, MAX_GROUPS, ReservationId,
 };
+pub use certificate::{Certificate, MAX_CERTIFICATE_SIZE};
 pub use chain::{
     CHAIN_ELEMENT_SIZE, Chain, ChainElement, ChainError, ChainTip, MAX_CHAIN_GAP, MAX_CHAIN_LENGTH,
 };
@@ -54,6 +57,7 @@ pub use frame::{
 pub use handshake::{HandshakeSide, MAX_HANDSHAKE_MESSAGE, check_handshake_message};
 pub use host_key::{HOST_KEY_SIZE, HOST_KEY_SPKI_SIZE, HostKeyError, HostPublicKey};
 pub use keeper_record::{KEEPER_RECORD_SIZE, KEY_FINGERPRINT_SIZE, KeeperReply, KeeperRequest};
+pub use krl::{MAX_REVOKED_KEYS, RevokedKeys, RevokedKeysError};
 pub use local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 pub use log_record::{MAX_LOG_RECORD, MAX_PUBLIC_KEY_SIZE};
 pub use name::{HostName, NameError, ServiceName, UserName};

@@ -109,6 +109,8 @@ refusals! {
     /// What a remote host is told in place of the reasons that would let it list users and keys.
     NotAuthenticated = 73, "not_authenticated",
         "the server did not accept the user, the key or the signature: its log says which";
+    /// The signing key, or what certifies it, is on this server's list of revoked keys.
+    RevokedKey = 74, "revoked_key", "the signing key is revoked on this server";
     /// The signing key is the user's until a time that has passed.
     ExpiredKey = 75, "expired_key", "the time until which the signing key is admitted has passed";
 
@@ -214,6 +216,7 @@ impl Refusal {
         match self {
             Self::UnknownUser
             | Self::UnknownKey
+            | Self::RevokedKey
             | Self::ExpiredKey
             | Self::BadSignature
             | Self::NoLocalAccount => Self::NotAuthenticated,
@@ -274,7 +277,7 @@ mod tests {
             assert_eq!(refusal.name().parse(), Ok(refusal));
             assert!(!refusal.to_string().is_empty());
         }
-        assert_eq!(codes.len(), 55);
+        assert_eq!(codes.len(), 56);
     }
 
     #[test]
@@ -289,6 +292,7 @@ mod tests {
         for refusal in [
             Refusal::UnknownUser,
             Refusal::UnknownKey,
+            Refusal::RevokedKey,
             Refusal::ExpiredKey,
             Refusal::BadSignature,
             Refusal::NoLocalAccount,

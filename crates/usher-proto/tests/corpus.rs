@@ -17,8 +17,10 @@ use usher_proto::{
 
 type Check = fn(&[u8]) -> &'static str;
 
-const TARGETS: [(&str, Check); 9] = [
+const TARGETS: [(&str, Check); 11] = [
     ("calls", checks::calls),
+    ("certificate", checks::certificate),
+    ("revoked_keys", checks::revoked_keys),
     ("statement", checks::statement),
     ("authenticator", checks::authenticator),
     ("client_frame", checks::client_frame),
@@ -75,6 +77,8 @@ fn the_formats_are_those_of_the_corpus() {
 #[ignore = "writes fuzz/corpus"]
 fn write_the_corpus() {
     write("calls", calls());
+    write("certificate", certificates());
+    write("revoked_keys", revoked_keys());
     write("statement", statements());
     write("authenticator", signatures());
     write("client_frame", client());
@@ -573,5 +577,89 @@ fn recorder() -> Inputs {
         };
         inputs.extend(variations(name, reply.encode(), &[("code", 10, 0xff)]));
     }
+    inputs
+}
+
+/// Runs ssh-keygen in a folder.
+fn ssh_keygen(folder: &std::path::Path, arguments: &[&str]) {
+    let mut command = std::process::Command::new("ssh-keygen");
+    let made = command.current_dir(folder).args(arguments).status();
+    assert!(made.unwrap().success(), "{arguments:?}");
+}
+
+/// A folder with keys `key` and `ca`, and `key-cert.pub`.
+fn certified() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for key in ["key", "ca"] {
+        let path = folder.path();
+        ssh_keygen(path, &["-q", "-t", "ed25519", "-N", "", "-f", key]);
+    }
+    let sign = [
+        "-q",
+        "-s",
+        "ca",
+        "-I",
+        "id",
+        "-n",
+        "alice,mail",
+        "-z",
+        "7",
+        "key.pub",
+    ];
+    ssh_keygen(folder.path(), &sign);
+    folder
+}
+
+fn certificates() -> Inputs {
+    use ssh_encoding::base64::{Base64, Encoding};
+    let folder = certified();
+    let line = fs::read_to_string(folder.path().join("key-cert.pub")).unwrap();
+    let bytes = Base64::decode_vec(line.split(' ').nth(1).unwrap()).unwrap();
+    let last = bytes.len() - 1;
+    // The nonce is from 40 on, the key from 76, the serial number from 108, the type from 116.
+    let changed = [
+        ("kind", 8, b'x'),
+        ("nonce", 40, bytes[40] ^ 1),
+        ("key-length", 75, 33),
+        ("serial", 115, 8),
+        ("host", 119, 2),
+        ("key-id-huge", 120, 1),
+        ("signature", last, bytes[last] ^ 1),
+    ];
+    let mut inputs = variations("ed25519", bytes, &changed);
+    inputs.extend(common_to_all(usher_proto::MAX_CERTIFICATE_SIZE));
+    inputs
+}
+
+fn revoked_keys() -> Inputs {
+    let folder = certified();
+    let path = folder.path();
+    let key = fs::read(path.join("key.pub")).unwrap();
+    let serials: String = (1..60)
+        .filter(|serial| serial % 3 != 0)
+        .map(|serial| format!("serial: {serial}\n"))
+        .collect();
+    let text = String::from_utf8(key.clone()).unwrap();
+    fs::write(
+        path.join("list"),
+        format!("{serials}serial: 1000-2000\nid: id\n{text}sha1: {text}sha256: {text}"),
+    )
+    .unwrap();
+    ssh_keygen(path, &["-q", "-k", "-f", "krl", "-s", "ca.pub", "list"]);
+    let krl = fs::read(path.join("krl")).unwrap();
+    let changed = [
+        ("version", 11, 2),
+        ("section", 44, 6),
+        ("signed", 44, 4),
+        ("length", 48, 0),
+        ("length-huge", 45, 1),
+    ];
+    let mut inputs = variations("krl", krl, &changed);
+    inputs.push(("lines".into(), [b"# lost\n", key.as_slice()].concat()));
+    inputs.push((
+        "lines-nonsense".into(),
+        [key.as_slice(), b"nonsense\n"].concat(),
+    ));
+    inputs.push(("empty".into(), Vec::new()));
     inputs
 }

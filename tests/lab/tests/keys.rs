@@ -218,3 +218,64 @@ fn options_of_a_key_mean_what_they_do_for_sshd_or_are_refused() -> Outcome {
     lives(&mut alice)?;
     lives(&mut connect(&mail, "alice")?)
 }
+
+#[test]
+fn a_revoked_key_ends_its_sessions_at_once_and_opens_no_other() -> Outcome {
+    let mail = Lab::mail()?;
+    let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+    let key = mail.mailhost.read(ALICES)?;
+    mail.mailhost.write("/root/lost.pub", &key)?;
+    let list = "/etc/usher/revoked_keys";
+    let make = ["ssh-keygen", "-q", "-k", "-f", list, "/root/lost.pub"];
+    mail.mailhost.run(make)?;
+
+    // Damaged: nothing changes, and nothing is taken for an empty list.
+    mail.mailhost.run([
+        "sh",
+        "-c",
+        &format!("cp {list} /root/krl; truncate -s -1 {list}"),
+    ])?;
+    let damaged = mail.mailhost.command(["usher", "policy", "apply"]).run()?;
+    assert_eq!(damaged.status.code(), Some(1), "{damaged:?}");
+    let said = format!("{list}: a damaged key revocation list");
+    assert!(damaged.stderr.contains(&said), "{damaged:?}");
+    lives(&mut alice)?;
+
+    mail.mailhost.run(["cp", "/root/krl", list])?;
+    let said = mail.mailhost.run(["usher", "policy", "apply"])?.stdout;
+    assert_eq!(said.matches("ended: ").count(), 1, "{said}");
+    is_cut(&mut alice)?;
+    lives(&mut bob)?;
+    let told = refused(&mail, "alice")?;
+    assert!(told.contains("did not accept the user, the key"), "{told}");
+    let (keeper, verifier) = (mail.keeper.log()?, mail.verifier.log()?);
+    assert!(keeper.contains("revoked_key"), "{keeper}");
+    assert!(verifier.contains("revoked_key"), "{verifier}");
+
+    // A damaged one later leaves the good one in force, also what concerns users only.
+    mail.mailhost.write(list, "")?;
+    let damaged = mail.mailhost.command(["usher", "policy", "apply"]).run()?;
+    assert_eq!(damaged.status.code(), Some(1), "{damaged:?}");
+    let add = [
+        "usher",
+        "user",
+        "add",
+        "alice",
+        "--public-key",
+        "/root/lost.pub",
+    ];
+    mail.mailhost.run(add)?;
+    refused(&mail, "alice")?;
+    lives(&mut bob)?;
+
+    // The other form: one key a line.
+    mail.mailhost.write(list, "# none any more\n")?;
+    mail.mailhost.run(["usher", "policy", "apply"])?;
+    let mut alice = connect(&mail, "alice")?;
+    mail.mailhost
+        .write(list, format!("# lost on a train\n{key}"))?;
+    mail.mailhost.run(["usher", "policy", "apply"])?;
+    is_cut(&mut alice)?;
+    refused(&mail, "alice")?;
+    lives(&mut bob)
+}

@@ -63,6 +63,7 @@ pub fn collect() -> Result<Applied, Failure> {
     Ok(Applied::collect(
         Path::new(paths::POLICY_DIRECTORY),
         Path::new(paths::USERS_DIRECTORY),
+        Path::new(paths::REVOKED_KEYS),
     )?)
 }
 
