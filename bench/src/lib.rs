@@ -1,5 +1,8 @@
-//! What usher-bench and the program that it runs in a guest tell each other.
+//! What usher-bench and the programs that it runs have in common.
 #![forbid(unsafe_code)]
+
+pub mod exchange;
+pub mod tls;
 
 use serde::{Deserialize, Serialize};
 

@@ -3,16 +3,18 @@
 //! the ownership programs cost is counted in a guest, in instructions.
 #![forbid(unsafe_code)]
 
+mod first;
 mod ownership;
 mod report;
+mod successive;
+mod verify;
 
 use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
-use clap::Parser;
-use report::Row;
-use usher_lab::{ALICE, Lab, Mail};
+use clap::{Parser, ValueEnum};
+use usher_lab::{Lab, Mail};
 
 /// Usher's figures; writes target/bench/results.json.
 #[derive(Debug, Parser)]
@@ -26,38 +28,31 @@ struct Arguments {
     /// The kernel of the guest that measures what the ownership programs cost
     #[arg(long, default_value = "6.12")]
     kernel: String,
+    /// Measure these only
+    #[arg(long, value_delimiter = ',', value_name = "PART,...")]
+    only: Vec<Part>,
 }
 
-/// The steps of `connect_by_user`, in the order of usher-bench-steps.
-const STEPS: [&str; 5] = [
-    "connect_by_user_step/ask",
-    "connect_by_user_step/announce",
-    "connect_by_user_step/connect",
-    "connect_by_user_step/done",
-    "connect_by_user_step/send_recv",
-];
+/// What can be measured by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// What the ownership programs cost
+    Ownership,
+    /// A user's connections after the first
+    Successive,
+    /// Users' first connections
+    First,
+    /// What checking an authenticator takes
+    Verify,
+}
 
+/// The server without authentication, which every row of connections is compared with.
 const PLAIN: &str = "7001";
-const FORK: &str = "7002";
 const SERVER: &str = "usher-bench-server";
 
-const SERVICE: &str = r#"
-service bench {
-  program "/run/lab/bin/usher-bench-server" "worker";
-  listen 7003;
-  style user;
-  users mail;
-  hosts laptop;
-}
-"#;
-const CLIENT: &str = "client bench { users mail; service bench at mailhost port 7003; }\n";
-
 fn main() -> Result<(), Box<dyn Error>> {
-    let Arguments {
-        samples,
-        pause,
-        kernel,
-    } = Arguments::parse();
+    let arguments = Arguments::parse();
+    let wanted = |part| arguments.only.is_empty() || arguments.only.contains(&part);
     // Hosts see the folder of this program; the build leaves the server elsewhere.
     let here = std::env::current_exe()?;
     let folder = here.parent().ok_or("this program is nowhere")?;
@@ -66,79 +61,62 @@ fn main() -> Result<(), Box<dyn Error>> {
         folder.join(SERVER),
     )?;
 
-    eprintln!("what the ownership programs cost, in a guest ...");
-    let costs = ownership::measure(&kernel, folder)?;
-    eprintln!("making two hosts ...");
-    let mail = topology()?;
-    let uid = ALICE.mailhost_uid.to_string();
-    let _plain = mail.mailhost.spawn([SERVER, "plain", PLAIN])?;
-    let _fork = mail.mailhost.spawn([SERVER, "fork", FORK, &uid, &uid])?;
-    let address = mail.mailhost.ipv4().to_string();
-    eprintln!("connect, send 128 bytes, receive 128 bytes: {samples} rounds of three ...");
-    let (rounds, pause) = (samples.to_string(), pause.to_string());
-    let [plain, fork, usher] = columns(mail.laptop.command([
-        "usher-bench-client",
-        &address,
-        PLAIN,
-        FORK,
-        "mailhost",
-        "bench",
-        &rounds,
-        &pause,
-    ]))?;
-    let rows = Row::relate(
-        [
-            Row::new("connect_send_recv/plain", plain),
-            Row::new("connect_send_recv/fork_setuid", fork),
-            Row::new("connect_send_recv/usher_successive", usher),
-        ],
-        "connect_send_recv/plain",
-    );
-    eprintln!("the same announced, step by step ...");
-    let steps: [Vec<f64>; STEPS.len()] =
-        columns(
-            mail.laptop
-                .command(["usher-bench-steps", "mailhost", "bench", &rounds, &pause]),
-        )?;
-    let rows: Vec<Row> = rows
-        .into_iter()
-        .chain(
-            STEPS
-                .iter()
-                .zip(steps)
-                .map(|(name, samples)| Row::new(name, samples)),
-        )
-        .collect();
+    let mut rows = Vec::new();
+    let mut costs = None;
+    if wanted(Part::Ownership) {
+        eprintln!("what the ownership programs cost, in a guest ...");
+        costs = Some(ownership::measure(&arguments.kernel, folder)?);
+    }
+    if wanted(Part::Successive) || wanted(Part::First) {
+        eprintln!("making two hosts ...");
+        let mail = Lab::mail()?;
+        let _plain = mail.mailhost.spawn([SERVER, "plain", PLAIN])?;
+        if wanted(Part::Successive) {
+            rows.extend(successive::measure(
+                &mail,
+                arguments.samples,
+                arguments.pause,
+            )?);
+        }
+        if wanted(Part::First) {
+            rows.extend(first::measure(&mail, arguments.samples, arguments.pause)?);
+        }
+    }
+    if wanted(Part::Verify) {
+        rows.extend(verify::measure(folder, arguments.samples.div_ceil(30))?);
+    }
     report::print(&rows);
-    println!();
-    ownership::print(&costs);
-    let all: Vec<Row> = rows.into_iter().chain(ownership::rows(&costs)).collect();
-    report::write(&all, Path::new("target/bench/results.json"))
+    if let Some(costs) = costs {
+        println!();
+        ownership::print(&costs);
+        rows.extend(ownership::rows(&costs));
+    }
+    report::write(&rows, Path::new("target/bench/results.json"))
 }
 
-/// Runs a measuring program as alice and reads its columns of nanoseconds as microseconds.
+/// Puts a policy in force on both hosts, beside what is there.
+fn apply(mail: &Mail, name: &str, server: &str, client: &str) -> Result<(), Box<dyn Error>> {
+    let path = format!("/etc/usher/policy.d/{name}.policy");
+    for (host, text) in [(&mail.mailhost, server), (&mail.laptop, client)] {
+        host.write(&path, text)?;
+        host.run(["usher", "policy", "apply"])?;
+    }
+    Ok(())
+}
+
+/// Runs a measuring program and reads its columns of nanoseconds as microseconds.
 fn columns<const N: usize>(command: usher_lab::Command) -> Result<[Vec<f64>; N], Box<dyn Error>> {
-    let output = command
-        .user(ALICE.name)
-        .limit(Duration::from_secs(300))
-        .succeed()?;
+    let output = command.limit(Duration::from_secs(300)).succeed()?;
+    numbers(&output.stdout)
+}
+
+/// The columns of nanoseconds in a measuring program's output, as microseconds.
+fn numbers<const N: usize>(text: &str) -> Result<[Vec<f64>; N], Box<dyn Error>> {
     let mut columns = [const { Vec::new() }; N];
-    for line in output.stdout.lines() {
+    for line in text.lines() {
         for (column, number) in columns.iter_mut().zip(line.split(' ')) {
             column.push(number.parse::<f64>()? / 1000.0);
         }
     }
     Ok(columns)
-}
-
-fn topology() -> Result<Mail, Box<dyn Error>> {
-    let mail = Lab::mail()?;
-    mail.mailhost
-        .write("/etc/usher/policy.d/bench.policy", SERVICE)?;
-    mail.laptop
-        .write("/etc/usher/policy.d/bench.policy", CLIENT)?;
-    for host in [&mail.laptop, &mail.mailhost] {
-        host.run(["usher", "policy", "apply"])?;
-    }
-    Ok(mail)
 }

@@ -3,11 +3,12 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-const MESSAGE: [u8; 128] = [b'u'; 128];
+use usher_bench::exchange::{ORDERS, exchange_tcp, wait_for};
+
 /// Rounds that are not counted: caches, sessions and workers come up.
 const WARM_UP: usize = 50;
 
@@ -30,9 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut output = std::io::stdout().lock();
     for round in 0..WARM_UP + rounds {
         let mut nanoseconds = [0; 3];
-        // Who comes first changes, so that nobody always runs on what another has warmed.
-        for turn in 0..3 {
-            let way = (round + turn) % 3;
+        for way in ORDERS[round % ORDERS.len()] {
             // What an earlier way left to do (a child that ends, a withdrawal) is not timed here.
             std::thread::sleep(pause);
             let begun = Instant::now();
@@ -41,7 +40,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 1 => TcpStream::connect(fork)?,
                 _ => usher::connect_by_user(&host, &service)?,
             };
-            exchange(connection)?;
+            exchange_tcp(connection)?;
             nanoseconds[way] = begun.elapsed().as_nanos();
         }
         if round >= WARM_UP {
@@ -49,30 +48,5 @@ fn main() -> Result<(), Box<dyn Error>> {
             writeln!(output, "{plain} {fork} {usher}")?;
         }
     }
-    Ok(())
-}
-
-/// Waits until a server that has just been started listens.
-fn wait_for(server: SocketAddr) -> std::io::Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
-        match TcpStream::connect(server) {
-            Err(error)
-                if error.kind() == std::io::ErrorKind::ConnectionRefused
-                    && Instant::now() < deadline =>
-            {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            result => return result.map(drop),
-        }
-    }
-}
-
-fn exchange(mut connection: TcpStream) -> std::io::Result<()> {
-    connection.set_nodelay(true)?;
-    connection.write_all(&MESSAGE)?;
-    let mut answer = [0; MESSAGE.len()];
-    connection.read_exact(&mut answer)?;
-    assert_eq!(answer, MESSAGE);
     Ok(())
 }

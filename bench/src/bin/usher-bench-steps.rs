@@ -3,18 +3,18 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error;
-use std::io::{Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use usher_bench::exchange::exchange_tcp;
 use usher_local::packet::PacketSocket;
 use usher_local::paths;
 use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 
-const MESSAGE: [u8; 128] = [b'u'; 128];
 /// Rounds that are not counted: caches, sessions and workers come up.
 const WARM_UP: usize = 50;
 
@@ -65,7 +65,7 @@ fn connection(request: &LocalRequest) -> Result<[Duration; 5], Box<dyn Error>> {
     signer.send(&LocalRequest::Done { connected: true }.encode(), &[])?;
     drop(signer);
     let told = Instant::now();
-    exchange(socket.into())?;
+    exchange_tcp(socket.into())?;
     let exchanged = Instant::now();
     Ok([
         asked - begun,
@@ -74,13 +74,4 @@ fn connection(request: &LocalRequest) -> Result<[Duration; 5], Box<dyn Error>> {
         told - connected,
         exchanged - told,
     ])
-}
-
-fn exchange(mut connection: TcpStream) -> std::io::Result<()> {
-    connection.set_nodelay(true)?;
-    connection.write_all(&MESSAGE)?;
-    let mut answer = [0; MESSAGE.len()];
-    connection.read_exact(&mut answer)?;
-    assert_eq!(answer, MESSAGE);
-    Ok(())
 }
