@@ -71,8 +71,8 @@ impl ConnectError {
 /// Connects to `service` on `host` as the user this process runs as.
 ///
 /// Blocks until the connection is established. The socket is an ordinary TCP socket with
-/// close-on-exec set; where the kernel has IPv6 it is an `AF_INET6` socket also for an IPv4 peer,
-/// whose address then shows as `::ffff:a.b.c.d`.
+/// close-on-exec set; for an IPv4 peer it is an `AF_INET` socket, or an `AF_INET6` socket whose
+/// addresses show as `::ffff:a.b.c.d`, and may be another one at the next call.
 ///
 /// # Errors
 /// See [`ConnectError`]. Nothing is left behind on either host.
@@ -122,12 +122,12 @@ fn connect_with_ticket(
         let outcome = if failed {
             Err(TokenError::Connect)
         } else {
-            establish_with_token(&socket, server)
+            establish_with_token(server)
         };
         match outcome {
-            Ok(()) => {
+            Ok(connected) => {
                 tickets::remember(host, service, server);
-                return Ok(socket.into());
+                return Ok(connected);
             }
             // The ticket is used up for now, or not for this process: no fault of the way, so the
             // signer hears nothing of it.
@@ -198,7 +198,8 @@ fn finish(
         LocalReply::Finished | LocalReply::Ticket { .. } => return Err(ConnectError::Protocol),
     };
     // Told in either case: the signer then lets go of the port.
-    let connected = establish(&socket, server, None);
+    let connected =
+        reachable_by(&socket, server).and_then(|server| establish(&socket, server, None));
     let done = LocalRequest::Done {
         connected: connected.is_ok(),
     };
@@ -221,15 +222,24 @@ fn receive(signer: &PacketSocket) -> Result<LocalReply, ConnectError> {
 
 /// A socket that reaches both families where the kernel has both.
 fn stream_socket() -> io::Result<OwnedFd> {
-    let socket =
-        |family| rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None);
-    match socket(AddressFamily::INET6) {
+    match socket_of(AddressFamily::INET6) {
         Ok(socket) => {
             rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
             Ok(socket)
         }
-        Err(rustix::io::Errno::AFNOSUPPORT) => Ok(socket(AddressFamily::INET)?),
+        Err(rustix::io::Errno::AFNOSUPPORT) => Ok(socket_of(AddressFamily::INET)?),
         Err(error) => Err(error.into()),
+    }
+}
+
+fn socket_of(family: AddressFamily) -> rustix::io::Result<OwnedFd> {
+    rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+}
+
+fn family_of(server: SocketAddr) -> AddressFamily {
+    match server {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
     }
 }
 
@@ -241,30 +251,38 @@ enum TokenError {
     Connect,
 }
 
-/// Connects with a token of the user's ticket for this address.
-fn establish_with_token(socket: &OwnedFd, server: SocketAddr) -> Result<(), TokenError> {
+/// Connects with a token of the user's ticket for this address. Each system call counts here: this is
+/// the way of all connections after a user's first. The address is known, so that the socket can be
+/// of its family.
+fn establish_with_token(server: SocketAddr) -> Result<TcpStream, TokenError> {
+    let socket = socket_of(family_of(server)).map_err(|_| TokenError::Draw)?;
     draw_token(socket.as_fd(), server).map_err(|_| TokenError::Draw)?;
-    set_socket_timeout(socket, Timeout::Send, Some(TOKEN))
+    set_socket_timeout(&socket, Timeout::Send, Some(TOKEN))
         .map_err(io::Error::from)
-        .and_then(|()| establish(socket, server, Some(TOKEN)))
-        .and_then(|()| Ok(set_socket_timeout(socket, Timeout::Send, None)?))
-        .map_err(|_| TokenError::Connect)
+        .and_then(|()| establish(&socket, server, Some(TOKEN)))
+        .and_then(|()| Ok(set_socket_timeout(&socket, Timeout::Send, None)?))
+        .map_err(|_| TokenError::Connect)?;
+    Ok(socket.into())
 }
 
 /// connect(2), going on after a signal as POSIX says it does by itself. `limit`: how long in all,
 /// if the socket has the same.
 fn establish(socket: &OwnedFd, server: SocketAddr, limit: Option<Duration>) -> io::Result<()> {
     let until = limit.map(|limit| Instant::now() + limit);
-    let is_v6 = rustix::net::sockopt::socket_domain(socket)? == AddressFamily::INET6;
-    let server = match server.ip() {
-        std::net::IpAddr::V4(ip) if is_v6 => (ip.to_ipv6_mapped(), server.port()).into(),
-        _ => server,
-    };
     match rustix::net::connect(socket, &server) {
         Ok(()) => Ok(()),
         Err(rustix::io::Errno::INTR) => wait_until_connected(socket, until),
         Err(error) => Err(error.into()),
     }
+}
+
+/// An address as a socket of [`stream_socket`] connects to it.
+fn reachable_by(socket: &OwnedFd, server: SocketAddr) -> io::Result<SocketAddr> {
+    let is_v6 = rustix::net::sockopt::socket_domain(socket)? == AddressFamily::INET6;
+    Ok(match server.ip() {
+        std::net::IpAddr::V4(ip) if is_v6 => (ip.to_ipv6_mapped(), server.port()).into(),
+        _ => server,
+    })
 }
 
 /// Waits for the end of a connect(2) that is under way.
@@ -295,7 +313,7 @@ mod tests {
     fn begin(server: SocketAddr) -> OwnedFd {
         let socket = stream_socket().unwrap();
         rustix::io::ioctl_fionbio(&socket, true).unwrap();
-        let begun = establish(&socket, server, None);
+        let begun = establish(&socket, reachable_by(&socket, server).unwrap(), None);
         let under_way = begun.map_err(|error| error.raw_os_error());
         assert!(matches!(under_way, Ok(()) | Err(Some(libc::EINPROGRESS))));
         socket
@@ -331,7 +349,7 @@ mod tests {
         let socket = stream_socket().unwrap();
         rustix::io::ioctl_fionbio(&socket, true).unwrap();
         let server = SocketAddr::from(([127, 0, 0, 1], bound.port()));
-        let begun = establish(&socket, server, None);
+        let begun = establish(&socket, reachable_by(&socket, server).unwrap(), None);
         let ended = begun.or_else(|_| wait_until_connected(&socket, None));
         assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use usher_proto::name::{HostName, ServiceName};
 
-use super::{TokenError, establish_with_token, stream_socket};
+use super::{TokenError, establish_with_token};
 
 /// How long the signer is not asked again where a service is.
 const REMEMBERED: Duration = Duration::from_secs(60);
@@ -38,12 +38,9 @@ pub(super) fn connect(host: &HostName, service: &ServiceName) -> Attempt {
     let Some(server) = find(host, service) else {
         return Attempt::None;
     };
-    let Ok(socket) = stream_socket() else {
-        return Attempt::None;
-    };
     // The signer's answer on a failure, or the server's, is the one that is told.
-    match establish_with_token(&socket, server) {
-        Ok(()) => Attempt::Done(socket.into()),
+    match establish_with_token(server) {
+        Ok(connected) => Attempt::Done(connected),
         Err(error) => {
             forget(host, service);
             match error {
