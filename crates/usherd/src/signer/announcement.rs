@@ -7,7 +7,6 @@ use std::time::Duration;
 use usher_kernel::ticket::TicketKey;
 use usher_policy::Host;
 use usher_proto::authenticator::Authenticator;
-use usher_proto::chain::Chain;
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::frame::{Announcement, ClientFrame};
 use usher_proto::refusal::Refusal;
@@ -15,6 +14,7 @@ use usher_proto::session_id::{SessionId, session_id};
 use usher_proto::statement::Statement;
 use usher_proto::token::{TokenChain, TokenKey, TokenSlot};
 
+use super::chains::random;
 use super::closing::{close, close_replaced};
 use super::relay::Pending;
 use super::sessions::{Session, SessionKey, is_permitted};
@@ -22,8 +22,6 @@ use super::tickets::{Grant, Turn};
 use super::{Signer, keys};
 use crate::start::unix_time;
 
-/// Connections one signature is good for. Making the chain costs about 44 ns an element.
-const CHAIN_LENGTH: u32 = 1024;
 /// How long a session is asked for; the server may make it shorter.
 pub const SESSION: u64 = 8 * 3600;
 /// A session that ends sooner than this is renewed rather than used.
@@ -208,8 +206,7 @@ pub async fn open(
     first: Option<ConnectionTuple>,
 ) -> Result<(Session, Openable), Refusal> {
     let key = &place.key;
-    let mut chain = Chain::generate(CHAIN_LENGTH, random()?, random()?);
-    let tokens = TokenChain::generate(CHAIN_LENGTH, random()?, chain.salt());
+    let (mut chain, tokens) = signer.chains.take()?;
     let now = unix_time();
     let statement = Statement {
         user: key.user.clone(),
@@ -319,15 +316,6 @@ fn sign(key: &SessionKey, statement: &Statement) -> Result<Authenticator, Refusa
         tracing::warn!(user = %key.user, %error, "cannot sign");
         Refusal::NoPrivateKey
     })
-}
-
-fn random<const N: usize>() -> Result<[u8; N], Refusal> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| {
-        tracing::error!(%error, "the kernel gives no random numbers");
-        Refusal::SignerUnavailable
-    })?;
-    Ok(bytes)
 }
 
 /// Waits for an answer, so long and no longer.

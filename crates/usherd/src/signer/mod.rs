@@ -5,6 +5,7 @@
 mod announcement;
 mod applications;
 mod asking;
+mod chains;
 mod closing;
 mod keys;
 mod names;
@@ -25,6 +26,7 @@ use usher_proto::host_key::HostPublicKey;
 
 use crate::host_key::HostKey;
 use crate::start::{self, Attempt, Connectors, StartError};
+use chains::Chains;
 use names::Names;
 use relay::Relay;
 use sessions::Sessions;
@@ -36,6 +38,7 @@ struct Signer {
     configuration: RwLock<Arc<(Applied, Checked)>>,
     sessions: Sessions,
     tickets: Tickets,
+    chains: Chains,
     names: Names,
     relay: Arc<Relay>,
     /// Told of every configuration that comes in force.
@@ -87,6 +90,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
         configuration: RwLock::new(Arc::new(configuration)),
         sessions: Sessions::default(),
         tickets,
+        chains: Chains::default(),
         names: Names::default(),
         relay: Arc::default(),
         reloaded: tokio::sync::Notify::new(),
@@ -106,6 +110,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
             let applications = applications::serve(Arc::clone(&signer), applications);
             let tickets = tickets::keep_filled(Arc::clone(&signer));
             let keys = closing::leave_former_keys(Arc::clone(&signer));
+            let chains = signer.chains.keep_full();
             start::ready();
             tracing::info!("signer ready");
             tokio::select! {
@@ -115,6 +120,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
                 result = applications => result,
                 result = tickets => result,
                 () = keys => Ok(()),
+                () = chains => Ok(()),
             }
         })
         .attempt("a local socket failed")

@@ -1,0 +1,120 @@
+//! Hash chains in store. Making a session's two chains takes as long as several signatures, and
+//! nothing of who asks is in them, so they are made before they are asked for.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use usher_proto::chain::Chain;
+use usher_proto::refusal::Refusal;
+use usher_proto::token::TokenChain;
+
+/// Connections one signature is good for. Making a chain costs about 44 ns an element.
+pub const LENGTH: u32 = 1024;
+/// Pairs in store, of half a kilobyte each. More users at once have theirs made when they ask.
+const STORE: usize = 64;
+/// How long the store waits after a pair was taken, so that making the next one does not keep the
+/// session from being opened.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The chains of one session, with one salt.
+pub type Pair = (Chain, TokenChain);
+
+/// Chains in store.
+#[derive(Default)]
+pub struct Chains {
+    store: Mutex<Vec<Pair>>,
+    taken: Notify,
+}
+
+impl Chains {
+    /// Chains that nobody else has: from the store, or made now.
+    ///
+    /// # Errors
+    /// [`Refusal::SignerUnavailable`] when the kernel gives no random numbers.
+    pub fn take(&self) -> Result<Pair, Refusal> {
+        let pair = self.store().pop();
+        self.taken.notify_one();
+        pair.map_or_else(make, Ok)
+    }
+
+    /// Keeps the store full.
+    pub async fn keep_full(&self) {
+        loop {
+            while self.store().len() < STORE {
+                // Not on the reactor's thread: others' requests need not wait for it.
+                match tokio::task::spawn_blocking(make).await {
+                    Ok(Ok(pair)) => self.store().push(pair),
+                    // Said in the log; who asks next tries again.
+                    Ok(Err(_)) => break,
+                    Err(error) => {
+                        tracing::error!(%error, "making chains");
+                        break;
+                    }
+                }
+            }
+            self.taken.notified().await;
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    fn store(&self) -> std::sync::MutexGuard<'_, Vec<Pair>> {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn make() -> Result<Pair, Refusal> {
+    let chain = Chain::generate(LENGTH, random()?, random()?);
+    let tokens = TokenChain::generate(LENGTH, random()?, chain.salt());
+    Ok((chain, tokens))
+}
+
+/// Fresh bytes of the kernel's.
+///
+/// # Errors
+/// [`Refusal::SignerUnavailable`]; the log says why.
+pub fn random<const N: usize>() -> Result<[u8; N], Refusal> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| {
+        tracing::error!(%error, "the kernel gives no random numbers");
+        Refusal::SignerUnavailable
+    })?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn without_a_store_chains_are_made_when_they_are_asked_for() {
+        let chains = Chains::default();
+        let (chain, tokens) = chains.take().unwrap();
+        assert_eq!((chain.length(), tokens.length()), (LENGTH, LENGTH));
+        assert_ne!(chain.anchor(), chains.take().unwrap().0.anchor());
+    }
+
+    #[tokio::test]
+    async fn the_store_is_filled_and_gives_each_pair_once() {
+        let chains = Arc::new(Chains::default());
+        let keeping = tokio::spawn({
+            let chains = Arc::clone(&chains);
+            async move { chains.keep_full().await }
+        });
+        let is_full = async || {
+            while chains.store().len() < STORE {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        is_full().await;
+        let anchors: std::collections::HashSet<_> = (0..STORE + 1)
+            .map(|_| chains.take().unwrap().0.anchor())
+            .collect();
+        assert_eq!(anchors.len(), STORE + 1);
+        // And again.
+        is_full().await;
+        keeping.abort();
+    }
+}
