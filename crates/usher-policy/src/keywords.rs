@@ -116,6 +116,7 @@ const CLIENT: &[StatementRule] = &[
         "`protocol raw;` or `protocol imap;`",
         Occurrence::AtMostOnce,
     ),
+    rule("programs", "`programs any;`", Occurrence::AtMostOnce),
 ];
 
 impl BlockKind {

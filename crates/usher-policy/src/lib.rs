@@ -42,7 +42,7 @@ pub use model::{
     Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_IDLE,
     DEFAULT_PROCESSES, DEFAULT_SESSION, Host, MAXIMUM_ARGUMENT_BYTES, MAXIMUM_CONNECTIONS,
     MAXIMUM_DURATION, MAXIMUM_HOST_ADDRESSES, MAXIMUM_PROCESSES, MINIMUM_REAUTHENTICATION, Policy,
-    Program, Protocol, ProxyListener, ServedBy, Service, Style, Users, service_id,
+    Program, Programs, Protocol, ProxyListener, ServedBy, Service, Style, Users, service_id,
 };
 pub use name::{InvalidName, Name};
 pub use report::MAXIMUM_ERRORS;

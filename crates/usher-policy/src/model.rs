@@ -185,6 +185,19 @@ pub struct ClientService {
     pub users: BTreeSet<UserName>,
     /// What the proxy does with this service's connections.
     pub protocol: Protocol,
+    /// Whose connections are authenticated.
+    pub programs: Programs,
+}
+
+/// Which programs' connections to a service of another host are authenticated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Programs {
+    /// Those that ask for it: connect_by_user(3), `usher connect`, the proxy.
+    #[default]
+    Asking,
+    /// All: a plain connect(2) of any program to the service's port at an address of the host.
+    Any,
 }
 
 /// What the proxy knows of the protocol that it carries.

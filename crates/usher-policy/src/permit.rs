@@ -1,10 +1,10 @@
 //! What the daemons ask of a policy.
 
-use std::net::{IpAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 
 use usher_proto::{HostName, HostPublicKey, Refusal, ServiceName, UserName};
 
-use crate::model::{ClientService, Host, Policy, ProxyListener, Service};
+use crate::model::{ClientService, Host, Policy, Programs, ProxyListener, Service};
 
 impl Policy {
     /// The host with this key, if the policy knows one.
@@ -62,6 +62,31 @@ impl Policy {
             .find(|entry| entry.host == *host && entry.service == *service)
             .filter(|entry| entry.users.contains(user))
             .ok_or(Refusal::ClientPolicy)
+    }
+
+    /// Where a plain connect(2) of any program is authenticated ([`Programs::Any`]): each address of
+    /// the host with the service's port. No address stands twice, as none is two hosts' and a port
+    /// of a host is one service's.
+    pub fn plain_destinations(&self) -> impl Iterator<Item = SocketAddr> {
+        self.client_services()
+            .filter(|entry| entry.programs == Programs::Any)
+            .flat_map(|entry| {
+                let host = self.hosts.get(&entry.host);
+                let addresses = host.map(|host| host.addresses.as_slice());
+                let socket_address = |ip: &IpAddr| SocketAddr::new(*ip, entry.port);
+                addresses.unwrap_or_default().iter().map(socket_address)
+            })
+    }
+
+    /// The service that one of [`Self::plain_destinations`] belongs to; none for another address.
+    pub fn plain_service(&self, destination: SocketAddr) -> Option<(&Host, &ClientService)> {
+        let host = self.host_of_address(destination.ip())?;
+        let service = self.client_services().find(|entry| {
+            entry.programs == Programs::Any
+                && entry.host == host.name
+                && entry.port == destination.port()
+        })?;
+        Some((host, service))
     }
 
     /// Where the proxy listens: every `loopback` address of every host, on the port of each of the

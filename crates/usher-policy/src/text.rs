@@ -4,8 +4,9 @@ use std::fmt::{self, Display, Write};
 use std::time::Duration;
 
 use crate::model::{
-    Client, DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_IDLE, DEFAULT_PROCESSES,
-    DEFAULT_SESSION, Host, Policy, Program, Protocol, ServedBy, Service, Style, Users,
+    Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_IDLE,
+    DEFAULT_PROCESSES, DEFAULT_SESSION, Host, Policy, Program, Programs, Protocol, ServedBy,
+    Service, Style, Users,
 };
 
 impl Policy {
@@ -124,12 +125,12 @@ impl Client {
             block.statement("service", target);
         }
         // One statement stands for all services of a block.
-        if self
-            .services
-            .iter()
-            .any(|entry| entry.protocol == Protocol::Imap)
-        {
+        let any = |holds: fn(&ClientService) -> bool| self.services.iter().any(holds);
+        if any(|entry| entry.protocol == Protocol::Imap) {
             block.statement("protocol", "imap");
+        }
+        if any(|entry| entry.programs == Programs::Any) {
+            block.statement("programs", "any");
         }
         block.end()
     }

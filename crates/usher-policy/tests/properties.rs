@@ -8,8 +8,8 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use usher_policy::{
     Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_IDLE, Host, MINIMUM_REAUTHENTICATION, Name,
-    Policy, PolicyError, PolicyErrorKind, Program, Protocol, ServedBy, Service, Source, Style,
-    Users, parse, service_id,
+    Policy, PolicyError, PolicyErrorKind, Program, Programs, Protocol, ServedBy, Service, Source,
+    Style, Users, parse, service_id,
 };
 use usher_proto::{HostName, HostPublicKey, ServiceName, UserName};
 
@@ -74,6 +74,7 @@ fn pieces() -> impl Strategy<Value = String> {
         "connections",
         "processes",
         "protocol",
+        "programs",
         "imap",
         "raw",
         "any",
@@ -327,6 +328,11 @@ fn policy() -> impl Strategy<Value = Policy> {
             } else {
                 Protocol::Raw
             };
+            let programs = if choices[number].flags[1] {
+                Programs::Any
+            } else {
+                Programs::Asking
+            };
             let port = 2000 + u16::try_from(number).expect("few clients");
             let services = pick(&choices[number].picks, &host_names)
                 .into_iter()
@@ -337,6 +343,7 @@ fn policy() -> impl Strategy<Value = Policy> {
                     port,
                     users: users.clone(),
                     protocol,
+                    programs,
                 })
                 .collect();
             policy.clients.insert(

@@ -1,6 +1,6 @@
 //! What the daemons ask: every refusal beside the permitted twin.
 
-use std::net::{IpAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 
 use usher_policy::{Policy, Program, Protocol, ServedBy, Source, Style, parse};
 use usher_proto::{HostName, HostPublicKey, Refusal, ServiceName, UserName};
@@ -299,4 +299,34 @@ fn the_examples_of_the_manual_are_policies_without_warnings() {
     assert_eq!(policy.warnings(), []);
     let notes = &policy.services[&service("notes")];
     assert_eq!(notes.served_by, ServedBy::Account(user("notes")));
+}
+
+#[test]
+fn plain_connections_are_authenticated_where_a_client_block_says_so_and_nowhere_else() {
+    let policy = policy();
+    let destination = |text: &str| text.parse::<SocketAddr>().expect("an address");
+    let destinations: Vec<SocketAddr> = policy.plain_destinations().collect();
+    let expected = ["10.77.0.2:2049", "[fd77::2]:2049", "10.77.0.1:143"].map(destination);
+    assert_eq!(destinations, expected);
+    for found in destinations {
+        assert!(policy.plain_service(found).is_some(), "{found}");
+    }
+    let files = |text: &str| {
+        let (host, entry) = policy.plain_service(destination(text))?;
+        Some((host.name.as_ref(), entry.service.as_ref()))
+    };
+    assert_eq!(files("[fd77::2]:2049"), Some(("mailhost", "files")));
+    assert_eq!(
+        files("[::ffff:10.77.0.2]:2049"),
+        Some(("mailhost", "files"))
+    );
+    // Only for programs that ask; the proxy's address; another port, another host.
+    for other in [
+        "10.77.0.2:143",
+        "127.0.1.1:2049",
+        "10.77.0.2:2050",
+        "10.77.0.3:2049",
+    ] {
+        assert_eq!(files(other), None, "{other}");
+    }
 }

@@ -6,7 +6,7 @@ use super::fields::{Field, Fields};
 use super::unique::Unique;
 use super::{Names, users, values};
 use crate::error::{NameKind, PolicyErrorKind};
-use crate::model::{Client, ClientService, Protocol};
+use crate::model::{Client, ClientService, Programs, Protocol};
 use crate::name::Name;
 use crate::report::Reporter;
 use crate::syntax::{Block, Item, Value};
@@ -45,8 +45,12 @@ impl ClientChecker {
             Some(field) => protocol(field, reporter),
             None => Some(Protocol::Raw),
         };
+        let programs = match fields.one("programs") {
+            Some(field) => programs(field, reporter),
+            None => Some(Programs::Asking),
+        };
         let (user_blocks, users) = users?;
-        let protocol = protocol?;
+        let (protocol, programs) = (protocol?, programs?);
         let services = targets
             .into_iter()
             .map(|target| {
@@ -61,6 +65,7 @@ impl ClientChecker {
                     port,
                     users: users.clone(),
                     protocol,
+                    programs,
                 })
             })
             .collect::<Option<_>>()?;
@@ -143,4 +148,9 @@ fn protocol(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<Protocol> {
     let item = field.single(reporter)?;
     values::choice(item, &["raw", "imap"], reporter)
         .map(|position| [Protocol::Raw, Protocol::Imap][position])
+}
+
+fn programs(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<Programs> {
+    let item = field.single(reporter)?;
+    values::choice(item, &["any"], reporter).map(|_| Programs::Any)
 }
