@@ -14,9 +14,6 @@
 #define USHER_OPTION_LEVEL 0x5573
 #define USHER_OPTION_DRAW 1
 
-/* Flag of a ticket: connect() of any program draws by itself. */
-#define USHER_TICKET_PLAIN 1U
-
 /* Where a connection goes: address as in usher_connection, and the value of the option. */
 struct usher_destination {
 	__u8 address[16];
@@ -38,8 +35,6 @@ struct usher_ticket {
 	__u64 key[2];
 	__u32 slot;
 	__u32 next; /* the position drawn last */
-	__u32 flags;
-	__u32 reserved;
 };
 
 /* Elements of a ticket at the positions block * USHER_TOKEN_BLOCK + 1 on. */
@@ -51,6 +46,49 @@ struct usher_block_key {
 struct usher_block {
 	__u32 count; /* not 0 */
 	__u8 elements[USHER_TOKEN_BLOCK][USHER_TOKEN_ELEMENT_SIZE];
+};
+
+/* One connect(): of which socket, and when it began (boot time), which tells it from others of that
+ * socket. */
+struct usher_attempt {
+	__u64 cookie;
+	__u64 begun_ns;
+};
+
+/* Whose connection with these ends is the only one that may begin, and whether it may now. */
+struct usher_guard {
+	struct usher_attempt attempt;
+	__u64 released;
+};
+
+/* A socket's connection that is held until it is released. */
+struct usher_hold {
+	__u64 begun_ns;
+	__u32 uid;
+	__u32 ticket; /* whose token was sent and not answered; 0: none */
+	__u8 exempt; /* never held: announced before it connects */
+	__u8 told;
+	__u8 asked; /* the callbacks that were not asked for before */
+	__u8 reserved[5];
+};
+
+enum usher_event {
+	USHER_EVENT_HELD = 1,
+	USHER_EVENT_OVER = 2, /* established, or given up */
+	USHER_EVENT_REFUSED = 3, /* its token was */
+};
+
+/* The largest SYN: both headers with all their options. */
+#define USHER_SYN_SIZE 120
+
+struct usher_report {
+	struct usher_attempt attempt;
+	struct usher_connection connection;
+	__u32 uid;
+	__u32 ticket; /* whose token did not pass; 0: none */
+	__u16 event;
+	__u16 size; /* of the SYN, 0 when it is not here */
+	__u8 syn[USHER_SYN_SIZE]; /* from the IP header on; of the TCP checksum a part only */
 };
 
 struct usher_ticket_counters {
@@ -66,13 +104,23 @@ struct usher_ticket_counters {
 	__u64 established;
 	__u64 failed;
 	__u64 untold;
+	__u64 held;
+	__u64 unreported;
+	__u64 kept_back;
+	__u64 unheld;
+	__u64 refused;
+	__u64 unanswered;
 };
 
 _Static_assert(sizeof(struct usher_destination) == 20, "usher_destination");
 _Static_assert(sizeof(struct usher_ticket_key) == 24, "usher_ticket_key");
-_Static_assert(sizeof(struct usher_ticket) == 48, "usher_ticket");
+_Static_assert(sizeof(struct usher_ticket) == 40, "usher_ticket");
 _Static_assert(sizeof(struct usher_block_key) == 8, "usher_block_key");
 _Static_assert(sizeof(struct usher_block) == 708, "usher_block");
-_Static_assert(sizeof(struct usher_ticket_counters) == 96, "usher_ticket_counters");
+_Static_assert(sizeof(struct usher_ticket_counters) == 144, "usher_ticket_counters");
+
+_Static_assert(sizeof(struct usher_guard) == 24, "usher_guard");
+_Static_assert(sizeof(struct usher_hold) == 24, "usher_hold");
+_Static_assert(sizeof(struct usher_report) == 184, "usher_report");
 
 #endif

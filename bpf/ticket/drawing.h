@@ -89,6 +89,7 @@ static __always_inline int draw_once(const struct usher_ticket_key *key, struct 
 		return -EKEYEXPIRED;
 	drawn->key[0] = ticket->key[0];
 	drawn->key[1] = ticket->key[1];
+	drawn->ticket = mark >> 32;
 	slot = ticket->slot;
 	drawn->slot[0] = slot >> 16;
 	drawn->slot[1] = slot >> 8;

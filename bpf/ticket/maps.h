@@ -40,10 +40,11 @@ struct {
 /* The token that a socket's SYN will carry. */
 struct drawn {
 	__u64 key[2];
+	__u32 ticket;
 	struct usher_destination server;
 	__u8 begun; /* connecting: it is never for another connection */
 	__u8 asked; /* the callbacks that were not asked for before */
-	__u8 written;
+	__u8 written; /* how often, up to 255 */
 	__u8 reserved;
 	__u8 slot[3];
 	__u8 position;
@@ -67,6 +68,46 @@ struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 64 * 1024);
 } wanted SEC(".maps");
+
+/*
+ * Where a plain connect() is authenticated. The value means nothing. Limit: set before loading.
+ * Full: user space is told, and connections there are as everywhere.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct usher_destination);
+	__type(value, __u32);
+} plain SEC(".maps");
+
+/* Key: a socket; goes with it. Limit: the memory for options of the socket. Full: the connection is
+ * not held, and the server refuses it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct usher_hold);
+} holds SEC(".maps");
+
+/*
+ * Ends of connections that user space is deciding about, or that are announced. Limit: set before
+ * loading. Full: user space is told; what is held stays so, and is asked for again.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct usher_connection);
+	__type(value, struct usher_guard);
+} guards SEC(".maps");
+
+/*
+ * What became of plain connections (struct usher_report). Limit: about 2,700. Full: counted; a held
+ * SYN is told of when the kernel sends it again, an end by the time that it takes.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 512 * 1024);
+} reports SEC(".maps");
 
 /* What happened, one copy per CPU. Key: 0. */
 struct {

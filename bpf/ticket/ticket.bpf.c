@@ -7,9 +7,11 @@
  *
  *     draw           a process says by a socket option of ours that the connection it is about to
  *                    make is to be authenticated: the next element goes into the socket's storage;
- *     connect_plain  does the same at connect() where the ticket's flag allows it;
+ *     connect_plain  does the same at connect() to where user space says so (`plain`), and marks
+ *                    the socket;
  *     write_token    writes the option into the SYN and all copies of it, masked for this
- *                    connection, and forgets it when the handshake is over.
+ *                    connection, and forgets it when the handshake is over;
+ *     hold_syn       holds back a marked socket's SYN that carries no token (holding.h).
  *
  * An element is drawn once. What goes wrong afterwards loses it: the connection goes without, and
  * the server's window bears the gap.
@@ -21,9 +23,8 @@
  * Kernel 6.1 or later (header options 5.10, atomic fetch-and-add 5.12, bpf_set_retval 5.18).
  */
 #include "drawing.h"
+#include "holding.h"
 
-#define AF_INET 2
-#define AF_INET6 10
 #define SOCK_STREAM 1
 #define IPPROTO_TCP 6
 
@@ -32,6 +33,9 @@
 
 /* What a setsockopt program sees of a value at most, on machines with the smallest pages. */
 #define PAGE 4096
+
+/* SYNs with a token that are sent before it is given up: something on the way may drop them. */
+#define TOKEN_TRIES 2
 
 /* The callbacks that a connection with a token asks for. */
 #define CALLBACKS (BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG | BPF_SOCK_OPS_STATE_CB_FLAG)
@@ -99,14 +103,22 @@ static __always_inline void connect_plain(struct bpf_sock_addr *context,
 					  const struct usher_ticket_key *key)
 {
 	struct bpf_sock *socket = context->sk;
-	struct usher_ticket *ticket;
+	struct usher_hold *hold;
 	struct drawn *before;
 
 	if (context->type != SOCK_STREAM || context->protocol != IPPROTO_TCP || !socket ||
 	    bpf_get_netns_cookie(context) != own_network)
 		return;
-	ticket = bpf_map_lookup_elem(&tickets, key);
-	if (!ticket || !(ticket->flags & USHER_TICKET_PLAIN))
+	hold = bpf_sk_storage_get(&holds, socket, 0, 0);
+	if (hold && hold->exempt)
+		return;
+	if (!bpf_map_lookup_elem(&plain, &key->server)) {
+		if (hold)
+			bpf_sk_storage_delete(&holds, socket);
+		return;
+	}
+	mark(socket, key->uid);
+	if (!bpf_map_lookup_elem(&tickets, key))
 		return;
 	before = bpf_sk_storage_get(&drawn, socket, 0, 0);
 	if (before && !before->begun && before->server.port == key->server.port &&
@@ -116,8 +128,8 @@ static __always_inline void connect_plain(struct bpf_sock_addr *context,
 }
 
 /*
- * Hook: connect of the cgroup, because every connect() comes here, io_uring's and those that do not
- * wait too, and who calls is known. Refuses and changes nothing. Kernel 4.17.
+ * Hook: connect of the cgroup, because every connect() comes here, io_uring's, those that do not
+ * wait and those of sendto() too, and who calls is known. Refuses and changes nothing. Kernel 4.17.
  */
 SEC("cgroup/connect4")
 int connect_plain4(struct bpf_sock_addr *context)
@@ -197,10 +209,17 @@ static __always_inline int is_syn(struct bpf_sock_ops *context)
 }
 
 static __always_inline void reserve(struct bpf_sock_ops *context, struct bpf_sock *socket,
-				    struct drawn *token)
+				    struct drawn *token, struct usher_hold *hold)
 {
 	if (!is_syn(context))
 		return;
+	if (hold && token->written >= TOKEN_TRIES) {
+		/* The SYN goes without from now on, and so is held. */
+		hold->ticket = token->ticket;
+		COUNT(unanswered);
+		finish(context, socket, token);
+		return;
+	}
 	if (bpf_reserve_hdr_opt(context, USHER_TOKEN_OPTION_SIZE, 0)) {
 		COUNT(no_room);
 		finish(context, socket, token);
@@ -233,12 +252,51 @@ static __always_inline void write(struct bpf_sock_ops *context, struct bpf_sock 
 		finish(context, socket, token);
 		return;
 	}
-	token->written = 1;
+	if (token->written < 255)
+		token->written++;
 	COUNT(written);
 }
 
+/* Tells what became of a plain connection. */
+static __always_inline void tell_end(struct bpf_sock_ops *context, const struct usher_hold *hold,
+				     __u16 event)
+{
+	struct usher_connection connection __aligned = {};
+	struct usher_report *report;
+
+	if (!connecting(context, &connection))
+		return;
+	report = report_of(&connection, hold, bpf_get_socket_cookie(context), event);
+	if (report)
+		bpf_ringbuf_submit(report, 0);
+}
+
+/* Asks for the end of a marked socket's handshake. */
+static __always_inline void watch(struct bpf_sock_ops *context, struct usher_hold *hold)
+{
+	if (hold->exempt)
+		return;
+	hold->asked = BPF_SOCK_OPS_STATE_CB_FLAG & ~context->bpf_sock_ops_cb_flags;
+	bpf_sock_ops_cb_flags_set(context,
+				  context->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
+}
+
+/* The handshake is over, well or not: the mark goes. */
+static __always_inline void end_hold(struct bpf_sock_ops *context, struct bpf_sock *socket,
+				     struct usher_hold *hold)
+{
+	if (hold->exempt ||
+	    (context->args[1] != BPF_TCP_ESTABLISHED && context->args[1] != BPF_TCP_CLOSE))
+		return;
+	if (hold->told)
+		tell_end(context, hold, USHER_EVENT_OVER);
+	if (hold->asked)
+		bpf_sock_ops_cb_flags_set(context, context->bpf_sock_ops_cb_flags & ~hold->asked);
+	bpf_sk_storage_delete(&holds, socket);
+}
+
 static __always_inline void change_state(struct bpf_sock_ops *context, struct bpf_sock *socket,
-					 struct drawn *token)
+					 struct drawn *token, struct usher_hold *hold)
 {
 	/* Asked for by another program before the connection began. */
 	if (!token->begun)
@@ -252,6 +310,11 @@ static __always_inline void change_state(struct bpf_sock_ops *context, struct bp
 		COUNT(established);
 	} else if (context->args[1] == BPF_TCP_CLOSE) {
 		COUNT(failed);
+		if (hold && token->written && is_refused(socket)) {
+			COUNT(refused);
+			hold->ticket = token->ticket;
+			tell_end(context, hold, USHER_EVENT_REFUSED);
+		}
 	} else {
 		return;
 	}
@@ -259,12 +322,13 @@ static __always_inline void change_state(struct bpf_sock_ops *context, struct bp
 }
 
 /*
- * Hook: sockops of the cgroup, the one place that may write into a SYN. A socket without a token
- * costs one look-up when it connects; callbacks are asked for per connection. Kernel 5.10.
+ * Hook: sockops of the cgroup, the one place that may write into a SYN. A socket without token and
+ * mark costs two look-ups when it connects; callbacks are asked for per connection. Kernel 5.10.
  */
 SEC("sockops")
 int write_token(struct bpf_sock_ops *context)
 {
+	struct usher_hold *hold;
 	struct bpf_sock *socket;
 	struct drawn *token;
 
@@ -284,23 +348,53 @@ int write_token(struct bpf_sock_ops *context)
 	if (!socket)
 		return 1;
 	token = bpf_sk_storage_get(&drawn, socket, 0, 0);
-	if (!token)
-		return 1;
+	hold = bpf_sk_storage_get(&holds, socket, 0, 0);
 	switch (context->op) {
 	case BPF_SOCK_OPS_TCP_CONNECT_CB:
-		begin(context, socket, token);
+		/* First: what is asked for here is not taken back with the token. */
+		if (hold)
+			watch(context, hold);
+		if (token)
+			begin(context, socket, token);
 		break;
 	case BPF_SOCK_OPS_HDR_OPT_LEN_CB:
-		reserve(context, socket, token);
+		if (token)
+			reserve(context, socket, token, hold);
 		break;
 	case BPF_SOCK_OPS_WRITE_HDR_OPT_CB:
-		write(context, socket, token);
+		if (token)
+			write(context, socket, token);
 		break;
 	case BPF_SOCK_OPS_STATE_CB:
-		change_state(context, socket, token);
+		if (token)
+			change_state(context, socket, token, hold);
+		if (hold)
+			end_hold(context, socket, hold);
 		break;
 	}
 	return 1;
+}
+
+/*
+ * Hook: egress of the cgroup, because it is the one place before the wire that knows the socket of
+ * a packet and may drop it, without a firewall's rule. tcp_connect() takes that for a lost packet
+ * and goes on to send the SYN again. Other packets than SYNs cost a look at their socket's state.
+ *
+ * Not asked is whose network namespace it is: of one of its own, a SYN with the very ends of a
+ * connection that is guarded is kept back too. Kernel 4.10.
+ */
+SEC("cgroup_skb/egress")
+int hold_syn(struct __sk_buff *packet)
+{
+	struct bpf_sock *socket = packet->sk;
+
+	if (!socket || socket->state != BPF_TCP_SYN_SENT)
+		return 1;
+	socket = bpf_sk_fullsock(socket);
+	if (!socket || socket->protocol != IPPROTO_TCP ||
+	    (socket->family != AF_INET && socket->family != AF_INET6))
+		return 1;
+	return may_leave(packet, socket);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

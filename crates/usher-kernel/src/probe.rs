@@ -32,6 +32,7 @@ pub fn all() -> Vec<Probe> {
         bpf_file_system(),
         admission_programs(),
         ticket_programs(),
+        held_connections(),
         control_groups(),
         destroying_connections(),
         dual_stack(),
@@ -101,11 +102,24 @@ fn admission_programs() -> Probe {
 
 fn ticket_programs() -> Probe {
     let outcome = load(crate::ticket::programs::OBJECT)
-        .map(|()| "the programs that put tokens into SYNs load".into());
+        .map(|()| "the programs that put tokens into SYNs, and that hold SYNs, load".into());
     probe(
         "tickets",
         false,
-        "a user's next connections without a word to the server; they are announced otherwise",
+        "a user's next connections without a word to the server, which are announced otherwise; \
+         `programs any`",
+        outcome,
+    )
+}
+
+fn held_connections() -> Probe {
+    let outcome = crate::ticket::SynSender::open()
+        .map(|_| "raw sockets can be opened".into())
+        .map_err(|error| error.to_string());
+    probe(
+        "held connections",
+        false,
+        "first connections by `programs any` without a second's delay",
         outcome,
     )
 }

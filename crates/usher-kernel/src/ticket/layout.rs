@@ -1,14 +1,15 @@
 //! The structures of bpf/include/usher_ticket.h, and their translation.
 
+use std::net::SocketAddr;
+
 use usher_proto::address_bytes;
 use usher_proto::token::{TOKEN_BLOCK, TOKEN_ELEMENT_SIZE, TokenElement};
 use zeroize::{Zeroize, Zeroizing};
 
+use super::holding::Attempt;
 use super::types::{Counters, Ticket, TicketKey};
 use crate::admission::layout::plain;
 use crate::clock::after;
-
-const PLAIN: u32 = 1;
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -28,10 +29,8 @@ pub(super) struct Entry {
     key: [u8; 16],
     slot: u32,
     pub next: u32,
-    flags: u32,
-    reserved: u32,
 }
-plain!(Entry, 48);
+plain!(Entry, 40);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -51,6 +50,40 @@ plain!(Block, 708);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
+pub(super) struct Destination {
+    address: [u8; 16],
+    port: [u8; 2],
+    reserved: u16,
+}
+plain!(Destination, 20);
+
+/// A connection's ends, as [`ConnectionTuple::encode`] writes them.
+pub(super) type Ends = [u8; 36];
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Guard {
+    cookie: u64,
+    begun_ns: u64,
+    released: u64,
+}
+plain!(Guard, 24);
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Hold {
+    begun_ns: u64,
+    uid: u32,
+    ticket: u32,
+    exempt: u8,
+    told: u8,
+    asked: u8,
+    reserved: [u8; 5],
+}
+plain!(Hold, 24);
+
+#[derive(Clone, Copy)]
+#[repr(C)]
 pub(super) struct Tally {
     drawn: u64,
     without_ticket: u64,
@@ -64,8 +97,14 @@ pub(super) struct Tally {
     established: u64,
     failed: u64,
     untold: u64,
+    held: u64,
+    unreported: u64,
+    kept_back: u64,
+    unheld: u64,
+    refused: u64,
+    unanswered: u64,
 }
-plain!(Tally, 96);
+plain!(Tally, 144);
 
 impl From<&TicketKey> for Key {
     fn from(key: &TicketKey) -> Self {
@@ -78,6 +117,39 @@ impl From<&TicketKey> for Key {
     }
 }
 
+impl From<SocketAddr> for Destination {
+    fn from(server: SocketAddr) -> Self {
+        Self {
+            address: address_bytes(server.ip()),
+            port: server.port().to_be_bytes(),
+            reserved: 0,
+        }
+    }
+}
+
+impl Guard {
+    pub(super) fn new(attempt: Attempt, released: bool) -> Self {
+        Self {
+            cookie: attempt.cookie,
+            begun_ns: attempt.begun_ns,
+            released: released.into(),
+        }
+    }
+}
+
+impl Hold {
+    /// Of a socket that is never held.
+    pub(super) const EXEMPT: Self = Self {
+        begun_ns: 0,
+        uid: 0,
+        ticket: 0,
+        exempt: 1,
+        told: 0,
+        asked: 0,
+        reserved: [0; 5],
+    };
+}
+
 impl Entry {
     /// `now`: boot time in nanoseconds.
     pub(super) fn new(ticket: &Ticket, now: u64) -> Zeroizing<Self> {
@@ -87,8 +159,6 @@ impl Entry {
             key: *ticket.key,
             slot: ticket.slot.number(),
             next: ticket.next,
-            flags: if ticket.plain_connect { PLAIN } else { 0 },
-            reserved: 0,
         })
     }
 }
@@ -127,6 +197,12 @@ impl From<&[Tally]> for Counters {
             sum.established += tally.established;
             sum.failed += tally.failed;
             sum.untold += tally.untold;
+            sum.held += tally.held;
+            sum.unreported += tally.unreported;
+            sum.kept_back += tally.kept_back;
+            sum.unheld += tally.unheld;
+            sum.refused += tally.refused;
+            sum.unanswered += tally.unanswered;
         }
         sum
     }

@@ -1,27 +1,32 @@
-//! The client's side in the kernel: whose SYNs carry which token (bpf/ticket).
+//! The client's side in the kernel: whose SYNs carry which token, and which are held (bpf/ticket).
 //!
 //! Nothing is pinned. The programs are in force as long as a [`Tickets`] is open; when its process
 //! ends they go with it, and connections are made without tokens. Loading needs privileges,
 //! everything afterwards none (kernel 5.19).
 
+mod holding;
 mod layout;
 pub(crate) mod programs;
+mod ring;
+mod syn;
 mod types;
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
 
-use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use usher_proto::token::TokenElement;
 use zeroize::Zeroizing;
 
 use crate::KernelError;
 use crate::admission::table::{self, Insertion, Table};
 use crate::clock::boot_time;
+use holding::HoldingTables;
+pub use holding::{Attempt, Event, Holding, Report};
 use layout::{Block, BlockKey, Entry, Key, Tally};
 use programs::Programs;
+use ring::Ring;
+pub use syn::{Syn, SynSender};
 pub use types::{Counters, Limits, Ticket, TicketError, TicketKey, Wanted};
 
 /// The ticket programs in force, and their tables.
@@ -31,9 +36,8 @@ pub struct Tickets {
     tickets: Table<Key, Entry>,
     blocks: Table<BlockKey, Block>,
     counters: OwnedFd,
-    ring: Mutex<RingBuffer<'static>>,
-    reports: Arc<Mutex<Vec<Wanted>>>,
-    _wanted_map: MapHandle,
+    wanted: Ring<Wanted>,
+    holding: Holding,
     _links: Vec<OwnedFd>,
 }
 
@@ -60,31 +64,20 @@ impl Tickets {
     /// What the kernel says; nothing is attached then.
     pub fn open(cgroup: &Path, limits: &Limits) -> Result<Self, KernelError> {
         let programs = Programs::open(cgroup, limits)?;
-        let reports = Arc::new(Mutex::new(Vec::new()));
-        let arrived = Arc::clone(&reports);
-        let mut builder = RingBufferBuilder::new();
-        builder
-            .add(&programs.wanted, move |bytes| {
-                // Fixed by the program; a ring holds nothing else.
-                if let Some(wanted) = wanted(bytes) {
-                    arrived
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .push(wanted);
-                }
-                0
-            })
-            .map_err(KernelError::bpf("reading wanted blocks"))?;
-        let ring = builder
-            .build()
-            .map_err(KernelError::bpf("reading wanted blocks"))?;
+        // libbpf remembers it for the counters: a confined process cannot read it any longer.
+        libbpf_rs::num_possible_cpus().map_err(KernelError::bpf("counting the processors"))?;
+        let holding = HoldingTables {
+            plain: programs.plain,
+            holds: programs.holds,
+            guards: programs.guards,
+            reports: programs.reports,
+        };
         Ok(Self {
             tickets: Table::new("tickets", programs.tickets),
             blocks: Table::new("blocks", programs.blocks),
             counters: programs.counters,
-            ring: Mutex::new(ring),
-            reports,
-            _wanted_map: programs.wanted,
+            wanted: Ring::open("reading wanted blocks", programs.wanted, wanted)?,
+            holding: Holding::new(holding)?,
             _links: programs.links,
         })
     }
@@ -147,11 +140,7 @@ impl Tickets {
     /// # Errors
     /// When it cannot be duplicated.
     pub fn wanted_descriptor(&self) -> Result<OwnedFd, KernelError> {
-        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the ring's descriptor, open as long as the ring is, which the guard keeps.
-        unsafe { BorrowedFd::borrow_raw(ring.epoll_fd()) }
-            .try_clone_to_owned()
-            .map_err(KernelError::system("duplicating a descriptor"))
+        self.wanted.descriptor()
     }
 
     /// Blocks that tickets have come to since the last call, each told once.
@@ -159,13 +148,12 @@ impl Tickets {
     /// # Errors
     /// What libbpf says.
     pub fn wanted(&self) -> Result<Vec<Wanted>, KernelError> {
-        self.ring
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .consume()
-            .map_err(KernelError::bpf("reading wanted blocks"))?;
-        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(std::mem::take(&mut *reports))
+        self.wanted.take()
+    }
+
+    /// Plain connections.
+    pub fn holding(&self) -> &Holding {
+        &self.holding
     }
 
     /// What the programs have counted.

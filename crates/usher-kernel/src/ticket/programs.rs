@@ -14,8 +14,14 @@ use crate::admission::programs::{clone, file_error, print_through_tracing};
 /// The compiled bpf/ticket.
 pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ticket.bpf.o"));
 
-/// The order of attaching: what draws comes after what writes.
-const PROGRAMS: [&str; 4] = ["write_token", "draw", "connect_plain4", "connect_plain6"];
+/// The order of attaching: what draws comes after what writes, what marks after what holds.
+const PROGRAMS: [&str; 5] = [
+    "write_token",
+    "hold_syn",
+    "draw",
+    "connect_plain4",
+    "connect_plain6",
+];
 
 /// The programs' tables, and the links that keep the programs attached as long as they are open.
 pub(super) struct Programs {
@@ -23,6 +29,10 @@ pub(super) struct Programs {
     pub blocks: OwnedFd,
     pub counters: OwnedFd,
     pub wanted: MapHandle,
+    pub plain: OwnedFd,
+    pub holds: OwnedFd,
+    pub guards: OwnedFd,
+    pub reports: MapHandle,
     pub links: Vec<OwnedFd>,
 }
 
@@ -55,6 +65,10 @@ impl Programs {
             blocks: clone(&handle("blocks")?)?,
             counters: clone(&handle("counters")?)?,
             wanted: handle("wanted")?,
+            plain: clone(&handle("plain")?)?,
+            holds: clone(&handle("holds")?)?,
+            guards: clone(&handle("guards")?)?,
+            reports: handle("reports")?,
             links,
         })
     }
@@ -106,6 +120,8 @@ fn load(limits: &Limits) -> Result<Object, KernelError> {
         let limit = match map.name().to_str() {
             Some("tickets") => limits.tickets,
             Some("blocks") => limits.blocks,
+            Some("plain") => limits.destinations,
+            Some("guards") => limits.guards,
             _ => continue,
         };
         map.set_max_entries(limit)

@@ -16,6 +16,10 @@ pub struct Limits {
     pub tickets: u32,
     /// Blocks of elements, of all tickets together. A ticket in use has two.
     pub blocks: u32,
+    /// Where plain connections are authenticated.
+    pub destinations: u32,
+    /// Connections that are decided about or announced, at one time.
+    pub guards: u32,
 }
 
 impl Default for Limits {
@@ -25,6 +29,8 @@ impl Default for Limits {
         Self {
             tickets: 65_536,
             blocks: 32_768,
+            destinations: 16_384,
+            guards: 16_384,
         }
     }
 }
@@ -47,8 +53,6 @@ pub struct Ticket {
     pub slot: TokenSlot,
     /// The position that was drawn last; 0 at first.
     pub next: u32,
-    /// Whether a plain connect(2) of any program of the user draws.
-    pub plain_connect: bool,
     /// How long it may be drawn from, from now on.
     pub lifetime: Duration,
     /// The session's token key.
@@ -62,7 +66,6 @@ impl fmt::Debug for Ticket {
             .field("number", &self.number)
             .field("slot", &self.slot)
             .field("next", &self.next)
-            .field("plain_connect", &self.plain_connect)
             .field("lifetime", &self.lifetime)
             .finish_non_exhaustive()
     }
@@ -119,12 +122,24 @@ pub struct Counters {
     pub failed: u64,
     /// Blocks of which user space could not be told yet; they are told at the next draw.
     pub untold: u64,
+    /// SYNs of plain connections that were held, copies sent again included.
+    pub held: u64,
+    /// Of these and of ends of plain connections, what user space could not be told.
+    pub unreported: u64,
+    /// SYNs kept back because their ends were another connection's.
+    pub kept_back: u64,
+    /// Plain connections that could not be marked, for want of memory: they are not held.
+    pub unheld: u64,
+    /// Plain connections whose token was answered by a RST.
+    pub refused: u64,
+    /// Plain connections whose token was not answered: they go on without.
+    pub unanswered: u64,
 }
 
 impl Counters {
     /// Names and numbers, for views.
     #[must_use]
-    pub fn named(&self) -> [(String, u64); 12] {
+    pub fn named(&self) -> [(String, u64); 18] {
         [
             ("drawn".into(), self.drawn),
             ("without_ticket".into(), self.without_ticket),
@@ -138,6 +153,12 @@ impl Counters {
             ("established".into(), self.established),
             ("failed".into(), self.failed),
             ("untold".into(), self.untold),
+            ("held".into(), self.held),
+            ("unreported".into(), self.unreported),
+            ("kept_back".into(), self.kept_back),
+            ("unheld".into(), self.unheld),
+            ("refused".into(), self.refused),
+            ("unanswered".into(), self.unanswered),
         ]
     }
 }

@@ -19,6 +19,8 @@ pub fn open(world: &World) -> Tickets {
     let limits = Limits {
         tickets: 16,
         blocks: 16,
+        destinations: 4,
+        guards: 4,
     };
     Tickets::open(&world.cgroup, &limits).unwrap()
 }
@@ -41,7 +43,6 @@ impl Session {
                 number,
                 slot: TokenSlot::new(0x0a_0b00 + number).unwrap(),
                 next: 0,
-                plain_connect: false,
                 lifetime: Duration::from_secs(60),
                 key: Zeroizing::new([byte; 16]),
             },

@@ -181,7 +181,6 @@ impl Tickets {
             number,
             slot: grant.slot,
             next: 0,
-            plain_connect: false,
             key: Zeroizing::new(*grant.key.bytes()),
             lifetime: Duration::from_secs(grant.expires.saturating_sub(unix_time())),
         };

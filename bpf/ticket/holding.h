@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Holding: a plain connection without a token begins when user space has announced it.
+ *
+ * connect() marks the socket. Its SYNs are dropped on the way out and told of, one by one, until
+ * there is a guard of theirs that is released; the kernel sends them again by itself, so a report
+ * that is lost is made up for. A guard stands for a connection's ends from before they are announced
+ * until that has been taken back. Meanwhile no other socket's SYN with these ends leaves, so the
+ * announcement is nobody else's, although the port may be.
+ */
+#ifndef USHER_TICKET_HOLDING_H
+#define USHER_TICKET_HOLDING_H
+
+#include "maps.h"
+
+#define AF_INET 2
+#define AF_INET6 10
+#define ECONNREFUSED 111
+
+/* Headers of IPv4 and TCP without options. */
+#define LEAST_SYN_SIZE 40
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct sock {
+	int sk_err;
+};
+
+#pragma clang attribute pop
+
+static __always_inline struct usher_report *report_of(const struct usher_connection *connection,
+						      const struct usher_hold *hold, __u64 cookie,
+						      __u16 event)
+{
+	struct usher_report *report = bpf_ringbuf_reserve(&reports, sizeof(*report), 0);
+
+	if (!report) {
+		COUNT(unreported);
+		return 0;
+	}
+	report->attempt.cookie = cookie;
+	report->attempt.begun_ns = hold->begun_ns;
+	report->connection = *connection;
+	report->uid = hold->uid;
+	report->ticket = hold->ticket;
+	report->event = event;
+	report->size = 0;
+	return report;
+}
+
+/* Marks the socket as one to be held. In the place of what an earlier connect() left. */
+static __always_inline void mark(struct bpf_sock *socket, __u32 uid)
+{
+	struct usher_hold fresh = {
+		.begun_ns = bpf_ktime_get_boot_ns(),
+		.uid = uid,
+	};
+	struct usher_hold *hold =
+		bpf_sk_storage_get(&holds, socket, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
+
+	if (!hold) {
+		COUNT(unheld);
+		return;
+	}
+	*hold = fresh;
+}
+
+/* Whether the kernel ends the connection because a RST came. */
+static __always_inline int is_refused(struct bpf_sock *socket)
+{
+	struct sock *kernels = (struct sock *)bpf_skc_to_tcp_sock(socket);
+
+	return kernels && kernels->sk_err == ECONNREFUSED;
+}
+
+/* The connecting side's view. */
+static __always_inline void ends_of(const struct bpf_sock *socket,
+				    struct usher_connection *connection)
+{
+	if (socket->family == AF_INET) {
+		set_mapped(connection->client_address, socket->src_ip4);
+		set_mapped(connection->server_address, socket->dst_ip4);
+	} else {
+		set_words(connection->client_address, socket->src_ip6);
+		set_words(connection->server_address, socket->dst_ip6);
+	}
+	connection->client_port = bpf_htons(socket->src_port);
+	connection->server_port = socket->dst_port;
+}
+
+/* Copies the SYN into its report, unless it is not a mere SYN: then the kernel sends it itself. */
+static __always_inline void copy(struct __sk_buff *packet, struct usher_report *report)
+{
+	__u32 size = packet->len;
+
+	if (size > USHER_SYN_SIZE)
+		return;
+	/* Or one comparison is made of both, of which the verifier does not see what it says. */
+	barrier_var(size);
+	if (size < LEAST_SYN_SIZE)
+		return;
+	if (bpf_skb_load_bytes(packet, 0, report->syn, size) == 0)
+		report->size = size;
+}
+
+/* Tells user space of a held SYN. */
+static __always_inline void tell_held(struct __sk_buff *packet,
+				      const struct usher_connection *connection,
+				      struct usher_hold *hold, __u64 cookie)
+{
+	struct usher_report *report = report_of(connection, hold, cookie, USHER_EVENT_HELD);
+
+	if (!report)
+		return;
+	copy(packet, report);
+	bpf_ringbuf_submit(report, 0);
+	hold->told = 1;
+}
+
+/* Whether a SYN of the socket may leave. */
+static __always_inline int may_leave(struct __sk_buff *packet, struct bpf_sock *socket)
+{
+	struct usher_connection connection __aligned = {};
+	struct usher_hold *hold = bpf_sk_storage_get(&holds, socket, 0, 0);
+	__u64 cookie = bpf_get_socket_cookie(packet);
+	struct usher_guard *guard;
+	struct drawn *token;
+
+	ends_of(socket, &connection);
+	guard = bpf_map_lookup_elem(&guards, &connection);
+	if (guard) {
+		if (hold && guard->attempt.cookie == cookie &&
+		    guard->attempt.begun_ns == hold->begun_ns)
+			return guard->released != 0;
+		COUNT(kept_back);
+		return 0;
+	}
+	if (!hold || hold->exempt)
+		return 1;
+	token = bpf_sk_storage_get(&drawn, socket, 0, 0);
+	if (token && token->written)
+		return 1;
+	COUNT(held);
+	tell_held(packet, &connection, hold, cookie);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,194 @@
+//! Plain connections: where a plain connect(2) of any program is authenticated, what is held
+//! meanwhile, and what may begin (bpf/ticket/holding.h).
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use usher_proto::ConnectionTuple;
+
+use super::layout::{Destination, Ends, Guard, Hold};
+use super::ring::Ring;
+use super::syn::Syn;
+use super::told;
+use super::types::TicketError;
+use crate::KernelError;
+use crate::admission::table::Table;
+
+/// One connect(2): of which socket, and when, which tells it from others of the same socket. Never
+/// the same twice between two boots.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Attempt {
+    /// The socket's cookie.
+    pub cookie: u64,
+    /// Boot time in nanoseconds.
+    pub begun_ns: u64,
+}
+
+/// What became of a plain connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Which it is.
+    pub attempt: Attempt,
+    /// Its ends.
+    pub connection: ConnectionTuple,
+    /// The real uid of the process that connects, in the initial user namespace.
+    pub uid: u32,
+    /// The number of a ticket whose token did not pass.
+    pub ticket: Option<u32>,
+    /// What happened.
+    pub event: Event,
+}
+
+/// See [`Report`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// Its SYN is held: now, or once more. Not all of one are told.
+    Held(Option<Syn>),
+    /// It was held, and is established or given up.
+    Over,
+    /// Its token was answered by a RST, which the program has been told.
+    Refused,
+}
+
+/// The tables of the programs that hold.
+pub struct Holding {
+    plain: Table<Destination, u32>,
+    /// What is in `plain`: listing a table takes a system call that a confined process has not.
+    destinations: Mutex<HashSet<SocketAddr>>,
+    holds: Table<u32, Hold>,
+    guards: Table<Ends, Guard>,
+    reports: Ring<Report>,
+}
+
+impl std::fmt::Debug for Holding {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Holding").finish_non_exhaustive()
+    }
+}
+
+impl Holding {
+    pub(super) fn new(tables: HoldingTables) -> Result<Self, KernelError> {
+        Ok(Self {
+            plain: Table::new("plain", tables.plain),
+            destinations: Mutex::default(),
+            holds: Table::new("holds", tables.holds),
+            guards: Table::new("guards", tables.guards),
+            reports: Ring::open("reading of plain connections", tables.reports, read)?,
+        })
+    }
+
+    /// Has plain connections authenticated to these addresses and to no others, from the next
+    /// connect(2) on.
+    ///
+    /// # Errors
+    /// [`TicketError::Full`] when there is no room for all of them, or what the kernel says; some
+    /// are in force then, and no former one that is not among them.
+    pub fn set_destinations(
+        &self,
+        destinations: impl IntoIterator<Item = SocketAddr>,
+    ) -> Result<(), TicketError> {
+        let wanted: HashSet<SocketAddr> = destinations.into_iter().collect();
+        let present = self.destinations.lock();
+        let mut present = present.unwrap_or_else(PoisonError::into_inner);
+        for former in present.difference(&wanted).copied().collect::<Vec<_>>() {
+            self.plain.remove(&former.into())?;
+            present.remove(&former);
+        }
+        for destination in wanted {
+            told(self.plain.put(&destination.into(), &0)?)?;
+            present.insert(destination);
+        }
+        Ok(())
+    }
+
+    /// Has connections of this socket never held: it is announced before it connects.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn exempt(&self, socket: BorrowedFd<'_>) -> Result<(), KernelError> {
+        let descriptor = u32::try_from(socket.as_raw_fd()).unwrap_or(u32::MAX);
+        self.holds.set(&descriptor, &Hold::EXEMPT)
+    }
+
+    /// From now on no SYN with these ends leaves but this attempt's, and that only if `released`.
+    ///
+    /// # Errors
+    /// [`TicketError::Full`], or what the kernel says.
+    pub fn guard(
+        &self,
+        connection: &ConnectionTuple,
+        attempt: Attempt,
+        released: bool,
+    ) -> Result<(), TicketError> {
+        let guard = Guard::new(attempt, released);
+        told(self.guards.put(&connection.encode(), &guard)?)
+    }
+
+    /// Nobody decides about these ends any longer: a plain connection with them is held anew.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn unguard(&self, connection: &ConnectionTuple) -> Result<bool, KernelError> {
+        self.guards.remove(&connection.encode())
+    }
+
+    /// A descriptor that is readable (epoll, poll) while [`Holding::reports`] has something.
+    ///
+    /// # Errors
+    /// When it cannot be duplicated.
+    pub fn descriptor(&self) -> Result<OwnedFd, KernelError> {
+        self.reports.descriptor()
+    }
+
+    /// What happened since the last call.
+    ///
+    /// # Errors
+    /// What libbpf says.
+    pub fn reports(&self) -> Result<Vec<Report>, KernelError> {
+        self.reports.take()
+    }
+}
+
+/// What the programs' loader gives.
+pub(super) struct HoldingTables {
+    pub plain: OwnedFd,
+    pub holds: OwnedFd,
+    pub guards: OwnedFd,
+    pub reports: libbpf_rs::MapHandle,
+}
+
+/// struct usher_report; None for what is none.
+fn read(bytes: &[u8]) -> Option<Report> {
+    const HELD: u16 = 1;
+    const OVER: u16 = 2;
+    const REFUSED: u16 = 3;
+    let (cookie, rest) = bytes.split_first_chunk()?;
+    let (begun_ns, rest) = rest.split_first_chunk()?;
+    let (connection, rest) = rest.split_first_chunk()?;
+    let (uid, rest) = rest.split_first_chunk()?;
+    let (ticket, rest) = rest.split_first_chunk()?;
+    let (event, rest) = rest.split_first_chunk()?;
+    let (size, syn) = rest.split_first_chunk()?;
+    let ticket = u32::from_ne_bytes(*ticket);
+    let connection = ConnectionTuple::decode(connection).ok()?;
+    Some(Report {
+        attempt: Attempt {
+            cookie: u64::from_ne_bytes(*cookie),
+            begun_ns: u64::from_ne_bytes(*begun_ns),
+        },
+        connection,
+        uid: u32::from_ne_bytes(*uid),
+        ticket: (ticket != 0).then_some(ticket),
+        event: match u16::from_ne_bytes(*event) {
+            HELD => {
+                let syn = syn.get(..u16::from_ne_bytes(*size).into())?;
+                Event::Held(Syn::complete(syn, &connection))
+            }
+            OVER => Event::Over,
+            REFUSED => Event::Refused,
+            _ => return None,
+        },
+    })
+}

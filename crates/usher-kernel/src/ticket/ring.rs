@@ -1,0 +1,63 @@
+//! Reading one of the programs' ring buffers.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
+
+use crate::KernelError;
+
+/// What the programs report in one ring.
+pub(super) struct Ring<T> {
+    what: &'static str,
+    ring: Mutex<RingBuffer<'static>>,
+    arrived: Arc<Mutex<Vec<T>>>,
+    _map: MapHandle,
+}
+
+impl<T: Send + 'static> Ring<T> {
+    /// `read` is given what is in the ring, entry by entry; what it makes nothing of is left out.
+    pub(super) fn open(
+        what: &'static str,
+        map: MapHandle,
+        read: fn(&[u8]) -> Option<T>,
+    ) -> Result<Self, KernelError> {
+        let arrived = Arc::new(Mutex::new(Vec::new()));
+        let into = Arc::clone(&arrived);
+        let mut builder = RingBufferBuilder::new();
+        builder
+            .add(&map, move |bytes| {
+                let mut into = into.lock().unwrap_or_else(PoisonError::into_inner);
+                into.extend(read(bytes));
+                0
+            })
+            .map_err(KernelError::bpf(what))?;
+        let ring = builder.build().map_err(KernelError::bpf(what))?;
+        Ok(Self {
+            what,
+            ring: Mutex::new(ring),
+            arrived,
+            _map: map,
+        })
+    }
+
+    /// A descriptor that is readable (epoll, poll) while [`Ring::take`] has something.
+    pub(super) fn descriptor(&self) -> Result<OwnedFd, KernelError> {
+        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the ring's descriptor, open as long as the ring is, which the guard keeps.
+        unsafe { BorrowedFd::borrow_raw(ring.epoll_fd()) }
+            .try_clone_to_owned()
+            .map_err(KernelError::system("duplicating a descriptor"))
+    }
+
+    /// What has come since the last call, in its order.
+    pub(super) fn take(&self) -> Result<Vec<T>, KernelError> {
+        self.ring
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .consume()
+            .map_err(KernelError::bpf(self.what))?;
+        let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(std::mem::take(&mut *arrived))
+    }
+}

@@ -1,0 +1,400 @@
+//! Plain connections without a token: held, told of, and released.
+
+#[macro_use]
+mod world;
+mod ticket;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::net::AddressFamily;
+use ticket::*;
+use usher_kernel::ticket::{
+    Attempt, Counters, Event, Report, Syn, SynSender, TicketError, Tickets,
+};
+use usher_proto::ConnectionTuple;
+use world::*;
+
+const MAPPED: SocketAddr = SocketAddr::new(
+    std::net::IpAddr::V6(std::net::Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0x0a09, 1)),
+    PORT,
+);
+
+/// Plain connections to the world's server are held.
+fn hold(world: &World) -> Tickets {
+    let tickets = open(world);
+    let destinations = [v4(PORT), v6(PORT)];
+    tickets.holding().set_destinations(destinations).unwrap();
+    tickets
+}
+
+/// The next report.
+fn report(tickets: &Tickets) -> Report {
+    let mut reports = Vec::new();
+    eventually("a report", || {
+        reports.extend(tickets.holding().reports().unwrap());
+        !reports.is_empty()
+    });
+    assert_eq!(reports.len(), 1, "{reports:?}");
+    reports.remove(0)
+}
+
+/// The next report, which is of a SYN that is held for the user.
+fn held(tickets: &Tickets, uid: u32) -> (Attempt, ConnectionTuple, Syn) {
+    let report = report(tickets);
+    assert_eq!((report.uid, report.ticket), (uid, None));
+    let Event::Held(Some(syn)) = report.event else {
+        panic!("{report:?}");
+    };
+    (report.attempt, report.connection, syn)
+}
+
+fn begin(uid: u32, socket: &OwnedFd, server: SocketAddr) {
+    rustix::io::ioctl_fionbio(socket, true).unwrap();
+    let begun = connect(uid, socket, server).map_err(|error| error.raw_os_error());
+    assert_eq!(begun, Err(Some(libc::EINPROGRESS)));
+}
+
+/// How a connect() that has begun ended.
+fn end(socket: &OwnedFd) -> io::Result<()> {
+    let mut waiting = [rustix::event::PollFd::new(
+        socket,
+        rustix::event::PollFlags::OUT,
+    )];
+    rustix::event::poll(&mut waiting, None).unwrap();
+    Ok(rustix::net::sockopt::socket_error(socket).unwrap()?)
+}
+
+fn is_connecting(socket: &OwnedFd) -> bool {
+    let mut waiting = [rustix::event::PollFd::new(
+        socket,
+        rustix::event::PollFlags::OUT,
+    )];
+    rustix::event::poll(&mut waiting, Some(&Default::default())).unwrap() == 0
+}
+
+/// What comes to the server is lost, until its filter is taken away.
+fn lose(server: &Server) {
+    // One instruction: nothing passes.
+    let mut nothing = libc::sock_filter {
+        code: 0x06,
+        jt: 0,
+        jf: 0,
+        k: 0,
+    };
+    let filter = libc::sock_fprog {
+        len: 1,
+        filter: &raw mut nothing,
+    };
+    // SAFETY: a structure without padding that matters; the kernel reads it now.
+    let filter = unsafe {
+        std::slice::from_raw_parts((&raw const filter).cast::<u8>(), size_of_val(&filter))
+    };
+    set_bytes(
+        &server.listener,
+        libc::SOL_SOCKET,
+        libc::SO_ATTACH_FILTER,
+        filter,
+    )
+    .unwrap();
+}
+
+fn lose_no_more(server: &Server) {
+    set(
+        &server.listener,
+        libc::SOL_SOCKET,
+        libc::SO_DETACH_FILTER,
+        0,
+    )
+    .unwrap();
+}
+
+/// How often the kernel has sent something again.
+fn retransmissions(socket: &OwnedFd) -> u32 {
+    // struct tcp_info: tcpi_total_retrans.
+    const AT: usize = 100;
+    let mut information = [0; 104];
+    get_bytes(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut information);
+    u32::from_ne_bytes(information[AT..].try_into().unwrap())
+}
+
+tests! {
+    fn a_held_syn_is_sent_when_it_is_released(world) {
+        let (tickets, sender) = (hold(world), SynSender::open().unwrap());
+        let server = Server::new();
+        let families = [AddressFamily::INET, AddressFamily::INET6, AddressFamily::INET6];
+        for (family, to) in families.into_iter().zip([v4(PORT), v6(PORT), MAPPED]) {
+            let socket = socket(family);
+            begin(ALICE, &socket, to);
+            let (attempt, connection, syn) = held(&tickets, ALICE);
+            assert_eq!(connection.server.ip(), to.ip().to_canonical());
+            let local: SocketAddr = rustix::net::getsockname(&socket).unwrap().try_into().unwrap();
+            assert_eq!(connection.client.port(), local.port());
+            assert!(is_connecting(&socket));
+            tickets.holding().guard(&connection, attempt, true).unwrap();
+            sender.send(&syn).unwrap();
+            end(&socket).unwrap();
+            assert_eq!(server.syn().connection, connection);
+            // The copy came, and not what the kernel sends a second later.
+            assert_eq!(retransmissions(&socket), 0);
+            let over = report(&tickets);
+            assert_eq!((over.attempt, over.event), (attempt, Event::Over));
+            tickets.holding().unguard(&connection).unwrap();
+        }
+        assert_eq!(counted(&tickets), Counters { held: 3, ..Counters::default() });
+    }
+
+    fn a_released_syn_goes_without_help_a_second_later(world) {
+        let tickets = hold(world);
+        let server = Server::new();
+        let socket = socket_for(v4(PORT));
+        begin(ALICE, &socket, v4(PORT));
+        let (attempt, connection, _) = held(&tickets, ALICE);
+        tickets.holding().guard(&connection, attempt, true).unwrap();
+        end(&socket).unwrap();
+        assert_eq!(server.syn().connection, connection);
+    }
+
+    fn what_is_not_released_stays_held_and_is_told_again(world) {
+        let tickets = hold(world);
+        let _server = Server::new();
+        let socket = socket_for(v4(PORT));
+        begin(ALICE, &socket, v4(PORT));
+        let (attempt, connection, first) = held(&tickets, ALICE);
+        let (again, same, second) = held(&tickets, ALICE);
+        assert_eq!((again, same), (attempt, connection));
+        // Another time stamp.
+        assert_ne!(first, second);
+        // Under a guard it is held in silence.
+        tickets.holding().guard(&connection, attempt, false).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(2500));
+        assert_eq!(tickets.holding().reports().unwrap(), []);
+        assert!(is_connecting(&socket));
+        tickets.holding().guard(&connection, attempt, true).unwrap();
+        end(&socket).unwrap();
+    }
+
+    fn another_sockets_syn_with_guarded_ends_does_not_leave(world) {
+        let (tickets, sender) = (hold(world), SynSender::open().unwrap());
+        let server = Server::new();
+        let session = Session::given(&tickets, 1, 8, &key(BOB, v4(PORT)));
+        let bound = || {
+            let socket = socket_for(v4(PORT));
+            rustix::net::sockopt::set_socket_reuseaddr(&socket, true).unwrap();
+            rustix::net::bind(&socket, &v4(40_000)).unwrap();
+            socket
+        };
+        let alices = bound();
+        begin(ALICE, &alices, v4(PORT));
+        let (attempt, connection, _) = held(&tickets, ALICE);
+        // She is announced, and gives up; he gets the port, and has a ticket.
+        tickets.holding().guard(&connection, attempt, true).unwrap();
+        drop(alices);
+        assert_eq!(report(&tickets).event, Event::Over);
+        let bobs = bound();
+        begin(BOB, &bobs, v4(PORT));
+        eventually("his SYN was sent twice", || counted(&tickets).kept_back >= 2);
+        assert!(is_connecting(&bobs));
+        // A second attempt of her own would be no more hers.
+        drop(bobs);
+        let again = bound();
+        begin(ALICE, &again, v4(PORT));
+        eventually("her SYN is kept back", || counted(&tickets).kept_back >= 3);
+        drop(again);
+        assert_eq!(tickets.holding().reports().unwrap(), []);
+        // When nothing stands announced any longer, each is served.
+        tickets.holding().unguard(&connection).unwrap();
+        let bobs = bound();
+        begin(BOB, &bobs, v4(PORT));
+        end(&bobs).unwrap();
+        assert_eq!(session.position(&server.syn()), 2);
+        drop(bobs);
+        let alices = socket_for(v4(PORT));
+        begin(ALICE, &alices, v4(PORT));
+        let (attempt, connection, syn) = held(&tickets, ALICE);
+        tickets.holding().guard(&connection, attempt, true).unwrap();
+        sender.send(&syn).unwrap();
+        end(&alices).unwrap();
+    }
+
+    fn a_connect_that_waits_waits_for_the_release_and_is_refused_with_a_rst(world) {
+        let (tickets, sender) = (hold(world), SynSender::open().unwrap());
+        let _server = Server::new();
+        let closed = v6(PORT + 1);
+        tickets.holding().set_destinations([v4(PORT), closed]).unwrap();
+        for (to, expected) in [(v4(PORT), Ok(())), (closed, Err(Some(libc::ECONNREFUSED)))] {
+            std::thread::scope(|scope| {
+                let socket = socket_for(to);
+                let connecting = scope.spawn(move || connect(ALICE, &socket, to));
+                let (attempt, connection, syn) = held(&tickets, ALICE);
+                assert!(!connecting.is_finished());
+                tickets.holding().guard(&connection, attempt, true).unwrap();
+                sender.send(&syn).unwrap();
+                let ended = connecting.join().unwrap().map_err(|error| error.raw_os_error());
+                assert_eq!(ended, expected);
+                assert_eq!(report(&tickets).event, Event::Over);
+            });
+        }
+    }
+
+    fn a_socket_that_connects_a_second_time_is_held_a_second_time(world) {
+        let tickets = hold(world);
+        let socket = socket_for(v4(PORT));
+        begin(ALICE, &socket, v4(PORT));
+        let (first, connection, _) = held(&tickets, ALICE);
+        tickets.holding().guard(&connection, first, true).unwrap();
+        // Nobody listens.
+        assert_eq!(end(&socket).unwrap_err().raw_os_error(), Some(libc::ECONNREFUSED));
+        assert_eq!(report(&tickets).event, Event::Over);
+        tickets.holding().unguard(&connection).unwrap();
+        // The kernel says once more that the former one failed.
+        let aborted = connect(ALICE, &socket, v4(PORT)).unwrap_err();
+        assert_eq!(aborted.raw_os_error(), Some(libc::ECONNABORTED));
+        begin(ALICE, &socket, v4(PORT));
+        let (second, ..) = held(&tickets, ALICE);
+        assert_eq!(first.cookie, second.cookie);
+        assert_ne!(first, second);
+    }
+
+    fn what_is_announced_before_or_goes_elsewhere_is_not_held(world) {
+        let tickets = hold(world);
+        let (server, other) = (Server::new(), Server::at(144));
+        let announced = socket_for(v4(PORT));
+        tickets.holding().exempt(announced.as_fd()).unwrap();
+        connect(ALICE, &announced, v4(PORT)).unwrap();
+        assert_eq!(server.syn().option, None);
+        for elsewhere in [v4(144), v6(144), SocketAddr::from(([127, 0, 0, 1], 144))] {
+            connect(ALICE, &socket_for(elsewhere), elsewhere).unwrap();
+            other.accept();
+        }
+        let elsewhere = SocketAddr::from(([127, 0, 0, 1], PORT));
+        connect(ALICE, &socket_for(elsewhere), elsewhere).unwrap();
+        server.accept();
+        // Nor any longer when policy has changed.
+        tickets.holding().set_destinations([v6(PORT)]).unwrap();
+        connect(ALICE, &socket_for(v4(PORT)), v4(PORT)).unwrap();
+        server.accept();
+        let socket = socket_for(v6(PORT));
+        begin(ALICE, &socket, v6(PORT));
+        held(&tickets, ALICE);
+        drop(socket);
+        assert_eq!(report(&tickets).event, Event::Over);
+        assert_eq!(counted(&tickets), Counters { held: 1, ..Counters::default() });
+        // Another network is another host, also with these addresses.
+        let connect = "import socket\ns = socket.socket()\ns.settimeout(5)\n\
+             try: s.connect(('10.9.0.1', 143))\nexcept ConnectionRefusedError: pass\n";
+        tickets.holding().set_destinations([v4(PORT)]).unwrap();
+        let script = format!(
+            "ip link set lo up && ip address add 10.9.0.1/24 dev lo && python3 -c \"{connect}\""
+        );
+        run("unshare", &["--net", "sh", "-c", &script]);
+        assert_eq!(tickets.holding().reports().unwrap(), []);
+    }
+
+    fn a_token_that_finds_no_room_is_made_up_for_by_holding(world) {
+        let tickets = hold(world);
+        let _server = Server::new();
+        Session::given(&tickets, 1, 8, &key(ALICE, v4(PORT)));
+        const IPPROTO_MPTCP: u32 = 262;
+        let protocol = rustix::net::Protocol::from_raw(IPPROTO_MPTCP.try_into().unwrap());
+        let made = rustix::net::socket(AddressFamily::INET, rustix::net::SocketType::STREAM, Some(protocol));
+        let Ok(socket) = made else {
+            println!("skipped: this kernel has no MPTCP");
+            return;
+        };
+        begin(ALICE, &socket, v4(PORT));
+        let (attempt, connection, syn) = held(&tickets, ALICE);
+        assert_eq!(counted(&tickets).no_room, 1);
+        tickets.holding().guard(&connection, attempt, true).unwrap();
+        SynSender::open().unwrap().send(&syn).unwrap();
+        end(&socket).unwrap();
+    }
+
+    fn a_token_that_is_refused_is_told_with_its_ticket(world) {
+        let tickets = hold(world);
+        Session::given(&tickets, 7, 8, &key(ALICE, v4(PORT)));
+        // Nobody listens.
+        connect(ALICE, &socket_for(v4(PORT)), v4(PORT)).unwrap_err();
+        let refused = report(&tickets);
+        assert_eq!((refused.event, refused.ticket, refused.uid), (Event::Refused, Some(7), ALICE));
+        // A program that gives up says nothing of the way.
+        let server = Server::new();
+        lose(&server);
+        let socket = socket_for(v4(PORT));
+        begin(ALICE, &socket, v4(PORT));
+        drop(socket);
+        assert_eq!(tickets.holding().reports().unwrap(), []);
+        let counters = counted(&tickets);
+        assert_eq!((counters.refused, counters.failed, counters.held), (1, 2, 0));
+    }
+
+    fn a_token_that_is_not_answered_is_given_up(world) {
+        let tickets = hold(world);
+        let server = Server::new();
+        Session::given(&tickets, 7, 8, &key(ALICE, v4(PORT)));
+        lose(&server);
+        let socket = socket_for(v4(PORT));
+        begin(ALICE, &socket, v4(PORT));
+        let given_up = report(&tickets);
+        assert_eq!((given_up.uid, given_up.ticket), (ALICE, Some(7)));
+        let counters = counted(&tickets);
+        assert_eq!((counters.written, counters.unanswered, counters.held), (2, 1, 1));
+        lose_no_more(&server);
+        let Event::Held(Some(syn)) = given_up.event else {
+            panic!("{given_up:?}");
+        };
+        tickets.holding().guard(&given_up.connection, given_up.attempt, true).unwrap();
+        SynSender::open().unwrap().send(&syn).unwrap();
+        end(&socket).unwrap();
+        assert_eq!(server.syn().option, None);
+    }
+
+    fn a_full_table_holds_and_lets_nothing_go(world) {
+        let tickets = hold(world);
+        let server = Server::new();
+        let holding = tickets.holding();
+        let five = (1..=5).map(|port| v4(1000 + port));
+        assert!(matches!(holding.set_destinations(five), Err(TicketError::Full)));
+        holding.set_destinations([v4(PORT)]).unwrap();
+        let sockets: Vec<OwnedFd> = (0..5).map(|_| socket_for(v4(PORT))).collect();
+        let mut guarded: Vec<ConnectionTuple> = Vec::new();
+        for (number, socket) in sockets.iter().enumerate() {
+            begin(ALICE, socket, v4(PORT));
+            let mut reports = Vec::new();
+            eventually("a report", || {
+                let fresh = holding.reports().unwrap().into_iter();
+                reports.extend(fresh.filter(|report| !guarded.contains(&report.connection)));
+                !reports.is_empty()
+            });
+            let (connection, attempt) = (reports[0].connection, reports[0].attempt);
+            let outcome = holding.guard(&connection, attempt, true);
+            assert_eq!(matches!(outcome, Err(TicketError::Full)), number == 4);
+            guarded.push(connection);
+        }
+        for socket in &sockets[..4] {
+            end(socket).unwrap();
+            server.accept();
+        }
+        assert!(is_connecting(&sockets[4]));
+        // There is room again.
+        holding.unguard(&guarded[0]).unwrap();
+        eventually("it is told of once more", || {
+            let mut reports = holding.reports().unwrap().into_iter();
+            let again = reports.find(|report| matches!(report.event, Event::Held(_)));
+            again.is_some_and(|report| holding.guard(&report.connection, report.attempt, true).is_ok())
+        });
+        end(&sockets[4]).unwrap();
+    }
+
+    fn with_their_holder_gone_connections_are_nobodys(world) {
+        let tickets = hold(world);
+        let server = Server::new();
+        let socket = socket_for(v4(PORT));
+        begin(ALICE, &socket, v4(PORT));
+        held(&tickets, ALICE);
+        drop(tickets);
+        end(&socket).unwrap();
+        assert_eq!(server.syn().option, None);
+    }
+}
