@@ -55,7 +55,7 @@ impl Place {
     }
 
     /// Whether the configuration in force permits it.
-    fn is_permitted(&self, signer: &Signer) -> bool {
+    pub fn is_permitted(&self, signer: &Signer) -> bool {
         is_permitted(&self.key, &signer.configuration())
     }
 }

@@ -245,6 +245,7 @@ async fn prepare(
         host: asked.host.clone(),
     };
     let session = announce(signer, &place, connection, doubt).await?;
+    signer.tickets.exempt(socket.as_fd());
     Ok((session, connection))
 }
 

@@ -9,6 +9,7 @@ mod chains;
 mod closing;
 mod keys;
 mod names;
+mod plain;
 mod reauthentication;
 mod relay;
 mod sessions;
@@ -28,6 +29,7 @@ use crate::host_key::HostKey;
 use crate::start::{self, Attempt, Connectors, StartError};
 use chains::Chains;
 use names::Names;
+use plain::Plain;
 use relay::Relay;
 use sessions::Sessions;
 use tickets::Tickets;
@@ -39,6 +41,7 @@ struct Signer {
     sessions: Sessions,
     tickets: Tickets,
     chains: Chains,
+    plain: Plain,
     names: Names,
     relay: Arc<Relay>,
     /// Told of every configuration that comes in force.
@@ -78,6 +81,8 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
     usher_kernel::privileges::raise_descriptor_limit()?;
     let cgroup = cgroup.map_or_else(usher_kernel::cgroup::mount, Ok)?;
     let tickets = Tickets::open(&cgroup);
+    tickets.set_plain(&configuration.1.policy);
+    let plain = Plain::open();
     start::become_account("signer", start::SIGNER, account)?;
     start::confine(
         // Keys and configuration; the account data base and its modules.
@@ -91,6 +96,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
         sessions: Sessions::default(),
         tickets,
         chains: Chains::default(),
+        plain,
         names: Names::default(),
         relay: Arc::default(),
         reloaded: tokio::sync::Notify::new(),
@@ -111,6 +117,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
             let tickets = tickets::keep_filled(Arc::clone(&signer));
             let keys = closing::leave_former_keys(Arc::clone(&signer));
             let chains = signer.chains.keep_full();
+            let plain = plain::serve(Arc::clone(&signer));
             start::ready();
             tracing::info!("signer ready");
             tokio::select! {
@@ -121,6 +128,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
                 result = tickets => result,
                 () = keys => Ok(()),
                 () = chains => Ok(()),
+                result = plain => result,
             }
         })
         .attempt("a local socket failed")
@@ -139,6 +147,7 @@ impl Answerer for Signer {
                         .configuration
                         .write()
                         .unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::clone(&fresh);
+                    self.tickets.set_plain(&fresh.1.policy);
                     self.names.forget();
                     self.sessions.retain_permitted(&fresh);
                     let kept = |key: &_| sessions::is_permitted(key, &fresh);
@@ -160,16 +169,21 @@ impl Answerer for Signer {
                 role: "signer".into(),
                 version: env!("CARGO_PKG_VERSION").into(),
                 generation: self.configuration().0.generation,
-                numbers: [
-                    ("sessions".to_owned(), self.sessions.len() as u64),
-                    ("tickets".to_owned(), self.tickets.len() as u64),
-                    ("tokens".to_owned(), u64::from(self.tickets.available())),
-                    (
-                        "courier_connected".to_owned(),
-                        u64::from(self.relay.is_connected()),
-                    ),
-                ]
-                .into(),
+                numbers: self
+                    .plain
+                    .numbers()
+                    .into_iter()
+                    .chain([
+                        ("sessions".to_owned(), self.sessions.len() as u64),
+                        ("tickets".to_owned(), self.tickets.len() as u64),
+                        ("tokens".to_owned(), u64::from(self.tickets.available())),
+                        (
+                            "courier_connected".to_owned(),
+                            u64::from(self.relay.is_connected()),
+                        ),
+                    ])
+                    .chain([("plain_held".to_owned(), self.tickets.held())])
+                    .collect(),
             }),
             Request::Who | Request::Recent => Answer::Failed {
                 reason: "the signer knows what it asked for, the keeper of the other host what \

@@ -5,13 +5,15 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::io::Interest;
-use usher_kernel::ticket::{self, Ticket, TicketKey, Wanted};
+use usher_kernel::ticket::{self, Holding, Ticket, TicketKey, Wanted};
 use usher_local::packet_async::register;
+use usher_policy::Policy;
 use usher_proto::session_id::SessionId;
 use usher_proto::token::{TokenChain, TokenKey, TokenSlot};
 use zeroize::Zeroizing;
@@ -119,6 +121,43 @@ impl Tickets {
     /// Whether the kernel takes tickets.
     pub fn available(&self) -> bool {
         self.kernel.is_some()
+    }
+
+    /// Plain connections, where the kernel takes the programs.
+    pub fn holding(&self) -> Option<&Holding> {
+        self.kernel.as_ref().map(ticket::Tickets::holding)
+    }
+
+    /// Has plain connections authenticated where policy says so, and nowhere else.
+    pub fn set_plain(&self, policy: &Policy) {
+        if let Some(holding) = self.holding()
+            && let Err(error) = holding.set_destinations(policy.plain_destinations())
+        {
+            tracing::error!(%error, "not all plain connections that policy names are authenticated");
+        }
+    }
+
+    /// How many SYNs of plain connections were held.
+    pub fn held(&self) -> u64 {
+        let counters = self.kernel.as_ref().map(ticket::Tickets::counters);
+        match counters {
+            Some(Ok(counters)) => counters.held,
+            Some(Err(error)) => {
+                tracing::error!(%error, "reading the counters");
+                0
+            }
+            None => 0,
+        }
+    }
+
+    /// Has connections of a socket never held: they are announced before.
+    pub fn exempt(&self, socket: BorrowedFd<'_>) {
+        if let Some(holding) = self.holding()
+            && let Err(error) = holding.exempt(socket)
+        {
+            // Then it is announced a second time.
+            tracing::warn!(%error, "an announced connection is held");
+        }
     }
 
     /// How many there are.
