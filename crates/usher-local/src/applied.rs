@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 
 use base64ct::{Base64, Encoding};
 use serde::{Deserialize, Serialize};
-use usher_policy::{Policy, PolicyError, Source};
+use usher_policy::{Name, Policy, PolicyError, Source};
 use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
 use usher_proto::{DecodeError, RevokedKeys, RevokedKeysError};
 
 use crate::key_options::in_utc;
-use crate::keys::{Fingerprint, KeyProblem, UserKey, parse_keys};
+use crate::keys::{self, Fingerprint, KeyProblem, UserKey, keys_of};
 use crate::paths;
 
 /// Largest policy file or key list read.
@@ -50,8 +50,35 @@ pub struct UserEntry {
     /// Public keys in authorized_keys style: one OpenSSH public key a line, `#` comments. All times
     /// are in UTC.
     pub authorized_keys: String,
+    /// The lists of keys for one thing only, by its name.
+    #[serde(default)]
+    pub authorized_keys_for: BTreeMap<String, String>,
     /// Why the user is disabled; absent for a user who is not.
     pub disabled: Option<String>,
+}
+
+impl UserEntry {
+    /// Reads a user's folder.
+    fn read(folder: &Path) -> Result<Self, ConfigurationError> {
+        let mut entry = Self {
+            disabled: optional(read_bounded(&folder.join("disabled")))?
+                .map(|reason| reason.trim().to_owned()),
+            ..Self::default()
+        };
+        for path in sorted(folder)? {
+            let name = path.file_name().and_then(|name| name.to_str());
+            match name.and_then(|name| name.strip_prefix(keys::LIST)) {
+                Some("") => entry.authorized_keys = in_utc(&read_bounded(&path)?),
+                Some(purpose) if purpose.starts_with('.') => {
+                    let list = in_utc(&read_bounded(&path)?);
+                    let purpose = purpose[1..].to_owned();
+                    entry.authorized_keys_for.insert(purpose, list);
+                }
+                _ => {}
+            }
+        }
+        Ok(entry)
+    }
 }
 
 /// Why the configuration cannot be read, checked or written.
@@ -87,11 +114,25 @@ pub enum ConfigurationError {
         /// The folder.
         path: PathBuf,
     },
+    /// A list of keys is for something that cannot be named in a policy.
+    #[error(
+        "{user}: authorized_keys.{found}: {found:?} is not what keys can be for: {}; rename the \
+         file",
+        usher_policy::InvalidName
+    )]
+    KeysFor {
+        /// Whose list.
+        user: UserName,
+        /// What it would be for.
+        found: String,
+    },
     /// A line of a user's key list is no public key that Usher takes.
-    #[error("{user}: authorized_keys line {line}: {reason}")]
+    #[error("{user}: {list} line {line}: {reason}")]
     Key {
         /// Whose list.
         user: UserName,
+        /// The name of its file.
+        list: String,
         /// Line, from 1.
         line: usize,
         /// What is wrong with it.
@@ -159,16 +200,7 @@ impl Applied {
             let name: UserName = name
                 .parse()
                 .map_err(|_| ConfigurationError::NotAUser { path: path.clone() })?;
-            applied.users.insert(
-                name,
-                UserEntry {
-                    authorized_keys: optional(read_bounded(&path.join("authorized_keys")))?
-                        .map(|list| in_utc(&list))
-                        .unwrap_or_default(),
-                    disabled: optional(read_bounded(&path.join("disabled")))?
-                        .map(|reason| reason.trim().to_owned()),
-                },
-            );
+            applied.users.insert(name, UserEntry::read(&path)?);
         }
         Ok(applied)
     }
@@ -190,7 +222,7 @@ impl Applied {
         let keys = self
             .users
             .iter()
-            .map(|(user, entry)| Ok((user.clone(), parse_keys(user, &entry.authorized_keys)?)))
+            .map(|(user, entry)| Ok((user.clone(), keys_of(user, entry)?)))
             .collect::<Result<_, ConfigurationError>>()?;
         let revoked = match &self.revoked_keys {
             None => RevokedKeys::default(),
@@ -249,7 +281,7 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// The user's key that has this fingerprint. Of several lines with one key that counts which
+    /// The user's key that has this fingerprint, and is for this. Of several lines with one key that counts which
     /// lasts longest, as for sshd.
     ///
     /// # Errors
@@ -259,13 +291,14 @@ impl Checked {
         &self,
         user: &UserName,
         fingerprint: &Fingerprint,
+        purpose: Option<&Name>,
         now: u64,
     ) -> Result<&UserKey, Refusal> {
         let keys = self.keys.get(user).filter(|keys| !keys.is_empty());
         let key = keys
             .ok_or(Refusal::UnknownUser)?
             .iter()
-            .filter(|key| key.fingerprint == *fingerprint)
+            .filter(|key| key.fingerprint == *fingerprint && key.purpose.as_ref() == purpose)
             .max_by_key(|key| key.options.expires.unwrap_or(u64::MAX))
             .ok_or(Refusal::UnknownKey)?;
         if self.revoked.has_key(&key.key) {
@@ -417,6 +450,40 @@ mod tests {
         let applied = collect(&folder).unwrap();
         assert!(applied.is_disabled(&"bob".parse().unwrap()));
         assert!(!applied.is_disabled(&"alice".parse().unwrap()));
+    }
+
+    #[test]
+    fn lists_of_keys_are_told_apart_by_what_they_are_for() {
+        const KEY: &str =
+            "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJfJ3eGmZ2r0Yl7r1lY5Y2n1xJY8u0v9hX0m3xU5Jb7k";
+        let folder = tree();
+        let write = |name: &str, text: &str| {
+            std::fs::write(folder.path().join("users/alice").join(name), text).unwrap();
+        };
+        write("authorized_keys.banking", KEY);
+        write("authorized_keys~", "left by an editor");
+        let alice = "alice".parse().unwrap();
+        let checked = collect(&folder).unwrap().check().unwrap();
+        let fingerprint = checked.keys[&alice][0].fingerprint;
+        let asked = |purpose: Option<&str>| {
+            let purpose = purpose.map(|purpose| purpose.parse().unwrap());
+            let found = checked.user_key(&alice, &fingerprint, purpose.as_ref(), 0);
+            found.map(|key| key.purpose.clone())
+        };
+        assert_eq!(asked(Some("banking")), Ok(Some("banking".parse().unwrap())));
+        for other in [None, Some("mail")] {
+            assert_eq!(asked(other), Err(Refusal::UnknownKey));
+        }
+        write("authorized_keys.banking", "nonsense");
+        let refused = collect(&folder).unwrap().check().unwrap_err().to_string();
+        assert!(
+            refused.starts_with("alice: authorized_keys.banking line 1: "),
+            "{refused}"
+        );
+        write("authorized_keys.banking", KEY);
+        write("authorized_keys.any", KEY);
+        let refused = collect(&folder).unwrap().check();
+        assert!(matches!(refused, Err(ConfigurationError::KeysFor { .. })));
     }
 
     #[test]

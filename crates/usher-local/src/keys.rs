@@ -1,10 +1,11 @@
 //! The public keys by which a user is known on this host: the lines of `authorized_keys`.
 
+use usher_policy::Name;
 use usher_proto::keeper_record::KEY_FINGERPRINT_SIZE;
 use usher_proto::name::UserName;
-use usher_proto::ssh_key::{Algorithm, Error, HashAlg, PublicKey};
+use usher_proto::ssh_key::{self, Algorithm, Error, HashAlg, PublicKey};
 
-use crate::applied::ConfigurationError;
+use crate::applied::{ConfigurationError, UserEntry};
 use crate::key_options::{self, KeyOptions, OptionProblem};
 
 /// SHA-256 of a key's wire form (RFC 4253 section 6.6), as `ssh-keygen -l` shows it.
@@ -17,6 +18,8 @@ pub struct UserKey {
     pub key: PublicKey,
     /// Its fingerprint, by which sessions name it.
     pub fingerprint: Fingerprint,
+    /// What it is for; none: nothing in particular.
+    pub purpose: Option<Name>,
     /// What the line says of it.
     pub options: KeyOptions,
 }
@@ -52,51 +55,89 @@ pub enum KeyProblem {
     Option(#[from] OptionProblem),
 }
 
-/// The fingerprint of a key; nothing for one that has no wire form.
-pub fn fingerprint(key: &PublicKey) -> Option<Fingerprint> {
-    key.fingerprint(HashAlg::Sha256).sha256()
+/// The fingerprint of a key.
+pub fn fingerprint(key: &PublicKey) -> Fingerprint {
+    match key.fingerprint(HashAlg::Sha256) {
+        ssh_key::Fingerprint::Sha256(bytes) => bytes,
+        _ => unreachable!("asked for SHA-256"),
+    }
 }
 
-/// Parses an authorized_keys-style list.
+/// The file name of a user's list of keys; what the keys of another list are for follows after a dot.
+pub const LIST: &str = "authorized_keys";
+
+/// The file name of a list.
+#[must_use]
+pub fn list_name(purpose: Option<&Name>) -> String {
+    purpose.map_or_else(|| LIST.to_owned(), |purpose| format!("{LIST}.{purpose}"))
+}
+
+/// The file name of a private key that the signer keeps. No user's name has an `@`.
+#[must_use]
+pub fn private_key_name(user: &UserName, purpose: Option<&Name>) -> String {
+    purpose.map_or_else(|| user.to_string(), |purpose| format!("{user}@{purpose}"))
+}
+
+/// All keys of a user.
+///
+/// # Errors
+/// Names the first list or line that is wrong.
+pub fn keys_of(user: &UserName, entry: &UserEntry) -> Result<Vec<UserKey>, ConfigurationError> {
+    let mut keys = parse_keys(user, None, &entry.authorized_keys)?;
+    for (purpose, list) in &entry.authorized_keys_for {
+        let purpose = purpose.parse().map_err(|_| ConfigurationError::KeysFor {
+            user: user.clone(),
+            found: purpose.clone(),
+        })?;
+        keys.extend(parse_keys(user, Some(&purpose), list)?);
+    }
+    Ok(keys)
+}
+
+/// Parses an authorized_keys-style list, of keys for `purpose`.
 ///
 /// # Errors
 /// Names the first line that is not a key Usher takes.
-pub fn parse_keys(user: &UserName, text: &str) -> Result<Vec<UserKey>, ConfigurationError> {
+pub fn parse_keys(
+    user: &UserName,
+    purpose: Option<&Name>,
+    text: &str,
+) -> Result<Vec<UserKey>, ConfigurationError> {
     let mut keys = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let key = parse_key(line).map_err(|reason| ConfigurationError::Key {
+        let (key, options) = parse_line(line).map_err(|reason| ConfigurationError::Key {
             user: user.clone(),
+            list: list_name(purpose),
             line: index + 1,
             reason,
         })?;
-        keys.push(key);
+        keys.push(UserKey {
+            fingerprint: fingerprint(&key),
+            key,
+            purpose: purpose.cloned(),
+            options,
+        });
     }
     Ok(keys)
 }
 
-fn parse_key(line: &str) -> Result<UserKey, KeyProblem> {
-    let (key, options) = match (PublicKey::from_openssh(line), key_options::split(line)) {
-        (Ok(key), _) => (key, KeyOptions::default()),
-        (Err(error), (options, key)) => match PublicKey::from_openssh(key) {
-            Ok(key) => (key, KeyOptions::parse(options)?),
-            Err(_) => return Err(KeyProblem::NotAKey(error)),
-        },
+fn parse_line(line: &str) -> Result<(PublicKey, KeyOptions), KeyProblem> {
+    let (key, options) = match PublicKey::from_openssh(line) {
+        Ok(key) => (key, KeyOptions::default()),
+        Err(error) => {
+            let (options, key) = key_options::split(line);
+            let key = PublicKey::from_openssh(key).map_err(|_| KeyProblem::NotAKey(error))?;
+            (key, KeyOptions::parse(options)?)
+        }
     };
     match key.algorithm() {
-        Algorithm::Ed25519 | Algorithm::Ecdsa { .. } => {}
-        other => return Err(KeyProblem::Algorithm(other.to_string())),
+        Algorithm::Ed25519 | Algorithm::Ecdsa { .. } => Ok((key, options)),
+        other => Err(KeyProblem::Algorithm(other.to_string())),
     }
-    let fingerprint =
-        fingerprint(&key).ok_or_else(|| KeyProblem::Algorithm(key.algorithm().to_string()))?;
-    Ok(UserKey {
-        key,
-        fingerprint,
-        options,
-    })
 }
 
 #[cfg(test)]
@@ -111,8 +152,8 @@ mod tests {
         let alice = "alice".parse().unwrap();
         let good = format!("# comment\n\n{KEY} alice@laptop\n");
         let bad = format!("{good}nonsense\n");
-        assert_eq!(parse_keys(&alice, &good).unwrap().len(), 1);
-        match parse_keys(&alice, &bad) {
+        assert_eq!(parse_keys(&alice, None, &good).unwrap().len(), 1);
+        match parse_keys(&alice, None, &bad) {
             Err(ConfigurationError::Key { line: 4, .. }) => {}
             other => panic!("{other:?}"),
         }
@@ -122,14 +163,14 @@ mod tests {
     fn a_key_has_its_options_or_none_and_wrong_ones_are_named() {
         let alice = "alice".parse().unwrap();
         let list = format!("{KEY}\nexpiry-time=\"19700102Z\",restrict\t {KEY} alice@laptop\n");
-        let keys = parse_keys(&alice, &list).unwrap();
+        let keys = parse_keys(&alice, None, &list).unwrap();
         assert_eq!(keys[0].options, KeyOptions::default());
         assert_eq!(keys[1].options.expires, Some(86_400));
         assert_eq!(keys[0].fingerprint, keys[1].fingerprint);
         assert!(keys[1].has_expired(86_400) && !keys[1].has_expired(86_399));
         assert!(!keys[0].has_expired(u64::MAX));
         let wrong = format!("{list}command=\"x\" {KEY}\n");
-        match parse_keys(&alice, &wrong) {
+        match parse_keys(&alice, None, &wrong) {
             Err(ConfigurationError::Key {
                 line: 3,
                 reason: KeyProblem::Option(OptionProblem::NotTaken { .. }),

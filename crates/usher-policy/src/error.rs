@@ -48,6 +48,8 @@ pub enum NameKind {
     Host,
     /// A `users` or `client` block.
     Block,
+    /// What keys are for.
+    Key,
 }
 
 impl NameKind {
@@ -58,6 +60,7 @@ impl NameKind {
             Self::Service => "service",
             Self::Host => "host",
             Self::Block => "block",
+            Self::Key => "key",
         }
     }
 
@@ -82,6 +85,10 @@ impl NameKind {
             Self::Block => {
                 "the name of a block is a letter or digit, then letters, digits, `_`, `.` or `-`, \
                  at most 32 in all, and not `any`"
+            }
+            Self::Key => {
+                "what keys are for is named by a letter or digit, then letters, digits, `_`, `.` \
+                 or `-`, at most 32 in all, and not `any`"
             }
         }
     }

@@ -91,6 +91,7 @@ const SERVICE: &[StatementRule] = &[
         Occurrence::AtMostOnce,
     ),
     rule("session", "`session 8h;`", Occurrence::AtMostOnce),
+    rule("keys", "`keys NAME;`", Occurrence::AtMostOnce),
     rule(
         "reauthenticate",
         "`reauthenticate 10m;`",
@@ -117,6 +118,7 @@ const CLIENT: &[StatementRule] = &[
         Occurrence::AtMostOnce,
     ),
     rule("programs", "`programs any;`", Occurrence::AtMostOnce),
+    rule("key", "`key NAME;`", Occurrence::AtMostOnce),
 ];
 
 impl BlockKind {

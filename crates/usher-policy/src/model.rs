@@ -124,6 +124,9 @@ pub struct Service {
     /// A session never lasts longer. Whole seconds, at most [`MAXIMUM_DURATION`].
     #[serde(rename = "session_seconds", serialize_with = "seconds")]
     pub session: Duration,
+    /// It admits those of a user's keys that are for this, and no others; none: those that are for
+    /// nothing in particular.
+    pub keys: Option<Name>,
     /// A user is authenticated again at least this often, or ends. Whole seconds,
     /// [`MINIMUM_REAUTHENTICATION`] to [`MAXIMUM_DURATION`].
     #[serde(rename = "reauthenticate_seconds", serialize_with = "optional_seconds")]
@@ -185,6 +188,8 @@ pub struct ClientService {
     pub users: BTreeSet<UserName>,
     /// What the proxy does with this service's connections.
     pub protocol: Protocol,
+    /// Which of the user's keys opens its sessions; none: the one that is for nothing in particular.
+    pub key: Option<Name>,
     /// Whose connections are authenticated.
     pub programs: Programs,
 }

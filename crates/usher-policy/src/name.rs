@@ -1,11 +1,11 @@
-//! Names of blocks that never leave the policy.
+//! Names of blocks, which never leave the policy, and of what keys are for.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::Serialize;
 
-/// The name of a `users` or `client` block: a letter or digit, then letters, digits, `_`, `.` and
+/// The name of a `users` or `client` block, or of what keys are for: a letter or digit, then letters, digits, `_`, `.` and
 /// `-`, 1 to 32 bytes, all ASCII. `any` is reserved.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]

@@ -105,6 +105,9 @@ impl Service {
         if self.session != DEFAULT_SESSION {
             block.statement("session", Units(self.session));
         }
+        if let Some(keys) = &self.keys {
+            block.statement("keys", keys);
+        }
         if let Some(interval) = self.reauthenticate {
             block.statement("reauthenticate", Units(interval));
         }
@@ -131,6 +134,9 @@ impl Client {
         }
         if any(|entry| entry.programs == Programs::Any) {
             block.statement("programs", "any");
+        }
+        if let Some(key) = self.services.iter().find_map(|entry| entry.key.as_ref()) {
+            block.statement("key", key);
         }
         block.end()
     }

@@ -71,6 +71,8 @@ fn pieces() -> impl Strategy<Value = String> {
         "environment",
         "session",
         "reauthenticate",
+        "keys",
+        "key",
         "connections",
         "processes",
         "protocol",
@@ -273,6 +275,7 @@ fn service(
             DEFAULT_IDLE
         },
         session: choices.durations.1,
+        keys: any_host.then(|| "banking".parse().expect("a name")),
         reauthenticate: Some(choices.durations.0)
             .filter(|interval| *interval >= MINIMUM_REAUTHENTICATION),
         connections: if by_user {
@@ -344,6 +347,7 @@ fn policy() -> impl Strategy<Value = Policy> {
                     users: users.clone(),
                     protocol,
                     programs,
+                    key: choices[number].flags[1].then(|| "banking".parse().expect("a name")),
                 })
                 .collect();
             policy.clients.insert(

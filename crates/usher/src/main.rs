@@ -80,6 +80,9 @@ enum UserCommand {
         /// Private key for the signer to keep (client side); the file itself is left alone
         #[arg(long, value_name = "FILE")]
         private_key: Option<PathBuf>,
+        /// What the keys are for, by the name that `keys` and `key` of the policy have for it
+        #[arg(long, value_name = "NAME")]
+        key: Option<usher_policy::Name>,
     },
     /// Refuse a user from now on, and end what is live; in force at once
     Disable {
@@ -191,13 +194,16 @@ fn main() -> ExitCode {
             public_key,
             expires,
             private_key,
-        }) => commands::user::add(
-            &output,
-            &name,
-            public_key.as_deref(),
-            expires,
-            private_key.as_deref(),
-        ),
+            key,
+        }) => {
+            let addition = commands::user::Addition {
+                public_key: public_key.as_deref(),
+                expires,
+                private_key: private_key.as_deref(),
+                purpose: key.as_ref(),
+            };
+            commands::user::add(&output, &name, &addition)
+        }
         Command::User(UserCommand::Disable { name, reason }) => {
             commands::user::disable(&output, &name, &reason)
         }

@@ -2,7 +2,7 @@
 
 mod reading;
 
-use reading::{Outcome, connect, is_cut, lives, who};
+use reading::{Outcome, connect, connect_to, is_cut, lives, who};
 use serde_json::Value;
 use usher_lab::{Host, Lab, Mail};
 
@@ -25,7 +25,15 @@ fn fingerprint(host: &Host, path: &str) -> Result<String, Box<dyn std::error::Er
 
 /// What somebody is told whose connection is refused.
 fn refused(mail: &Mail, user: &str) -> Result<String, Box<dyn std::error::Error>> {
-    let connect = mail.laptop.command(["usher", "connect", "mailhost:imap"]);
+    refused_at(mail, user, "mailhost:imap")
+}
+
+fn refused_at(
+    mail: &Mail,
+    user: &str,
+    service: &str,
+) -> Result<String, Box<dyn std::error::Error>> {
+    let connect = mail.laptop.command(["usher", "connect", service]);
     let output = connect.user(user).run()?;
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     Ok(output.stderr)
@@ -278,4 +286,100 @@ fn a_revoked_key_ends_its_sessions_at_once_and_opens_no_other() -> Outcome {
     is_cut(&mut alice)?;
     refused(&mail, "alice")?;
     lives(&mut bob)
+}
+
+const VAULT: &str = r#"service vault {
+  program "/usr/lib/dovecot/imap" "-o" "mail_location=maildir:~/Maildir";
+  listen 144; style connection; users mail; hosts laptop;
+  keys banking;
+}
+"#;
+const CLIENT: &str =
+    "client banking { users mail; service vault at mailhost port 144; key banking; }\n";
+
+#[test]
+fn a_key_for_one_thing_opens_it_and_nothing_else_and_no_other_key_does() -> Outcome {
+    let mail = Lab::mail()?;
+    let (laptop, mailhost) = (&mail.laptop, &mail.mailhost);
+    let banking = keygen(&mail, "/root/banking")?;
+    mailhost.write("/root/banking.pub", &banking)?;
+    let (vault, client) = (
+        "/etc/usher/policy.d/vault.policy",
+        "/etc/usher/policy.d/banking.policy",
+    );
+    mailhost.write(vault, VAULT)?;
+    laptop.write(client, CLIENT)?;
+    let check = mailhost.command(["usher", "policy", "check"]).run()?;
+    let missing = "`service vault` admits alice, who has no public key here for it";
+    assert!(check.stderr.contains(missing), "{check:?}");
+    for host in [laptop, mailhost] {
+        host.run(["usher", "policy", "apply"])?;
+    }
+    let add = |more: &[&'static str]| [&["usher", "user", "add", "alice"], more].concat();
+
+    // Neither side has the key: the signer has none to sign with, and does not take another.
+    let told = refused_at(&mail, "alice", "mailhost:vault")?;
+    assert!(told.contains("no private key"), "{told}");
+    laptop.run(add(&["--private-key", "/root/banking", "--key", "banking"]))?;
+    let told = refused_at(&mail, "alice", "mailhost:vault")?;
+    assert!(told.contains("did not accept the user, the key"), "{told}");
+    mailhost.run(add(&[
+        "--public-key",
+        "/root/banking.pub",
+        "--key",
+        "banking",
+    ]))?;
+    let list = "/etc/usher/users/alice/authorized_keys.banking";
+    assert_eq!(mailhost.read(list)?, banking);
+    let mut at_the_vault = connect_to(&mail, "alice", "mailhost:vault")?;
+    let mut reading = connect(&mail, "alice")?;
+    let listed = mailhost.run(["usher", "user", "list"])?.stdout;
+    assert!(listed.contains("1, 1 for banking"), "{listed}");
+    let of_banking = fingerprint(laptop, "/root/banking.pub")?;
+    let of_nothing = fingerprint(laptop, "/home/alice/.ssh/id_ed25519.pub")?;
+    for session in json(&mail, &["who"])?["sessions"]
+        .as_array()
+        .ok_or("no list")?
+    {
+        let key = if session["service"] == "vault" {
+            &of_banking
+        } else {
+            &of_nothing
+        };
+        assert_eq!(session["key"], **key, "{session}");
+    }
+
+    // The key for banking does not read mail, and the other one opens no vault.
+    laptop.write(client, CLIENT.replace("key banking;", ""))?;
+    laptop.run(["usher", "policy", "apply"])?;
+    lives(&mut at_the_vault)?;
+    let told = refused_at(&mail, "alice", "mailhost:vault")?;
+    assert!(told.contains("did not accept the user, the key"), "{told}");
+    let verifier = mail.verifier.log()?;
+    assert!(verifier.contains("unknown_key"), "{verifier}");
+    laptop.write(client, CLIENT)?;
+    let policy = "/etc/usher/policy.d/mail.policy";
+    let text = laptop.read(policy)?;
+    laptop.write(
+        policy,
+        text.replace("protocol imap;", "protocol imap; key banking;"),
+    )?;
+    laptop.run(["usher", "policy", "apply"])?;
+    lives(&mut connect_to(&mail, "alice", "mailhost:vault")?)?;
+    let told = refused(&mail, "alice")?;
+    assert!(told.contains("did not accept the user, the key"), "{told}");
+    lives(&mut reading)?;
+
+    // What a service demands, it demands of the sessions that there are.
+    mailhost.write(vault, VAULT.replace("keys banking;", "keys gold;"))?;
+    mailhost.run(["usher", "policy", "apply"])?;
+    is_cut(&mut at_the_vault)?;
+    lives(&mut reading)?;
+    mailhost.write(vault, VAULT)?;
+    mailhost.run(["usher", "policy", "apply"])?;
+    let mut at_the_vault = connect_to(&mail, "alice", "mailhost:vault")?;
+    mailhost.write(list, "")?;
+    mailhost.run(["usher", "policy", "apply"])?;
+    is_cut(&mut at_the_vault)?;
+    lives(&mut reading)
 }

@@ -49,8 +49,12 @@ impl ClientChecker {
             Some(field) => programs(field, reporter),
             None => Some(Programs::Asking),
         };
+        let key = match fields.one("key") {
+            Some(field) => field.key(reporter).map(Some),
+            None => Some(None),
+        };
         let (user_blocks, users) = users?;
-        let (protocol, programs) = (protocol?, programs?);
+        let (protocol, programs, key) = (protocol?, programs?, key?);
         let services = targets
             .into_iter()
             .map(|target| {
@@ -66,6 +70,7 @@ impl ClientChecker {
                     users: users.clone(),
                     protocol,
                     programs,
+                    key: key.clone(),
                 })
             })
             .collect::<Option<_>>()?;

@@ -1,8 +1,10 @@
 //! The statements of one block, by keyword and in the form that each has.
 
 use super::unique::Unique;
-use crate::error::PolicyErrorKind;
+use super::values;
+use crate::error::{NameKind, PolicyErrorKind};
 use crate::keywords::{BlockKind, Occurrence, StatementRule};
+use crate::name::Name;
 use crate::nearest::nearest;
 use crate::report::Reporter;
 use crate::syntax::{Block, Item, Statement};
@@ -98,6 +100,12 @@ impl<'b> Field<'b> {
             [_, second, ..] => self.unexpected(second, reporter),
             [] => None,
         }
+    }
+
+    /// `keyword NAME;`, where what keys are for is named.
+    pub(super) fn key(self, reporter: &mut Reporter<'_>) -> Option<Name> {
+        self.single(reporter)
+            .and_then(|item| values::name(item, NameKind::Key, reporter))
     }
 
     /// `keyword VALUE VALUE ...;`, at least one.

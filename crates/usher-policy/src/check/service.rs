@@ -75,6 +75,10 @@ impl ServiceChecker {
                 .and_then(|item| values::duration(item, reporter)),
             None => Some(DEFAULT_SESSION),
         };
+        let keys = match fields.one("keys") {
+            Some(field) => field.key(reporter).map(Some),
+            None => Some(None),
+        };
         let reauthenticate = match fields.one("reauthenticate") {
             Some(field) => field
                 .single(reporter)
@@ -113,6 +117,7 @@ impl ServiceChecker {
             style: style?,
             idle: idle?,
             session: session?,
+            keys: keys?,
             reauthenticate: reauthenticate?,
             connections: connections?,
             processes: processes?,

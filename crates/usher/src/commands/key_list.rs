@@ -58,13 +58,34 @@ fn unix_time() -> u64 {
         .map_or(0, |time| time.as_secs())
 }
 
-/// What a list says of a key, for people.
-pub fn describe(key: &UserKey) -> String {
-    match key.options.expires {
-        None => "no end".into(),
-        Some(_) if key.has_expired(unix_time()) => "expired".into(),
-        Some(expires) => format!("until {}", super::log::utc(expires)),
+/// What is said of a user's keys, for people: how many there are for each thing, and until when.
+pub fn describe(keys: &[UserKey]) -> String {
+    let mut lists: Vec<String> = keys
+        .chunk_by(|one, other| one.purpose == other.purpose)
+        .map(|keys| {
+            let number = match &keys[0].purpose {
+                Some(purpose) => format!("{} for {purpose}", keys.len()),
+                None => keys.len().to_string(),
+            };
+            let ends: Vec<String> = keys.iter().filter_map(end).collect();
+            match ends.as_slice() {
+                [] => number,
+                ends => format!("{number} ({})", ends.join(", ")),
+            }
+        })
+        .collect();
+    if lists.is_empty() {
+        lists.push("0".into());
     }
+    lists.join(", ")
+}
+
+fn end(key: &UserKey) -> Option<String> {
+    let expires = key.options.expires?;
+    Some(match key.has_expired(unix_time()) {
+        true => "expired".into(),
+        false => format!("until {}", super::log::utc(expires)),
+    })
 }
 
 /// A line with a key that is to be added, and the key in it.
@@ -80,7 +101,7 @@ pub struct Line {
 pub fn read(user: &UserName, path: &Path, expires: Option<Expiry>) -> Result<Vec<Line>, Failure> {
     let wrong = |reason: String| Failure::PublicKey(format!("{}: {reason}", path.display()));
     let text = read_bounded(path)?;
-    let keys = parse_keys(user, &text).map_err(|error| wrong(error.to_string()))?;
+    let keys = parse_keys(user, None, &text).map_err(|error| wrong(error.to_string()))?;
     if keys.is_empty() {
         return Err(wrong("holds no public key".into()));
     }
@@ -132,7 +153,9 @@ fn merge(user: &UserName, list: &str, fresh: &[Line]) -> String {
     let mut lines: Vec<&str> = Vec::new();
     for line in list.lines() {
         // What is wrong with a line, the check of the whole says.
-        let key = parse_keys(user, line).ok().and_then(|mut keys| keys.pop());
+        let key = parse_keys(user, None, line)
+            .ok()
+            .and_then(|mut keys| keys.pop());
         let place = key.and_then(|key| {
             fresh
                 .iter()

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use usher_local::applied::{Applied, PolicyFile, read_bounded};
+use usher_local::applied::{Applied, Checked, PolicyFile, read_bounded};
 use usher_local::paths;
 use usher_policy::{Policy, ServedBy, Service};
 use usher_proto::name::UserName;
@@ -33,7 +33,7 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
             ..Applied::default()
         }
     };
-    let policy = configuration::check(&applied)?.policy;
+    let Checked { policy, keys, .. } = configuration::check(&applied)?;
     let mut warnings: Vec<String> = policy.warnings().iter().map(ToString::to_string).collect();
     if applied.sources.is_empty() {
         warnings.push(format!(
@@ -49,11 +49,20 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
                 .services
                 .values()
                 .flat_map(|service| service.users.iter().map(move |user| (service, user)))
-                .filter(|(_, user)| {
-                    applied.users.get(*user).is_none_or(|entry| entry.authorized_keys.trim().is_empty())
+                .filter(|(service, user)| {
+                    let keys = keys.get(*user).map_or(&[][..], Vec::as_slice);
+                    !keys.iter().any(|key| key.purpose == service.keys)
                 })
                 .map(|(service, user)| {
-                    format!("`service {}` admits {user}, who has no public key here: `usher user add {user} --public-key FILE`", service.name)
+                    let purpose = service
+                        .keys
+                        .as_ref()
+                        .map_or_else(String::new, |purpose| format!(" --key {purpose}"));
+                    format!(
+                        "`service {}` admits {user}, who has no public key here for it: `usher \
+                         user add {user} --public-key FILE{purpose}`",
+                        service.name
+                    )
                 }),
         );
     }

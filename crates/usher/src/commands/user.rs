@@ -5,8 +5,9 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use usher_local::applied::{read_bounded, write_atomically};
-use usher_local::keys::parse_keys;
+use usher_local::keys::{keys_of, list_name, private_key_name};
 use usher_local::paths;
+use usher_policy::Name;
 use usher_proto::name::UserName;
 use zeroize::Zeroizing;
 
@@ -15,17 +16,29 @@ use super::key_list::{self, Expiry};
 use crate::failure::{At, Failure};
 use crate::output::{Output, table};
 
+/// What `usher user add` is told.
+pub struct Addition<'a> {
+    /// File with public keys.
+    pub public_key: Option<&'a Path>,
+    /// Until when they are admitted.
+    pub expires: Option<Expiry>,
+    /// File with a private key.
+    pub private_key: Option<&'a Path>,
+    /// What the keys are for.
+    pub purpose: Option<&'a Name>,
+}
+
 /// Makes a user known.
 ///
 /// # Errors
 /// When a key is none that Usher takes, or a file cannot be written.
-pub fn add(
-    output: &Output,
-    user: &UserName,
-    public_key: Option<&Path>,
-    expires: Option<Expiry>,
-    private_key: Option<&Path>,
-) -> Result<(), Failure> {
+pub fn add(output: &Output, user: &UserName, addition: &Addition<'_>) -> Result<(), Failure> {
+    let Addition {
+        public_key,
+        expires,
+        private_key,
+        purpose,
+    } = *addition;
     if public_key.is_none() && private_key.is_none() {
         return Err(Failure::PublicKey(
             "give --public-key FILE (where the services are) or --private-key FILE (where the \
@@ -54,10 +67,10 @@ pub fn add(
     let folder = user_folder(user);
     std::fs::create_dir_all(&folder).at(&folder)?;
     if let Some(public) = public {
-        key_list::add(user, &folder.join("authorized_keys"), &public)?;
+        key_list::add(user, &folder.join(list_name(purpose)), &public)?;
     }
     if let Some(private) = private {
-        store_private_key(user, &private)?;
+        store_private_key(&private_key_path(user, purpose), &private)?;
     }
     put_users_in_force(output, &lock)
 }
@@ -98,39 +111,31 @@ pub fn list(output: &Output) -> Result<(), Failure> {
         .users
         .iter()
         .map(|(user, entry)| {
-            let keys = parse_keys(user, &entry.authorized_keys)?
+            let keys = keys_of(user, entry)?;
+            let views: Vec<_> = keys
                 .iter()
                 .map(|key| {
                     serde_json::json!({
                         "fingerprint": key.key.fingerprint(ssh_key::HashAlg::Sha256).to_string(),
+                        "for": key.purpose,
                         "expires": key.options.expires,
-                        "validity": key_list::describe(key),
                     })
                 })
-                .collect::<Vec<_>>();
-            Ok(serde_json::json!({
-                "user": user, "disabled": entry.disabled, "public_keys": keys,
+                .collect();
+            let view = serde_json::json!({
+                "user": user, "disabled": entry.disabled, "public_keys": views,
                 // None: the folder is the signer's and root's, others cannot look.
-                "private_key": private_key_path(user).try_exists().ok(),
-            }))
+                "private_key": private_key_path(user, None).try_exists().ok(),
+            });
+            Ok((view, key_list::describe(&keys)))
         })
         .collect::<Result<Vec<_>, Failure>>()?;
+    let (views, descriptions): (Vec<_>, Vec<_>) = views.into_iter().unzip();
     output.print(&views, || {
         let rows: Vec<Vec<String>> = views
             .iter()
-            .map(|view| {
-                let keys = view["public_keys"]
-                    .as_array()
-                    .map_or(&[][..], Vec::as_slice);
-                let ends: Vec<&str> = keys
-                    .iter()
-                    .filter(|key| !key["expires"].is_null())
-                    .filter_map(|key| key["validity"].as_str())
-                    .collect();
-                let public = match ends.as_slice() {
-                    [] => keys.len().to_string(),
-                    ends => format!("{} ({})", keys.len(), ends.join(", ")),
-                };
+            .zip(&descriptions)
+            .map(|(view, public)| {
                 let private = match view["private_key"].as_bool() {
                     Some(true) => "yes",
                     Some(false) => "no",
@@ -141,7 +146,7 @@ pub fn list(output: &Output) -> Result<(), Failure> {
                     view["disabled"]
                         .as_str()
                         .map_or("yes".into(), |why| format!("no: {why}")),
-                    public,
+                    public.clone(),
                     private.to_owned(),
                 ]
             })
@@ -155,8 +160,8 @@ fn user_folder(user: &UserName) -> PathBuf {
     Path::new(paths::USERS_DIRECTORY).join(user.as_ref())
 }
 
-fn private_key_path(user: &UserName) -> PathBuf {
-    Path::new(paths::PRIVATE_KEYS_DIRECTORY).join(user.as_ref())
+fn private_key_path(user: &UserName, purpose: Option<&Name>) -> PathBuf {
+    Path::new(paths::PRIVATE_KEYS_DIRECTORY).join(private_key_name(user, purpose))
 }
 
 fn known(user: &UserName) -> Result<PathBuf, Failure> {
@@ -194,7 +199,7 @@ fn read_private_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
 }
 
 /// Stores a key for the signer: made unreadable for all others before a byte is in it.
-fn store_private_key(user: &UserName, key: &str) -> Result<(), Failure> {
+fn store_private_key(path: &Path, key: &str) -> Result<(), Failure> {
     use std::io::Write;
     let signer = nix::unistd::User::from_name("usher-signer")
         .ok()
@@ -208,7 +213,6 @@ fn store_private_key(user: &UserName, key: &str) -> Result<(), Failure> {
     std::os::unix::fs::chown(folder, Some(signer.uid.as_raw()), Some(signer.gid.as_raw()))
         .at(folder)?;
     let temporary = folder.join(format!(".new-{}", std::process::id()));
-    let path = private_key_path(user);
     let write = || {
         let mut file = std::fs::OpenOptions::new()
             .write(true)
@@ -218,7 +222,7 @@ fn store_private_key(user: &UserName, key: &str) -> Result<(), Failure> {
         std::os::unix::fs::fchown(&file, Some(signer.uid.as_raw()), Some(signer.gid.as_raw()))?;
         file.write_all(key.as_bytes())?;
         file.sync_all()?;
-        std::fs::rename(&temporary, &path)
+        std::fs::rename(&temporary, path)
     };
     let result = write();
     if result.is_err() {

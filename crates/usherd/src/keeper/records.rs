@@ -206,7 +206,8 @@ impl Opening {
             return Err(Refusal::DisabledUser);
         }
         let now = unix_time();
-        let key = checked.user_key(&self.user, &self.key_fingerprint, now)?;
+        let purpose = service.keys.as_ref();
+        let key = checked.user_key(&self.user, &self.key_fingerprint, purpose, now)?;
         let latest = key.latest(now + service.session.as_secs());
         Ok((service.id, self.expires.min(latest)))
     }

@@ -133,8 +133,9 @@ fn permitted_until(
     if applied.is_disabled(&record.user) {
         return Err(Refusal::DisabledUser);
     }
-    let key = checked.user_key(&record.user, &record.key_fingerprint, now)?;
     let service = service_by_id(checked, record.service).ok_or(Refusal::UnknownService)?;
+    let purpose = service.keys.as_ref();
+    let key = checked.user_key(&record.user, &record.key_fingerprint, purpose, now)?;
     checked
         .policy
         .service_permits(&service.name, &record.user, &record.host)

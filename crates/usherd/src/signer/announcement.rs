@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use usher_kernel::ticket::TicketKey;
-use usher_policy::Host;
+use usher_policy::{Host, Name};
 use usher_proto::authenticator::Authenticator;
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::frame::{Announcement, ClientFrame};
@@ -17,7 +17,7 @@ use usher_proto::token::{TokenChain, TokenKey, TokenSlot};
 use super::chains::random;
 use super::closing::{close, close_replaced};
 use super::relay::Pending;
-use super::sessions::{Session, SessionKey, is_permitted};
+use super::sessions::{Session, SessionKey, is_permitted, purpose};
 use super::tickets::{Grant, Turn};
 use super::{Signer, keys};
 use crate::start::unix_time;
@@ -233,8 +233,10 @@ pub async fn open(
         return Err(Refusal::ClientPolicy);
     }
     // Looked at before the key is read: one that is replaced in between counts as the former.
-    let signed_by = keys::stamp(&key.user);
-    let authenticator = sign(key, &statement)?;
+    let configuration = signer.configuration();
+    let purpose = purpose(key, &configuration.1.policy);
+    let signed_by = keys::stamp(&key.user, purpose);
+    let authenticator = sign(key, purpose, &statement)?;
     let id = session_id(&authenticator.statement);
     let pending = signer.relay.send(&place.host, |request| {
         ClientFrame::Open {
@@ -311,8 +313,12 @@ async fn tokens(
     Ok((slot, key))
 }
 
-fn sign(key: &SessionKey, statement: &Statement) -> Result<Authenticator, Refusal> {
-    Authenticator::sign(statement, &keys::load(&key.user)?).map_err(|error| {
+fn sign(
+    key: &SessionKey,
+    purpose: Option<&Name>,
+    statement: &Statement,
+) -> Result<Authenticator, Refusal> {
+    Authenticator::sign(statement, &keys::load(&key.user, purpose)?).map_err(|error| {
         tracing::warn!(user = %key.user, %error, "cannot sign");
         Refusal::NoPrivateKey
     })

@@ -44,7 +44,11 @@ pub async fn leave_former_keys(signer: Arc<Signer>) {
     loop {
         signer.reloaded.notified().await;
         let configuration = signer.configuration();
-        for (key, session) in signer.sessions.take_of_former_keys().await {
+        for (key, session) in signer
+            .sessions
+            .take_of_former_keys(&configuration.1.policy)
+            .await
+        {
             tracing::info!(user = %key.user, host = %key.host, service = %key.service, %session,
                 "a session is left, its user has another key now");
             signer.tickets.ended(session);

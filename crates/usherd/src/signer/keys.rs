@@ -5,7 +5,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ssh_key::PrivateKey;
+use usher_local::keys::private_key_name;
 use usher_local::paths;
+use usher_policy::Name;
 use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
 use zeroize::Zeroizing;
@@ -17,25 +19,25 @@ pub struct Stamp {
     changed: (i64, i64),
 }
 
-/// The stamp of the user's key as it is now; nothing when the user has none.
-pub fn stamp(user: &UserName) -> Option<Stamp> {
-    let file = std::fs::metadata(path(user)).ok()?;
+/// The stamp of the user's key for `purpose` as it is now; nothing when the user has none.
+pub fn stamp(user: &UserName, purpose: Option<&Name>) -> Option<Stamp> {
+    let file = std::fs::metadata(path(user, purpose)).ok()?;
     Some(Stamp {
         inode: file.ino(),
         changed: (file.ctime(), file.ctime_nsec()),
     })
 }
 
-fn path(user: &UserName) -> PathBuf {
-    Path::new(paths::PRIVATE_KEYS_DIRECTORY).join(user.as_ref())
+fn path(user: &UserName, purpose: Option<&Name>) -> PathBuf {
+    Path::new(paths::PRIVATE_KEYS_DIRECTORY).join(private_key_name(user, purpose))
 }
 
-/// Reads the user's key.
+/// Reads the user's key for `purpose`.
 ///
 /// # Errors
 /// [`Refusal::NoPrivateKey`] when the user has none that can be used; the log says why.
-pub fn load(user: &UserName) -> Result<PrivateKey, Refusal> {
-    let path = path(user);
+pub fn load(user: &UserName, purpose: Option<&Name>) -> Result<PrivateKey, Refusal> {
+    let path = path(user, purpose);
     let text = Zeroizing::new(std::fs::read(&path).map_err(|error| {
         tracing::info!(%user, path = %path.display(), %error, "no private key");
         Refusal::NoPrivateKey

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::OwnedMutexGuard;
 use usher_local::applied::{Applied, Checked};
+use usher_policy::{Name, Policy};
 use usher_proto::chain::Chain;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::name::{HostName, ServiceName, UserName};
@@ -43,6 +44,14 @@ pub struct Session {
     pub expires: u64,
     /// The key that signed for it.
     pub signed_by: Option<Stamp>,
+}
+
+/// Which of its user's keys opens a session.
+pub fn purpose<'p>(key: &SessionKey, policy: &'p Policy) -> Option<&'p Name> {
+    policy
+        .client_permits(&key.user, &key.host, &key.service)
+        .ok()
+        .and_then(|service| service.key.as_ref())
 }
 
 /// Whether a configuration permits what a session is for.
@@ -130,7 +139,7 @@ impl Sessions {
 
     /// Forgets the sessions that a former key of their user has opened, and gives them, to be
     /// closed. One that is being opened is waited for.
-    pub async fn take_of_former_keys(&self) -> Vec<(SessionKey, SessionId)> {
+    pub async fn take_of_former_keys(&self, policy: &Policy) -> Vec<(SessionKey, SessionId)> {
         let slots: Vec<(SessionKey, Slot)> = self
             .lock()
             .iter()
@@ -138,7 +147,7 @@ impl Sessions {
             .collect();
         let mut taken = Vec::new();
         for (key, slot) in slots {
-            let present = keys::stamp(&key.user);
+            let present = keys::stamp(&key.user, purpose(&key, policy));
             let former = slot
                 .lock()
                 .await

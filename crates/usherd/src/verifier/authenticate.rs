@@ -118,8 +118,11 @@ fn check(
         maximum_lifetime: MAXIMUM_LIFETIME,
     })?;
     let key = authenticator.verify_signature()?;
-    let key_fingerprint = keys::fingerprint(&key).ok_or(Refusal::UnsupportedKey)?;
-    let user_key = checked.user_key(&statement.user, &key_fingerprint, claim.now)?;
+    let key_fingerprint = keys::fingerprint(&key);
+    // Whether there is such a service, who has not authenticated does not learn.
+    let service = checked.policy.services.get(&statement.service);
+    let purpose = service.and_then(|service| service.keys.as_ref());
+    let user_key = checked.user_key(&statement.user, &key_fingerprint, purpose, claim.now)?;
     if applied.is_disabled(&statement.user) {
         return Err(Refusal::DisabledUser);
     }

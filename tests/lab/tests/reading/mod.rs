@@ -12,9 +12,18 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Opens a connection that stays open.
 pub fn connect(mail: &Mail, user: &str) -> Result<Running, Box<dyn std::error::Error>> {
+    connect_to(mail, user, "mailhost:imap")
+}
+
+/// The same, to another service that greets like it.
+pub fn connect_to(
+    mail: &Mail,
+    user: &str,
+    service: &str,
+) -> Result<Running, Box<dyn std::error::Error>> {
     let mut connection = mail
         .laptop
-        .command(["usher", "connect", "mailhost:imap"])
+        .command(["usher", "connect", service])
         .user(user)
         .spawn()?;
     let greeting = connection.read_past("\n", PATIENCE)?;
