@@ -343,8 +343,16 @@ async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
     }
 }
 
+/// What a queue that waits needs of its service. Not all of that: each queue would hold the names of
+/// all users.
+struct Serving {
+    id: u32,
+    style: Style,
+    served_by: ServedBy,
+}
+
 /// Waits until another worker may be started; gives the service as the policy now has it.
-async fn room(keeper: &Weak<Keeper>, queue: &Arc<Queue>) -> Option<Service> {
+async fn room(keeper: &Weak<Keeper>, queue: &Arc<Queue>) -> Option<Serving> {
     loop {
         let configuration = keeper.upgrade()?.configuration();
         let service = service_by_id(&configuration.1, queue.key.0)?;
@@ -354,7 +362,11 @@ async fn room(keeper: &Weak<Keeper>, queue: &Arc<Queue>) -> Option<Service> {
             Style::Connection => queue.workers().len() < service.connections as usize,
         };
         if free {
-            return Some(service.clone());
+            return Some(Serving {
+                id: service.id,
+                style: service.style,
+                served_by: service.served_by.clone(),
+            });
         }
         queue.wait_for_end().await;
     }
