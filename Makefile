@@ -47,10 +47,11 @@ test-vm: setup ## boot stock kernels and test inside (KERNEL=6.12: only that one
 	@scripts/setup-vm $(KERNEL)
 	@tests/vm/suites $(KERNEL)
 
-bench: setup ## measure; the figures go to target/bench/results.json (KERNEL: the guest's)
+bench: setup ## measure; the figures go to target/bench/results.json (KERNEL: the guest's; SESSIONS, WORKERS: of a full host)
 	@scripts/setup-vm $(BENCH_KERNEL)
 	$(CARGO) build --release --workspace --bins
-	$(CARGO_TARGET_DIR)/release/usher-bench --kernel $(BENCH_KERNEL)
+	$(CARGO_TARGET_DIR)/release/usher-bench --kernel $(BENCH_KERNEL) \
+	  $(if $(SESSIONS),--sessions $(SESSIONS)) $(if $(WORKERS),--workers $(WORKERS))
 
 check: setup ## formatting and lints, no change
 	$(CARGO) fmt --all --check

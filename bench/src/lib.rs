@@ -1,6 +1,7 @@
 //! What usher-bench and the programs that it runs have in common.
 #![forbid(unsafe_code)]
 
+pub mod crowd;
 pub mod exchange;
 pub mod tls;
 

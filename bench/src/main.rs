@@ -6,6 +6,7 @@
 mod first;
 mod ownership;
 mod report;
+mod scale;
 mod successive;
 mod verify;
 
@@ -28,6 +29,12 @@ struct Arguments {
     /// The kernel of the guest that measures what the ownership programs cost
     #[arg(long, default_value = "6.12")]
     kernel: String,
+    /// Sessions of the host that has many
+    #[arg(long, default_value_t = 20_000)]
+    sessions: u32,
+    /// Workers of that host
+    #[arg(long, default_value_t = 200)]
+    workers: u32,
     /// Measure these only
     #[arg(long, value_delimiter = ',', value_name = "PART,...")]
     only: Vec<Part>,
@@ -44,6 +51,8 @@ enum Part {
     First,
     /// What checking an authenticator takes
     Verify,
+    /// Many sessions and workers
+    Scale,
 }
 
 /// The server without authentication, which every row of connections is compared with.
@@ -84,6 +93,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     if wanted(Part::Verify) {
         rows.extend(verify::measure(folder, arguments.samples.div_ceil(30))?);
+    }
+    if wanted(Part::Scale) {
+        let size = scale::Size {
+            sessions: arguments.sessions,
+            workers: arguments.workers,
+        };
+        rows.extend(scale::measure(&size, arguments.samples, arguments.pause)?);
     }
     report::print(&rows);
     if let Some(costs) = costs {

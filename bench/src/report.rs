@@ -51,6 +51,14 @@ impl Row {
         }
     }
 
+    /// A row of one number of bytes.
+    pub fn bytes(name: &str, bytes: f64) -> Self {
+        Self {
+            unit: "bytes",
+            ..Self::new(name, vec![bytes])
+        }
+    }
+
     /// Gives each row its ratio to the row `base`.
     pub fn relate<const N: usize>(mut rows: [Self; N], base: &str) -> [Self; N] {
         let median = rows

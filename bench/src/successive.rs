@@ -16,9 +16,11 @@ const STEPS: [&str; 5] = [
     "connect_by_user_step/send_recv",
 ];
 
-const FORK: &str = "7002";
+/// The port of the server that forks.
+pub const FORK: &str = "7002";
 
-const SERVICE: &str = r#"
+/// Alice's service, whose worker goes through the plain server's loop.
+pub const SERVICE: &str = r#"
 service bench {
   program "/run/lab/bin/usher-bench-server" "worker";
   listen 7003;
@@ -27,7 +29,8 @@ service bench {
   hosts laptop;
 }
 "#;
-const CLIENT: &str = "client bench { users mail; service bench at mailhost port 7003; }\n";
+/// The laptop's side of it.
+pub const CLIENT: &str = "client bench { users mail; service bench at mailhost port 7003; }\n";
 
 /// Measures as alice; pauses are in microseconds.
 pub fn measure(mail: &Mail, samples: usize, pause: u64) -> Result<Vec<Row>, Box<dyn Error>> {

@@ -1,0 +1,268 @@
+//! Many sessions and many workers on one host: what they take, and what they cost the connections of
+//! somebody else. Two labs of the same kind, with tables of the same size, of which one's are full;
+//! short runs by turns.
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use usher_bench::crowd;
+use usher_bench::exchange::exchange;
+use usher_lab::hostile::{Channel, Identity, Port, fresh_user_key};
+use usher_lab::{ALICE, Daemon, Lab, Mail};
+use usher_proto::{Announcement, ConnectionTuple};
+
+use crate::report::Row;
+use crate::successive::{CLIENT, FORK, SERVICE};
+use crate::{PLAIN, SERVER, columns};
+
+/// Rounds of one short run.
+const ROUNDS: usize = 200;
+/// Room in the tables beside what fills them.
+const SPARE: u32 = 512;
+const CONNECTIONS: u32 = 65_536;
+/// A keeper that takes up ten thousand users looks each of them up.
+const RESTART: Duration = Duration::from_secs(600);
+
+/// How many.
+pub struct Size {
+    /// Sessions, each with a slot for tokens.
+    pub sessions: u32,
+    /// Users who share them, each of whom has a worker.
+    pub workers: u32,
+}
+
+/// Measures; pauses are in microseconds.
+pub fn measure(size: &Size, samples: usize, pause: u64) -> Result<Vec<Row>, Box<dyn Error>> {
+    // The keeper raises its own. This process stores the listeners of both.
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let descriptors = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, descriptors)?;
+    let Size { sessions, workers } = *size;
+    eprintln!("making two labs; {sessions} sessions of {workers} users in one of them ...");
+    let (mut empty, mut full) = (Lab::mail()?, Lab::mail()?);
+    configure(&empty, 0)?;
+    configure(&full, workers)?;
+    let without = begin_anew(&mut empty, size, false)?;
+    let with = begin_anew(&mut full, size, true)?;
+    eprintln!("the keeper took up {sessions} sessions in {:.1} s", with.0);
+    let idle = resident(&mut full.keeper)?;
+    let begun = Instant::now();
+    start_workers(&full, workers)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    eprintln!("{workers} workers started one after the other in {seconds:.0} s");
+    let present = workers_of(&full)?;
+    if present < workers as usize {
+        return Err(format!("{present} workers of {workers}").into());
+    }
+    let mut rows = compare(&empty, &full, samples, pause)?;
+    let bytes = |name: &str, bytes: u64| Row::bytes(name, bytes as f64 / f64::from(sessions));
+    rows.extend([
+        bytes("scale/tables_per_session", with.1),
+        bytes("scale/keeper_per_session", idle.saturating_sub(without.2)),
+        Row::bytes(
+            "scale/keeper_per_worker",
+            resident(&mut full.keeper)?.saturating_sub(idle) as f64 / f64::from(workers),
+        ),
+    ]);
+    Ok(rows)
+}
+
+/// Puts the policy in force: the bench's service for alice, and another for a crowd that has
+/// accounts on the mailhost and one key for all.
+fn configure(mail: &Mail, users: u32) -> Result<(), Box<dyn Error>> {
+    let host = &mail.mailhost;
+    let key = fresh_user_key().public_key().to_openssh()?;
+    let mut accounts = host.read("/etc/passwd")?;
+    for user in 0..users {
+        let (name, uid) = (crowd::name(user), crowd::uid(user));
+        writeln!(accounts, "{name}:x:{uid}:{uid}::/:/bin/sh")?;
+        host.write(format!("/etc/usher/users/{name}/authorized_keys"), &key)?;
+    }
+    host.write("/etc/passwd", accounts)?;
+    let mut policy = SERVICE.to_owned();
+    if users > 0 {
+        let members: Vec<String> = (0..users).map(crowd::name).collect();
+        write!(
+            policy,
+            "users crowd {{ member {}; }}
+             service {} {{ program \"/run/lab/bin/{SERVER}\" \"worker\"; listen {}; style user;
+                 users crowd; hosts {}; idle 24h; }}",
+            members.join(", "),
+            crowd::SERVICE,
+            crowd::PORT,
+            crowd::HOST,
+        )?;
+    }
+    crate::apply(mail, "bench", &policy, CLIENT)
+}
+
+/// Starts the keeper again with tables of this size, full or not. Gives the seconds until it was
+/// ready, and the bytes of its tables and of its own.
+fn begin_anew(
+    mail: &mut Mail,
+    size: &Size,
+    filled: bool,
+) -> Result<(f64, u64, u64), Box<dyn Error>> {
+    let (sessions, listeners) = (size.sessions + SPARE, size.workers + SPARE);
+    let [sessions, listeners, connections] =
+        [sessions, listeners, CONNECTIONS].map(|limit| limit.to_string());
+    mail.keeper.stop()?;
+    // Tables keep their size as long as they are pinned.
+    mail.mailhost.run(["rm", "-r", "/sys/fs/bpf/usher"])?;
+    if filled {
+        let cgroup = mail.mailhost.cgroup().join("keeper");
+        let (count, users) = (size.sessions.to_string(), size.workers.to_string());
+        mail.mailhost
+            .command([
+                "usher-bench-fill",
+                &cgroup.to_string_lossy(),
+                &sessions,
+                &listeners,
+                &connections,
+                &count,
+                &users,
+            ])
+            .limit(RESTART)
+            .succeed()?;
+    }
+    mail.keeper.add_arguments([
+        "--sessions",
+        &sessions,
+        "--listeners",
+        &listeners,
+        "--connections",
+        &connections,
+    ]);
+    let begun = Instant::now();
+    mail.keeper.start_without_waiting()?;
+    mail.keeper.wait_ready(RESTART)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let keeper = &mut mail.keeper;
+    Ok((seconds, tables(keeper)?, resident(keeper)?))
+}
+
+/// Bytes of kernel memory of the tables that the keeper has open.
+fn tables(keeper: &mut Daemon) -> Result<u64, Box<dyn Error>> {
+    let mut maps = std::collections::BTreeMap::new();
+    for entry in std::fs::read_dir(format!("/proc/{}/fdinfo", keeper.pid()?))? {
+        let text = std::fs::read_to_string(entry?.path()).unwrap_or_default();
+        let number = |name: &str| -> Option<u64> {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim().parse().ok()
+        };
+        // Programs have their memory told as well, and an id of another name.
+        if let (Some(map), Some(bytes)) = (number("map_id:"), number("memlock:")) {
+            maps.insert(map, bytes);
+        }
+    }
+    Ok(maps.values().sum())
+}
+
+/// Bytes of a daemon's own memory.
+fn resident(daemon: &mut Daemon) -> Result<u64, Box<dyn Error>> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid()?))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().next());
+    Ok(kilobytes.ok_or("no VmRSS")?.parse::<u64>()? * 1024)
+}
+
+/// Makes a connection as each of the crowd, announced in a session of theirs, which starts their
+/// worker.
+fn start_workers(mail: &Mail, users: u32) -> Result<(), Box<dyn Error>> {
+    let identity = Identity::of(&mail.laptop)?;
+    let mut channel = Channel::connect(&mail.laptop, &mail.mailhost, &identity)?;
+    let server = (mail.mailhost.ipv4(), crowd::PORT).into();
+    for user in 0..users {
+        let port = Port::any(&mail.laptop, mail.laptop.ipv4())?;
+        let announcement = Announcement {
+            element: crowd::chain(user).next().ok_or("an empty chain")?,
+            connection: ConnectionTuple {
+                client: port.address,
+                server,
+            },
+        };
+        channel
+            .announce(crowd::session(user), announcement)?
+            .map_err(|refusal| format!("{}: {refusal}", crowd::name(user)))?;
+        exchange(port.connect(server)?)
+            .map_err(|error| format!("{}: {error}", crowd::name(user)))?;
+    }
+    Ok(())
+}
+
+fn workers_of(mail: &Mail) -> Result<usize, Box<dyn Error>> {
+    let processes = mail.mailhost.processes()?;
+    let is_worker = |process: &&usher_lab::Process| process.uid >= crowd::uid(0);
+    Ok(processes.iter().filter(is_worker).count())
+}
+
+/// Alice's connections by token, and the answers to her announcements, on both hosts by turns.
+fn compare(
+    empty: &Mail,
+    full: &Mail,
+    samples: usize,
+    pause: u64,
+) -> Result<Vec<Row>, Box<dyn Error>> {
+    let (rounds, pause) = (ROUNDS.to_string(), pause.to_string());
+    let uid = ALICE.mailhost_uid.to_string();
+    let mut servers = Vec::new();
+    for mail in [empty, full] {
+        servers.push(mail.mailhost.spawn([SERVER, "plain", PLAIN])?);
+        servers.push(mail.mailhost.spawn([SERVER, "fork", FORK, &uid, &uid])?);
+    }
+    let mut found: [[Vec<f64>; 3]; 2] = Default::default();
+    eprintln!("alice's connections, on the empty host and the full one by turns ...");
+    for _ in 0..samples.div_ceil(ROUNDS) {
+        for (mail, found) in [empty, full].into_iter().zip(&mut found) {
+            let address = mail.mailhost.ipv4().to_string();
+            let [plain, _, token]: [Vec<f64>; 3] = columns(
+                mail.laptop
+                    .command([
+                        "usher-bench-client",
+                        &address,
+                        PLAIN,
+                        FORK,
+                        "mailhost",
+                        "bench",
+                        &rounds,
+                        &pause,
+                    ])
+                    .user(ALICE.name),
+            )?;
+            let steps: [Vec<f64>; 5] = columns(
+                mail.laptop
+                    .command(["usher-bench-steps", "mailhost", "bench", &rounds, &pause])
+                    .user(ALICE.name),
+            )?;
+            let [_, announced, ..] = steps;
+            for (found, samples) in found.iter_mut().zip([plain, token, announced]) {
+                found.extend(samples);
+            }
+        }
+        eprint!(".");
+        std::io::stderr().flush()?;
+    }
+    eprintln!();
+    let [empty, full] = found;
+    let mut rows = Vec::new();
+    for (name, (empty, full)) in ["plain", "usher_successive", "announce"]
+        .into_iter()
+        .zip(empty.into_iter().zip(full))
+    {
+        let base = format!("scale/empty/{name}");
+        rows.extend(Row::relate(
+            [
+                Row::new(&base, empty),
+                Row::new(&format!("scale/full/{name}"), full),
+            ],
+            &base,
+        ));
+    }
+    Ok(rows)
+}
