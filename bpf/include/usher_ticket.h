@@ -110,6 +110,7 @@ struct usher_ticket_counters {
 	__u64 unheld;
 	__u64 refused;
 	__u64 unanswered;
+	__u64 unsent;
 };
 
 _Static_assert(sizeof(struct usher_destination) == 20, "usher_destination");
@@ -117,7 +118,7 @@ _Static_assert(sizeof(struct usher_ticket_key) == 24, "usher_ticket_key");
 _Static_assert(sizeof(struct usher_ticket) == 40, "usher_ticket");
 _Static_assert(sizeof(struct usher_block_key) == 8, "usher_block_key");
 _Static_assert(sizeof(struct usher_block) == 708, "usher_block");
-_Static_assert(sizeof(struct usher_ticket_counters) == 144, "usher_ticket_counters");
+_Static_assert(sizeof(struct usher_ticket_counters) == 152, "usher_ticket_counters");
 
 _Static_assert(sizeof(struct usher_guard) == 24, "usher_guard");
 _Static_assert(sizeof(struct usher_hold) == 24, "usher_hold");

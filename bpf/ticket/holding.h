@@ -11,6 +11,11 @@
 #ifndef USHER_TICKET_HOLDING_H
 #define USHER_TICKET_HOLDING_H
 
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+
 #include "maps.h"
 
 #define AF_INET 2
@@ -109,10 +114,12 @@ static __always_inline void tell_held(struct __sk_buff *packet,
 				      struct usher_hold *hold, __u64 cookie)
 {
 	struct usher_report *report = report_of(connection, hold, cookie, USHER_EVENT_HELD);
+	__u32 nothing = 0;
 
 	if (!report)
 		return;
 	copy(packet, report);
+	bpf_map_update_elem(&told, connection, &nothing, BPF_ANY);
 	bpf_ringbuf_submit(report, 0);
 	hold->told = 1;
 }
@@ -142,6 +149,49 @@ static __always_inline int may_leave(struct __sk_buff *packet, struct bpf_sock *
 		return 1;
 	COUNT(held);
 	tell_held(packet, &connection, hold, cookie);
+	return 0;
+}
+
+/* Whether a packet is a SYN without data of a connection whose SYN was told of. */
+static __always_inline int is_copy(struct __sk_buff *packet)
+{
+	struct usher_connection connection __aligned = {};
+	struct ipv6hdr v6;
+	struct tcphdr tcp;
+	struct iphdr v4;
+	__u32 at;
+
+	if (bpf_skb_load_bytes(packet, 0, &v4, sizeof(v4)))
+		return 0;
+	if (v4.version == 4) {
+		/* Of a fragment the rest could be anything. */
+		if (v4.ihl < 5 || v4.protocol != IPPROTO_TCP || v4.frag_off & bpf_htons(0x3fff))
+			return 0;
+		set_mapped(connection.client_address, v4.saddr);
+		set_mapped(connection.server_address, v4.daddr);
+		at = v4.ihl * 4;
+	} else {
+		if (bpf_skb_load_bytes(packet, 0, &v6, sizeof(v6)) || v6.version != 6 ||
+		    v6.nexthdr != IPPROTO_TCP)
+			return 0;
+		set_words(connection.client_address, v6.saddr.s6_addr32);
+		set_words(connection.server_address, v6.daddr.s6_addr32);
+		at = sizeof(v6);
+	}
+	if (bpf_skb_load_bytes(packet, at, &tcp, sizeof(tcp)) || !tcp.syn || tcp.ack || tcp.rst ||
+	    packet->len != at + tcp.doff * 4)
+		return 0;
+	connection.client_port = tcp.source;
+	connection.server_port = tcp.dest;
+	return bpf_map_lookup_elem(&told, &connection) != 0;
+}
+
+/* Whether a packet of a raw socket may leave: whatever it is, unless the socket is for SYNs. */
+static __always_inline int may_be_sent(struct __sk_buff *packet, struct bpf_sock *socket)
+{
+	if (!bpf_sk_storage_get(&senders, socket, 0, 0) || is_copy(packet))
+		return 1;
+	COUNT(unsent);
 	return 0;
 }
 

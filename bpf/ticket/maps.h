@@ -109,6 +109,27 @@ struct {
 	__uint(max_entries, 512 * 1024);
 } reports SEC(".maps");
 
+/*
+ * Ends of connections whose SYN was told of; what is in `senders` may send it. The value means
+ * nothing. User space has no descriptor of it. Limit: as `guards`, the oldest makes room: its SYN is
+ * left to the kernel.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct usher_connection);
+	__type(value, __u32);
+} told SEC(".maps");
+
+/* Raw sockets that send nothing but SYNs that were told of. Key: a socket; goes with it. User space
+ * keeps no descriptor of it when they are entered. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, __u32);
+} senders SEC(".maps");
+
 /* What happened, one copy per CPU. Key: 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);

@@ -26,7 +26,7 @@
 #include "holding.h"
 
 #define SOCK_STREAM 1
-#define IPPROTO_TCP 6
+#define SOCK_RAW 3
 
 #define TCP_FLAG_SYN 0x02
 #define TCP_FLAG_ACK 0x10
@@ -378,7 +378,8 @@ int write_token(struct bpf_sock_ops *context)
 /*
  * Hook: egress of the cgroup, because it is the one place before the wire that knows the socket of
  * a packet and may drop it, without a firewall's rule. tcp_connect() takes that for a lost packet
- * and goes on to send the SYN again. Other packets than SYNs cost a look at their socket's state.
+ * and goes on to send the SYN again. Other packets than SYNs cost a look at their socket's type and state.
+ * The raw sockets that send the copies pass here too, and send nothing else.
  *
  * Not asked is whose network namespace it is: of one of its own, a SYN with the very ends of a
  * connection that is guarded is kept back too. Kernel 4.10.
@@ -388,10 +389,15 @@ int hold_syn(struct __sk_buff *packet)
 {
 	struct bpf_sock *socket = packet->sk;
 
-	if (!socket || socket->state != BPF_TCP_SYN_SENT)
+	if (!socket)
 		return 1;
 	socket = bpf_sk_fullsock(socket);
-	if (!socket || socket->protocol != IPPROTO_TCP ||
+	if (!socket)
+		return 1;
+	/* In whatever state: connect() changes it. */
+	if (socket->type == SOCK_RAW)
+		return may_be_sent(packet, socket);
+	if (socket->state != BPF_TCP_SYN_SENT || socket->protocol != IPPROTO_TCP ||
 	    (socket->family != AF_INET && socket->family != AF_INET6))
 		return 1;
 	return may_leave(packet, socket);

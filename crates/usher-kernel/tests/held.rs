@@ -10,9 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::AddressFamily;
 use ticket::*;
-use usher_kernel::ticket::{
-    Attempt, Counters, Event, Report, Syn, SynSender, TicketError, Tickets,
-};
+use usher_kernel::ticket::{Attempt, Counters, Event, Report, Syn, TicketError, Tickets};
 use usher_proto::ConnectionTuple;
 use world::*;
 
@@ -110,6 +108,20 @@ fn lose_no_more(server: &Server) {
     .unwrap();
 }
 
+/// Connects all sockets of this process that only send, and says how many of IPv4 there are.
+fn connect_raw_sockets(to: SocketAddr) -> usize {
+    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
+    let connected = descriptors.filter(|entry| {
+        let name = entry.as_ref().unwrap().file_name();
+        let number: i32 = name.to_str().unwrap().parse().unwrap();
+        // SAFETY: open, but for the folder's own, of which the kernel says EBADF.
+        let socket = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+        rustix::net::sockopt::socket_type(socket) == Ok(rustix::net::SocketType::RAW)
+            && rustix::net::connect(socket, &to).is_ok()
+    });
+    connected.count()
+}
+
 /// How often the kernel has sent something again.
 fn retransmissions(socket: &OwnedFd) -> u32 {
     // struct tcp_info: tcpi_total_retrans.
@@ -121,7 +133,8 @@ fn retransmissions(socket: &OwnedFd) -> u32 {
 
 tests! {
     fn a_held_syn_is_sent_when_it_is_released(world) {
-        let (tickets, sender) = (hold(world), SynSender::open().unwrap());
+        let tickets = hold(world);
+        let sender = tickets.holding().sender().unwrap();
         let server = Server::new();
         let families = [AddressFamily::INET, AddressFamily::INET6, AddressFamily::INET6];
         for (family, to) in families.into_iter().zip([v4(PORT), v6(PORT), MAPPED]) {
@@ -176,7 +189,8 @@ tests! {
     }
 
     fn another_sockets_syn_with_guarded_ends_does_not_leave(world) {
-        let (tickets, sender) = (hold(world), SynSender::open().unwrap());
+        let tickets = hold(world);
+        let sender = tickets.holding().sender().unwrap();
         let server = Server::new();
         let session = Session::given(&tickets, 1, 8, &key(BOB, v4(PORT)));
         let bound = || {
@@ -219,7 +233,8 @@ tests! {
     }
 
     fn a_connect_that_waits_waits_for_the_release_and_is_refused_with_a_rst(world) {
-        let (tickets, sender) = (hold(world), SynSender::open().unwrap());
+        let tickets = hold(world);
+        let sender = tickets.holding().sender().unwrap();
         let _server = Server::new();
         let closed = v6(PORT + 1);
         tickets.holding().set_destinations([v4(PORT), closed]).unwrap();
@@ -307,7 +322,7 @@ tests! {
         let (attempt, connection, syn) = held(&tickets, ALICE);
         assert_eq!(counted(&tickets).no_room, 1);
         tickets.holding().guard(&connection, attempt, true).unwrap();
-        SynSender::open().unwrap().send(&syn).unwrap();
+        tickets.holding().sender().unwrap().send(&syn).unwrap();
         end(&socket).unwrap();
     }
 
@@ -345,7 +360,7 @@ tests! {
             panic!("{given_up:?}");
         };
         tickets.holding().guard(&given_up.connection, given_up.attempt, true).unwrap();
-        SynSender::open().unwrap().send(&syn).unwrap();
+        tickets.holding().sender().unwrap().send(&syn).unwrap();
         end(&socket).unwrap();
         assert_eq!(server.syn().option, None);
     }
@@ -396,5 +411,30 @@ tests! {
         drop(tickets);
         end(&socket).unwrap();
         assert_eq!(server.syn().option, None);
+    }
+
+    fn the_sender_sends_what_was_told_of_and_nothing_else(world) {
+        let tickets = hold(world);
+        let _server = Server::new();
+        let socket = socket_for(v4(PORT));
+        begin(ALICE, &socket, v4(PORT));
+        let (attempt, connection, syn) = held(&tickets, ALICE);
+        // Programs of somebody else, which have not told of it.
+        let others = open(world);
+        let refused = others.holding().sender().unwrap().send(&syn).unwrap_err();
+        assert!(refused.to_string().contains("Operation not permitted"), "{refused}");
+        assert_eq!(counted(&others).unsent, 1);
+        // Nor when its socket is connected.
+        assert_eq!(connect_raw_sockets(v4(PORT)), 2);
+        others.holding().sender().unwrap().send(&syn).unwrap_err();
+        assert_eq!(counted(&others).unsent, 2);
+        tickets.holding().guard(&connection, attempt, true).unwrap();
+        tickets.holding().sender().unwrap().send(&syn).unwrap();
+        end(&socket).unwrap();
+        assert_eq!((counted(&tickets).unsent, retransmissions(&socket)), (0, 0));
+        // Raw sockets of others send what they like.
+        run("python3", &["-c", "import socket\n\
+            s = socket.socket(socket.AF_INET, socket.SOCK_RAW, 253)\n\
+            s.sendto(b'anything', ('10.9.0.1', 0))\n"]);
     }
 }

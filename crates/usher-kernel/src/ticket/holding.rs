@@ -10,7 +10,7 @@ use usher_proto::ConnectionTuple;
 
 use super::layout::{Destination, Ends, Guard, Hold};
 use super::ring::Ring;
-use super::syn::Syn;
+use super::syn::{Syn, SynSender};
 use super::told;
 use super::types::TicketError;
 use crate::KernelError;
@@ -60,6 +60,7 @@ pub struct Holding {
     holds: Table<u32, Hold>,
     guards: Table<Ends, Guard>,
     reports: Ring<Report>,
+    sender: Result<SynSender, KernelError>,
 }
 
 impl std::fmt::Debug for Holding {
@@ -76,6 +77,7 @@ impl Holding {
             holds: Table::new("holds", tables.holds),
             guards: Table::new("guards", tables.guards),
             reports: Ring::open("reading of plain connections", tables.reports, read)?,
+            sender: SynSender::open(&Table::new("senders", tables.senders)),
         })
     }
 
@@ -134,6 +136,14 @@ impl Holding {
         self.guards.remove(&connection.encode())
     }
 
+    /// What sends held SYNs. It takes CAP_NET_RAW when the programs are loaded.
+    ///
+    /// # Errors
+    /// Why there is none: held SYNs are then left to the kernel.
+    pub fn sender(&self) -> Result<&SynSender, &KernelError> {
+        self.sender.as_ref()
+    }
+
     /// A descriptor that is readable (epoll, poll) while [`Holding::reports`] has something.
     ///
     /// # Errors
@@ -157,6 +167,7 @@ pub(super) struct HoldingTables {
     pub holds: OwnedFd,
     pub guards: OwnedFd,
     pub reports: libbpf_rs::MapHandle,
+    pub senders: OwnedFd,
 }
 
 /// struct usher_report; None for what is none.

@@ -103,8 +103,9 @@ pub(super) struct Tally {
     unheld: u64,
     refused: u64,
     unanswered: u64,
+    unsent: u64,
 }
-plain!(Tally, 144);
+plain!(Tally, 152);
 
 impl From<&TicketKey> for Key {
     fn from(key: &TicketKey) -> Self {
@@ -203,6 +204,7 @@ impl From<&[Tally]> for Counters {
             sum.unheld += tally.unheld;
             sum.refused += tally.refused;
             sum.unanswered += tally.unanswered;
+            sum.unsent += tally.unsent;
         }
         sum
     }

@@ -71,6 +71,7 @@ impl Tickets {
             holds: programs.holds,
             guards: programs.guards,
             reports: programs.reports,
+            senders: programs.senders,
         };
         Ok(Self {
             tickets: Table::new("tickets", programs.tickets),

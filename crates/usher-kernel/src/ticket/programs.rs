@@ -10,6 +10,7 @@ use rustix::net::{AddressFamily, SocketType};
 use super::types::Limits;
 use crate::KernelError;
 use crate::admission::programs::{clone, file_error, print_through_tracing};
+use crate::cgroup;
 
 /// The compiled bpf/ticket.
 pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ticket.bpf.o"));
@@ -17,11 +18,14 @@ pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tick
 /// The order of attaching: what draws comes after what writes, what marks after what holds.
 const PROGRAMS: [&str; 5] = [
     "write_token",
-    "hold_syn",
+    HOLD,
     "draw",
     "connect_plain4",
     "connect_plain6",
 ];
+
+/// Sees what leaves.
+const HOLD: &str = "hold_syn";
 
 /// The programs' tables, and the links that keep the programs attached as long as they are open.
 pub(super) struct Programs {
@@ -33,13 +37,15 @@ pub(super) struct Programs {
     pub holds: OwnedFd,
     pub guards: OwnedFd,
     pub reports: MapHandle,
+    /// Not kept: what is entered stays as it is.
+    pub senders: OwnedFd,
     pub links: Vec<OwnedFd>,
 }
 
 impl Programs {
-    pub(super) fn open(cgroup: &Path, limits: &Limits) -> Result<Self, KernelError> {
+    pub(super) fn open(group: &Path, limits: &Limits) -> Result<Self, KernelError> {
         print_through_tracing();
-        let folder = File::open(cgroup).map_err(file_error("opening", cgroup))?;
+        let folder = File::open(group).map_err(file_error("opening", group))?;
         let object = load(limits)?;
         let handle = |name: &'static str| -> Result<MapHandle, KernelError> {
             let map = object
@@ -60,6 +66,17 @@ impl Programs {
                 .map_err(KernelError::bpf("attaching to the cgroup"))?;
             links.push(clone(&link)?);
         }
+        // What is sent in a connection's place comes from the caller's own group.
+        let own = cgroup::own()?;
+        if !own.starts_with(group) {
+            let folder = File::open(&own).map_err(file_error("opening", &own))?;
+            let program = object.progs_mut().find(|program| program.name() == HOLD);
+            let link = program
+                .ok_or(KernelError::MissingPart(HOLD))?
+                .attach_cgroup(folder.as_raw_fd())
+                .map_err(KernelError::bpf("attaching to the cgroup"))?;
+            links.push(clone(&link)?);
+        }
         Ok(Self {
             tickets: clone(&handle("tickets")?)?,
             blocks: clone(&handle("blocks")?)?,
@@ -69,6 +86,7 @@ impl Programs {
             holds: clone(&handle("holds")?)?,
             guards: clone(&handle("guards")?)?,
             reports: handle("reports")?,
+            senders: clone(&handle("senders")?)?,
             links,
         })
     }
@@ -121,7 +139,7 @@ fn load(limits: &Limits) -> Result<Object, KernelError> {
             Some("tickets") => limits.tickets,
             Some("blocks") => limits.blocks,
             Some("plain") => limits.destinations,
-            Some("guards") => limits.guards,
+            Some("guards" | "told") => limits.guards,
             _ => continue,
         };
         map.set_max_entries(limit)

@@ -1,12 +1,13 @@
 //! A held SYN: read back from the copy of it, and sent.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto};
 use usher_proto::ConnectionTuple;
 
 use crate::KernelError;
+use crate::admission::table::Table;
 
 const PROTOCOL_TCP: u8 = 6;
 const IPV6_HEADER: usize = 40;
@@ -81,7 +82,8 @@ fn folded(mut sum: u32) -> u16 {
     !u16::try_from(sum).unwrap_or(u16::MAX)
 }
 
-/// Sends held SYNs: raw sockets that send and receive nothing (IPPROTO_RAW).
+/// Sends held SYNs, from raw sockets that receive nothing (IPPROTO_RAW). What the programs have not
+/// told of does not leave (`may_be_sent` in bpf/ticket/holding.h).
 #[derive(Debug)]
 pub struct SynSender {
     ipv4: OwnedFd,
@@ -90,11 +92,20 @@ pub struct SynSender {
 }
 
 impl SynSender {
-    /// Opens the sockets. Takes CAP_NET_RAW; sending takes nothing.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn open() -> Result<Self, KernelError> {
+    /// Opens the sockets and enters them as senders. Takes CAP_NET_RAW; sending takes nothing.
+    pub(super) fn open(senders: &Table<u32, u32>) -> Result<Self, KernelError> {
+        let sender = Self::unrestricted()?;
+        for socket in [Some(&sender.ipv4), sender.ipv6.as_ref()]
+            .into_iter()
+            .flatten()
+        {
+            let descriptor = u32::try_from(socket.as_raw_fd()).unwrap_or(u32::MAX);
+            senders.set(&descriptor, &0)?;
+        }
+        Ok(sender)
+    }
+
+    fn unrestricted() -> Result<Self, KernelError> {
         let raw = |family| {
             let protocol = Some(ipproto::RAW);
             rustix::net::socket_with(
@@ -114,6 +125,11 @@ impl SynSender {
             ipv4: raw(AddressFamily::INET).map_err(failed)?,
             ipv6,
         })
+    }
+
+    /// Whether they can be opened here, for `usher doctor`.
+    pub(crate) fn can_open() -> Result<(), KernelError> {
+        Self::unrestricted().map(drop)
     }
 
     /// Sends a SYN in its socket's place.

@@ -134,12 +134,14 @@ pub struct Counters {
     pub refused: u64,
     /// Plain connections whose token was not answered: they go on without.
     pub unanswered: u64,
+    /// Packets of the sender of held SYNs that were none.
+    pub unsent: u64,
 }
 
 impl Counters {
     /// Names and numbers, for views.
     #[must_use]
-    pub fn named(&self) -> [(String, u64); 18] {
+    pub fn named(&self) -> [(String, u64); 19] {
         [
             ("drawn".into(), self.drawn),
             ("without_ticket".into(), self.without_ticket),
@@ -159,6 +161,7 @@ impl Counters {
             ("unheld".into(), self.unheld),
             ("refused".into(), self.refused),
             ("unanswered".into(), self.unanswered),
+            ("unsent".into(), self.unsent),
         ]
     }
 }

@@ -82,7 +82,6 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
     let cgroup = cgroup.map_or_else(usher_kernel::cgroup::mount, Ok)?;
     let tickets = Tickets::open(&cgroup);
     tickets.set_plain(&configuration.1.policy);
-    let plain = Plain::open();
     start::become_account("signer", start::SIGNER, account)?;
     start::confine(
         // Keys and configuration; the account data base and its modules.
@@ -96,7 +95,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
         sessions: Sessions::default(),
         tickets,
         chains: Chains::default(),
-        plain,
+        plain: Plain::default(),
         names: Names::default(),
         relay: Arc::default(),
         reloaded: tokio::sync::Notify::new(),

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::sync::oneshot::{self, Receiver, Sender};
-use usher_kernel::ticket::{Attempt, Event, Holding, Report, Syn, SynSender};
+use usher_kernel::ticket::{Attempt, Event, Holding, Report, Syn};
 use usher_local::packet_async::register;
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::refusal::Refusal;
@@ -35,9 +35,8 @@ const UNDER_WAY_PER_USER: usize = 512;
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// What is under way, and what came of it.
+#[derive(Default)]
 pub struct Plain {
-    /// None where the kernel refuses it: released SYNs take a second then.
-    sender: Option<SynSender>,
     state: Mutex<State>,
     log: LogShares,
     announced: AtomicU64,
@@ -65,22 +64,6 @@ struct Turn {
 }
 
 impl Plain {
-    /// Opens the socket that sends released SYNs, which takes CAP_NET_RAW.
-    pub fn open() -> Self {
-        let sender = SynSender::open();
-        if let Err(error) = &sender {
-            tracing::warn!(%error, "held connections begin a second late: usherd signer needs \
-                CAP_NET_RAW when it starts");
-        }
-        Self {
-            sender: sender.ok(),
-            state: Mutex::default(),
-            log: LogShares::default(),
-            announced: AtomicU64::new(0),
-            refused: AtomicU64::new(0),
-        }
-    }
-
     /// How many were announced, and how many refused.
     pub fn numbers(&self) -> [(String, u64); 2] {
         [
@@ -248,7 +231,7 @@ async fn announce_and_release(
             // It may have taken a while.
             if !turn.is_over() && is_permitted(&signer, &place) {
                 signer.plain.announced.fetch_add(1, Ordering::Relaxed);
-                release(&signer, holding, report, syn);
+                release(holding, report, syn);
                 turn.has_ended().await;
             }
             // The guard stands until the announcement is gone from the server.
@@ -259,7 +242,7 @@ async fn announce_and_release(
             signer
                 .plain
                 .log_refusal(report.uid, &report.connection, refusal);
-            release(&signer, holding, report, syn);
+            release(holding, report, syn);
             if doubt {
                 // Perhaps announced all the same.
                 tokio::time::sleep(CONNECT).await;
@@ -313,13 +296,13 @@ fn is_permitted(signer: &Signer, place: &Place) -> bool {
 }
 
 /// Lets the SYN go, and sends it in the kernel's place.
-fn release(signer: &Signer, holding: &Holding, report: &Report, syn: Option<Syn>) {
+fn release(holding: &Holding, report: &Report, syn: Option<Syn>) {
     let connection = &report.connection;
     if let Err(error) = holding.guard(connection, report.attempt, true) {
         return tracing::error!(%error, %connection, "a connection is not released");
     }
     // Without it, and when it is lost, the kernel's own copy goes within a second.
-    if let (Some(sender), Some(syn)) = (&signer.plain.sender, syn)
+    if let (Ok(sender), Some(syn)) = (holding.sender(), syn)
         && let Err(error) = sender.send(&syn)
     {
         tracing::debug!(%error, %connection, "a SYN is left to the kernel");

@@ -112,6 +112,12 @@ impl Tickets {
         if let Err(error) = &kernel {
             tracing::warn!(%error, "no tokens: every connection is announced to its server");
         }
+        if let Ok(kernel) = &kernel
+            && let Err(error) = kernel.holding().sender()
+        {
+            tracing::warn!(%error, "held connections begin a second late: usherd signer needs \
+                CAP_NET_RAW when it starts");
+        }
         Self {
             kernel: kernel.ok(),
             state: Arc::default(),
