@@ -4,7 +4,8 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use usher_lab::{ALICE, Command, Host, Lab, Mail};
+use rustix::process::Signal;
+use usher_lab::{ALICE, BOB, Command, Host, LIBRARY_PATH, Lab, Mail};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
@@ -31,6 +32,13 @@ for _ in range(int(sys.argv[2])):
     except OSError as error:
         print(errno.errorcode[error.errno], flush=True)
 ";
+
+/// Connects in several ways.
+const PLAIN: &str = include_str!("../programs/plain.c");
+const WAYS: [&str; 5] = ["blocking", "not-blocking", "ring", "multipath", "fast-open"];
+/// What it ends with when the kernel lacks one.
+const LACKING: i32 = 77;
+const REFUSED: &str = "error 111\n";
 
 const CLIENTS_POLICY: &str =
     "client greeter { users mail; service greeter at mailhost port 7000; programs any; }\n";
@@ -74,6 +82,7 @@ fn topology() -> Result<Mail> {
         host.run(["usher", "policy", "apply"])?;
     }
     mail.laptop.write("/var/lib/client.py", CLIENT)?;
+    mail.laptop.compile_c(PLAIN, "/var/lib/plain")?;
     Ok(mail)
 }
 
@@ -139,5 +148,184 @@ fn without_the_statement_a_plain_connect_is_nobodys() -> Result {
         .write("/etc/usher/policy.d/greeter.policy", CLIENTS_POLICY)?;
     mail.laptop.run(["usher", "policy", "apply"])?;
     assert_eq!(client(&mail, "alice", 1).run()?.stdout, greeting);
+    Ok(())
+}
+
+#[test]
+fn curl_reads_its_users_mail_from_the_services_own_address() -> Result {
+    let mail = topology()?;
+    let policy = mail.laptop.read("/etc/usher/policy.d/mail.policy")?;
+    let plain = policy.replace("protocol imap;", "protocol imap; programs any;");
+    assert_ne!(policy, plain);
+    mail.laptop
+        .write("/etc/usher/policy.d/mail.policy", plain)?;
+    mail.laptop.run(["usher", "policy", "apply"])?;
+    let fetch = |user: &str, server: &str| {
+        let url = format!("imap://{server}/INBOX;UID=1");
+        let curl = ["curl", "--silent", "--show-error", &url];
+        mail.laptop.command(curl).user(user).run()
+    };
+    let (v4, v6) = (mail.mailhost.ipv4(), format!("[{}]", mail.mailhost.ipv6()));
+    for (user, subject) in [("alice", ALICE.subject), ("bob", BOB.subject)] {
+        for server in [&v4.to_string(), &v6] {
+            let fetched = fetch(user, server)?;
+            assert!(fetched.stdout.contains(subject), "{fetched:?}");
+        }
+    }
+    // CURLE_COULDNT_CONNECT.
+    assert_eq!(fetch("carol", &v4.to_string())?.status.code(), Some(7));
+    // The proxy's own connections are its users', and not held.
+    let held = number(&mail.laptop, "signer", "plain_held")?;
+    let login = [
+        "curl",
+        "--silent",
+        "--user",
+        "bob:none",
+        "imap://mailhost/INBOX;UID=1",
+    ];
+    let fetched = mail.laptop.run_as("bob", login)?;
+    assert!(fetched.stdout.contains(BOB.subject), "{fetched:?}");
+    assert_eq!(number(&mail.laptop, "signer", "plain_held")?, held);
+    Ok(())
+}
+
+/// One of the ways to the greeter; none when this kernel lacks it.
+fn connect(mail: &Mail, user: &str, way: &str, address: &str) -> Result<Option<String>> {
+    let output = mail
+        .laptop
+        .command(["/var/lib/plain", way, address, "7000"])
+        .environment("LD_LIBRARY_PATH", LIBRARY_PATH)
+        .user(user)
+        .limit(LONG)
+        .run()?;
+    if output.status.code() == Some(LACKING) {
+        println!("skipped: this kernel has no {way}");
+        return Ok(None);
+    }
+    assert!(output.status.success(), "{way}: {output:?}");
+    Ok(Some(output.stdout))
+}
+
+#[test]
+fn every_way_to_connect_is_held_at_first_and_served_by_either_family() -> Result {
+    let mut mail = topology()?;
+    let addresses = [
+        mail.mailhost.ipv4().to_string(),
+        mail.mailhost.ipv6().to_string(),
+    ];
+    let greeting = format!("{}\n", BOB.mailhost_uid);
+    for address in &addresses {
+        for way in WAYS {
+            // No ticket is left of the former way.
+            mail.signer.restart()?;
+            let Some(first) = connect(&mail, "bob", way, address)? else {
+                continue;
+            };
+            assert_eq!(first, greeting, "{way} to {address}");
+            assert!(number(&mail.laptop, "signer", "plain_held")? >= 1, "{way}");
+            has_ticket(&mail, 1)?;
+            let next = connect(&mail, "bob", way, address)?;
+            assert_eq!(next.as_ref(), Some(&greeting), "{way} to {address} again");
+            let refused = connect(&mail, "carol", way, address)?;
+            assert_eq!(refused.as_deref(), Some(REFUSED), "{way} to {address}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn fifty_first_connections_at_once_open_one_session() -> Result {
+    let mail = topology()?;
+    let mut programs = Vec::new();
+    for _ in 0..50 {
+        programs.push(client(&mail, "alice", 1).spawn()?);
+    }
+    for program in &mut programs {
+        program.read_past(&ALICE.mailhost_uid.to_string(), LONG)?;
+    }
+    let who = mail.mailhost.run(["usher", "--json", "who"])?.stdout;
+    let view: serde_json::Value = serde_json::from_str(&who)?;
+    assert_eq!(view["sessions"].as_array().map(Vec::len), Some(1), "{who}");
+    Ok(())
+}
+
+#[test]
+fn a_signer_that_is_stopped_keeps_connections_waiting_and_one_that_ends_does_not() -> Result {
+    let mut mail = topology()?;
+    mail.signer.kill(Signal::STOP)?;
+    let mut waiting = client(&mail, "alice", 1).spawn()?;
+    let mut refused = client(&mail, "carol", 1).spawn()?;
+    for program in [&mut waiting, &mut refused] {
+        let ended = program.wait(Duration::from_secs(2))?;
+        assert!(ended.is_none(), "nobody has decided yet");
+    }
+    mail.signer.kill(Signal::CONT)?;
+    waiting.read_past(&ALICE.mailhost_uid.to_string(), LONG)?;
+    refused.read_past("ECONNREFUSED", LONG)?;
+
+    mail.signer.crash()?;
+    mail.signer.kill(Signal::STOP)?;
+    let mut waiting = client(&mail, "alice", 1).spawn()?;
+    assert!(waiting.wait(Duration::from_secs(2))?.is_none());
+    mail.signer.crash()?;
+    waiting.read_past("ECONNREFUSED", LONG)?;
+    let greeting = format!("{}\n", ALICE.mailhost_uid);
+    assert_eq!(client(&mail, "alice", 1).run()?.stdout, greeting);
+    Ok(())
+}
+
+#[test]
+fn what_policy_permits_no_longer_is_refused_also_when_it_is_held_already() -> Result {
+    let mut mail = topology()?;
+    // Nobody carries the announcement, which the signer tries for a while.
+    mail.courier.stop()?;
+    let mut waiting = client(&mail, "alice", 1).spawn()?;
+    eventually("her SYN is held", || {
+        Ok(number(&mail.laptop, "signer", "plain_held")? >= 1)
+    })?;
+    mail.laptop
+        .write("/etc/usher/policy.d/greeter.policy", "users none { }\n")?;
+    mail.laptop.run(["usher", "policy", "apply"])?;
+    mail.courier.start()?;
+    waiting.read_past("ECONNREFUSED", LONG)?;
+    assert_eq!(number(&mail.laptop, "signer", "plain_announced")?, 0);
+    assert_eq!(number(&mail.laptop, "signer", "plain_refused")?, 1);
+    Ok(())
+}
+
+#[test]
+fn connections_of_programs_that_ask_are_not_held() -> Result {
+    let mail = topology()?;
+    let asked = ["usher", "connect", "mailhost:greeter"];
+    let greeting = format!("{}\n", ALICE.mailhost_uid);
+    assert_eq!(mail.laptop.run_as("alice", asked)?.stdout, greeting);
+    has_ticket(&mail, 1)?;
+    assert_eq!(mail.laptop.run_as("alice", asked)?.stdout, greeting);
+    assert_eq!(number(&mail.laptop, "signer", "plain_held")?, 0);
+    assert_eq!(
+        client(&mail, "bob", 1).run()?.stdout,
+        format!("{}\n", BOB.mailhost_uid)
+    );
+    assert_eq!(number(&mail.laptop, "signer", "plain_held")?, 1);
+    Ok(())
+}
+
+#[test]
+fn a_refused_token_is_told_once_and_the_next_connection_is_announced() -> Result {
+    let mut mail = topology()?;
+    let greeting = format!("{}\n", ALICE.mailhost_uid);
+    assert_eq!(client(&mail, "alice", 1).run()?.stdout, greeting);
+    has_ticket(&mail, 1)?;
+    // The server ends her session without her host being told.
+    mail.courier.stop()?;
+    mail.mailhost.run(["usher", "user", "disable", "alice"])?;
+    mail.mailhost.run(["usher", "user", "enable", "alice"])?;
+    mail.courier.start()?;
+    assert_eq!(client(&mail, "alice", 1).run()?.stdout, "ECONNREFUSED\n");
+    assert_eq!(number(&mail.mailhost, "keeper", "token_unknown")?, 1);
+    has_ticket(&mail, 0)?;
+    assert_eq!(client(&mail, "alice", 2).run()?.stdout, greeting.repeat(2));
+    assert_eq!(number(&mail.mailhost, "keeper", "token_unknown")?, 1);
+    assert_eq!(number(&mail.laptop, "signer", "plain_announced")?, 3);
     Ok(())
 }
