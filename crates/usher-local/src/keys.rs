@@ -1,9 +1,10 @@
 //! The public keys by which a user is known on this host: the lines of `authorized_keys`.
 
 use usher_policy::Name;
+use usher_proto::authenticator::is_supported;
 use usher_proto::keeper_record::KEY_FINGERPRINT_SIZE;
 use usher_proto::name::UserName;
-use usher_proto::ssh_key::{self, Algorithm, Error, HashAlg, PublicKey};
+use usher_proto::ssh_key::{self, Error, HashAlg, PublicKey};
 
 use crate::applied::{ConfigurationError, UserEntry};
 use crate::key_options::{self, KeyOptions, OptionProblem};
@@ -48,7 +49,9 @@ pub enum KeyProblem {
     )]
     NotAKey(Error),
     /// Its algorithm is not taken.
-    #[error("{0} keys are not taken; use an Ed25519 or ECDSA key")]
+    #[error(
+        "{0} keys are not taken; use an Ed25519 or ECDSA (P-256, P-384) key, on a security key or not"
+    )]
     Algorithm(String),
     /// What stands before it is not taken.
     #[error(transparent)]
@@ -134,10 +137,10 @@ fn parse_line(line: &str) -> Result<(PublicKey, KeyOptions), KeyProblem> {
             (key, KeyOptions::parse(options)?)
         }
     };
-    match key.algorithm() {
-        Algorithm::Ed25519 | Algorithm::Ecdsa { .. } => Ok((key, options)),
-        other => Err(KeyProblem::Algorithm(other.to_string())),
+    if !is_supported(&key.algorithm()) {
+        return Err(KeyProblem::Algorithm(key.algorithm().to_string()));
     }
+    Ok((key, options))
 }
 
 #[cfg(test)]

@@ -1,14 +1,17 @@
 //! The authenticator: a statement and the user's SSHSIG signature over it.
 //!
 //! SSHSIG (OpenSSH, PROTOCOL.sshsig) so that `ssh-keygen -Y verify` checks the log, and so that
-//! every key an ssh-agent can hold can sign.
+//! keys on a security key (FIDO, OpenSSH's PROTOCOL.u2f) or in an ssh-agent can sign.
 
-use crate::codec::Reader;
+use crate::codec::{Reader, put_string};
 use crate::statement::MAX_STATEMENT_SIZE;
 use crate::{DecodeError, Refusal, Statement};
-use ssh_encoding::{Decode, Encode};
+use ssh_encoding::pem::PemLabel;
+use ssh_encoding::{Decode, Encode, EncodePem, Writer};
 use ssh_key::public::KeyData;
-use ssh_key::{Algorithm, EcdsaCurve, HashAlg, LineEnding, PrivateKey, PublicKey, SshSig};
+use ssh_key::{
+    Algorithm, EcdsaCurve, HashAlg, LineEnding, PrivateKey, PublicKey, Signature, SshSig,
+};
 
 /// The SSHSIG namespace of authenticators: a signature made for git, for files or for mail can
 /// never open a session, and an authenticator proves nothing elsewhere.
@@ -21,14 +24,21 @@ const SSHSIG_MAGIC: &[u8] = b"SSHSIG";
 const SSHSIG_VERSION: u32 = 1;
 const SSHSIG_HASH: &[u8] = b"sha512";
 
+/// What follows the value in a security key's signature: a byte of flags, a counter of 4 bytes.
+const SECURITY_KEY_TRAILER: usize = 5;
+/// The flag that says that somebody touched the security key (user presence, CTAP2 section 6.1).
+const USER_PRESENT: u8 = 1;
+
 /// Why a statement could not be signed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignError {
     /// The private key is still under its passphrase.
     #[error("the private key is protected by a passphrase")]
     Encrypted,
-    /// Keys of this kind are not accepted by verifiers of this version.
-    #[error("keys of the kind {0} are not supported: use an Ed25519 or ECDSA key")]
+    /// A file of this kind holds no key that can sign here.
+    #[error(
+        "keys of the kind {0} do not sign from a file: use an Ed25519 or ECDSA key, or an agent"
+    )]
     UnsupportedKey(Algorithm),
     /// The signature operation failed.
     #[error("the signature could not be made")]
@@ -57,7 +67,7 @@ impl Authenticator {
             return Err(SignError::Encrypted);
         }
         let algorithm = key.algorithm();
-        if !is_supported(&algorithm) {
+        if !is_supported(&algorithm) || is_security_key(&algorithm) {
             return Err(SignError::UnsupportedKey(algorithm));
         }
         let statement = statement.encode();
@@ -76,16 +86,16 @@ impl Authenticator {
 
     /// Checks the signature over the statement bytes and gives the key that made it.
     ///
-    /// This says only that the holder of *that* key signed *these* bytes for this purpose. The
-    /// caller looks the key up among the user's keys ([`Refusal::UnknownKey`]) and checks the
+    /// This says only that the holder of *that* key signed *these* bytes for this purpose, and
+    /// touched it where it is on a security key. The caller looks the key up among the user's keys ([`Refusal::UnknownKey`]) and checks the
     /// statement.
     ///
     /// # Errors
     /// [`Refusal::Oversized`], [`Refusal::Truncated`], [`Refusal::UnknownVersion`],
     /// [`Refusal::Malformed`] when it is no canonical SSHSIG blob; [`Refusal::UnsupportedKey`]
-    /// for other keys than Ed25519, ECDSA P-256 and P-384, for weak Ed25519 keys, and for another
-    /// hash than SHA-512; [`Refusal::BadSignature`] when it is for another namespace or does not
-    /// verify.
+    /// for other keys than those of [`is_supported`], for weak Ed25519 keys, and for another hash
+    /// than SHA-512; [`Refusal::BadSignature`] when it is for another namespace or does not verify;
+    /// [`Refusal::UserNotPresent`] when a security key has signed without a touch.
     pub fn verify_signature(&self) -> Result<PublicKey, Refusal> {
         if self.statement.len() > MAX_STATEMENT_SIZE {
             return Err(Refusal::Oversized);
@@ -101,7 +111,7 @@ impl Authenticator {
         if !is_supported(&algorithm) {
             return Err(Refusal::UnsupportedKey);
         }
-        let signature = decode_sshsig(&self.signature)?;
+        let signature = envelope.decode_sshsig(&self.signature)?;
         if signature.public_key().algorithm() != algorithm || signature.algorithm() != algorithm {
             return Err(Refusal::Malformed);
         }
@@ -109,6 +119,7 @@ impl Authenticator {
         let key = PublicKey::from(signature.public_key().clone());
         key.verify(NAMESPACE, &self.statement, &signature)
             .map_err(|_| Refusal::BadSignature)?;
+        refuse_absent_user(signature.signature())?;
         Ok(key)
     }
 
@@ -117,10 +128,28 @@ impl Authenticator {
     /// # Errors
     /// [`DecodeError`] when the signature is not a canonical SSHSIG blob.
     pub fn signature_pem(&self) -> Result<String, DecodeError> {
-        Envelope::decode(&self.signature)?;
-        decode_sshsig(&self.signature)?
-            .to_pem(LineEnding::LF)
+        Envelope::decode(&self.signature)?.decode_sshsig(&self.signature)?;
+        Armoured(&self.signature)
+            .encode_pem_string(LineEnding::LF)
             .map_err(|_| MALFORMED_SIGNATURE)
+    }
+}
+
+/// The bytes of a blob as they came: `SshSig` of ssh-key 0.6.7 writes ECDSA signatures of security
+/// keys otherwise than OpenSSH, with flags and counter inside the string before them.
+struct Armoured<'a>(&'a [u8]);
+
+impl PemLabel for Armoured<'_> {
+    const PEM_LABEL: &'static str = "SSH SIGNATURE";
+}
+
+impl Encode for Armoured<'_> {
+    fn encoded_len(&self) -> ssh_encoding::Result<usize> {
+        Ok(self.0.len())
+    }
+
+    fn encode(&self, writer: &mut impl Writer) -> ssh_encoding::Result<()> {
+        writer.write(self.0)
     }
 }
 
@@ -132,6 +161,7 @@ struct Envelope<'a> {
     public_key: &'a [u8],
     namespace: &'a [u8],
     hash: &'a [u8],
+    signature: &'a [u8],
 }
 
 impl<'a> Envelope<'a> {
@@ -150,27 +180,62 @@ impl<'a> Envelope<'a> {
             return Err(MALFORMED_SIGNATURE);
         }
         let hash = reader.string(MAX_SIGNATURE_SIZE)?;
-        reader.string(MAX_SIGNATURE_SIZE)?;
+        let signature = reader.string(MAX_SIGNATURE_SIZE)?;
         reader.finish()?;
         Ok(Self {
             public_key,
             namespace,
             hash,
+            signature,
         })
+    }
+
+    /// The whole blob, refused unless encoding its key and its signature again gives the same
+    /// bytes.
+    fn decode_sshsig(&self, blob: &[u8]) -> Result<SshSig, DecodeError> {
+        let decoded = SshSig::decode(&mut &*blob).map_err(|_| MALFORMED_SIGNATURE)?;
+        let mut public_key = Vec::with_capacity(self.public_key.len());
+        decoded
+            .public_key()
+            .encode(&mut public_key)
+            .map_err(|_| MALFORMED_SIGNATURE)?;
+        if public_key != self.public_key || encode_signature(decoded.signature()) != self.signature
+        {
+            return Err(MALFORMED_SIGNATURE);
+        }
+        Ok(decoded)
     }
 }
 
-/// The whole blob, refused unless encoding it again gives the same bytes.
-fn decode_sshsig(blob: &[u8]) -> Result<SshSig, DecodeError> {
-    let signature = SshSig::decode(&mut &*blob).map_err(|_| MALFORMED_SIGNATURE)?;
-    let mut again = Vec::with_capacity(blob.len());
-    signature
-        .encode(&mut again)
-        .map_err(|_| MALFORMED_SIGNATURE)?;
-    if again != blob {
-        return Err(MALFORMED_SIGNATURE);
+/// RFC 4253 section 6.6; of a security key with its trailer, PROTOCOL.u2f.
+fn encode_signature(signature: &Signature) -> Vec<u8> {
+    let (value, trailer) = split_trailer(signature);
+    let mut out = Vec::with_capacity(signature.as_bytes().len() + 64);
+    put_string(&mut out, signature.algorithm().as_str().as_bytes());
+    put_string(&mut out, value);
+    out.extend_from_slice(trailer);
+    out
+}
+
+/// The signature's value, and the flags and the counter that follow it on a security key.
+fn split_trailer(signature: &Signature) -> (&[u8], &[u8]) {
+    let bytes = signature.as_bytes();
+    let trailer = if is_security_key(&signature.algorithm()) {
+        SECURITY_KEY_TRAILER
+    } else {
+        0
+    };
+    bytes.split_at(bytes.len().saturating_sub(trailer))
+}
+
+/// Refuses what a security key has signed without a touch: malware on the user's host could have
+/// asked for it unnoticed.
+fn refuse_absent_user(signature: &Signature) -> Result<(), Refusal> {
+    let (_, trailer) = split_trailer(signature);
+    match trailer.first() {
+        Some(flags) if flags & USER_PRESENT == 0 => Err(Refusal::UserNotPresent),
+        _ => Ok(()),
     }
-    Ok(signature)
 }
 
 /// The algorithm a public key blob begins with; anything unknown is unsupported rather than
@@ -181,13 +246,25 @@ fn key_algorithm(public_key: &[u8]) -> Result<Algorithm, Refusal> {
     name.parse().map_err(|_| Refusal::UnsupportedKey)
 }
 
-pub(crate) fn is_supported(algorithm: &Algorithm) -> bool {
+/// Whether a user's key may be of this kind: Ed25519, ECDSA P-256 and P-384, and Ed25519 and ECDSA
+/// P-256 on a security key.
+#[must_use]
+pub fn is_supported(algorithm: &Algorithm) -> bool {
     matches!(
         algorithm,
         Algorithm::Ed25519
             | Algorithm::Ecdsa {
                 curve: EcdsaCurve::NistP256 | EcdsaCurve::NistP384
             }
+    ) || is_security_key(algorithm)
+}
+
+/// Whether keys of this kind are on a security key: a file has no more than a reference to it.
+#[must_use]
+pub fn is_security_key(algorithm: &Algorithm) -> bool {
+    matches!(
+        algorithm,
+        Algorithm::SkEd25519 | Algorithm::SkEcdsaSha2NistP256
     )
 }
 
@@ -195,7 +272,12 @@ pub(crate) fn is_supported(algorithm: &Algorithm) -> bool {
 /// anybody can make it (RFC 8032 section 8.7 leaves the check to the application). The log would
 /// prove nothing.
 pub(crate) fn refuse_weak_key(key: &KeyData) -> Result<(), Refusal> {
-    if let KeyData::Ed25519(key) = key {
+    let key = match key {
+        KeyData::Ed25519(key) => Some(key),
+        KeyData::SkEd25519(key) => Some(key.public_key()),
+        _ => None,
+    };
+    if let Some(key) = key {
         let key = ed25519_dalek::VerifyingKey::try_from(key).map_err(|_| Refusal::BadSignature)?;
         if key.is_weak() {
             return Err(Refusal::UnsupportedKey);

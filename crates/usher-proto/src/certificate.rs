@@ -7,7 +7,7 @@ use signature::Verifier;
 use ssh_encoding::Decode;
 use ssh_key::{PublicKey, Signature};
 
-use crate::authenticator::{is_supported, refuse_weak_key};
+use crate::authenticator::{is_security_key, is_supported, refuse_weak_key};
 use crate::codec::{Reader, put_string};
 use crate::{DecodeError, Refusal};
 
@@ -134,7 +134,7 @@ fn public_key(blob: &[u8]) -> Result<PublicKey, Refusal> {
     let name = reader.string(MAX_CERTIFICATE_SIZE)?;
     let name = std::str::from_utf8(name).map_err(|_| Refusal::Malformed)?;
     let algorithm = name.parse().map_err(|_| Refusal::UnsupportedKey)?;
-    if !is_supported(&algorithm) {
+    if !is_supported(&algorithm) || is_security_key(&algorithm) {
         return Err(Refusal::UnsupportedKey);
     }
     let key = PublicKey::from_bytes(blob).map_err(|_| Refusal::Malformed)?;

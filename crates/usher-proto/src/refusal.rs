@@ -88,7 +88,7 @@ refusals! {
     BadSignature = 64, "bad_signature", "the authenticator's signature is not valid";
     /// A key or signature algorithm this version does not accept.
     UnsupportedKey = 65, "unsupported_key",
-        "keys of this kind are not supported: use an Ed25519 or ECDSA key";
+        "keys of this kind are not supported: use an Ed25519 or ECDSA key, on a security key or not";
     /// The signing key is not one of the user's.
     UnknownKey = 66, "unknown_key", "the signing key is not one of the user's authorized keys";
     /// No such user here.
@@ -113,6 +113,9 @@ refusals! {
     RevokedKey = 74, "revoked_key", "the signing key is revoked on this server";
     /// The signing key is the user's until a time that has passed.
     ExpiredKey = 75, "expired_key", "the time until which the signing key is admitted has passed";
+    /// A security key signed without a touch.
+    UserNotPresent = 80, "user_not_present",
+        "the security key signed without being touched: make a key without `-O no-touch-required`";
 
     // 96 to 127: the session, the chain, the announcement.
     /// No such session, or not this host's.
@@ -277,7 +280,7 @@ mod tests {
             assert_eq!(refusal.name().parse(), Ok(refusal));
             assert!(!refusal.to_string().is_empty());
         }
-        assert_eq!(codes.len(), 56);
+        assert_eq!(codes.len(), 57);
     }
 
     #[test]

@@ -2,10 +2,11 @@
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use proptest::prelude::*;
-use ssh_encoding::Encode;
+use ssh_encoding::pem::PemLabel;
+use ssh_encoding::{Decode, DecodePem, Reader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use usher_proto::ssh_key::PrivateKey;
 use usher_proto::ssh_key::private::Ed25519Keypair;
-use usher_proto::ssh_key::{PrivateKey, SshSig};
 use usher_proto::{
     Announcement, Authenticator, CallReply, CallRequest, Chain, ChainElement, ClientFrame,
     ConnectionInfo, ConnectionTuple, HostName, HostPublicKey, KeeperReply, KeeperRequest,
@@ -74,9 +75,24 @@ pub fn authenticator() -> Authenticator {
 
 /// The binary form of an armoured signature.
 pub fn blob(pem: &str) -> Vec<u8> {
-    let mut blob = Vec::new();
-    SshSig::from_pem(pem).unwrap().encode(&mut blob).unwrap();
-    blob
+    Blob::decode_pem(pem).unwrap().0
+}
+
+/// Bytes under the label of a signature.
+struct Blob(Vec<u8>);
+
+impl PemLabel for Blob {
+    const PEM_LABEL: &'static str = "SSH SIGNATURE";
+}
+
+impl Decode for Blob {
+    type Error = ssh_encoding::Error;
+
+    fn decode(reader: &mut impl Reader) -> ssh_encoding::Result<Self> {
+        let mut bytes = vec![0; reader.remaining_len()];
+        reader.read(&mut bytes)?;
+        Ok(Self(bytes))
+    }
 }
 
 /// One of every client frame.
