@@ -281,8 +281,8 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// The user's key that has this fingerprint, and is for this. Of several lines with one key that counts which
-    /// lasts longest, as for sshd.
+    /// The user's key that has this fingerprint, and is for this. Of several lines with one key that
+    /// counts which lasts longest, as for sshd.
     ///
     /// # Errors
     /// [`Refusal::UnknownUser`] for one without any key, [`Refusal::UnknownKey`],

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-/// The name of a `users` or `client` block, or of what keys are for: a letter or digit, then letters, digits, `_`, `.` and
-/// `-`, 1 to 32 bytes, all ASCII. `any` is reserved.
+/// The name of a `users` or `client` block, or of what keys are for: a letter or digit, then letters,
+/// digits, `_`, `.` and `-`, 1 to 32 bytes, all ASCII. `any` is reserved.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Name(String);
