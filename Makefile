@@ -93,6 +93,9 @@ install: setup-build man ## install programs, library, header, manual pages and 
 	for unit in packaging/systemd/*.service; do \
 	  sed 's#/usr/local/#$(PREFIX)/#' $$unit >$(DESTDIR)$(PREFIX)/lib/systemd/system/$${unit##*/} || exit 1; \
 	done
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/user
+	sed 's#/usr/local/#$(PREFIX)/#' packaging/systemd/user/usher-agent.service \
+	  >$(DESTDIR)$(PREFIX)/lib/systemd/user/usher-agent.service
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/sysusers.d packaging/sysusers.d/usher.conf
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/tmpfiles.d packaging/tmpfiles.d/usher.conf
 

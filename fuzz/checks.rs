@@ -7,10 +7,10 @@
 #![allow(dead_code, reason = "a fuzz target uses one of these")]
 
 use usher_proto::{
-    Authenticator, CallReply, CallRequest, Certificate, ClientFrame, DecodeError,
-    FRAME_LENGTH_SIZE, FrameBuffer, KeeperReply, KeeperRequest, LocalReply, LocalRequest,
-    MAX_FRAME, RecorderReply, RecorderRequest, RelayReply, RelayRequest, RevokedKeys,
-    RevokedKeysError, ServerFrame, Statement, session_id,
+    AgentAnswer, Authenticator, CallReply, CallRequest, Certificate, ClientFrame, DecodeError,
+    FRAME_LENGTH_SIZE, FrameBuffer, FromLender, KeeperReply, KeeperRequest, LocalReply,
+    LocalRequest, MAX_FRAME, RecorderReply, RecorderRequest, RelayReply, RelayRequest, RevokedKeys,
+    RevokedKeysError, ServerFrame, Statement, ToLender, session_id, ssh_key,
 };
 
 /// A statement's bytes.
@@ -86,6 +86,39 @@ pub fn local(bytes: &[u8]) -> &'static str {
     let request = LocalRequest::decode(bytes).map(|request| request.encode());
     let reply = LocalReply::decode(bytes).map(|reply| reply.encode());
     both_directions(bytes, request, reply)
+}
+
+/// A packet between the signer and who lends it an agent, read in both directions.
+pub fn lending(bytes: &[u8]) -> &'static str {
+    let request = ToLender::decode(bytes).map(|packet| packet.encode());
+    let reply = FromLender::decode(bytes).map(|packet| packet.encode());
+    both_directions(bytes, request, reply)
+}
+
+/// Whose signatures [`agent`] takes.
+pub const AGENT_KEY: &str = include_str!("corpus/agent/key.pub");
+
+/// An ssh-agent's answer, asked to sign [`SIGNED`] with [`AGENT_KEY`].
+pub fn agent(bytes: &[u8]) -> &'static str {
+    let key = ssh_key::PublicKey::from_openssh(AGENT_KEY).unwrap();
+    match AgentAnswer::decode(bytes) {
+        Ok(AgentAnswer::Signature(signature)) => {
+            assert_eq!(&bytes[5..], signature);
+            match Authenticator::from_signature(SIGNED.to_vec(), &key, &signature) {
+                Ok(authenticator) => {
+                    let signer = authenticator.verify_signature();
+                    assert_eq!(signer.unwrap().key_data(), key.key_data());
+                    "accepted"
+                }
+                Err(refusal) => refusal.name(),
+            }
+        }
+        Ok(AgentAnswer::Failure) => {
+            assert_eq!(bytes, [5]);
+            "failure"
+        }
+        Err(error) => word(error),
+    }
 }
 
 /// A packet between a service's process and the keeper, read in both directions.

@@ -22,8 +22,9 @@ use tickets::Attempt;
 mod tickets;
 
 /// How long the signer and the server may take to decide. They decide in milliseconds; this much
-/// is for a daemon that is being restarted or a host that does not answer.
-const DECISION: Duration = Duration::from_secs(30);
+/// is for a person who touches a security key, a daemon that is being restarted or a host that
+/// does not answer.
+const DECISION: Duration = Duration::from_secs(60);
 /// How long a connection with a token may take before it is announced instead: something on the way
 /// may drop SYNs with options that it does not know.
 const TOKEN: Duration = Duration::from_secs(3);
@@ -58,7 +59,7 @@ impl ConnectError {
                 Refusal::VerifierUnavailable
                 | Refusal::KeeperUnavailable
                 | Refusal::SignerUnavailable => libc::ENETUNREACH,
-                Refusal::NoPrivateKey => libc::ENOKEY,
+                Refusal::NoPrivateKey | Refusal::AgentUnavailable => libc::ENOKEY,
                 _ => libc::EACCES,
             },
             Self::NoSigner(_) => libc::ENETDOWN,

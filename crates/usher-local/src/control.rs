@@ -19,7 +19,7 @@ pub const MAX_REQUEST: usize = 4096;
 pub enum Request {
     /// Read the applied configuration again and put it in force.
     Reload,
-    /// Live sessions and connections (keeper).
+    /// Live sessions and connections (keeper); users who sign by an ssh-agent (signer).
     Who,
     /// The sessions that have ended last (keeper).
     Recent,
@@ -42,6 +42,11 @@ pub enum Answer {
     Who(WhoView),
     /// The sessions that have ended last.
     Recent(RecentView),
+    /// Users who sign by an ssh-agent.
+    Agents {
+        /// In the order of their names.
+        agents: Vec<AgentView>,
+    },
     /// How the daemon is.
     Status(StatusView),
     /// The request could not be carried out; nothing changed.
@@ -58,6 +63,17 @@ pub struct WhoView {
     pub sessions: Vec<SessionView>,
     /// Running workers.
     pub workers: Vec<WorkerView>,
+}
+
+/// A user who signs by an ssh-agent.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct AgentView {
+    /// The user.
+    pub user: UserName,
+    /// Fingerprint of the key that the agent has to have, as `ssh-keygen -l` shows it.
+    pub key: String,
+    /// Whether a process of the user lends it.
+    pub lent: bool,
 }
 
 /// One session.

@@ -5,6 +5,7 @@
 //!   [`packet_async`] is the same for tokio.
 //! * [`control`]: what the command line asks the daemons, and their answers.
 //! * [`control_server`]: the daemons' side of it, on tokio.
+//! * [`signing_key`]: with what a user signs.
 //! * [`applied`]: the configuration that is in force, one file, replaced atomically.
 //! * [`keys`]: the public keys by which users are known; [`key_options`]: what is said of them.
 #![forbid(unsafe_code)]
@@ -19,3 +20,4 @@ pub mod packet;
 #[cfg(feature = "tokio")]
 pub mod packet_async;
 pub mod paths;
+pub mod signing_key;

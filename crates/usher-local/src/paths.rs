@@ -17,7 +17,8 @@ pub const STATE_DIRECTORY: &str = "/var/lib/usher";
 pub const APPLIED: &str = "/var/lib/usher/applied.json";
 /// The configuration that was in force before the last apply.
 pub const APPLIED_PREVIOUS: &str = "/var/lib/usher/applied.previous.json";
-/// The users' private keys, readable by the signer only.
+/// With what the users sign, one file a user, readable by the signer only: see
+/// [`crate::signing_key`].
 pub const PRIVATE_KEYS_DIRECTORY: &str = "/var/lib/usher/keys";
 /// The log of authentications, written by the recorder: see `usher_log`.
 pub const LOG_DIRECTORY: &str = "/var/lib/usher/log";

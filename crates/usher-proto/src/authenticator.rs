@@ -84,6 +84,45 @@ impl Authenticator {
         })
     }
 
+    /// Puts together a statement and the signature that somebody else's agent made over
+    /// [`Authenticator::signed_data`]. Gives nothing that a verifier would refuse for its signature.
+    ///
+    /// # Errors
+    /// As [`Authenticator::verify_signature`]; [`Refusal::BadSignature`] also for what another key
+    /// has signed.
+    pub fn from_signature(
+        statement: Vec<u8>,
+        key: &PublicKey,
+        signature: &[u8],
+    ) -> Result<Self, Refusal> {
+        let public_key = key.to_bytes().map_err(|_| Refusal::UnsupportedKey)?;
+        let mut blob = Vec::with_capacity(512);
+        blob.extend_from_slice(SSHSIG_MAGIC);
+        blob.extend_from_slice(&SSHSIG_VERSION.to_be_bytes());
+        put_string(&mut blob, &public_key);
+        put_string(&mut blob, NAMESPACE.as_bytes());
+        put_string(&mut blob, b"");
+        put_string(&mut blob, SSHSIG_HASH);
+        put_string(&mut blob, signature);
+        let authenticator = Self {
+            statement,
+            signature: blob,
+        };
+        let signer = authenticator.verify_signature()?;
+        if signer.key_data() != key.key_data() {
+            return Err(Refusal::BadSignature);
+        }
+        Ok(authenticator)
+    }
+
+    /// What is signed of a statement (PROTOCOL.sshsig): what an agent is given.
+    ///
+    /// # Errors
+    /// [`SignError::Signature`], for no input that is known.
+    pub fn signed_data(statement: &[u8]) -> Result<Vec<u8>, SignError> {
+        SshSig::signed_data(NAMESPACE, HashAlg::Sha512, statement).map_err(SignError::Signature)
+    }
+
     /// Checks the signature over the statement bytes and gives the key that made it.
     ///
     /// This says only that the holder of *that* key signed *these* bytes for this purpose, and

@@ -19,6 +19,7 @@ mod codec;
 mod serde_text;
 mod verdict;
 
+pub mod agent;
 pub mod authenticator;
 pub mod calls;
 pub mod certificate;
@@ -30,6 +31,7 @@ pub mod handshake;
 pub mod host_key;
 pub mod keeper_record;
 pub mod krl;
+pub mod lending;
 pub mod local;
 pub mod log_record;
 pub mod name;
@@ -40,6 +42,7 @@ pub mod session_id;
 pub mod statement;
 pub mod token;
 
+pub use agent::{AgentAnswer, MAX_AGENT_ANSWER};
 pub use authenticator::{Authenticator, MAX_SIGNATURE_SIZE, NAMESPACE, SignError};
 pub use calls::{
     CallReply, CallRequest, ConnectionInfo, MAX_CALL_PACKET, MAX_GROUPS, ReservationId,
@@ -58,6 +61,7 @@ pub use handshake::{HandshakeSide, MAX_HANDSHAKE_MESSAGE, check_handshake_messag
 pub use host_key::{HOST_KEY_SIZE, HOST_KEY_SPKI_SIZE, HostKeyError, HostPublicKey};
 pub use keeper_record::{KEEPER_RECORD_SIZE, KEY_FINGERPRINT_SIZE, KeeperReply, KeeperRequest};
 pub use krl::{MAX_REVOKED_KEYS, RevokedKeys, RevokedKeysError};
+pub use lending::{FromLender, MAX_LENDING_PACKET, ToLender};
 pub use local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 pub use log_record::{MAX_LOG_RECORD, MAX_PUBLIC_KEY_SIZE};
 pub use name::{HostName, NameError, ServiceName, UserName};

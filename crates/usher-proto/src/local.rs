@@ -17,6 +17,7 @@ const CONNECT: u8 = 1;
 const CONNECT_ON_BEHALF: u8 = 2;
 const DONE: u8 = 3;
 const CONNECT_WITH_TICKET: u8 = 4;
+const LEND: u8 = 5;
 const READY: u8 = 129;
 const REFUSED: u8 = 130;
 const FINISHED: u8 = 131;
@@ -54,6 +55,9 @@ pub enum LocalRequest {
         /// Whether connect(2) succeeded.
         connected: bool,
     },
+    /// Have the user's ssh-agent sign, through the asking process, while the conversation lasts:
+    /// see [`crate::lending`].
+    Lend,
 }
 
 /// What the signer answers.
@@ -104,6 +108,7 @@ impl LocalRequest {
                 out.push(u8::from(*connected));
                 return out;
             }
+            Self::Lend => return begin(LEND),
         };
         let mut out = begin(kind);
         put_short_name(&mut out, host.as_str());
@@ -137,6 +142,7 @@ impl LocalRequest {
                     _ => return Err(DecodeError::Malformed { field: "connected" }),
                 },
             },
+            LEND => Self::Lend,
             _ => return Err(DecodeError::UnknownType),
         };
         reader.finish()?;

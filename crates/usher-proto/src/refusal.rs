@@ -171,11 +171,20 @@ refusals! {
     UnknownHost = 162, "unknown_host", "local policy knows no host of this name";
     /// The local user has no key for this.
     NoPrivateKey = 163, "no_private_key",
-        "the signer holds no private key for the user: an administrator adds one";
+        "the signer knows no key for the user to sign with: an administrator adds one";
     /// Local policy does not let this user connect there.
     ClientPolicy = 164, "client_policy",
         "this machine's policy does not let the user connect to the service: an administrator \
          permits it in a `client` block";
+    /// The user signs by an ssh-agent, and none is lent.
+    AgentUnavailable = 165, "agent_unavailable",
+        "the user signs by an ssh-agent, and none is lent to the signer: run `usher agent` in the \
+         session that has the agent, or enable its unit (systemctl --user enable --now \
+         usher-agent)";
+    /// The user's ssh-agent did not sign.
+    AgentRefused = 166, "agent_refused",
+        "the user's ssh-agent did not sign: `ssh-add -l` has to list the registered key, and a \
+         security key wants to be touched within 25 seconds";
 
     // 192 to 223: the calls of a service's process (libusher).
     /// The process is not of the account that the policy names for the service.
@@ -280,7 +289,7 @@ mod tests {
             assert_eq!(refusal.name().parse(), Ok(refusal));
             assert!(!refusal.to_string().is_empty());
         }
-        assert_eq!(codes.len(), 57);
+        assert_eq!(codes.len(), 59);
     }
 
     #[test]

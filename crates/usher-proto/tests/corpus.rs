@@ -5,19 +5,25 @@
 mod checks;
 mod common;
 
-use common::{SESSION, announcement, authenticator, client_frames, connection, statement};
+use common::{
+    SESSION, announcement, authenticator, client_frames, connection, statement, user_key,
+};
+use signature::Signer;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
+use usher_proto::ssh_key::private::Ed25519Keypair;
+use usher_proto::ssh_key::{PrivateKey, Signature};
 use usher_proto::{
-    CallReply, CallRequest, ConnectionInfo, KeeperReply, KeeperRequest, LocalReply, LocalRequest,
-    RecorderReply, RecorderRequest, Refusal, RelayReply, RelayRequest, ReservationId, ServerFrame,
-    Statement, TokenKey, TokenSlot,
+    Authenticator, CallReply, CallRequest, ConnectionInfo, FromLender, KeeperReply, KeeperRequest,
+    LocalReply, LocalRequest, RecorderReply, RecorderRequest, Refusal, RelayReply, RelayRequest,
+    ReservationId, ServerFrame, Statement, ToLender, TokenKey, TokenSlot,
 };
 
 type Check = fn(&[u8]) -> &'static str;
 
-const TARGETS: [(&str, Check); 11] = [
+const TARGETS: [(&str, Check); 13] = [
+    ("agent", checks::agent),
     ("calls", checks::calls),
     ("certificate", checks::certificate),
     ("revoked_keys", checks::revoked_keys),
@@ -26,6 +32,7 @@ const TARGETS: [(&str, Check); 11] = [
     ("client_frame", checks::client_frame),
     ("server_frame", checks::server_frame),
     ("keeper_record", checks::keeper_record),
+    ("lending", checks::lending),
     ("local", checks::local),
     ("recorder", checks::recorder),
     ("relay", checks::relay),
@@ -76,6 +83,7 @@ fn the_formats_are_those_of_the_corpus() {
 #[test]
 #[ignore = "writes fuzz/corpus"]
 fn write_the_corpus() {
+    write("agent", agent());
     write("calls", calls());
     write("certificate", certificates());
     write("revoked_keys", revoked_keys());
@@ -84,6 +92,7 @@ fn write_the_corpus() {
     write("client_frame", client());
     write("server_frame", server());
     write("keeper_record", keeper());
+    write("lending", lending());
     write("local", local());
     write("recorder", recorder());
     write("relay", relay());
@@ -426,6 +435,7 @@ fn local() -> Inputs {
         refused.encode(),
         &[("code", 2, 0xff)],
     ));
+    inputs.extend(variations("lend", LocalRequest::Lend.encode(), &[]));
     inputs.extend(variations("finished", LocalReply::Finished.encode(), &[]));
     let ticket = LocalReply::Ticket {
         server: connection().server,
@@ -434,6 +444,66 @@ fn local() -> Inputs {
         "ticket",
         ticket.encode(),
         &[("port-zero", 19, 0)],
+    ));
+    inputs
+}
+
+fn agent() -> Inputs {
+    let mut inputs = common_to_all(4096);
+    let key = user_key();
+    let data = Authenticator::signed_data(&statement().encode()).unwrap();
+    let sign = |data: &[u8], key: &PrivateKey| {
+        let signature: Signature = key.try_sign(data).unwrap();
+        let signature = Vec::try_from(signature).unwrap();
+        let mut answer = vec![14, 0, 0, 0, u8::try_from(signature.len()).unwrap()];
+        answer.extend(signature);
+        answer
+    };
+    inputs.extend(variations(
+        "signature",
+        sign(&data, &key),
+        &[
+            ("type", 0, 12),
+            ("length-huge", 1, 0xff),
+            ("length-short", 4, 82),
+            ("algorithm-length", 8, 10),
+            ("algorithm", 19, b'8'),
+            ("value", 40, 0x55),
+        ],
+    ));
+    inputs.push(("signature-other-data".into(), sign(b"other data", &key)));
+    let other = Ed25519Keypair::from_seed(&[8; 32]).into();
+    inputs.push(("signature-other-key".into(), sign(&data, &other)));
+    inputs.push(("signature-empty".into(), vec![14, 0, 0, 0, 0]));
+    inputs.extend(variations("not", vec![5], &[]));
+    inputs
+}
+
+fn lending() -> Inputs {
+    let mut inputs = common_to_all(4640);
+    let sign = ToLender::Sign {
+        public_key: user_key().public_key().to_bytes().unwrap(),
+        statement: statement().encode(),
+    };
+    inputs.extend(variations(
+        "sign",
+        sign.encode(),
+        &[("version", 0, 2), ("type", 1, 77), ("key-huge", 2, 0xff)],
+    ));
+    let refused = ToLender::Refused(Refusal::NoPrivateKey);
+    inputs.extend(variations(
+        "refused",
+        refused.encode(),
+        &[("code", 2, 0xff)],
+    ));
+    inputs.extend(variations("lent", ToLender::Lent.encode(), &[]));
+    inputs.extend(variations("replaced", ToLender::Replaced.encode(), &[]));
+    let signature = FromLender::Signature(vec![7; 83]);
+    inputs.extend(variations("signature", signature.encode(), &[]));
+    inputs.extend(variations(
+        "not-signed",
+        FromLender::NotSigned.encode(),
+        &[],
     ));
     inputs
 }

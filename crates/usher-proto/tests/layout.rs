@@ -6,10 +6,11 @@ mod common;
 use common::{SESSION, announcement, client_frames, connection, statement};
 use ssh_encoding::{Decode, Reader as _};
 use usher_proto::{
-    ClientFrame, DecodeError, FrameBuffer, KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest,
-    LocalReply, LocalRequest, MAX_FRAME, MAX_LOG_RECORD, MAX_RECORDER_PACKET, MAX_RELAY_PACKET,
-    RecorderReply, RecorderRequest, Refusal, RelayReply, RelayRequest, ServerFrame, SessionId,
-    Statement,
+    AgentAnswer, ClientFrame, DecodeError, FrameBuffer, FromLender, KEEPER_RECORD_SIZE,
+    KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_FRAME, MAX_LOG_RECORD,
+    MAX_PUBLIC_KEY_SIZE, MAX_RECORDER_PACKET, MAX_RELAY_PACKET, MAX_SIGNATURE_SIZE,
+    MAX_STATEMENT_SIZE, RecorderReply, RecorderRequest, Refusal, RelayReply, RelayRequest,
+    ServerFrame, SessionId, Statement, ToLender, agent,
 };
 
 /// An independent decoder of RFC 4251 types reads the statement.
@@ -275,6 +276,7 @@ fn local_packets_are_as_documented() {
         [1, 130, 0, 164]
     );
     assert_eq!(LocalReply::Finished.encode(), [1, 131]);
+    assert_eq!(LocalRequest::Lend.encode(), [1, 5]);
     let ready = LocalReply::Ready {
         server: connection().server,
     }
@@ -285,6 +287,61 @@ fn local_packets_are_as_documented() {
             0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 2, 0, 143
         ]
     );
+}
+
+#[test]
+fn lending_packets_are_as_documented_and_the_longest_ones_fit() {
+    assert_eq!(ToLender::Lent.encode(), [1, 133]);
+    assert_eq!(ToLender::Replaced.encode(), [1, 135]);
+    let refused = ToLender::Refused(Refusal::NoPrivateKey);
+    assert_eq!(refused.encode(), [1, 130, 0, 163]);
+    assert_eq!(FromLender::NotSigned.encode(), [1, 7]);
+    let signature = |length| FromLender::Signature(vec![9; length]);
+    assert_eq!(signature(2).encode(), [1, 6, 0, 0, 0, 2, 9, 9]);
+    let sign = |key, statement| ToLender::Sign {
+        public_key: vec![7; key],
+        statement: vec![8; statement],
+    };
+    assert_eq!(
+        sign(1, 2).encode(),
+        [1, 134, 0, 0, 0, 1, 7, 0, 0, 0, 2, 8, 8]
+    );
+    let longest = sign(MAX_PUBLIC_KEY_SIZE, MAX_STATEMENT_SIZE);
+    assert_eq!(ToLender::decode(&longest.encode()), Ok(longest));
+    let longest = signature(MAX_SIGNATURE_SIZE);
+    assert_eq!(FromLender::decode(&longest.encode()), Ok(longest));
+    for longer in [
+        sign(MAX_PUBLIC_KEY_SIZE + 1, 1),
+        sign(1, MAX_STATEMENT_SIZE + 1),
+    ] {
+        assert_eq!(
+            ToLender::decode(&longer.encode()),
+            Err(DecodeError::Oversized)
+        );
+    }
+    let longer = signature(MAX_SIGNATURE_SIZE + 1).encode();
+    assert_eq!(FromLender::decode(&longer), Err(DecodeError::Oversized));
+}
+
+#[test]
+fn an_agent_is_asked_as_its_protocol_says_and_its_answer_is_bounded() {
+    assert_eq!(
+        agent::sign_request(&[7, 7], &[8]),
+        [0, 0, 0, 16, 13, 0, 0, 0, 2, 7, 7, 0, 0, 0, 1, 8, 0, 0, 0, 0]
+    );
+    assert_eq!(agent::answer_length([0, 0, 16, 0]), Ok(4096));
+    for longer in [[0, 0, 16, 1], [0xff; 4]] {
+        assert_eq!(agent::answer_length(longer), Err(DecodeError::Oversized));
+    }
+    assert_eq!(
+        AgentAnswer::decode(&[14, 0, 0, 0, 1, 9]),
+        Ok(AgentAnswer::Signature(vec![9]))
+    );
+    assert_eq!(AgentAnswer::decode(&[5]), Ok(AgentAnswer::Failure));
+    // SSH_AGENT_SUCCESS, SSH_AGENT_IDENTITIES_ANSWER: no answers to this request.
+    for other in [6, 12] {
+        assert_eq!(AgentAnswer::decode(&[other]), Err(DecodeError::UnknownType));
+    }
 }
 
 #[test]
@@ -370,6 +427,8 @@ fn the_document_tells_the_code() {
         ("bytes waiting in a frame buffer", FrameBuffer::CAPACITY),
         ("keeper record", KEEPER_RECORD_SIZE),
         ("local packet", usher_proto::MAX_LOCAL_PACKET),
+        ("lending packet", usher_proto::MAX_LENDING_PACKET),
+        ("answer of an ssh-agent", usher_proto::MAX_AGENT_ANSWER),
         ("relay packet", MAX_RELAY_PACKET),
         ("recorder packet", MAX_RECORDER_PACKET),
         ("record of the log", MAX_LOG_RECORD),

@@ -6,10 +6,10 @@ mod common;
 use proptest::prelude::*;
 use usher_proto::{
     CallReply, CallRequest, Chain, ChainError, ChainTip, ClientFrame, ConnectionTuple,
-    FRAME_LENGTH_SIZE, FrameBuffer, KeeperReply, KeeperRequest, LocalReply, LocalRequest,
-    MAX_CALL_PACKET, MAX_CHAIN_GAP, MAX_FRAME, MAX_LOCAL_PACKET, MAX_RECORDER_PACKET,
-    MAX_RELAY_PACKET, MAX_STATEMENT_SIZE, RecorderReply, RecorderRequest, RelayReply, RelayRequest,
-    ServerFrame, Statement,
+    FRAME_LENGTH_SIZE, FrameBuffer, FromLender, KeeperReply, KeeperRequest, LocalReply,
+    LocalRequest, MAX_CALL_PACKET, MAX_CHAIN_GAP, MAX_FRAME, MAX_LENDING_PACKET, MAX_LOCAL_PACKET,
+    MAX_RECORDER_PACKET, MAX_RELAY_PACKET, MAX_STATEMENT_SIZE, RecorderReply, RecorderRequest,
+    RelayReply, RelayRequest, ServerFrame, Statement, ToLender,
 };
 
 /// A round trip, every truncation refused, a byte more refused, and one changed byte either
@@ -112,6 +112,20 @@ format_properties!(
     LocalReply::encode,
     LocalReply::decode,
     MAX_LOCAL_PACKET
+);
+format_properties!(
+    to_lender,
+    common::to_lender,
+    ToLender::encode,
+    ToLender::decode,
+    MAX_LENDING_PACKET
+);
+format_properties!(
+    from_lender,
+    common::from_lender,
+    FromLender::encode,
+    FromLender::decode,
+    MAX_LENDING_PACKET
 );
 format_properties!(
     call_request,

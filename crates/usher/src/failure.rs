@@ -70,6 +70,9 @@ pub enum Failure {
     /// Something this host lacks.
     #[error("{0}")]
     Host(String),
+    /// There is no ssh-agent to lend.
+    #[error("{0}")]
+    Agent(String),
     /// No connection.
     #[error(transparent)]
     Connect(#[from] usher::ConnectError),
@@ -135,6 +138,7 @@ impl Failure {
         match self {
             Self::Control(ControlError::NotRunning { .. } | ControlError::Broken { .. })
             | Self::KeeperUnreached(..)
+            | Self::Agent(_)
             | Self::Connect(usher::ConnectError::NoSigner(_)) => 3,
             Self::File { .. }
             | Self::Configuration(ConfigurationError::File { .. })

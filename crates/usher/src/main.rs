@@ -53,6 +53,8 @@ enum Command {
         #[arg(value_name = "HOST:SERVICE")]
         destination: commands::connect::Destination,
     },
+    /// Have the ssh-agent of the user who runs this sign for the signer (runs as long as it does)
+    Agent,
     /// Serve unmodified programs at local addresses (runs as a daemon)
     Proxy,
 }
@@ -80,6 +82,10 @@ enum UserCommand {
         /// Private key for the signer to keep (client side); the file itself is left alone
         #[arg(long, value_name = "FILE")]
         private_key: Option<PathBuf>,
+        /// Public key of the user's that the user's ssh-agent signs with (client side), in place of
+        /// a private key
+        #[arg(long, value_name = "FILE", conflicts_with = "private_key")]
+        agent_key: Option<PathBuf>,
         /// What the keys are for, by the name that `keys` and `key` of the policy have for it
         #[arg(long, value_name = "NAME")]
         key: Option<usher_policy::Name>,
@@ -194,12 +200,14 @@ fn main() -> ExitCode {
             public_key,
             expires,
             private_key,
+            agent_key,
             key,
         }) => {
             let addition = commands::user::Addition {
                 public_key: public_key.as_deref(),
                 expires,
                 private_key: private_key.as_deref(),
+                agent_key: agent_key.as_deref(),
                 purpose: key.as_ref(),
             };
             commands::user::add(&output, &name, &addition)
@@ -218,6 +226,7 @@ fn main() -> ExitCode {
         Command::Who { recent: true } => commands::who::recent(&output),
         Command::Doctor => commands::doctor::run(&output),
         Command::Connect { destination } => commands::connect::run(&destination),
+        Command::Agent => commands::agent::run(),
         Command::Proxy => proxy::run(),
     };
     match result {

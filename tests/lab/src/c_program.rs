@@ -21,21 +21,38 @@ impl Host {
             .attempt(|| "cannot make a temporary file".into())?;
         std::fs::write(file.path(), source).attempt(|| "cannot write a C program".into())?;
         let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let output = std::process::Command::new("cc")
-            .args(["-Wall", "-Wextra", "-Werror", "-I"])
-            .arg(root.join("include"))
-            .arg("-o")
-            .arg(self.path(path))
-            .arg(file.path())
-            .arg("-L")
-            .arg(self.binaries())
-            .arg("-lusher")
-            .output()
-            .attempt(|| "cannot run the C compiler".into())?;
-        if output.status.success() {
-            return Ok(());
-        }
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        Err(std::io::Error::other(said)).attempt(|| "a C program does not compile".into())
+        let mut arguments = ["-I".into(), root.join("include"), file.path().into()].to_vec();
+        arguments.extend(["-L".into(), self.binaries().into(), "-lusher".into()]);
+        compile(&arguments, &self.path(path))
     }
+
+    /// Puts a security key in software on the host: a library that OpenSSH's programs load where
+    /// SSH_SK_PROVIDER names it (`programs/security_key.c`).
+    ///
+    /// # Errors
+    /// What the compiler says.
+    pub fn install_security_key(&self, path: impl AsRef<Path>) -> Result<(), LabError> {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("programs");
+        let arguments = [
+            "-shared".into(),
+            "-fPIC".into(),
+            folder.join("security_key.c"),
+        ];
+        let arguments = [&arguments[..], &["-lcrypto".into()]].concat();
+        compile(&arguments, &self.path(path))
+    }
+}
+
+fn compile(arguments: &[PathBuf], program: &Path) -> Result<(), LabError> {
+    let output = std::process::Command::new("cc")
+        .args(["-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(program)
+        .args(arguments)
+        .output()
+        .attempt(|| "cannot run the C compiler".into())?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(std::io::Error::other(said)).attempt(|| "a C program does not compile".into())
 }

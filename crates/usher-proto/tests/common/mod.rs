@@ -9,10 +9,11 @@ use usher_proto::ssh_key::PrivateKey;
 use usher_proto::ssh_key::private::Ed25519Keypair;
 use usher_proto::{
     Announcement, Authenticator, CallReply, CallRequest, Chain, ChainElement, ClientFrame,
-    ConnectionInfo, ConnectionTuple, HostName, HostPublicKey, KeeperReply, KeeperRequest,
-    LocalReply, LocalRequest, MAX_GROUPS, RecorderReply, RecorderRequest, Refusal, RelayReply,
-    RelayRequest, ReservationId, ServerFrame, ServiceName, SessionId, Statement, TokenKey,
-    TokenSlot, UserName, session_id,
+    ConnectionInfo, ConnectionTuple, FromLender, HostName, HostPublicKey, KeeperReply,
+    KeeperRequest, LocalReply, LocalRequest, MAX_GROUPS, MAX_PUBLIC_KEY_SIZE, MAX_SIGNATURE_SIZE,
+    MAX_STATEMENT_SIZE, RecorderReply, RecorderRequest, Refusal, RelayReply, RelayRequest,
+    ReservationId, ServerFrame, ServiceName, SessionId, Statement, ToLender, TokenKey, TokenSlot,
+    UserName, session_id,
 };
 
 /// The clock of the fixed examples.
@@ -426,6 +427,29 @@ pub fn local_request() -> impl Strategy<Value = LocalRequest> {
         (host_name(), service_name())
             .prop_map(|(host, service)| LocalRequest::ConnectWithTicket { host, service }),
         any::<bool>().prop_map(|connected| LocalRequest::Done { connected }),
+        Just(LocalRequest::Lend),
+    ]
+}
+
+pub fn to_lender() -> impl Strategy<Value = ToLender> {
+    let bytes = |limit| prop::collection::vec(any::<u8>(), 0..=limit);
+    prop_oneof![
+        Just(ToLender::Lent),
+        (bytes(MAX_PUBLIC_KEY_SIZE), bytes(MAX_STATEMENT_SIZE)).prop_map(
+            |(public_key, statement)| ToLender::Sign {
+                public_key,
+                statement,
+            }
+        ),
+        Just(ToLender::Replaced),
+        refusal().prop_map(ToLender::Refused),
+    ]
+}
+
+pub fn from_lender() -> impl Strategy<Value = FromLender> {
+    prop_oneof![
+        prop::collection::vec(any::<u8>(), 0..=MAX_SIGNATURE_SIZE).prop_map(FromLender::Signature),
+        Just(FromLender::NotSigned),
     ]
 }
 

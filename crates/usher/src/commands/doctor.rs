@@ -44,6 +44,7 @@ pub fn run(output: &Output) -> Result<(), Failure> {
         ]
         .map(daemon),
     );
+    findings.extend(agents());
     output.print(&findings, || text(&findings));
     if findings
         .iter()
@@ -113,6 +114,29 @@ fn configuration() -> Finding {
         detail,
         needed_for: "anything to be permitted".into(),
     }
+}
+
+/// Users who sign by an ssh-agent; nothing where there are none, or the signer does not run.
+fn agents() -> Option<Finding> {
+    let Ok(Answer::Agents { mut agents }) = ask("signer", &Request::Who) else {
+        return None;
+    };
+    // More than one where different keys are for different things.
+    agents.dedup_by(|one, other| one.user == other.user);
+    let told: Vec<String> = agents
+        .iter()
+        .map(|agent| match agent.lent {
+            true => format!("{}'s is lent", agent.user),
+            false => format!("{}'s is not lent (`usher agent`)", agent.user),
+        })
+        .collect();
+    (!told.is_empty()).then(|| Finding {
+        name: "ssh-agents".into(),
+        works: agents.iter().all(|agent| agent.lent),
+        required: false,
+        detail: told.join(", "),
+        needed_for: "these users to be signed for".into(),
+    })
 }
 
 fn daemon(role: &str) -> Finding {

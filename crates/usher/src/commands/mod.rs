@@ -1,5 +1,6 @@
 //! One file a command.
 
+pub mod agent;
 pub mod configuration;
 pub mod connect;
 pub mod doctor;

@@ -1,13 +1,16 @@
 //! `usher user`: who is known on this host. Takes effect at once, and on the users only: policy
 //! files that are being edited stay out of force until `usher policy apply`.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use usher_local::applied::{read_bounded, write_atomically};
+use usher_local::applied::{ConfigurationError, read_bounded, write_atomically};
 use usher_local::keys::{keys_of, list_name, private_key_name};
-use usher_local::paths;
+use usher_local::signing_key::SigningKey;
+use usher_local::{control, paths};
 use usher_policy::Name;
+use usher_proto::authenticator::{is_security_key, is_supported};
 use usher_proto::name::UserName;
 use zeroize::Zeroizing;
 
@@ -24,6 +27,8 @@ pub struct Addition<'a> {
     pub expires: Option<Expiry>,
     /// File with a private key.
     pub private_key: Option<&'a Path>,
+    /// File with the public key that the user's agent signs with.
+    pub agent_key: Option<&'a Path>,
     /// What the keys are for.
     pub purpose: Option<&'a Name>,
 }
@@ -37,12 +42,13 @@ pub fn add(output: &Output, user: &UserName, addition: &Addition<'_>) -> Result<
         public_key,
         expires,
         private_key,
+        agent_key,
         purpose,
     } = *addition;
-    if public_key.is_none() && private_key.is_none() {
+    if [public_key, private_key, agent_key] == [None; 3] {
         return Err(Failure::PublicKey(
-            "give --public-key FILE (where the services are) or --private-key FILE (where the \
-             user works)"
+            "give --public-key FILE (where the services are), or --private-key FILE or \
+             --agent-key FILE (where the user works)"
                 .into(),
         ));
     }
@@ -64,13 +70,15 @@ pub fn add(output: &Output, user: &UserName, addition: &Addition<'_>) -> Result<
         .map(|path| key_list::read(user, path, expires))
         .transpose()?;
     let private = private_key.map(read_private_key).transpose()?;
+    let agent = agent_key.map(read_agent_key).transpose()?;
+    let signing = private.or(agent);
     let folder = user_folder(user);
     std::fs::create_dir_all(&folder).at(&folder)?;
     if let Some(public) = public {
         key_list::add(user, &folder.join(list_name(purpose)), &public)?;
     }
-    if let Some(private) = private {
-        store_private_key(&private_key_path(user, purpose), &private)?;
+    if let Some(signing) = signing {
+        store_signing_key(&private_key_path(user, purpose), &signing)?;
     }
     put_users_in_force(output, &lock)
 }
@@ -107,6 +115,7 @@ pub fn enable(output: &Output, user: &UserName) -> Result<(), Failure> {
 /// When the configuration cannot be read.
 pub fn list(output: &Output) -> Result<(), Failure> {
     let applied = configuration::in_force()?;
+    let lent = lent_agents();
     let views = applied
         .users
         .iter()
@@ -122,10 +131,16 @@ pub fn list(output: &Output) -> Result<(), Failure> {
                     })
                 })
                 .collect();
+            // None: the folder is the signer's and root's, others cannot look.
+            let signing = signing_key(user).ok();
+            let is = |kind: fn(&SigningKey) -> bool| {
+                signing.as_ref().map(|key| key.as_ref().is_some_and(kind))
+            };
             let view = serde_json::json!({
                 "user": user, "disabled": entry.disabled, "public_keys": views,
-                // None: the folder is the signer's and root's, others cannot look.
-                "private_key": private_key_path(user, None).try_exists().ok(),
+                "private_key": is(|key| matches!(key, SigningKey::Private(_))),
+                "agent_key": is(|key| matches!(key, SigningKey::Agent(_))),
+                "agent_lent": lent.as_ref().map(|lent| lent.contains(user)),
             });
             Ok((view, key_list::describe(&keys)))
         })
@@ -136,10 +151,14 @@ pub fn list(output: &Output) -> Result<(), Failure> {
             .iter()
             .zip(&descriptions)
             .map(|(view, public)| {
-                let private = match view["private_key"].as_bool() {
-                    Some(true) => "yes",
-                    Some(false) => "no",
-                    None => "? (ask as root)",
+                let is = |name: &str| view[name].as_bool();
+                let signs = match (is("private_key"), is("agent_key"), is("agent_lent")) {
+                    (None, ..) => "? (ask as root)",
+                    (Some(true), ..) => "private key",
+                    (_, Some(true), Some(true)) => "agent, lent",
+                    (_, Some(true), Some(false)) => "agent, not lent",
+                    (_, Some(true), None) => "agent",
+                    _ => "-",
                 };
                 vec![
                     view["user"].as_str().unwrap_or_default().to_owned(),
@@ -147,13 +166,38 @@ pub fn list(output: &Output) -> Result<(), Failure> {
                         .as_str()
                         .map_or("yes".into(), |why| format!("no: {why}")),
                     public.clone(),
-                    private.to_owned(),
+                    signs.to_owned(),
                 ]
             })
             .collect();
-        table(&["USER", "ADMITTED", "PUBLIC KEYS", "PRIVATE KEY"], &rows)
+        table(&["USER", "ADMITTED", "PUBLIC KEYS", "SIGNS BY"], &rows)
     });
     Ok(())
+}
+
+/// Whose agents are lent; nothing when the signer does not say.
+fn lent_agents() -> Option<BTreeSet<UserName>> {
+    match control::ask("signer", &control::Request::Who) {
+        Ok(control::Answer::Agents { agents }) => {
+            let lent = agents.into_iter().filter(|agent| agent.lent);
+            Some(lent.map(|agent| agent.user).collect())
+        }
+        // It does not run here, or it is not root who asks.
+        _ => None,
+    }
+}
+
+/// With what a user signs here, if with anything.
+fn signing_key(user: &UserName) -> Result<Option<SigningKey>, ConfigurationError> {
+    match read_bounded(&private_key_path(user, None)) {
+        Ok(text) => Ok(SigningKey::parse(&Zeroizing::new(text)).ok()),
+        Err(ConfigurationError::File { error, .. })
+            if error.kind() == std::io::ErrorKind::NotFound =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 fn user_folder(user: &UserName) -> PathBuf {
@@ -187,19 +231,40 @@ fn read_private_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
     if key.is_encrypted() {
         return Err(problem(
             "has a passphrase, which the signer could not ask for; give a copy without one \
-             (ssh-keygen -p -N '' -f COPY)",
+             (ssh-keygen -p -N '' -f COPY), or leave it with an ssh-agent (--agent-key)",
         ));
     }
     match key.algorithm() {
-        ssh_key::Algorithm::Ed25519 | ssh_key::Algorithm::Ecdsa { .. } => Ok(text),
+        kind if is_security_key(&kind) => Err(problem(
+            "refers to a security key, which only an agent can use; give its .pub file with \
+             --agent-key",
+        )),
+        kind if is_supported(&kind) => Ok(text),
         other => Err(problem(&format!(
             "{other} keys are not taken; use Ed25519 or ECDSA"
         ))),
     }
 }
 
+/// The one public key in a file.
+fn read_agent_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
+    let text = Zeroizing::new(read_bounded(path)?);
+    let problem = |reason: String| {
+        Failure::PublicKey(format!(
+            "{}: {reason}; give the .pub file of the key that the agent has, as ssh-keygen or \
+             ssh-add -L writes it",
+            path.display()
+        ))
+    };
+    match SigningKey::parse(&text) {
+        Ok(SigningKey::Agent(_)) => Ok(text),
+        Ok(SigningKey::Private(_)) => Err(problem("a private key".into())),
+        Err(error) => Err(problem(error.to_string())),
+    }
+}
+
 /// Stores a key for the signer: made unreadable for all others before a byte is in it.
-fn store_private_key(path: &Path, key: &str) -> Result<(), Failure> {
+fn store_signing_key(path: &Path, key: &str) -> Result<(), Failure> {
     use std::io::Write;
     let signer = nix::unistd::User::from_name("usher-signer")
         .ok()

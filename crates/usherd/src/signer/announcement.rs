@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
 use usher_kernel::ticket::TicketKey;
-use usher_policy::{Host, Name};
-use usher_proto::authenticator::Authenticator;
+use usher_policy::Host;
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::frame::{Announcement, ClientFrame};
 use usher_proto::refusal::Refusal;
@@ -18,6 +18,7 @@ use super::chains::random;
 use super::closing::{close, close_replaced};
 use super::relay::Pending;
 use super::sessions::{Session, SessionKey, is_permitted, purpose};
+use super::signing::Pen;
 use super::tickets::{Grant, Turn};
 use super::{Signer, keys};
 use crate::start::unix_time;
@@ -73,9 +74,12 @@ pub async fn announce(
 ) -> Result<SessionId, Refusal> {
     let mut refusal = Refusal::VerifierUnavailable;
     for attempt in 0..ATTEMPTS {
-        match attempt_once(signer, place, connection).await {
-            Ok(session) => {
-                renew_for_tokens(signer, place);
+        let mut asked = false;
+        match attempt_once(signer, place, connection, &mut asked).await {
+            Ok((session, by_agent)) => {
+                if !by_agent {
+                    renew_for_tokens(signer, place);
+                }
                 return Ok(session);
             }
             Err(error) => refusal = error,
@@ -91,6 +95,10 @@ pub async fn announce(
             | Refusal::ChainGap => *signer.sessions.slot(&place.key).lock().await = None,
             Refusal::VerifierUnavailable | Refusal::KeeperUnavailable => {
                 *doubt = true;
+                // Not asked once more for each attempt: who wants to connect tries again.
+                if asked {
+                    return Err(refusal);
+                }
                 tokio::time::sleep(PAUSE * 2_u32.pow(attempt.min(4))).await;
             }
             _ => return Err(refusal),
@@ -103,9 +111,19 @@ async fn attempt_once(
     signer: &Arc<Signer>,
     place: &Place,
     connection: ConnectionTuple,
-) -> Result<SessionId, Refusal> {
+    asked: &mut bool,
+) -> Result<(SessionId, bool), Refusal> {
+    let arrived = Instant::now();
     let slot = signer.sessions.slot(&place.key);
-    let mut slot = slot.lock().await;
+    let mut slot = match slot.try_lock() {
+        Ok(slot) => slot,
+        Err(_) => {
+            // A session is being opened, and somebody may have to touch something for it.
+            let lent = signer.loans.is_lent(place.uid);
+            let _waiting = lent.then(|| signer.loans.wait(place.uid)).transpose()?;
+            slot.lock().await
+        }
+    };
     // Permitted when it was asked for; it may have waited.
     if !place.is_permitted(signer) {
         return Err(Refusal::ClientPolicy);
@@ -113,9 +131,10 @@ async fn attempt_once(
     let usable = slot
         .as_mut()
         .filter(|session| session.expires > unix_time() + RENEW);
-    if let Some((session, element)) =
-        usable.and_then(|session| session.chain.next().map(|element| (session.id, element)))
-    {
+    if let Some((session, by_agent, element)) = usable.and_then(|session| {
+        let element = session.chain.next()?;
+        Some((session.id, session.by_agent, element))
+    }) {
         let announcement = Announcement {
             element,
             connection,
@@ -130,11 +149,15 @@ async fn attempt_once(
         })?;
         // The element is on its way in order: others may announce while this one waits.
         drop(slot);
-        return answer(pending).await.map(|_| session);
+        return answer(pending).await.map(|_| (session, by_agent));
     }
     *slot = None;
-    let (session, openable) = open(signer, place, Some(connection)).await?;
-    let id = session.id;
+    if signer.loans.has_not_signed(place.uid, arrived) {
+        // Asked while this one waited: not once more for each that did.
+        return Err(Refusal::AgentRefused);
+    }
+    let (session, openable) = open(signer, place, Some(connection), asked).await?;
+    let (id, by_agent) = (session.id, session.by_agent);
     *slot = Some(session);
     let turn = signer.tickets.claim_for_new_session(place.ticket_key());
     drop(slot);
@@ -149,7 +172,7 @@ async fn attempt_once(
             }
         });
     }
-    Ok(id)
+    Ok((id, by_agent))
 }
 
 /// A session without a ticket, where tokens did not pass for a while: the next one may have them.
@@ -159,7 +182,9 @@ fn renew_for_tokens(signer: &Arc<Signer>, place: &Place) {
     }
 }
 
-/// Opens a session and a ticket, aside, in the place of those that are nearly used up.
+/// Opens a session and a ticket, aside, in the place of those that are nearly used up. Not of users
+/// who sign by an agent: each time that they are asked to touch something, a connection of theirs
+/// waits for it. Their next session opens when this one's tokens and elements are used up.
 pub fn renew(signer: &Arc<Signer>, place: Place, turn: Turn) {
     let signer = Arc::clone(signer);
     tokio::spawn(async move {
@@ -173,8 +198,15 @@ pub fn renew(signer: &Arc<Signer>, place: Place, turn: Turn) {
 
 /// On failure the session in place goes on.
 async fn try_to_renew(signer: &Arc<Signer>, place: &Place, turn: Turn) -> Result<(), Refusal> {
+    let configuration = signer.configuration();
+    if keys::is_agents(
+        &place.key.user,
+        purpose(&place.key, &configuration.1.policy),
+    ) {
+        return Ok(());
+    }
     turn.has_come().await;
-    let (session, openable) = open(signer, place, None).await?;
+    let (session, openable) = open(signer, place, None, &mut false).await?;
     let slot = signer.sessions.slot(&place.key);
     let former = slot.lock().await.replace(session).map(|former| former.id);
     let replaced = ask_for_tokens(signer, place, openable).await;
@@ -196,7 +228,8 @@ pub struct Openable {
     expires: u64,
 }
 
-/// Opens a session, with its first connection where there is one.
+/// Opens a session, with its first connection where there is one. `asked`: the user's agent was
+/// asked to sign, and the user perhaps to touch something.
 ///
 /// # Errors
 /// As [`announce`].
@@ -204,8 +237,16 @@ pub async fn open(
     signer: &Signer,
     place: &Place,
     first: Option<ConnectionTuple>,
+    asked: &mut bool,
 ) -> Result<(Session, Openable), Refusal> {
     let key = &place.key;
+    let configuration = signer.configuration();
+    let purpose = purpose(key, &configuration.1.policy);
+    // Looked at before the key is read: one that is replaced in between counts as the former.
+    let signed_by = keys::stamp(&key.user, purpose);
+    // Before the statement is dated: an agent may have to be waited for.
+    let pen = Pen::take(signer, place, purpose).await?;
+    let by_agent = pen.is_agent();
     let (mut chain, tokens) = signer.chains.take()?;
     let now = unix_time();
     let statement = Statement {
@@ -232,11 +273,17 @@ pub async fn open(
     if !place.is_permitted(signer) {
         return Err(Refusal::ClientPolicy);
     }
-    // Looked at before the key is read: one that is replaced in between counts as the former.
-    let configuration = signer.configuration();
-    let purpose = purpose(key, &configuration.1.policy);
-    let signed_by = keys::stamp(&key.user, purpose);
-    let authenticator = sign(key, purpose, &statement)?;
+    *asked |= by_agent;
+    let signed = pen.sign(signer, place, &statement).await;
+    let authenticator = signed.inspect_err(|_| {
+        if by_agent {
+            signer.loans.not_signed(place.uid);
+        }
+    })?;
+    // An agent takes its time.
+    if !place.is_permitted(signer) {
+        return Err(Refusal::ClientPolicy);
+    }
     let id = session_id(&authenticator.statement);
     let pending = signer.relay.send(&place.host, |request| {
         ClientFrame::Open {
@@ -255,6 +302,7 @@ pub async fn open(
         chain,
         expires: statement.expires,
         signed_by,
+        by_agent,
     };
     let openable = Openable {
         session: id,
@@ -311,17 +359,6 @@ async fn tokens(
     })?;
     let slot = answer(pending).await?.ok_or(Refusal::Malformed)?;
     Ok((slot, key))
-}
-
-fn sign(
-    key: &SessionKey,
-    purpose: Option<&Name>,
-    statement: &Statement,
-) -> Result<Authenticator, Refusal> {
-    Authenticator::sign(statement, &keys::load(&key.user, purpose)?).map_err(|error| {
-        tracing::warn!(user = %key.user, %error, "cannot sign");
-        Refusal::NoPrivateKey
-    })
 }
 
 /// Waits for an answer, so long and no longer.

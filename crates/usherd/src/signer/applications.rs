@@ -18,6 +18,7 @@ use usher_proto::refusal::Refusal;
 use super::Signer;
 use super::announcement::{Place, announce, withdraw};
 use super::closing::suspend;
+use super::loans;
 use super::sessions::SessionKey;
 use crate::applications::{Application, Applications};
 
@@ -60,6 +61,9 @@ async fn serve_one(signer: &Arc<Signer>, mut application: Application) {
             Ok(Err(error)) => return tracing::debug!(uid = peer.uid, %error, "request"),
             Err(_) => return tracing::debug!(uid = peer.uid, "an application asked nothing"),
         };
+        if ticket.is_none() && LocalRequest::decode(&bytes) == Ok(LocalRequest::Lend) {
+            return loans::serve(signer, application).await;
+        }
         let descriptors = &application.descriptors()[former_descriptors..];
         let (asked, socket) = match admit(signer, peer, &bytes, descriptors).await {
             Ok(asked) => asked,
@@ -148,7 +152,7 @@ async fn admit<'a>(
             let uid = owner_at_the_proxy(signer, peer, local, &host, &service)?;
             (uid, host, service)
         }
-        LocalRequest::Done { .. } => return Err(Refusal::Malformed),
+        LocalRequest::Done { .. } | LocalRequest::Lend => return Err(Refusal::Malformed),
     };
     let user = signer.names.of(uid).await?;
     let configuration = signer.configuration();

@@ -1,15 +1,18 @@
-//! The users' private keys: one file a user, readable by the signer only, read for one signature
-//! and wiped (`ssh_key` zeroizes private keys when dropped).
+//! With what the users sign: one file a user, readable by the signer only, read for one signature.
+//! A private key is wiped after it (`ssh_key` zeroizes them when dropped); for a user whose
+//! ssh-agent signs the file has the public key.
 
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use ssh_key::PrivateKey;
 use usher_local::keys::private_key_name;
 use usher_local::paths;
+use usher_local::signing_key::SigningKey;
 use usher_policy::Name;
 use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
+use usher_proto::ssh_key::PublicKey;
 use zeroize::Zeroizing;
 
 /// Which file a user's key was in: another one when the key has been replaced.
@@ -32,25 +35,67 @@ fn path(user: &UserName, purpose: Option<&Name>) -> PathBuf {
     Path::new(paths::PRIVATE_KEYS_DIRECTORY).join(private_key_name(user, purpose))
 }
 
-/// Reads the user's key for `purpose`.
+/// Reads what the user signs with for `purpose`.
 ///
 /// # Errors
-/// [`Refusal::NoPrivateKey`] when the user has none that can be used; the log says why.
-pub fn load(user: &UserName, purpose: Option<&Name>) -> Result<PrivateKey, Refusal> {
+/// [`Refusal::NoPrivateKey`] when the user has nothing that can be used; the log says why.
+pub fn load(user: &UserName, purpose: Option<&Name>) -> Result<SigningKey, Refusal> {
     let path = path(user, purpose);
-    let text = Zeroizing::new(std::fs::read(&path).map_err(|error| {
+    let text = Zeroizing::new(std::fs::read_to_string(&path).map_err(|error| {
         tracing::info!(%user, path = %path.display(), %error, "no private key");
         Refusal::NoPrivateKey
     })?);
-    match PrivateKey::from_openssh(text.as_slice()) {
-        Ok(key) if !key.is_encrypted() => Ok(key),
-        Ok(_) => {
-            tracing::warn!(%user, "the private key is encrypted; it cannot be used unattended");
-            Err(Refusal::NoPrivateKey)
-        }
-        Err(error) => {
-            tracing::warn!(%user, %error, "the private key is damaged");
-            Err(Refusal::NoPrivateKey)
-        }
-    }
+    SigningKey::parse(&text).map_err(|error| {
+        tracing::warn!(%user, path = %path.display(), %error, "not to be signed with");
+        Refusal::NoPrivateKey
+    })
+}
+
+/// All that is kept: whose, and for what purpose, in the order of the users' names.
+fn kept() -> io::Result<Vec<(UserName, Option<Name>)>> {
+    let entries = std::fs::read_dir(paths::PRIVATE_KEYS_DIRECTORY)?;
+    let entries = entries.collect::<io::Result<Vec<_>>>()?;
+    // What is being written has a name that no user has.
+    let mut kept: Vec<_> = entries
+        .iter()
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let name = name.to_str()?;
+            match name.split_once('@') {
+                Some((user, purpose)) => Some((user.parse().ok()?, Some(purpose.parse().ok()?))),
+                None => Some((name.parse().ok()?, None)),
+            }
+        })
+        .collect();
+    kept.sort_by(|(one, _), (other, _): &(UserName, _)| one.as_ref().cmp(other.as_ref()));
+    Ok(kept)
+}
+
+/// The keys that users' agents sign with.
+///
+/// # Errors
+/// When the folder cannot be read; a file that cannot is told in the log.
+pub fn agents() -> io::Result<Vec<(UserName, PublicKey)>> {
+    let agents =
+        kept()?
+            .into_iter()
+            .filter_map(|(user, purpose)| match load(&user, purpose.as_ref()) {
+                Ok(SigningKey::Agent(key)) => Some((user, key)),
+                _ => None,
+            });
+    Ok(agents.collect())
+}
+
+/// Whether an agent signs for the user, for one purpose at least.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn has_agent(user: &UserName) -> io::Result<bool> {
+    let mut kept = kept()?.into_iter().filter(|(whose, _)| whose == user);
+    Ok(kept.any(|(user, purpose)| is_agents(&user, purpose.as_ref())))
+}
+
+/// Whether the user's agent signs for this purpose.
+pub fn is_agents(user: &UserName, purpose: Option<&Name>) -> bool {
+    matches!(load(user, purpose), Ok(SigningKey::Agent(_)))
 }

@@ -1,4 +1,4 @@
-//! The signer: keeps the users' private keys and speaks for a user only when a process of that
+//! The signer: keeps the users' private keys, or asks their ssh-agents, and speaks for a user only when a process of that
 //! user asks, and only to what client policy permits. It never touches the network: what it
 //! sends travels through the courier, and of what comes back it parses fixed-size answers only.
 
@@ -8,26 +8,30 @@ mod asking;
 mod chains;
 mod closing;
 mod keys;
+mod loans;
 mod names;
 mod plain;
 mod reauthentication;
 mod relay;
 mod sessions;
+mod signing;
 mod tickets;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 
 use usher_local::applied::{Applied, Checked, load_checked};
-use usher_local::control::{Answer, Request, StatusView};
+use usher_local::control::{AgentView, Answer, Request, StatusView};
 use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::paths;
 use usher_proto::handshake::HandshakeSide;
 use usher_proto::host_key::HostPublicKey;
+use usher_proto::ssh_key::HashAlg;
 
 use crate::host_key::HostKey;
 use crate::start::{self, Attempt, Connectors, StartError};
 use chains::Chains;
+use loans::Loans;
 use names::Names;
 use plain::Plain;
 use relay::Relay;
@@ -42,6 +46,7 @@ struct Signer {
     tickets: Tickets,
     chains: Chains,
     plain: Plain,
+    loans: Loans,
     names: Names,
     relay: Arc<Relay>,
     /// Told of every configuration that comes in force.
@@ -59,6 +64,20 @@ impl Signer {
                 .read()
                 .unwrap_or_else(std::sync::PoisonError::into_inner),
         )
+    }
+}
+
+impl Signer {
+    /// The users who sign by an agent.
+    fn agents(&self) -> std::io::Result<Vec<AgentView>> {
+        let lent = self.loans.users();
+        let agents = keys::agents()?.into_iter();
+        let agents = agents.map(|(user, key)| AgentView {
+            key: key.fingerprint(HashAlg::Sha256).to_string(),
+            lent: lent.contains(&user),
+            user,
+        });
+        Ok(agents.collect())
     }
 }
 
@@ -96,6 +115,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
         tickets,
         chains: Chains::default(),
         plain: Plain::default(),
+        loans: Loans::default(),
         names: Names::default(),
         relay: Arc::default(),
         reloaded: tokio::sync::Notify::new(),
@@ -175,6 +195,7 @@ impl Answerer for Signer {
                     .chain([
                         ("sessions".to_owned(), self.sessions.len() as u64),
                         ("tickets".to_owned(), self.tickets.len() as u64),
+                        ("agents".to_owned(), self.loans.len() as u64),
                         ("tokens".to_owned(), u64::from(self.tickets.available())),
                         (
                             "courier_connected".to_owned(),
@@ -184,9 +205,15 @@ impl Answerer for Signer {
                     .chain([("plain_held".to_owned(), self.tickets.held())])
                     .collect(),
             }),
-            Request::Who | Request::Recent => Answer::Failed {
+            Request::Who => match self.agents() {
+                Ok(agents) => Answer::Agents { agents },
+                Err(error) => Answer::Failed {
+                    reason: format!("{}: {error}", paths::PRIVATE_KEYS_DIRECTORY),
+                },
+            },
+            Request::Recent => Answer::Failed {
                 reason: "the signer knows what it asked for, the keeper of the other host what \
-                         is live: ask there"
+                         has ended: ask there"
                     .into(),
             },
         }

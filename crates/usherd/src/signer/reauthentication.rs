@@ -82,7 +82,8 @@ fn replace(signer: &Arc<Signer>, host: Host, mut held: Held) {
             uid: former.1,
             host: host.clone(),
         };
-        match open(&signer, &place, None).await {
+        // Also of a user who has to touch something for it: live connections depend on it.
+        match open(&signer, &place, None, &mut false).await {
             Ok((session, _)) => {
                 held.replace(session);
                 close_replaced(&signer, host, former.0);

@@ -44,6 +44,8 @@ pub struct Session {
     pub expires: u64,
     /// The key that signed for it.
     pub signed_by: Option<Stamp>,
+    /// The user's agent has signed for it.
+    pub by_agent: bool,
 }
 
 /// Which of its user's keys opens a session.
@@ -243,6 +245,7 @@ mod tests {
             chain: Chain::generate(1, [0; _], [0; _]),
             expires: 0,
             signed_by: None,
+            by_agent: false,
         };
         *sessions.slot(&key).lock().await = Some(session);
         sessions.forget(&key, former).await;

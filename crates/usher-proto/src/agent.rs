@@ -1,0 +1,64 @@
+//! What is said to an ssh-agent: one request and its answer (OpenSSH, PROTOCOL.agent; draft-ietf-
+//! sshm-ssh-agent sections 3, 3.6 and 5.1). Each message is a length of 4 bytes and so many bytes,
+//! the first of them its type.
+
+use crate::DecodeError;
+use crate::codec::{Reader, put_string};
+
+/// Longest answer in bytes, after its length: a signature of the longest kind has about 130.
+pub const MAX_AGENT_ANSWER: usize = 4096;
+
+const SIGN_REQUEST: u8 = 13;
+const FAILURE: u8 = 5;
+const SIGN_RESPONSE: u8 = 14;
+
+/// The request for a signature by the key `public_key` (RFC 4253 section 6.6) over `data`, with its
+/// length. No flags: they are RSA's.
+#[must_use]
+pub fn sign_request(public_key: &[u8], data: &[u8]) -> Vec<u8> {
+    let mut message = vec![SIGN_REQUEST];
+    put_string(&mut message, public_key);
+    put_string(&mut message, data);
+    message.extend_from_slice(&0_u32.to_be_bytes());
+    let mut out = Vec::with_capacity(4 + message.len());
+    put_string(&mut out, &message);
+    out
+}
+
+/// How many bytes an answer has after the 4 that say so.
+///
+/// # Errors
+/// [`DecodeError::Oversized`] above [`MAX_AGENT_ANSWER`]: nothing of it is read.
+pub fn answer_length(prefix: [u8; 4]) -> Result<usize, DecodeError> {
+    usize::try_from(u32::from_be_bytes(prefix))
+        .ok()
+        .filter(|&length| length <= MAX_AGENT_ANSWER)
+        .ok_or(DecodeError::Oversized)
+}
+
+/// What an agent answers to [`sign_request`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum AgentAnswer {
+    /// A signature (RFC 4253 section 6.6; of a security key with flags and counter). Nothing is
+    /// promised about it.
+    Signature(Vec<u8>),
+    /// It does not sign: it lacks the key, or whoever it asked has refused.
+    Failure,
+}
+
+impl AgentAnswer {
+    /// Reads an answer, without its length.
+    ///
+    /// # Errors
+    /// [`DecodeError`]; [`DecodeError::UnknownType`] for any other message.
+    pub fn decode(answer: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::bounded(answer, MAX_AGENT_ANSWER)?;
+        let decoded = match reader.u8()? {
+            FAILURE => Self::Failure,
+            SIGN_RESPONSE => Self::Signature(reader.string(MAX_AGENT_ANSWER)?.to_vec()),
+            _ => return Err(DecodeError::UnknownType),
+        };
+        reader.finish()?;
+        Ok(decoded)
+    }
+}

@@ -1,0 +1,402 @@
+//! The users' ssh-agents. A process of the user (`usher agent`) lends one for as long as its
+//! conversation lasts, and has it sign what the signer asks: the signer holds no descriptor of an
+//! agent and can have it sign nothing but authenticators. What comes back counts when it verifies.
+//!
+//! One loan a user, the newest; one question at a time; an answer within [`ANSWER`], or the loan
+//! ends.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedMutexGuard, mpsc, oneshot};
+use tokio::time::{Instant, sleep_until, timeout};
+use usher_proto::lending::{FromLender, MAX_LENDING_PACKET, ToLender};
+use usher_proto::name::UserName;
+use usher_proto::refusal::Refusal;
+
+use super::{Signer, keys};
+use crate::applications::Application;
+use crate::log_share::LogShares;
+
+/// How long an agent may take: somebody may have to touch a security key. The statement that is
+/// signed is fresh for 60 s.
+const ANSWER: Duration = Duration::from_secs(30);
+/// How long one question waits for those before it.
+const TURN: Duration = Duration::from_secs(15);
+/// Connections of one user that may wait for the user's agent at a time. The proxy has a thread for
+/// each.
+const WAITING_PER_USER: usize = 64;
+
+/// All loans. At most one for each user who is registered to sign by an agent.
+#[derive(Default)]
+pub struct Loans {
+    state: Arc<Mutex<State>>,
+    log: LogShares,
+}
+
+#[derive(Default)]
+struct State {
+    last_number: u64,
+    /// By user id.
+    lent: HashMap<u32, Loan>,
+    /// How many connections wait, by user id.
+    waiting: HashMap<u32, usize>,
+    /// When a user's agent last did not sign, by user id.
+    not_signed: HashMap<u32, Instant>,
+}
+
+struct Loan {
+    number: u64,
+    user: UserName,
+    turn: Arc<tokio::sync::Mutex<()>>,
+    questions: mpsc::Sender<Question>,
+    /// Dropped: another loan has taken this one's place.
+    _present: oneshot::Sender<()>,
+}
+
+struct Question {
+    packet: Vec<u8>,
+    answer: oneshot::Sender<FromLender>,
+}
+
+/// The right to ask a user's agent, which one task has at a time.
+pub struct Turn {
+    questions: mpsc::Sender<Question>,
+    _turn: OwnedMutexGuard<()>,
+}
+
+/// A place among a user's connections that wait.
+pub struct Waiting {
+    all: Arc<Mutex<State>>,
+    uid: u32,
+}
+
+impl Loans {
+    /// Waits for a turn at the user's agent, so that what is signed is made when it can be.
+    ///
+    /// # Errors
+    /// [`Refusal::AgentUnavailable`] without a loan, [`Refusal::Overloaded`] when the turn does not
+    /// come soon.
+    pub async fn turn(&self, uid: u32) -> Result<Turn, Refusal> {
+        let (turn, questions) = {
+            let state = lock(&self.state);
+            let loan = state.lent.get(&uid).ok_or(Refusal::AgentUnavailable)?;
+            (Arc::clone(&loan.turn), loan.questions.clone())
+        };
+        let turn = timeout(TURN, turn.lock_owned()).await;
+        Ok(Turn {
+            questions,
+            _turn: turn.map_err(|_| Refusal::Overloaded)?,
+        })
+    }
+
+    /// A place to wait in while the user's agent is asked.
+    ///
+    /// # Errors
+    /// [`Refusal::Overloaded`] when too many wait already.
+    pub fn wait(&self, uid: u32) -> Result<Waiting, Refusal> {
+        let mut state = lock(&self.state);
+        let waiting = state.waiting.entry(uid).or_default();
+        if *waiting >= WAITING_PER_USER {
+            return Err(Refusal::Overloaded);
+        }
+        *waiting += 1;
+        Ok(Waiting {
+            all: Arc::clone(&self.state),
+            uid,
+        })
+    }
+
+    /// Whether a line about the user's agent is to be written: as long as the user's share of the
+    /// log lasts.
+    pub fn has_log_share(&self, uid: u32, refusal: Refusal) -> bool {
+        self.log.admit(uid, refusal)
+    }
+
+    /// The user's agent was asked and did not sign.
+    pub fn not_signed(&self, uid: u32) {
+        lock(&self.state).not_signed.insert(uid, Instant::now());
+    }
+
+    /// Whether the user's agent was asked and did not sign after `since`: who has waited from then
+    /// on has had the answer.
+    pub fn has_not_signed(&self, uid: u32, since: Instant) -> bool {
+        let state = lock(&self.state);
+        state.not_signed.get(&uid).is_some_and(|&then| then > since)
+    }
+
+    /// Whether the user's agent is lent.
+    pub fn is_lent(&self, uid: u32) -> bool {
+        lock(&self.state).lent.contains_key(&uid)
+    }
+
+    /// Whose agents are lent.
+    pub fn users(&self) -> HashSet<UserName> {
+        let state = lock(&self.state);
+        state.lent.values().map(|loan| loan.user.clone()).collect()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        lock(&self.state).lent.len()
+    }
+
+    /// Enters a loan, in the place of a former one of the user.
+    fn enter(&self, uid: u32, user: UserName) -> Entered {
+        let (questions, asked) = mpsc::channel(1);
+        let (present, replaced) = oneshot::channel();
+        let mut state = lock(&self.state);
+        state.last_number += 1;
+        let number = state.last_number;
+        let loan = Loan {
+            number,
+            user,
+            turn: Arc::default(),
+            questions,
+            _present: present,
+        };
+        state.lent.insert(uid, loan);
+        Entered {
+            all: Arc::clone(&self.state),
+            uid,
+            number,
+            asked,
+            replaced,
+        }
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut state = lock(&self.all);
+        if let Some(waiting) = state.waiting.get_mut(&self.uid) {
+            *waiting -= 1;
+            if *waiting == 0 {
+                state.waiting.remove(&self.uid);
+            }
+        }
+    }
+}
+
+impl Turn {
+    /// Has the agent sign a statement, with the key of this wire form. Gives the signature as the
+    /// agent made it.
+    ///
+    /// # Errors
+    /// [`Refusal::AgentUnavailable`] when the loan ends meanwhile, [`Refusal::AgentRefused`] when
+    /// the agent does not sign.
+    pub async fn ask(&self, public_key: Vec<u8>, statement: Vec<u8>) -> Result<Vec<u8>, Refusal> {
+        let (answer, answered) = oneshot::channel();
+        let sign = ToLender::Sign {
+            public_key,
+            statement,
+        };
+        let question = Question {
+            packet: sign.encode(),
+            answer,
+        };
+        let unavailable = |_| Refusal::AgentUnavailable;
+        self.questions.send(question).await.map_err(unavailable)?;
+        match answered.await.map_err(|_| Refusal::AgentUnavailable)? {
+            FromLender::Signature(signature) => Ok(signature),
+            FromLender::NotSigned => Err(Refusal::AgentRefused),
+        }
+    }
+}
+
+/// A loan's own side.
+struct Entered {
+    all: Arc<Mutex<State>>,
+    uid: u32,
+    number: u64,
+    asked: mpsc::Receiver<Question>,
+    replaced: oneshot::Receiver<()>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        let mut state = lock(&self.all);
+        let own = state.lent.get(&self.uid).map(|loan| loan.number) == Some(self.number);
+        if own {
+            state.lent.remove(&self.uid);
+        }
+    }
+}
+
+/// Why a loan ends.
+enum End {
+    Replaced,
+    /// The lender has gone.
+    TakenBack,
+    Refused(Refusal),
+}
+
+/// Serves a process that lends, until its loan ends.
+pub async fn serve(signer: &Signer, mut application: Application) {
+    let (uid, pid) = (application.peer.uid, application.peer.pid);
+    let may = match application.descriptors() {
+        [] => may_lend(signer, uid).await,
+        _ => Err(Refusal::Malformed),
+    };
+    let user = match may {
+        Ok(user) => user,
+        Err(refusal) => {
+            application.log_refusal(refusal);
+            return send(&application, &ToLender::Refused(refusal)).await;
+        }
+    };
+    let loan = signer.loans.enter(uid, user.clone());
+    // Who lends again and again does not fill the log.
+    let told = signer.loans.has_log_share(uid, Refusal::AgentUnavailable);
+    if told {
+        tracing::info!(%user, pid, "an agent is lent");
+    }
+    send(&application, &ToLender::Lent).await;
+    match keep(loan, &mut application).await {
+        End::Replaced => {
+            if told {
+                tracing::info!(%user, pid, "another process lends the user's agent");
+            }
+            send(&application, &ToLender::Replaced).await;
+        }
+        End::TakenBack if told => tracing::info!(%user, pid, "an agent is no longer lent"),
+        End::TakenBack => {}
+        End::Refused(refusal) => {
+            if signer.loans.has_log_share(uid, refusal) {
+                tracing::warn!(%user, pid, reason = refusal.name(), "a loan is ended: {refusal}");
+            }
+            send(&application, &ToLender::Refused(refusal)).await;
+        }
+    }
+}
+
+/// Who may lend, and as whom: users who sign by an agent on this host.
+async fn may_lend(signer: &Signer, uid: u32) -> Result<UserName, Refusal> {
+    let user = signer.names.of(uid).await?;
+    if signer.configuration().0.is_disabled(&user) {
+        return Err(Refusal::DisabledUser);
+    }
+    match keys::has_agent(&user) {
+        Ok(true) => Ok(user),
+        Ok(false) => Err(Refusal::NoPrivateKey),
+        Err(error) => {
+            tracing::error!(%error, "cannot look at the users' keys");
+            Err(Refusal::SignerUnavailable)
+        }
+    }
+}
+
+/// Asks what is to be asked until the loan ends.
+async fn keep(mut loan: Entered, application: &mut Application) -> End {
+    let mut open: Option<(oneshot::Sender<FromLender>, Instant)> = None;
+    loop {
+        let silent = open.as_ref().map(|(_, until)| *until);
+        tokio::select! {
+            _ = &mut loan.replaced => return End::Replaced,
+            Some(question) = loan.asked.recv(), if open.is_none() => {
+                open = Some((question.answer, Instant::now() + ANSWER));
+                application.send(&question.packet, &[]).await;
+            }
+            received = application.receive(MAX_LENDING_PACKET) => {
+                let packet = match received {
+                    Ok(packet) if packet.is_empty() => return End::TakenBack,
+                    Ok(packet) => packet,
+                    Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                        return End::Refused(Refusal::Oversized);
+                    }
+                    Err(_) => return End::TakenBack,
+                };
+                let asked = open.take().filter(|_| application.descriptors().is_empty());
+                let Some((answer, _)) = asked else {
+                    return End::Refused(Refusal::Malformed);
+                };
+                match FromLender::decode(&packet) {
+                    // Who asked has given up: nobody to tell.
+                    Ok(said) => drop(answer.send(said)),
+                    Err(error) => return End::Refused(error.into()),
+                }
+            }
+            () = sleep_until(silent.unwrap_or_else(Instant::now)), if silent.is_some() => {
+                return End::Refused(Refusal::AgentRefused);
+            }
+        }
+    }
+}
+
+async fn send(application: &Application, packet: &ToLender) {
+    application.send(&packet.encode(), &[]).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot::error::TryRecvError;
+
+    use super::*;
+
+    fn enter(loans: &Loans, uid: u32) -> Entered {
+        loans.enter(uid, "alice".parse().unwrap())
+    }
+
+    #[tokio::test]
+    async fn the_newest_loan_counts_and_the_former_ones_end_leaves_it() {
+        let loans = Loans::default();
+        assert_eq!(
+            loans.turn(1001).await.err(),
+            Some(Refusal::AgentUnavailable)
+        );
+        let mut former = enter(&loans, 1001);
+        let newer = enter(&loans, 1001);
+        assert_eq!(former.replaced.try_recv(), Err(TryRecvError::Closed));
+        assert_eq!(loans.len(), 1);
+        drop(former);
+        assert!(loans.is_lent(1001) && !loans.is_lent(1002));
+        assert!(loans.turn(1001).await.is_ok());
+        drop(newer);
+        assert!(!loans.is_lent(1001));
+        assert_eq!(
+            loans.turn(1001).await.err(),
+            Some(Refusal::AgentUnavailable)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_turn_that_does_not_come_is_given_up_and_another_users_comes_at_once() {
+        let loans = Loans::default();
+        let _both = [enter(&loans, 1001), enter(&loans, 1002)];
+        let first = loans.turn(1001).await;
+        assert!(first.is_ok());
+        assert_eq!(loans.turn(1001).await.err(), Some(Refusal::Overloaded));
+        assert!(loans.turn(1002).await.is_ok());
+        drop(first);
+        assert!(loans.turn(1001).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn who_waits_when_the_loan_ends_is_told_so() {
+        let loans = Loans::default();
+        let loan = enter(&loans, 1001);
+        let turn = loans.turn(1001).await.unwrap();
+        drop(loan);
+        let asked = turn.ask(vec![1], vec![2]).await;
+        assert_eq!(asked, Err(Refusal::AgentUnavailable));
+    }
+
+    #[test]
+    fn so_many_of_a_user_wait_and_no_more_and_another_user_does() {
+        let loans = Loans::default();
+        let mut waiting: Vec<_> = (0..WAITING_PER_USER)
+            .map(|_| loans.wait(1001).unwrap())
+            .collect();
+        assert_eq!(loans.wait(1001).err(), Some(Refusal::Overloaded));
+        assert!(loans.wait(1002).is_ok());
+        waiting.pop();
+        assert!(loans.wait(1001).is_ok());
+        drop(waiting);
+        assert!(lock(&loans.state).waiting.is_empty());
+    }
+}

@@ -1,0 +1,80 @@
+//! What signs for a user: the private key that the signer keeps, or the user's ssh-agent.
+
+use usher_local::signing_key::SigningKey;
+use usher_policy::Name;
+use usher_proto::authenticator::Authenticator;
+use usher_proto::refusal::Refusal;
+use usher_proto::ssh_key::PublicKey;
+use usher_proto::statement::Statement;
+
+use super::announcement::Place;
+use super::loans::Turn;
+use super::{Signer, keys};
+
+/// What signs, and can do so now.
+pub enum Pen {
+    /// A private key.
+    Key(Box<usher_proto::ssh_key::PrivateKey>),
+    /// An agent, whose turn it is.
+    Agent(PublicKey, Turn),
+}
+
+impl Pen {
+    /// What signs for the user of `place` for `purpose`; an agent is waited for.
+    ///
+    /// # Errors
+    /// [`Refusal::NoPrivateKey`], [`Refusal::AgentUnavailable`], [`Refusal::Overloaded`].
+    pub async fn take(
+        signer: &Signer,
+        place: &Place,
+        purpose: Option<&Name>,
+    ) -> Result<Self, Refusal> {
+        match keys::load(&place.key.user, purpose)? {
+            SigningKey::Private(key) => Ok(Self::Key(key)),
+            SigningKey::Agent(key) => {
+                let turn = signer.loans.turn(place.uid).await?;
+                Ok(Self::Agent(key, turn))
+            }
+        }
+    }
+
+    /// Whether somebody else is asked to sign, who may be asked to touch something.
+    pub fn is_agent(&self) -> bool {
+        matches!(self, Self::Agent(..))
+    }
+
+    /// Signs.
+    ///
+    /// # Errors
+    /// [`Refusal::NoPrivateKey`] when the key cannot be used, [`Refusal::AgentUnavailable`] when the
+    /// agent is gone, [`Refusal::AgentRefused`] when it does not sign with the registered key.
+    pub async fn sign(
+        self,
+        signer: &Signer,
+        place: &Place,
+        statement: &Statement,
+    ) -> Result<Authenticator, Refusal> {
+        let user = &place.key.user;
+        match self {
+            Self::Key(key) => Authenticator::sign(statement, &key).map_err(|error| {
+                tracing::warn!(%user, %error, "cannot sign");
+                Refusal::NoPrivateKey
+            }),
+            Self::Agent(key, turn) => {
+                let public_key = key.to_bytes().map_err(|error| {
+                    tracing::warn!(%user, %error, "cannot sign");
+                    Refusal::NoPrivateKey
+                })?;
+                let statement = statement.encode();
+                let signature = turn.ask(public_key, statement.clone()).await?;
+                Authenticator::from_signature(statement, &key, &signature).map_err(|refusal| {
+                    if signer.loans.has_log_share(place.uid, refusal) {
+                        tracing::warn!(%user, reason = refusal.name(),
+                            "what the user's agent answered is no signature by the registered key");
+                    }
+                    Refusal::AgentRefused
+                })
+            }
+        }
+    }
+}
