@@ -4,9 +4,9 @@
  *
  * connect() marks the socket. Its SYNs are dropped on the way out and told of, one by one, until
  * there is a guard of theirs that is released; the kernel sends them again by itself, so a report
- * that is lost is made up for. A guard stands for a connection's ends from before they are announced
- * until that has been taken back. Meanwhile no other socket's SYN with these ends leaves, so the
- * announcement is nobody else's, although the port may be.
+ * that is lost is made up for. A guard stands for a connection's ends from before they are
+ * announced until that has been taken back. Meanwhile no other socket's SYN with these ends leaves,
+ * so the announcement is nobody else's, although the port may be.
  */
 #ifndef USHER_TICKET_HOLDING_H
 #define USHER_TICKET_HOLDING_H
@@ -61,7 +61,7 @@ static __always_inline void mark(struct bpf_sock *socket, __u32 uid)
 		.uid = uid,
 	};
 	struct usher_hold *hold =
-		bpf_sk_storage_get(&holds, socket, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
+	    bpf_sk_storage_get(&holds, socket, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
 
 	if (!hold) {
 		COUNT(unheld);

@@ -111,8 +111,8 @@ struct {
 
 /*
  * Ends of connections whose SYN was told of; what is in `senders` may send it. The value means
- * nothing. User space has no descriptor of it. Limit: as `guards`, the oldest makes room: its SYN is
- * left to the kernel.
+ * nothing. User space has no descriptor of it. Limit: as `guards`, the oldest makes room: its SYN
+ * is left to the kernel.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

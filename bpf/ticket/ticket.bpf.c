@@ -378,8 +378,8 @@ int write_token(struct bpf_sock_ops *context)
 /*
  * Hook: egress of the cgroup, because it is the one place before the wire that knows the socket of
  * a packet and may drop it, without a firewall's rule. tcp_connect() takes that for a lost packet
- * and goes on to send the SYN again. Other packets than SYNs cost a look at their socket's type and state.
- * The raw sockets that send the copies pass here too, and send nothing else.
+ * and goes on to send the SYN again. Other packets than SYNs cost a look at their socket's type and
+ * state. The raw sockets that send the copies pass here too, and send nothing else.
  *
  * Not asked is whose network namespace it is: of one of its own, a SYN with the very ends of a
  * connection that is guarded is kept back too. Kernel 4.10.

@@ -35,7 +35,8 @@ static int not_blocking(int connection)
 	socklen_t size = sizeof(error);
 
 	fcntl(connection, F_SETFL, O_NONBLOCK);
-	if (connect(connection, (struct sockaddr *)&server, server_size) == 0 || errno != EINPROGRESS)
+	if (connect(connection, (struct sockaddr *)&server, server_size) == 0 ||
+	    errno != EINPROGRESS)
 		return errno;
 	poll(&waiting, 1, -1);
 	getsockopt(connection, SOL_SOCKET, SO_ERROR, &error, &size);

@@ -57,13 +57,13 @@ struct sk_resident_key;
 
 uint32_t sk_api_version(void);
 int sk_enroll(uint32_t algorithm, const uint8_t *challenge, size_t challenge_length,
-	const char *application, uint8_t flags, const char *pin, struct sk_option **options,
-	struct sk_enroll_response **response);
+	      const char *application, uint8_t flags, const char *pin, struct sk_option **options,
+	      struct sk_enroll_response **response);
 int sk_sign(uint32_t algorithm, const uint8_t *data, size_t length, const char *application,
-	const uint8_t *handle, size_t handle_length, uint8_t flags, const char *pin,
-	struct sk_option **options, struct sk_sign_response **response);
+	    const uint8_t *handle, size_t handle_length, uint8_t flags, const char *pin,
+	    struct sk_option **options, struct sk_sign_response **response);
 int sk_load_resident_keys(const char *pin, struct sk_option **options,
-	struct sk_resident_key ***keys, size_t *count);
+			  struct sk_resident_key ***keys, size_t *count);
 
 static int open_file(const char *name, int flags)
 {
@@ -108,8 +108,8 @@ uint32_t sk_api_version(void)
 }
 
 int sk_enroll(uint32_t algorithm, const uint8_t *challenge, size_t challenge_length,
-	const char *application, uint8_t flags, const char *pin, struct sk_option **options,
-	struct sk_enroll_response **response)
+	      const char *application, uint8_t flags, const char *pin, struct sk_option **options,
+	      struct sk_enroll_response **response)
 {
 	struct sk_enroll_response *made = calloc(1, sizeof(*made));
 	EVP_PKEY *key = NULL;
@@ -133,7 +133,7 @@ int sk_enroll(uint32_t algorithm, const uint8_t *challenge, size_t challenge_len
 		made->public_key_len = 32;
 		made->public_key = malloc(32);
 		if (!made->public_key ||
-			EVP_PKEY_get_raw_public_key(key, made->public_key, &made->public_key_len) != 1)
+		    EVP_PKEY_get_raw_public_key(key, made->public_key, &made->public_key_len) != 1)
 			return ERROR_GENERAL;
 	}
 	made->flags = flags;
@@ -153,13 +153,15 @@ static int split(const uint8_t *der, size_t length, struct sk_sign_response *mad
 	made->sig_r = malloc(32);
 	made->sig_s = malloc(32);
 	return made->sig_r && made->sig_s &&
-		BN_bn2binpad(ECDSA_SIG_get0_r(signature), made->sig_r, 32) == 32 &&
-		BN_bn2binpad(ECDSA_SIG_get0_s(signature), made->sig_s, 32) == 32 ? 0 : -1;
+		       BN_bn2binpad(ECDSA_SIG_get0_r(signature), made->sig_r, 32) == 32 &&
+		       BN_bn2binpad(ECDSA_SIG_get0_s(signature), made->sig_s, 32) == 32
+		   ? 0
+		   : -1;
 }
 
 int sk_sign(uint32_t algorithm, const uint8_t *data, size_t length, const char *application,
-	const uint8_t *handle, size_t handle_length, uint8_t flags, const char *pin,
-	struct sk_option **options, struct sk_sign_response **response)
+	    const uint8_t *handle, size_t handle_length, uint8_t flags, const char *pin,
+	    struct sk_option **options, struct sk_sign_response **response)
 {
 	struct sk_sign_response *made = calloc(1, sizeof(*made));
 	EVP_MD_CTX *context = EVP_MD_CTX_new();
@@ -190,9 +192,8 @@ int sk_sign(uint32_t algorithm, const uint8_t *data, size_t length, const char *
 		message[SHA256_DIGEST_LENGTH + 1 + i] = (uint8_t)(made->counter >> (24 - 8 * i));
 	SHA256(data, length, message + SHA256_DIGEST_LENGTH + 5);
 	if (EVP_DigestSignInit(context, NULL, algorithm == ALGORITHM_ECDSA ? EVP_sha256() : NULL,
-			NULL, key) != 1 ||
-		EVP_DigestSign(context, signature, &signature_length, message,
-			sizeof(message)) != 1)
+			       NULL, key) != 1 ||
+	    EVP_DigestSign(context, signature, &signature_length, message, sizeof(message)) != 1)
 		return ERROR_GENERAL;
 	if (algorithm == ALGORITHM_ECDSA) {
 		if (split(signature, signature_length, made))
@@ -209,7 +210,7 @@ int sk_sign(uint32_t algorithm, const uint8_t *data, size_t length, const char *
 }
 
 int sk_load_resident_keys(const char *pin, struct sk_option **options,
-	struct sk_resident_key ***keys, size_t *count)
+			  struct sk_resident_key ***keys, size_t *count)
 {
 	(void)pin, (void)options, (void)keys, (void)count;
 	return ERROR_UNSUPPORTED;
