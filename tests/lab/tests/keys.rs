@@ -319,7 +319,7 @@ fn a_key_for_one_thing_opens_it_and_nothing_else_and_no_other_key_does() -> Outc
 
     // Neither side has the key: the signer has none to sign with, and does not take another.
     let told = refused_at(&mail, "alice", "mailhost:vault")?;
-    assert!(told.contains("no private key"), "{told}");
+    assert!(told.contains("knows no key"), "{told}");
     laptop.run(add(&["--private-key", "/root/banking", "--key", "banking"]))?;
     let told = refused_at(&mail, "alice", "mailhost:vault")?;
     assert!(told.contains("did not accept the user, the key"), "{told}");
