@@ -8,7 +8,7 @@ use agent::{
     KEY, LONG, Result, connect, eventually, forget_sessions, lend, lender, listed, loans, refused,
     register, served, socket, ssh_agent, topology,
 };
-use usher_lab::{Mail, Signal};
+use usher_lab::{Lab, Mail, Signal};
 use usher_proto::{FromLender, LocalRequest, Refusal, ToLender};
 
 #[test]
@@ -93,6 +93,47 @@ fn nobodys_loan_signs_for_another_user() -> Result {
         .run(["cp", "/home/alice/.ssh/id_ed25519.pub", "/root/alices.pub"])?;
     register(&mail, "carol", "/root/alices.pub")?;
     refused(&mail, "carol", "agent_unavailable")?;
+    Ok(())
+}
+
+#[test]
+fn an_agent_signs_for_one_thing_and_the_signer_for_the_rest() -> Result {
+    let mail = Lab::mail()?;
+    let (laptop, mailhost) = (&mail.laptop, &mail.mailhost);
+    laptop.run_as(
+        "alice",
+        ["ssh-keygen", "-q", "-t", "ecdsa", "-N", "", "-f", "banking"],
+    )?;
+    mailhost.write("/root/banking.pub", laptop.read("/home/alice/banking.pub")?)?;
+    mailhost.write(
+        "/etc/usher/policy.d/vault.policy",
+        "service vault { program \"/bin/echo\" \"the vault\"; listen 7100; style connection; \
+         users mail; hosts laptop; keys banking; }\n",
+    )?;
+    laptop.write(
+        "/etc/usher/policy.d/vault.policy",
+        "client vault { users mail; service vault at mailhost port 7100; key banking; }\n",
+    )?;
+    for host in [laptop, mailhost] {
+        host.run(["usher", "policy", "apply"])?;
+    }
+    let add = ["usher", "user", "add", "alice", "--key", "banking"];
+    mailhost.run([&add[..], &["--public-key", "/root/banking.pub"]].concat())?;
+    laptop.run([&add[..], &["--agent-key", "/home/alice/banking.pub"]].concat())?;
+    let vault = || {
+        let connect = laptop.command(["usher", "connect", "mailhost:vault"]);
+        connect.user("alice").run()
+    };
+    let refused = vault()?;
+    assert!(refused.stderr.contains("usher agent"), "{refused:?}");
+    served(&mail, "alice")?;
+    let _agent = ssh_agent(&mail, "alice", &["banking"])?;
+    let mut lender = lend(&mail, "alice")?;
+    let served = vault()?;
+    assert!(served.stdout.contains("the vault"), "{served:?}");
+    let said = lender.stderr()?;
+    assert_eq!(said.matches("signing for vault").count(), 1, "{said}");
+    assert!(!said.contains("signing for imap"), "{said}");
     Ok(())
 }
 
