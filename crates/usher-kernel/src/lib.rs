@@ -11,6 +11,7 @@ pub mod connections;
 pub mod descriptor_store;
 mod error;
 pub mod listener;
+pub mod namespace;
 pub mod ownership;
 pub mod privileges;
 pub mod probe;

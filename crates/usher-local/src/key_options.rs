@@ -23,7 +23,11 @@ const WITHOUT_MEANING: [&str; 14] = [
 ];
 
 /// Options that would bind somebody who uses the key with sshd, and would not here.
-const NOT_TAKEN: [(&str, &str); 5] = [
+const NOT_TAKEN: [(&str, &str); 7] = [
+    (
+        "cert-authority",
+        "certificates are not taken; list the users' keys",
+    ),
     ("command", "the policy's `service` names the program"),
     (
         "environment",
@@ -31,6 +35,10 @@ const NOT_TAKEN: [(&str, &str); 5] = [
     ),
     ("from", "a service's `hosts` in the policy says from where"),
     ("no-touch-required", "remove it, or use another key"),
+    (
+        "principals",
+        "certificates are not taken; list the users' keys",
+    ),
     ("verify-required", "remove it, or use another key"),
 ];
 

@@ -94,7 +94,7 @@ enum UserCommand {
     Disable {
         /// The user
         name: UserName,
-        /// Why, for the log and for `usher user list`
+        /// Why, for `usher user list`
         #[arg(long, default_value = "disabled by the administrator")]
         reason: String,
     },

@@ -126,6 +126,22 @@ def try_one(what, packet, *sockets):
     reply, peer = ask(SIGNER, packet, *sockets)
     tell(what + ":" + reply)
 
+def of_another_network():
+    """A socket of a network namespace of the user's own."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    if os.fork() == 0:
+        import ctypes
+        NEWUSER, NEWNET = 0x10000000, 0x40000000
+        if ctypes.CDLL(None, use_errno=True).unshare(NEWUSER | NEWNET):
+            os._exit(1)
+        there = tcp()
+        socket.send_fds(theirs, [b"."], [there.fileno()])
+        os._exit(0)
+    theirs.close()
+    _, descriptors, _, _ = socket.recv_fds(ours, 1, 1)
+    return socket.socket(fileno=descriptors[0])
+
+try_one("another network's", CONNECT, of_another_network())
 try_one("address shared", CONNECT, shared(socket.SO_REUSEADDR))
 try_one("port shared", CONNECT, shared(socket.SO_REUSEPORT))
 try_one("datagram", CONNECT, tcp(kind=socket.SOCK_DGRAM))
@@ -182,6 +198,7 @@ for family in socket.AF_INET, socket.AF_INET6:
         assert_eq!(replies, [Some(LocalReply::Refused(reason))], "{what}");
     };
     for what in [
+        "another network's",
         "address shared",
         "port shared",
         "datagram",

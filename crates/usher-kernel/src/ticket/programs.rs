@@ -5,7 +5,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder};
-use rustix::net::{AddressFamily, SocketType};
 
 use super::types::Limits;
 use crate::KernelError;
@@ -92,31 +91,6 @@ impl Programs {
     }
 }
 
-/// The cookie of the caller's network namespace. Kernel 5.14.
-fn network_namespace() -> Result<u64, KernelError> {
-    const SO_NETNS_COOKIE: libc::c_int = 71;
-    let what = "asking for the network namespace";
-    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None)
-        .map_err(KernelError::errno(what))?;
-    let mut cookie = 0_u64;
-    let mut size: libc::socklen_t = 8;
-    // SAFETY: the number and its size live until the call returns, and the size is the number's.
-    let code = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_NETNS_COOKIE,
-            std::ptr::from_mut(&mut cookie).cast(),
-            &mut size,
-        )
-    };
-    if code == 0 {
-        Ok(cookie)
-    } else {
-        Err(KernelError::system(what)(std::io::Error::last_os_error()))
-    }
-}
-
 fn load(limits: &Limits) -> Result<Object, KernelError> {
     let mut open = ObjectBuilder::default()
         .name("usher_ticket")
@@ -128,7 +102,7 @@ fn load(limits: &Limits) -> Result<Object, KernelError> {
             let constants = map
                 .initial_value_mut()
                 .ok_or(KernelError::MissingPart("own_network"))?;
-            let own = network_namespace()?.to_ne_bytes();
+            let own = crate::namespace::own_network()?.to_ne_bytes();
             if constants.len() != own.len() {
                 return Err(KernelError::MissingPart("own_network"));
             }

@@ -17,6 +17,7 @@ mod share;
 mod tokens;
 mod who;
 
+use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -33,6 +34,7 @@ use usher_local::paths;
 use usher_policy::Service;
 use usher_proto::handshake::HandshakeSide;
 use usher_proto::keeper_record::KEEPER_RECORD_SIZE;
+use usher_proto::session_id::SessionId;
 
 use crate::host_key::HostKey;
 use crate::start::{self, Attempt, Connectors, StartError};
@@ -69,6 +71,8 @@ struct Keeper {
     recent: recent::Recent,
     announced: announced::Announcements,
     unread: tokens::Unread,
+    /// Ended sessions whose connections are still to be cut.
+    uncut: Mutex<HashSet<SessionId>>,
     /// Where ended sessions are told to the verifier, while it is connected.
     verifier: Mutex<Option<mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>>>,
 }
@@ -81,6 +85,10 @@ impl Keeper {
                 .read()
                 .unwrap_or_else(PoisonError::into_inner),
         )
+    }
+
+    fn uncut(&self) -> std::sync::MutexGuard<'_, HashSet<SessionId>> {
+        self.uncut.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn verifier(
@@ -180,6 +188,7 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits, ownership: bool) -> Result<
         recent: recent::Recent::default(),
         announced: announced::Announcements::default(),
         unread: tokens::Unread::default(),
+        uncut: Mutex::default(),
         verifier: Mutex::default(),
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -244,6 +253,7 @@ async fn upkeep(keeper: Arc<Keeper>) {
     loop {
         second.tick().await;
         revocation::cut_untracked(&keeper);
+        revocation::cut_left(&keeper);
         match keeper.admission.sweep() {
             Ok(0) => {}
             Ok(expired) => tracing::info!(expired, "announced connections that never came"),

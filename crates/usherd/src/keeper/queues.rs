@@ -231,6 +231,7 @@ pub async fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
         let key = (record.service, record.uid);
         keeper.shares.keep(&record);
         if let Some(ended) = record.ended {
+            keeper.shares.authenticated(&record, unix_time());
             keeper.recent.enter(session, &record, ended);
             keeper.agenda.enter(ended.at, session);
             continue;

@@ -1,7 +1,7 @@
 //! Ending sessions: by the client, by the clock (`agenda`), by a changed policy or a disabled user.
 //! What ends takes its connections and its worker along, and the log says why.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionRow, Ended, SessionRecord};
@@ -90,11 +90,20 @@ pub fn end_forbidden(keeper: &Keeper) -> Result<Vec<SessionView>, KernelError> {
         }
         agenda::enter(keeper, session, &record);
     }
-    let rows = keeper.admission.admissions()?;
+    let rows = match keeper.admission.admissions() {
+        Ok(rows) => rows,
+        Err(error) => {
+            end_all(keeper, forbidden);
+            return Err(error);
+        }
+    };
     let with_connections = with_connections(&rows);
     forbidden
         .retain(|entry| entry.record.ended.is_none() || with_connections.contains(&entry.session));
-    let tokens = who::token_positions(keeper)?;
+    let tokens = who::token_positions(keeper).unwrap_or_else(|error| {
+        tracing::error!(%error, "reading the table of tokens");
+        HashMap::new()
+    });
     let views = forbidden
         .iter()
         .map(|entry| who::session_view(checked, &entry.session, &entry.record, &rows, &tokens))
@@ -236,12 +245,28 @@ pub fn end_all(keeper: &Keeper, ending: Vec<Entry>) {
             keeper.queues.remove(keeper, key);
         }
     }
+    cut(keeper, ids);
+}
+
+/// Cuts the connections of sessions that have ended; later, when the table cannot be read now.
+fn cut(keeper: &Keeper, ids: HashSet<SessionId>) {
     match keeper.admission.admissions() {
         Ok(rows) => rows
             .iter()
             .filter(|row| ids.contains(&row.session))
             .for_each(|row| destroy(keeper, &row.connection)),
-        Err(error) => tracing::error!(%error, "reading the admission table"),
+        Err(error) => {
+            tracing::error!(%error, "reading the admission table; connections are cut later");
+            keeper.uncut().extend(ids);
+        }
+    }
+}
+
+/// Cuts what could not be cut before. Called every second.
+pub fn cut_left(keeper: &Keeper) {
+    let left = std::mem::take(&mut *keeper.uncut());
+    if !left.is_empty() {
+        cut(keeper, left);
     }
 }
 

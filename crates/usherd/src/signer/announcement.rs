@@ -300,6 +300,7 @@ pub async fn open(
         id,
         uid: place.uid,
         chain,
+        quiet_until: None,
         expires: statement.expires,
         signed_by,
         by_agent,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use usher_kernel::namespace;
 use usher_local::packet::Peer;
 use usher_policy::Host;
 use usher_proto::connection::ConnectionTuple;
@@ -256,6 +257,10 @@ async fn prepare(
 /// Binds the socket to the address it will come from and to a port nobody else has.
 fn bind(socket: &OwnedFd, host: &Host, port: u16) -> Result<ConnectionTuple, Refusal> {
     let malformed = |_| Refusal::Malformed;
+    if !is_of_this_network(socket)? {
+        // Its address and port are of another host, whatever they look like.
+        return Err(Refusal::Malformed);
+    }
     let family = sockopt::socket_domain(socket).map_err(malformed)?;
     let stream = sockopt::socket_type(socket).map_err(malformed)? == SocketType::STREAM;
     let reusable = sockopt::socket_reuseaddr(socket).map_err(malformed)?
@@ -283,6 +288,18 @@ fn bind(socket: &OwnedFd, host: &Host, port: u16) -> Result<ConnectionTuple, Ref
     }
     tracing::info!(host = %host.name, error = %last, "no way to the host");
     Err(Refusal::VerifierUnavailable)
+}
+
+/// Whether the socket is in the network namespace of this process, whose addresses and ports the
+/// server is told of.
+fn is_of_this_network(socket: &OwnedFd) -> Result<bool, Refusal> {
+    let own = namespace::own_network().map_err(|error| {
+        tracing::error!(%error, "cannot tell which network this is");
+        Refusal::SignerUnavailable
+    })?;
+    // What is no socket has none.
+    let its = namespace::network_of(socket).map_err(|_| Refusal::Malformed)?;
+    Ok(its == own)
 }
 
 /// Binds the socket to a port by its number: a socket whose port the kernel has chosen lets go of

@@ -81,7 +81,7 @@ pub fn close(relay: &Arc<Relay>, host: Host, session: SessionId) {
     });
 }
 
-async fn try_to_close(relay: &Relay, host: &Host, session: SessionId) -> Result<(), Refusal> {
+async fn try_to_close(relay: &Arc<Relay>, host: &Host, session: SessionId) -> Result<(), Refusal> {
     let pending = relay.send(host, |request| {
         ClientFrame::Close { request, session }.encode()
     })?;

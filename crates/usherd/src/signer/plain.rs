@@ -237,6 +237,14 @@ async fn announce_and_release(
             // The guard stands until the announcement is gone from the server.
             withdraw(&signer, &place.host, session, report.connection).await;
         }
+        // These ends are announced for another connection, whose the server would take this one
+        // for: it stays held, and is told of again.
+        Err(Refusal::AlreadyAnnounced) => {
+            let refusal = Refusal::AlreadyAnnounced;
+            signer
+                .plain
+                .log_refusal(report.uid, &report.connection, refusal);
+        }
         Err(refusal) => {
             signer.plain.refused.fetch_add(1, Ordering::Relaxed);
             signer

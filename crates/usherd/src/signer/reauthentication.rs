@@ -3,6 +3,7 @@
 //! longer is left unanswered, and the server ends the session.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use usher_policy::Host;
 use usher_proto::frame::ClientFrame;
@@ -16,6 +17,12 @@ use super::closing::close_replaced;
 use super::relay::Pending;
 use super::sessions::{Held, is_permitted};
 
+/// How often a server is answered for one session. Whoever means it asks once a second at most.
+const PACE: Duration = Duration::from_millis(500);
+/// How long a server is not answered when a session in the place of one whose chain is used up could
+/// not be opened: nobody is asked to sign again and again for connections that are not made.
+const PAUSE: Duration = Duration::from_secs(300);
+
 /// Answers a server that wants an element of this session. One whose slot is in use is not waited
 /// for: the server asks again.
 pub fn reauthenticate(signer: &Arc<Signer>, host: &HostName, id: SessionId) {
@@ -26,6 +33,13 @@ pub fn reauthenticate(signer: &Arc<Signer>, host: &HostName, id: SessionId) {
     let Some(mut held) = signer.sessions.hold(&host.name, id) else {
         return tracing::debug!(host = %host.name, session = %id, "asked for a session that is not here");
     };
+    let now = Instant::now();
+    if let Some(session) = held.session() {
+        if session.quiet_until.is_some_and(|until| now < until) {
+            return;
+        }
+        session.quiet_until = Some(now + PACE);
+    }
     if !is_permitted(&held.key, &configuration) {
         return tracing::info!(host = %host.name, session = %id, user = %held.key.user,
             "not authenticated again: this host's policy no longer permits the session");
@@ -88,8 +102,13 @@ fn replace(signer: &Arc<Signer>, host: Host, mut held: Held) {
                 held.replace(session);
                 close_replaced(&signer, host, former.0);
             }
-            Err(refusal) => tracing::info!(host = %host.name, session = %former.0,
-                reason = refusal.name(), "a session whose chain is used up is not renewed: {refusal}"),
+            Err(refusal) => {
+                if let Some(session) = held.session() {
+                    session.quiet_until = Some(Instant::now() + PAUSE);
+                }
+                tracing::info!(host = %host.name, session = %former.0, reason = refusal.name(),
+                    "a session whose chain is used up is not renewed: {refusal}");
+            }
         }
     });
 }

@@ -37,16 +37,28 @@ struct State {
     pending: HashMap<u64, (HostName, oneshot::Sender<Verdict>)>,
 }
 
-/// An answer on its way.
-pub struct Pending(oneshot::Receiver<Verdict>);
+/// An answer on its way. Who drops it waits no longer, and leaves the place to others.
+pub struct Pending {
+    relay: Arc<Relay>,
+    request: u64,
+    verdict: oneshot::Receiver<Verdict>,
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.relay.lock().pending.remove(&self.request);
+    }
+}
 
 impl Pending {
     /// Waits for the verdict.
     ///
     /// # Errors
     /// The server's refusal, or [`Refusal::VerifierUnavailable`] when the channel broke.
-    pub async fn verdict(self) -> Verdict {
-        self.0.await.unwrap_or(Err(Refusal::VerifierUnavailable))
+    pub async fn verdict(mut self) -> Verdict {
+        (&mut self.verdict)
+            .await
+            .unwrap_or(Err(Refusal::VerifierUnavailable))
     }
 }
 
@@ -57,7 +69,7 @@ impl Relay {
     /// [`Refusal::VerifierUnavailable`] without a courier, [`Refusal::Overloaded`] when too much
     /// waits already.
     pub fn send(
-        &self,
+        self: &Arc<Self>,
         host: &Host,
         frame: impl FnOnce(u64) -> Vec<u8>,
     ) -> Result<Pending, Refusal> {
@@ -84,7 +96,12 @@ impl Relay {
             .ok_or(Refusal::VerifierUnavailable)?;
         outgoing.try_send(packet).map_err(|_| Refusal::Overloaded)?;
         state.pending.insert(request, (host.name.clone(), sender));
-        Ok(Pending(receiver))
+        drop(state);
+        Ok(Pending {
+            relay: Arc::clone(self),
+            request,
+            verdict: receiver,
+        })
     }
 
     /// Whether a courier is there.

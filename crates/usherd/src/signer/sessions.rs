@@ -5,6 +5,7 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use tokio::sync::OwnedMutexGuard;
 use usher_local::applied::{Applied, Checked};
@@ -40,6 +41,8 @@ pub struct Session {
     pub uid: u32,
     /// What is left of its chain.
     pub chain: Chain,
+    /// The server is not answered before, when it asks for the user again.
+    pub quiet_until: Option<Instant>,
     /// When it ends, seconds since 1970.
     pub expires: u64,
     /// The key that signed for it.
@@ -242,6 +245,7 @@ mod tests {
         let session = Session {
             id: current,
             uid: 1001,
+            quiet_until: None,
             chain: Chain::generate(1, [0; _], [0; _]),
             expires: 0,
             signed_by: None,
