@@ -41,9 +41,10 @@ demo: setup ## show the main job: two hosts, two users, unmodified mail programs
 test: setup ## run all tests
 	$(CARGO) build --workspace --lib --bins --examples
 	$(CARGO) test --workspace --no-fail-fast
-	@$(MAKE) --no-print-directory test-vm
+	@scripts/setup-vm
+	@tests/vm/suites --spread
 
-test-vm: setup ## boot stock kernels and test inside (KERNEL=6.12: only that one)
+test-vm: setup ## boot stock kernels, run all suites in each (KERNEL=6.12: only in that one)
 	@scripts/setup-vm $(KERNEL)
 	@tests/vm/suites $(KERNEL)
 
