@@ -107,7 +107,7 @@ pub fn agent(bytes: &[u8]) -> &'static str {
             match Authenticator::from_signature(SIGNED.to_vec(), &key, &signature) {
                 Ok(authenticator) => {
                     let signer = authenticator.verify_signature();
-                    assert_eq!(signer.unwrap().key_data(), key.key_data());
+                    assert_eq!(signer.unwrap().key.key_data(), key.key_data());
                     "accepted"
                 }
                 Err(refusal) => refusal.name(),
@@ -157,7 +157,12 @@ pub fn revoked_keys(bytes: &[u8]) -> &'static str {
 pub fn certificate(bytes: &[u8]) -> &'static str {
     match Certificate::decode(bytes) {
         Ok(certificate) => {
-            let _revoked = RevokedKeys::default().has_certificate(&certificate);
+            assert_eq!(certificate.as_bytes(), bytes);
+            let read = Certificate::parse(&certificate.line());
+            assert_eq!(read.as_ref(), Ok(&certificate));
+            let certified = certificate.certified().unwrap();
+            let _revoked = RevokedKeys::default().has_certificate(&certified);
+            let _now = certificate.check(certificate.valid_after);
             match certificate.verify() {
                 Ok(()) => "accepted",
                 Err(refusal) => refusal.name(),

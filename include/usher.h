@@ -72,7 +72,7 @@ int usher_set_accept_mode(int listener, int mode);
  *   EINVAL    the socket is not in the mode USHER_ACCEPT_BY_USER
  *   EINTR     a signal came whose handler was set without SA_RESTART
  *   EACCES    the policy no longer has this service, or not for this account
- *   ENETDOWN  the keeper does not run, and did not come back within 30 seconds
+ *   ENETDOWN  the keeper does not run, and did not come back within two minutes
  *   EPERM, EOPNOTSUPP, EPROTO as above
  */
 int usher_pre_accept(int listener);
@@ -112,7 +112,8 @@ struct usher_connection {
 	char host[64];
 	/* The key that signed for the session: "SHA256:" and base64, as ssh-keygen -l shows it. */
 	char key_fingerprint[52];
-	/* Principals of its certificate, separated by commas; empty for a plain key. */
+	/* Principals of its certificate that its authority is trusted to name for the user,
+	 * separated by commas; empty for a plain key. */
 	char principals[512];
 	/* When the session was opened and when it ends at the latest, in seconds since 1970. */
 	int64_t opened;

@@ -5,6 +5,7 @@
 
 mod first;
 mod ownership;
+mod policy;
 mod report;
 mod scale;
 mod successive;
@@ -53,11 +54,15 @@ enum Part {
     Verify,
     /// Many sessions and workers
     Scale,
+    /// A policy of many users, services and networks
+    Policy,
 }
 
 /// The server without authentication, which every row of connections is compared with.
 const PLAIN: &str = "7001";
 const SERVER: &str = "usher-bench-server";
+/// How often each command on a large policy is measured.
+const POLICY_TIMES: usize = 5;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse();
@@ -100,6 +105,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             workers: arguments.workers,
         };
         rows.extend(scale::measure(&size, arguments.samples, arguments.pause)?);
+    }
+    if wanted(Part::Policy) {
+        rows.extend(policy::measure(POLICY_TIMES)?);
     }
     report::print(&rows);
     if let Some(costs) = costs {

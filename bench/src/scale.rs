@@ -11,12 +11,12 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use usher_bench::crowd;
 use usher_bench::exchange::exchange;
 use usher_lab::hostile::{Channel, Identity, Port, fresh_user_key};
-use usher_lab::{ALICE, Daemon, Lab, Mail};
+use usher_lab::{Daemon, Lab, Mail};
 use usher_proto::{Announcement, ConnectionTuple};
 
 use crate::report::Row;
-use crate::successive::{CLIENT, FORK, SERVICE};
-use crate::{PLAIN, SERVER, columns};
+use crate::successive::{CLIENT, SERVICE, connections, start_forking, steps};
+use crate::{PLAIN, SERVER};
 
 /// Rounds of one short run.
 const ROUNDS: usize = 200;
@@ -25,6 +25,9 @@ const SPARE: u32 = 512;
 const CONNECTIONS: u32 = 65_536;
 /// A keeper that takes up ten thousand users looks each of them up.
 const RESTART: Duration = Duration::from_secs(600);
+
+/// How long the verifier may take to open a channel after that.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How many.
 pub struct Size {
@@ -176,7 +179,7 @@ fn resident(daemon: &mut Daemon) -> Result<u64, Box<dyn Error>> {
 /// worker.
 fn start_workers(mail: &Mail, users: u32) -> Result<(), Box<dyn Error>> {
     let identity = Identity::of(&mail.laptop)?;
-    let mut channel = Channel::connect(&mail.laptop, &mail.mailhost, &identity)?;
+    let mut channel = open_channel(mail, &identity)?;
     let server = (mail.mailhost.ipv4(), crowd::PORT).into();
     for user in 0..users {
         let port = Port::any(&mail.laptop, mail.laptop.ipv4())?;
@@ -196,6 +199,21 @@ fn start_workers(mail: &Mail, users: u32) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// A channel. A keeper that has just taken up ten thousand queues may not sign the handshake in
+/// time; a courier tries again as well.
+fn open_channel(mail: &Mail, identity: &Identity) -> std::io::Result<Channel> {
+    let begun = Instant::now();
+    loop {
+        match Channel::connect(&mail.laptop, &mail.mailhost, identity) {
+            Err(error) if begun.elapsed() < PATIENCE => {
+                eprintln!("no channel yet: {error}");
+                std::thread::sleep(Duration::from_secs(1));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
 fn workers_of(mail: &Mail) -> Result<usize, Box<dyn Error>> {
     let processes = mail.mailhost.processes()?;
     let is_worker = |process: &&usher_lab::Process| process.uid >= crowd::uid(0);
@@ -209,38 +227,17 @@ fn compare(
     samples: usize,
     pause: u64,
 ) -> Result<Vec<Row>, Box<dyn Error>> {
-    let (rounds, pause) = (ROUNDS.to_string(), pause.to_string());
-    let uid = ALICE.mailhost_uid.to_string();
     let mut servers = Vec::new();
     for mail in [empty, full] {
         servers.push(mail.mailhost.spawn([SERVER, "plain", PLAIN])?);
-        servers.push(mail.mailhost.spawn([SERVER, "fork", FORK, &uid, &uid])?);
+        servers.push(start_forking(mail)?);
     }
     let mut found: [[Vec<f64>; 3]; 2] = Default::default();
     eprintln!("alice's connections, on the empty host and the full one by turns ...");
     for _ in 0..samples.div_ceil(ROUNDS) {
         for (mail, found) in [empty, full].into_iter().zip(&mut found) {
-            let address = mail.mailhost.ipv4().to_string();
-            let [plain, _, token]: [Vec<f64>; 3] = columns(
-                mail.laptop
-                    .command([
-                        "usher-bench-client",
-                        &address,
-                        PLAIN,
-                        FORK,
-                        "mailhost",
-                        "bench",
-                        &rounds,
-                        &pause,
-                    ])
-                    .user(ALICE.name),
-            )?;
-            let steps: [Vec<f64>; 5] = columns(
-                mail.laptop
-                    .command(["usher-bench-steps", "mailhost", "bench", &rounds, &pause])
-                    .user(ALICE.name),
-            )?;
-            let [_, announced, ..] = steps;
+            let [plain, _, token] = connections(mail, ROUNDS, pause)?;
+            let [_, announced, ..] = steps(mail, ROUNDS, pause)?;
             for (found, samples) in found.iter_mut().zip([plain, token, announced]) {
                 found.extend(samples);
             }

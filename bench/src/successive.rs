@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use usher_lab::{ALICE, Mail};
+use usher_lab::{ALICE, LabError, Mail, Running};
 
 use crate::report::Row;
 use crate::{PLAIN, SERVER, apply, columns};
@@ -17,7 +17,7 @@ const STEPS: [&str; 5] = [
 ];
 
 /// The port of the server that forks.
-pub const FORK: &str = "7002";
+const FORK: &str = "7002";
 
 /// Alice's service, whose worker goes through the plain server's loop.
 pub const SERVICE: &str = r#"
@@ -35,12 +35,41 @@ pub const CLIENT: &str = "client bench { users mail; service bench at mailhost p
 /// Measures as alice; pauses are in microseconds.
 pub fn measure(mail: &Mail, samples: usize, pause: u64) -> Result<Vec<Row>, Box<dyn Error>> {
     apply(mail, "bench", SERVICE, CLIENT)?;
-    let uid = ALICE.mailhost_uid.to_string();
-    let _fork = mail.mailhost.spawn([SERVER, "fork", FORK, &uid, &uid])?;
-    let address = mail.mailhost.ipv4().to_string();
+    let _fork = start_forking(mail)?;
     eprintln!("connect, send 128 bytes, receive 128 bytes: {samples} rounds of three ...");
-    let (rounds, pause) = (samples.to_string(), pause.to_string());
-    let [plain, fork, usher] = columns(
+    let [plain, fork, usher] = connections(mail, samples, pause)?;
+    let rows = Row::relate(
+        [
+            Row::new("connect_send_recv/plain", plain),
+            Row::new("connect_send_recv/fork_setuid", fork),
+            Row::new("connect_send_recv/usher_successive", usher),
+        ],
+        "connect_send_recv/plain",
+    );
+    eprintln!("the same announced, step by step ...");
+    let steps = STEPS.iter().zip(steps(mail, samples, pause)?);
+    Ok(rows
+        .into_iter()
+        .chain(steps.map(|(name, samples)| Row::new(name, samples)))
+        .collect())
+}
+
+/// The server that forks, and becomes alice, for each connection.
+pub fn start_forking(mail: &Mail) -> Result<Running, LabError> {
+    let uid = ALICE.mailhost_uid.to_string();
+    mail.mailhost.spawn([SERVER, "fork", FORK, &uid, &uid])
+}
+
+/// Alice's connections to the plain server, to the one that forks and by token, by turns. Pauses are
+/// in microseconds.
+pub fn connections(
+    mail: &Mail,
+    rounds: usize,
+    pause: u64,
+) -> Result<[Vec<f64>; 3], Box<dyn Error>> {
+    let address = mail.mailhost.ipv4().to_string();
+    let (rounds, pause) = (rounds.to_string(), pause.to_string());
+    columns(
         mail.laptop
             .command([
                 "usher-bench-client",
@@ -53,24 +82,19 @@ pub fn measure(mail: &Mail, samples: usize, pause: u64) -> Result<Vec<Row>, Box<
                 &pause,
             ])
             .user(ALICE.name),
-    )?;
-    let rows = Row::relate(
-        [
-            Row::new("connect_send_recv/plain", plain),
-            Row::new("connect_send_recv/fork_setuid", fork),
-            Row::new("connect_send_recv/usher_successive", usher),
-        ],
-        "connect_send_recv/plain",
-    );
-    eprintln!("the same announced, step by step ...");
-    let steps: [Vec<f64>; STEPS.len()] = columns(
+    )
+}
+
+/// Alice's announced connections, step by step: see [`STEPS`].
+pub fn steps(
+    mail: &Mail,
+    rounds: usize,
+    pause: u64,
+) -> Result<[Vec<f64>; STEPS.len()], Box<dyn Error>> {
+    let (rounds, pause) = (rounds.to_string(), pause.to_string());
+    columns(
         mail.laptop
             .command(["usher-bench-steps", "mailhost", "bench", &rounds, &pause])
             .user(ALICE.name),
-    )?;
-    let steps = STEPS.iter().zip(steps);
-    Ok(rows
-        .into_iter()
-        .chain(steps.map(|(name, samples)| Row::new(name, samples)))
-        .collect())
+    )
 }

@@ -55,11 +55,12 @@
 
 /*
  * Ports under admission. Key: port in host byte order; value: id of the service.
- * Limit: 1024. Full: user space is told, the policy does not come into force.
+ * Limit: every port there is.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, __u32);
 	__type(value, __u32);
 } services SEC(".maps");
@@ -97,6 +98,18 @@ struct {
 	__type(key, struct usher_session_id);
 	__type(value, struct usher_session);
 } sessions SEC(".maps");
+
+/*
+ * Certificates of open sessions, of which these programs know nothing either. Key: session id.
+ * Limit: that of sessions. Full: user space is told, the session is refused.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct usher_session_id);
+	__type(value, struct usher_certificate);
+} certificates SEC(".maps");
 
 /* What happened, one copy per CPU. Key: 0. */
 struct {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What LSM programs read of the kernel's own structures: the members that are read and no others.
+ * What programs read of the kernel's own structures: the members that are read and no others.
  * libbpf puts in their true places when it loads a program (CO-RE), so no vmlinux.h is needed and
  * one object serves every kernel from 6.1 on.
  */
@@ -71,6 +71,14 @@ struct nsproxy {
 	struct mnt_namespace *mnt_ns;
 };
 
+struct cgroup {
+	int level;
+};
+
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
 struct task_struct {
 	int tgid;
 	unsigned int ptrace;
@@ -80,6 +88,7 @@ struct task_struct {
 	struct fs_struct *fs;
 	struct files_struct *files;
 	struct nsproxy *nsproxy;
+	struct css_set *cgroups;
 };
 
 struct super_block {

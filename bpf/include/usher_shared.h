@@ -90,7 +90,19 @@ struct usher_session {
 	__u64 ended; /* seconds since 1970, 0 while the session lives */
 	__u32 reason; /* refusal code, once ended */
 	__u8 token_anchor[11];
-	__u8 reserved[9];
+	__u8 certified; /* 1: the table of certificates has an entry for it */
+	__u8 reserved[8];
+};
+
+/* By which certificate the key of a session is the user's: user space's, like the session. */
+struct usher_certificate {
+	__u8 authority[32]; /* SHA-256 of the authority's key */
+	__u8 authority_sha1[20];
+	__u8 key_sha1[20]; /* of the certified key */
+	__u8 key_id[32]; /* SHA-256 of the authority's name for the certificate */
+	__u64 serial; /* the authority's number for it */
+	__u64 valid_before; /* seconds since 1970 */
+	__u8 principals[512]; /* commas between them, padded with zeros */
 };
 
 /*
@@ -167,6 +179,7 @@ _Static_assert(sizeof(struct usher_target) == 8, "usher_target");
 _Static_assert(sizeof(struct usher_admission) == 56, "usher_admission");
 _Static_assert(sizeof(struct usher_client_address) == 24, "usher_client_address");
 _Static_assert(sizeof(struct usher_session) == 224, "usher_session");
+_Static_assert(sizeof(struct usher_certificate) == 632, "usher_certificate");
 _Static_assert(sizeof(struct usher_token_session) == 120, "usher_token_session");
 _Static_assert(sizeof(struct usher_counters) == 176, "usher_counters");
 _Static_assert(sizeof(struct usher_layout) == 8, "usher_layout");

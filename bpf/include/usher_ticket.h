@@ -13,6 +13,12 @@
 /* The socket option that draws: setsockopt(socket, level, name, struct usher_destination). */
 #define USHER_OPTION_LEVEL 0x5573
 #define USHER_OPTION_DRAW 1
+/* Says which program makes the socket, to have it announced: setsockopt(socket, level, name,
+ * __u32), of which the value is 0. */
+#define USHER_OPTION_PROGRAM 2
+
+/* As TASK_COMM_LEN. */
+#define USHER_COMMAND_SIZE 16
 
 /* Where a connection goes: address as in usher_connection, and the value of the option. */
 struct usher_destination {
@@ -64,12 +70,39 @@ struct usher_guard {
 /* A socket's connection that is held until it is released. */
 struct usher_hold {
 	__u64 begun_ns;
+	__u64 program; /* where programs are listed; 0: none that could be */
 	__u32 uid;
 	__u32 ticket; /* whose token was sent and not answered; 0: none */
+	__u32 pid; /* in the initial namespace */
 	__u8 exempt; /* never held: announced before it connects */
 	__u8 told;
 	__u8 asked; /* the callbacks that were not asked for before */
-	__u8 reserved[5];
+	__u8 reserved;
+	char command[USHER_COMMAND_SIZE]; /* as the process calls itself */
+};
+
+/* A list, and a program that is on it. */
+struct usher_listed_key {
+	__u64 program;
+	__u32 list; /* not 0 */
+	__u32 reserved; /* 0 */
+};
+
+/* Which program has made a socket that is to be announced; 0: none that could be listed. */
+struct usher_asker {
+	__u64 program;
+};
+
+/* What makes numbers of addresses. */
+struct usher_program_key {
+	__u64 words[2];
+};
+
+/* Which program is the file that the caller has open as `descriptor`? */
+struct usher_program_query {
+	__u64 program; /* the answer */
+	__u32 descriptor;
+	__u32 reserved; /* 0 */
 };
 
 enum usher_event {
@@ -83,12 +116,16 @@ enum usher_event {
 
 struct usher_report {
 	struct usher_attempt attempt;
+	__u64 program; /* as in usher_hold */
 	struct usher_connection connection;
 	__u32 uid;
 	__u32 ticket; /* whose token did not pass; 0: none */
+	__u32 pid;
+	char command[USHER_COMMAND_SIZE];
 	__u16 event;
 	__u16 size; /* of the SYN, 0 when it is not here */
 	__u8 syn[USHER_SYN_SIZE]; /* from the IP header on; of the TCP checksum a part only */
+	__u32 reserved; /* 0 */
 };
 
 struct usher_ticket_counters {
@@ -111,6 +148,7 @@ struct usher_ticket_counters {
 	__u64 refused;
 	__u64 unanswered;
 	__u64 unsent;
+	__u64 unlisted;
 };
 
 _Static_assert(sizeof(struct usher_destination) == 20, "usher_destination");
@@ -118,10 +156,14 @@ _Static_assert(sizeof(struct usher_ticket_key) == 24, "usher_ticket_key");
 _Static_assert(sizeof(struct usher_ticket) == 40, "usher_ticket");
 _Static_assert(sizeof(struct usher_block_key) == 8, "usher_block_key");
 _Static_assert(sizeof(struct usher_block) == 708, "usher_block");
-_Static_assert(sizeof(struct usher_ticket_counters) == 152, "usher_ticket_counters");
+_Static_assert(sizeof(struct usher_ticket_counters) == 160, "usher_ticket_counters");
 
 _Static_assert(sizeof(struct usher_guard) == 24, "usher_guard");
-_Static_assert(sizeof(struct usher_hold) == 24, "usher_hold");
-_Static_assert(sizeof(struct usher_report) == 184, "usher_report");
+_Static_assert(sizeof(struct usher_hold) == 48, "usher_hold");
+_Static_assert(sizeof(struct usher_report) == 216, "usher_report");
+_Static_assert(sizeof(struct usher_listed_key) == 16, "usher_listed_key");
+_Static_assert(sizeof(struct usher_asker) == 8, "usher_asker");
+_Static_assert(sizeof(struct usher_program_key) == 16, "usher_program_key");
+_Static_assert(sizeof(struct usher_program_query) == 16, "usher_program_query");
 
 #endif

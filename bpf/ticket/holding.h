@@ -17,6 +17,7 @@
 #include <linux/tcp.h>
 
 #include "maps.h"
+#include "program.h"
 
 #define AF_INET 2
 #define AF_INET6 10
@@ -45,23 +46,30 @@ static __always_inline struct usher_report *report_of(const struct usher_connect
 	}
 	report->attempt.cookie = cookie;
 	report->attempt.begun_ns = hold->begun_ns;
+	report->program = hold->program;
 	report->connection = *connection;
 	report->uid = hold->uid;
 	report->ticket = hold->ticket;
+	report->pid = hold->pid;
+	__builtin_memcpy(report->command, hold->command, sizeof(report->command));
+	report->reserved = 0;
 	report->event = event;
 	report->size = 0;
 	return report;
 }
 
 /* Marks the socket as one to be held. In the place of what an earlier connect() left. */
-static __always_inline void mark(struct bpf_sock *socket, __u32 uid)
+static __always_inline void mark(struct bpf_sock *socket, __u32 uid, __u64 program)
 {
 	struct usher_hold fresh = {
 		.begun_ns = bpf_ktime_get_boot_ns(),
+		.program = program,
 		.uid = uid,
 	};
-	struct usher_hold *hold =
-	    bpf_sk_storage_get(&holds, socket, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
+	struct usher_hold *hold;
+
+	note_process(&fresh);
+	hold = bpf_sk_storage_get(&holds, socket, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
 
 	if (!hold) {
 		COUNT(unheld);

@@ -70,8 +70,9 @@ struct {
 } wanted SEC(".maps");
 
 /*
- * Where a plain connect() is authenticated. The value means nothing. Limit: set before loading.
- * Full: user space is told, and connections there are as everywhere.
+ * Where a plain connect() is authenticated: of the programs of which list; 0: of all. There tokens
+ * are drawn by programs of the list only. Limit: set before loading. Full: user space is told, and
+ * puts nothing in force that would need more.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -79,6 +80,33 @@ struct {
 	__type(key, struct usher_destination);
 	__type(value, __u32);
 } plain SEC(".maps");
+
+/*
+ * Programs that are listed. The value means nothing. Limit: set before loading. Full: as `plain`.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct usher_listed_key);
+	__type(value, __u32);
+} listed SEC(".maps");
+
+/* Key: 0. Set before the programs are attached; user space keeps no descriptor of it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct usher_program_key);
+} program_keys SEC(".maps");
+
+/* Key: a socket; goes with it. Limit: the memory for options of the socket. Full: the process is
+ * told (ENOMEM), and is no listed program to whom it asks. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct usher_asker);
+} askers SEC(".maps");
 
 /* Key: a socket; goes with it. Limit: the memory for options of the socket. Full: the connection is
  * not held, and the server refuses it. */
@@ -101,7 +129,7 @@ struct {
 } guards SEC(".maps");
 
 /*
- * What became of plain connections (struct usher_report). Limit: about 2,700. Full: counted; a held
+ * What became of plain connections (struct usher_report). Limit: about 2,300. Full: counted; a held
  * SYN is told of when the kernel sends it again, an end by the time that it takes.
  */
 struct {

@@ -11,7 +11,10 @@
  *                    the socket;
  *     write_token    writes the option into the SYN and all copies of it, masked for this
  *                    connection, and forgets it when the handshake is over;
- *     hold_syn       holds back a marked socket's SYN that carries no token (holding.h).
+ *     hold_syn       holds back a marked socket's SYN that carries no token (holding.h);
+ *     identify       says by what number a program is listed that is an open file (program.h).
+ *
+ * Where user space lists programs (`listed`), draw and connect_plain draw for those only.
  *
  * An element is drawn once. What goes wrong afterwards loses it: the connection goes without, and
  * the server's window bears the gap.
@@ -49,6 +52,7 @@ static __always_inline int draw_as_asked(struct bpf_sockopt *context)
 	struct usher_destination *server = context->optval;
 	struct bpf_sock *socket = context->sk;
 	struct usher_ticket_key key __aligned = {};
+	__u32 list;
 
 	if (context->optname != USHER_OPTION_DRAW)
 		return -ENOPROTOOPT;
@@ -70,7 +74,25 @@ static __always_inline int draw_as_asked(struct bpf_sockopt *context)
 	}
 	key.uid = (__u32)bpf_get_current_uid_gid();
 	key.server = *server;
+	list = found_list(bpf_map_lookup_elem(&plain, &key.server));
+	if (list && !is_listed(list, own_program())) {
+		COUNT(unlisted);
+		return -EACCES;
+	}
 	return draw_for(socket, &key);
+}
+
+static __always_inline int say_program(struct bpf_sockopt *context)
+{
+	__u32 *nothing = context->optval;
+	struct bpf_sock *socket = context->sk;
+
+	if (context->optlen != sizeof(*nothing) || (void *)(nothing + 1) > context->optval_end ||
+	    *nothing)
+		return -EINVAL;
+	if (bpf_get_netns_cookie(context) != own_network)
+		return -ENOENT;
+	return note_asker(socket);
 }
 
 /*
@@ -89,7 +111,10 @@ int draw(struct bpf_sockopt *context)
 			context->optlen = 0;
 		return 1;
 	}
-	failed = draw_as_asked(context);
+	if (context->optname == USHER_OPTION_PROGRAM)
+		failed = say_program(context);
+	else
+		failed = draw_as_asked(context);
 	if (failed) {
 		bpf_set_retval(failed);
 		return 0;
@@ -105,6 +130,8 @@ static __always_inline void connect_plain(struct bpf_sock_addr *context,
 	struct bpf_sock *socket = context->sk;
 	struct usher_hold *hold;
 	struct drawn *before;
+	__u64 program = 0;
+	__u32 *found, list;
 
 	if (context->type != SOCK_STREAM || context->protocol != IPPROTO_TCP || !socket ||
 	    bpf_get_netns_cookie(context) != own_network)
@@ -112,12 +139,22 @@ static __always_inline void connect_plain(struct bpf_sock_addr *context,
 	hold = bpf_sk_storage_get(&holds, socket, 0, 0);
 	if (hold && hold->exempt)
 		return;
-	if (!bpf_map_lookup_elem(&plain, &key->server)) {
+	found = bpf_map_lookup_elem(&plain, &key->server);
+	if (!found) {
 		if (hold)
 			bpf_sk_storage_delete(&holds, socket);
 		return;
 	}
-	mark(socket, key->uid);
+	list = found_list(found);
+	if (list)
+		program = own_program();
+	mark(socket, key->uid, program);
+	if (list && !is_listed(list, program)) {
+		/* User space looks whether it is one that is listed by now. */
+		COUNT(unlisted);
+		bpf_sk_storage_delete(&drawn, socket);
+		return;
+	}
 	if (!bpf_map_lookup_elem(&tickets, key))
 		return;
 	before = bpf_sk_storage_get(&drawn, socket, 0, 0);
@@ -401,6 +438,38 @@ int hold_syn(struct __sk_buff *packet)
 	    (socket->family != AF_INET && socket->family != AF_INET6))
 		return 1;
 	return may_leave(packet, socket);
+}
+
+/*
+ * Run by user space (BPF_PROG_RUN): which program is the file behind a descriptor of the caller's?
+ * Returns 0, or the error. Only this needs a kernel that lets programs read its memory by address
+ * (no lockdown for confidentiality). Kernel 5.14.
+ */
+SEC("syscall")
+int identify(struct usher_program_query *query)
+{
+	struct usher_program_key *key = program_key();
+	struct task_struct *task = bpf_get_current_task_btf();
+	__u32 descriptor = query->descriptor;
+	struct file **files, *file = 0;
+	struct inode *inode = 0;
+	__u64 origin = 0;
+
+	if (!key)
+		return EINVAL;
+	/* The address of the key, which is subtracted in own_program. */
+	bpf_probe_read_kernel(&origin, sizeof(origin), &key);
+	if (descriptor >= BPF_CORE_READ(task, files, fdt, max_fds))
+		return EBADF;
+	files = BPF_CORE_READ(task, files, fdt, fd);
+	bpf_probe_read_kernel(&file, sizeof(file), files + descriptor);
+	if (!file)
+		return EBADF;
+	inode = BPF_CORE_READ(file, f_inode);
+	if (!inode)
+		return EBADF;
+	query->program = program_at((__u64)inode - origin, key);
+	return 0;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

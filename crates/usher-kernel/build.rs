@@ -29,9 +29,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     for (folder, program) in [
         ("admission", "admission"),
+        ("destinations", "destinations"),
         ("ownership", "connection"),
         ("ownership", "fence"),
         ("ownership", "protection"),
+        ("ports", "ports"),
         ("probe", "probe"),
         ("ticket", "ticket"),
         ("probe", "token_writer"),

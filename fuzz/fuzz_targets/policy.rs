@@ -1,12 +1,20 @@
 #![no_main]
-//! Policy text: parsing never panics, and what a policy prints as parses to the same policy.
+//! Policy text: parsing never panics, what a policy prints as parses to the same policy, and so does
+//! its canonical form, which is its own.
 
-use usher_policy::{Source, parse};
+use usher_policy::{Source, format, parse};
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
-    let read = |text: &str| parse(&[Source { name: "fuzz".into(), text: text.into() }]);
-    if let Ok(policy) = read(text) {
+    let source = |text: &str| Source { name: "fuzz".into(), text: text.into() };
+    let read = |text: &str| parse(&[source(text)]);
+    let policy = read(text);
+    if let Ok(formatted) = format(&source(text)) {
+        assert_eq!(read(&formatted).ok(), policy.as_ref().ok().cloned());
+        assert_eq!(format(&source(&formatted)), Ok(formatted));
+    }
+    if let Ok(policy) = policy {
+        let _ = policy.warnings();
         assert_eq!(read(&policy.to_text()), Ok(policy));
     }
 });

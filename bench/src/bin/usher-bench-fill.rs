@@ -9,10 +9,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use usher_bench::crowd;
 use usher_kernel::admission::{Admission, Limits, SessionRecord, TokenSession};
-use usher_local::paths;
+use usher_local::{keys, paths};
 use usher_proto::chain::ChainTip;
+use usher_proto::ssh_key::PublicKey;
 
 const LIFETIME: Duration = Duration::from_secs(4 * 3600);
+
+/// The key of the crowd, of which each session has to be: the keeper ends the others.
+fn crowds_key() -> Result<PublicKey, Box<dyn Error>> {
+    let path = format!("/etc/usher/users/{}/authorized_keys", crowd::name(0));
+    Ok(PublicKey::from_openssh(&std::fs::read_to_string(path)?)?)
+}
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -28,6 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         tokens: limit.parse()?,
     };
     let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), Path::new(cgroup), &limits)?;
+    let key_fingerprint = keys::fingerprint(&crowds_key()?);
     let service = usher_policy::service_id(&crowd::SERVICE.parse()?);
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     let (sessions, users): (u32, u32) = (sessions.parse()?, users.parse()?);
@@ -45,7 +53,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             chain_length: chain.length(),
             chain_salt: chain.salt(),
             token_anchor: [1; 11],
-            key_fingerprint: [2; 32],
+            key_fingerprint,
+            certified: false,
             opened: now,
             expires: now + LIFETIME.as_secs(),
             ended: None,

@@ -16,7 +16,7 @@ use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 use usher_proto::name::{HostName, ServiceName};
 use usher_proto::refusal::Refusal;
 
-use crate::token::draw_token;
+use crate::token::{draw_token, tell_program};
 use tickets::Attempt;
 
 mod tickets;
@@ -99,7 +99,7 @@ pub fn connect_by_user(host: &HostName, service: &ServiceName) -> Result<TcpStre
 /// Asks the signer for an announcement.
 fn connect_announced(host: HostName, service: ServiceName) -> Result<TcpStream, ConnectError> {
     let signer = signer()?;
-    let socket = stream_socket().map_err(ConnectError::Connect)?;
+    let socket = socket_to_announce().map_err(ConnectError::Connect)?;
     let request = LocalRequest::Connect { host, service };
     let answer = ask(&signer, &request, &[socket.as_fd()])?;
     finish(&signer, socket, answer)
@@ -113,7 +113,7 @@ fn connect_with_ticket(
     failed: bool,
 ) -> Result<TcpStream, ConnectError> {
     let signer = signer()?;
-    let mut socket = stream_socket().map_err(ConnectError::Connect)?;
+    let mut socket = socket_to_announce().map_err(ConnectError::Connect)?;
     let request = LocalRequest::ConnectWithTicket {
         host: host.clone(),
         service: service.clone(),
@@ -138,7 +138,7 @@ fn connect_with_ticket(
             }
             // Asked on in the same conversation: the signer then issues no tickets for a while.
             Err(TokenError::Connect) => {
-                socket = stream_socket().map_err(ConnectError::Connect)?;
+                socket = socket_to_announce().map_err(ConnectError::Connect)?;
                 let announced = LocalRequest::Connect { host, service };
                 answer = ask(&signer, &announced, &[socket.as_fd()])?;
             }
@@ -163,7 +163,7 @@ pub fn connect_on_behalf(
         service: service.clone(),
     };
     let signer = signer()?;
-    let socket = stream_socket().map_err(ConnectError::Connect)?;
+    let socket = socket_to_announce().map_err(ConnectError::Connect)?;
     let answer = ask(&signer, &request, &[socket.as_fd(), local])?;
     finish(&signer, socket, answer)
 }
@@ -219,6 +219,15 @@ fn receive(signer: &PacketSocket) -> Result<LocalReply, ConnectError> {
         return Err(ConnectError::NoSigner(io::ErrorKind::UnexpectedEof.into()));
     }
     LocalReply::decode(&packet.bytes).map_err(|_| ConnectError::Protocol)
+}
+
+/// A socket for the signer, which knows by it what program asks.
+fn socket_to_announce() -> io::Result<OwnedFd> {
+    let socket = stream_socket()?;
+    // Where the kernel does not take it, the signer refuses if it matters, and says why.
+    let told = tell_program(socket.as_fd());
+    drop(told);
+    Ok(socket)
 }
 
 /// A socket that reaches both families where the kernel has both.

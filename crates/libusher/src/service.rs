@@ -23,8 +23,9 @@ use usher_proto::ssh_key::Fingerprint;
 use crate::conversation::{Conversation, answer, ask, connect, exchange, forget_inherited};
 use crate::process;
 
-/// How long [`ByUserListener::pre_accept`] waits for a keeper that is being restarted.
-const RESTART: Duration = Duration::from_secs(30);
+/// How long [`ByUserListener::pre_accept`] waits for a keeper that is being restarted: one with ten
+/// thousand users takes them all up first.
+const RESTART: Duration = Duration::from_secs(120);
 /// Between two attempts to reach a keeper that is being restarted.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -131,7 +132,7 @@ impl ByUserListener {
     ///
     /// # Errors
     /// [`ServiceError::Interrupted`] by a signal; [`ServiceError::NoKeeper`] when the keeper does
-    /// not come back within 30 seconds; [`ServiceError::Refused`] when policy no longer has the
+    /// not come back within two minutes; [`ServiceError::Refused`] when policy no longer has the
     /// service.
     pub fn pre_accept(&self) -> Result<Reservation, ServiceError> {
         self.service.pre_accept()
@@ -391,7 +392,8 @@ pub struct ConnectionInfo {
     pub host: HostName,
     /// The key that signed for the session; displays as `SHA256:...`, as `ssh-keygen -l` shows it.
     pub key_fingerprint: Fingerprint,
-    /// Principals of the key's certificate; empty for a plain key.
+    /// Those principals of the key's certificate that its authority is trusted to name for the user;
+    /// empty for a plain key.
     pub principals: Vec<String>,
     /// When the session was opened, in seconds since 1970.
     pub opened: u64,
@@ -407,8 +409,7 @@ impl From<calls::ConnectionInfo> for ConnectionInfo {
             service: info.service,
             host: info.host,
             key_fingerprint: Fingerprint::Sha256(info.key_fingerprint),
-            // Sessions are opened by plain keys only, so far.
-            principals: Vec::new(),
+            principals: info.principals.names().map(str::to_owned).collect(),
             opened: info.opened,
             expires: info.expires,
         }

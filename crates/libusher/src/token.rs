@@ -11,6 +11,7 @@ use crate::process;
 /// The option that the ticket programs answer (bpf/include/usher_ticket.h).
 const LEVEL: i32 = 0x5573;
 const DRAW: i32 = 1;
+const PROGRAM: i32 = 2;
 
 /// Has the SYN of the connection that `socket` will make to `server` carry a token of the caller's
 /// ticket for that server. To be called before connect(2), once a connection; the connection is to
@@ -27,4 +28,14 @@ pub fn draw_token(socket: BorrowedFd<'_>, server: SocketAddr) -> io::Result<()> 
     destination[..16].copy_from_slice(&address_bytes(server.ip()));
     destination[16..18].copy_from_slice(&server.port().to_be_bytes());
     process::set_option(socket, LEVEL, DRAW, &destination).map_err(io::Error::from)
+}
+
+/// Has the kernel say to the signer which program has made `socket`, which policy may ask for.
+///
+/// # Errors
+/// `ENOPROTOOPT`: nobody on this host tells programs apart (or the caller is a program of 32 bits);
+/// `ENOENT`: the socket is of another network namespace; `ENOMEM`. The signer then knows of no
+/// program.
+pub fn tell_program(socket: BorrowedFd<'_>) -> io::Result<()> {
+    process::set_option(socket, LEVEL, PROGRAM, &[0; 4]).map_err(io::Error::from)
 }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,11 +45,53 @@ fn of(process: &Path) -> Result<PathBuf, KernelError> {
     Ok(mount()?.join(path))
 }
 
+/// Whether a group of this id (the inode of its folder) is there. Takes CAP_DAC_READ_SEARCH.
+///
+/// # Errors
+/// When the kernel cannot say.
+pub(crate) fn exists(id: u64) -> Result<bool, KernelError> {
+    /// struct file_handle with the only form that kernfs has (FILEID_KERNFS; kernel 5.5).
+    #[repr(C)]
+    struct Handle {
+        size: u32,
+        kind: i32,
+        id: u64,
+    }
+    let mut handle = Handle {
+        size: 8,
+        kind: 0xfe,
+        id,
+    };
+    let path = mount()?;
+    let failed = |error| KernelError::File {
+        what: "looking for groups in",
+        path: path.clone(),
+        error,
+    };
+    let mount = File::open(&path).map_err(failed)?;
+    // SAFETY: the handle lives until the call returns and has as many bytes as it says.
+    let found = unsafe {
+        libc::open_by_handle_at(
+            mount.as_raw_fd(),
+            (&raw mut handle).cast(),
+            libc::O_PATH | libc::O_CLOEXEC,
+        )
+    };
+    if found >= 0 {
+        // SAFETY: a descriptor that the kernel has just made and nobody else has.
+        drop(unsafe { OwnedFd::from_raw_fd(found) });
+        return Ok(true);
+    }
+    match io::Error::last_os_error() {
+        error if error.raw_os_error() == Some(libc::ESTALE) => Ok(false),
+        error => Err(failed(error)),
+    }
+}
+
 /// A control group.
 #[derive(Debug)]
 pub struct Group {
     path: PathBuf,
-    directory: File,
     newborns_are_killed: AtomicBool,
 }
 
@@ -78,15 +120,21 @@ impl Group {
     /// # Errors
     /// When there is none.
     pub fn open(path: &Path) -> Result<Self, KernelError> {
-        let directory = File::open(path).map_err(|error| KernelError::File {
-            what: "opening the cgroup",
+        let group = Self {
             path: path.to_owned(),
-            error,
-        })?;
-        Ok(Self {
-            path: path.to_owned(),
-            directory,
             newborns_are_killed: AtomicBool::new(false),
+        };
+        group.directory()?;
+        Ok(group)
+    }
+
+    /// The group, opened: for making a process in it. Not kept open: there are as many groups as
+    /// users at services.
+    pub(crate) fn directory(&self) -> Result<File, KernelError> {
+        File::open(&self.path).map_err(|error| KernelError::File {
+            what: "opening the cgroup",
+            path: self.path.clone(),
+            error,
         })
     }
 
@@ -291,12 +339,6 @@ impl Guest {
             path: self.group.path.clone(),
             error,
         })
-    }
-}
-
-impl AsFd for Group {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.directory.as_fd()
     }
 }
 

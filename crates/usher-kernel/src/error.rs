@@ -104,9 +104,6 @@ pub enum KernelError {
     /// A connection with an end that no socket has: an unspecified address, port 0.
     #[error("{0} is no connection")]
     NoConnection(ConnectionTuple),
-    /// More service ports than the table holds.
-    #[error("more than 1024 service ports; use fewer services")]
-    TooManyServices,
     /// More addresses of client hosts than the table holds.
     #[error("more than 65536 addresses of hosts: connections from the others are announced")]
     TooManyClientAddresses,

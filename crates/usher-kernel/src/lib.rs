@@ -4,15 +4,19 @@
 //!
 //! Kernels from 6.1 on. What a kernel lacks is found by trying ([`probe`]) and said plainly.
 
+pub mod accounts;
 pub mod admission;
+mod attach;
 pub mod cgroup;
 mod clock;
 pub mod connections;
 pub mod descriptor_store;
+pub mod destinations;
 mod error;
 pub mod listener;
 pub mod namespace;
 pub mod ownership;
+pub mod ports;
 pub mod privileges;
 pub mod probe;
 pub mod process;

@@ -33,6 +33,8 @@ pub fn all() -> Vec<Probe> {
         admission_programs(),
         ticket_programs(),
         held_connections(),
+        reserved_ports(),
+        destinations(),
         control_groups(),
         destroying_connections(),
         dual_stack(),
@@ -323,6 +325,35 @@ fn quietly<T>(attempt: impl FnOnce() -> T) -> T {
     outcome
 }
 
+fn destinations() -> Probe {
+    let outcome = load_destinations()
+        .map(|()| "the programs for connect(2) of a service's processes load".into());
+    probe(
+        "destinations",
+        false,
+        "services with `connect`, which refuse their users otherwise",
+        outcome,
+    )
+}
+
+/// Whether the kernel takes the programs of [`crate::destinations`].
+///
+/// # Errors
+/// The reason, in words.
+pub fn load_destinations() -> Result<(), String> {
+    load(crate::destinations::OBJECT)
+}
+
+fn reserved_ports() -> Probe {
+    let outcome = load(crate::ports::OBJECT).map(|()| "the programs for bind(2) load".into());
+    probe(
+        "reserved ports",
+        false,
+        "keeping a service's port, and the proxy's, from other local users",
+        outcome,
+    )
+}
+
 fn control_groups() -> Probe {
     let outcome = cgroup::own()
         .map_err(|error| error.to_string())
@@ -384,15 +415,7 @@ fn process_descriptors() -> Probe {
 }
 
 fn landlock() -> Probe {
-    // SAFETY: asks for the version (LANDLOCK_CREATE_RULESET_VERSION) and makes nothing.
-    let version = unsafe {
-        libc::syscall(
-            libc::SYS_landlock_create_ruleset,
-            std::ptr::null::<u8>(),
-            0_usize,
-            1_u32,
-        )
-    };
+    let version = crate::worker::landlock_version();
     let outcome = if version > 0 {
         Ok(format!("version {version}"))
     } else {
@@ -401,7 +424,7 @@ fn landlock() -> Probe {
     probe(
         "Landlock",
         false,
-        "confining the verifier's file access",
+        "confining the daemons' file access, and services with `files`",
         outcome,
     )
 }

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionState, Ended, Limits, SessionError, SessionRecord};
 use usher_kernel::privileges::{self, Capability};
-use usher_proto::{ChainTip, Refusal};
+use usher_proto::{Certified, ChainTip, Refusal};
 use world::*;
 
 fn record(uid: u32) -> SessionRecord {
@@ -26,6 +26,7 @@ fn record(uid: u32) -> SessionRecord {
         chain_salt: [2; 16],
         token_anchor: [6; 11],
         key_fingerprint: [3; 32],
+        certified: false,
         opened: 1_700_000_000,
         expires: 1_700_003_600,
         ended: None,
@@ -84,7 +85,7 @@ tests! {
                     Client::v4().expect_refused();
                 }
             });
-            for _ in 0..50 {
+            for _ in 0..rounds(50) {
                 let admission = world.open().unwrap();
                 let client = Client::v6();
                 admission.announce(&client.connection, &announced(ALICE)).unwrap();
@@ -121,9 +122,38 @@ tests! {
             admission.sessions().unwrap().into_iter().map(|(id, _)| id).collect();
         all.sort();
         assert_eq!(all, [session(1), session(2)]);
+        assert_eq!(admission.certificate(&session(1)).unwrap(), None);
         admission.remove_session(&session(1)).unwrap();
         admission.remove_session(&session(1)).unwrap();
         assert_eq!(admission.sessions().unwrap().len(), 1);
+    }
+
+    fn a_sessions_certificate_outlives_the_keeper_and_goes_with_it(world) {
+        let admission = world.open().unwrap();
+        let certificate = |serial| Certified {
+            authority: [1; 32],
+            authority_sha1: [2; 20],
+            key_sha1: [3; 20],
+            serial,
+            key_id: [4; 32],
+            valid_before: 5,
+            principals: "alice,ops".parse().unwrap(),
+        };
+        let insert = |number, serial| {
+            admission.insert_certified_session(&session(number), &record(ALICE), &certificate(serial))
+        };
+        insert(1, 1).unwrap();
+        assert!(matches!(insert(1, 2), Err(SessionError::Exists)));
+        admission.insert_session(&session(2), &record(BOB)).unwrap();
+        drop(admission);
+
+        let admission = world.open().unwrap();
+        let kept = admission.session(&session(1)).unwrap().unwrap();
+        assert_eq!(kept, SessionRecord { certified: true, ..record(ALICE) });
+        assert_eq!(admission.certificate(&session(1)).unwrap(), Some(certificate(1)));
+        assert_eq!(admission.certificate(&session(2)).unwrap(), None);
+        admission.remove_session(&session(1)).unwrap();
+        assert_eq!(admission.certificate(&session(1)).unwrap(), None);
     }
 
     fn a_full_session_table_refuses_and_is_read_whole(world) {

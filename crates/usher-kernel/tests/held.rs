@@ -4,6 +4,7 @@
 mod world;
 mod ticket;
 
+use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,7 +23,7 @@ const MAPPED: SocketAddr = SocketAddr::new(
 /// Plain connections to the world's server are held.
 fn hold(world: &World) -> Tickets {
     let tickets = open(world);
-    let destinations = [v4(PORT), v6(PORT)];
+    let destinations = [v4(PORT), v6(PORT)].map(|server| (server, None));
     tickets.holding().set_destinations(destinations).unwrap();
     tickets
 }
@@ -31,7 +32,7 @@ fn hold(world: &World) -> Tickets {
 fn report(tickets: &Tickets) -> Report {
     let mut reports = Vec::new();
     eventually("a report", || {
-        reports.extend(tickets.holding().reports().unwrap());
+        reports.extend(tickets.holding().reports().unwrap().entries);
         !reports.is_empty()
     });
     assert_eq!(reports.len(), 1, "{reports:?}");
@@ -174,10 +175,31 @@ tests! {
         // Under a guard it is held in silence.
         tickets.holding().guard(&connection, attempt, false).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(2500));
-        assert_eq!(tickets.holding().reports().unwrap(), []);
+        assert_eq!(tickets.holding().reports().unwrap().entries, []);
         assert!(is_connecting(&socket));
         tickets.holding().guard(&connection, attempt, true).unwrap();
         end(&socket).unwrap();
+    }
+
+    fn so_many_reports_are_taken_at_once_and_the_rest_the_next_time(world) {
+        let tickets = hold(world);
+        let _server = Server::new();
+        // Each is told of twice: its SYN, and that it was given up.
+        as_user(ALICE, || {
+            for _ in 0..600 {
+                let socket = socket_for(v4(PORT));
+                rustix::io::ioctl_fionbio(&socket, true).unwrap();
+                rustix::net::connect(&socket, &v4(PORT)).unwrap_err();
+            }
+        });
+        let first = tickets.holding().reports().unwrap();
+        assert_eq!((first.entries.len(), first.more), (1024, true));
+        let second = tickets.holding().reports().unwrap();
+        assert_eq!((second.entries.len(), second.more), (176, false));
+        let all = first.entries.iter().chain(&second.entries);
+        let told: HashSet<_> =
+            all.map(|report| (report.attempt, report.event == Event::Over)).collect();
+        assert_eq!(told.len(), 1200, "none is lost, and none is told twice");
     }
 
     fn another_sockets_syn_with_guarded_ends_does_not_leave(world) {
@@ -208,7 +230,7 @@ tests! {
         begin(ALICE, &again, v4(PORT));
         eventually("her SYN is kept back", || counted(&tickets).kept_back >= 3);
         drop(again);
-        assert_eq!(tickets.holding().reports().unwrap(), []);
+        assert_eq!(tickets.holding().reports().unwrap().entries, []);
         // When nothing stands announced any longer, each is served.
         tickets.holding().unguard(&connection).unwrap();
         let bobs = bound();
@@ -229,7 +251,7 @@ tests! {
         let sender = tickets.holding().sender().unwrap();
         let _server = Server::new();
         let closed = v6(PORT + 1);
-        tickets.holding().set_destinations([v4(PORT), closed]).unwrap();
+        tickets.holding().set_destinations([(v4(PORT), None), (closed, None)]).unwrap();
         for (to, expected) in [(v4(PORT), Ok(())), (closed, Err(Some(libc::ECONNREFUSED)))] {
             std::thread::scope(|scope| {
                 let socket = socket_for(to);
@@ -279,7 +301,7 @@ tests! {
         connect(ALICE, &socket_for(elsewhere), elsewhere).unwrap();
         server.accept();
         // Nor any longer when policy has changed.
-        tickets.holding().set_destinations([v6(PORT)]).unwrap();
+        tickets.holding().set_destinations([(v6(PORT), None)]).unwrap();
         connect(ALICE, &socket_for(v4(PORT)), v4(PORT)).unwrap();
         server.accept();
         let socket = socket_for(v6(PORT));
@@ -293,12 +315,12 @@ tests! {
         // Another network is another host, also with these addresses.
         let connect = "import socket\ns = socket.socket()\ns.settimeout(5)\n\
              try: s.connect(('10.9.0.1', 143))\nexcept ConnectionRefusedError: pass\n";
-        tickets.holding().set_destinations([v4(PORT)]).unwrap();
+        tickets.holding().set_destinations([(v4(PORT), None)]).unwrap();
         let script = format!(
             "ip link set lo up && ip address add 10.9.0.1/24 dev lo && python3 -c \"{connect}\""
         );
         run("unshare", &["--net", "sh", "-c", &script]);
-        assert_eq!(tickets.holding().reports().unwrap(), []);
+        assert_eq!(tickets.holding().reports().unwrap().entries, []);
     }
 
     fn a_token_that_finds_no_room_is_made_up_for_by_holding(world) {
@@ -333,7 +355,7 @@ tests! {
         let socket = socket_for(v4(PORT));
         begin(ALICE, &socket, v4(PORT));
         drop(socket);
-        assert_eq!(tickets.holding().reports().unwrap(), []);
+        assert_eq!(tickets.holding().reports().unwrap().entries, []);
         let counters = counted(&tickets);
         assert_eq!((counters.refused, counters.failed, counters.held), (1, 2, 0));
     }
@@ -363,16 +385,16 @@ tests! {
         let tickets = hold(world);
         let server = Server::new();
         let holding = tickets.holding();
-        let five = (1..=5).map(|port| v4(1000 + port));
+        let five = (1..=5).map(|port| (v4(1000 + port), None));
         assert!(matches!(holding.set_destinations(five), Err(TicketError::Full)));
-        holding.set_destinations([v4(PORT)]).unwrap();
+        holding.set_destinations([(v4(PORT), None)]).unwrap();
         let sockets: Vec<OwnedFd> = (0..5).map(|_| socket_for(v4(PORT))).collect();
         let mut guarded: Vec<ConnectionTuple> = Vec::new();
         for (number, socket) in sockets.iter().enumerate() {
             begin(ALICE, socket, v4(PORT));
             let mut reports = Vec::new();
             eventually("a report", || {
-                let fresh = holding.reports().unwrap().into_iter();
+                let fresh = holding.reports().unwrap().entries.into_iter();
                 reports.extend(fresh.filter(|report| !guarded.contains(&report.connection)));
                 !reports.is_empty()
             });
@@ -389,7 +411,7 @@ tests! {
         // There is room again.
         holding.unguard(&guarded[0]).unwrap();
         eventually("it is told of once more", || {
-            let mut reports = holding.reports().unwrap().into_iter();
+            let mut reports = holding.reports().unwrap().entries.into_iter();
             let again = reports.find(|report| matches!(report.event, Event::Held(_)));
             again.is_some_and(|report| holding.guard(&report.connection, report.attempt, true).is_ok())
         });

@@ -210,10 +210,10 @@ tests! {
             assert_eq!(session.position(&server.syn()), position);
         };
         none_left();
-        assert_eq!(tickets.wanted().unwrap(), [Wanted { number: 7, block: 0 }]);
+        assert_eq!(tickets.wanted().unwrap().entries, [Wanted { number: 7, block: 0 }]);
         session.fill_block(&tickets, 0);
         (1..=64).for_each(connects);
-        assert_eq!(tickets.wanted().unwrap(), []);
+        assert_eq!(tickets.wanted().unwrap().entries, []);
         for _ in 0..3 {
             none_left();
         }
@@ -221,7 +221,7 @@ tests! {
         let readable = tickets.wanted_descriptor().unwrap();
         let mut ready = [rustix::event::PollFd::new(&readable, rustix::event::PollFlags::IN)];
         assert_eq!(rustix::event::poll(&mut ready, None).unwrap(), 1);
-        assert_eq!(tickets.wanted().unwrap(), [Wanted { number: 7, block: 1 }]);
+        assert_eq!(tickets.wanted().unwrap().entries, [Wanted { number: 7, block: 1 }]);
         session.fill_block(&tickets, 1);
         assert!(tickets.drop_block(7, 0).unwrap());
         assert!(!tickets.drop_block(7, 0).unwrap());
@@ -229,7 +229,7 @@ tests! {
         // The chain's end, in the midst of a block.
         none_left();
         assert_eq!(tickets.next(&alice).unwrap(), Some(65));
-        assert_eq!(tickets.wanted().unwrap(), []);
+        assert_eq!(tickets.wanted().unwrap().entries, []);
         // A ticket that is put in its place begins where it says.
         let mut later = Session::new(8, 130);
         later.ticket.next = 127;
@@ -240,7 +240,7 @@ tests! {
             assert_eq!(later.position(&server.syn()), position);
         }
         let told = [Wanted { number: 8, block: 1 }, Wanted { number: 8, block: 2 }];
-        assert_eq!(tickets.wanted().unwrap(), told);
+        assert_eq!(tickets.wanted().unwrap().entries, told);
         let all = Counters {
             drawn: 67, written: 67, established: 67, exhausted: 5, ..Counters::default()
         };
@@ -273,7 +273,7 @@ tests! {
             session.ticket.number = number;
             session.fill(&tickets);
             for plain in [false, true] {
-                tickets.holding().set_destinations(plain.then_some(to)).unwrap();
+                tickets.holding().set_destinations(plain.then_some((to, None))).unwrap();
                 tickets.put(&key(ALICE, to), &session.ticket).unwrap();
                 // Elsewhere, also where there is no ticket.
                 let elsewhere = SocketAddr::from(([127, 0, 0, 1], PORT));
@@ -333,7 +333,7 @@ tests! {
         positions.sort_unstable();
         assert_eq!(positions, (1..=200).collect::<Vec<_>>());
         assert_eq!(tickets.next(&key(ALICE, v4(PORT))).unwrap(), Some(200));
-        let mut told = tickets.wanted().unwrap();
+        let mut told = tickets.wanted().unwrap().entries;
         told.sort_unstable();
         assert_eq!(told, [0, 1, 2, 3].map(|block| Wanted { number: 1, block }));
         let all = Counters { drawn: 200, written: 200, established: 200, ..Counters::default() };

@@ -12,7 +12,9 @@ use std::path::PathBuf;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use usher_kernel::cgroup::{self, Group};
 use usher_kernel::privileges;
-use usher_kernel::worker::{Command, Input, SpawnError, Stage, Worker, spawn};
+use usher_kernel::worker::{
+    Command, FileAccess, Input, SpawnError, Stage, Worker, confines_files, spawn,
+};
 use world::*;
 
 const GID: u32 = 61_100;
@@ -37,6 +39,7 @@ fn script(text: &str) -> Command {
         groups: GROUPS.to_vec(),
         directory: "/tmp".into(),
         name: "imap".into(),
+        files: None,
     }
 }
 
@@ -287,6 +290,88 @@ tests! {
             let worker = spawn(&command, Input::AcceptOne(listener.as_fd()), &group).unwrap();
             assert_eq!(told(far)["directory"], "/");
             assert_eq!(wait(&worker), 0);
+        }
+    }
+
+    fn a_worker_touches_its_files_and_no_others(world) {
+        if !confines_files() {
+            eprintln!("skipped: no Landlock");
+            return;
+        }
+        let group = leaf(world);
+        let listener = TcpListener::bind("10.9.0.1:8025").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let place = |name: &str| folder.path().join(name);
+        for name in ["mine", "shared", "others"] {
+            std::fs::create_dir(place(name)).unwrap();
+            std::fs::write(place(name).join("old"), "old").unwrap();
+        }
+        std::fs::write(place("one"), "one").unwrap();
+        std::os::unix::fs::symlink("others", place("link")).unwrap();
+        for path in ["", "mine", "mine/old", "shared", "shared/old", "others", "others/old", "one"] {
+            std::os::unix::fs::chown(place(path), Some(ALICE), Some(GID)).unwrap();
+        }
+        let text = r#"
+            cd "$2"
+            try() { if (eval "$2") > /dev/null 2>&1; then echo "$1 done"; else echo "$1 refused"; fi; }
+            try write-mine ': > mine/new'
+            try read-mine 'cat mine/old'
+            try remove-mine 'rm mine/old'
+            try write-shared ': > shared/new'
+            try read-shared 'cat shared/old'
+            try remove-shared 'rm shared/old'
+            try write-others ': > others/new'
+            try read-others 'cat others/old'
+            try list-others 'ls others/'
+            try read-link 'cat link/old'
+            try read-one 'cat one'
+            try write-one ': >> one'
+            try execute-true '/bin/true'
+        "#;
+        let command = |files| Command {
+            files,
+            arguments: vec!["-c".into(), text.into(), "worker".into(), "x".into(),
+                folder.path().display().to_string()],
+            ..script("")
+        };
+        let run = |files| {
+            let far = TcpStream::connect("10.9.0.1:8025").unwrap();
+            let worker = spawn(&command(files), Input::AcceptOne(listener.as_fd()), &group).unwrap();
+            let told = told(far);
+            assert_eq!(wait(&worker), 0);
+            told
+        };
+        use FileAccess::{Read, Write};
+        let mut files = vec![("/usr".into(), Read), ("/dev/null".into(), Write)];
+        files.push((place("mine"), Write));
+        files.push((place("shared"), Read));
+        files.push((place("one"), Read));
+        // What is not there, or closed to the user, gives nothing and keeps nobody from starting.
+        files.push((place("missing"), Write));
+        files.push(("/root/closed".into(), Write));
+        let told = run(Some(files));
+        for (deed, allowed) in [
+            ("write-mine", true), ("read-mine", true), ("remove-mine", true),
+            ("read-shared", true), ("write-shared", false), ("remove-shared", false),
+            ("read-others", false), ("write-others", false), ("list-others", false),
+            ("read-link", false), ("read-one", true), ("write-one", false),
+            ("execute-true", true),
+        ] {
+            let expected = if allowed { "done" } else { "refused" };
+            assert_eq!(told.get(deed).map(String::as_str), Some(expected), "{deed}: {told:?}");
+        }
+        // The same without limits: it was the limits that refused.
+        std::fs::write(place("mine/old"), "old").unwrap();
+        std::os::unix::fs::chown(place("mine/old"), Some(ALICE), Some(GID)).unwrap();
+        let told = run(None);
+        assert!(told.values().all(|outcome| outcome == "done"), "{told:?}");
+        // Nothing but the program: what is linked to libraries cannot be executed.
+        let _far = TcpStream::connect("10.9.0.1:8025").unwrap();
+        match spawn(&command(Some(Vec::new())), Input::AcceptOne(listener.as_fd()), &group) {
+            Err(SpawnError::Child { stage: Stage::Execute, error }) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
+            }
+            other => panic!("{other:?}"),
         }
     }
 

@@ -2,37 +2,51 @@
 //! file that is replaced atomically. The daemons read this file only, so an administrator's
 //! half-finished edit below `/etc/usher` never takes effect, and all daemons see one state.
 
-use std::collections::BTreeMap;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use base64ct::{Base64, Encoding};
 use serde::{Deserialize, Serialize};
-use usher_policy::{Name, Policy, PolicyError, Source};
+use usher_policy::{GroupName, Groups, MAXIMUM_GROUP_MEMBERS, PolicyError, Source};
 use usher_proto::name::UserName;
-use usher_proto::refusal::Refusal;
 use usher_proto::{DecodeError, RevokedKeys, RevokedKeysError};
 
+use crate::checked::Checked;
+use crate::error::ConfigurationError;
+use crate::files::{
+    file_error, optional, policy_files, read_bounded, read_bytes, sorted, write_atomically,
+};
+use crate::includes;
 use crate::key_options::in_utc;
-use crate::keys::{self, Fingerprint, KeyProblem, UserKey, keys_of};
+use crate::keys::{self, keys_of};
 use crate::paths;
-
-/// Largest policy file or key list read.
-pub const MAX_FILE: u64 = 1 << 20;
 
 /// The configuration in force.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Applied {
     /// Counts up by one with each apply.
     pub generation: u64,
-    /// The policy files in the order of their names.
+    /// The policy files in the order of their names, then those that they include.
     pub sources: Vec<PolicyFile>,
+    /// The groups that the policy names, with their accounts as the name service said them when
+    /// this was collected: what it says later, or no longer says, changes nothing in force.
+    #[serde(default)]
+    pub groups: BTreeMap<GroupName, BTreeSet<String>>,
+    /// Files that could not be included; never in force.
+    #[serde(skip)]
+    pub include_mistakes: Vec<PolicyError>,
+    /// Groups that could not be looked up, and why; never in force.
+    #[serde(skip)]
+    pub unknown_groups: BTreeMap<GroupName, String>,
     /// Users known on this host.
     pub users: BTreeMap<UserName, UserEntry>,
     /// The list of revoked keys as it was read, in Base64; absent where there is none.
     #[serde(default)]
     pub revoked_keys: Option<String>,
+    /// The list of authorities whose certificates count for every user; absent where there is none.
+    #[serde(default)]
+    pub user_authorities: Option<String>,
 }
 
 /// One policy file.
@@ -81,71 +95,6 @@ impl UserEntry {
     }
 }
 
-/// Why the configuration cannot be read, checked or written.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigurationError {
-    /// A file cannot be read or written.
-    #[error("{path}: {error}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        error: io::Error,
-    },
-    /// A file is larger than [`MAX_FILE`].
-    #[error("{path}: larger than {MAX_FILE} bytes")]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The file of the applied configuration is damaged.
-    #[error(
-        "{path}: not an applied configuration ({error}); run `usher policy apply` to write it anew"
-    )]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        error: serde_json::Error,
-    },
-    /// A folder's name below the users' directory is not a user name.
-    #[error("{path}: not a user name; remove or rename the folder")]
-    NotAUser {
-        /// The folder.
-        path: PathBuf,
-    },
-    /// A list of keys is for something that cannot be named in a policy.
-    #[error(
-        "{user}: authorized_keys.{found}: {found:?} is not what keys can be for: {}; rename the \
-         file",
-        usher_policy::InvalidName
-    )]
-    KeysFor {
-        /// Whose list.
-        user: UserName,
-        /// What it would be for.
-        found: String,
-    },
-    /// A line of a user's key list is no public key that Usher takes.
-    #[error("{user}: {list} line {line}: {reason}")]
-    Key {
-        /// Whose list.
-        user: UserName,
-        /// The name of its file.
-        list: String,
-        /// Line, from 1.
-        line: usize,
-        /// What is wrong with it.
-        reason: KeyProblem,
-    },
-    /// The list of revoked keys is not one.
-    #[error("{path}: {0}", path = paths::REVOKED_KEYS)]
-    RevokedKeys(#[from] RevokedKeysError),
-    /// The policy has errors.
-    #[error("the policy has {} error(s)", .0.len())]
-    Policy(Vec<PolicyError>),
-}
-
 impl Applied {
     /// Reads the configuration in force; `None` when nothing has been applied yet.
     ///
@@ -165,8 +114,8 @@ impl Applied {
             })
     }
 
-    /// Reads what an administrator has written: policy files (`*.policy`, by name), users, revoked
-    /// keys.
+    /// Reads what an administrator has written: policy files (`*.policy`, by name) and what they
+    /// include, users, revoked keys, authorities. `copy` is as for [`includes::read`].
     ///
     /// # Errors
     /// Names the first file that cannot be read. The text is not checked here: see
@@ -175,23 +124,28 @@ impl Applied {
         policy: &Path,
         users: &Path,
         revoked_keys: &Path,
+        user_authorities: &Path,
+        copy: Option<&Path>,
     ) -> Result<Self, ConfigurationError> {
         let mut applied = Self {
+            user_authorities: optional(read_bounded(user_authorities))?,
             revoked_keys: optional(read_bytes(revoked_keys))?
                 .map(|bytes| Base64::encode_string(&bytes)),
             ..Self::default()
         };
-        for path in sorted(policy)? {
-            if path
-                .extension()
-                .is_some_and(|extension| extension == "policy")
-            {
-                applied.sources.push(PolicyFile {
-                    name: path.display().to_string(),
-                    text: read_bounded(&path)?,
-                });
-            }
-        }
+        applied.read_policy(&policy_files(policy)?, copy)?;
+        applied.users = Self::collect_users(users)?;
+        Ok(applied)
+    }
+
+    /// Reads what an administrator has written of users, and nothing else.
+    ///
+    /// # Errors
+    /// As [`Applied::collect`].
+    pub fn collect_users(
+        users: &Path,
+    ) -> Result<BTreeMap<UserName, UserEntry>, ConfigurationError> {
+        let mut found = BTreeMap::new();
         for path in sorted(users)? {
             let name = path
                 .file_name()
@@ -200,9 +154,71 @@ impl Applied {
             let name: UserName = name
                 .parse()
                 .map_err(|_| ConfigurationError::NotAUser { path: path.clone() })?;
-            applied.users.insert(name, UserEntry::read(&path)?);
+            found.insert(name, UserEntry::read(&path)?);
         }
-        Ok(applied)
+        Ok(found)
+    }
+
+    /// Takes these policy files and what they include for the policy. What cannot be included is
+    /// told by [`Applied::check`].
+    ///
+    /// # Errors
+    /// As [`includes::read`].
+    pub fn read_policy(
+        &mut self,
+        files: &[PathBuf],
+        copy: Option<&Path>,
+    ) -> Result<(), ConfigurationError> {
+        let read = includes::read(files, copy)?;
+        self.sources = read.sources;
+        self.include_mistakes = read.mistakes;
+        Ok(())
+    }
+
+    /// Has every group looked up that the policy names, each once. One that cannot be is told by
+    /// [`Applied::check`].
+    pub fn look_up_groups(
+        &mut self,
+        mut look_up: impl FnMut(&GroupName) -> Result<BTreeSet<String>, String>,
+    ) {
+        self.groups.clear();
+        self.unknown_groups.clear();
+        for name in usher_policy::groups_named(&self.policy_sources()) {
+            match look_up(&name) {
+                Ok(accounts) if accounts.len() > MAXIMUM_GROUP_MEMBERS => {
+                    let reason = format!("it has more than {MAXIMUM_GROUP_MEMBERS} accounts");
+                    self.unknown_groups.insert(name, reason);
+                }
+                Ok(accounts) => {
+                    self.groups.insert(name, accounts);
+                }
+                Err(reason) => {
+                    self.unknown_groups.insert(name, reason);
+                }
+            }
+        }
+    }
+
+    /// The groups as far as they are known, in the form that the policy language takes.
+    #[must_use]
+    pub fn known_groups(&self) -> Groups {
+        let known = self.groups.iter();
+        let known = known.map(|(name, accounts)| (name.clone(), Ok(accounts.clone())));
+        let unknown = self.unknown_groups.iter();
+        let unknown = unknown.map(|(name, reason)| (name.clone(), Err(reason.clone())));
+        known.chain(unknown).collect()
+    }
+
+    /// The policy's texts, in the form that the policy language takes.
+    #[must_use]
+    pub fn policy_sources(&self) -> Vec<Source> {
+        let files = self.sources.iter();
+        files
+            .map(|file| Source {
+                name: file.name.clone(),
+                text: file.text.clone(),
+            })
+            .collect()
     }
 
     /// Checks the whole: policy text and every user's keys.
@@ -210,15 +226,13 @@ impl Applied {
     /// # Errors
     /// All errors of the policy, or the first of the key lists.
     pub fn check(&self) -> Result<Checked, ConfigurationError> {
-        let sources: Vec<Source> = self
-            .sources
-            .iter()
-            .map(|file| Source {
-                name: file.name.clone(),
-                text: file.text.clone(),
-            })
-            .collect();
-        let policy = usher_policy::parse(&sources).map_err(ConfigurationError::Policy)?;
+        // What is missing would be missed everywhere.
+        if !self.include_mistakes.is_empty() {
+            return Err(ConfigurationError::Policy(self.include_mistakes.clone()));
+        }
+        let sources = self.policy_sources();
+        let policy = usher_policy::parse_with_groups(&sources, &self.known_groups())
+            .map_err(ConfigurationError::Policy)?;
         let keys = self
             .users
             .iter()
@@ -233,9 +247,19 @@ impl Applied {
                 RevokedKeys::parse(&bytes)?
             }
         };
+        let authorities = self.user_authorities.as_deref().unwrap_or_default();
+        let authorities = keys::parse_authorities(authorities)
+            .map_err(|(line, reason)| ConfigurationError::Authority { line, reason })?;
+        let services_by_number = policy
+            .services
+            .values()
+            .map(|service| (service.id, service.name.clone()))
+            .collect();
         Ok(Checked {
             policy,
+            services_by_number,
             keys,
+            authorities,
             revoked,
         })
     }
@@ -269,161 +293,46 @@ impl Applied {
     }
 }
 
-/// A configuration that has passed all checks.
-#[derive(Debug, Clone)]
-pub struct Checked {
-    /// The policy.
-    pub policy: Policy,
-    /// Each user's public keys.
-    pub keys: BTreeMap<UserName, Vec<UserKey>>,
-    /// Keys that are no longer anybody's.
-    pub revoked: RevokedKeys,
-}
-
-impl Checked {
-    /// The user's key that has this fingerprint, and is for this. Of several lines with one key that
-    /// counts which lasts longest, as for sshd.
-    ///
-    /// # Errors
-    /// [`Refusal::UnknownUser`] for one without any key, [`Refusal::UnknownKey`],
-    /// [`Refusal::RevokedKey`], [`Refusal::ExpiredKey`] when it has expired at `now`, in seconds since 1970.
-    pub fn user_key(
-        &self,
-        user: &UserName,
-        fingerprint: &Fingerprint,
-        purpose: Option<&Name>,
-        now: u64,
-    ) -> Result<&UserKey, Refusal> {
-        let keys = self.keys.get(user).filter(|keys| !keys.is_empty());
-        let key = keys
-            .ok_or(Refusal::UnknownUser)?
-            .iter()
-            .filter(|key| key.fingerprint == *fingerprint && key.purpose.as_ref() == purpose)
-            .max_by_key(|key| key.options.expires.unwrap_or(u64::MAX))
-            .ok_or(Refusal::UnknownKey)?;
-        if self.revoked.has_key(&key.key) {
-            return Err(Refusal::RevokedKey);
-        }
-        if key.has_expired(now) {
-            return Err(Refusal::ExpiredKey);
-        }
-        Ok(key)
-    }
-}
-
 /// Loads and checks the configuration in force; a host without one has an empty policy, which
 /// permits nothing.
 ///
 /// # Errors
-/// When the file is there and cannot be read, is damaged, or fails its check.
+/// When the file is there and cannot be read, is damaged, fails its check, or has what this version
+/// cannot enforce.
 pub fn load_checked() -> Result<(Applied, Checked), ConfigurationError> {
     let applied = Applied::load(Path::new(paths::APPLIED))?.unwrap_or_default();
-    let checked = applied.check()?;
+    let checked = applied.check()?.enforceable()?;
     Ok((applied, checked))
 }
 
-/// Replaces a file by rename, so that a reader sees the old or the new text and nothing between,
-/// also after a power cut.
+/// Reads and checks a configuration that is not in force, from the JSON of an [`Applied`].
 ///
 /// # Errors
-/// As the system says; the old file is then untouched.
-pub fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let parent = path.parent().unwrap_or(Path::new("/"));
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = parent.join(format!(".{name}.new-{}", std::process::id()));
-    let write = || {
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(mode)
-            .open(&temporary)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, path)?;
-        std::fs::File::open(parent)?.sync_all()
-    };
-    let result = write();
-    if result.is_err() {
-        // The first error is the one to report; a temporary file left behind harms nobody.
-        drop(std::fs::remove_file(&temporary));
-    }
-    result
-}
-
-fn sorted(directory: &Path) -> Result<Vec<PathBuf>, ConfigurationError> {
-    let entries = match std::fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(file_error(directory, error)),
-    };
-    let mut found = entries
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<io::Result<Vec<_>>>()
-        .map_err(|error| file_error(directory, error))?;
-    found.sort();
-    Ok(found)
-}
-
-/// What was read, or nothing when the file is not there.
-fn optional<T>(read: Result<T, ConfigurationError>) -> Result<Option<T>, ConfigurationError> {
-    match read {
-        Ok(found) => Ok(Some(found)),
-        Err(ConfigurationError::File { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// Reads a text file of at most [`MAX_FILE`] bytes.
-///
-/// # Errors
-/// When it cannot be read, is larger, or is not UTF-8.
-pub fn read_bounded(path: &Path) -> Result<String, ConfigurationError> {
-    String::from_utf8(read_bytes(path)?).map_err(|_| {
-        file_error(
-            path,
-            io::Error::new(io::ErrorKind::InvalidData, "not UTF-8"),
-        )
-    })
-}
-
-fn read_bytes(path: &Path) -> Result<Vec<u8>, ConfigurationError> {
-    use std::io::Read;
-    let mut bytes = Vec::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes))
-        .map_err(|error| file_error(path, error))?;
-    if bytes.len() as u64 > MAX_FILE {
-        return Err(ConfigurationError::TooLarge { path: path.into() });
-    }
-    Ok(bytes)
-}
-
-fn file_error(path: &Path, error: io::Error) -> ConfigurationError {
-    ConfigurationError::File {
-        path: path.into(),
-        error,
-    }
+/// When it is damaged, fails its check, or has what this version cannot enforce.
+pub fn read_checked(json: &[u8]) -> Result<(Applied, Checked), ConfigurationError> {
+    let applied: Applied = serde_json::from_slice(json).map_err(ConfigurationError::Unreadable)?;
+    let checked = applied.check()?.enforceable()?;
+    Ok((applied, checked))
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn tree() -> tempfile::TempDir {
+    pub(crate) fn tree() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(folder.path().join("policy.d")).unwrap();
         std::fs::create_dir_all(folder.path().join("users/alice")).unwrap();
         folder
     }
 
-    fn collect(folder: &tempfile::TempDir) -> Result<Applied, ConfigurationError> {
+    pub(crate) fn collect(folder: &tempfile::TempDir) -> Result<Applied, ConfigurationError> {
         Applied::collect(
             &folder.path().join("policy.d"),
             &folder.path().join("users"),
             &folder.path().join("revoked_keys"),
+            &folder.path().join("user_ca_keys"),
+            None,
         )
     }
 
@@ -450,40 +359,6 @@ mod tests {
         let applied = collect(&folder).unwrap();
         assert!(applied.is_disabled(&"bob".parse().unwrap()));
         assert!(!applied.is_disabled(&"alice".parse().unwrap()));
-    }
-
-    #[test]
-    fn lists_of_keys_are_told_apart_by_what_they_are_for() {
-        const KEY: &str =
-            "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJfJ3eGmZ2r0Yl7r1lY5Y2n1xJY8u0v9hX0m3xU5Jb7k";
-        let folder = tree();
-        let write = |name: &str, text: &str| {
-            std::fs::write(folder.path().join("users/alice").join(name), text).unwrap();
-        };
-        write("authorized_keys.banking", KEY);
-        write("authorized_keys~", "left by an editor");
-        let alice = "alice".parse().unwrap();
-        let checked = collect(&folder).unwrap().check().unwrap();
-        let fingerprint = checked.keys[&alice][0].fingerprint;
-        let asked = |purpose: Option<&str>| {
-            let purpose = purpose.map(|purpose| purpose.parse().unwrap());
-            let found = checked.user_key(&alice, &fingerprint, purpose.as_ref(), 0);
-            found.map(|key| key.purpose.clone())
-        };
-        assert_eq!(asked(Some("banking")), Ok(Some("banking".parse().unwrap())));
-        for other in [None, Some("mail")] {
-            assert_eq!(asked(other), Err(Refusal::UnknownKey));
-        }
-        write("authorized_keys.banking", "nonsense");
-        let refused = collect(&folder).unwrap().check().unwrap_err().to_string();
-        assert!(
-            refused.starts_with("alice: authorized_keys.banking line 1: "),
-            "{refused}"
-        );
-        write("authorized_keys.banking", KEY);
-        write("authorized_keys.any", KEY);
-        let refused = collect(&folder).unwrap().check();
-        assert!(matches!(refused, Err(ConfigurationError::KeysFor { .. })));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What the command line asks a daemon, and the answer: one JSON line each way over a stream
-//! socket that only root may use (file mode and peer credentials).
+//! socket that only root may use (file mode and peer credentials). One request has a configuration
+//! behind its line.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -8,10 +9,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use usher_proto::name::{HostName, ServiceName, UserName};
 
+use crate::applied::Applied;
 use crate::paths;
 
 /// Largest request line; answers may be longer.
 pub const MAX_REQUEST: usize = 4096;
+
+/// Largest configuration that may follow a request, in bytes.
+pub const MAX_CANDIDATE: u64 = 64 << 20;
 
 /// A request.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
@@ -25,6 +30,34 @@ pub enum Request {
     Recent,
     /// How the daemon is.
     Status,
+    /// What putting this configuration in force would end (keeper). Nothing changes.
+    WouldEnd {
+        /// How many bytes follow the request's line, at most [`MAX_CANDIDATE`].
+        bytes: u64,
+        /// These bytes: an applied configuration in JSON.
+        #[serde(skip)]
+        candidate: Vec<u8>,
+    },
+}
+
+impl Request {
+    /// Asks what putting this configuration in force would end.
+    ///
+    /// # Errors
+    /// When it is larger than [`MAX_CANDIDATE`] or has no JSON form.
+    pub fn would_end(candidate: &Applied) -> io::Result<Self> {
+        let candidate = serde_json::to_vec(candidate)?;
+        let bytes = candidate.len() as u64;
+        if bytes > MAX_CANDIDATE {
+            return Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                format!(
+                    "the configuration has {bytes} bytes, and at most {MAX_CANDIDATE} can be asked about"
+                ),
+            ));
+        }
+        Ok(Self::WouldEnd { bytes, candidate })
+    }
 }
 
 /// An answer.
@@ -35,8 +68,14 @@ pub enum Answer {
     Reloaded {
         /// The generation.
         generation: u64,
-        /// Sessions that were ended because the new configuration no longer permits them.
-        ended: Vec<SessionView>,
+        /// Sessions that were ended because the new configuration no longer permits them, with the
+        /// connections that were cut; oldest first.
+        ended: Vec<EndingView>,
+    },
+    /// What the configuration asked about would end.
+    WouldEnd {
+        /// Sessions with the connections that they have, oldest first.
+        ended: Vec<EndingView>,
     },
     /// Live sessions and connections.
     Who(WhoView),
@@ -92,6 +131,9 @@ pub struct SessionView {
     /// Fingerprint of the key that opened it, as `ssh-keygen -l` shows it.
     #[serde(default)]
     pub key: String,
+    /// By which certificate that key is the user's; none for a key that is listed.
+    #[serde(default)]
+    pub certificate: Option<CertificateView>,
     /// When it was opened, seconds since 1970.
     pub opened: u64,
     /// When it ends, seconds since 1970.
@@ -105,6 +147,34 @@ pub struct SessionView {
     pub chain_length: u32,
     /// Its connections.
     pub connections: Vec<ConnectionView>,
+}
+
+/// A session that ends because a configuration does not permit it. One that its client has closed
+/// is among them when it has connections.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct EndingView {
+    /// The session and its connections, by the names of the configuration that is in force before.
+    #[serde(flatten)]
+    pub session: SessionView,
+    /// Why: the name of a refusal.
+    #[serde(default)]
+    pub reason: String,
+    /// Why, for people.
+    #[serde(default)]
+    pub text: String,
+}
+
+/// What a session has of its certificate.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct CertificateView {
+    /// Fingerprint of the authority's key.
+    pub authority: String,
+    /// The authority's number for it; 0: none.
+    pub serial: u64,
+    /// Names that its holder may go by.
+    pub principals: Vec<String>,
+    /// When it ends, seconds since 1970.
+    pub valid_before: u64,
 }
 
 /// The sessions that have ended last.
@@ -252,6 +322,9 @@ fn exchange(mut stream: UnixStream, request: &Request) -> io::Result<Answer> {
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     stream.write_all(&line)?;
+    if let Request::WouldEnd { candidate, .. } = request {
+        stream.write_all(candidate)?;
+    }
     let mut answer = String::new();
     if BufReader::new(stream).read_line(&mut answer)? == 0 {
         return Err(io::ErrorKind::UnexpectedEof.into());

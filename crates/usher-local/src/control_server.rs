@@ -5,10 +5,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Take};
+use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Mutex;
 
-use crate::control::{Answer, MAX_REQUEST, Request};
+use crate::control::{Answer, MAX_CANDIDATE, MAX_REQUEST, Request};
 use crate::packet_async::{SHORTAGE, is_shortage};
 use crate::paths;
 
@@ -61,6 +63,7 @@ impl ControlSocket {
     /// Returns only when the listener fails.
     pub async fn serve(self, answerer: Arc<impl Answerer>) -> io::Result<()> {
         let listener = UnixListener::from_std(self.listener)?;
+        let one_candidate = Arc::default();
         let _held_as_long_as_the_daemon_runs = self.lock;
         loop {
             let (stream, _) = match listener.accept().await {
@@ -75,9 +78,9 @@ impl ControlSocket {
                 tracing::warn!("refused a control request of a user who is not root");
                 continue;
             }
-            let answerer = Arc::clone(&answerer);
+            let (answerer, one_candidate) = (Arc::clone(&answerer), Arc::clone(&one_candidate));
             tokio::spawn(async move {
-                if let Err(error) = exchange(stream, &*answerer).await {
+                if let Err(error) = exchange(stream, &*answerer, &one_candidate).await {
                     tracing::warn!(%error, "control request");
                 }
             });
@@ -109,12 +112,28 @@ fn claim(role: &str, path: &str) -> io::Result<File> {
     }
 }
 
-async fn exchange(stream: UnixStream, answerer: &impl Answerer) -> io::Result<()> {
+/// `one_candidate` is held while a request's configuration is read and looked at: there is one in
+/// memory at a time.
+async fn exchange(
+    stream: UnixStream,
+    answerer: &impl Answerer,
+    one_candidate: &Mutex<()>,
+) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
     let mut reader = BufReader::new(read.take(MAX_REQUEST as u64));
     tokio::time::timeout(PATIENCE, reader.read_line(&mut line)).await??;
     let answer = match serde_json::from_str(&line) {
+        Ok(Request::WouldEnd { bytes, .. }) if bytes > MAX_CANDIDATE => Answer::Failed {
+            reason: format!("a configuration of more than {MAX_CANDIDATE} bytes"),
+        },
+        Ok(Request::WouldEnd { bytes, .. }) => {
+            let _alone = one_candidate.lock().await;
+            let candidate = tokio::time::timeout(PATIENCE, read_candidate(reader, bytes)).await??;
+            answerer
+                .answer(Request::WouldEnd { bytes, candidate })
+                .await
+        }
         Ok(request) => answerer.answer(request).await,
         Err(error) => Answer::Failed {
             reason: format!("not a request: {error}"),
@@ -123,4 +142,19 @@ async fn exchange(stream: UnixStream, answerer: &impl Answerer) -> io::Result<()
     let mut text = serde_json::to_vec(&answer)?;
     text.push(b'\n');
     write.write_all(&text).await
+}
+
+/// Reads the configuration of this many bytes that follows a request.
+async fn read_candidate(
+    mut reader: BufReader<Take<OwnedReadHalf>>,
+    bytes: u64,
+) -> io::Result<Vec<u8>> {
+    let buffered = reader.buffer().len() as u64;
+    reader.get_mut().set_limit(bytes.saturating_sub(buffered));
+    let mut candidate = Vec::new();
+    reader.take(bytes).read_to_end(&mut candidate).await?;
+    if candidate.len() as u64 != bytes {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(candidate)
 }

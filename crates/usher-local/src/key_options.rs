@@ -2,6 +2,7 @@
 //! FORMAT"), of which Usher takes those that mean the same here.
 
 use chrono::{Local, NaiveDate, NaiveDateTime, NaiveTime};
+use usher_proto::Principals;
 
 /// Options that say what a session of sshd has: forwarding, a terminal, a start file. A service of
 /// Usher has none of it, so there is nothing to permit or to forbid.
@@ -23,11 +24,7 @@ const WITHOUT_MEANING: [&str; 14] = [
 ];
 
 /// Options that would bind somebody who uses the key with sshd, and would not here.
-const NOT_TAKEN: [(&str, &str); 7] = [
-    (
-        "cert-authority",
-        "certificates are not taken; list the users' keys",
-    ),
+const NOT_TAKEN: [(&str, &str); 5] = [
     ("command", "the policy's `service` names the program"),
     (
         "environment",
@@ -35,10 +32,6 @@ const NOT_TAKEN: [(&str, &str); 7] = [
     ),
     ("from", "a service's `hosts` in the policy says from where"),
     ("no-touch-required", "remove it, or use another key"),
-    (
-        "principals",
-        "certificates are not taken; list the users' keys",
-    ),
     ("verify-required", "remove it, or use another key"),
 ];
 
@@ -65,6 +58,12 @@ pub enum OptionProblem {
          where Z says UTC"
     )]
     Time(String),
+    /// A list of principals that is none.
+    #[error("`{0}` is not a list of principals: write principals=\"NAME,NAME\", 511 bytes at most")]
+    Principals(String),
+    /// Principals of a key that signs no certificates.
+    #[error("`principals` is for authorities only: write cert-authority,principals=\"...\"")]
+    PrincipalsOfAKey,
     /// Something else between two options than a comma.
     #[error("the options are not separated by commas")]
     Separator,
@@ -75,6 +74,11 @@ pub enum OptionProblem {
 pub struct KeyOptions {
     /// From when on the key opens nothing, in seconds since 1970: the earliest `expiry-time`.
     pub expires: Option<u64>,
+    /// The key is an authority's: it opens nothing itself, and those do that it certifies.
+    pub authority: bool,
+    /// Of the certificates of an authority: which principals may go by the user's name. None: the
+    /// user's name only.
+    pub principals: Option<Principals>,
 }
 
 /// One option as it is written.
@@ -99,12 +103,26 @@ impl KeyOptions {
                 let value = needed()?;
                 let time = utc(value).ok_or_else(|| OptionProblem::Time(value.to_owned()))?;
                 options.expires = Some(options.expires.map_or(time, |former| former.min(time)));
+            } else if lower == "cert-authority" {
+                options.authority = true;
+            } else if lower == "principals" {
+                let value = needed()?;
+                let principals = value.parse().ok().filter(|_| !value.is_empty());
+                let wrong = || OptionProblem::Principals(value.to_owned());
+                // As for sshd, the first one counts; two are more likely a mistake.
+                if options.principals.is_some() {
+                    return Err(wrong());
+                }
+                options.principals = Some(principals.ok_or_else(wrong)?);
             } else if let Some((_, instead)) = NOT_TAKEN.iter().find(|(name, _)| *name == lower) {
                 let name = lower;
                 return Err(OptionProblem::NotTaken { name, instead });
             } else if !WITHOUT_MEANING.contains(&lower.as_str()) {
                 return Err(OptionProblem::Unknown(name.to_owned()));
             }
+        }
+        if options.principals.is_some() && !options.authority {
+            return Err(OptionProblem::PrincipalsOfAKey);
         }
         Ok(options)
     }
@@ -244,6 +262,33 @@ mod tests {
             Ok(Some(86_400))
         );
         assert_eq!(expires("no-X11-forwarding"), Ok(None));
+    }
+
+    #[test]
+    fn an_authority_has_principals_and_a_key_has_none() {
+        let parsed = |text| KeyOptions::parse(text);
+        let authority = KeyOptions {
+            authority: true,
+            ..KeyOptions::default()
+        };
+        assert_eq!(parsed("Cert-Authority"), Ok(authority.clone()));
+        let named = KeyOptions {
+            principals: Some("ops,alice@example.org".parse().unwrap()),
+            ..authority
+        };
+        let text = "restrict,principals=\"ops,alice@example.org\",cert-authority";
+        assert_eq!(parsed(text), Ok(named));
+        assert_eq!(
+            parsed("principals=\"ops\""),
+            Err(OptionProblem::PrincipalsOfAKey)
+        );
+        for wrong in ["", "ops,", ",ops", "ops,,dev", "o\tps"] {
+            let text = format!("cert-authority,principals=\"{wrong}\"");
+            let problem = OptionProblem::Principals(wrong.into());
+            assert_eq!(KeyOptions::parse(&text), Err(problem));
+        }
+        let twice = "cert-authority,principals=\"ops\",principals=\"dev\"";
+        assert_eq!(parsed(twice), Err(OptionProblem::Principals("dev".into())));
     }
 
     #[test]

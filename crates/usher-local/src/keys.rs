@@ -1,12 +1,16 @@
 //! The public keys by which a user is known on this host: the lines of `authorized_keys`.
 
+use std::collections::BTreeMap;
+
 use usher_policy::Name;
-use usher_proto::authenticator::is_supported;
+use usher_proto::Principals;
+use usher_proto::authenticator::{is_security_key, is_supported};
 use usher_proto::keeper_record::KEY_FINGERPRINT_SIZE;
 use usher_proto::name::UserName;
 use usher_proto::ssh_key::{self, Error, HashAlg, PublicKey};
 
-use crate::applied::{ConfigurationError, UserEntry};
+use crate::applied::UserEntry;
+use crate::error::ConfigurationError;
 use crate::key_options::{self, KeyOptions, OptionProblem};
 
 /// SHA-256 of a key's wire form (RFC 4253 section 6.6), as `ssh-keygen -l` shows it.
@@ -32,6 +36,30 @@ impl UserKey {
         self.options.expires.map_or(end, |expires| expires.min(end))
     }
 
+    /// Whether a certificate by this authority lets its holder go by the user's name.
+    #[must_use]
+    pub fn admits(&self, user: &UserName, principals: &Principals) -> bool {
+        principals.names().any(|name| self.trusts(user, name))
+    }
+
+    /// Whether this authority is trusted to name the principal for the user.
+    #[must_use]
+    pub fn trusts(&self, user: &UserName, principal: &str) -> bool {
+        match &self.options.principals {
+            Some(admitted) => admitted.has(principal),
+            None => principal == user.as_str(),
+        }
+    }
+
+    /// The principals that this authority is trusted to name for the user.
+    #[must_use]
+    pub fn trusted<'k>(&'k self, user: &'k UserName) -> Vec<&'k str> {
+        match &self.options.principals {
+            Some(admitted) => admitted.names().collect(),
+            None => vec![user.as_str()],
+        }
+    }
+
     /// Whether it has expired at this time, in seconds since 1970.
     #[must_use]
     pub fn has_expired(&self, now: u64) -> bool {
@@ -53,6 +81,12 @@ pub enum KeyProblem {
         "{0} keys are not taken; use an Ed25519 or ECDSA (P-256, P-384) key, on a security key or not"
     )]
     Algorithm(String),
+    /// An authority on a security key.
+    #[error("an authority on a security key is not taken; use an Ed25519 or ECDSA key")]
+    Authority,
+    /// There are options where none can be.
+    #[error("options are not taken here, as by sshd; give one public key a line")]
+    OptionsOfAnAuthority,
     /// What stands before it is not taken.
     #[error(transparent)]
     Option(#[from] OptionProblem),
@@ -140,7 +174,36 @@ fn parse_line(line: &str) -> Result<(PublicKey, KeyOptions), KeyProblem> {
     if !is_supported(&key.algorithm()) {
         return Err(KeyProblem::Algorithm(key.algorithm().to_string()));
     }
+    if options.authority && is_security_key(&key.algorithm()) {
+        return Err(KeyProblem::Authority);
+    }
     Ok((key, options))
+}
+
+/// The authorities in a list of public keys, one a line, by their fingerprints.
+///
+/// # Errors
+/// The first line, from 1, that is none, and what is wrong with it.
+pub fn parse_authorities(
+    text: &str,
+) -> Result<BTreeMap<Fingerprint, PublicKey>, (usize, KeyProblem)> {
+    let mut authorities = BTreeMap::new();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let wrong = |reason| (index + 1, reason);
+        let (key, _) = parse_line(line).map_err(wrong)?;
+        if PublicKey::from_openssh(line).is_err() {
+            return Err(wrong(KeyProblem::OptionsOfAnAuthority));
+        }
+        if is_security_key(&key.algorithm()) {
+            return Err(wrong(KeyProblem::Authority));
+        }
+        authorities.insert(fingerprint(&key), key);
+    }
+    Ok(authorities)
 }
 
 #[cfg(test)]
@@ -159,6 +222,17 @@ mod tests {
         match parse_keys(&alice, None, &bad) {
             Err(ConfigurationError::Key { line: 4, .. }) => {}
             other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn authorities_are_keys_and_nothing_else() {
+        let read = |text: &str| parse_authorities(text).map(|found| found.len());
+        assert_eq!(read("# none\n\n").unwrap(), 0);
+        assert_eq!(read(&format!("{KEY} ca\n{KEY}\n")).unwrap(), 1);
+        for (line, text) in [(1, "nonsense"), (2, "#\ncert-authority "), (1, "restrict ")] {
+            let (found, _) = parse_authorities(&format!("{text}{KEY}")).unwrap_err();
+            assert_eq!(found, line);
         }
     }
 

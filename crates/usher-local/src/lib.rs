@@ -6,18 +6,28 @@
 //! * [`control`]: what the command line asks the daemons, and their answers.
 //! * [`control_server`]: the daemons' side of it, on tokio.
 //! * [`signing_key`]: with what a user signs.
-//! * [`applied`]: the configuration that is in force, one file, replaced atomically.
+//! * [`applied`]: the configuration that is in force, one file, replaced atomically; [`checked`]:
+//!   what it says, after all checks; [`files`]: how files are read and replaced;
+//!   [`error`]: what can be wrong with it.
+//! * [`includes`]: the files of a policy, and those that they include.
+//! * [`clock`]: the time by which things expire.
 //! * [`keys`]: the public keys by which users are known; [`key_options`]: what is said of them.
 #![forbid(unsafe_code)]
 
 pub mod applied;
+pub mod checked;
+pub mod clock;
 pub mod control;
 #[cfg(feature = "tokio")]
 pub mod control_server;
+pub mod error;
+pub mod files;
+pub mod includes;
 pub mod key_options;
 pub mod keys;
 pub mod packet;
 #[cfg(feature = "tokio")]
 pub mod packet_async;
 pub mod paths;
+mod principals;
 pub mod signing_key;

@@ -1,8 +1,9 @@
 //! Packet sockets for the daemons, on tokio.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use rustix::net::SocketFlags;
 use tokio::io::Interest;
@@ -19,11 +20,17 @@ const BOTH: Interest = Interest::READABLE.add(Interest::WRITABLE);
 #[expect(
     deprecated,
     reason = "the deprecation is about types whose descriptor may change or close under the \
-              reactor; an OwnedFd keeps its descriptor as long as it lives"
+              reactor; what is Kept keeps its descriptor as long as it lives"
 )]
-pub fn register(descriptor: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+pub fn register<D: Kept>(descriptor: D, interest: Interest) -> io::Result<AsyncFd<D>> {
     AsyncFd::with_interest(descriptor, interest)
 }
+
+/// What owns one descriptor from its beginning to its end.
+pub trait Kept: AsRawFd {}
+
+impl Kept for OwnedFd {}
+impl Kept for Arc<OwnedFd> {}
 
 /// Pause before accepting again when the system is short of something.
 pub(crate) const SHORTAGE: std::time::Duration = std::time::Duration::from_millis(50);

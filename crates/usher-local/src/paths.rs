@@ -1,12 +1,17 @@
 //! Where Usher's files and sockets are. Fixed, as those of OpenSSH are: a path that could be
 //! changed by an environment variable would be a way to talk to the wrong daemon.
 
+/// What an administrator writes.
+pub const CONFIGURATION_DIRECTORY: &str = "/etc/usher";
 /// Policy files that an administrator edits; `usher policy apply` puts them in force.
 pub const POLICY_DIRECTORY: &str = "/etc/usher/policy.d";
 /// One folder a user: `authorized_keys`, and `disabled` when the user is.
 pub const USERS_DIRECTORY: &str = "/etc/usher/users";
 /// Revoked keys, as `ssh-keygen -k` writes them or one a line; not there: none are.
 pub const REVOKED_KEYS: &str = "/etc/usher/revoked_keys";
+/// Public keys of authorities whose certificates count for every user, one a line, as sshd's
+/// TrustedUserCAKeys has them; not there: none do.
+pub const USER_AUTHORITIES: &str = "/etc/usher/user_ca_keys";
 /// This host's private key, OpenSSH format, Ed25519, readable by root only.
 pub const HOST_KEY: &str = "/etc/usher/host_key";
 /// This host's public key, one OpenSSH line.
@@ -29,6 +34,8 @@ pub const LOG_KEY: &str = "/etc/usher/log_key";
 pub const PIN_DIRECTORY: &str = "/sys/fs/bpf/usher";
 /// Those of the ownership programs.
 pub const OWNERSHIP_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher/ownership";
+/// Those of the programs for where services' processes may connect.
+pub const DESTINATIONS_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher/destinations";
 /// Parent of the daemons' socket folders.
 pub const RUNTIME_DIRECTORY: &str = "/run/usher";
 

@@ -1,7 +1,9 @@
 //! With what a user signs: what is kept below [`crate::paths::PRIVATE_KEYS_DIRECTORY`].
 
 use usher_proto::authenticator::{is_security_key, is_supported};
+use usher_proto::certificate::TYPE_SUFFIX;
 use usher_proto::ssh_key::{Algorithm, Error, PrivateKey, PublicKey};
+use usher_proto::{Certificate, Refusal};
 
 /// With what a user signs.
 #[derive(Debug)]
@@ -10,6 +12,15 @@ pub enum SigningKey {
     Private(Box<PrivateKey>),
     /// A key that the user's ssh-agent has: its public half.
     Agent(PublicKey),
+}
+
+/// What a user has to sign with.
+#[derive(Debug)]
+pub struct Credential {
+    /// The key.
+    pub key: SigningKey,
+    /// What an authority says of it: shown with each signature, where there is one.
+    pub certificate: Option<Box<Certificate>>,
 }
 
 /// Why a file holds nothing to sign with.
@@ -24,17 +35,66 @@ pub enum SigningKeyError {
     /// The key is not in the file.
     #[error("a reference to a security key, which only an agent can use")]
     SecurityKey,
+    /// The line after the key is no certificate.
+    #[error("not a certificate that verifiers would take: {0}")]
+    Certificate(Refusal),
+    /// The certificate is another key's.
+    #[error("a certificate of another key")]
+    OtherKey,
     /// Verifiers would refuse it.
     #[error("{0} keys are not taken")]
     Algorithm(Algorithm),
 }
 
-impl SigningKey {
-    /// Reads what a file of the folder has.
+impl Credential {
+    /// Reads what a file of the folder has: a key, and after it the line of a certificate where
+    /// there is one.
     ///
     /// # Errors
     /// [`SigningKeyError`].
     pub fn parse(text: &str) -> Result<Self, SigningKeyError> {
+        let (key, certificate) = split(text);
+        let key = SigningKey::parse(key)?;
+        let certificate = certificate
+            .map(|line| certificate_of(&key, line))
+            .transpose()?;
+        Ok(Self { key, certificate })
+    }
+}
+
+/// The text of a key, and the line of its certificate, which begins with the name of such.
+#[must_use]
+pub fn split(text: &str) -> (&str, Option<&str>) {
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        let kind = line.split_ascii_whitespace().next().unwrap_or_default();
+        if kind.ends_with(TYPE_SUFFIX) {
+            return (&text[..at], Some(&text[at..]));
+        }
+        at += line.len();
+    }
+    (text, None)
+}
+
+/// Reads the line of a certificate, of this key.
+///
+/// # Errors
+/// [`SigningKeyError::Certificate`], [`SigningKeyError::OtherKey`].
+pub fn certificate_of(key: &SigningKey, line: &str) -> Result<Box<Certificate>, SigningKeyError> {
+    let certificate = Certificate::parse(line).map_err(SigningKeyError::Certificate)?;
+    certificate.verify().map_err(SigningKeyError::Certificate)?;
+    let key = match key {
+        SigningKey::Private(key) => key.public_key(),
+        SigningKey::Agent(key) => key,
+    };
+    if key.key_data() != certificate.key.key_data() {
+        return Err(SigningKeyError::OtherKey);
+    }
+    Ok(Box::new(certificate))
+}
+
+impl SigningKey {
+    fn parse(text: &str) -> Result<Self, SigningKeyError> {
         let (key, algorithm) = if text.starts_with("-----BEGIN") {
             let key = PrivateKey::from_openssh(text).map_err(SigningKeyError::NotAKey)?;
             if key.is_encrypted() {
@@ -64,6 +124,26 @@ mod tests {
 
     const PUBLIC: &str =
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDN+lhThOY09sVkymKufxRzTC3vJMRefe9T40lK8/E1t";
+
+    #[test]
+    fn a_line_after_the_key_is_its_certificate_or_is_refused() {
+        let file = |line: &str| Credential::parse(&format!("{PUBLIC} alice@laptop\n{line}"));
+        assert!(file("").unwrap().certificate.is_none());
+        for wrong in [
+            "ssh-ed25519-cert-v01@openssh.com",
+            "ssh-ed25519-cert-v01@openssh.com AAAA",
+            "ssh-ed25519-cert-v01@openssh.com AAAAC3NzaC1lZDI1NTE5AAAAIDN+lhThOY09sVkymKufxRzTC3v",
+        ] {
+            let refused = file(wrong);
+            assert!(
+                matches!(refused, Err(SigningKeyError::Certificate(_))),
+                "{wrong}"
+            );
+        }
+        let (key, certificate) = split("key\n\nx-cert-v01@openssh.com AAAA\n");
+        assert_eq!(key, "key\n\n");
+        assert_eq!(certificate, Some("x-cert-v01@openssh.com AAAA\n"));
+    }
 
     #[test]
     fn a_private_key_is_told_from_a_public_one_and_what_is_neither_is_refused() {

@@ -5,9 +5,13 @@ use std::time::Duration;
 
 use usher_proto::{HostName, ServiceName, UserName};
 
+use crate::destinations::{MAXIMUM_DESTINATION_TABLE, MAXIMUM_DESTINATIONS};
 use crate::keywords::BlockKind;
-use crate::model::{MAXIMUM_ARGUMENT_BYTES, MAXIMUM_HOST_ADDRESSES, Style};
-use crate::name::Name;
+use crate::model::{
+    MAXIMUM_ARGUMENT_BYTES, MAXIMUM_FILE_RULES, MAXIMUM_HOST_ADDRESSES, MAXIMUM_PROGRAMS, Style,
+};
+use crate::name::{GroupName, Name};
+use crate::ranges::AddressRange;
 use crate::report::MAXIMUM_ERRORS;
 use crate::source::{MAXIMUM_SOURCE_BYTES, Place, Span};
 use crate::syntax::MAXIMUM_STATEMENTS;
@@ -50,6 +54,10 @@ pub enum NameKind {
     Block,
     /// What keys are for.
     Key,
+    /// A group of accounts.
+    Group,
+    /// A principal of certificates.
+    Principal,
 }
 
 impl NameKind {
@@ -61,6 +69,8 @@ impl NameKind {
             Self::Host => "host",
             Self::Block => "block",
             Self::Key => "key",
+            Self::Group => "group",
+            Self::Principal => "principal",
         }
     }
 
@@ -90,6 +100,11 @@ impl NameKind {
                 "what keys are for is named by a letter or digit, then letters, digits, `_`, `.` \
                  or `-`, at most 32 in all, and not `any`"
             }
+            Self::Group => {
+                "the name of a group is a letter, digit or `_`, then letters, digits and `_ . - @ \
+                 + \\ $`, at most 64 in all; `getent group` tells which there are"
+            }
+            Self::Principal => "a principal has at most 511 bytes",
         }
     }
 }
@@ -174,9 +189,6 @@ pub enum PolicyErrorKind {
         found: String,
         nearest: Option<String>,
     },
-    /// A block of application-aware protection, which this version does not read.
-    #[error("`application` blocks are not in this version")]
-    ApplicationNotInThisVersion,
     /// A statement that stands outside of any block.
     #[error("`{found}` stands outside a block")]
     StatementOutsideBlock { found: String, block: BlockKind },
@@ -187,14 +199,24 @@ pub enum PolicyErrorKind {
     #[error("the `{block}` block has no name")]
     MissingBlockName { block: BlockKind },
     /// A block with more than one name.
-    #[error("a `{block}` block has one name; `{}` is too much", shown(found))]
+    #[error("`{}` is too much after the name of the `{block}` block", shown(found))]
     SecondBlockName { block: BlockKind, found: String },
     /// The text ends inside a block.
     #[error("the `{block}` block is not closed before the end of the file")]
     UnclosedBlock { block: BlockKind },
-    /// A block begins inside another.
-    #[error("a block begins here, but the `{block}` block of {opened} is not closed")]
-    MissingClose { block: BlockKind, opened: Place },
+    /// What stands elsewhere begins inside of a block.
+    #[error(
+        "`{}` begins here, but the `{block}` block of {opened} is not closed",
+        shown(found)
+    )]
+    MissingClose {
+        found: String,
+        block: BlockKind,
+        opened: Place,
+    },
+    /// A `{` in a statement that stands outside of blocks.
+    #[error("`{statement}` is a statement and has no braces")]
+    StatementWithBraces { statement: String },
     /// A block inside a block, where none can be.
     #[error("a block cannot stand inside a block")]
     NestedBlock,
@@ -219,7 +241,7 @@ pub enum PolicyErrorKind {
 
     // Statements.
     /// A statement that this kind of block does not have.
-    #[error("a `{block}` block has no statement `{}`", shown(found))]
+    #[error("{} block has no statement `{}`", block.one(), shown(found))]
     UnknownStatement {
         block: BlockKind,
         found: String,
@@ -308,13 +330,101 @@ pub enum PolicyErrorKind {
     /// Not a duration.
     #[error("`{}` is not a duration", shown(found))]
     InvalidDuration { found: String },
+    /// Not a [`crate::Moment`].
+    #[error("`{}` is not a time in UTC", shown(found))]
+    InvalidTime { found: String },
     /// A duration shorter than what the statement takes, or longer than
     /// [`crate::MAXIMUM_DURATION`].
     #[error("`{}` is not between {}s and seven days", shown(found), shortest.as_secs())]
     DurationOutOfRange { found: String, shortest: Duration },
+    /// Neither an absolute path nor the name of a program.
+    #[error(
+        "`{}` is neither the name of a program nor a plain absolute path",
+        shown(found)
+    )]
+    InvalidApplication { found: String },
+    /// Neither addresses nor a host name.
+    #[error(
+        "`{}` is neither a range of addresses nor the name of a host",
+        shown(found)
+    )]
+    InvalidNetwork { found: String },
+    /// A range whose first address is after its last.
+    #[error("`{}` goes backwards", shown(found))]
+    RangeBackwards { found: String },
+    /// An address with bits after its prefix.
+    #[error(
+        "`{}` is not the first address of its network, {network}",
+        shown(found)
+    )]
+    NetworkHostBits {
+        found: String,
+        network: AddressRange,
+    },
+    /// An IPv4-mapped address in a range.
+    #[error("`{}` has an IPv4 address written as IPv6", shown(found))]
+    MappedNetwork { found: String },
+    /// A word that is neither a port nor `any`.
+    #[error("`{}` is neither a port nor `any`", shown(found))]
+    InvalidItemPort { found: String },
+    /// A host name that the caller could not look up.
+    #[error("the address of `{name}` cannot be found: {}", shown(reason))]
+    UnresolvedName { name: HostName, reason: String },
+    /// A group that the caller could not look up.
+    #[error(
+        "who is in the group `{name}` is not known: {}",
+        shown_up_to(300, reason)
+    )]
+    UnresolvedGroup { name: GroupName, reason: String },
+    /// What cannot be the path of a file.
+    #[error("`{}` cannot be the path of a file", shown(found))]
+    InvalidInclude { found: String },
+    /// A file that the caller could not read.
+    #[error(
+        "{} cannot be included: {}",
+        shown_up_to(300, found),
+        shown_up_to(300, reason)
+    )]
+    UnreadableInclude { found: String, reason: String },
     /// Not an absolute path of a file.
     #[error("`{}` is not a plain absolute path", shown(found))]
     InvalidProgram { found: String },
+    /// Neither an absolute path nor one in the user's home.
+    #[error(
+        "`{}` is neither a plain absolute path nor one below `~`",
+        shown(found)
+    )]
+    InvalidFilePath { found: String },
+    /// A path of `files` without what may be done there.
+    #[error("`{}` lacks what may be done there", shown(found))]
+    MissingFileAccess { found: String },
+    /// More than [`MAXIMUM_FILE_RULES`].
+    #[error("`files` has {found} entries, more than {MAXIMUM_FILE_RULES}")]
+    TooManyFileRules { found: usize },
+    /// More than [`MAXIMUM_DESTINATIONS`].
+    #[error("`connect` has {found} entries, more than {MAXIMUM_DESTINATIONS}")]
+    TooManyDestinations { found: usize },
+    /// More than [`MAXIMUM_DESTINATION_TABLE`].
+    #[error(
+        "`connect` takes {found} entries of the kernel's table, more than \
+         {MAXIMUM_DESTINATION_TABLE}"
+    )]
+    DestinationsTooFine { found: usize },
+    /// `none` beside peers.
+    #[error("`none` is to connect nowhere: it stands alone")]
+    NoneIsNotAlone,
+    /// 0.0.0.0, or the IPv6 address of zeros.
+    #[error("{address} is no machine's address")]
+    UnspecifiedDestination { address: IpAddr },
+    /// Neither a port nor a range of ports.
+    #[error("`{}` is neither a port nor a range of ports", shown(found))]
+    InvalidPorts { found: String },
+    /// A range whose first port is after its last.
+    #[error("`{}` goes backwards", shown(found))]
+    PortsBackwards { found: String },
+    /// More than [`MAXIMUM_PROGRAMS`].
+    #[error("`programs` has {found} entries, more than {MAXIMUM_PROGRAMS}")]
+    TooManyPrograms { found: usize },
     /// Longer than [`MAXIMUM_ARGUMENT_BYTES`].
     #[error("`{statement}` has more than {MAXIMUM_ARGUMENT_BYTES} bytes")]
     ArgumentsTooLong { statement: &'static str },
@@ -330,9 +440,12 @@ pub enum PolicyErrorKind {
         found: String,
         choices: &'static [&'static str],
     },
-    /// `any` beside names of hosts.
-    #[error("`any` is every host: it stands alone")]
-    AnyIsNotAlone,
+    /// `any` beside what it comprises.
+    #[error("`any` in `{statement}` is all that there are: it stands alone")]
+    AnyIsNotAlone {
+        statement: &'static str,
+        form: &'static str,
+    },
     /// root among the members.
     #[error("root cannot be a user of a service")]
     RootAsMember,
@@ -348,6 +461,10 @@ pub enum PolicyErrorKind {
     )]
     AccountIsUser { account: UserName, block_name: Name },
 
+    /// A `users` block with principals in a `client` block.
+    #[error("`users {found}` has a `principal` and cannot be named by a `client` block")]
+    PrincipalsOfClient { found: Name },
+
     // Names and uniqueness.
     /// A `users` block that is not defined.
     #[error("no `users` block is called `{found}`")]
@@ -359,6 +476,27 @@ pub enum PolicyErrorKind {
     #[error("no `host` block is called `{found}`")]
     UnknownHost {
         found: HostName,
+        nearest: Option<String>,
+    },
+    /// A protection that the `application` block does not define.
+    #[error("no `protection` block of this application is called `{found}`")]
+    UnknownProtection {
+        found: Name,
+        nearest: Option<String>,
+    },
+    /// A program in two `application` blocks, or twice in one.
+    #[error("`{}` already has a policy at {first}", shown(found))]
+    DuplicateApplication { found: String, first: Place },
+    /// A user that no `users` block has.
+    #[error("no `users` block has the member `{found}`")]
+    UnknownUser {
+        found: UserName,
+        nearest: Option<String>,
+    },
+    /// A service that no `service` block defines and no `client` block names.
+    #[error("no `service` block is called `{found}`, and no `client` block names such a service")]
+    UnknownService {
+        found: ServiceName,
         nearest: Option<String>,
     },
     /// A second block of the same kind and name.
@@ -416,11 +554,15 @@ pub(crate) fn style_word(style: Style) -> &'static str {
 }
 
 /// Text of the policy made fit for a terminal: on one line, short, nothing invisible.
-fn shown(text: &str) -> String {
-    const LONGEST: usize = 60;
+pub(crate) fn shown(text: &str) -> String {
+    shown_up_to(60, text)
+}
+
+/// The same of at most so many characters.
+fn shown_up_to(longest: usize, text: &str) -> String {
     let mut shown: String = text
         .chars()
-        .take(LONGEST)
+        .take(longest)
         .flat_map(|character| {
             let plain = character.is_ascii_graphic() || character == ' ' || {
                 character.is_alphanumeric() && !character.is_ascii()
@@ -432,7 +574,7 @@ fn shown(text: &str) -> String {
                 .chain(plain.then_some(character))
         })
         .collect();
-    if text.chars().nth(LONGEST).is_some() {
+    if text.chars().nth(longest).is_some() {
         shown.push_str("...");
     }
     shown

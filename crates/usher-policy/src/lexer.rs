@@ -197,6 +197,11 @@ fn is_forbidden(character: char, rest: &str) -> bool {
     }
 }
 
+/// Whether a character stands in a policy as what it is: no other may be shown as it is.
+pub fn is_plain(character: char) -> bool {
+    !is_forbidden(character, "")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

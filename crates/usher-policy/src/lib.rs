@@ -21,14 +21,25 @@
 //! No I/O and no clock: the caller reads the files. The language is described in docs/policy.md.
 #![forbid(unsafe_code)]
 
+mod application;
 mod check;
+mod cover;
+mod destinations;
 mod error;
+mod format;
+mod group;
+mod include;
 mod keywords;
 mod lexer;
+mod mac;
+mod members;
 mod model;
+mod moment;
 mod name;
 mod nearest;
 mod permit;
+mod places;
+mod ranges;
 mod remedy;
 mod report;
 mod source;
@@ -36,37 +47,87 @@ mod syntax;
 mod text;
 mod warning;
 
+pub use application::{
+    Application, ApplicationPolicy, Level, Network, Peers, Protection, ProtectionItem, Traffic,
+    Transform, Treatment,
+};
+pub use destinations::{
+    Destination, DestinationTable, Destinations, MAXIMUM_DESTINATION_TABLE, MAXIMUM_DESTINATIONS,
+    PortRange,
+};
 pub use error::{AddressFault, EnvironmentFault, NameKind, PolicyError, PolicyErrorKind};
+pub use format::{LINE_WIDTH, format};
+pub use group::{Group, Groups, MAXIMUM_GROUP_MEMBERS, groups_named, may_be_user};
+pub use include::{Include, MAXIMUM_INCLUDE_BYTES, includes};
 pub use keywords::BlockKind;
+pub use lexer::is_plain;
+pub use mac::{MacBlock, MacStatement, MacValue};
+pub use members::{Members, TrustedPrincipal};
 pub use model::{
     Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_IDLE,
-    DEFAULT_PROCESSES, DEFAULT_SESSION, Host, MAXIMUM_ARGUMENT_BYTES, MAXIMUM_CONNECTIONS,
-    MAXIMUM_DURATION, MAXIMUM_HOST_ADDRESSES, MAXIMUM_PROCESSES, MINIMUM_REAUTHENTICATION, Policy,
-    Program, Programs, Protocol, ProxyListener, ServedBy, Service, Style, Users, service_id,
+    DEFAULT_PROCESSES, DEFAULT_SESSION, Expectation, FileAccess, FileRule, Host,
+    MAXIMUM_ARGUMENT_BYTES, MAXIMUM_CONNECTIONS, MAXIMUM_DURATION, MAXIMUM_FILE_RULES,
+    MAXIMUM_HOST_ADDRESSES, MAXIMUM_PROCESSES, MAXIMUM_PROGRAMS, MINIMUM_REAUTHENTICATION, Policy,
+    Program, Programs, Protocol, ProxyListener, RequiredProtection, ServedBy, Service, Style,
+    Users, service_id,
 };
-pub use name::{InvalidName, Name};
+pub use moment::{InvalidMoment, Moment};
+pub use name::{GroupName, InvalidGroupName, InvalidName, InvalidPrincipal, Name, Principal};
+pub use places::{Clause, Places};
+pub use ranges::AddressRange;
 pub use report::MAXIMUM_ERRORS;
-pub use source::{MAXIMUM_SOURCE_BYTES, Place, Source, Span};
+pub use source::{MAXIMUM_SOURCE_BYTES, Origin, Place, Source, Span};
 pub use syntax::MAXIMUM_STATEMENTS;
+pub use text::Units;
 pub use warning::PolicyWarning;
 
 /// Reads the sources as one policy.
 ///
 /// Names resolve over all sources, so it does not matter in which file a block stands or in which
-/// order the files come. No source at all is a policy that permits nothing.
+/// order the files come. No source at all is a policy that permits nothing. The files that sources
+/// include are to be among them: [`includes`] tells which.
 ///
 /// # Errors
 ///
 /// Every mistake found, in the order of the sources and of their text, at most
 /// [`MAXIMUM_ERRORS`] and one that says that there are more. A mistake in one statement does not
-/// hide those in the next. There is no partial policy: one error, and nothing is to be applied.
+/// hide those in the next. There is no partial policy: one error, and nothing is to be applied. A
+/// `group` is a mistake here, as nobody has looked it up: see [`parse_with_groups`].
 pub fn parse(sources: &[Source]) -> Result<Policy, Vec<PolicyError>> {
+    parse_with_groups(sources, &Groups::new())
+}
+
+/// As [`parse`], of a policy that may name groups of accounts: [`groups_named`] tells which.
+///
+/// # Errors
+///
+/// As [`parse`]; a group that is not in `groups`, or that could not be looked up, is a mistake.
+pub fn parse_with_groups(sources: &[Source], groups: &Groups) -> Result<Policy, Vec<PolicyError>> {
+    parse_blocks(sources, groups).map(|(policy, _)| policy)
+}
+
+/// As [`parse_with_groups`], with the places of what the policy says.
+///
+/// # Errors
+///
+/// As [`parse_with_groups`].
+pub fn parse_with_places<'s>(
+    sources: &'s [Source],
+    groups: &Groups,
+) -> Result<(Policy, Places<'s>), Vec<PolicyError>> {
+    parse_blocks(sources, groups).map(|(policy, blocks)| (policy, Places::of(sources, &blocks)))
+}
+
+fn parse_blocks(
+    sources: &[Source],
+    groups: &Groups,
+) -> Result<(Policy, Vec<syntax::Block>), Vec<PolicyError>> {
     let mut reporter = report::Reporter::new(sources);
-    let blocks = syntax::parse_sources(sources, &mut reporter);
-    let policy = blocks.map(|blocks| check::check(&blocks, &mut reporter));
+    let checked = syntax::parse_sources(sources, &mut reporter)
+        .map(|tree| (check::check(&tree, groups, &mut reporter), tree.blocks));
     let errors = reporter.finish();
-    match policy {
-        Some(policy) if errors.is_empty() => Ok(policy),
+    match checked {
+        Some(checked) if errors.is_empty() => Ok(checked),
         _ => Err(errors),
     }
 }

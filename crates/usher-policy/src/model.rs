@@ -1,13 +1,25 @@
 //! What a policy says, resolved: the daemons' view.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use usher_proto::{HostName, HostPublicKey, ServiceName, UserName};
 
-use crate::name::Name;
+use crate::application::{ApplicationPolicy, Peers, Transform};
+use crate::destinations::Destinations;
+use crate::error::{PolicyError, PolicyErrorKind};
+use crate::group::Group;
+use crate::mac::MacBlock;
+use crate::members::Members;
+use crate::moment::Moment;
+use crate::name::{GroupName, Name, Principal};
+use crate::ranges::AddressRange;
+use crate::source::Origin;
 
 /// Port of the control channel when a host does not say otherwise.
 pub const DEFAULT_CONTROL_PORT: u16 = 3440;
@@ -57,6 +69,64 @@ pub struct Policy {
     pub services: BTreeMap<ServiceName, Service>,
     /// What local users may authenticate to.
     pub clients: BTreeMap<Name, Client>,
+    /// How the traffic of programs is to be protected, in the order of the text.
+    pub applications: Vec<ApplicationPolicy>,
+    /// What modules of the MAC framework are told, in the order of the text.
+    pub mac: Vec<MacBlock>,
+    /// What the policy is expected to permit and to refuse, in the order of the text. Nothing
+    /// follows from it: a policy's tests, which an analyser runs.
+    pub expectations: Vec<Expectation>,
+}
+
+impl Policy {
+    /// Has the names looked up that `network` statements have and no `host` block: each once. The
+    /// networks cover what comes of it.
+    ///
+    /// # Errors
+    ///
+    /// A mistake for each network whose name has no address; the others are looked up all the same.
+    pub fn look_up_names(
+        &mut self,
+        mut look_up: impl FnMut(&HostName) -> Result<Vec<IpAddr>, String>,
+    ) -> Result<(), Vec<PolicyError>> {
+        let mut found = BTreeMap::new();
+        let mut errors = Vec::new();
+        let networks = self.applications.iter_mut();
+        for network in networks.flat_map(|application| &mut application.networks) {
+            let Peers::Name(name) = &network.peers else {
+                continue;
+            };
+            if self.hosts.contains_key(name) {
+                continue;
+            }
+            let addresses = found.entry(name.clone()).or_insert_with(|| look_up(name));
+            match addresses {
+                Ok(addresses) if !addresses.is_empty() => {
+                    network.addresses = addresses.iter().copied().map(AddressRange::from).collect();
+                }
+                Ok(_) => errors.push(unresolved(name, "it has none", &network.origin)),
+                Err(reason) => errors.push(unresolved(name, reason, &network.origin)),
+            }
+        }
+        if errors.is_empty() {
+            Ok(())
+        } else {
+            Err(errors)
+        }
+    }
+}
+
+fn unresolved(name: &HostName, reason: &str, origin: &Origin) -> PolicyError {
+    PolicyError {
+        file: origin.place.file.clone(),
+        line: origin.place.line,
+        column: origin.place.column,
+        span: origin.span,
+        kind: PolicyErrorKind::UnresolvedName {
+            name: name.clone(),
+            reason: reason.to_owned(),
+        },
+    }
 }
 
 /// A `host` block.
@@ -80,8 +150,37 @@ pub struct Host {
 pub struct Users {
     /// The block's name.
     pub name: Name,
-    /// Its users; may be empty, then it permits nobody.
+    /// The users that it lists.
     pub members: BTreeSet<UserName>,
+    /// The groups of accounts that it names, as they were when they were looked up.
+    pub groups: BTreeMap<GroupName, Group>,
+    /// Users who are in the set until a time. No user is among them and [`Self::members`].
+    pub guests: BTreeMap<UserName, Moment>,
+    /// Whoever has a certificate that names one of these is in the set, too.
+    pub principals: BTreeSet<Principal>,
+}
+
+impl Users {
+    /// All its users by name, some perhaps more than once, guests whatever the time.
+    pub fn users(&self) -> impl Iterator<Item = &UserName> {
+        self.lasting().chain(self.guests.keys())
+    }
+
+    /// Those who are no guests, some perhaps more than once.
+    pub fn lasting(&self) -> impl Iterator<Item = &UserName> {
+        let groups = self.groups.values();
+        self.members
+            .iter()
+            .chain(groups.flat_map(|group| &group.members))
+    }
+
+    /// Whether a user is in the set by name, a guest whatever the time.
+    pub fn has(&self, user: &UserName) -> bool {
+        let mut groups = self.groups.values();
+        self.members.contains(user)
+            || self.guests.contains_key(user)
+            || groups.any(|group| group.members.contains(user))
+    }
 }
 
 /// What a process of a service is for.
@@ -110,8 +209,8 @@ pub struct Service {
     pub listen: u16,
     /// Names of the `users` blocks that it admits.
     pub user_blocks: BTreeSet<Name>,
-    /// The users of these blocks.
-    pub users: BTreeSet<UserName>,
+    /// The users of these blocks; shared by all that name the same ones.
+    pub users: Arc<Members>,
     /// The policy says `hosts any`.
     pub any_host: bool,
     /// The hosts from which it admits them; with [`any_host`](Self::any_host) all of the policy.
@@ -136,6 +235,19 @@ pub struct Service {
     /// Most processes and threads of one user at once, with all that they start (pids.max of
     /// cgroups(7)).
     pub processes: u32,
+    /// Where its processes may connect; none: where their user may.
+    pub connect: Option<Destinations>,
+    /// How IPsec must protect its connections; none: the policy demands nothing of the kind.
+    pub protection: Option<RequiredProtection>,
+}
+
+/// `protection` of a service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RequiredProtection {
+    /// At least this.
+    pub transform: Transform,
+    /// Where it is written.
+    pub origin: Origin,
 }
 
 /// Which processes serve the users of a service.
@@ -161,7 +273,52 @@ pub struct Program {
     pub arguments: Vec<String>,
     /// Added to a worker's environment, in the order of the text; names are unique.
     pub environment: Vec<(String, String)>,
+    /// What its processes may do with files; none: what their user may.
+    pub files: Option<Vec<FileRule>>,
 }
+
+/// What the processes of a service may do with a file, or with a folder and all that is below it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FileRule {
+    /// Where: an absolute path, or one in the home of the user (`~`, `~/...`); no path twice.
+    pub path: String,
+    /// What.
+    pub access: FileAccess,
+}
+
+impl FileRule {
+    /// The path for a user with this home.
+    pub fn path_for(&self, home: &Path) -> PathBuf {
+        match self.path.strip_prefix('~') {
+            None => self.path.clone().into(),
+            Some("") => home.into(),
+            Some(below) => home.join(below.trim_start_matches('/')),
+        }
+    }
+}
+
+/// Rights to files. The user's own bound them in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FileAccess {
+    /// Read files, list folders, execute programs.
+    Read,
+    /// That, and change, make and remove them.
+    Write,
+}
+
+impl fmt::Display for FileAccess {
+    /// The word of the language.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        })
+    }
+}
+
+/// Most entries of `files`: each is a look-up at a process's start.
+pub const MAXIMUM_FILE_RULES: usize = 64;
 
 /// A `client` block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -184,8 +341,8 @@ pub struct ClientService {
     pub host: HostName,
     /// The service's TCP port there.
     pub port: u16,
-    /// The local users who may.
-    pub users: BTreeSet<UserName>,
+    /// The local users who may; shared by all that name the same blocks.
+    pub users: Arc<Members>,
     /// What the proxy does with this service's connections.
     pub protocol: Protocol,
     /// Which of the user's keys opens its sessions; none: the one that is for nothing in particular.
@@ -194,8 +351,31 @@ pub struct ClientService {
     pub programs: Programs,
 }
 
+/// An `expect` statement: what should come of a user who wants to reach a service.
+///
+/// What is left out stands for everything that it could be: `expect permit user alice service imap`
+/// expects alice to be permitted from some host, to imap of some host, on the port that it has
+/// there; with `refuse`, from none and to none. Whether it holds is not this crate's question; that its names exist is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Expectation {
+    /// `permit`; otherwise `refuse`.
+    pub permit: bool,
+    /// A member of one of the policy's `users` blocks.
+    pub user: UserName,
+    /// The host from which the user comes, one of the policy's.
+    pub from: Option<HostName>,
+    /// A service of this policy, or one that a `client` block names.
+    pub service: ServiceName,
+    /// The host that offers the service, one of the policy's.
+    pub at: Option<HostName>,
+    /// The TCP port on which the service is reached.
+    pub port: Option<u16>,
+    /// Where it is written.
+    pub origin: Origin,
+}
+
 /// Which programs' connections to a service of another host are authenticated.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Programs {
     /// Those that ask for it: connect_by_user(3), `usher connect`, the proxy.
@@ -203,7 +383,27 @@ pub enum Programs {
     Asking,
     /// All: a plain connect(2) of any program to the service's port at an address of the host.
     Any,
+    /// These and no others, by their paths: a plain connect(2), and what they ask for.
+    Listed(Arc<BTreeSet<String>>),
 }
+
+impl Programs {
+    /// The programs that are listed; none where others may as well.
+    pub fn listed(&self) -> Option<&Arc<BTreeSet<String>>> {
+        match self {
+            Self::Listed(paths) => Some(paths),
+            Self::Asking | Self::Any => None,
+        }
+    }
+
+    /// Whether plain connections are authenticated, of whichever program.
+    pub fn with_plain(&self) -> bool {
+        *self != Self::Asking
+    }
+}
+
+/// Most entries of `programs`: each is looked up when an unknown program connects.
+pub const MAXIMUM_PROGRAMS: usize = 64;
 
 /// What the proxy knows of the protocol that it carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 
 use usher_proto::{HostName, HostPublicKey, Refusal, ServiceName, UserName};
 
-use crate::model::{ClientService, Host, Policy, Programs, ProxyListener, Service};
+use crate::group::may_be_user;
+use crate::members::TrustedPrincipal;
+use crate::model::{ClientService, Host, Policy, Programs, ProxyListener, ServedBy, Service};
 
 impl Policy {
     /// The host with this key, if the policy knows one.
@@ -21,29 +23,38 @@ impl Policy {
             .find(|host| host.addresses.contains(&address))
     }
 
-    /// Whether a service of this host admits a user who comes from a host.
+    /// Whether a service of this host admits a user who comes from a host, at a time: the service,
+    /// and the second from which on it does not any more, [`u64::MAX`] for one that never comes.
+    /// Times are in seconds since 1970. The principals are those of the user's certificate that
+    /// policy trusts its authority with now; none for a key that is listed.
     ///
     /// # Errors
     ///
-    /// [`Refusal::UnknownService`], [`Refusal::UserNotPermitted`] or
+    /// [`Refusal::UnknownService`], [`Refusal::UserNotPermitted`], [`Refusal::GuestOver`] or
     /// [`Refusal::HostNotPermitted`]: the first that applies.
     pub fn service_permits(
         &self,
         service: &ServiceName,
         user: &UserName,
+        principals: &[TrustedPrincipal<'_>],
         host: &HostName,
-    ) -> Result<&Service, Refusal> {
+        now: u64,
+    ) -> Result<(&Service, u64), Refusal> {
         let service = self.services.get(service).ok_or(Refusal::UnknownService)?;
-        if !service.users.contains(user) {
-            return Err(Refusal::UserNotPermitted);
+        let until = service
+            .admits_until(user, principals)
+            .ok_or(Refusal::UserNotPermitted)?;
+        if until <= now {
+            return Err(Refusal::GuestOver);
         }
         if !service.hosts.contains(host) {
             return Err(Refusal::HostNotPermitted);
         }
-        Ok(service)
+        Ok((service, until))
     }
 
-    /// Whether a local user may authenticate to a service on a host.
+    /// Whether a local user may authenticate to a service on a host, at a time in seconds since
+    /// 1970.
     ///
     /// # Errors
     ///
@@ -54,26 +65,28 @@ impl Policy {
         user: &UserName,
         host: &HostName,
         service: &ServiceName,
+        now: u64,
     ) -> Result<&ClientService, Refusal> {
         if !self.hosts.contains_key(host) {
             return Err(Refusal::UnknownHost);
         }
         self.client_services()
             .find(|entry| entry.host == *host && entry.service == *service)
-            .filter(|entry| entry.users.contains(user))
+            .filter(|entry| entry.users.has(user, now))
             .ok_or(Refusal::ClientPolicy)
     }
 
-    /// Where a plain connect(2) of any program is authenticated ([`Programs::Any`]): each address of
-    /// the host with the service's port. No address stands twice, as none is two hosts' and a port
-    /// of a host is one service's.
-    pub fn plain_destinations(&self) -> impl Iterator<Item = SocketAddr> {
+    /// Where a plain connect(2) is authenticated, and of which programs
+    /// ([`Programs::with_plain`]): each address of the host with the service's port. No address
+    /// stands twice, as none is two hosts' and a port of a host is one service's.
+    pub fn plain_destinations(&self) -> impl Iterator<Item = (SocketAddr, &Programs)> {
         self.client_services()
-            .filter(|entry| entry.programs == Programs::Any)
+            .filter(|entry| entry.programs.with_plain())
             .flat_map(|entry| {
                 let host = self.hosts.get(&entry.host);
                 let addresses = host.map(|host| host.addresses.as_slice());
-                let socket_address = |ip: &IpAddr| SocketAddr::new(*ip, entry.port);
+                let socket_address =
+                    |ip: &IpAddr| (SocketAddr::new(*ip, entry.port), &entry.programs);
                 addresses.unwrap_or_default().iter().map(socket_address)
             })
     }
@@ -82,7 +95,7 @@ impl Policy {
     pub fn plain_service(&self, destination: SocketAddr) -> Option<(&Host, &ClientService)> {
         let host = self.host_of_address(destination.ip())?;
         let service = self.client_services().find(|entry| {
-            entry.programs == Programs::Any
+            entry.programs.with_plain()
                 && entry.host == host.name
                 && entry.port == destination.port()
         })?;
@@ -117,5 +130,30 @@ impl Policy {
     /// The services of all `client` blocks.
     pub fn client_services(&self) -> impl Iterator<Item = &ClientService> {
         self.clients.values().flat_map(|client| &client.services)
+    }
+}
+
+impl Service {
+    /// The second from which on it does not admit a user any more who has a certificate with these
+    /// principals, as [`Policy::service_permits`] has it and whatever the host; none for who never
+    /// is a user of it.
+    pub fn admits_until(
+        &self,
+        user: &UserName,
+        principals: &[TrustedPrincipal<'_>],
+    ) -> Option<u64> {
+        let by_certificate = match self.may_certify(user) {
+            true => self.users.until_by(principals),
+            false => None,
+        };
+        // None is less than any time.
+        self.users.until(user).max(by_certificate)
+    }
+
+    /// Whether a certificate may make somebody a user of it: nobody who could not be a `member`,
+    /// and not its own account.
+    pub fn may_certify(&self, user: &UserName) -> bool {
+        let is_account = matches!(&self.served_by, ServedBy::Account(account) if account == user);
+        may_be_user(user) && !is_account
     }
 }

@@ -1,8 +1,11 @@
 //! What to do about each mistake.
 
+use crate::destinations::MAXIMUM_DESTINATIONS;
 use crate::error::{AddressFault, EnvironmentFault, PolicyErrorKind, style_word};
-use crate::keywords::{ACCOUNT_FORM, PROGRAM_FORM};
-use crate::model::{MAXIMUM_DURATION, MAXIMUM_HOST_ADDRESSES, Style};
+use crate::keywords::{ACCOUNT_FORM, ITEM_FORM, PROGRAM_FORM, outer_words};
+use crate::model::{
+    MAXIMUM_DURATION, MAXIMUM_FILE_RULES, MAXIMUM_HOST_ADDRESSES, MAXIMUM_PROGRAMS, Style,
+};
 use crate::source::MAXIMUM_SOURCE_BYTES;
 
 impl PolicyErrorKind {
@@ -26,26 +29,28 @@ impl PolicyErrorKind {
                 r#"write `\\` for a backslash; there are `\\`, `\"`, `\n` and `\t`"#.into()
             }
             Self::ExpectedBlock => {
-                "begin with host, users, service or client, and put statements into a block".into()
+                format!("begin with {}", outer_list("or"))
             }
             Self::UnknownBlock { nearest, .. } => {
-                did_you_mean(nearest, "there are host, users, service and client")
-            }
-            Self::ApplicationNotInThisVersion => {
-                "keep it in a file that is not applied until a version with IPsec protection reads \
-                 it; this version has host, users, service and client"
-                    .into()
+                did_you_mean(nearest, &format!("there are {}", outer_list("and")))
             }
             Self::StatementOutsideBlock { block, .. } => {
-                format!("move it into a `{block}` block, or see whether a `}}` stands too early")
+                format!(
+                    "move it into {} block, or see whether a `}}` stands too early",
+                    block.one()
+                )
             }
             Self::MissingOpen { block } => format!("write `{block} NAME {{ ... }}`"),
             Self::MissingBlockName { block } => format!("write `{block} NAME {{ ... }}`"),
+            Self::SecondBlockName { block, .. } if block.has_names() => {
+                "separate the names by commas".into()
+            }
             Self::SecondBlockName { block, .. } => {
-                format!("make a `{block}` block for each name")
+                format!("{} block has one name: make a block for each", block.one())
             }
             Self::UnclosedBlock { .. } => "write `}` after its last statement".into(),
-            Self::MissingClose { .. } => "write `}` before this block".into(),
+            Self::MissingClose { .. } => "write `}` before it".into(),
+            Self::StatementWithBraces { .. } => "end it with `;`".into(),
             Self::NestedBlock => "statements end with `;` and have no braces".into(),
             Self::UnmatchedClose => "remove it, or see whether a `{` is missing above".into(),
             Self::UnmatchedOpen => "write the `}` that belongs to it".into(),
@@ -60,7 +65,7 @@ impl PolicyErrorKind {
                 let known: Vec<_> = block.rules().iter().map(|rule| rule.keyword).collect();
                 did_you_mean(
                     nearest,
-                    &format!("a `{block}` block has {}", known.join(", ")),
+                    &format!("{} block has {}", block.one(), known.join(", ")),
                 )
             }
             Self::MissingStatement { form, .. } => format!("add {form}"),
@@ -88,6 +93,33 @@ impl PolicyErrorKind {
                 format!("remove `{statement}`; it is for `program`")
             }
             Self::InvalidName { name, .. } => name.rule().into(),
+            Self::InvalidApplication { .. } => {
+                "write a name such as sshd, of letters, digits, `_`, `.`, `+` and `-`, or a path \
+                 such as /usr/sbin/sshd"
+                    .into()
+            }
+            Self::InvalidNetwork { .. } => {
+                "write an address, a network such as 192.0.2.0/24, a range such as 192.0.2.1 - \
+                 192.0.2.9, or a host name of at most 63 characters"
+                    .into()
+            }
+            Self::RangeBackwards { .. } => "write the lower address first".into(),
+            Self::NetworkHostBits { network, .. } => {
+                format!("write {network}, or the address alone when one machine is meant")
+            }
+            Self::MappedNetwork { .. } => "write the IPv4 address".into(),
+            Self::InvalidItemPort { .. } => {
+                format!("write {ITEM_FORM}; ports are numbers from 1 to 65535")
+            }
+            Self::UnresolvedName { .. } => {
+                "write its address, give it a `host` block, or see to it that this host finds the \
+                 name"
+                    .into()
+            }
+            Self::UnresolvedGroup { name, .. } => format!(
+                "see to it that `getent group {name}` finds it and ask again; in a copy of \
+                 /etc/usher the file `groups` has the lines that it prints on that host"
+            ),
             Self::InvalidAddress { .. } => {
                 "write an address such as 192.0.2.7 or 2001:db8::7; names are not looked up".into()
             }
@@ -118,13 +150,53 @@ impl PolicyErrorKind {
             Self::InvalidDuration { .. } => {
                 "write a whole number and a unit, such as 90s, 5m or 8h".into()
             }
+            Self::InvalidTime { .. } => {
+                "write date and time as 2026-12-31T18:00Z, in UTC, with seconds or without".into()
+            }
             Self::DurationOutOfRange { shortest, .. } => {
                 let longest = MAXIMUM_DURATION.as_secs() / 3600;
                 format!("write {}s to {longest}h", shortest.as_secs())
             }
+            Self::InvalidInclude { .. } => {
+                "name one file: its path from `/` on, or from the folder of this file on".into()
+            }
+            Self::UnreadableInclude { .. } => {
+                "correct the path, which goes from the folder of this file on unless it begins \
+                 with `/`, put the file there, or remove the statement"
+                    .into()
+            }
             Self::InvalidProgram { .. } => {
                 "write the path from `/` on, without `.`, `..`, `//` or a `/` at the end".into()
             }
+            Self::InvalidFilePath { .. } => {
+                "write the path from `/` on, or `~` for the user's home \
+                 and `~/...` for what is in it, without `.`, `..`, `//` or a `/` at the end"
+                    .into()
+            }
+            Self::MissingFileAccess { .. } => "write `read` or `write` after the path".into(),
+            Self::TooManyFileRules { .. } => {
+                format!("name at most {MAXIMUM_FILE_RULES}: folders stand for what is in them")
+            }
+            Self::TooManyDestinations { .. } => format!(
+                "name at most {MAXIMUM_DESTINATIONS}: networks stand for the addresses in them"
+            ),
+            Self::DestinationsTooFine { .. } => {
+                "name networks (`a/n`) in place of ranges that begin or end between two".into()
+            }
+            Self::NoneIsNotAlone => {
+                "write `connect none;`, or where the service may connect without `none`".into()
+            }
+            Self::UnspecifiedDestination { address } => {
+                let own = if address.is_ipv4() {
+                    "127.0.0.1"
+                } else {
+                    "::1"
+                };
+                format!("write {address}/0 for all addresses, or {own} for this host")
+            }
+            Self::InvalidPorts { .. } => "write a number from 1 to 65535, or two with `-`".into(),
+            Self::PortsBackwards { .. } => "write the lower port first".into(),
+            Self::TooManyPrograms { .. } => format!("name at most {MAXIMUM_PROGRAMS}, or `any`"),
             Self::ArgumentsTooLong { .. } => "move some of it into a file that it reads".into(),
             Self::InvalidEnvironment { fault, .. } => match fault {
                 EnvironmentFault::NoEqualSign | EnvironmentFault::InvalidName => {
@@ -138,7 +210,7 @@ impl PolicyErrorKind {
                 EnvironmentFault::Repeated => "keep one of the two".into(),
             },
             Self::UnknownChoice { choices, .. } => format!("write {}", choices.join(" or ")),
-            Self::AnyIsNotAlone => "write `hosts any;`, or names of hosts without `any`".into(),
+            Self::AnyIsNotAlone { form, .. } => format!("write {form}"),
             Self::RootAsMember => {
                 "name an ordinary account; no service is ever run as root for a remote user".into()
             }
@@ -157,6 +229,11 @@ impl PolicyErrorKind {
                  of them"
                     .into()
             }
+            Self::PrincipalsOfClient { .. } => {
+                "name a set without `principal`: certificates are judged by the host of the \
+                 service, and a client's host knows its users by their accounts"
+                    .into()
+            }
             Self::UnknownUsers { nearest, found } => did_you_mean(
                 nearest,
                 &format!("add `users {found} {{ member USER, ...; }}`"),
@@ -164,6 +241,22 @@ impl PolicyErrorKind {
             Self::UnknownHost { nearest, found } => {
                 did_you_mean(nearest, &format!("add a block `host {found} {{ ... }}`"))
             }
+            Self::UnknownProtection { nearest, found } => did_you_mean(
+                nearest,
+                &format!("add a block `protection {found} {{ ... }}` to this `application` block"),
+            ),
+            Self::DuplicateApplication { .. } => {
+                "write all of a program's policy in one `application` block".into()
+            }
+            Self::UnknownUser { nearest, .. } => did_you_mean(
+                nearest,
+                "add the user to a `users` block; what is expected of a name that nobody has \
+                 would always hold",
+            ),
+            Self::UnknownService { nearest, .. } => did_you_mean(
+                nearest,
+                "name a service of this policy, or of a host that a `client` block names",
+            ),
             Self::DuplicateBlock { .. } => "rename one, or make one block of the two".into(),
             Self::ListedTwice { .. } => "keep one of the two".into(),
             Self::DuplicateAddress { .. } => {
@@ -186,6 +279,15 @@ impl PolicyErrorKind {
                 "a port of a host has one service; correct one of the two".into()
             }
         }
+    }
+}
+
+/// What may stand outside of blocks: `a, b or c`.
+fn outer_list(conjunction: &str) -> String {
+    let words: Vec<&str> = outer_words().collect();
+    match words.split_last() {
+        Some((last, others)) => format!("{} {conjunction} {last}", others.join(", ")),
+        None => String::new(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Collects the mistakes of all stages.
 
 use crate::error::{PolicyError, PolicyErrorKind};
-use crate::source::{Location, Place, Source, place_of};
+use crate::source::{Location, Origin, Place, PlaceFinder, Source, Span, place_of};
 
 /// Most errors reported at once. After a hundred mistakes the text is not a policy; reporting
 /// without bound would let a text of a megabyte make an answer of many.
@@ -11,6 +11,7 @@ pub(crate) struct Reporter<'a> {
     sources: &'a [Source],
     found: Vec<(Location, PolicyErrorKind)>,
     first_unreported: Option<Location>,
+    places: PlaceFinder,
 }
 
 impl<'a> Reporter<'a> {
@@ -19,6 +20,7 @@ impl<'a> Reporter<'a> {
             sources,
             found: Vec::new(),
             first_unreported: None,
+            places: PlaceFinder::default(),
         }
     }
 
@@ -36,6 +38,23 @@ impl<'a> Reporter<'a> {
     ) {
         let sources = self.sources;
         self.report_against(location, || kind(place_of(sources, first)));
+    }
+
+    /// Where a statement stands that goes from its keyword to its last token.
+    pub(crate) fn origin(&mut self, first: Location, last: Location) -> Origin {
+        let span = Span {
+            offset: first.span.offset,
+            length: last.span.end().saturating_sub(first.span.offset),
+        };
+        Origin {
+            place: self.places.place(self.sources, first),
+            span,
+        }
+    }
+
+    /// Whether nothing has been noted yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.found.is_empty()
     }
 
     /// True when nothing more will be kept and the stages may stop.

@@ -17,7 +17,7 @@ pub struct Source {
 }
 
 /// A range of a source's text, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Span {
     /// Where it begins: bytes from the start of the text, always at a character boundary.
     pub offset: usize,
@@ -33,7 +33,7 @@ impl Span {
 }
 
 /// A place as people name it: file, line and column.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Place {
     /// The [`Source::name`].
     pub file: String,
@@ -46,6 +46,25 @@ pub struct Place {
 impl fmt::Display for Place {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}:{}:{}", self.file, self.line, self.column)
+    }
+}
+
+/// Where a statement of a policy stands.
+///
+/// Any two are equal: what a policy says does not depend on where it is written, and two policies
+/// that say the same are the same.
+#[derive(Clone, Debug, Default, Eq, Serialize)]
+pub struct Origin {
+    /// Where it begins; for a policy that was never text, an empty one.
+    #[serde(flatten)]
+    pub place: Place,
+    /// The statement, in bytes of its source.
+    pub span: Span,
+}
+
+impl PartialEq for Origin {
+    fn eq(&self, _: &Self) -> bool {
+        true
     }
 }
 
@@ -70,14 +89,42 @@ impl Location {
     }
 }
 
-/// Line and column of a byte offset. Walks the text: for errors only.
-pub(crate) fn place_of(sources: &[Source], location: Location) -> Place {
-    let source = &sources[location.source];
-    let before = &source.text[..location.span.offset];
-    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    Place {
-        file: source.name.clone(),
-        line: before.bytes().filter(|&byte| byte == b'\n').count() + 1,
-        column: before[line_start..].chars().count() + 1,
+/// Places of statements that are asked for in the order of their text, at the cost of one walk.
+#[derive(Default)]
+pub(crate) struct PlaceFinder {
+    /// The source and the offset up to which lines and columns are counted.
+    walked: (usize, usize),
+    lines: usize,
+    columns: usize,
+}
+
+impl PlaceFinder {
+    pub(crate) fn place(&mut self, sources: &[Source], location: Location) -> Place {
+        let (source, offset) = (location.source, location.span.offset);
+        if self.walked.0 != source || self.walked.1 > offset {
+            *self = Self {
+                walked: (source, 0),
+                ..Self::default()
+            };
+        }
+        let text = &sources[source].text[self.walked.1..offset];
+        self.walked.1 = offset;
+        match text.rfind('\n') {
+            Some(newline) => {
+                self.lines += text.bytes().filter(|&byte| byte == b'\n').count();
+                self.columns = text[newline + 1..].chars().count();
+            }
+            None => self.columns += text.chars().count(),
+        }
+        Place {
+            file: sources[source].name.clone(),
+            line: self.lines + 1,
+            column: self.columns + 1,
+        }
     }
+}
+
+/// The place of one location. Walks the text: for errors only.
+pub(crate) fn place_of(sources: &[Source], location: Location) -> Place {
+    PlaceFinder::default().place(sources, location)
 }

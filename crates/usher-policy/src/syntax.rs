@@ -1,7 +1,8 @@
 //! Tokens to blocks of statements, without knowing what the statements mean.
 //!
 //! Both blocks and statements begin with a *head*: a word, then values in groups separated by
-//! commas. `;` ends a statement, `{ ... }` makes a block. Blocks do not nest in this version.
+//! commas. `;` ends a statement, `{ ... }` makes a block. One kind of block has blocks inside; a few
+//! statements stand outside of blocks.
 //!
 //! After a mistake the parser goes on at the next `;` or `}`, so that one run reports them all. Two
 //! frequent slips get an error of their own and cost nothing else: a forgotten `;` (a line that
@@ -9,7 +10,7 @@
 //! that would be right outside).
 
 use crate::error::PolicyErrorKind;
-use crate::keywords::{APPLICATION, BlockKind};
+use crate::keywords::{BlockKind, outer_rule, outer_words};
 use crate::lexer::{Lexer, Token, TokenKind};
 use crate::nearest::nearest;
 use crate::report::Reporter;
@@ -34,6 +35,10 @@ pub(crate) enum Value {
 }
 
 impl Item {
+    pub(crate) fn is_word(&self, keyword: &str) -> bool {
+        matches!(&self.value, Value::Word(word) if word == keyword)
+    }
+
     /// The value as it stands in the text, for error messages.
     pub(crate) fn shown(&self) -> String {
         match &self.value {
@@ -61,13 +66,25 @@ pub(crate) struct Block {
     pub(crate) location: Location,
     /// None when it is missing or unusable, which has been reported.
     pub(crate) name: Option<Item>,
+    /// More names, of a kind that has several.
+    pub(crate) more_names: Vec<Item>,
+    pub(crate) statements: Vec<Statement>,
+    /// The blocks inside.
+    pub(crate) blocks: Vec<Block>,
+}
+
+/// What all sources have.
+#[derive(Debug, Default)]
+pub(crate) struct Tree {
+    pub(crate) blocks: Vec<Block>,
+    /// The statements outside of blocks.
     pub(crate) statements: Vec<Statement>,
 }
 
-/// The blocks of all sources, or none when a limit kept a source from being read to its end: what
+/// What stands in all sources, or none when a limit kept a source from being read to its end: what
 /// could be said of the rest would be noise.
-pub(crate) fn parse_sources(sources: &[Source], reporter: &mut Reporter<'_>) -> Option<Vec<Block>> {
-    let mut blocks = Vec::new();
+pub(crate) fn parse_sources(sources: &[Source], reporter: &mut Reporter<'_>) -> Option<Tree> {
+    let mut tree = Tree::default();
     let mut statements = 0;
     let mut complete = true;
     for (index, source) in sources.iter().enumerate() {
@@ -91,12 +108,22 @@ pub(crate) fn parse_sources(sources: &[Source], reporter: &mut Reporter<'_>) -> 
             peeked: None,
             statements: &mut statements,
         };
-        parser.parse(&mut blocks);
+        parser.parse(&mut tree);
         if parser.has_stopped() {
             return None;
         }
     }
-    complete.then_some(blocks)
+    complete.then_some(tree)
+}
+
+/// Whether a word begins something outside of blocks.
+fn begins_outside(word: &str) -> bool {
+    BlockKind::of_keyword(word).is_some() || outer_rule(word).is_some()
+}
+
+/// Whether a word that begins heads is a part of this statement, also at the beginning of a line.
+fn belongs_to(keyword: &str, word: &str) -> bool {
+    keyword == "expect" && word == "service"
 }
 
 /// What ended a head.
@@ -118,23 +145,20 @@ struct Parser<'a, 'r, 's> {
 }
 
 impl<'a> Parser<'a, '_, '_> {
-    fn parse(&mut self, blocks: &mut Vec<Block>) {
-        // The head of a block that was found inside an unclosed one.
-        let mut pending: Option<Statement> = None;
+    fn parse(&mut self, tree: &mut Tree) {
+        // What was found inside an unclosed block and stands outside.
+        let mut pending: Option<(Statement, Terminator)> = None;
         loop {
             let (head, terminator) = match pending.take() {
-                Some(head) => {
-                    let opened = head.location;
-                    (head, Terminator::Open(opened))
-                }
+                Some(head) => head,
                 None => match self.next() {
                     None => return,
                     Some(Token {
                         kind: TokenKind::Word(word),
                         location,
                         ..
-                    }) => self.head(word, location, |word| {
-                        BlockKind::of_keyword(word).is_some() || word == APPLICATION
+                    }) => self.head(word, location, |next| {
+                        begins_outside(next) && !belongs_to(word, next)
                     }),
                     Some(token) => {
                         self.unexpected_outside(&token);
@@ -142,17 +166,15 @@ impl<'a> Parser<'a, '_, '_> {
                     }
                 },
             };
+            if outer_rule(&head.keyword).is_some() {
+                self.outer_statement(head, &terminator, tree);
+                continue;
+            }
             let kind = self.block_kind(&head);
             match (kind, terminator) {
                 (Some(kind), Terminator::Open(_)) => {
-                    let name = self.block_name(kind, &head);
-                    let (statements, next) = self.statements(kind, &head);
-                    blocks.push(Block {
-                        kind,
-                        location: head.location,
-                        name,
-                        statements,
-                    });
+                    let (block, next) = self.block(kind, &head);
+                    tree.blocks.push(block);
                     pending = next;
                 }
                 (None, Terminator::Open(opened)) => self.skip_block(opened),
@@ -249,13 +271,37 @@ impl<'a> Parser<'a, '_, '_> {
         (head, terminator)
     }
 
+    /// A statement that stands outside of blocks.
+    fn outer_statement(&mut self, head: Statement, terminator: &Terminator, tree: &mut Tree) {
+        match terminator {
+            Terminator::Semicolon => {}
+            Terminator::Open(opened) => {
+                let statement = head.keyword;
+                self.report(
+                    head.location,
+                    PolicyErrorKind::StatementWithBraces { statement },
+                );
+                return self.skip_block(*opened);
+            }
+            Terminator::Close | Terminator::NextHead | Terminator::EndOfText => {
+                if self.has_stopped() {
+                    return;
+                }
+                self.missing_semicolon(&head);
+            }
+        }
+        tree.statements.push(head);
+    }
+
     /// The kind of block that a head opens; reports a head that opens none.
     fn block_kind(&mut self, head: &Statement) -> Option<BlockKind> {
         let kind = BlockKind::of_keyword(&head.keyword);
         if kind.is_none() {
-            let error = if head.keyword == APPLICATION {
-                PolicyErrorKind::ApplicationNotInThisVersion
-            } else if let Some(block) = BlockKind::with_statement(&head.keyword) {
+            let in_block = BlockKind::ALL
+                .into_iter()
+                .find(|kind| kind.inner_of_keyword(&head.keyword).is_some())
+                .or_else(|| BlockKind::with_statement(&head.keyword));
+            let error = if let Some(block) = in_block {
                 PolicyErrorKind::StatementOutsideBlock {
                     found: head.keyword.clone(),
                     block,
@@ -263,7 +309,7 @@ impl<'a> Parser<'a, '_, '_> {
             } else {
                 PolicyErrorKind::UnknownBlock {
                     found: head.keyword.clone(),
-                    nearest: nearest(&head.keyword, BlockKind::ALL.map(BlockKind::keyword)),
+                    nearest: nearest(&head.keyword, outer_words()),
                 }
             };
             self.report(head.location, error);
@@ -271,36 +317,59 @@ impl<'a> Parser<'a, '_, '_> {
         kind
     }
 
-    /// The one name of a block.
-    fn block_name(&mut self, kind: BlockKind, head: &Statement) -> Option<Item> {
-        let mut items = head.groups.iter().flatten();
-        let Some(name) = items.next() else {
+    /// A block whose head has been read, up to its `}`, and what stands outside of blocks if that
+    /// came first.
+    fn block(
+        &mut self,
+        kind: BlockKind,
+        head: &Statement,
+    ) -> (Block, Option<(Statement, Terminator)>) {
+        let mut names = self.block_names(kind, head).into_iter();
+        let mut block = Block {
+            kind,
+            location: head.location,
+            name: names.next(),
+            more_names: names.collect(),
+            statements: Vec::new(),
+            blocks: Vec::new(),
+        };
+        let next = self.statements(&mut block);
+        (block, next)
+    }
+
+    /// The names of a block, nearly always one.
+    fn block_names(&mut self, kind: BlockKind, head: &Statement) -> Vec<Item> {
+        let mut names = Vec::new();
+        for group in &head.groups {
+            for (position, item) in group.iter().enumerate() {
+                if names.is_empty() || (kind.has_names() && position == 0) {
+                    names.push(item.clone());
+                } else {
+                    let error = PolicyErrorKind::SecondBlockName {
+                        block: kind,
+                        found: item.shown(),
+                    };
+                    self.report(item.location, error);
+                    return names;
+                }
+            }
+        }
+        if names.is_empty() {
             self.report(
                 head.location,
                 PolicyErrorKind::MissingBlockName { block: kind },
             );
-            return None;
-        };
-        if let Some(second) = items.next() {
-            let error = PolicyErrorKind::SecondBlockName {
-                block: kind,
-                found: second.shown(),
-            };
-            self.report(second.location, error);
         }
-        Some(name.clone())
+        names
     }
 
-    /// The statements up to the block's `}`, and the head of a following block if that came first.
-    fn statements(
-        &mut self,
-        kind: BlockKind,
-        block: &Statement,
-    ) -> (Vec<Statement>, Option<Statement>) {
-        let mut statements = Vec::new();
+    /// The statements up to the block's `}`, or up to what stands outside of blocks if that came
+    /// first.
+    fn statements(&mut self, block: &mut Block) -> Option<(Statement, Terminator)> {
+        let kind = block.kind;
         while let Some(token) = self.next() {
             let word = match token.kind {
-                TokenKind::Close => return (statements, None),
+                TokenKind::Close => return None,
                 TokenKind::Word(word) => word,
                 TokenKind::Open => {
                     self.report(token.location, PolicyErrorKind::NestedBlock);
@@ -313,36 +382,43 @@ impl<'a> Parser<'a, '_, '_> {
                     continue;
                 }
             };
-            let (head, terminator) = self.head(word, token.location, |word| {
-                kind.rule(word).is_some() || BlockKind::of_keyword(word).is_some()
+            let (head, terminator) = self.head(word, token.location, |next| {
+                let inside = kind.rule(next).is_some() || kind.inner_of_keyword(next).is_some();
+                (inside || begins_outside(next)) && !belongs_to(word, next)
             });
+            if outer_rule(&head.keyword).is_some() {
+                self.missing_close(block, &head);
+                return Some((head, terminator));
+            }
             match terminator {
-                Terminator::Semicolon => statements.push(head),
+                Terminator::Semicolon => block.statements.push(head),
                 Terminator::NextHead => {
                     self.missing_semicolon(&head);
-                    statements.push(head);
+                    block.statements.push(head);
                 }
                 Terminator::Close => {
                     self.missing_semicolon(&head);
-                    statements.push(head);
-                    return (statements, None);
+                    block.statements.push(head);
+                    return None;
                 }
-                Terminator::Open(opened) => {
-                    let is_block = BlockKind::of_keyword(&head.keyword).is_some()
-                        || head.keyword == APPLICATION;
-                    if is_block {
-                        self.reporter
-                            .report_repeated(head.location, block.location, |opened| {
-                                PolicyErrorKind::MissingClose {
-                                    block: kind,
-                                    opened,
-                                }
-                            });
-                        return (statements, Some(head));
+                Terminator::Open(_)
+                    if BlockKind::of_keyword(&head.keyword).is_some()
+                        || head.keyword == kind.keyword() =>
+                {
+                    self.missing_close(block, &head);
+                    return Some((head, terminator));
+                }
+                Terminator::Open(opened) => match kind.inner_of_keyword(&head.keyword) {
+                    Some(inner) => {
+                        if let Some(next) = self.inner_blocks(inner, head, block) {
+                            return Some(next);
+                        }
                     }
-                    self.report(head.location, PolicyErrorKind::NestedBlock);
-                    self.skip_block(opened);
-                }
+                    None => {
+                        self.report(head.location, PolicyErrorKind::NestedBlock);
+                        self.skip_block(opened);
+                    }
+                },
                 Terminator::EndOfText => break,
             }
         }
@@ -352,7 +428,38 @@ impl<'a> Parser<'a, '_, '_> {
                 PolicyErrorKind::UnclosedBlock { block: kind },
             );
         }
-        (statements, None)
+        None
+    }
+
+    /// A block inside of another, and those that begin inside of it because it is not closed. One
+    /// level deep: no kind that stands inside has blocks inside.
+    fn inner_blocks(
+        &mut self,
+        kind: BlockKind,
+        head: Statement,
+        outer: &mut Block,
+    ) -> Option<(Statement, Terminator)> {
+        let mut head = head;
+        loop {
+            let (block, next) = self.block(kind, &head);
+            outer.blocks.push(block);
+            match next {
+                Some((next, Terminator::Open(_))) if next.keyword == kind.keyword() => head = next,
+                other => return other,
+            }
+        }
+    }
+
+    /// Inside a block something begins that stands outside of blocks.
+    fn missing_close(&mut self, block: &Block, head: &Statement) {
+        self.reporter
+            .report_repeated(head.location, block.location, |opened| {
+                PolicyErrorKind::MissingClose {
+                    found: head.keyword.clone(),
+                    block: block.kind,
+                    opened,
+                }
+            });
     }
 
     fn missing_semicolon(&mut self, head: &Statement) {

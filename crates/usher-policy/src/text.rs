@@ -3,10 +3,12 @@
 use std::fmt::{self, Display, Write};
 use std::time::Duration;
 
+use crate::application::{ApplicationPolicy, Network};
+use crate::mac::MacBlock;
 use crate::model::{
     Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_IDLE,
-    DEFAULT_PROCESSES, DEFAULT_SESSION, Host, Policy, Program, Programs, Protocol, ServedBy,
-    Service, Style, Users,
+    DEFAULT_PROCESSES, DEFAULT_SESSION, Expectation, Host, Policy, Program, Programs, Protocol,
+    ServedBy, Service, Style, Users,
 };
 
 impl Policy {
@@ -20,10 +22,16 @@ impl Policy {
         let users = self.users.values().map(Users::to_text);
         let services = self.services.values().map(Service::to_text);
         let clients = self.clients.values().map(Client::to_text);
+        let applications = self.applications.iter().map(ApplicationPolicy::to_text);
+        let mac = self.mac.iter().map(MacBlock::to_text);
+        let expectations: String = self.expectations.iter().map(Expectation::to_text).collect();
         hosts
             .chain(users)
             .chain(services)
             .chain(clients)
+            .chain(applications)
+            .chain(mac)
+            .chain(Some(expectations).filter(|text| !text.is_empty()))
             .collect::<Vec<_>>()
             .join("\n")
     }
@@ -51,6 +59,15 @@ impl Users {
         let mut block = Block::new("users", &self.name);
         if !self.members.is_empty() {
             block.list("member", &self.members);
+        }
+        if !self.groups.is_empty() {
+            block.list("group", self.groups.keys());
+        }
+        for (user, until) in &self.guests {
+            block.statement("guest", format!("{user} until {until}"));
+        }
+        if !self.principals.is_empty() {
+            block.list("principal", &self.principals);
         }
         block.end()
     }
@@ -102,6 +119,15 @@ impl Service {
             let entries: Vec<String> = entries.map(|entry| Quoted(&entry).to_string()).collect();
             block.list("environment", &entries);
         }
+        if let ServedBy::Program(Program {
+            files: Some(files), ..
+        }) = &self.served_by
+        {
+            let entries = files
+                .iter()
+                .map(|rule| format!("{} {}", Quoted(&rule.path), rule.access));
+            block.list("files", entries);
+        }
         if self.session != DEFAULT_SESSION {
             block.statement("session", Units(self.session));
         }
@@ -113,6 +139,12 @@ impl Service {
         }
         if self.processes != DEFAULT_PROCESSES {
             block.statement("processes", self.processes);
+        }
+        if let Some(connect) = &self.connect {
+            block.statement("connect", connect);
+        }
+        if let Some(protection) = &self.protection {
+            block.statement("protection", protection.transform);
         }
         block.end()
     }
@@ -132,8 +164,12 @@ impl Client {
         if any(|entry| entry.protocol == Protocol::Imap) {
             block.statement("protocol", "imap");
         }
-        if any(|entry| entry.programs == Programs::Any) {
-            block.statement("programs", "any");
+        match self.services.first().map(|entry| &entry.programs) {
+            Some(Programs::Any) => block.statement("programs", "any"),
+            Some(Programs::Listed(paths)) => {
+                block.list("programs", paths.iter().map(|path| Quoted(path)));
+            }
+            Some(Programs::Asking) | None => {}
         }
         if let Some(key) = self.services.iter().find_map(|entry| entry.key.as_ref()) {
             block.statement("key", key);
@@ -142,10 +178,53 @@ impl Client {
     }
 }
 
-struct Block(String);
+impl ApplicationPolicy {
+    /// The `application` block.
+    pub fn to_text(&self) -> String {
+        let applications: Vec<String> = self.applications.iter().map(ToString::to_string).collect();
+        let mut block = Block::new("application", applications.join(", "));
+        for network in &self.networks {
+            let Network {
+                peers, treatment, ..
+            } = network;
+            block.statement("network", format!("{peers} {treatment}"));
+        }
+        let mut text = block.0;
+        for (name, protection) in &self.protections {
+            text += &format!("\n  protection {name} {{\n");
+            for item in &protection.items {
+                text += &format!("    {item};\n");
+            }
+            text += "  }\n";
+        }
+        text + "}\n"
+    }
+}
+
+impl Expectation {
+    /// The `expect` statement.
+    pub fn to_text(&self) -> String {
+        let verdict = if self.permit { "permit" } else { "refuse" };
+        let mut text = format!("expect {verdict} user {}", self.user);
+        if let Some(host) = &self.from {
+            text += &format!(" at {host}");
+        }
+        text += &format!(" service {}", self.service);
+        if let Some(host) = &self.at {
+            text += &format!(" at {host}");
+        }
+        if let Some(port) = self.port {
+            text += &format!(" port {port}");
+        }
+        text + ";\n"
+    }
+}
+
+/// A block that is being written.
+pub(crate) struct Block(String);
 
 impl Block {
-    fn new(keyword: &str, name: impl Display) -> Self {
+    pub(crate) fn new(keyword: &str, name: impl Display) -> Self {
         Self(format!("{keyword} {name} {{\n"))
     }
 
@@ -153,19 +232,23 @@ impl Block {
         self.0.push_str(&format!("  {keyword} {value};\n"));
     }
 
-    fn list(&mut self, keyword: &str, values: impl IntoIterator<Item = impl Display>) {
+    pub(crate) fn word(&mut self, keyword: &str) {
+        self.0.push_str(&format!("  {keyword};\n"));
+    }
+
+    pub(crate) fn list(&mut self, keyword: &str, values: impl IntoIterator<Item = impl Display>) {
         let values: Vec<String> = values.into_iter().map(|value| value.to_string()).collect();
         self.statement(keyword, values.join(", "));
     }
 
-    fn end(mut self) -> String {
+    pub(crate) fn end(mut self) -> String {
         self.0.push_str("}\n");
         self.0
     }
 }
 
 /// A string of the language.
-struct Quoted<'t>(&'t str);
+pub(crate) struct Quoted<'t>(pub(crate) &'t str);
 
 impl Display for Quoted<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -183,8 +266,9 @@ impl Display for Quoted<'_> {
     }
 }
 
-/// A duration in the largest unit that divides it.
-struct Units(Duration);
+/// A duration as policies have it: whole seconds, in the largest unit that divides them.
+#[derive(Debug, Clone, Copy)]
+pub struct Units(pub Duration);
 
 impl Display for Units {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,20 +1,50 @@
 //! What is allowed but probably not meant.
 
+mod application;
+
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use usher_proto::{HostName, ServiceName, UserName};
 
+use crate::error::shown;
 use crate::model::{Policy, Protocol, ServedBy};
-use crate::name::Name;
+use crate::moment::Moment;
+use crate::name::{GroupName, Name};
+use crate::source::Place;
 
 /// Something in a policy that has no effect, or another than it seems. Never a reason to refuse
-/// the policy: what a warning speaks of permits less than it seems to, not more.
+/// the policy: what a warning speaks of permits less than it seems to, not more; of traffic that is
+/// protected less than elsewhere, that is said.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyWarning {
     /// A `users` block without members.
     #[error("`users {0}` has no member")]
     UsersWithoutMembers(Name),
+    /// A guest whose time is over.
+    #[error("`users {users}`: the time of the guest {user} was over at {until}")]
+    GuestOver {
+        /// The block.
+        users: Name,
+        /// The guest.
+        user: UserName,
+        /// When it was over.
+        until: Moment,
+    },
+    /// Accounts of a group that cannot be users.
+    #[error(
+        "`users {users}`: of the group {group} these are left out, as no policy can admit them: {}",
+        some_of(accounts)
+    )]
+    GroupMembersLeftOut {
+        /// The block.
+        users: Name,
+        /// The group.
+        group: GroupName,
+        /// Its accounts that are left out.
+        accounts: BTreeSet<String>,
+    },
     /// A `users` block that no service and no client names.
     #[error("`users {0}` is named by no service and no client")]
     UsersUnused(Name),
@@ -37,6 +67,16 @@ pub enum PolicyWarning {
         account: UserName,
         /// The service whose user it is.
         other: ServiceName,
+    },
+    /// An entry of `connect` all of whose addresses and ports others have.
+    #[error(
+        "{place}: `{destination}` adds nothing to `connect`: its other entries permit all of it"
+    )]
+    DestinationNeedless {
+        /// The entry.
+        destination: String,
+        /// Where it stands.
+        place: Place,
     },
     /// A client block that permits nobody: its `users` blocks have no members.
     #[error("`client {0}` permits no user")]
@@ -70,6 +110,58 @@ pub enum PolicyWarning {
     /// `loopback` of a host of which no client block names a service.
     #[error("`host {0}` has a `loopback` address, but no client block names a service of it")]
     LoopbackUnused(HostName),
+    /// A `network` whose addresses earlier ones of its block have.
+    #[error("{place}: `network {peers}` never decides: networks before it have all its addresses")]
+    NetworkShadowed {
+        /// What it names.
+        peers: String,
+        /// Where it stands.
+        place: Place,
+    },
+    /// An item of a protection whose ports earlier ones have.
+    #[error("{place}: `{item}` never decides: items before it have all its ports")]
+    ItemShadowed {
+        /// The item.
+        item: String,
+        /// Where it stands.
+        place: Place,
+    },
+    /// A protection that no network names, or only such as never decide.
+    #[error("{place}: `protection {protection}` is named by no network that decides anything")]
+    ProtectionUnused {
+        /// Its name.
+        protection: Name,
+        /// Where it stands.
+        place: Place,
+    },
+    /// An `application` block whose networks do not have all addresses.
+    #[error(
+        "{place}: `application {application}` has no network for {address} and perhaps others: what \
+         no network has is discarded"
+    )]
+    AddressesLeftOut {
+        /// The first of its programs.
+        application: String,
+        /// Where it stands.
+        place: Place,
+        /// The lowest address that is left out, IPv4 first.
+        address: IpAddr,
+    },
+    /// An `optional` item, and a `mandatory` one of another block about the same peers and ports.
+    #[error(
+        "{place}: `{item}` lets traffic pass in the clear that `application {other}` demands to be \
+         protected at {mandatory}"
+    )]
+    OptionalBesideMandatory {
+        /// The item.
+        item: String,
+        /// Where it stands.
+        place: Place,
+        /// The first program of the other block.
+        other: String,
+        /// Where the other item stands.
+        mandatory: Place,
+    },
 }
 
 impl Policy {
@@ -83,8 +175,16 @@ impl Policy {
         let clients = self.clients.values().flat_map(|client| &client.user_blocks);
         let named: BTreeSet<&Name> = services.chain(clients).collect();
         for users in self.users.values() {
-            if users.members.is_empty() {
+            if users.users().next().is_none() && users.principals.is_empty() {
                 warnings.push(PolicyWarning::UsersWithoutMembers(users.name.clone()));
+            }
+            let groups = users.groups.iter();
+            for (name, group) in groups.filter(|(_, group)| !group.left_out.is_empty()) {
+                warnings.push(PolicyWarning::GroupMembersLeftOut {
+                    users: users.name.clone(),
+                    group: name.clone(),
+                    accounts: group.left_out.clone(),
+                });
             }
             if !named.contains(&users.name) {
                 warnings.push(PolicyWarning::UsersUnused(users.name.clone()));
@@ -97,9 +197,16 @@ impl Policy {
             if service.hosts.is_empty() {
                 warnings.push(PolicyWarning::ServiceWithoutHosts(service.name.clone()));
             }
+            let connect = service.connect.iter();
+            for entry in connect.flat_map(|connect| connect.needless()) {
+                warnings.push(PolicyWarning::DestinationNeedless {
+                    destination: entry.to_string(),
+                    place: entry.origin.place.clone(),
+                });
+            }
             if let ServedBy::Account(account) = &service.served_by {
                 let mut others = self.services.values();
-                if let Some(other) = others.find(|other| other.users.contains(account)) {
+                if let Some(other) = others.find(|other| other.users.names().contains(account)) {
                     warnings.push(PolicyWarning::AccountIsUserElsewhere {
                         service: service.name.clone(),
                         account: account.clone(),
@@ -116,7 +223,24 @@ impl Policy {
                 warnings.push(PolicyWarning::LoopbackUnused(host.name.clone()));
             }
         }
+        application::warn(self, &mut warnings);
         warnings
+    }
+
+    /// The guests whose time is over, in seconds since 1970.
+    pub fn guests_over(&self, now: u64) -> Vec<PolicyWarning> {
+        let guests = self.users.values().flat_map(|users| {
+            let guests = users.guests.iter();
+            guests.map(|(user, until)| (&users.name, user, *until))
+        });
+        guests
+            .filter(|(.., until)| until.unix_time() <= now)
+            .map(|(users, user, until)| PolicyWarning::GuestOver {
+                users: users.clone(),
+                user: user.clone(),
+                until,
+            })
+            .collect()
     }
 
     fn warn_of_clients(&self, warnings: &mut Vec<PolicyWarning>) {
@@ -146,5 +270,15 @@ impl Policy {
                 }
             }
         }
+    }
+}
+
+/// The first few names, fit for a terminal, and how many more there are.
+fn some_of(names: &BTreeSet<String>) -> String {
+    const SHOWN: usize = 8;
+    let first: Vec<String> = names.iter().take(SHOWN).map(|name| shown(name)).collect();
+    match names.len() - first.len() {
+        0 => first.join(", "),
+        rest => format!("{} and {rest} more", first.join(", ")),
     }
 }

@@ -8,10 +8,32 @@
 use std::fs;
 use std::path::Path;
 
-use usher_policy::{Source, parse};
+use usher_policy::{Groups, Source, parse_with_groups};
+
+/// The groups of the system, as the policies here have them.
+fn groups() -> Groups {
+    let accounts = |names: &[&str]| Ok(names.iter().map(|&name| name.to_owned()).collect());
+    let admins = [
+        "root",
+        "alice",
+        "erin",
+        "usher-signer",
+        "Karl Heinz",
+        "bell\u{7}",
+    ];
+    let groups = [
+        ("admins", accounts(&admins)),
+        ("staff", accounts(&["alice", "erin"])),
+        ("staff@corp.example", accounts(&["bob", "dave"])),
+        ("nobodys", accounts(&[])),
+        ("away", Err("the name service does not answer".to_owned())),
+    ];
+    let named = |(name, members): (&str, _)| (name.parse().expect("a group's name"), members);
+    groups.map(named).into()
+}
 
 fn outcome(source: &Source) -> String {
-    match parse(std::slice::from_ref(source)) {
+    match parse_with_groups(std::slice::from_ref(source), &groups()) {
         Ok(policy) => {
             let mut lines = vec![policy.to_text()];
             lines.extend(

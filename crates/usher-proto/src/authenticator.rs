@@ -3,6 +3,7 @@
 //! SSHSIG (OpenSSH, PROTOCOL.sshsig) so that `ssh-keygen -Y verify` checks the log, and so that
 //! keys on a security key (FIDO, OpenSSH's PROTOCOL.u2f) or in an ssh-agent can sign.
 
+use crate::certificate::{Certificate, is_certificate};
 use crate::codec::{Reader, put_string};
 use crate::statement::MAX_STATEMENT_SIZE;
 use crate::{DecodeError, Refusal, Statement};
@@ -96,23 +97,37 @@ impl Authenticator {
         signature: &[u8],
     ) -> Result<Self, Refusal> {
         let public_key = key.to_bytes().map_err(|_| Refusal::UnsupportedKey)?;
-        let mut blob = Vec::with_capacity(512);
-        blob.extend_from_slice(SSHSIG_MAGIC);
-        blob.extend_from_slice(&SSHSIG_VERSION.to_be_bytes());
-        put_string(&mut blob, &public_key);
-        put_string(&mut blob, NAMESPACE.as_bytes());
-        put_string(&mut blob, b"");
-        put_string(&mut blob, SSHSIG_HASH);
-        put_string(&mut blob, signature);
+        let envelope = Envelope {
+            public_key: &public_key,
+            namespace: NAMESPACE.as_bytes(),
+            hash: SSHSIG_HASH,
+            signature,
+        };
         let authenticator = Self {
             statement,
-            signature: blob,
+            signature: envelope.with_key(&public_key),
         };
-        let signer = authenticator.verify_signature()?;
+        let signer = authenticator.verify_signature()?.key;
         if signer.key_data() != key.key_data() {
             return Err(Refusal::BadSignature);
         }
         Ok(authenticator)
+    }
+
+    /// The same, with the certificate of the key that signed in the key's place, as `ssh-keygen -Y
+    /// sign -f KEY-cert.pub` makes it. The signature is over the statement only, and stays.
+    ///
+    /// # Errors
+    /// As [`Authenticator::verify_signature`]; [`Refusal::BadSignature`] also for a certificate of
+    /// another key.
+    pub fn with_certificate(self, certificate: &Certificate) -> Result<Self, Refusal> {
+        let former = Envelope::decode(&self.signature)?;
+        let certified = Self {
+            signature: former.with_key(certificate.as_bytes()),
+            statement: self.statement.clone(),
+        };
+        certified.verify_signature()?;
+        Ok(certified)
     }
 
     /// What is signed of a statement (PROTOCOL.sshsig): what an agent is given.
@@ -123,11 +138,14 @@ impl Authenticator {
         SshSig::signed_data(NAMESPACE, HashAlg::Sha512, statement).map_err(SignError::Signature)
     }
 
-    /// Checks the signature over the statement bytes and gives the key that made it.
+    /// Checks the signature over the statement bytes and gives the key that made it, with its
+    /// certificate where that stands in its place.
     ///
     /// This says only that the holder of *that* key signed *these* bytes for this purpose, and
-    /// touched it where it is on a security key. The caller looks the key up among the user's keys ([`Refusal::UnknownKey`]) and checks the
-    /// statement.
+    /// touched it where it is on a security key, and that the authority in the certificate has
+    /// signed that. The caller asks whether the key or the authority counts for the user
+    /// ([`Refusal::UnknownKey`], [`Refusal::UnknownAuthority`]) and the certificate now
+    /// ([`Certificate::check`]), and checks the statement.
     ///
     /// # Errors
     /// [`Refusal::Oversized`], [`Refusal::Truncated`], [`Refusal::UnknownVersion`],
@@ -135,7 +153,7 @@ impl Authenticator {
     /// for other keys than those of [`is_supported`], for weak Ed25519 keys, and for another hash
     /// than SHA-512; [`Refusal::BadSignature`] when it is for another namespace or does not verify;
     /// [`Refusal::UserNotPresent`] when a security key has signed without a touch.
-    pub fn verify_signature(&self) -> Result<PublicKey, Refusal> {
+    pub fn verify_signature(&self) -> Result<Signed, Refusal> {
         if self.statement.len() > MAX_STATEMENT_SIZE {
             return Err(Refusal::Oversized);
         }
@@ -146,12 +164,9 @@ impl Authenticator {
         if envelope.hash != SSHSIG_HASH {
             return Err(Refusal::UnsupportedKey);
         }
-        let algorithm = key_algorithm(envelope.public_key)?;
-        if !is_supported(&algorithm) {
-            return Err(Refusal::UnsupportedKey);
-        }
-        let signature = envelope.decode_sshsig(&self.signature)?;
-        if signature.public_key().algorithm() != algorithm || signature.algorithm() != algorithm {
+        let (signature, certificate) = envelope.decode_signed(&self.signature)?;
+        let algorithm = signature.public_key().algorithm();
+        if signature.algorithm() != algorithm {
             return Err(Refusal::Malformed);
         }
         refuse_weak_key(signature.public_key())?;
@@ -159,18 +174,43 @@ impl Authenticator {
         key.verify(NAMESPACE, &self.statement, &signature)
             .map_err(|_| Refusal::BadSignature)?;
         refuse_absent_user(signature.signature())?;
-        Ok(key)
+        if let Some(certificate) = &certificate {
+            certificate.verify()?;
+        }
+        Ok(Signed { key, certificate })
     }
 
     /// The signature in the armoured form that `ssh-keygen -Y verify -s` reads.
     ///
     /// # Errors
-    /// [`DecodeError`] when the signature is not a canonical SSHSIG blob.
-    pub fn signature_pem(&self) -> Result<String, DecodeError> {
-        Envelope::decode(&self.signature)?.decode_sshsig(&self.signature)?;
+    /// [`Refusal`] when the signature is not a canonical SSHSIG blob.
+    pub fn signature_pem(&self) -> Result<String, Refusal> {
+        Envelope::decode(&self.signature)?.decode_signed(&self.signature)?;
         Armoured(&self.signature)
             .encode_pem_string(LineEnding::LF)
-            .map_err(|_| MALFORMED_SIGNATURE)
+            .map_err(|_| MALFORMED_SIGNATURE.into())
+    }
+}
+
+/// Who has signed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signed {
+    /// The key.
+    pub key: PublicKey,
+    /// What an authority says of it; its signature is good.
+    pub certificate: Option<Certificate>,
+}
+
+impl Signed {
+    /// What stands in the signature for the key, in its wire form: the certificate, or the key.
+    ///
+    /// # Errors
+    /// [`Refusal::UnsupportedKey`], for no key that was decoded.
+    pub fn public_key(&self) -> Result<Vec<u8>, Refusal> {
+        match &self.certificate {
+            Some(certificate) => Ok(certificate.as_bytes().to_vec()),
+            None => self.key.to_bytes().map_err(|_| Refusal::UnsupportedKey),
+        }
     }
 }
 
@@ -227,6 +267,41 @@ impl<'a> Envelope<'a> {
             hash,
             signature,
         })
+    }
+
+    /// The blob with another key in it.
+    fn with_key(&self, public_key: &[u8]) -> Vec<u8> {
+        let mut blob = Vec::with_capacity(1024);
+        blob.extend_from_slice(SSHSIG_MAGIC);
+        blob.extend_from_slice(&SSHSIG_VERSION.to_be_bytes());
+        put_string(&mut blob, public_key);
+        put_string(&mut blob, self.namespace);
+        put_string(&mut blob, b"");
+        put_string(&mut blob, self.hash);
+        put_string(&mut blob, self.signature);
+        blob
+    }
+
+    /// The whole blob, and the certificate in it, which is never given to the general decoder: that
+    /// one sees the blob as it would be without.
+    fn decode_signed(&self, blob: &[u8]) -> Result<(SshSig, Option<Certificate>), Refusal> {
+        if is_certificate(self.public_key) {
+            let certificate = Certificate::decode(self.public_key)?;
+            let key = certificate.key.to_bytes();
+            let key = key.map_err(|_| Refusal::UnsupportedKey)?;
+            let plain = self.with_key(&key);
+            let signature = Envelope::decode(&plain)?.decode_sshsig(&plain)?;
+            return Ok((signature, Some(certificate)));
+        }
+        let algorithm = key_algorithm(self.public_key)?;
+        if !is_supported(&algorithm) {
+            return Err(Refusal::UnsupportedKey);
+        }
+        let signature = self.decode_sshsig(blob)?;
+        if signature.public_key().algorithm() != algorithm {
+            return Err(Refusal::Malformed);
+        }
+        Ok((signature, None))
     }
 
     /// The whole blob, refused unless encoding its key and its signature again gives the same

@@ -4,6 +4,7 @@
 //! Who asks is told by the kernel (SO_PEERCRED), never by the packet. The one descriptor that
 //! travels is the user's listener beside [`CallReply::Queue`] (SCM_RIGHTS).
 
+use crate::certificate::{Principals, put_principals, read_principals};
 use crate::codec::{Reader, put_padded_name, put_short_name};
 use crate::keeper_record::KEY_FINGERPRINT_SIZE;
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
 };
 
 /// Longest packet in bytes, in both directions.
-pub const MAX_CALL_PACKET: usize = 640;
+pub const MAX_CALL_PACKET: usize = 1024;
 
 /// Most supplementary groups of a user whom a process becomes by the calls: what the kernel's side
 /// compares in one step.
@@ -22,7 +23,7 @@ pub const MAX_GROUPS: usize = 128;
 pub const RESERVATION_SIZE: usize = 16;
 
 /// The version of the packets: programs link against a library older than the keeper.
-pub const CALLS_VERSION: u8 = 1;
+pub const CALLS_VERSION: u8 = 2;
 
 const ATTACH: u8 = 1;
 const PRE_ACCEPT: u8 = 2;
@@ -133,6 +134,8 @@ pub struct ConnectionInfo {
     pub host: HostName,
     /// SHA-256 of the key that signed for the session.
     pub key_fingerprint: [u8; KEY_FINGERPRINT_SIZE],
+    /// Principals of its certificate; none for a plain key.
+    pub principals: Principals,
     /// When the session was opened, in seconds since 1970.
     pub opened: u64,
     /// When it ends at the latest, in seconds since 1970.
@@ -252,6 +255,7 @@ impl CallReply {
                 put_padded_name(&mut out, info.service.as_str(), ServiceName::MAXIMUM_LENGTH);
                 put_padded_name(&mut out, info.host.as_str(), HostName::MAXIMUM_LENGTH);
                 out.extend_from_slice(&info.key_fingerprint);
+                put_principals(&mut out, &info.principals);
                 out.extend_from_slice(&info.opened.to_be_bytes());
                 out.extend_from_slice(&info.expires.to_be_bytes());
                 out
@@ -295,6 +299,7 @@ impl CallReply {
                 service: reader.padded_name(ServiceName::MAXIMUM_LENGTH, "service")?,
                 host: reader.padded_name(HostName::MAXIMUM_LENGTH, "host")?,
                 key_fingerprint: reader.array()?,
+                principals: read_principals(&mut reader)?,
                 opened: reader.u64()?,
                 expires: reader.u64()?,
             }),

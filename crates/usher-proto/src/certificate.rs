@@ -3,8 +3,14 @@
 //! The decoder of `ssh-key` is not used: it allocates what a length says before looking whether it
 //! is there, and takes no certificate without an end.
 
+use std::fmt;
+use std::str::FromStr;
+
+use sha1::Sha1;
+use sha2::{Digest, Sha256};
 use signature::Verifier;
 use ssh_encoding::Decode;
+use ssh_encoding::base64::{Base64, Encoding};
 use ssh_key::{PublicKey, Signature};
 
 use crate::authenticator::{is_security_key, is_supported, refuse_weak_key};
@@ -17,8 +23,170 @@ pub const MAX_CERTIFICATE_SIZE: usize = 3072;
 /// Most principals of a certificate; OpenSSH has the same limit.
 pub const MAX_PRINCIPALS: usize = 256;
 
-const SUFFIX: &str = "-cert-v01@openssh.com";
+/// Longest list of principals in bytes, commas between them: what `usher_connection_info` has room
+/// for.
+pub const MAX_PRINCIPALS_SIZE: usize = 511;
+
+/// Names of certificates of users, names of the keys in them, and in how many strings these are.
+const KINDS: [(&str, &str, usize); 5] = [
+    ("ssh-ed25519-cert-v01@openssh.com", "ssh-ed25519", 1),
+    (
+        "ecdsa-sha2-nistp256-cert-v01@openssh.com",
+        "ecdsa-sha2-nistp256",
+        2,
+    ),
+    (
+        "ecdsa-sha2-nistp384-cert-v01@openssh.com",
+        "ecdsa-sha2-nistp384",
+        2,
+    ),
+    (
+        "sk-ssh-ed25519-cert-v01@openssh.com",
+        "sk-ssh-ed25519@openssh.com",
+        2,
+    ),
+    (
+        "sk-ecdsa-sha2-nistp256-cert-v01@openssh.com",
+        "sk-ecdsa-sha2-nistp256@openssh.com",
+        3,
+    ),
+];
+
+/// With what the names of certificates' types end.
+pub const TYPE_SUFFIX: &str = "-cert-v01@openssh.com";
 const TYPE_USER: u32 = 1;
+
+/// Names that the holder of a certificate may go by, commas between them: at most
+/// [`MAX_PRINCIPALS_SIZE`] bytes, no name empty, none with a comma or a control character. There may
+/// be none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Principals(String);
+
+impl Principals {
+    /// From names.
+    ///
+    /// # Errors
+    /// [`DecodeError::Oversized`], [`DecodeError::Malformed`].
+    pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, DecodeError> {
+        let mut joined = String::new();
+        for (number, name) in names.into_iter().enumerate() {
+            if number >= MAX_PRINCIPALS {
+                return Err(DecodeError::Oversized);
+            }
+            if name.is_empty() || name.contains(|letter: char| letter == ',' || letter.is_control())
+            {
+                return Err(DecodeError::Malformed { field: "principal" });
+            }
+            if number > 0 {
+                joined.push(',');
+            }
+            joined.push_str(name);
+            if joined.len() > MAX_PRINCIPALS_SIZE {
+                return Err(DecodeError::Oversized);
+            }
+        }
+        Ok(Self(joined))
+    }
+
+    /// The names.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.split(',').filter(|name| !name.is_empty())
+    }
+
+    /// Whether this name is one of them.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.names().any(|own| own == name)
+    }
+
+    /// The names, commas between them.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for Principals {
+    type Err = DecodeError;
+
+    fn from_str(text: &str) -> Result<Self, DecodeError> {
+        if text.is_empty() {
+            return Ok(Self::default());
+        }
+        Self::new(text.split(','))
+    }
+}
+
+impl fmt::Display for Principals {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+/// What is kept with a session of the certificate that opened it: enough to ask again whether it
+/// is still admitted, of a fixed length but for the principals.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Certified {
+    /// SHA-256 of the authority's key.
+    pub authority: [u8; 32],
+    /// SHA-1 of it: lists of revoked keys may name keys so.
+    pub authority_sha1: [u8; 20],
+    /// SHA-1 of the key that is certified.
+    pub key_sha1: [u8; 20],
+    /// The authority's number for the certificate; 0: none.
+    pub serial: u64,
+    /// SHA-256 of the authority's name for it.
+    pub key_id: [u8; 32],
+    /// From when on it is valid no more, in seconds since 1970.
+    pub valid_before: u64,
+    /// Names that its holder may go by.
+    pub principals: Principals,
+}
+
+impl Certified {
+    /// The longest encoding in bytes.
+    pub(crate) const MAX_SIZE: usize = 32 + 2 * 20 + 8 + 32 + 8 + 2 + MAX_PRINCIPALS_SIZE;
+
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.authority);
+        out.extend_from_slice(&self.authority_sha1);
+        out.extend_from_slice(&self.key_sha1);
+        out.extend_from_slice(&self.serial.to_be_bytes());
+        out.extend_from_slice(&self.key_id);
+        out.extend_from_slice(&self.valid_before.to_be_bytes());
+        put_principals(out, &self.principals);
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            authority: reader.array()?,
+            authority_sha1: reader.array()?,
+            key_sha1: reader.array()?,
+            serial: reader.u64()?,
+            key_id: reader.array()?,
+            valid_before: reader.u64()?,
+            principals: read_principals(reader)?,
+        })
+    }
+}
+
+/// A length of two bytes, and the names with commas between them.
+pub(crate) fn put_principals(out: &mut Vec<u8>, principals: &Principals) {
+    let text = principals.as_str();
+    let length = u16::try_from(text.len()).unwrap_or(u16::MAX);
+    out.extend_from_slice(&length.to_be_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
+pub(crate) fn read_principals(reader: &mut Reader<'_>) -> Result<Principals, DecodeError> {
+    let length = usize::from(reader.u16()?);
+    if length > MAX_PRINCIPALS_SIZE {
+        return Err(DecodeError::Oversized);
+    }
+    let text = std::str::from_utf8(reader.take(length)?);
+    text.map_err(|_| DecodeError::Malformed { field: "principal" })?
+        .parse()
+}
 
 /// A certificate. Nothing is promised about what it says until [`Certificate::verify`] succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +198,7 @@ pub struct Certificate {
     /// The authority's name for it.
     pub key_id: String,
     /// Names that its holder may go by.
-    pub principals: Vec<String>,
+    pub principals: Principals,
     /// From when on it is valid, in seconds since 1970.
     pub valid_after: u64,
     /// From when on it is valid no more, in seconds since 1970.
@@ -40,7 +208,9 @@ pub struct Certificate {
     /// The key of who has signed it.
     pub authority: PublicKey,
     is_for_users: bool,
-    signed: Vec<u8>,
+    bytes: Vec<u8>,
+    /// How many of the bytes the authority has signed.
+    signed: usize,
     signature: Signature,
 }
 
@@ -48,7 +218,7 @@ pub struct Certificate {
 #[must_use]
 pub fn is_certificate(blob: &[u8]) -> bool {
     let name = Reader::new(blob).string(MAX_CERTIFICATE_SIZE);
-    name.is_ok_and(|name| name.ends_with(SUFFIX.as_bytes()))
+    name.is_ok_and(|name| name.ends_with(TYPE_SUFFIX.as_bytes()))
 }
 
 impl Certificate {
@@ -56,20 +226,20 @@ impl Certificate {
     ///
     /// # Errors
     /// [`Refusal::Oversized`], [`Refusal::Truncated`], [`Refusal::Malformed`];
-    /// [`Refusal::UnsupportedKey`] when the key or the authority's is neither Ed25519 nor ECDSA
-    /// P-256 or P-384, or is a weak Ed25519 key.
+    /// [`Refusal::UnsupportedKey`] when the key is of no kind that users may have, the authority's
+    /// is neither Ed25519 nor ECDSA P-256 or P-384, or one of them is a weak Ed25519 key.
     pub fn decode(blob: &[u8]) -> Result<Self, Refusal> {
         let mut reader = Reader::bounded(blob, MAX_CERTIFICATE_SIZE)?;
-        let name = std::str::from_utf8(reader.string(MAX_CERTIFICATE_SIZE)?)
-            .map_err(|_| Refusal::Malformed)?;
-        let kind = name.strip_suffix(SUFFIX).ok_or(Refusal::Malformed)?;
+        let name = reader.string(MAX_CERTIFICATE_SIZE)?;
+        if !name.ends_with(TYPE_SUFFIX.as_bytes()) {
+            return Err(Refusal::Malformed);
+        }
+        let &(_, kind, fields) = KINDS
+            .iter()
+            .find(|(certificate, ..)| certificate.as_bytes() == name)
+            .ok_or(Refusal::UnsupportedKey)?;
         // Random, so that nobody can choose what is signed.
         reader.string(MAX_CERTIFICATE_SIZE)?;
-        let fields = match kind {
-            "ssh-ed25519" => 1,
-            "ecdsa-sha2-nistp256" | "ecdsa-sha2-nistp384" => 2,
-            _ => return Err(Refusal::UnsupportedKey),
-        };
         let mut key = Vec::new();
         put_string(&mut key, kind.as_bytes());
         for _ in 0..fields {
@@ -79,21 +249,17 @@ impl Certificate {
         let serial = reader.u64()?;
         let is_for_users = reader.u32()? == TYPE_USER;
         let key_id = text(&mut reader)?;
-        let mut names = Reader::new(reader.string(MAX_CERTIFICATE_SIZE)?);
-        let mut principals = Vec::new();
-        while !names.is_empty() {
-            if principals.len() == MAX_PRINCIPALS {
-                return Err(Refusal::Oversized);
-            }
-            principals.push(text(&mut names)?);
-        }
+        let principals = principals(reader.string(MAX_CERTIFICATE_SIZE)?)?;
         let (valid_after, valid_before) = (reader.u64()?, reader.u64()?);
         let critical_options = options(reader.string(MAX_CERTIFICATE_SIZE)?)?;
         options(reader.string(MAX_CERTIFICATE_SIZE)?)?;
         // Reserved: whatever it is, it is signed.
         reader.string(MAX_CERTIFICATE_SIZE)?;
         let authority = public_key(reader.string(MAX_CERTIFICATE_SIZE)?)?;
-        let signed = blob[..blob.len() - reader.remaining()].to_vec();
+        if is_security_key(&authority.algorithm()) {
+            return Err(Refusal::UnsupportedKey);
+        }
+        let signed = blob.len() - reader.remaining();
         let signature = read_signature(reader.string(MAX_CERTIFICATE_SIZE)?)?;
         reader.finish()?;
         Ok(Self {
@@ -106,25 +272,97 @@ impl Certificate {
             critical_options,
             authority,
             is_for_users,
+            bytes: blob.to_vec(),
             signed,
             signature,
         })
     }
 
-    /// Checks that the authority in it has signed it, for a user. Whether that authority is
-    /// trusted, for whom and until when, and whether it is revoked, is for the caller to say.
+    /// Reads a `-cert.pub` file: one line.
+    ///
+    /// # Errors
+    /// As [`Certificate::decode`]; [`Refusal::Malformed`] also for what is no such line.
+    pub fn parse(line: &str) -> Result<Self, Refusal> {
+        let mut words = line.split_ascii_whitespace();
+        let (Some(name), Some(base64)) = (words.next(), words.next()) else {
+            return Err(Refusal::Malformed);
+        };
+        let blob = Base64::decode_vec(base64).map_err(|_| Refusal::Malformed)?;
+        let named = Reader::new(&blob).string(MAX_CERTIFICATE_SIZE)?;
+        if named != name.as_bytes() || line.trim().contains('\n') {
+            return Err(Refusal::Malformed);
+        }
+        Self::decode(&blob)
+    }
+
+    /// The wire form.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The line of a `-cert.pub` file, without a comment.
+    #[must_use]
+    pub fn line(&self) -> String {
+        let name = Reader::new(&self.bytes).string(MAX_CERTIFICATE_SIZE);
+        let name = String::from_utf8_lossy(name.unwrap_or_default());
+        format!("{name} {}", Base64::encode_string(&self.bytes))
+    }
+
+    /// Checks that the authority in it has signed it. Whether that authority is trusted, for whom
+    /// and until when, and whether it is revoked, is for the caller to say.
     ///
     /// # Errors
     /// [`Refusal::BadSignature`].
     pub fn verify(&self) -> Result<(), Refusal> {
-        let algorithm = self.authority.algorithm();
-        if !self.is_for_users || self.signature.algorithm() != algorithm {
+        if self.signature.algorithm() != self.authority.algorithm() {
             return Err(Refusal::BadSignature);
         }
         self.authority
             .key_data()
-            .verify(&self.signed, &self.signature)
+            .verify(&self.bytes[..self.signed], &self.signature)
             .map_err(|_| Refusal::BadSignature)
+    }
+
+    /// Whether it lets a user do anything at this time, as far as it says itself. A critical option
+    /// is refused whatever it is: none is understood.
+    ///
+    /// # Errors
+    /// [`Refusal::NotAUserCertificate`], [`Refusal::CriticalOption`],
+    /// [`Refusal::CertificateNotYetValid`], [`Refusal::ExpiredCertificate`]; it is valid in the
+    /// second in which it begins, and no longer in that in which it ends.
+    pub fn check(&self, now: u64) -> Result<(), Refusal> {
+        if !self.is_for_users {
+            return Err(Refusal::NotAUserCertificate);
+        }
+        if !self.critical_options.is_empty() {
+            return Err(Refusal::CriticalOption);
+        }
+        if now < self.valid_after {
+            return Err(Refusal::CertificateNotYetValid);
+        }
+        if now >= self.valid_before {
+            return Err(Refusal::ExpiredCertificate);
+        }
+        Ok(())
+    }
+
+    /// What a session keeps of it.
+    ///
+    /// # Errors
+    /// [`Refusal::UnsupportedKey`], for no certificate that was decoded.
+    pub fn certified(&self) -> Result<Certified, Refusal> {
+        let blob = |key: &PublicKey| key.to_bytes().map_err(|_| Refusal::UnsupportedKey);
+        let (key, authority) = (blob(&self.key)?, blob(&self.authority)?);
+        Ok(Certified {
+            authority: Sha256::digest(&authority).into(),
+            authority_sha1: Sha1::digest(&authority).into(),
+            key_sha1: Sha1::digest(&key).into(),
+            serial: self.serial,
+            key_id: Sha256::digest(self.key_id.as_bytes()).into(),
+            valid_before: self.valid_before,
+            principals: self.principals.clone(),
+        })
     }
 }
 
@@ -134,7 +372,7 @@ fn public_key(blob: &[u8]) -> Result<PublicKey, Refusal> {
     let name = reader.string(MAX_CERTIFICATE_SIZE)?;
     let name = std::str::from_utf8(name).map_err(|_| Refusal::Malformed)?;
     let algorithm = name.parse().map_err(|_| Refusal::UnsupportedKey)?;
-    if !is_supported(&algorithm) || is_security_key(&algorithm) {
+    if !is_supported(&algorithm) {
         return Err(Refusal::UnsupportedKey);
     }
     let key = PublicKey::from_bytes(blob).map_err(|_| Refusal::Malformed)?;
@@ -163,6 +401,18 @@ fn text(reader: &mut Reader<'_>) -> Result<String, Refusal> {
     let bytes = reader.string(MAX_CERTIFICATE_SIZE)?;
     let text = std::str::from_utf8(bytes).map_err(|_| Refusal::Malformed)?;
     Ok(text.to_owned())
+}
+
+fn principals(bytes: &[u8]) -> Result<Principals, Refusal> {
+    let mut reader = Reader::new(bytes);
+    let mut names = Vec::new();
+    while !reader.is_empty() {
+        if names.len() == MAX_PRINCIPALS {
+            return Err(Refusal::Oversized);
+        }
+        names.push(text(&mut reader)?);
+    }
+    Ok(Principals::new(names.iter().map(String::as_str))?)
 }
 
 /// Options: each once, in the order of their names.

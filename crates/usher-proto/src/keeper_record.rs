@@ -4,6 +4,7 @@
 //! keeper is therefore one size, few types, validated names and numbers; the keeper checks every
 //! permission again from its own policy.
 
+use crate::certificate::Certified;
 use crate::chain::{CHAIN_ELEMENT_SIZE, ChainElement};
 use crate::codec::{Reader, put_padded_name};
 use crate::token::{TokenElement, TokenKey};
@@ -13,10 +14,10 @@ use crate::{
 };
 
 /// Bytes of every record, in both directions.
-pub const KEEPER_RECORD_SIZE: usize = 256;
+pub const KEEPER_RECORD_SIZE: usize = 1024;
 
 /// The version of the records: keeper and verifier are restarted apart.
-pub const KEEPER_RECORD_VERSION: u8 = 4;
+pub const KEEPER_RECORD_VERSION: u8 = 5;
 
 /// Bytes of a key's fingerprint: SHA-256 of its OpenSSH wire form, as `ssh-keygen -l` shows it.
 pub const KEY_FINGERPRINT_SIZE: usize = 32;
@@ -60,6 +61,8 @@ pub enum KeeperRequest {
         chain_length: u32,
         /// When the session ends, in seconds since 1970 (UTC).
         expires: u64,
+        /// By which certificate the key is the user's; none: it is listed itself.
+        certificate: Option<Certified>,
     },
     /// A connection of a session; the keeper checks the chain element.
     Announce {
@@ -157,7 +160,10 @@ fn begin(kind: u8) -> Vec<u8> {
     out
 }
 
-/// Pads with zeros. The longest record (`Open`) has 243 bytes, so nothing is ever cut.
+/// The longest record: `Open` of a certified key.
+const _: () = assert!(244 + Certified::MAX_SIZE <= KEEPER_RECORD_SIZE);
+
+/// Pads with zeros. Nothing is ever cut.
 fn finish(out: &[u8]) -> [u8; KEEPER_RECORD_SIZE] {
     let mut record = [0; KEEPER_RECORD_SIZE];
     record[..out.len()].copy_from_slice(out);
@@ -193,6 +199,7 @@ impl KeeperRequest {
                 chain_salt,
                 chain_length,
                 expires,
+                certificate,
             } => {
                 let mut out = begin(OPEN);
                 out.extend_from_slice(&request.to_be_bytes());
@@ -206,6 +213,10 @@ impl KeeperRequest {
                 out.extend_from_slice(chain_salt);
                 out.extend_from_slice(&chain_length.to_be_bytes());
                 out.extend_from_slice(&expires.to_be_bytes());
+                out.push(certificate.is_some().into());
+                if let Some(certificate) = certificate {
+                    certificate.put(&mut out);
+                }
                 finish(&out)
             }
             Self::Announce {
@@ -298,6 +309,15 @@ impl KeeperRequest {
                 chain_salt: reader.array()?,
                 chain_length: reader.u32()?,
                 expires: reader.u64()?,
+                certificate: match reader.u8()? {
+                    0 => None,
+                    1 => Some(Certified::read(&mut reader)?),
+                    _ => {
+                        return Err(DecodeError::Malformed {
+                            field: "certificate",
+                        });
+                    }
+                },
             },
             ANNOUNCE => Self::Announce {
                 request,

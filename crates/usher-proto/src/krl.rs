@@ -10,8 +10,9 @@ use sha2::{Digest, Sha256};
 use ssh_encoding::base64::{Base64, Encoding};
 use ssh_key::PublicKey;
 
+use crate::DecodeError;
+use crate::certificate::Certified;
 use crate::codec::Reader;
-use crate::{Certificate, DecodeError};
 
 /// Longest list in bytes.
 pub const MAX_REVOKED_KEYS: usize = 1 << 20;
@@ -71,7 +72,8 @@ struct RevokedCertificates {
     /// First and last of each range.
     serials: Vec<(u64, u64)>,
     bitmaps: Vec<Bitmap>,
-    key_ids: HashSet<Vec<u8>>,
+    /// SHA-256 of each.
+    key_ids: HashSet<[u8; 32]>,
 }
 
 /// Serial numbers from `first` on, one a bit.
@@ -125,28 +127,34 @@ impl RevokedKeys {
         key.to_bytes().map_or(true, |blob| self.has_blob(&blob))
     }
 
-    /// Whether this certificate is revoked: itself by serial number or key id, the key in it, or
-    /// the authority's. As for sshd, the serial number 0 is none.
+    /// Whether the certified key with this fingerprint (SHA-256) is revoked, whoever certifies it.
     #[must_use]
-    pub fn has_certificate(&self, certificate: &Certificate) -> bool {
-        let Ok(authority) = certificate.authority.to_bytes() else {
-            return true;
-        };
-        if self.has_key(&certificate.key) || self.has_blob(&authority) {
+    pub fn has_certified_key(&self, key: &[u8; 32], certified: &Certified) -> bool {
+        self.has_fingerprint(key, &certified.key_sha1)
+    }
+
+    /// Whether this certificate is revoked: itself by serial number or key id, or the authority's
+    /// key. As for sshd, the serial number 0 is none.
+    #[must_use]
+    pub fn has_certificate(&self, certified: &Certified) -> bool {
+        if self.has_fingerprint(&certified.authority, &certified.authority_sha1) {
             return true;
         }
-        let authority: [u8; 32] = Sha256::digest(&authority).into();
-        let serial = certificate.serial;
+        let serial = certified.serial;
         self.certificates
             .iter()
-            .filter(|revoked| revoked.authority.is_none_or(|of| of == authority))
+            .filter(|revoked| revoked.authority.is_none_or(|of| of == certified.authority))
             .any(|revoked| {
                 let listed = |&(first, last): &(u64, u64)| (first..=last).contains(&serial);
-                revoked.key_ids.contains(certificate.key_id.as_bytes())
+                revoked.key_ids.contains(&certified.key_id)
                     || serial != 0
                         && (revoked.serials.iter().any(listed)
                             || revoked.bitmaps.iter().any(|bitmap| bitmap.has(serial)))
             })
+    }
+
+    fn has_fingerprint(&self, sha256: &[u8; 32], sha1: &[u8; 20]) -> bool {
+        self.sha256.contains(sha256) || self.sha1.contains(sha1)
     }
 
     fn has_blob(&self, blob: &[u8]) -> bool {
@@ -239,8 +247,8 @@ fn certificates(mut section: Reader<'_>) -> Result<RevokedCertificates, RevokedK
             }
             KEY_ID => {
                 while !part.is_empty() {
-                    let id = part.string(MAX_REVOKED_KEYS)?.to_vec();
-                    revoked.key_ids.insert(id);
+                    let id = part.string(MAX_REVOKED_KEYS)?;
+                    revoked.key_ids.insert(Sha256::digest(id).into());
                 }
             }
             CERTIFICATE_EXTENSION => pass_over(part)?,

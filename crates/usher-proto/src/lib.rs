@@ -43,11 +43,13 @@ pub mod statement;
 pub mod token;
 
 pub use agent::{AgentAnswer, MAX_AGENT_ANSWER};
-pub use authenticator::{Authenticator, MAX_SIGNATURE_SIZE, NAMESPACE, SignError};
+pub use authenticator::{Authenticator, MAX_SIGNATURE_SIZE, NAMESPACE, SignError, Signed};
 pub use calls::{
     CallReply, CallRequest, ConnectionInfo, MAX_CALL_PACKET, MAX_GROUPS, ReservationId,
 };
-pub use certificate::{Certificate, MAX_CERTIFICATE_SIZE};
+pub use certificate::{
+    Certificate, Certified, MAX_CERTIFICATE_SIZE, MAX_PRINCIPALS_SIZE, Principals,
+};
 pub use chain::{
     CHAIN_ELEMENT_SIZE, Chain, ChainElement, ChainError, ChainTip, MAX_CHAIN_GAP, MAX_CHAIN_LENGTH,
 };

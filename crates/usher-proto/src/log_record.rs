@@ -4,8 +4,8 @@ use ssh_key::PublicKey;
 
 use crate::codec::{Reader, put_string};
 use crate::{
-    Authenticator, DecodeError, MAX_SIGNATURE_SIZE, MAX_STATEMENT_SIZE, Refusal, SessionId,
-    Statement, session_id,
+    Authenticator, Certificate, DecodeError, MAX_SIGNATURE_SIZE, MAX_STATEMENT_SIZE, Refusal,
+    SessionId, Statement, session_id,
 };
 
 /// Longest record in bytes. The formats inside are bounded lower; the entry bundles of C2SP
@@ -41,8 +41,8 @@ pub enum RecordError {
 pub struct Record {
     /// Statement and SSHSIG signature.
     pub authenticator: Authenticator,
-    /// The public key in its wire form (RFC 4253 section 6.6). The signature has it inside, too;
-    /// here it can be read without knowing SSHSIG.
+    /// The public key in its wire form (RFC 4253 section 6.6), or its certificate, which has it
+    /// inside. The signature has it, too; here it can be read without knowing SSHSIG.
     pub public_key: Vec<u8>,
 }
 
@@ -53,6 +53,9 @@ pub struct Verified {
     pub statement: Statement,
     /// The key that signed. Whose it is, the log does not know.
     pub key: PublicKey,
+    /// What an authority says of the key. Whether that authority counts, and whether the
+    /// certificate was valid then, is not looked at.
+    pub certificate: Option<Certificate>,
 }
 
 impl Record {
@@ -61,13 +64,13 @@ impl Record {
     /// # Errors
     /// [`RecordError::Signature`] and [`RecordError::Statement`].
     pub fn new(authenticator: Authenticator) -> Result<Self, RecordError> {
-        let key = authenticator
+        let signed = authenticator
             .verify_signature()
             .map_err(RecordError::Signature)?;
         Statement::decode(&authenticator.statement).map_err(RecordError::Statement)?;
         Ok(Self {
             authenticator,
-            public_key: key_bytes(&key)?,
+            public_key: signed.public_key().map_err(RecordError::Signature)?,
         })
     }
 
@@ -76,16 +79,20 @@ impl Record {
     /// # Errors
     /// [`RecordError`]; which users the key belongs to is not looked at.
     pub fn verify(&self) -> Result<Verified, RecordError> {
-        let key = self
+        let signed = self
             .authenticator
             .verify_signature()
             .map_err(RecordError::Signature)?;
-        if key_bytes(&key)? != self.public_key {
+        if signed.public_key().map_err(RecordError::Signature)? != self.public_key {
             return Err(RecordError::OtherKey);
         }
         let statement =
             Statement::decode(&self.authenticator.statement).map_err(RecordError::Statement)?;
-        Ok(Verified { statement, key })
+        Ok(Verified {
+            statement,
+            key: signed.key,
+            certificate: signed.certificate,
+        })
     }
 
     /// The session that the statement opened, by which daemons and `usher who` name it.
@@ -128,12 +135,4 @@ impl Record {
             public_key,
         })
     }
-}
-
-fn key_bytes(key: &PublicKey) -> Result<Vec<u8>, RecordError> {
-    key.to_bytes().map_err(|_| {
-        RecordError::Malformed(DecodeError::Malformed {
-            field: "public key",
-        })
-    })
 }

@@ -85,7 +85,7 @@ refusals! {
 
     // 64 to 95: the signature, the user, permission.
     /// The signature does not verify.
-    BadSignature = 64, "bad_signature", "the authenticator's signature is not valid";
+    BadSignature = 64, "bad_signature", "the signature of the authenticator, or of the certificate in it, is not valid";
     /// A key or signature algorithm this version does not accept.
     UnsupportedKey = 65, "unsupported_key",
         "keys of this kind are not supported: use an Ed25519 or ECDSA key, on a security key or not";
@@ -113,9 +113,36 @@ refusals! {
     RevokedKey = 74, "revoked_key", "the signing key is revoked on this server";
     /// The signing key is the user's until a time that has passed.
     ExpiredKey = 75, "expired_key", "the time until which the signing key is admitted has passed";
+    /// No authority that counts for the user and the service has signed the certificate.
+    UnknownAuthority = 76, "unknown_authority",
+        "the certificate is by no authority that this server trusts for the user and the service";
+    /// The certificate names none of the principals that would do.
+    WrongPrincipal = 77, "wrong_principal",
+        "the certificate names no principal that may go by the user's name";
+    /// The certificate's time is over.
+    ExpiredCertificate = 78, "expired_certificate",
+        "the certificate has expired: get a new one from the authority, and register it with \
+         `usher user add NAME --certificate FILE`";
+    /// The certificate's time has not come.
+    CertificateNotYetValid = 79, "certificate_not_yet_valid",
+        "the certificate is not valid yet: compare the clocks of both hosts, or wait";
     /// A security key signed without a touch.
     UserNotPresent = 80, "user_not_present",
         "the security key signed without being touched: make a key without `-O no-touch-required`";
+
+    /// The certificate, or who signed it, is on this server's list of revoked keys.
+    RevokedCertificate = 81, "revoked_certificate",
+        "the certificate, or the authority that signed it, is revoked on this server";
+    /// The certificate says something that must be understood and is not.
+    CriticalOption = 82, "critical_option",
+        "the certificate has a critical option (such as source-address or force-command), and \
+         none is taken: have one made without";
+    /// The certificate is for a host.
+    NotAUserCertificate = 83, "not_a_user_certificate",
+        "the certificate is one for hosts: have one made for users (ssh-keygen -s without -h)";
+    /// The user was a guest, until a time that has passed.
+    GuestOver = 84, "guest_over",
+        "the time until which the server's policy admits the user as a guest has passed";
 
     // 96 to 127: the session, the chain, the announcement.
     /// No such session, or not this host's.
@@ -160,6 +187,15 @@ refusals! {
     /// No slot for tokens is free.
     TokenTableFull = 135, "token_table_full",
         "the server's table of tokens is full: connections are announced one by one";
+    /// The service's processes are to be confined to files, and the kernel cannot.
+    NoFileConfinement = 136, "no_file_confinement",
+        "the service's policy has `files`, and Landlock is not in force on the server: \
+         `usher doctor` there says more";
+    /// The service's processes are to connect to some places only, and the kernel cannot keep them
+    /// from others.
+    NoConnectConfinement = 137, "no_connect_confinement",
+        "the service's policy has `connect`, and the server's kernel does not take the programs \
+         for it: `usher doctor` there says more";
 
     // 160 to 191: the client's own side.
     /// The control channel to the server's verifier is down.
@@ -185,6 +221,10 @@ refusals! {
     AgentRefused = 166, "agent_refused",
         "the user's ssh-agent did not sign: `ssh-add -l` has to list the registered key, and a \
          security key wants to be touched within 25 seconds";
+    /// Local policy lists the programs that may, and this is none of them.
+    ProgramNotPermitted = 167, "program_not_permitted",
+        "this machine's policy lets only some programs authenticate to the service, and this one \
+         is not listed: an administrator adds it to `programs` of the `client` block";
 
     // 192 to 223: the calls of a service's process (libusher).
     /// The process is not of the account that the policy names for the service.
@@ -230,6 +270,8 @@ impl Refusal {
             | Self::UnknownKey
             | Self::RevokedKey
             | Self::ExpiredKey
+            | Self::UnknownAuthority
+            | Self::WrongPrincipal
             | Self::BadSignature
             | Self::NoLocalAccount => Self::NotAuthenticated,
             other => other,
@@ -289,7 +331,7 @@ mod tests {
             assert_eq!(refusal.name().parse(), Ok(refusal));
             assert!(!refusal.to_string().is_empty());
         }
-        assert_eq!(codes.len(), 59);
+        assert_eq!(codes.len(), 70);
     }
 
     #[test]
@@ -306,6 +348,8 @@ mod tests {
             Refusal::UnknownKey,
             Refusal::RevokedKey,
             Refusal::ExpiredKey,
+            Refusal::UnknownAuthority,
+            Refusal::WrongPrincipal,
             Refusal::BadSignature,
             Refusal::NoLocalAccount,
         ] {

@@ -5,8 +5,9 @@ mod common;
 
 use common::{SESSION, announcement, client_frames, connection, statement};
 use ssh_encoding::{Decode, Reader as _};
+use usher_proto::certificate::MAX_PRINCIPALS_SIZE;
 use usher_proto::{
-    AgentAnswer, ClientFrame, DecodeError, FrameBuffer, FromLender, KEEPER_RECORD_SIZE,
+    AgentAnswer, Certified, ClientFrame, DecodeError, FrameBuffer, FromLender, KEEPER_RECORD_SIZE,
     KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_FRAME, MAX_LOG_RECORD,
     MAX_PUBLIC_KEY_SIZE, MAX_RECORDER_PACKET, MAX_RELAY_PACKET, MAX_SIGNATURE_SIZE,
     MAX_STATEMENT_SIZE, RecorderReply, RecorderRequest, Refusal, RelayReply, RelayRequest,
@@ -177,9 +178,9 @@ fn the_longest_frame_passes_and_a_flood_does_not() {
     assert_eq!(buffer.pending(), 0);
 }
 
-#[test]
-fn keeper_records_have_one_size_and_zero_padding() {
-    let open = KeeperRequest::Open {
+/// The longest names, with a certificate or without.
+fn longest_open(certificate: Option<Certified>) -> KeeperRequest {
+    KeeperRequest::Open {
         request: 1,
         session: SESSION,
         user: "u".repeat(32).parse().unwrap(),
@@ -191,12 +192,36 @@ fn keeper_records_have_one_size_and_zero_padding() {
         chain_salt: [2; 16],
         chain_length: 3,
         expires: 4,
-    };
+        certificate,
+    }
+}
+
+#[test]
+fn keeper_records_have_one_size_and_zero_padding() {
+    let open = longest_open(None);
     let record = open.encode();
-    assert_eq!(record[..2], [4, 1]);
-    assert_eq!(KeeperRequest::decode(&record), Ok(open));
-    // The last byte in use is the 243rd: docs/PROTOCOL.md.
+    assert_eq!(record[..2], [5, 1]);
+    // The last byte in use is the 244th, without a certificate: docs/PROTOCOL.md.
     assert_eq!((record[242], record[243]), (4, 0));
+    assert_eq!(KeeperRequest::decode(&record), Ok(open.clone()));
+    let longest = "p".repeat(MAX_PRINCIPALS_SIZE);
+    let certified = longest_open(Some(Certified {
+        authority: [6; 32],
+        authority_sha1: [7; 20],
+        key_sha1: [8; 20],
+        serial: 9,
+        key_id: [10; 32],
+        valid_before: 11,
+        principals: longest.parse().unwrap(),
+    }));
+    let record = certified.encode();
+    assert_eq!((record[243], record[364], record[365]), (1, 1, 255));
+    assert_eq!((record[876], record[877]), (b'p', 0));
+    assert_eq!(KeeperRequest::decode(&record), Ok(certified));
+    let mut comma = record;
+    comma[366] = b',';
+    let malformed = DecodeError::Malformed { field: "principal" };
+    assert_eq!(KeeperRequest::decode(&comma), Err(malformed));
 
     let close = KeeperRequest::Close {
         request: 1,
@@ -212,14 +237,14 @@ fn keeper_records_have_one_size_and_zero_padding() {
         assert_eq!(KeeperRequest::decode(&set), padding, "{position}");
     }
     assert_eq!(
-        KeeperRequest::decode(&close[..255]),
+        KeeperRequest::decode(&close[..KEEPER_RECORD_SIZE - 1]),
         Err(DecodeError::Truncated)
     );
     let mut longer = close.to_vec();
     longer.push(0);
     assert_eq!(KeeperRequest::decode(&longer), Err(DecodeError::Oversized));
     let mut newer = close;
-    newer[0] = 5;
+    newer[0] = 6;
     assert_eq!(
         KeeperRequest::decode(&newer),
         Err(DecodeError::UnknownVersion)

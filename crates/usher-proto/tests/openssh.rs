@@ -4,34 +4,21 @@
 
 mod common;
 
+use common::ssh_keygen::{certify, does, make_key, ssh_keygen};
 use common::{blob, statement};
 use std::fs;
 use std::fs::File;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use tempfile::TempDir;
 use usher_proto::ssh_key::{Algorithm, PrivateKey};
-use usher_proto::{Authenticator, HostPublicKey, NAMESPACE, Refusal, SignError};
-
-fn ssh_keygen(folder: &Path) -> Command {
-    let mut command = Command::new("ssh-keygen");
-    command
-        .current_dir(folder)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    command
-}
+use usher_proto::{Authenticator, Certificate, HostPublicKey, NAMESPACE, Refusal, SignError};
 
 /// A folder with a key pair `key`, `key.pub` made by ssh-keygen.
 fn folder_with_key(arguments: &[&str]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
-    let made = ssh_keygen(folder.path())
-        .args(["-q", "-C", "alice@laptop", "-f", "key"])
-        .args(arguments)
-        .status()
-        .expect("ssh-keygen (Debian package openssh-client) is needed");
-    assert!(made.success(), "{arguments:?}");
+    let make = [&["-q", "-C", "alice@laptop", "-f", "key"][..], arguments].concat();
+    assert!(does(folder.path(), &make), "{arguments:?}");
     folder
 }
 
@@ -103,13 +90,117 @@ fn we_verify_what_ssh_keygen_signs() {
         for _ in 0..8 {
             fs::remove_file(folder.path().join("statement.sig")).ok();
             let mut signed = sign(folder.path(), &["-n", NAMESPACE]);
-            let key = signed.verify_signature().unwrap();
+            let key = signed.verify_signature().unwrap().key;
             let expected = private_key(folder.path());
             assert_eq!(key.key_data(), expected.public_key().key_data(), "{kind:?}");
             signed.statement[30] ^= 1;
             assert_eq!(signed.verify_signature(), Err(Refusal::BadSignature));
         }
     }
+}
+
+#[test]
+fn what_ssh_keygen_signs_with_a_certificate_is_verified_and_ours_is_the_same() {
+    for kind in KINDS {
+        let folder = folder_with_key(kind);
+        let path = folder.path();
+        certify(path, "ecdsa", "alice,ops");
+        let line = fs::read_to_string(path.join("key-cert.pub")).unwrap();
+        let certificate = Certificate::parse(&line).unwrap();
+        assert!(line.starts_with(&certificate.line()));
+        fs::write(path.join("statement"), statement().encode()).unwrap();
+        let sign = [
+            "-q",
+            "-Y",
+            "sign",
+            "-f",
+            "key-cert.pub",
+            "-n",
+            NAMESPACE,
+            "statement",
+        ];
+        assert!(does(path, &sign));
+        let theirs = Authenticator {
+            statement: statement().encode(),
+            signature: blob(&fs::read_to_string(path.join("statement.sig")).unwrap()),
+        };
+        let plain = Authenticator::sign(&statement(), &private_key(path)).unwrap();
+        let ours = plain.with_certificate(&certificate).unwrap();
+        for mut signed in [theirs, ours] {
+            let found = signed.verify_signature().unwrap();
+            assert_eq!(
+                found.key.key_data(),
+                private_key(path).public_key().key_data()
+            );
+            assert_eq!(found.certificate.as_ref(), Some(&certificate), "{kind:?}");
+            assert_eq!(found.public_key().unwrap(), certificate.as_bytes());
+            assert!(signed.signature_pem().is_ok());
+            signed.statement[30] ^= 1;
+            assert_eq!(signed.verify_signature(), Err(Refusal::BadSignature));
+        }
+        // Nobody else's signature.
+        let other = folder_with_key(kind);
+        let foreign = Authenticator::sign(&statement(), &private_key(other.path())).unwrap();
+        let refused = foreign.with_certificate(&certificate);
+        assert_eq!(refused, Err(Refusal::BadSignature));
+    }
+}
+
+#[test]
+fn a_certificate_says_when_and_for_whom_it_is() {
+    let folder = folder_with_key(KINDS[0]);
+    let path = folder.path();
+    make_key(path, "ca", "ed25519");
+    let make = |options: &[&str]| {
+        let sign = [&["-q", "-s", "ca", "-I", "id"], options, &["key.pub"]].concat();
+        does(path, &sign).then(|| {
+            let line = fs::read_to_string(path.join("key-cert.pub")).unwrap();
+            Certificate::parse(&line)
+        })
+    };
+    let good = make(&["-n", "alice,ops", "-V", "20300101Z:20300102Z"])
+        .unwrap()
+        .unwrap();
+    assert_eq!(
+        good.principals.names().collect::<Vec<_>>(),
+        ["alice", "ops"]
+    );
+    let (after, before) = (good.valid_after, good.valid_before);
+    assert_eq!(before - after, 86_400);
+    assert_eq!(good.check(after - 1), Err(Refusal::CertificateNotYetValid));
+    assert_eq!(good.check(after), Ok(()));
+    assert_eq!(good.check(before - 1), Ok(()));
+    assert_eq!(good.check(before), Err(Refusal::ExpiredCertificate));
+    for (options, refusal) in [
+        (&["-h"][..], Refusal::NotAUserCertificate),
+        (
+            &["-O", "source-address=10.0.0.0/8"],
+            Refusal::CriticalOption,
+        ),
+        (&["-O", "verify-required"], Refusal::CriticalOption),
+    ] {
+        let certificate = make(options).unwrap().unwrap();
+        assert_eq!(certificate.check(u64::MAX - 1), Err(refusal), "{options:?}");
+    }
+    // For ever, with an extension and no principal.
+    let other = make(&["-O", "extension:x@example.org=1"]).unwrap().unwrap();
+    assert_eq!(other.check(u64::MAX - 1), Ok(()));
+    assert_eq!(other.principals.names().count(), 0);
+    // As many principals as a service can be told of, and one more.
+    let names = |length: usize| "p".repeat(length);
+    assert!(make(&["-n", &names(511)]).unwrap().is_ok());
+    assert_eq!(make(&["-n", &names(512)]).unwrap(), Err(Refusal::Oversized));
+    // Two lines are no certificate, nor is a key.
+    let line = good.line();
+    assert_eq!(Certificate::parse(&format!("{line} x\n")), Ok(good));
+    for wrong in [
+        format!("{line}\n{line}"),
+        line.replacen("ed25519", "ed25518", 1),
+    ] {
+        assert_eq!(Certificate::parse(&wrong), Err(Refusal::Malformed));
+    }
+    let key = fs::read_to_string(path.join("key.pub")).unwrap();
+    assert_eq!(Certificate::parse(&key), Err(Refusal::Malformed));
 }
 
 #[test]

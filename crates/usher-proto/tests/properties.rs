@@ -66,105 +66,105 @@ macro_rules! format_properties {
 
 format_properties!(
     statement,
-    common::any_statement,
+    common::arbitrary::any_statement,
     Statement::encode,
     Statement::decode,
     MAX_STATEMENT_SIZE
 );
 format_properties!(
     client_frame,
-    common::client_frame,
+    common::arbitrary::client_frame,
     |frame: &ClientFrame| frame.encode()[FRAME_LENGTH_SIZE..].to_vec(),
     ClientFrame::decode,
     MAX_FRAME
 );
 format_properties!(
     server_frame,
-    common::server_frame,
+    common::arbitrary::server_frame,
     |frame: &ServerFrame| frame.encode()[FRAME_LENGTH_SIZE..].to_vec(),
     ServerFrame::decode,
     MAX_FRAME
 );
 format_properties!(
     keeper_request,
-    common::keeper_request,
+    common::arbitrary::keeper_request,
     |record: &KeeperRequest| record.encode().to_vec(),
     KeeperRequest::decode,
     usher_proto::KEEPER_RECORD_SIZE
 );
 format_properties!(
     keeper_reply,
-    common::keeper_reply,
+    common::arbitrary::keeper_reply,
     |record: &KeeperReply| record.encode().to_vec(),
     KeeperReply::decode,
     usher_proto::KEEPER_RECORD_SIZE
 );
 format_properties!(
     local_request,
-    common::local_request,
+    common::arbitrary::local_request,
     LocalRequest::encode,
     LocalRequest::decode,
     MAX_LOCAL_PACKET
 );
 format_properties!(
     local_reply,
-    common::local_reply,
+    common::arbitrary::local_reply,
     LocalReply::encode,
     LocalReply::decode,
     MAX_LOCAL_PACKET
 );
 format_properties!(
     to_lender,
-    common::to_lender,
+    common::arbitrary::to_lender,
     ToLender::encode,
     ToLender::decode,
     MAX_LENDING_PACKET
 );
 format_properties!(
     from_lender,
-    common::from_lender,
+    common::arbitrary::from_lender,
     FromLender::encode,
     FromLender::decode,
     MAX_LENDING_PACKET
 );
 format_properties!(
     call_request,
-    common::call_request,
+    common::arbitrary::call_request,
     CallRequest::encode,
     CallRequest::decode,
     MAX_CALL_PACKET
 );
 format_properties!(
     call_reply,
-    common::call_reply,
+    common::arbitrary::call_reply,
     CallReply::encode,
     CallReply::decode,
     MAX_CALL_PACKET
 );
 format_properties!(
     relay_request,
-    common::relay_request,
+    common::arbitrary::relay_request,
     RelayRequest::encode,
     RelayRequest::decode,
     MAX_RELAY_PACKET
 );
 format_properties!(
     relay_reply,
-    common::relay_reply,
+    common::arbitrary::relay_reply,
     RelayReply::encode,
     RelayReply::decode,
     MAX_RELAY_PACKET
 );
 format_properties!(
     recorder_request,
-    common::recorder_request,
+    common::arbitrary::recorder_request,
     RecorderRequest::encode,
     RecorderRequest::decode,
     MAX_RECORDER_PACKET
 );
 format_properties!(
     recorder_reply,
-    common::recorder_reply,
+    common::arbitrary::recorder_reply,
     RecorderReply::encode,
     RecorderReply::decode,
     MAX_RECORDER_PACKET
@@ -172,7 +172,7 @@ format_properties!(
 
 proptest! {
     #[test]
-    fn connection_tuples_go_there_and_back(tuple in common::tuple()) {
+    fn connection_tuples_go_there_and_back(tuple in common::arbitrary::tuple()) {
         prop_assert_eq!(ConnectionTuple::decode(&tuple.encode()), Ok(tuple));
     }
 
@@ -185,7 +185,7 @@ proptest! {
 
     #[test]
     fn frames_are_found_however_the_stream_is_cut(
-        frames in prop::collection::vec(common::client_frame(), 1..6),
+        frames in prop::collection::vec(common::arbitrary::client_frame(), 1..6),
         cuts in prop::collection::vec(1_usize..500, 1..40),
     ) {
         let stream: Vec<u8> = frames.iter().flat_map(ClientFrame::encode).collect();

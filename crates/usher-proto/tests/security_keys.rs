@@ -3,13 +3,14 @@
 
 mod common;
 
+use common::ssh_keygen::ssh_keygen;
 use common::{blob, statement};
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use tempfile::TempDir;
 use usher_proto::ssh_key::{PrivateKey, PublicKey};
-use usher_proto::{Authenticator, NAMESPACE, Refusal, SignError};
+use usher_proto::{Authenticator, Certificate, NAMESPACE, Refusal, SignError};
 
 const KINDS: [&str; 2] = ["ed25519-sk", "ecdsa-sk"];
 
@@ -71,14 +72,10 @@ impl SecurityKey {
     }
 
     fn ssh_keygen(&self) -> Command {
-        let mut command = Command::new("ssh-keygen");
+        let mut command = ssh_keygen(self.path());
         command
-            .current_dir(self.path())
             .env("SSH_SK_PROVIDER", self.path().join("security_key.so"))
-            .env("SECURITY_KEY", self.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
+            .env("SECURITY_KEY", self.path());
         command
     }
 
@@ -107,11 +104,11 @@ impl SecurityKey {
     /// `ssh-keygen -Y verify` of what we write of it.
     fn ssh_keygen_verifies(&self, signed: &Authenticator) -> bool {
         let public = fs::read_to_string(self.path().join("key.pub")).unwrap();
-        fs::write(
-            self.path().join("allowed_signers"),
-            format!("alice {public}"),
-        )
-        .unwrap();
+        self.ssh_keygen_verifies_by(signed, &format!("alice {public}"))
+    }
+
+    fn ssh_keygen_verifies_by(&self, signed: &Authenticator, signers: &str) -> bool {
+        fs::write(self.path().join("allowed_signers"), signers).unwrap();
         fs::write(
             self.path().join("ours.sig"),
             signed.signature_pem().unwrap(),
@@ -144,12 +141,34 @@ fn what_a_touched_security_key_signs_is_verified_here_and_by_ssh_keygen() {
             let mut signed = key.sign();
             assert_eq!(trailer(&signed), (1, count), "{kind}");
             let signer = signed.verify_signature().unwrap();
-            assert_eq!(signer.key_data(), key.public_key().key_data(), "{kind}");
+            assert_eq!(signer.key.key_data(), key.public_key().key_data(), "{kind}");
             assert!(key.ssh_keygen_verifies(&signed), "{kind}");
             signed.statement[30] ^= 1;
             assert_eq!(signed.verify_signature(), Err(Refusal::BadSignature));
             assert!(!key.ssh_keygen_verifies(&signed), "{kind}");
         }
+    }
+}
+
+#[test]
+fn a_security_keys_certificate_may_stand_in_its_place() {
+    for kind in KINDS {
+        let key = SecurityKey::new(kind, &[]);
+        for arguments in [
+            &["-q", "-t", "ed25519", "-N", "", "-f", "ca"][..],
+            &["-q", "-s", "ca", "-I", "id", "-n", "alice", "key.pub"],
+        ] {
+            assert!(key.ssh_keygen().args(arguments).status().unwrap().success());
+        }
+        let line = fs::read_to_string(key.path().join("key-cert.pub")).unwrap();
+        let certificate = Certificate::parse(&line).unwrap();
+        let signed = key.sign().with_certificate(&certificate).unwrap();
+        let found = signed.verify_signature().unwrap();
+        assert_eq!(found.key.key_data(), key.public_key().key_data(), "{kind}");
+        assert_eq!(found.certificate, Some(certificate), "{kind}");
+        let authority = fs::read_to_string(key.path().join("ca.pub")).unwrap();
+        let signers = format!("alice cert-authority {authority}");
+        assert!(key.ssh_keygen_verifies_by(&signed, &signers), "{kind}");
     }
 }
 
@@ -195,7 +214,7 @@ fn a_security_key_may_be_for_another_application_and_no_other_application_is_rea
         let key = SecurityKey::new(kind, &["-O", "application=ssh:usher"]);
         let signed = key.sign();
         let signer = signed.verify_signature().unwrap();
-        assert_eq!(signer.key_data(), key.public_key().key_data());
+        assert_eq!(signer.key.key_data(), key.public_key().key_data());
         // The application is in the public key, which is part of what a user is known by.
         let mut other = signed.clone();
         let place = other

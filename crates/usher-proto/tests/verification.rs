@@ -143,7 +143,7 @@ fn extreme_clocks_do_not_overflow() {
 
 #[test]
 fn the_signing_key_comes_out() {
-    let key = authenticator().verify_signature().unwrap();
+    let key = authenticator().verify_signature().unwrap().key;
     assert_eq!(key.key_data(), user_key().public_key().key_data());
 }
 

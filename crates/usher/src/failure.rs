@@ -4,11 +4,14 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use usher_local::applied::ConfigurationError;
-use usher_local::control::ControlError;
+use usher_local::control::{ControlError, EndingView};
+use usher_local::error::ConfigurationError;
 use usher_log::LogError;
 use usher_policy::{PolicyError, Source};
 use usher_proto::name::UserName;
+
+use crate::commands::ending;
+use crate::excerpt::Excerpt;
 
 /// Why a command failed. Exit codes: 1 the thing asked for is refused or wrong, 2 the command
 /// line (clap), 3 a daemon does not answer, 4 a file or the system.
@@ -22,6 +25,9 @@ pub enum Failure {
         /// Texts they point into.
         sources: Vec<Source>,
     },
+    /// Files are not in the canonical form.
+    #[error("{0} file(s) are not in the canonical form; `usher policy fmt` writes them in it")]
+    NotFormatted(usize),
     /// Keys or files of the configuration are wrong.
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
@@ -30,12 +36,18 @@ pub enum Failure {
     Control(#[from] ControlError),
     /// A daemon refused the configuration; the former one is in force again.
     #[error("{0}; the former configuration is in force again")]
-    RolledBack(ControlError),
+    RolledBack(ControlError, Vec<EndingView>),
     /// A daemon refused the configuration, and going back failed as well.
     #[error(
         "{0}; going back to the former configuration failed as well ({1}): restart the daemons"
     )]
-    NotRolledBack(ControlError, String),
+    NotRolledBack(ControlError, String, Vec<EndingView>),
+    /// The configuration is in force with the other daemons.
+    #[error(
+        "configuration {0} is in force, but not with every daemon: {1}; restart the ones that are \
+         named, they read it when they start"
+    )]
+    NotTaken(u64, String, Vec<EndingView>),
     /// The configuration is in force, but live sessions could not be ended.
     #[error(
         "configuration {0} is in force, but {1}: live sessions and connections that it forbids \
@@ -67,6 +79,9 @@ pub enum Failure {
     /// A host with this name is already there.
     #[error("{0} exists already; edit it, or remove it first")]
     HostExists(PathBuf),
+    /// A question about policies that cannot be answered.
+    #[error("{0}")]
+    Question(String),
     /// Something this host lacks.
     #[error("{0}")]
     Host(String),
@@ -89,6 +104,15 @@ pub enum Failure {
         index: u64,
         /// What is wrong with it.
         error: usher_log::RecordError,
+    },
+    /// A record whose certificate names nobody whom ssh-keygen can be told.
+    #[error(
+        "record {index} of the log: no principal of its certificate is of letters, digits and \
+         `._@+-` only, so no list of allowed signers is written; `usher log verify` checks it"
+    )]
+    UnusablePrincipals {
+        /// The record.
+        index: u64,
     },
     /// `usher doctor` found something that the main job needs.
     #[error("this host lacks what is marked above")]
@@ -129,15 +153,37 @@ impl Failure {
             if let Self::Policy { errors, sources } = self {
                 report_policy(errors, sources);
             }
+            eprint!("{}", ending::lines("ended", self.ended()));
             eprintln!("usher: {self}");
         }
         ExitCode::from(self.code())
+    }
+
+    /// As [`Failure::report`], for a command whose exit status 1 is an answer: what is wrong with
+    /// what is asked about has that of a wrong command line.
+    pub fn report_unanswered(&self, json: bool) -> ExitCode {
+        self.report(json);
+        ExitCode::from(match self.code() {
+            1 => 2,
+            code => code,
+        })
+    }
+
+    /// What was ended all the same.
+    fn ended(&self) -> &[EndingView] {
+        match self {
+            Self::RolledBack(_, ended)
+            | Self::NotRolledBack(_, _, ended)
+            | Self::NotTaken(_, _, ended) => ended,
+            _ => &[],
+        }
     }
 
     fn code(&self) -> u8 {
         match self {
             Self::Control(ControlError::NotRunning { .. } | ControlError::Broken { .. })
             | Self::KeeperUnreached(..)
+            | Self::NotTaken(..)
             | Self::Agent(_)
             | Self::Connect(usher::ConnectError::NoSigner(_)) => 3,
             Self::File { .. }
@@ -161,6 +207,9 @@ impl Failure {
                 })
                 .collect();
         }
+        if !self.ended().is_empty() {
+            value["ended"] = serde_json::json!(self.ended());
+        }
         match self {
             Self::Log(LogError::Damaged(damage)) => {
                 value["damage"] = damage.kind().into();
@@ -181,15 +230,13 @@ fn report_policy(errors: &[PolicyError], sources: &[Source]) {
         let mut diagnostic =
             miette::MietteDiagnostic::new(error.kind.to_string()).with_help(error.remedy());
         let source = sources.iter().find(|source| source.name == error.file);
-        if source.is_some() {
-            let span = (error.span.offset, error.span.length);
-            diagnostic = diagnostic.with_label(miette::LabeledSpan::underline(span));
+        let excerpt = source.map(|source| Excerpt::new(error, &source.text));
+        if let Some(excerpt) = &excerpt {
+            diagnostic = diagnostic.with_label(miette::LabeledSpan::underline(excerpt.span));
         }
         let report = miette::Report::new(diagnostic);
-        let report = match source {
-            Some(source) => {
-                report.with_source_code(miette::NamedSource::new(&source.name, source.text.clone()))
-            }
+        let report = match excerpt {
+            Some(excerpt) => report.with_source_code(excerpt),
             None => report,
         };
         // The first line is what editors and people with grep look for.

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod commands;
+mod excerpt;
 mod failure;
 mod output;
 mod proxy;
@@ -33,7 +34,7 @@ enum Command {
     /// Hosts of the policy
     #[command(subcommand)]
     Host(HostCommand),
-    /// Check and apply the policy
+    /// Check, format and apply the policy, and ask who reaches what
     #[command(subcommand)]
     Policy(PolicyCommand),
     /// The signed log of authentications on this host
@@ -86,6 +87,10 @@ enum UserCommand {
         /// a private key
         #[arg(long, value_name = "FILE", conflicts_with = "private_key")]
         agent_key: Option<PathBuf>,
+        /// File with the certificate (-cert.pub) of the private key or agent's key, which is given
+        /// as well or kept already
+        #[arg(long, value_name = "FILE")]
+        certificate: Option<PathBuf>,
         /// What the keys are for, by the name that `keys` and `key` of the policy have for it
         #[arg(long, value_name = "NAME")]
         key: Option<usher_policy::Name>,
@@ -142,7 +147,22 @@ enum PolicyCommand {
         files: Vec<PathBuf>,
     },
     /// Check the policy folder and put it in force, all of it or nothing
-    Apply,
+    Apply {
+        /// Tell who would gain and who lose what, and which live connections would end, and change
+        /// nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Write policy files in their canonical form; names the files that it has changed
+    Fmt {
+        /// Files to write instead of those of the policy folder
+        files: Vec<PathBuf>,
+        /// Name the files that are not in the canonical form, and write nothing
+        #[arg(long)]
+        check: bool,
+    },
+    #[command(flatten)]
+    Ask(commands::analysis::AnalysisCommand),
 }
 
 #[derive(Debug, Subcommand)]
@@ -201,6 +221,7 @@ fn main() -> ExitCode {
             expires,
             private_key,
             agent_key,
+            certificate,
             key,
         }) => {
             let addition = commands::user::Addition {
@@ -208,6 +229,7 @@ fn main() -> ExitCode {
                 expires,
                 private_key: private_key.as_deref(),
                 agent_key: agent_key.as_deref(),
+                certificate: certificate.as_deref(),
                 purpose: key.as_ref(),
             };
             commands::user::add(&output, &name, &addition)
@@ -220,7 +242,20 @@ fn main() -> ExitCode {
         Command::Host(HostCommand::Add(host)) => commands::host::add(&output, &host),
         Command::Host(HostCommand::List) => commands::host::list(&output),
         Command::Policy(PolicyCommand::Check { files }) => commands::policy::check(&output, &files),
-        Command::Policy(PolicyCommand::Apply) => commands::policy::apply(&output),
+        Command::Policy(PolicyCommand::Apply { dry_run: false }) => {
+            commands::policy::apply(&output)
+        }
+        Command::Policy(PolicyCommand::Apply { dry_run: true }) => {
+            let told = commands::dry_run::run(&output).map(ExitCode::from);
+            return told.unwrap_or_else(|failure| failure.report_unanswered(json));
+        }
+        Command::Policy(PolicyCommand::Fmt { files, check }) => {
+            commands::format::run(&output, &files, check)
+        }
+        Command::Policy(PolicyCommand::Ask(question)) => {
+            let answered = commands::analysis::run(&output, question);
+            return answered.unwrap_or_else(|failure| failure.report_unanswered(json));
+        }
         Command::Log(command) => log(&output, command),
         Command::Who { recent: false } => commands::who::run(&output),
         Command::Who { recent: true } => commands::who::recent(&output),

@@ -6,7 +6,9 @@ mod courier;
 mod host_key;
 mod keeper;
 mod log_share;
+mod ports;
 mod recorder;
+mod shares;
 mod signer;
 mod start;
 mod tls;
@@ -32,6 +34,9 @@ enum Role {
         /// cgroup v2 folder for the workers; its own cgroup unless given
         #[arg(long, value_name = "DIRECTORY")]
         cgroup: Option<PathBuf>,
+        /// cgroup v2 folder below which services' ports are reserved; all of the host's unless given
+        #[arg(long, value_name = "DIRECTORY")]
+        users_cgroup: Option<PathBuf>,
         /// Most sessions at one time
         #[arg(long, value_name = "N", default_value_t = 65_536)]
         sessions: u32,
@@ -65,6 +70,7 @@ fn main() -> ExitCode {
     let result = match arguments.role {
         Role::Keeper {
             cgroup,
+            users_cgroup,
             sessions,
             connections,
             listeners,
@@ -76,7 +82,7 @@ fn main() -> ExitCode {
                 listeners,
                 tokens: sessions.min(usher_proto::TokenSlot::COUNT),
             };
-            keeper::run(cgroup, &limits, !without_ownership)
+            keeper::run(cgroup, users_cgroup, &limits, !without_ownership)
         }
         Role::Verifier => verifier::run(),
         Role::Recorder => recorder::run(),
@@ -89,5 +95,30 @@ fn main() -> ExitCode {
             tracing::error!("{error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the keeper has open for each of its queues.
+    const DESCRIPTORS_OF_QUEUE: u32 = 3;
+
+    #[test]
+    fn the_keepers_unit_has_room_for_as_many_queues_as_the_keeper_takes() {
+        let unit = include_str!("../../../packaging/systemd/usher-keeper.service");
+        let value = |name: &str| {
+            let line = unit.lines().find_map(|line| line.strip_prefix(name));
+            let number = line.and_then(|value| value.rsplit(':').next());
+            number.and_then(|number| number.parse::<u32>().ok())
+        };
+        let Role::Keeper { listeners, .. } = Arguments::parse_from(["usherd", "keeper"]).role
+        else {
+            panic!("not the keeper");
+        };
+        assert_eq!(value("FileDescriptorStoreMax="), Some(listeners));
+        let descriptors = value("LimitNOFILE=").unwrap();
+        assert!(descriptors >= 2 * DESCRIPTORS_OF_QUEUE * listeners);
     }
 }

@@ -4,9 +4,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use usher_local::applied::ConfigurationError;
+use usher_local::error::ConfigurationError;
 use usher_local::packet::{self, Senders};
 use usher_local::paths;
 use usher_proto::host_key::HostPublicKey;
@@ -252,15 +251,6 @@ pub fn ready() {
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
         tracing::warn!(%error, "cannot tell the service manager that the daemon is ready");
     }
-}
-
-/// Seconds since 1970.
-#[must_use]
-pub fn unix_time() -> u64 {
-    std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap_or(Duration::ZERO)
-        .as_secs()
 }
 
 /// Confines the process: files by Landlock, system calls by seccomp. A kernel without Landlock is

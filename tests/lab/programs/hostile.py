@@ -3,6 +3,7 @@
 import array, collections, ctypes, errno, os, platform, resource, select, signal, socket
 import struct, sys, threading, time
 
+VERSION = 2
 CALLS = "/run/usher/keeper/calls.sock"
 ATTACH, PRE_ACCEPT, SET_NET_USER, SETTLED, ACCEPTED, INFO = range(1, 7)
 ANSWERS = {129: "attached", 130: "reserved", 131: "identity", 132: "queue", 133: "connection"}
@@ -97,7 +98,7 @@ class Keeper:
         self.socket.connect(CALLS)
 
     def ask(self, kind, body=b""):
-        return self.say(bytes([1, kind]) + body)
+        return self.say(bytes([VERSION, kind]) + body)
 
     def say(self, packet, *descriptors):
         try:

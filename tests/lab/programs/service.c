@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A service for the tests. It tells each client what its process is and who Usher says the client
- * is, then sends back what comes.
+ * is, then sends back what comes. To "connect ADDRESS" it answers with the error codes of
+ * connecting by UDP, from a socket that was made before there was a user and from a new one.
  *
  *   service PORT fork          a process for each pre_accept, made by fork(2)
  *   service PORT prefork N     N processes, each of which waits in pre_accept by itself
@@ -32,6 +33,17 @@ static int must(int result, const char *call)
 	return result;
 }
 
+/* A keeper that restarts may take minutes where the machine is emulated. */
+static void wait_for_user(int listener)
+{
+	int result;
+
+	do
+		result = usher_pre_accept(listener);
+	while (result == -1 && errno == ENETDOWN);
+	must(result, "pre_accept");
+}
+
 static int listen_at(int port)
 {
 	struct sockaddr_in6 address = { .sin6_family = AF_INET6, .sin6_port = htons(port) };
@@ -60,6 +72,17 @@ static void field(FILE *out, const char *name)
 		fclose(status);
 }
 
+static int made_before;
+
+/* 0, or the error code. */
+static int connects(int from, const char *address)
+{
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(9) };
+
+	inet_pton(AF_INET, address, &to.sin_addr);
+	return connect(from, (struct sockaddr *)&to, sizeof(to)) ? errno : 0;
+}
+
 static void serve(int connection)
 {
 	struct usher_connection info;
@@ -83,7 +106,16 @@ static void serve(int connection)
 	while (fgets(line, sizeof(line), client)) {
 		if (!strcmp(line, "end\n"))
 			exit(EXIT_SUCCESS);
-		fprintf(client, "%s", line);
+		if (!strncmp(line, "connect ", 8)) {
+			int made_now = must(socket(AF_INET, SOCK_DGRAM, 0), "socket");
+
+			line[strcspn(line, "\n")] = 0;
+			fprintf(client, "%d %d\n", connects(made_before, line + 8),
+				connects(made_now, line + 8));
+			close(made_now);
+		} else {
+			fprintf(client, "%s", line);
+		}
 		fflush(client);
 	}
 	fclose(client);
@@ -101,13 +133,14 @@ int main(int count, char **arguments)
 	int listener = listen_at(atoi(arguments[1]));
 	int processes = count > 3 ? atoi(arguments[3]) : 0;
 
+	made_before = must(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0), "socket");
 	signal(SIGPIPE, SIG_IGN);
 	must(usher_set_accept_mode(listener, USHER_ACCEPT_BY_USER), "set_accept_mode");
 	printf("ready\n");
 	fflush(stdout);
 	for (int i = 0; i < processes; i++) {
 		if (must(fork(), "fork") == 0) {
-			must(usher_pre_accept(listener), "pre_accept");
+			wait_for_user(listener);
 			become_and_serve(listener);
 		}
 	}
@@ -115,7 +148,7 @@ int main(int count, char **arguments)
 		must(wait(NULL), "wait");
 	signal(SIGCHLD, SIG_IGN);
 	while (count <= 3) {
-		must(usher_pre_accept(listener), "pre_accept");
+		wait_for_user(listener);
 		if (must(fork(), "fork") == 0)
 			become_and_serve(listener);
 	}

@@ -56,6 +56,7 @@ impl Role {
 pub struct Daemon {
     host: Host,
     name: String,
+    launcher: Vec<OsString>,
     arguments: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
     group: PathBuf,
@@ -94,6 +95,7 @@ impl Host {
         cgroup::create(&group)?;
         if role == Role::Keeper {
             arguments.extend(["--cgroup".into(), group.clone().into()]);
+            arguments.extend(["--users-cgroup".into(), self.cgroup().into()]);
             // Programs that hold for a whole host are for virtual machines (tests/vm).
             if std::env::var_os("USHER_VM").is_none() {
                 arguments.push("--without-ownership".into());
@@ -140,6 +142,7 @@ impl Host {
         let mut daemon = Daemon {
             host: self.clone(),
             name: name.into(),
+            launcher: Vec::new(),
             arguments,
             environment: Vec::new(),
             group,
@@ -177,6 +180,17 @@ impl Daemon {
             .extend(more.into_iter().map(|word| word.as_ref().to_owned()));
     }
 
+    /// Has it executed by a program that is given its command, from its next start on; by none when
+    /// there are no words.
+    pub fn set_launcher<I>(&mut self, launcher: I)
+    where
+        I: IntoIterator,
+        I::Item: AsRef<OsStr>,
+    {
+        let words = launcher.into_iter();
+        self.launcher = words.map(|word| word.as_ref().to_owned()).collect();
+    }
+
     /// Starts it, with the descriptors it has stored, and waits until it is ready. It must not run.
     ///
     /// # Errors
@@ -200,7 +214,7 @@ impl Daemon {
             .attempt(|| "cannot pass stored descriptors".into())?;
         let mut command = self
             .host
-            .command(&self.arguments)
+            .command(self.launcher.iter().chain(&self.arguments))
             .environment("NOTIFY_SOCKET", &self.notify_socket);
         for (name, value) in &self.environment {
             command = command.environment(name, value);

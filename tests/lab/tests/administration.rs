@@ -342,3 +342,79 @@ fn a_keeper_that_does_not_run_makes_disabling_no_success() -> Outcome {
     mail.keeper.start()?;
     is_cut(&mut alice)
 }
+
+#[test]
+fn included_files_are_a_part_of_the_policy_and_a_missing_one_changes_nothing() -> Outcome {
+    let mail = Lab::mail()?;
+    let path = "/etc/usher/policy.d/mail.policy";
+    let policy = mail.mailhost.read(path)?;
+    let blocks = policy.replace("member alice, bob;", "member alice;");
+    mail.mailhost.write("/etc/usher/teams/mail", blocks)?;
+    mail.mailhost.write(
+        path,
+        "include \"../teams/mail\";\ninclude \"mail.policy\";\n",
+    )?;
+    mail.mailhost.run(["usher", "policy", "apply"])?;
+    let is_served = |user: &str| -> Result<bool, Box<dyn std::error::Error>> {
+        let arguments = ["usher", "connect", "mailhost:imap"];
+        let done = mail
+            .laptop
+            .command(arguments)
+            .user(user)
+            .input("x LOGOUT\r\n")
+            .run()?;
+        Ok(done.stdout.contains("* PREAUTH"))
+    };
+    assert!(is_served("alice")?);
+    assert!(!is_served("bob")?);
+    mail.mailhost.run(["rm", "/etc/usher/teams/mail"])?;
+    let refused = mail.mailhost.command(["usher", "policy", "apply"]).run()?;
+    assert!(!refused.status.success());
+    for part in [
+        "mail.policy:1:1",
+        "../teams/mail cannot be included",
+        "help: ",
+    ] {
+        assert!(refused.stderr.contains(part), "{}", refused.stderr);
+    }
+    assert!(is_served("alice")?);
+    assert!(!is_served("bob")?);
+    Ok(())
+}
+
+#[test]
+fn a_service_that_demands_protection_is_explained_and_not_applied() -> Outcome {
+    let mail = Lab::mail()?;
+    let path = "/etc/usher/policy.d/mail.policy";
+    let policy = mail.mailhost.read(path)?;
+    let demanding = policy.replace("listen 143;", "listen 143; protection encryption;");
+    mail.mailhost.write(path, demanding)?;
+    let refused = mail.mailhost.command(["usher", "policy", "apply"]).run()?;
+    assert!(!refused.status.success());
+    let said = "mail.policy:6:15: `service imap` asks for its connections to be protected";
+    assert!(refused.stderr.contains(said), "{}", refused.stderr);
+    let explain = [
+        "usher",
+        "policy",
+        "explain",
+        "alice@laptop",
+        "imap@mailhost",
+    ];
+    let explained = mail.mailhost.command(explain).run()?.stdout;
+    assert!(
+        explained.contains("its connections must be encrypted by IPsec"),
+        "{explained}"
+    );
+    assert!(
+        explained.contains("service imap: protection"),
+        "{explained}"
+    );
+    let warned = mail.mailhost.run(["usher", "policy", "check"])?.stderr;
+    assert!(
+        warned.contains("reads `protection` of `service imap`"),
+        "{warned}"
+    );
+    // What is in force is as before.
+    let mut alice = connect(&mail, "alice")?;
+    lives(&mut alice)
+}

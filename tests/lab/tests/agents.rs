@@ -138,6 +138,28 @@ fn an_agent_signs_for_one_thing_and_the_signer_for_the_rest() -> Result {
 }
 
 #[test]
+fn who_lends_has_the_signer_look_at_no_key_of_others() -> Result {
+    let mail = topology()?;
+    let _agent = ssh_agent(&mail, "alice", &[KEY])?;
+    // It can open a file whose name it knows, and cannot list them.
+    let folder = "/var/lib/usher/keys";
+    mail.laptop.run(["chmod", "u-r", folder])?;
+    let alices = lend(&mail, "alice")?;
+    served(&mail, "alice")?;
+    // bob's key the signer has.
+    let _bobs = ssh_agent(&mail, "bob", &[])?;
+    let mut others = lender(&mail, "bob")?;
+    let ended = others.wait(LONG)?.ok_or("still lends")?;
+    let told = others.stderr()?;
+    assert_eq!(ended.code(), Some(1), "{told}");
+    assert!(told.contains("--agent-key"), "{told}");
+    assert!(!mail.signer.log()?.contains("cannot look at"));
+    mail.laptop.run(["chmod", "u+r", folder])?;
+    drop(alices);
+    Ok(())
+}
+
+#[test]
 fn the_newest_loan_counts_and_the_former_one_is_told_so() -> Result {
     let mail = topology()?;
     let _agent = ssh_agent(&mail, "alice", &[])?;

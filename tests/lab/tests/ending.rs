@@ -5,8 +5,8 @@
 mod attack;
 
 use attack::{Attack, LONG, Result, eventually, still_works};
-use usher_lab::hostile::{Channel, Identity, id_of};
-use usher_lab::{ALICE, BOB, Mail, Running, Signal};
+use usher_lab::hostile::{Channel, id_of, private_key};
+use usher_lab::{ALICE, BOB, Lab, Mail, Running, Signal};
 use usher_proto::{Chain, ChainElement, ClientFrame, Refusal, ServerFrame, SessionId};
 
 /// Adds a statement to mailhost's service and puts it in force.
@@ -192,22 +192,7 @@ fn an_element_authenticates_its_own_session_once_and_what_is_made_up_does_not() 
         Err(Refusal::ChainMismatch)
     );
     let element = asked.chain.next().ok_or("no element")?;
-    let stranger = Identity::fresh();
-    let (public, address) = (
-        stranger.public().to_openssh(),
-        attack.mail.stranger.ipv4().to_string(),
-    );
-    let add = [
-        "usher",
-        "host",
-        "add",
-        "stranger",
-        "--key",
-        &public,
-        "--address",
-        &address,
-    ];
-    attack.mail.mailhost.run(add)?;
+    let stranger = attack.add_stranger()?;
     attack.mail.mailhost.run(["usher", "policy", "apply"])?;
     let mut elsewhere = Channel::connect(&attack.mail.stranger, &attack.mail.mailhost, &stranger)?;
     let stolen = answer(&mut elsewhere, session, element)?;
@@ -262,5 +247,144 @@ fn a_closed_sessions_connections_go_on_while_another_session_is_authenticated() 
         2,
         "{ended:?}"
     );
+    Ok(())
+}
+
+/// The sessions that a list of a dry run or of an apply has.
+fn sessions(said: &str, list: &str) -> Result<Vec<String>> {
+    let view: serde_json::Value = serde_json::from_str(said)?;
+    let list = view[list].as_array().ok_or("no list")?.iter();
+    Ok(list
+        .filter_map(|ended| ended["session"].as_str().map(str::to_owned))
+        .collect())
+}
+
+/// Puts alice's keys in force, by which the one session ends and no other, as was said before.
+fn ends_only(attack: &Attack, list: &str, ending: SessionId) -> Result {
+    let host = &attack.mail.mailhost;
+    host.write("/etc/usher/users/alice/authorized_keys", list)?;
+    let dry = ["usher", "--json", "policy", "apply", "--dry-run"];
+    let told = host.command(dry).run()?.stdout;
+    assert_eq!(sessions(&told, "would_end")?, [ending.to_string()]);
+    let told = host.run(["usher", "--json", "policy", "apply"])?.stdout;
+    assert_eq!(sessions(&told, "ended")?, [ending.to_string()]);
+    Ok(())
+}
+
+#[test]
+fn a_closed_sessions_connections_go_on_when_the_users_last_open_session_ends() -> Result {
+    let attack = Attack::new()?;
+    let (laptop, mailhost) = (&attack.mail.laptop, &attack.mail.mailhost);
+    let former = mailhost.read("/etc/usher/users/alice/authorized_keys")?;
+    let make = "ssh-keygen -q -t ed25519 -N '' -f /root/fresh";
+    laptop.run(["sh", "-c", make])?;
+    let fresh = laptop.read("/root/fresh.pub")?;
+    let both = format!("{former}{fresh}");
+    mailhost.write("/etc/usher/users/alice/authorized_keys", &both)?;
+    mailhost.run(["usher", "policy", "apply"])?;
+
+    let keys = (
+        attack.user_key("alice")?,
+        private_key(laptop, "/root/fresh")?,
+    );
+    let mut channel = attack.channel()?;
+    let (mut one, mut other) = (attack.asked("alice")?, attack.asked("alice")?);
+    let mut by_former = attack.granted(&mut channel, &mut one, &keys.0)?;
+    let mut by_fresh = attack.granted(&mut channel, &mut other, &keys.1)?;
+    let closed = id_of(&one.sign(&keys.0)?);
+    assert_eq!(channel.close(closed)?, Ok(()));
+
+    ends_only(&attack, &former, id_of(&other.sign(&keys.1)?))?;
+    eventually(|| Ok(still_works(&mut by_fresh).is_err()))?;
+    still_works(&mut by_former)?;
+    // And what is closed ends by its own key.
+    ends_only(&attack, "", closed)?;
+    eventually(|| Ok(still_works(&mut by_former).is_err()))?;
+    eventually(|| {
+        let processes = attack.mail.mailhost.processes()?;
+        Ok(!processes.iter().any(|p| p.uid == ALICE.mailhost_uid))
+    })
+}
+
+/// This many seconds from now, as a policy writes it.
+fn time_in(mail: &Mail, seconds: u32) -> Result<String> {
+    let later = format!("+{seconds} seconds");
+    let date = ["date", "-u", "-d", &later, "+%Y-%m-%dT%H:%M:%SZ"];
+    Ok(mail.mailhost.run(date)?.stdout.trim().to_owned())
+}
+
+#[test]
+fn a_guest_leaves_by_itself_and_is_not_let_in_again() -> Result {
+    let mail = Lab::mail()?;
+    let path = "/etc/usher/policy.d/mail.policy";
+    let policy = mail.mailhost.read(path)?;
+    let until = time_in(&mail, 25)?;
+    let guest = format!("member alice; guest bob until {until};");
+    let policy = policy.replace("member alice, bob;", &guest);
+    mail.mailhost.write(path, policy)?;
+    mail.mailhost.run(["usher", "policy", "apply"])?;
+    let mut of_alice = connect(&mail, "alice")?;
+    let mut of_bob = connect(&mail, "bob")?;
+    lives(&mut of_bob)?;
+
+    is_cut(&mail, &mut of_bob, BOB.mailhost_uid)?;
+    let now = mail.mailhost.run(["date", "-u", "+%Y-%m-%dT%H:%M:%SZ"])?;
+    assert!(
+        now.stdout.trim() >= until.as_str(),
+        "before its time: {}",
+        now.stdout
+    );
+    let ended = recent(&mail)?;
+    assert_eq!(ended, [("bob".to_owned(), "guest_over".to_owned())]);
+    let again = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:imap"])
+        .user("bob")
+        .run()?;
+    assert!(!again.status.success());
+    let said = "the time until which the server's policy admits the user as a guest has passed";
+    assert!(again.stderr.contains(said), "{}", again.stderr);
+    lives(&mut of_alice)?;
+    let told = mail.mailhost.run(["usher", "policy", "check"])?.stderr;
+    let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    let over = format!("`users mail`: the time of the guest bob was over at {until}");
+    assert!(told.contains(&over), "{told}");
+    Ok(())
+}
+
+#[test]
+fn a_guest_of_the_client_is_not_signed_for_beyond_its_time() -> Result {
+    let mail = Lab::mail()?;
+    let path = "/etc/usher/policy.d/mail.policy";
+    let policy = mail.laptop.read(path)?;
+    let guest = |until: &str| format!("member alice, carol; guest bob until {until};");
+    let put = |until: &str| -> Result {
+        let policy = policy.replace("member alice, bob, carol;", &guest(until));
+        mail.laptop.write(path, policy)?;
+        mail.laptop.run(["usher", "policy", "apply"])?;
+        Ok(())
+    };
+    put("2020-01-01T00:00Z")?;
+    let refused = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:imap"])
+        .user("bob")
+        .run()?;
+    assert!(!refused.status.success());
+    assert!(refused.stderr.contains("policy"), "{}", refused.stderr);
+
+    // The session that it opens ends with the time, by the server.
+    let until = time_in(&mail, 25)?;
+    put(&until)?;
+    let mut of_bob = connect(&mail, "bob")?;
+    lives(&mut of_bob)?;
+    is_cut(&mail, &mut of_bob, BOB.mailhost_uid)?;
+    let now = mail.mailhost.run(["date", "-u", "+%Y-%m-%dT%H:%M:%SZ"])?;
+    assert!(
+        now.stdout.trim() >= until.as_str(),
+        "before its time: {}",
+        now.stdout
+    );
+    assert_eq!(recent(&mail)?, [("bob".to_owned(), "expired".to_owned())]);
     Ok(())
 }

@@ -1,19 +1,14 @@
 //! Which keys open what, and what ends with them. Keys are made by ssh-keygen.
 
 mod reading;
+mod users;
 
 use reading::{Outcome, connect, connect_to, is_cut, lives, who};
 use serde_json::Value;
+use users::{VAULT, add, json, keygen};
 use usher_lab::{Host, Lab, Mail};
 
 const ALICES: &str = "/etc/usher/users/alice/authorized_keys";
-
-/// Makes a key on laptop and gives its public line.
-fn keygen(mail: &Mail, path: &str) -> Result<String, Box<dyn std::error::Error>> {
-    let make = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path];
-    mail.laptop.run(make)?;
-    Ok(mail.laptop.read(format!("{path}.pub"))?)
-}
 
 /// What `ssh-keygen -l` says of a key on a host.
 fn fingerprint(host: &Host, path: &str) -> Result<String, Box<dyn std::error::Error>> {
@@ -25,42 +20,15 @@ fn fingerprint(host: &Host, path: &str) -> Result<String, Box<dyn std::error::Er
 
 /// What somebody is told whose connection is refused.
 fn refused(mail: &Mail, user: &str) -> Result<String, Box<dyn std::error::Error>> {
-    refused_at(mail, user, "mailhost:imap")
-}
-
-fn refused_at(
-    mail: &Mail,
-    user: &str,
-    service: &str,
-) -> Result<String, Box<dyn std::error::Error>> {
-    let connect = mail.laptop.command(["usher", "connect", service]);
-    let output = connect.user(user).run()?;
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    Ok(output.stderr)
-}
-
-/// What a command on mailhost tells in JSON.
-fn json(mail: &Mail, command: &[&str]) -> Result<Value, Box<dyn std::error::Error>> {
-    let told = mail
-        .mailhost
-        .run([&["usher", "--json"], command].concat())?;
-    Ok(serde_json::from_str(&told.stdout)?)
+    users::refused(mail, user, "mailhost:imap")
 }
 
 /// Adds alice's key on mailhost, for a time.
 fn admit_for(mail: &Mail, time: &str) -> Outcome {
     let key = mail.laptop.read("/home/alice/.ssh/id_ed25519.pub")?;
     mail.mailhost.write("/root/guest.pub", key)?;
-    let add = [
-        "usher",
-        "user",
-        "add",
-        "alice",
-        "--public-key",
-        "/root/guest.pub",
-    ];
-    mail.mailhost
-        .run([&add[..], &["--expires", time]].concat())?;
+    let options = ["--public-key", "/root/guest.pub", "--expires", time];
+    add(&mail.mailhost, "alice", &options)?;
     Ok(())
 }
 
@@ -68,30 +36,15 @@ fn admit_for(mail: &Mail, time: &str) -> Outcome {
 fn a_key_is_rotated_and_only_what_the_former_one_opened_is_cut() -> Outcome {
     let mail = Lab::mail()?;
     let former = mail.mailhost.read(ALICES)?;
-    let fresh = keygen(&mail, "/root/fresh")?;
+    let fresh = keygen(&mail.laptop, "fresh")?;
     let (mut by_former, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
 
     // The new one is added, the client moved over: nothing ends.
     mail.mailhost.write("/root/fresh.pub", &fresh)?;
-    let add = [
-        "usher",
-        "user",
-        "add",
-        "alice",
-        "--public-key",
-        "/root/fresh.pub",
-    ];
-    let said = mail.mailhost.run(add)?.stdout;
+    let options = ["--public-key", "/root/fresh.pub"];
+    let said = add(&mail.mailhost, "alice", &options)?;
     assert!(!said.contains("ended"), "{said}");
-    let move_over = [
-        "usher",
-        "user",
-        "add",
-        "alice",
-        "--private-key",
-        "/root/fresh",
-    ];
-    mail.laptop.run(move_over)?;
+    add(&mail.laptop, "alice", &["--private-key", "/root/fresh"])?;
     let of_former = fingerprint(&mail.laptop, "/home/alice/.ssh/id_ed25519.pub")?;
     let of_fresh = fingerprint(&mail.laptop, "/root/fresh.pub")?;
     // The signer leaves the former key's session aside, after it has answered.
@@ -137,7 +90,7 @@ fn a_key_that_was_removed_while_no_keeper_ran_has_its_sessions_ended_by_the_next
     let mut mail = Lab::mail()?;
     let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
     mail.keeper.stop()?;
-    let other = keygen(&mail, "/root/other")?;
+    let other = keygen(&mail.laptop, "other")?;
     mail.mailhost.write(ALICES, &other)?;
     let applied = mail.mailhost.command(["usher", "policy", "apply"]).run()?;
     assert_eq!(applied.status.code(), Some(3), "{applied:?}");
@@ -168,9 +121,9 @@ fn a_guest_is_gone_when_the_keys_time_is_over_and_others_are_not() -> Outcome {
     let listed = mail.mailhost.run(["usher", "user", "list"])?.stdout;
     assert!(listed.contains("1 (until 20"), "{listed}");
     let _alice = connect(&mail, "alice")?;
-    let users = json(&mail, &["user", "list"])?;
+    let users = json(&mail.mailhost, &["user", "list"])?;
     let ends = &users[0]["public_keys"][0]["expires"];
-    let sessions = json(&mail, &["who"])?["sessions"].take();
+    let sessions = json(&mail.mailhost, &["who"])?["sessions"].take();
     let sessions = sessions.as_array().ok_or("no list")?;
     let of_alice: Vec<&Value> = sessions
         .iter()
@@ -264,15 +217,8 @@ fn a_revoked_key_ends_its_sessions_at_once_and_opens_no_other() -> Outcome {
     mail.mailhost.write(list, "")?;
     let damaged = mail.mailhost.command(["usher", "policy", "apply"]).run()?;
     assert_eq!(damaged.status.code(), Some(1), "{damaged:?}");
-    let add = [
-        "usher",
-        "user",
-        "add",
-        "alice",
-        "--public-key",
-        "/root/lost.pub",
-    ];
-    mail.mailhost.run(add)?;
+    let lost = ["--public-key", "/root/lost.pub"];
+    add(&mail.mailhost, "alice", &lost)?;
     refused(&mail, "alice")?;
     lives(&mut bob)?;
 
@@ -288,12 +234,6 @@ fn a_revoked_key_ends_its_sessions_at_once_and_opens_no_other() -> Outcome {
     lives(&mut bob)
 }
 
-const VAULT: &str = r#"service vault {
-  program "/usr/lib/dovecot/imap" "-o" "mail_location=maildir:~/Maildir";
-  listen 144; style connection; users mail; hosts laptop;
-  keys banking;
-}
-"#;
 const CLIENT: &str =
     "client banking { users mail; service vault at mailhost port 144; key banking; }\n";
 
@@ -301,7 +241,7 @@ const CLIENT: &str =
 fn a_key_for_one_thing_opens_it_and_nothing_else_and_no_other_key_does() -> Outcome {
     let mail = Lab::mail()?;
     let (laptop, mailhost) = (&mail.laptop, &mail.mailhost);
-    let banking = keygen(&mail, "/root/banking")?;
+    let banking = keygen(&mail.laptop, "banking")?;
     mailhost.write("/root/banking.pub", &banking)?;
     let (vault, client) = (
         "/etc/usher/policy.d/vault.policy",
@@ -315,20 +255,16 @@ fn a_key_for_one_thing_opens_it_and_nothing_else_and_no_other_key_does() -> Outc
     for host in [laptop, mailhost] {
         host.run(["usher", "policy", "apply"])?;
     }
-    let add = |more: &[&'static str]| [&["usher", "user", "add", "alice"], more].concat();
 
     // Neither side has the key: the signer has none to sign with, and does not take another.
-    let told = refused_at(&mail, "alice", "mailhost:vault")?;
+    let told = users::refused(&mail, "alice", "mailhost:vault")?;
     assert!(told.contains("knows no key"), "{told}");
-    laptop.run(add(&["--private-key", "/root/banking", "--key", "banking"]))?;
-    let told = refused_at(&mail, "alice", "mailhost:vault")?;
+    let options = ["--private-key", "/root/banking", "--key", "banking"];
+    add(laptop, "alice", &options)?;
+    let told = users::refused(&mail, "alice", "mailhost:vault")?;
     assert!(told.contains("did not accept the user, the key"), "{told}");
-    mailhost.run(add(&[
-        "--public-key",
-        "/root/banking.pub",
-        "--key",
-        "banking",
-    ]))?;
+    let options = ["--public-key", "/root/banking.pub", "--key", "banking"];
+    add(mailhost, "alice", &options)?;
     let list = "/etc/usher/users/alice/authorized_keys.banking";
     assert_eq!(mailhost.read(list)?, banking);
     let mut at_the_vault = connect_to(&mail, "alice", "mailhost:vault")?;
@@ -337,7 +273,7 @@ fn a_key_for_one_thing_opens_it_and_nothing_else_and_no_other_key_does() -> Outc
     assert!(listed.contains("1, 1 for banking"), "{listed}");
     let of_banking = fingerprint(laptop, "/root/banking.pub")?;
     let of_nothing = fingerprint(laptop, "/home/alice/.ssh/id_ed25519.pub")?;
-    for session in json(&mail, &["who"])?["sessions"]
+    for session in json(&mail.mailhost, &["who"])?["sessions"]
         .as_array()
         .ok_or("no list")?
     {
@@ -353,7 +289,7 @@ fn a_key_for_one_thing_opens_it_and_nothing_else_and_no_other_key_does() -> Outc
     laptop.write(client, CLIENT.replace("key banking;", ""))?;
     laptop.run(["usher", "policy", "apply"])?;
     lives(&mut at_the_vault)?;
-    let told = refused_at(&mail, "alice", "mailhost:vault")?;
+    let told = users::refused(&mail, "alice", "mailhost:vault")?;
     assert!(told.contains("did not accept the user, the key"), "{told}");
     let verifier = mail.verifier.log()?;
     assert!(verifier.contains("unknown_key"), "{verifier}");

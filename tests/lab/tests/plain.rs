@@ -1,26 +1,13 @@
 //! Plain connect() of programs that know nothing of Usher, to a service's real address.
 #![forbid(unsafe_code)]
 
-use std::error::Error;
-use std::time::{Duration, Instant};
+mod greeter;
 
+use std::time::Duration;
+
+use greeter::{LONG, Result, eventually, has_ticket, number};
 use rustix::process::Signal;
-use usher_lab::{ALICE, BOB, Command, Host, LIBRARY_PATH, Lab, Mail};
-
-type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
-
-const LONG: Duration = Duration::from_secs(60);
-
-/// A service that greets every connection with its user's number and goes on.
-const GREETER: &str = "
-import os, socket
-listener = socket.socket(fileno=3)
-listener.setblocking(True)
-while True:
-    connection, _ = listener.accept()
-    connection.sendall(f'{os.getuid()}\\n'.encode())
-    connection.close()
-";
+use usher_lab::{ALICE, BOB, Command, LIBRARY_PATH, Mail};
 
 /// Connects to ADDRESS COUNT times and prints what it is greeted with, or the error.
 const CLIENT: &str = "
@@ -43,44 +30,9 @@ const REFUSED: &str = "error 111\n";
 const CLIENTS_POLICY: &str =
     "client greeter { users mail; service greeter at mailhost port 7000; programs any; }\n";
 
-/// What a daemon counts, by `usher doctor`.
-fn number(host: &Host, role: &str, name: &str) -> Result<u64> {
-    let doctor = host.command(["usher", "doctor"]).run()?.stdout;
-    let line = doctor
-        .lines()
-        .find(|line| line.contains(&format!("daemon {role}")))
-        .ok_or_else(|| format!("doctor says nothing of the {role}:\n{doctor}"))?;
-    let mut words = line.split([' ', ',']).filter(|word| !word.is_empty());
-    words
-        .find(|word| *word == name)
-        .and_then(|_| words.next())
-        .and_then(|number| number.parse().ok())
-        .ok_or_else(|| format!("the {role} does not count {name}: {line}").into())
-}
-
-fn eventually(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result {
-    let begun = Instant::now();
-    while !done()? {
-        assert!(begun.elapsed() < LONG, "did not happen: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
-
-/// The mail topology with the greeter at port 7000.
+/// The greeter for programs that know nothing of Usher, and two of them.
 fn topology() -> Result<Mail> {
-    let mail = Lab::mail()?;
-    mail.mailhost.write("/var/lib/greeter.py", GREETER)?;
-    mail.mailhost.write(
-        "/etc/usher/policy.d/greeter.policy",
-        "service greeter { program \"/usr/bin/python3\" \"/var/lib/greeter.py\"; listen 7000; \
-         style user; users mail; hosts laptop; }\n",
-    )?;
-    mail.laptop
-        .write("/etc/usher/policy.d/greeter.policy", CLIENTS_POLICY)?;
-    for host in [&mail.laptop, &mail.mailhost] {
-        host.run(["usher", "policy", "apply"])?;
-    }
+    let mail = greeter::topology_for(CLIENTS_POLICY)?;
     mail.laptop.write("/var/lib/client.py", CLIENT)?;
     mail.laptop.compile_c(PLAIN, "/var/lib/plain")?;
     Ok(mail)
@@ -93,12 +45,6 @@ fn client(mail: &Mail, user: &str, count: u32) -> Command {
         .command(["python3", "/var/lib/client.py", &address, &count])
         .user(user)
         .limit(LONG)
-}
-
-fn has_ticket(mail: &Mail, count: u64) -> Result {
-    eventually("the signer has the ticket", || {
-        Ok(number(&mail.laptop, "signer", "tickets")? == count)
-    })
 }
 
 #[test]
@@ -307,6 +253,58 @@ fn connections_of_programs_that_ask_are_not_held() -> Result {
         format!("{}\n", BOB.mailhost_uid)
     );
     assert_eq!(number(&mail.laptop, "signer", "plain_held")?, 1);
+    Ok(())
+}
+
+/// Three users without an account, each with 300 connections that nobody answers.
+const FLOOD: &str = "
+import os, socket, sys
+for uid in range(50000, 50003):
+    if os.fork() == 0:
+        os.setuid(uid)
+        kept = [socket.socket() for _ in range(300)]
+        for one in kept:
+            one.setblocking(False)
+            one.connect_ex((sys.argv[1], 7000))
+        print('begun', flush=True)
+        sys.stdin.readline()
+        os._exit(0)
+sys.stdin.readline()
+";
+
+#[test]
+fn who_has_no_account_shares_a_quota_with_all_who_have_none_and_keeps_no_user_out() -> Result {
+    let mail = topology()?;
+    // Behind this address is nobody, who does not even say so.
+    let desert = "10.77.0.99";
+    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDN+lhThOY09sVkymKufxRzTC3vJMRefe9T40lK8/E1t";
+    let neighbour = format!("neigh add {desert} lladdr 02:00:00:00:00:63 dev eth0");
+    mail.laptop
+        .run(["ip"].into_iter().chain(neighbour.split(' ')))?;
+    let host = ["usher", "host", "add", "desert", "--address", desert];
+    mail.laptop.run([&host[..], &["--key", key]].concat())?;
+    mail.laptop.write(
+        "/etc/usher/policy.d/desert.policy",
+        "client desert { users mail; service greeter at desert port 7000; programs any; }\n",
+    )?;
+    mail.laptop.run(["usher", "policy", "apply"])?;
+    let guards = || number(&mail.laptop, "signer", "plain_guards");
+    let mut flood = mail
+        .laptop
+        .command(["python3", "-c", FLOOD, desert])
+        .spawn()?;
+    eventually("the quota is full, and that is said", || {
+        Ok(mail.signer.log()?.contains("reason=\"overloaded\""))
+    })?;
+    let refused = guards()?;
+    assert!(refused <= 512, "{refused}");
+    let greeting = format!("{}\n", ALICE.mailhost_uid);
+    assert_eq!(client(&mail, "alice", 1).run()?.stdout, greeting);
+    // As soon as they have gone, all is as before.
+    flood.write("\n\n\n\n")?;
+    drop(flood);
+    eventually("no guard is left", || Ok(guards()? == 0))?;
+    assert_eq!(client(&mail, "carol", 1).run()?.stdout, "ECONNREFUSED\n");
     Ok(())
 }
 

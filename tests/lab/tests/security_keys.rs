@@ -4,13 +4,14 @@
 
 mod agent;
 mod attack;
+mod greeter;
 
 use agent::{
     LONG, Result, eventually, forget_sessions, lend, loans, refused, register, served, ssh_agent,
 };
 use attack::Attack;
 use ssh_encoding::Encode;
-use usher_lab::{LIBRARY_PATH, Lab, Mail, Running};
+use usher_lab::{Lab, Mail, Running};
 use usher_proto::ssh_key::SshSig;
 use usher_proto::{Authenticator, NAMESPACE, Refusal};
 
@@ -216,45 +217,15 @@ fn nobody_is_asked_again_for_a_server_that_is_not_there() -> Result {
     Ok(())
 }
 
-/// A service that greets every connection and goes on.
-const GREETER: &str = "
-import os, socket
-listener = socket.socket(fileno=3)
-listener.setblocking(True)
-while True:
-    connection, _ = listener.accept()
-    connection.sendall(f'{os.getuid()}\\n'.encode())
-    connection.close()
-";
-
 #[test]
 fn nobody_is_asked_to_touch_anything_ahead_of_need() -> Result {
-    let mail = Lab::mail()?;
-    mail.mailhost.write("/var/lib/greeter.py", GREETER)?;
-    mail.mailhost.write(
-        "/etc/usher/policy.d/greeter.policy",
-        "service greeter { program \"/usr/bin/python3\" \"/var/lib/greeter.py\"; listen 7000; \
-         style user; users mail; hosts laptop; }\n",
-    )?;
-    mail.laptop.write(
-        "/etc/usher/policy.d/greeter.policy",
-        "client greeter { users mail; service greeter at mailhost port 7000; }\n",
-    )?;
-    for host in [&mail.laptop, &mail.mailhost] {
-        host.run(["usher", "policy", "apply"])?;
-    }
-    let program = include_str!("../programs/connects.c");
-    mail.laptop.compile_c(program, "/var/lib/connects")?;
+    let mail = greeter::topology()?;
     with_security_key(&mail, "ed25519-sk")?;
     let _agent = ssh_agent(&mail, "alice", &["sk"])?;
     let _lender = lend(&mail, "alice")?;
     let connects = |count: u32| -> Result {
         let count = count.to_string();
-        let output = mail
-            .laptop
-            .command(["/var/lib/connects", "mailhost", "greeter", "1", &count])
-            .environment("LD_LIBRARY_PATH", LIBRARY_PATH)
-            .user("alice")
+        let output = greeter::connects(&mail, "alice", "1", &count)
             .limit(LONG * 2)
             .run()?;
         assert_eq!(

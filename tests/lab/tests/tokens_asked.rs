@@ -7,7 +7,7 @@ use std::fs;
 
 use attack::{Attack, Result, eventually, listen};
 use usher_lab::Signal;
-use usher_lab::hostile::{Channel, Identity, id_of, random};
+use usher_lab::hostile::{Channel, id_of, random};
 use usher_proto::{ClientFrame, Refusal, ServerFrame, SessionId, TokenKey};
 
 fn key() -> TokenKey {
@@ -53,19 +53,7 @@ fn a_session_gets_one_slot_while_it_is_open_and_nobody_elses() -> Result {
 fn a_host_gets_no_slot_for_the_session_of_another() -> Result {
     let attack = Attack::new()?;
     let (mailhost, stranger) = (&attack.mail.mailhost, &attack.mail.stranger);
-    let stranger_key = Identity::fresh();
-    let public = stranger_key.public().to_openssh();
-    let address = stranger.ipv4().to_string();
-    mailhost.run([
-        "usher",
-        "host",
-        "add",
-        "stranger",
-        "--key",
-        &public,
-        "--address",
-        &address,
-    ])?;
+    let stranger_key = attack.add_stranger()?;
     mailhost.run(["usher", "policy", "apply"])?;
     let alice = attack.user_key("alice")?;
     let mut channel = attack.channel()?;

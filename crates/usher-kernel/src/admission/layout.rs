@@ -3,14 +3,15 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use usher_proto::certificate::MAX_PRINCIPALS_SIZE;
 use usher_proto::{
-    ChainTip, ConnectionTuple, HostName, Refusal, SessionId, UserName, address_bytes,
+    Certified, ChainTip, ConnectionTuple, HostName, Refusal, SessionId, UserName, address_bytes,
 };
 
 use super::types::{AdmissionRow, AdmissionState, Counters, Ended, SessionRecord};
 use crate::KernelError;
 
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 
 const STATE_BITS: u32 = 8;
 const ANNOUNCED: u64 = 1;
@@ -106,9 +107,23 @@ pub(super) struct Session {
     ended: u64,
     reason: u32,
     token_anchor: [u8; 11],
-    reserved: [u8; 9],
+    certified: u8,
+    reserved: [u8; 8],
 }
 plain!(Session, 224);
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Certificate {
+    authority: [u8; 32],
+    authority_sha1: [u8; 20],
+    key_sha1: [u8; 20],
+    key_id: [u8; 32],
+    serial: u64,
+    valid_before: u64,
+    principals: [u8; 512],
+}
+plain!(Certificate, 632);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -256,7 +271,8 @@ impl From<&SessionRecord> for Session {
             ended: record.ended.map_or(0, |ended| ended.at),
             reason: record.ended.map_or(0, |ended| ended.reason.code().into()),
             token_anchor: record.token_anchor,
-            reserved: [0; 9],
+            certified: record.certified.into(),
+            reserved: [0; 8],
         }
     }
 }
@@ -291,9 +307,45 @@ impl TryFrom<&Session> for SessionRecord {
             chain_salt: session.chain_salt,
             token_anchor: session.token_anchor,
             key_fingerprint: session.key_fingerprint,
+            certified: session.certified != 0,
             opened: session.opened,
             expires: session.expires,
             ended,
+        })
+    }
+}
+
+const _: () = assert!(MAX_PRINCIPALS_SIZE < 512);
+
+impl From<&Certified> for Certificate {
+    fn from(certificate: &Certified) -> Self {
+        Self {
+            authority: certificate.authority,
+            authority_sha1: certificate.authority_sha1,
+            key_sha1: certificate.key_sha1,
+            key_id: certificate.key_id,
+            serial: certificate.serial,
+            valid_before: certificate.valid_before,
+            principals: padded(certificate.principals.as_str()),
+        }
+    }
+}
+
+impl TryFrom<&Certificate> for Certified {
+    type Error = KernelError;
+
+    fn try_from(stored: &Certificate) -> Result<Self, KernelError> {
+        let principals = unpadded(&stored.principals).and_then(|text| text.parse().ok());
+        Ok(Self {
+            authority: stored.authority,
+            authority_sha1: stored.authority_sha1,
+            key_sha1: stored.key_sha1,
+            key_id: stored.key_id,
+            serial: stored.serial,
+            valid_before: stored.valid_before,
+            principals: principals.ok_or(KernelError::UnreadableEntry {
+                table: "certificates",
+            })?,
         })
     }
 }
@@ -347,6 +399,7 @@ mod tests {
             chain_salt: [5; 16],
             token_anchor: [4; 11],
             key_fingerprint: [6; 32],
+            certified: false,
             opened: 1,
             expires: 2,
             ended: None,
@@ -365,7 +418,11 @@ mod tests {
             at: 5,
             reason: Refusal::DisabledUser,
         });
-        let ended = SessionRecord { ended, ..live };
+        let ended = SessionRecord {
+            ended,
+            certified: true,
+            ..live
+        };
         assert_eq!(there_and_back(&ended), ended);
     }
 
@@ -377,6 +434,23 @@ mod tests {
             ..record()
         };
         assert_eq!(there_and_back(&longest), longest);
+    }
+
+    #[test]
+    fn a_certificate_comes_back_as_it_went() {
+        for principals in ["", "alice", &"p".repeat(MAX_PRINCIPALS_SIZE)] {
+            let certificate = Certified {
+                authority: [1; 32],
+                authority_sha1: [2; 20],
+                key_sha1: [3; 20],
+                serial: 4,
+                key_id: [5; 32],
+                valid_before: 6,
+                principals: principals.parse().unwrap(),
+            };
+            let back = Certified::try_from(&Certificate::from(&certificate)).unwrap();
+            assert_eq!(back, certificate);
+        }
     }
 
     #[test]

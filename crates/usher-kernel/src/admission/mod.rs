@@ -20,12 +20,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
-use usher_proto::{ConnectionTuple, SessionId};
+use usher_proto::{Certified, ConnectionTuple, SessionId};
 
 use crate::KernelError;
 use crate::clock::{after, boot_time};
 pub use ingress::Unattached;
-use layout::{ClientAddress, Entry, Removal, RemovalReason, Session, Tally, Target};
+use layout::{Certificate, ClientAddress, Entry, Removal, RemovalReason, Session, Tally, Target};
 pub(crate) use programs::OBJECT;
 use programs::Programs;
 use table::{Insertion, Table};
@@ -36,9 +36,6 @@ pub use types::{
     SessionError, SessionRecord,
 };
 
-/// Service ports the table holds.
-const SERVICES: usize = 1024;
-
 /// The admission programs in force, and their tables.
 ///
 /// Dropping it leaves them in force: to end that, remove the folder of the pins. All methods may
@@ -48,6 +45,7 @@ pub struct Admission {
     listeners: Table<Target, u64>,
     admissions: Table<[u8; 36], Entry>,
     sessions: Table<[u8; 16], Session>,
+    certificates: Table<[u8; 16], Certificate>,
     counters: OwnedFd,
     tokens: Tokens,
     client_addresses: Table<ClientAddress, u8>,
@@ -105,6 +103,7 @@ impl Admission {
             listeners: Table::new("listeners", programs.listeners),
             admissions: Table::new("admissions", programs.admissions),
             sessions: Table::new("sessions", programs.sessions),
+            certificates: Table::new("certificates", programs.certificates),
             counters: programs.counters,
             tokens: Tokens::adopt(programs.tokens, limits.tokens)?,
             client_addresses: Table::new("client_addresses", programs.client_addresses),
@@ -123,9 +122,7 @@ impl Admission {
     /// removes, so that a port that stays is never without.
     ///
     /// # Errors
-    /// [`KernelError::TooManyServices`], before anything has changed: present and new ports
-    /// together are more than 1,024. Otherwise what the kernel says; no port has been released
-    /// unless all new ones are under admission.
+    /// What the kernel says; no port has been released unless all new ones are under admission.
     pub fn set_services(&self, services: &[(u16, u32)]) -> Result<(), KernelError> {
         let wanted: BTreeSet<u32> = services.iter().map(|(port, _)| u32::from(*port)).collect();
         let present: BTreeSet<u32> = self
@@ -134,9 +131,6 @@ impl Admission {
             .into_iter()
             .map(|(port, _)| port)
             .collect();
-        if wanted.union(&present).count() > SERVICES {
-            return Err(KernelError::TooManyServices);
-        }
         for (port, service) in services {
             self.services.set(&u32::from(*port), service)?;
         }
@@ -334,7 +328,7 @@ impl Admission {
         Ok(removed)
     }
 
-    /// Keeps a new session.
+    /// Keeps a new session, of a plain key.
     ///
     /// # Errors
     /// See [`SessionError`].
@@ -348,6 +342,46 @@ impl Admission {
             Insertion::Exists => Err(SessionError::Exists),
             Insertion::Full => Err(SessionError::Full),
         }
+    }
+
+    /// Keeps a new session, of a certified key. Should the caller die halfway there is a session
+    /// without its certificate, which is not to be used.
+    ///
+    /// # Errors
+    /// See [`SessionError`]; nothing is kept then.
+    pub fn insert_certified_session(
+        &self,
+        session: &SessionId,
+        record: &SessionRecord,
+        certificate: &Certified,
+    ) -> Result<(), SessionError> {
+        let record = SessionRecord {
+            certified: true,
+            ..record.clone()
+        };
+        self.insert_session(session, &record)?;
+        // The session is new: what is there under its id was left behind by one that has gone.
+        let put = self
+            .certificates
+            .put(session.as_bytes(), &certificate.into());
+        let failed = match put {
+            Ok(Insertion::Done | Insertion::Exists) => return Ok(()),
+            Ok(Insertion::Full) => SessionError::Full,
+            Err(error) => error.into(),
+        };
+        self.remove_session(session)?;
+        Err(failed)
+    }
+
+    /// By which certificate a session's key is the user's.
+    ///
+    /// # Errors
+    /// What the kernel says, or [`KernelError::UnreadableEntry`].
+    pub fn certificate(&self, session: &SessionId) -> Result<Option<Certified>, KernelError> {
+        self.certificates
+            .get(session.as_bytes())?
+            .map(|stored| (&stored).try_into())
+            .transpose()
     }
 
     /// The record of a session, if there is one.
@@ -378,7 +412,8 @@ impl Admission {
     /// # Errors
     /// What the kernel says.
     pub fn remove_session(&self, session: &SessionId) -> Result<(), KernelError> {
-        self.sessions.remove(session.as_bytes()).map(drop)
+        self.sessions.remove(session.as_bytes())?;
+        self.certificates.remove(session.as_bytes()).map(drop)
     }
 
     /// All sessions.

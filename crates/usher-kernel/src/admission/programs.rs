@@ -5,16 +5,16 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Once;
 
 use libbpf_rs::query::LinkTypeInfo;
-use libbpf_rs::{Link, MapCore, MapHandle, Object, ObjectBuilder, PrintLevel};
+use libbpf_rs::{MapCore, MapHandle, Object, ObjectBuilder, PrintLevel};
 
 use super::Limits;
 use super::layout::{Layout, VERSION};
 use super::table::Table;
-use crate::KernelError;
+use crate::{KernelError, attach};
 
 /// The compiled bpf/admission.
 pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/admission.bpf.o"));
@@ -30,6 +30,7 @@ pub(super) struct Programs {
     pub listeners: OwnedFd,
     pub admissions: OwnedFd,
     pub sessions: OwnedFd,
+    pub certificates: OwnedFd,
     pub counters: OwnedFd,
     pub untracked: MapHandle,
     pub tokens: OwnedFd,
@@ -69,7 +70,7 @@ impl Programs {
             },
         )?;
         attach_namespace(&object, pins)?;
-        attach_cgroup(&object, pins, cgroup)?;
+        attach::pinned(&object, "follow", pins, cgroup)?;
         let untracked = object
             .maps()
             .find(|map| map.name() == "untracked")
@@ -80,6 +81,7 @@ impl Programs {
             listeners: map("listeners")?,
             admissions: map("admissions")?,
             sessions: map("sessions")?,
+            certificates: map("certificates")?,
             counters: map("counters")?,
             untracked: MapHandle::try_from(&untracked)
                 .map_err(KernelError::bpf("keeping a table"))?,
@@ -208,6 +210,7 @@ fn load(pins: &Path, limits: &Limits) -> Result<Object, KernelError> {
     for mut map in open.maps_mut() {
         let limited = [
             ("sessions", limits.sessions),
+            ("certificates", limits.sessions),
             ("admissions", limits.admissions),
             ("listeners", limits.listeners),
             ("tokens", limits.tokens),
@@ -241,43 +244,6 @@ fn load(pins: &Path, limits: &Limits) -> Result<Object, KernelError> {
         .map_err(KernelError::bpf("loading the admission programs"))
 }
 
-/// Puts the fresh program in the place of the one that the pinned link holds. False: the link
-/// serves nothing any more (its cgroup or namespace is gone).
-fn update(link: &mut Link, object: &Object, program: &'static str) -> Result<bool, KernelError> {
-    let program = object
-        .progs()
-        .find(|found| found.name() == program)
-        .ok_or(KernelError::MissingPart(program))?;
-    // SAFETY: two descriptors and no pointers but a null one.
-    let code = unsafe {
-        libbpf_rs::libbpf_sys::bpf_link_update(
-            link.as_fd().as_raw_fd(),
-            program.as_fd().as_raw_fd(),
-            std::ptr::null(),
-        )
-    };
-    match -code {
-        0 => Ok(true),
-        libc::ENOLINK => Ok(false),
-        errno => Err(KernelError::system("replacing an attached program")(
-            io::Error::from_raw_os_error(errno),
-        )),
-    }
-}
-
-fn open_link(path: &Path) -> Result<(Link, LinkTypeInfo), KernelError> {
-    let link = Link::open(path).map_err(KernelError::bpf("opening a pinned link"))?;
-    let info = link
-        .info()
-        .map_err(KernelError::bpf("reading a pinned link"))?
-        .info;
-    Ok((link, info))
-}
-
-fn unpin(path: &Path) -> Result<(), KernelError> {
-    std::fs::remove_file(path).map_err(file_error("removing", path))
-}
-
 /// choose_queue, for the caller's network namespace.
 fn attach_namespace(object: &Object, pins: &Path) -> Result<(), KernelError> {
     // The thread's, which is what its sockets are made in.
@@ -289,7 +255,7 @@ fn attach_namespace(object: &Object, pins: &Path) -> Result<(), KernelError> {
         .ino();
     let pin = pins.join("link_choose_queue");
     if exists(&pin)? {
-        let (mut link, info) = open_link(&pin)?;
+        let (mut link, info) = attach::open_link(&pin)?;
         let LinkTypeInfo::NetNs(info) = info else {
             return Err(KernelError::UnreadableEntry {
                 table: "link_follow",
@@ -299,10 +265,10 @@ fn attach_namespace(object: &Object, pins: &Path) -> Result<(), KernelError> {
         if info.ino != 0 && u64::from(info.ino) != inode {
             return Err(KernelError::OtherNamespace { pins: pins.into() });
         }
-        if update(&mut link, object, "choose_queue")? {
+        if attach::update(&mut link, object, "choose_queue")? {
             return Ok(());
         }
-        unpin(&pin)?;
+        attach::unpin(&pin)?;
     }
     let program = object
         .progs_mut()
@@ -312,53 +278,4 @@ fn attach_namespace(object: &Object, pins: &Path) -> Result<(), KernelError> {
         .attach_netns(namespace.as_raw_fd())
         .map_err(KernelError::bpf("attaching to the network namespace"))?;
     link.pin(&pin).map_err(KernelError::bpf("pinning a link"))
-}
-
-/// follow, for `cgroup`. A link to another cgroup that lives stays, and is brought up to date:
-/// connections made while the keeper was there are followed through it.
-fn attach_cgroup(object: &Object, pins: &Path, cgroup: &Path) -> Result<(), KernelError> {
-    const PREFIX: &str = "link_follow_";
-    let folder = File::open(cgroup).map_err(file_error("opening", cgroup))?;
-    let id = folder
-        .metadata()
-        .map_err(file_error("reading the properties of", cgroup))?
-        .ino();
-    let mut attached = false;
-    for pin in pinned(pins, PREFIX)? {
-        let (mut link, info) = open_link(&pin)?;
-        let LinkTypeInfo::Cgroup(info) = info else {
-            return Err(KernelError::UnreadableEntry {
-                table: "link_follow",
-            });
-        };
-        if update(&mut link, object, "follow")? {
-            attached |= info.cgroup_id == id;
-        } else {
-            unpin(&pin)?;
-        }
-    }
-    if attached {
-        return Ok(());
-    }
-    let program = object
-        .progs_mut()
-        .find(|program| program.name() == "follow")
-        .ok_or(KernelError::MissingPart("follow"))?;
-    let mut link = program
-        .attach_cgroup(folder.as_raw_fd())
-        .map_err(KernelError::bpf("attaching to the cgroup"))?;
-    link.pin(pins.join(format!("{PREFIX}{id}")))
-        .map_err(KernelError::bpf("pinning a link"))
-}
-
-fn pinned(pins: &Path, prefix: &str) -> Result<Vec<PathBuf>, KernelError> {
-    let failed = file_error("reading", pins);
-    let mut paths = Vec::new();
-    for entry in std::fs::read_dir(pins).map_err(&failed)? {
-        let entry = entry.map_err(&failed)?;
-        if entry.file_name().to_string_lossy().starts_with(prefix) {
-            paths.push(entry.path());
-        }
-    }
-    Ok(paths)
 }

@@ -139,6 +139,8 @@ pub struct SessionRecord {
     pub token_anchor: TokenElement,
     /// Fingerprint of the key that signed for it: SHA-256, as `ssh-keygen -l` shows it.
     pub key_fingerprint: [u8; 32],
+    /// Whether that key is the user's by a certificate: see [`super::Admission::certificate`].
+    pub certified: bool,
     /// When it was opened, in seconds since 1970.
     pub opened: u64,
     /// When it ends, in seconds since 1970.

@@ -1,15 +1,17 @@
 //! Plain connections: where a plain connect(2) of any program is authenticated, what is held
 //! meanwhile, and what may begin (bpf/ticket/holding.h).
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
 use usher_proto::ConnectionTuple;
 
-use super::layout::{Destination, Ends, Guard, Hold};
-use super::ring::Ring;
+use super::layout::{COMMAND_SIZE, Destination, Ends, Guard, Hold};
+use super::listing::ProgramId;
+use super::ring::{Batch, Ring};
 use super::syn::{Syn, SynSender};
 use super::told;
 use super::types::TicketError;
@@ -37,6 +39,12 @@ pub struct Report {
     pub uid: u32,
     /// The number of a ticket whose token did not pass.
     pub ticket: Option<u32>,
+    /// The process, in the initial pid namespace; may have ended since.
+    pub pid: u32,
+    /// What the process calls itself: bytes of its own choice.
+    pub command: String,
+    /// Where programs are listed, which it is. None: one whose file is at no path any more.
+    pub program: Option<ProgramId>,
     /// What happened.
     pub event: Event,
 }
@@ -56,7 +64,7 @@ pub enum Event {
 pub struct Holding {
     plain: Table<Destination, u32>,
     /// What is in `plain`: listing a table takes a system call that a confined process has not.
-    destinations: Mutex<HashSet<SocketAddr>>,
+    destinations: Mutex<HashMap<SocketAddr, u32>>,
     holds: Table<u32, Hold>,
     guards: Table<Ends, Guard>,
     reports: Ring<Report>,
@@ -82,25 +90,36 @@ impl Holding {
     }
 
     /// Has plain connections authenticated to these addresses and to no others, from the next
-    /// connect(2) on.
+    /// connect(2) on: of the programs of the list with this number, or of all where there is none.
+    /// Tokens for an address with a list are drawn by its programs only.
     ///
     /// # Errors
     /// [`TicketError::Full`] when there is no room for all of them, or what the kernel says; some
     /// are in force then, and no former one that is not among them.
     pub fn set_destinations(
         &self,
-        destinations: impl IntoIterator<Item = SocketAddr>,
+        destinations: impl IntoIterator<Item = (SocketAddr, Option<NonZeroU32>)>,
     ) -> Result<(), TicketError> {
-        let wanted: HashSet<SocketAddr> = destinations.into_iter().collect();
+        let number = |list: Option<NonZeroU32>| list.map_or(0, NonZeroU32::get);
+        let wanted = destinations.into_iter();
+        let wanted: HashMap<SocketAddr, u32> = wanted
+            .map(|(server, list)| (server, number(list)))
+            .collect();
         let present = self.destinations.lock();
         let mut present = present.unwrap_or_else(PoisonError::into_inner);
-        for former in present.difference(&wanted).copied().collect::<Vec<_>>() {
+        let former = present.keys().filter(|server| !wanted.contains_key(server));
+        for former in former.copied().collect::<Vec<_>>() {
             self.plain.remove(&former.into())?;
             present.remove(&former);
         }
-        for destination in wanted {
-            told(self.plain.put(&destination.into(), &0)?)?;
-            present.insert(destination);
+        for (destination, list) in wanted {
+            // Not written again: while an element is replaced, a connect(2) that has just found it
+            // may read another destination's in its place.
+            if present.get(&destination) == Some(&list) {
+                continue;
+            }
+            told(self.plain.put(&destination.into(), &list)?)?;
+            present.insert(destination, list);
         }
         Ok(())
     }
@@ -152,11 +171,11 @@ impl Holding {
         self.reports.descriptor()
     }
 
-    /// What happened since the last call.
+    /// What happened since the last call, up to 1,024 reports.
     ///
     /// # Errors
     /// What libbpf says.
-    pub fn reports(&self) -> Result<Vec<Report>, KernelError> {
+    pub fn reports(&self) -> Result<Batch<Report>, KernelError> {
         self.reports.take()
     }
 }
@@ -177,9 +196,12 @@ fn read(bytes: &[u8]) -> Option<Report> {
     const REFUSED: u16 = 3;
     let (cookie, rest) = bytes.split_first_chunk()?;
     let (begun_ns, rest) = rest.split_first_chunk()?;
+    let (program, rest) = rest.split_first_chunk()?;
     let (connection, rest) = rest.split_first_chunk()?;
     let (uid, rest) = rest.split_first_chunk()?;
     let (ticket, rest) = rest.split_first_chunk()?;
+    let (pid, rest) = rest.split_first_chunk()?;
+    let (command, rest) = rest.split_first_chunk::<COMMAND_SIZE>()?;
     let (event, rest) = rest.split_first_chunk()?;
     let (size, syn) = rest.split_first_chunk()?;
     let ticket = u32::from_ne_bytes(*ticket);
@@ -192,6 +214,9 @@ fn read(bytes: &[u8]) -> Option<Report> {
         connection,
         uid: u32::from_ne_bytes(*uid),
         ticket: (ticket != 0).then_some(ticket),
+        pid: u32::from_ne_bytes(*pid),
+        command: command_of(command),
+        program: ProgramId::new(u64::from_ne_bytes(*program)),
         event: match u16::from_ne_bytes(*event) {
             HELD => {
                 let syn = syn.get(..u16::from_ne_bytes(*size).into())?;
@@ -202,4 +227,10 @@ fn read(bytes: &[u8]) -> Option<Report> {
             _ => return None,
         },
     })
+}
+
+/// Up to the first zero byte.
+fn command_of(bytes: &[u8]) -> String {
+    let command = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(command).into_owned()
 }

@@ -73,14 +73,45 @@ plain!(Guard, 24);
 #[repr(C)]
 pub(super) struct Hold {
     begun_ns: u64,
+    program: u64,
     uid: u32,
     ticket: u32,
+    pid: u32,
     exempt: u8,
     told: u8,
     asked: u8,
-    reserved: [u8; 5],
+    reserved: u8,
+    command: [u8; COMMAND_SIZE],
 }
-plain!(Hold, 24);
+plain!(Hold, 48);
+
+/// The longest name that a process gives itself, with a zero byte.
+pub(super) const COMMAND_SIZE: usize = 16;
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct ListedKey {
+    program: u64,
+    list: u32,
+    reserved: u32,
+}
+plain!(ListedKey, 16);
+
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(super) struct Asker {
+    pub program: u64,
+}
+plain!(Asker, 8);
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct ProgramQuery {
+    pub program: u64,
+    descriptor: i32,
+    reserved: u32,
+}
+plain!(ProgramQuery, 16);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -104,8 +135,9 @@ pub(super) struct Tally {
     refused: u64,
     unanswered: u64,
     unsent: u64,
+    unlisted: u64,
 }
-plain!(Tally, 152);
+plain!(Tally, 160);
 
 impl From<&TicketKey> for Key {
     fn from(key: &TicketKey) -> Self {
@@ -142,13 +174,36 @@ impl Hold {
     /// Of a socket that is never held.
     pub(super) const EXEMPT: Self = Self {
         begun_ns: 0,
+        program: 0,
         uid: 0,
         ticket: 0,
+        pid: 0,
         exempt: 1,
         told: 0,
         asked: 0,
-        reserved: [0; 5],
+        reserved: 0,
+        command: [0; COMMAND_SIZE],
     };
+}
+
+impl ListedKey {
+    pub(super) fn new(program: u64, list: u32) -> Self {
+        Self {
+            program,
+            list,
+            reserved: 0,
+        }
+    }
+}
+
+impl ProgramQuery {
+    pub(super) fn new(descriptor: i32) -> Self {
+        Self {
+            program: 0,
+            descriptor,
+            reserved: 0,
+        }
+    }
 }
 
 impl Entry {
@@ -205,6 +260,7 @@ impl From<&[Tally]> for Counters {
             sum.refused += tally.refused;
             sum.unanswered += tally.unanswered;
             sum.unsent += tally.unsent;
+            sum.unlisted += tally.unlisted;
         }
         sum
     }

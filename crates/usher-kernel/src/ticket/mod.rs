@@ -6,6 +6,7 @@
 
 mod holding;
 mod layout;
+mod listing;
 pub(crate) mod programs;
 mod ring;
 mod syn;
@@ -24,7 +25,10 @@ use crate::clock::boot_time;
 use holding::HoldingTables;
 pub use holding::{Attempt, Event, Holding, Report};
 use layout::{Block, BlockKey, Entry, Key, Tally};
+use listing::ListingTables;
+pub use listing::{Listed, Listing, ProgramId};
 use programs::Programs;
+pub use ring::Batch;
 use ring::Ring;
 pub use syn::{Syn, SynSender};
 pub use types::{Counters, Limits, Ticket, TicketError, TicketKey, Wanted};
@@ -38,6 +42,7 @@ pub struct Tickets {
     counters: OwnedFd,
     wanted: Ring<Wanted>,
     holding: Holding,
+    listing: Listing,
     _links: Vec<OwnedFd>,
 }
 
@@ -73,12 +78,18 @@ impl Tickets {
             reports: programs.reports,
             senders: programs.senders,
         };
+        let listing = ListingTables {
+            identify: programs.identify,
+            listed: programs.listed,
+            askers: programs.askers,
+        };
         Ok(Self {
             tickets: Table::new("tickets", programs.tickets),
             blocks: Table::new("blocks", programs.blocks),
             counters: programs.counters,
             wanted: Ring::open("reading wanted blocks", programs.wanted, wanted)?,
             holding: Holding::new(holding)?,
+            listing: Listing::new(listing),
             _links: programs.links,
         })
     }
@@ -144,17 +155,22 @@ impl Tickets {
         self.wanted.descriptor()
     }
 
-    /// Blocks that tickets have come to since the last call, each told once.
+    /// Blocks that tickets have come to since the last call, each told once, up to 1,024.
     ///
     /// # Errors
     /// What libbpf says.
-    pub fn wanted(&self) -> Result<Vec<Wanted>, KernelError> {
+    pub fn wanted(&self) -> Result<Batch<Wanted>, KernelError> {
         self.wanted.take()
     }
 
     /// Plain connections.
     pub fn holding(&self) -> &Holding {
         &self.holding
+    }
+
+    /// Programs that are listed.
+    pub fn listing(&self) -> &Listing {
+        &self.listing
     }
 
     /// What the programs have counted.

@@ -7,6 +7,18 @@ use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 
 use crate::KernelError;
 
+/// Entries that are taken from a ring at once. Whoever fills it may be faster than who reads.
+pub(super) const BATCH: usize = 1024;
+
+/// What was taken from a ring.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Batch<T> {
+    /// In the order in which it came.
+    pub entries: Vec<T>,
+    /// The limit is reached: there may be more, of which the descriptor does not tell again.
+    pub more: bool,
+}
+
 /// What the programs report in one ring.
 pub(super) struct Ring<T> {
     what: &'static str,
@@ -50,14 +62,21 @@ impl<T: Send + 'static> Ring<T> {
             .map_err(KernelError::system("duplicating a descriptor"))
     }
 
-    /// What has come since the last call, in its order.
-    pub(super) fn take(&self) -> Result<Vec<T>, KernelError> {
-        self.ring
+    /// What has come since the last call, in its order, up to [`BATCH`] entries.
+    pub(super) fn take(&self) -> Result<Batch<T>, KernelError> {
+        let taken = self
+            .ring
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .consume()
-            .map_err(KernelError::bpf(self.what))?;
+            .consume_raw_n(BATCH);
+        let taken = usize::try_from(taken).map_err(|_| {
+            let error = libbpf_rs::Error::from_raw_os_error(-taken);
+            KernelError::bpf(self.what)(error)
+        })?;
         let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(std::mem::take(&mut *arrived))
+        Ok(Batch {
+            entries: std::mem::take(&mut *arrived),
+            more: taken >= BATCH,
+        })
     }
 }

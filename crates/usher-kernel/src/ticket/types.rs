@@ -20,6 +20,15 @@ pub struct Limits {
     pub destinations: u32,
     /// Connections that are decided about or announced, at one time.
     pub guards: u32,
+    /// Programs that are listed: pairs of list and program.
+    pub listed: u32,
+}
+
+impl Limits {
+    /// Guards, unless it is said otherwise. Who enters them sees to it that nobody takes all.
+    pub const GUARDS: u32 = 16_384;
+    /// Listed programs, unless it is said otherwise.
+    pub const LISTED: u32 = 8_192;
 }
 
 impl Default for Limits {
@@ -30,7 +39,8 @@ impl Default for Limits {
             tickets: 65_536,
             blocks: 32_768,
             destinations: 16_384,
-            guards: 16_384,
+            guards: Self::GUARDS,
+            listed: Self::LISTED,
         }
     }
 }
@@ -136,12 +146,14 @@ pub struct Counters {
     pub unanswered: u64,
     /// Packets of the sender of held SYNs that were none.
     pub unsent: u64,
+    /// Draws and plain connections of programs that were not listed for where they went.
+    pub unlisted: u64,
 }
 
 impl Counters {
     /// Names and numbers, for views.
     #[must_use]
-    pub fn named(&self) -> [(String, u64); 19] {
+    pub fn named(&self) -> [(String, u64); 20] {
         [
             ("drawn".into(), self.drawn),
             ("without_ticket".into(), self.without_ticket),
@@ -162,6 +174,7 @@ impl Counters {
             ("refused".into(), self.refused),
             ("unanswered".into(), self.unanswered),
             ("unsent".into(), self.unsent),
+            ("unlisted".into(), self.unlisted),
         ]
     }
 }

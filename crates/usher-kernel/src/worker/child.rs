@@ -132,6 +132,11 @@ impl Child<'_> {
             if libc::chdir(prepared.directory.as_ptr()) < 0 && libc::chdir(c"/".as_ptr()) < 0 {
                 return (Stage::Session, errno());
             }
+            if let Some(confinement) = &prepared.confinement
+                && let Err(errno) = confinement.enforce()
+            {
+                return (Stage::Files, errno);
+            }
             if let Some(text) = self.listen_pid {
                 write_number(text.add(LISTEN_PID.len()), libc::getpid().unsigned_abs());
             }
@@ -332,7 +337,7 @@ fn set_errno(number: i32) {
     unsafe { *libc::__errno_location() = number };
 }
 
-fn errno() -> i32 {
+pub(super) fn errno() -> i32 {
     // SAFETY: this thread's errno is always readable.
     unsafe { *libc::__errno_location() }
 }

@@ -5,8 +5,10 @@
 //! the user, that accepts: the keeper never holds a connection, so its death drops none.
 
 mod child;
+mod files;
 
 use std::ffi::{CString, NulError, OsString};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -20,6 +22,9 @@ use rustix::process::Signal;
 
 use crate::cgroup::Group;
 use child::{ALIVE, Child, LISTEN_PID, PID_DIGITS};
+use files::Confinement;
+pub(crate) use files::landlock_version;
+pub use files::{FileAccess, confines_files};
 
 /// How long a child may take to execute its program.
 pub const BIRTH: Duration = Duration::from_secs(30);
@@ -43,6 +48,9 @@ pub struct Command {
     pub directory: PathBuf,
     /// Name of the descriptor in socket activation.
     pub name: String,
+    /// All files and folders that it may touch, with what is below them, besides the program; none:
+    /// all that its user may. Those that are not there when it starts are left out.
+    pub files: Option<Vec<(PathBuf, FileAccess)>>,
 }
 
 /// What the worker serves.
@@ -70,6 +78,11 @@ pub enum SpawnError {
     /// A string with a zero byte.
     #[error("the program, an argument or the environment has a zero byte: {0}")]
     Text(#[from] NulError),
+    /// [`Command::files`] on a kernel without Landlock.
+    #[error(
+        "this kernel has no Landlock, or it is not among lsm=...: no process is confined to files"
+    )]
+    NoLandlock,
     /// Root is never a worker's user.
     #[error("a worker never runs as root")]
     Root,
@@ -114,6 +127,8 @@ pub enum Stage {
     Execute,
     /// Entering the cgroup; comes first where it is not made there.
     Group,
+    /// Confining it to its files; after the descriptors.
+    Files,
 }
 
 impl std::fmt::Display for Stage {
@@ -128,6 +143,7 @@ impl std::fmt::Display for Stage {
             Self::Descriptors => "placing descriptors",
             Self::Execute => "executing the program",
             Self::Group => "entering the cgroup",
+            Self::Files => "confining it to its files",
         })
     }
 }
@@ -143,6 +159,7 @@ impl Stage {
             6 => Self::Accept,
             7 => Self::Descriptors,
             9 => Self::Group,
+            10 => Self::Files,
             _ => Self::Execute,
         }
     }
@@ -164,6 +181,7 @@ struct Prepared {
     groups: Vec<libc::gid_t>,
     uid: u32,
     gid: u32,
+    confinement: Option<Confinement>,
 }
 
 impl Prepared {
@@ -198,6 +216,11 @@ impl Prepared {
             groups: command.groups.clone(),
             uid: command.uid,
             gid: command.gid,
+            confinement: command
+                .files
+                .as_ref()
+                .map(|files| Confinement::new(&command.program, files))
+                .transpose()?,
         })
     }
 }
@@ -269,8 +292,15 @@ fn attempt(
         null: null.as_raw_fd(),
         reporting: reporting.as_raw_fd(),
     };
-    let cgroup = entrance.is_none().then(|| group.as_fd());
-    let (pid, pidfd) = fork_into(cgroup, child)?;
+    let cgroup = match entrance {
+        None => Some(
+            group
+                .directory()
+                .map_err(|error| SpawnError::Parent(io::Error::other(error)))?,
+        ),
+        Some(_) => None,
+    };
+    let (pid, pidfd) = fork_into(cgroup.as_ref().map(File::as_fd), child)?;
     drop(reporting);
     let outcome = match read_report(report, Instant::now() + BIRTH).map_err(SpawnError::Parent)? {
         Report::Executed => return Ok(Birth::Started(Worker { pid, pidfd })),
@@ -328,7 +358,7 @@ enum Report {
 
 fn read_report(report: OwnedFd, deadline: Instant) -> io::Result<Report> {
     use std::io::Read;
-    let mut report = std::fs::File::from(report);
+    let mut report = File::from(report);
     let mut bytes = Vec::new();
     loop {
         let left = deadline.saturating_duration_since(Instant::now());

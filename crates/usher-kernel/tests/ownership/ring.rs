@@ -7,6 +7,7 @@ use super::call;
 
 pub const NOP: u8 = 0;
 pub const ACCEPT: u8 = 13;
+pub const CONNECT: u8 = 16;
 pub const RECV: u8 = 27;
 /// With its first command for sockets, SOCKET_URING_OP_SIOCINQ (0).
 pub const COMMAND: u8 = 46;
@@ -14,6 +15,8 @@ pub const SETUP_SQPOLL: u32 = 1 << 1;
 
 const REGISTER_PERSONALITY: i64 = 9;
 const ENTER_GETEVENTS: i64 = 1;
+/// For a ring's own thread, which sleeps when there was nothing for a second.
+const ENTER_WAKE: i64 = 2;
 const OFFSET_SQES: i64 = 0x1000_0000;
 
 /// struct io_uring_params
@@ -91,6 +94,21 @@ impl Ring {
             entry[24..28].copy_from_slice(&(buffer.len() as u32).to_ne_bytes());
         }
         entry[42..44].copy_from_slice(&personality.to_ne_bytes());
+        self.run(&entry)
+    }
+
+    /// Connects and gives the result. `address` is a struct sockaddr.
+    pub fn connect(&self, file: RawFd, address: &[u8]) -> i32 {
+        let mut entry = [0_u8; 64];
+        entry[0] = CONNECT;
+        entry[4..8].copy_from_slice(&file.to_ne_bytes());
+        entry[8..16].copy_from_slice(&(address.len() as u64).to_ne_bytes());
+        entry[16..24].copy_from_slice(&(address.as_ptr() as u64).to_ne_bytes());
+        self.run(&entry)
+    }
+
+    /// Submits one entry and waits for its completion.
+    fn run(&self, entry: &[u8; 64]) -> i32 {
         let word = |offset: u32| {
             // SAFETY: an offset that the kernel gave, in the mapping of the rings.
             unsafe { self.rings.add(offset as usize).cast::<u32>() }
@@ -104,7 +122,8 @@ impl Ring {
             *word(self.parameters.sq[6]).add(place as usize) = 0;
             tail.write_volatile(*tail + 1);
             let ring = self.descriptor.as_raw_fd().into();
-            call(libc::SYS_io_uring_enter, &[ring, 1, 1, ENTER_GETEVENTS]).unwrap();
+            let flags = ENTER_GETEVENTS | ENTER_WAKE;
+            call(libc::SYS_io_uring_enter, &[ring, 1, 1, flags]).unwrap();
             let head = word(self.parameters.cq[0]);
             let place = head.read_volatile() & *word(self.parameters.cq[2]);
             let completion = word(self.parameters.cq[5])

@@ -21,6 +21,7 @@ pub fn open(world: &World) -> Tickets {
         blocks: 16,
         destinations: 4,
         guards: 4,
+        listed: 4,
     };
     Tickets::open(&world.cgroup, &limits).unwrap()
 }

@@ -20,8 +20,8 @@ use usher_proto::{ConnectionTuple, SessionId};
 const INSIDE: &str = "USHER_TEST_INSIDE";
 /// Set in the inner process to the path of the test's cgroup.
 const CGROUP: &str = "USHER_TEST_CGROUP";
-/// Seconds that a test may take.
-const PATIENCE: &str = "100";
+/// Seconds that a test may take: whoever takes longer hangs, in an emulated machine too.
+const PATIENCE: &str = "400";
 
 /// The service of the tests, its port, and two users.
 pub const SERVICE: u32 = 7;

@@ -1,12 +1,16 @@
 //! `client` blocks.
 
+use std::sync::Arc;
+
 use usher_proto::{HostName, ServiceName};
 
 use super::fields::{Field, Fields};
 use super::unique::Unique;
 use super::{Names, users, values};
+use crate::application::is_plain_path;
 use crate::error::{NameKind, PolicyErrorKind};
-use crate::model::{Client, ClientService, Programs, Protocol};
+use crate::keywords::BlockKind;
+use crate::model::{Client, ClientService, MAXIMUM_PROGRAMS, Programs, Protocol};
 use crate::name::Name;
 use crate::report::Reporter;
 use crate::syntax::{Block, Item, Value};
@@ -36,7 +40,7 @@ impl ClientChecker {
         let fields = Fields::read(block, reporter);
         let users = fields
             .one("users")
-            .and_then(|field| users::resolve(field, names, reporter));
+            .and_then(|field| users::resolve(field, BlockKind::Client, names, reporter));
         let targets: Vec<Option<Target>> = fields
             .all("service")
             .map(|field| self.target(field, names, reporter))
@@ -69,7 +73,7 @@ impl ClientChecker {
                     port,
                     users: users.clone(),
                     protocol,
-                    programs,
+                    programs: programs.clone(),
                     key: key.clone(),
                 })
             })
@@ -95,7 +99,7 @@ impl ClientChecker {
             };
         };
         for (item, keyword) in [(at, "at"), (port_word, "port")] {
-            if !is_word(item, keyword) {
+            if !item.is_word(keyword) {
                 return field.unexpected(item, reporter);
             }
         }
@@ -103,15 +107,7 @@ impl ClientChecker {
         let host_name = values::name::<HostName>(host, NameKind::Host, reporter);
         let port_number = values::port(port, reporter);
         let (service_name, host_name) = (service_name?, host_name?);
-        if !names.hosts.contains(&host_name) {
-            let nearest = values::nearest_name(host_name.as_ref(), names.hosts, reporter);
-            let error = PolicyErrorKind::UnknownHost {
-                found: host_name,
-                nearest,
-            };
-            reporter.report(host.location, error);
-            return None;
-        }
+        let host_name = values::known_host(host_name, host, names.hosts, reporter)?;
         let pair = (service_name.clone(), host_name.clone());
         if let Some(first) = self.services.claim(pair, service.location) {
             reporter.report_repeated(service.location, first, |first| {
@@ -145,10 +141,6 @@ impl ClientChecker {
     }
 }
 
-fn is_word(item: &Item, keyword: &str) -> bool {
-    matches!(&item.value, Value::Word(word) if word == keyword)
-}
-
 fn protocol(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<Protocol> {
     let item = field.single(reporter)?;
     values::choice(item, &["raw", "imap"], reporter)
@@ -156,6 +148,46 @@ fn protocol(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<Protocol> {
 }
 
 fn programs(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<Programs> {
-    let item = field.single(reporter)?;
-    values::choice(item, &["any"], reporter).map(|_| Programs::Any)
+    let items = field.list(reporter)?;
+    if field.is_any(&items, reporter)? {
+        return Some(Programs::Any);
+    }
+    if items.len() > MAXIMUM_PROGRAMS {
+        let error = PolicyErrorKind::TooManyPrograms { found: items.len() };
+        reporter.report(field.statement.location, error);
+        return None;
+    }
+    let mut listed = Unique::default();
+    let mut sound = true;
+    for item in items {
+        sound &= program(field, item, &mut listed, reporter).is_some();
+    }
+    sound.then(|| Programs::Listed(Arc::new(listed.into_keys())))
+}
+
+/// One path of `programs`.
+fn program(
+    field: Field<'_>,
+    item: &Item,
+    listed: &mut Unique<String>,
+    reporter: &mut Reporter<'_>,
+) -> Option<()> {
+    if let Value::Word(_) = item.value {
+        return field.unexpected(item, reporter);
+    }
+    let path = values::text(item, reporter)?;
+    if !is_plain_path(path) {
+        let found = path.to_owned();
+        reporter.report(item.location, PolicyErrorKind::InvalidProgram { found });
+        return None;
+    }
+    if let Some(first) = listed.claim(path.to_owned(), item.location) {
+        let found = item.shown();
+        reporter.report_repeated(item.location, first, |first| PolicyErrorKind::ListedTwice {
+            found,
+            first,
+        });
+        return None;
+    }
+    Some(())
 }

@@ -15,7 +15,7 @@ pub(super) struct Fields<'b> {
     fields: Vec<Field<'b>>,
 }
 
-/// One statement with its rule.
+/// One statement with its rule; also one that stands outside of blocks.
 #[derive(Clone, Copy)]
 pub(super) struct Field<'b> {
     pub(super) rule: &'static StatementRule,
@@ -131,6 +131,24 @@ impl<'b> Field<'b> {
             }
         }
         Some(items)
+    }
+
+    /// Whether a list is the word `any`, which stands alone: none, and reported, when it does not.
+    pub(super) fn is_any(self, items: &[&Item], reporter: &mut Reporter<'_>) -> Option<bool> {
+        let Some(any) = items.iter().find(|item| item.is_word("any")) else {
+            return Some(false);
+        };
+        if items.len() == 1 {
+            return Some(true);
+        }
+        reporter.report(
+            any.location,
+            PolicyErrorKind::AnyIsNotAlone {
+                statement: self.rule.keyword,
+                form: self.rule.form,
+            },
+        );
+        None
     }
 
     /// Reports that the statement has no value.

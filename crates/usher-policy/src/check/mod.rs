@@ -1,36 +1,49 @@
-//! Blocks to a [`Policy`]: what each statement means, names resolved, uniqueness kept.
+//! Blocks and statements to a [`Policy`]: what each statement means, names resolved, uniqueness kept.
 //!
 //! Order matters only inside: hosts and users first, since services and clients name them. A
 //! block with a mistake still lends its name to the resolution of the others, so that one mistake
 //! is one error.
 
+mod application;
 mod client;
+mod connect;
+mod expect;
 mod fields;
+mod files;
 mod host;
+mod mac;
+mod peers;
 mod served_by;
 mod service;
 mod unique;
 mod users;
 mod values;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use usher_proto::HostName;
 
 use crate::error::{NameKind, PolicyErrorKind};
-use crate::keywords::BlockKind;
+use crate::group::Groups;
+use crate::include::is_path;
+use crate::keywords::{BlockKind, outer_rule};
 use crate::model::Policy;
 use crate::name::Name;
 use crate::report::Reporter;
-use crate::syntax::Block;
+use crate::syntax::{Block, Tree};
 
-/// Checks the blocks. The policy is whole only if the reporter stays empty.
-pub(crate) fn check(blocks: &[Block], reporter: &mut Reporter<'_>) -> Policy {
+/// Checks what the sources have, and in `groups` who is in the groups that they name. The policy is
+/// whole only if the reporter stays empty.
+pub(crate) fn check(tree: &Tree, groups: &Groups, reporter: &mut Reporter<'_>) -> Policy {
+    let blocks = &tree.blocks;
     let hosts = declared::<HostName>(blocks, BlockKind::Host, NameKind::Host, reporter);
     let users = declared::<Name>(blocks, BlockKind::Users, NameKind::Block, reporter);
     let services = declared(blocks, BlockKind::Service, NameKind::Service, reporter);
     let clients = declared(blocks, BlockKind::Client, NameKind::Block, reporter);
+    let modules = declared(blocks, BlockKind::Mac, NameKind::Block, reporter);
 
     let mut policy = Policy::default();
     let known_hosts: BTreeSet<HostName> = hosts
@@ -45,16 +58,16 @@ pub(crate) fn check(blocks: &[Block], reporter: &mut Reporter<'_>) -> Policy {
         }
     }
     for Declared { name, block } in users {
-        let members = users::check(block, reporter);
-        if let Some(name) = name {
-            policy
-                .users
-                .insert(name.clone(), crate::Users { name, members });
+        let users = users::check(name, block, groups, reporter);
+        if let Some(users) = users {
+            policy.users.insert(users.name.clone(), users);
         }
     }
     let names = Names {
         users: &policy.users,
         hosts: &known_hosts,
+        host_blocks: &policy.hosts,
+        unions: RefCell::default(),
     };
     let mut service_checker = service::ServiceChecker::new(host_checker.controls());
     for Declared { name, block } in services {
@@ -68,13 +81,63 @@ pub(crate) fn check(blocks: &[Block], reporter: &mut Reporter<'_>) -> Policy {
             policy.clients.insert(client.name.clone(), client);
         }
     }
+    let mut applications = application::ApplicationChecker::new(&policy.hosts);
+    policy.applications = blocks
+        .iter()
+        .filter(|block| block.kind == BlockKind::Application)
+        .filter_map(|block| applications.check(block, reporter))
+        .collect();
+    policy.mac = modules
+        .into_iter()
+        .filter_map(|Declared { name, block }| mac::check(name?, block, reporter))
+        .collect();
+    policy.expectations = expectations(tree, &policy, &known_hosts, reporter);
     policy
+}
+
+fn expectations(
+    tree: &Tree,
+    policy: &Policy,
+    hosts: &BTreeSet<HostName>,
+    reporter: &mut Reporter<'_>,
+) -> Vec<crate::Expectation> {
+    let known = expect::Known::of(policy, hosts, reporter.is_empty());
+    let statements = tree.statements.iter();
+    statements
+        .filter_map(|statement| {
+            let rule = outer_rule(&statement.keyword)?;
+            let field = fields::Field { rule, statement };
+            if rule.keyword == "include" {
+                check_include(field, reporter);
+                return None;
+            }
+            expect::check(field, &known, reporter)
+        })
+        .collect()
+}
+
+/// `include "PATH";`, which the caller has followed.
+fn check_include(field: fields::Field<'_>, reporter: &mut Reporter<'_>) {
+    let Some(item) = field.single(reporter) else {
+        return;
+    };
+    let Some(found) = values::text(item, reporter) else {
+        return;
+    };
+    if !is_path(found) {
+        let found = found.to_owned();
+        reporter.report(item.location, PolicyErrorKind::InvalidInclude { found });
+    }
 }
 
 /// What services and clients may name.
 struct Names<'p> {
     users: &'p BTreeMap<Name, crate::Users>,
     hosts: &'p BTreeSet<HostName>,
+    /// Those hosts whose blocks are right.
+    host_blocks: &'p BTreeMap<HostName, crate::Host>,
+    /// The users of several blocks together, made once: thousands of services may name the same.
+    unions: RefCell<BTreeMap<BTreeSet<Name>, Arc<crate::Members>>>,
 }
 
 /// A block and the name that it defines; none when the name is missing, invalid or taken.

@@ -1,18 +1,21 @@
-//! What serves a service: the statements of a `service` block that say which processes do.
+//! What serves a service: the statements of a `service` block that say which processes do, and with
+//! what.
 
 use std::collections::BTreeSet;
 
 use usher_proto::UserName;
 
 use super::fields::{Field, Fields};
-use super::{Names, values};
+use super::{Names, files, values};
+use crate::application::is_plain_path;
 use crate::error::{EnvironmentFault, NameKind, PolicyErrorKind};
+use crate::group::is_ushers;
 use crate::model::{MAXIMUM_ARGUMENT_BYTES, Program, ServedBy};
 use crate::name::Name;
 use crate::report::Reporter;
 use crate::syntax::Block;
 
-/// `program` with its `environment`, or `account`: exactly one of the two.
+/// `program` with its `environment` and `files`, or `account`: exactly one of the two.
 ///
 /// `user_blocks` are the names of the `users` blocks that the service admits, as far as known.
 pub(super) fn check(
@@ -31,6 +34,11 @@ pub(super) fn check(
         Some(field) => environment(field, reporter),
         None => Some(Vec::new()),
     };
+    let files_field = fields.one("files");
+    let files = match files_field {
+        Some(field) => files::check(field, reporter).map(Some),
+        None => Some(None),
+    };
     match (program_field, account_field) {
         (Some(_), None) => {
             let (path, arguments) = command?;
@@ -38,10 +46,11 @@ pub(super) fn check(
                 path,
                 arguments,
                 environment: environment?,
+                files: files?,
             }))
         }
         (None, Some(_)) => {
-            if let Some(field) = environment_field {
+            if let Some(field) = environment_field.or(files_field) {
                 let statement = field.rule.keyword;
                 let error = PolicyErrorKind::NotForAccount { statement };
                 reporter.report(field.statement.location, error);
@@ -86,14 +95,14 @@ fn account(
         reporter.report(item.location, PolicyErrorKind::RootAsAccount);
         return None;
     }
-    if values::is_ushers(&account) {
+    if is_ushers(&account) {
         let error = PolicyErrorKind::UshersAccount { account };
         reporter.report(item.location, error);
         return None;
     }
     let admitting = user_blocks.into_iter().flatten().find(|block| {
         let users = names.users.get(*block);
-        users.is_some_and(|users| users.members.contains(&account))
+        users.is_some_and(|users| users.has(&account))
     });
     if let Some(block_name) = admitting.cloned() {
         let error = PolicyErrorKind::AccountIsUser {
@@ -115,11 +124,7 @@ fn program(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<(String, Vec
         .collect();
     let texts: Vec<&str> = texts.into_iter().collect::<Option<_>>()?;
     let (program, arguments) = texts.split_first()?;
-    let plain = program.strip_prefix('/').is_some_and(|path| {
-        path.split('/')
-            .all(|component| !["", ".", ".."].contains(&component))
-    });
-    if !plain {
+    if !is_plain_path(program) {
         let found = (*program).to_owned();
         reporter.report(items[0].location, PolicyErrorKind::InvalidProgram { found });
         return None;

@@ -7,11 +7,13 @@ use usher_proto::{HostName, ServiceName};
 use super::fields::{Field, Fields};
 use super::host::ControlPort;
 use super::unique::Unique;
-use super::{Names, served_by, users, values};
+use super::{Names, connect, served_by, users, values};
+use crate::application::Transform;
 use crate::error::{NameKind, PolicyErrorKind};
+use crate::keywords::BlockKind;
 use crate::model::{
     DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_PROCESSES, DEFAULT_SESSION, MAXIMUM_CONNECTIONS,
-    MAXIMUM_PROCESSES, MINIMUM_REAUTHENTICATION, Service, Style, service_id,
+    MAXIMUM_PROCESSES, MINIMUM_REAUTHENTICATION, RequiredProtection, Service, Style, service_id,
 };
 use crate::report::Reporter;
 use crate::syntax::Block;
@@ -51,7 +53,7 @@ impl ServiceChecker {
             .and_then(|field| self.listen(field, reporter));
         let users = fields
             .one("users")
-            .and_then(|field| users::resolve(field, names, reporter));
+            .and_then(|field| users::resolve(field, BlockKind::Service, names, reporter));
         let served_by = {
             let user_blocks = users.as_ref().map(|(blocks, _)| blocks);
             served_by::check(&fields, block, user_blocks, names, reporter)
@@ -101,6 +103,14 @@ impl ServiceChecker {
                 .and_then(|item| values::number(item, MAXIMUM_PROCESSES, reporter)),
             None => Some(DEFAULT_PROCESSES),
         };
+        let connect = match fields.one("connect") {
+            Some(field) => connect::check(field, names, reporter).map(Some),
+            None => Some(None),
+        };
+        let protection = match fields.one("protection") {
+            Some(field) => protection(field, reporter).map(Some),
+            None => Some(None),
+        };
         let name = name?;
         let id = self.id(&name, block, reporter)?;
         let (user_blocks, users) = users?;
@@ -121,6 +131,8 @@ impl ServiceChecker {
             reauthenticate: reauthenticate?,
             connections: connections?,
             processes: processes?,
+            connect: connect?,
+            protection: protection?,
         })
     }
 
@@ -169,12 +181,7 @@ impl ServiceChecker {
 /// `hosts HOST, ...;` or `hosts any;`
 fn hosts(field: Field<'_>, names: &Names<'_>, reporter: &mut Reporter<'_>) -> Option<Hosts> {
     let items = field.list(reporter)?;
-    let is_any = |item: &&crate::syntax::Item| matches!(&item.value, crate::syntax::Value::Word(word) if word == "any");
-    if let Some(any) = items.iter().copied().find(is_any) {
-        if items.len() > 1 {
-            reporter.report(any.location, PolicyErrorKind::AnyIsNotAlone);
-            return None;
-        }
+    if field.is_any(&items, reporter)? {
         return Some(Hosts {
             any: true,
             names: names.hosts.clone(),
@@ -191,17 +198,23 @@ fn hosts(field: Field<'_>, names: &Names<'_>, reporter: &mut Reporter<'_>) -> Op
                 found,
                 first,
             });
-        } else if !names.hosts.contains(&found) {
-            let nearest = values::nearest_name(found.as_ref(), names.hosts, reporter);
-            reporter.report(
-                item.location,
-                PolicyErrorKind::UnknownHost { found, nearest },
-            );
+        } else {
+            values::known_host(found, item, names.hosts, reporter);
         }
     }
     Some(Hosts {
         any: false,
         names: listed.into_keys(),
+    })
+}
+
+/// `protection encryption;` or `protection authentication;`
+fn protection(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<RequiredProtection> {
+    let item = field.single(reporter)?;
+    let position = values::choice(item, &["encryption", "authentication"], reporter)?;
+    Some(RequiredProtection {
+        transform: [Transform::Encryption, Transform::Authentication][position],
+        origin: reporter.origin(field.statement.location, field.statement.last),
     })
 }
 

@@ -1,9 +1,10 @@
 //! Single values: words and strings to what they mean.
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::time::Duration;
 
-use usher_proto::UserName;
+use usher_proto::HostName;
 
 use crate::error::{NameKind, PolicyErrorKind};
 use crate::model::MAXIMUM_DURATION;
@@ -60,15 +61,15 @@ fn digits(text: &str) -> Option<u64> {
     text.parse().ok().filter(|_| plain)
 }
 
-/// Whether an account is one of Usher's own daemons' (`usher-signer` and its like).
-pub(super) fn is_ushers(account: &UserName) -> bool {
-    account.as_ref().starts_with("usher-")
+/// The digits of a port, 1 to 65,535.
+pub(super) fn port_number(text: &str) -> Option<u16> {
+    digits(text).and_then(|number| u16::try_from(number).ok())
 }
 
 /// A TCP port, 1 to 65,535.
 pub(super) fn port(item: &Item, reporter: &mut Reporter<'_>) -> Option<u16> {
     let found = word(item, reporter)?;
-    let port = digits(found).and_then(|number| u16::try_from(number).ok());
+    let port = port_number(found);
     if port.is_none() {
         let found = found.to_owned();
         reporter.report(item.location, PolicyErrorKind::InvalidPort { found });
@@ -146,6 +147,24 @@ pub(super) fn choice(
         );
     }
     position
+}
+
+/// A host that the policy has.
+pub(super) fn known_host(
+    found: HostName,
+    item: &Item,
+    hosts: &BTreeSet<HostName>,
+    reporter: &mut Reporter<'_>,
+) -> Option<HostName> {
+    if hosts.contains(&found) {
+        return Some(found);
+    }
+    let nearest = nearest_name(found.as_ref(), hosts, reporter);
+    reporter.report(
+        item.location,
+        PolicyErrorKind::UnknownHost { found, nearest },
+    );
+    None
 }
 
 /// The nearest of the defined names; not searched for an error that nobody will see.

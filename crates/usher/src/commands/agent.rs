@@ -13,8 +13,10 @@ use usher_local::packet::PacketSocket;
 use usher_local::paths;
 use usher_proto::agent::{AgentAnswer, answer_length, sign_request};
 use usher_proto::authenticator::Authenticator;
+use usher_proto::host_key::HostPublicKey;
 use usher_proto::lending::{FromLender, MAX_LENDING_PACKET, ToLender};
 use usher_proto::local::LocalRequest;
+use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
 use usher_proto::statement::Statement;
 
@@ -63,7 +65,9 @@ pub fn run() -> Result<(), Failure> {
                 public_key,
                 statement,
             }) => {
-                let answer = match sign(&agent, &public_key, &statement) {
+                let signed =
+                    Own::look_up().and_then(|own| sign(&agent, &own, &public_key, &statement));
+                let answer = match signed {
                     Ok(signature) => FromLender::Signature(signature),
                     Err(reason) => {
                         eprintln!("usher: not signed: {reason}");
@@ -78,8 +82,9 @@ pub fn run() -> Result<(), Failure> {
             }
             Ok(ToLender::Refused(Refusal::NoPrivateKey)) => {
                 return Err(Failure::Host(
-                    "no key of an agent is registered for this user on this host; an administrator \
-                     does that: usher user add NAME --agent-key FILE.pub"
+                    "no key of an agent is registered for this user on this host, or for nothing \
+                     that policy lets the user do; an administrator does that: usher user add NAME \
+                     --agent-key FILE.pub"
                         .into(),
                 ));
             }
@@ -91,14 +96,81 @@ pub fn run() -> Result<(), Failure> {
     }
 }
 
-/// Has the agent sign a statement. What is none is not signed, so that the signer gets nothing
-/// signed but authenticators.
-fn sign(agent: &Path, public_key: &[u8], statement: &[u8]) -> Result<Vec<u8>, String> {
-    let told = Statement::decode(statement)
-        .map_err(|error| format!("the signer asks for something else than a statement: {error}"))?;
+/// For whom, and from where, is signed here and nowhere else.
+#[derive(Debug)]
+struct Own {
+    user: UserName,
+    host_key: HostPublicKey,
+}
+
+impl Own {
+    /// The account of this process, and this host's key as it is now.
+    fn look_up() -> Result<Self, String> {
+        let uid = nix::unistd::getuid();
+        let account = nix::unistd::User::from_uid(uid)
+            .map_err(|error| format!("cannot look up the account of uid {uid}: {error}"))?
+            .ok_or_else(|| format!("uid {uid}, of this process, has no account"))?;
+        let user = account
+            .name
+            .parse()
+            .map_err(|error| format!("the account {}: {error}", account.name))?;
+        let path = paths::HOST_PUBLIC_KEY;
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            format!("{path}: {error}: this host's key, which has to be in what is signed")
+        })?;
+        let host_key = HostPublicKey::from_openssh(text.trim())
+            .map_err(|error| format!("{path}: {error}; `usher init` makes it"))?;
+        Ok(Self { user, host_key })
+    }
+
+    /// The statement, when it is one of this user on this host. A signer that was taken over, or is
+    /// another host's, gets no other.
+    fn check(&self, statement: &[u8]) -> Result<Statement, String> {
+        let told = Statement::decode(statement).map_err(|error| {
+            format!("the signer asks for something else than a statement: {error}")
+        })?;
+        if told.user != self.user {
+            return Err(format!(
+                "the signer asks for a statement of the user {}, and this is {}'s agent",
+                told.user, self.user
+            ));
+        }
+        if told.client_host_key != self.host_key {
+            return Err(format!(
+                "the signer asks for a statement of another host, with the key {}; this host's is \
+                 {} ({})",
+                told.client_host_key.fingerprint(),
+                self.host_key.fingerprint(),
+                paths::HOST_PUBLIC_KEY
+            ));
+        }
+        Ok(told)
+    }
+}
+
+/// What is signed, in words.
+fn in_words(statement: &Statement) -> String {
+    let minutes = statement.expires.saturating_sub(statement.issued) / 60;
+    format!(
+        "signing for {} at {}: that {}, on this host (key {}), opens a session of {} h {} min with it \
+         at the host with the key {}",
+        statement.service,
+        statement.server,
+        statement.user,
+        statement.client_host_key.fingerprint(),
+        minutes / 60,
+        minutes % 60,
+        statement.server_host_key.fingerprint(),
+    )
+}
+
+/// Has the agent sign a statement of this user on this host. What is none is not signed, so that the
+/// signer gets nothing signed but such authenticators.
+fn sign(agent: &Path, own: &Own, public_key: &[u8], statement: &[u8]) -> Result<Vec<u8>, String> {
+    let told = own.check(statement)?;
     eprintln!(
-        "usher: signing for {} at {}; a security key wants to be touched now",
-        told.service, told.server
+        "usher: {}; a security key wants to be touched now",
+        in_words(&told)
     );
     let data = Authenticator::signed_data(statement).map_err(|error| error.to_string())?;
     let answer = ask(
@@ -220,11 +292,68 @@ mod tests {
         drop(there);
     }
 
+    fn own() -> Own {
+        Own {
+            user: "alice".parse().unwrap(),
+            host_key: HostPublicKey::from_bytes([1; _]),
+        }
+    }
+
+    fn statement() -> Statement {
+        Statement {
+            user: "alice".parse().unwrap(),
+            service: "imap".parse().unwrap(),
+            client_host_key: HostPublicKey::from_bytes([1; _]),
+            server_host_key: HostPublicKey::from_bytes([2; _]),
+            server: ([10, 77, 0, 2], 143).into(),
+            issued: 1_000,
+            expires: 1_000 + 8 * 3600 + 90,
+            nonce: [3; _],
+            chain_anchor: [4; _],
+            token_anchor: [5; _],
+            chain_length: 64,
+            chain_salt: [6; _],
+        }
+    }
+
     #[test]
-    fn nothing_but_a_statement_is_given_to_the_agent() {
-        // Nobody listens there: an agent that was asked would be another error.
+    fn nothing_but_a_statement_of_this_user_on_this_host_is_given_to_the_agent() {
+        // Nobody listens there: an agent that is asked is another error.
         let nowhere = Path::new("/nonexistent");
-        let refused = sign(nowhere, b"key", b"SSHSIG").unwrap_err();
-        assert!(refused.contains("something else"), "{refused}");
+        let said = |statement: &[u8]| sign(nowhere, &own(), b"key", statement).unwrap_err();
+        let none = said(b"SSHSIG");
+        assert!(none.contains("something else"), "{none}");
+        let bobs = Statement {
+            user: "bob".parse().unwrap(),
+            ..statement()
+        };
+        let bobs = said(&bobs.encode());
+        assert!(
+            bobs.contains("user bob") && bobs.contains("alice's"),
+            "{bobs}"
+        );
+        let elsewhere = Statement {
+            client_host_key: HostPublicKey::from_bytes([9; _]),
+            ..statement()
+        };
+        let elsewhere = said(&elsewhere.encode());
+        assert!(elsewhere.contains("another host"), "{elsewhere}");
+        let good = said(&statement().encode());
+        assert!(good.starts_with("/nonexistent"), "{good}");
+    }
+
+    #[test]
+    fn what_is_signed_is_said_in_full() {
+        let statement = statement();
+        let said = in_words(&statement);
+        for part in [
+            "imap at 10.77.0.2:143",
+            "alice",
+            "8 h 1 min",
+            &statement.client_host_key.fingerprint(),
+            &statement.server_host_key.fingerprint(),
+        ] {
+            assert!(said.contains(part), "{part} is not in {said}");
+        }
     }
 }

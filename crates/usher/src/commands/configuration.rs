@@ -3,13 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::net::ToSocketAddrs;
 use std::path::Path;
 
-use usher_local::applied::{Applied, Checked, ConfigurationError};
-use usher_local::control::{Answer, ControlError, Request, SessionView, ask};
+use usher_local::applied::{Applied, UserEntry};
+use usher_local::checked::Checked;
+use usher_local::control::{Answer, ControlError, EndingView, Request, ask};
+use usher_local::error::ConfigurationError;
 use usher_local::paths;
-use usher_policy::Source;
+use usher_policy::{Policy, PolicyError};
+use usher_proto::name::{HostName, UserName};
 
+use super::{ending, groups};
 use crate::failure::{At, Failure};
 
 /// Daemons that read the configuration, in the order in which they take it: the verifier before
@@ -24,8 +29,17 @@ pub struct Outcome {
     pub generation: u64,
     /// Daemons that have taken it.
     pub daemons: Vec<String>,
-    /// Sessions that ended by it.
-    pub ended: Vec<SessionView>,
+    /// Sessions that ended by it, with the connections that were cut.
+    pub ended: Vec<EndingView>,
+}
+
+/// What to do when a daemon refuses a configuration or does not answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnRefusal {
+    /// All of it or nothing: the former configuration is put in force again.
+    RollBack,
+    /// What takes rights away holds where it is taken: the other daemons take it.
+    GoOn,
 }
 
 /// Held while the configuration is changed: two administrators at once take turns.
@@ -55,16 +69,36 @@ pub fn lock() -> Result<Lock, Failure> {
     Ok(Lock(file))
 }
 
-/// Reads what is written below /etc/usher.
+/// Reads what is written below /etc/usher, and has the groups looked up that the policy names.
 ///
 /// # Errors
 /// When a file cannot be read.
 pub fn collect() -> Result<Applied, Failure> {
+    let mut applied = read()?;
+    groups::look_up(&mut applied);
+    Ok(applied)
+}
+
+/// The same, and asks no name service: for whom the groups do not matter.
+///
+/// # Errors
+/// As [`collect`].
+pub fn read() -> Result<Applied, Failure> {
     Ok(Applied::collect(
         Path::new(paths::POLICY_DIRECTORY),
         Path::new(paths::USERS_DIRECTORY),
         Path::new(paths::REVOKED_KEYS),
+        Path::new(paths::USER_AUTHORITIES),
+        None,
     )?)
+}
+
+/// Reads what is written below /etc/usher/users, and nothing else.
+///
+/// # Errors
+/// When a file cannot be read.
+pub fn collect_users() -> Result<BTreeMap<UserName, UserEntry>, Failure> {
+    Ok(Applied::collect_users(Path::new(paths::USERS_DIRECTORY))?)
 }
 
 /// The configuration in force, or an empty one.
@@ -81,29 +115,46 @@ pub fn in_force() -> Result<Applied, Failure> {
 /// What is wrong with it.
 pub fn check(applied: &Applied) -> Result<Checked, Failure> {
     applied.check().map_err(|error| match error {
-        ConfigurationError::Policy(errors) => Failure::Policy {
-            errors,
-            sources: applied
-                .sources
-                .iter()
-                .map(|file| Source {
-                    name: file.name.clone(),
-                    text: file.text.clone(),
-                })
-                .collect(),
-        },
+        ConfigurationError::Policy(errors) => policy_errors(applied, errors),
         other => other.into(),
     })
+}
+
+/// Has the names looked up that the policy's `network` statements have.
+///
+/// # Errors
+/// Every name without an address, with its place.
+pub fn look_up_names(applied: &Applied, policy: &mut Policy) -> Result<(), Failure> {
+    let look_up = |name: &HostName| {
+        let found = (name.as_ref(), 0).to_socket_addrs();
+        let found = found.map_err(|error| error.to_string())?;
+        Ok(found.map(|address| address.ip()).collect())
+    };
+    let found = policy.look_up_names(look_up);
+    found.map_err(|errors| policy_errors(applied, errors))
+}
+
+/// A policy's errors with the texts that they point into.
+fn policy_errors(applied: &Applied, errors: Vec<PolicyError>) -> Failure {
+    Failure::Policy {
+        errors,
+        sources: applied.policy_sources(),
+    }
 }
 
 /// Puts a configuration in force.
 ///
 /// # Errors
-/// When it does not pass its check, cannot be stored, or a daemon refuses it: the former one is
-/// then in force. [`Failure::KeeperUnreached`] when it is in force and what it forbids could not
-/// be ended.
-pub fn put_in_force(_lock: &Lock, mut fresh: Applied) -> Result<Outcome, Failure> {
-    check(&fresh)?;
+/// When it does not pass its check, has what this version cannot enforce, or cannot be stored: the
+/// former one stays in force. When a daemon refuses it: see [`OnRefusal`]; with
+/// [`OnRefusal::GoOn`] that is [`Failure::NotTaken`]. [`Failure::KeeperUnreached`] when it is in
+/// force and what it forbids could not be ended.
+pub fn put_in_force(
+    _lock: &Lock,
+    mut fresh: Applied,
+    on_refusal: OnRefusal,
+) -> Result<Outcome, Failure> {
+    check(&fresh)?.enforceable()?;
     let former = in_force()?;
     fresh.generation = former.generation + 1;
     let (path, previous) = (
@@ -116,7 +167,7 @@ pub fn put_in_force(_lock: &Lock, mut fresh: Applied) -> Result<Outcome, Failure
         daemons: Vec::new(),
         ended: Vec::new(),
     };
-    let mut unreached = None;
+    let (mut unreached, mut not_taken) = (None, Vec::new());
     for role in ROLES {
         match ask(role, &Request::Reload) {
             Ok(Answer::Reloaded { ended, .. }) => {
@@ -124,16 +175,25 @@ pub fn put_in_force(_lock: &Lock, mut fresh: Applied) -> Result<Outcome, Failure
                 outcome.ended.extend(ended);
             }
             Ok(_) => {}
-            // What an earlier keeper admitted lives on without it, and nothing can end it.
             Err(error @ ControlError::NotRunning { .. })
-                if role == "keeper" && Path::new(paths::PIN_DIRECTORY).exists() =>
+                if role == "keeper" && keeper_has_run() =>
             {
                 unreached = Some(error);
             }
             // It will read the file when it starts.
             Err(ControlError::NotRunning { .. }) => {}
-            Err(error) => return Err(roll_back(&former, error)),
+            Err(error) if on_refusal == OnRefusal::GoOn => not_taken.push(error.to_string()),
+            Err(error) => return Err(roll_back(&former, error, outcome.ended)),
         }
+    }
+    if !not_taken.is_empty() {
+        not_taken.extend(unreached.map(|error| error.to_string()));
+        let reasons = not_taken.join("; ");
+        return Err(Failure::NotTaken(
+            outcome.generation,
+            reasons,
+            outcome.ended,
+        ));
     }
     match unreached {
         Some(error) => Err(Failure::KeeperUnreached(outcome.generation, error)),
@@ -141,25 +201,34 @@ pub fn put_in_force(_lock: &Lock, mut fresh: Applied) -> Result<Outcome, Failure
     }
 }
 
-fn roll_back(former: &Applied, cause: ControlError) -> Failure {
+/// Whether a keeper has run on this host since it was booted. What it admitted lives on without it,
+/// and nothing can end it until a keeper runs again.
+pub fn keeper_has_run() -> bool {
+    Path::new(paths::PIN_DIRECTORY).exists()
+}
+
+/// Goes back to the former configuration. What the refused one has ended stays ended.
+fn roll_back(former: &Applied, cause: ControlError, mut ended: Vec<EndingView>) -> Failure {
     let (path, previous) = (
         Path::new(paths::APPLIED),
         Path::new(paths::APPLIED_PREVIOUS),
     );
     if let Err(error) = former.store(path, previous) {
-        return Failure::NotRolledBack(cause, error.to_string());
+        return Failure::NotRolledBack(cause, error.to_string(), ended);
     }
-    let failed: BTreeMap<&str, String> = ROLES
-        .iter()
-        .filter_map(|role| match ask(role, &Request::Reload) {
-            Ok(_) | Err(ControlError::NotRunning { .. }) => None,
-            Err(error) => Some((*role, error.to_string())),
-        })
-        .collect();
+    let mut failed: Vec<String> = Vec::new();
+    for role in ROLES {
+        match ask(role, &Request::Reload) {
+            // What was opened by the refused one alone.
+            Ok(Answer::Reloaded { ended: more, .. }) => ended.extend(more),
+            Ok(_) | Err(ControlError::NotRunning { .. }) => {}
+            Err(error) => failed.push(error.to_string()),
+        }
+    }
     if failed.is_empty() {
-        Failure::RolledBack(cause)
+        Failure::RolledBack(cause, ended)
     } else {
-        Failure::NotRolledBack(cause, failed.into_values().collect::<Vec<_>>().join("; "))
+        Failure::NotRolledBack(cause, failed.join("; "), ended)
     }
 }
 
@@ -178,14 +247,6 @@ pub fn describe(outcome: &Outcome) -> String {
             )
         }
     };
-    for session in &outcome.ended {
-        text += &format!(
-            "ended: {} from {} at {}, {} connection(s)\n",
-            session.user,
-            session.host,
-            session.service,
-            session.connections.len()
-        );
-    }
+    text += &ending::lines("ended", &outcome.ended);
     text
 }

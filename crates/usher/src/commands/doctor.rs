@@ -7,6 +7,7 @@ use serde::Serialize;
 use usher_local::control::{Answer, ControlError, Request, ask};
 use usher_local::{applied, paths};
 
+use super::groups;
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -45,6 +46,7 @@ pub fn run(output: &Output) -> Result<(), Failure> {
         .map(daemon),
     );
     findings.extend(agents());
+    findings.extend(groups());
     output.print(&findings, || text(&findings));
     if findings
         .iter()
@@ -136,6 +138,49 @@ fn agents() -> Option<Finding> {
         required: false,
         detail: told.join(", "),
         needed_for: "these users to be signed for".into(),
+    })
+}
+
+/// Whether the groups in force are as they were when the policy was applied; nothing where it names
+/// none.
+fn groups() -> Option<Finding> {
+    // One that cannot be read has been told.
+    let in_force = applied::Applied::load(Path::new(paths::APPLIED)).ok()??;
+    let changed: Vec<String> = in_force
+        .groups
+        .iter()
+        .filter_map(
+            |(name, accounts)| match groups::accounts(name, Some(accounts)) {
+                Ok(now) if now == *accounts => None,
+                Ok(now) => {
+                    let come = now
+                        .difference(accounts)
+                        .map(|account| format!("+{account}"));
+                    let gone = accounts
+                        .difference(&now)
+                        .map(|account| format!("-{account}"));
+                    let accounts: Vec<String> = come.chain(gone).take(8).collect();
+                    Some(format!(
+                        "{name} has changed ({}): run `usher policy apply`",
+                        accounts.join(", ")
+                    ))
+                }
+                Err(reason) => Some(format!("{name}: {reason}")),
+            },
+        )
+        .collect();
+    (!in_force.groups.is_empty()).then(|| Finding {
+        name: "groups".into(),
+        works: changed.is_empty(),
+        required: false,
+        detail: match changed.as_slice() {
+            [] => format!(
+                "{} in force, as the name service has them",
+                in_force.groups.len()
+            ),
+            changed => changed.join("; "),
+        },
+        needed_for: "the policy in force to follow its groups".into(),
     })
 }
 

@@ -3,7 +3,8 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use usher_local::applied::{PolicyFile, write_atomically};
+use usher_local::applied::PolicyFile;
+use usher_local::files::write_atomically;
 use usher_local::paths;
 use usher_proto::host_key::HostPublicKey;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use ssh_key::private::{Ed25519Keypair, KeypairData};
-use usher_local::applied::write_atomically;
+use usher_local::files::write_atomically;
 use usher_local::paths;
 use usher_proto::name::HostName;
 use zeroize::Zeroizing;

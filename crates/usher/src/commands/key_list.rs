@@ -2,9 +2,10 @@
 
 use std::path::Path;
 use std::str::FromStr;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use usher_local::applied::{ConfigurationError, read_bounded, write_atomically};
+use usher_local::clock::unix_time;
+use usher_local::error::ConfigurationError;
+use usher_local::files::{read_bounded, write_atomically};
 use usher_local::key_options;
 use usher_local::keys::{UserKey, parse_keys};
 use usher_proto::name::UserName;
@@ -52,21 +53,21 @@ fn length(text: &str) -> Option<u64> {
     number.checked_mul(unit)
 }
 
-fn unix_time() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |time| time.as_secs())
-}
-
 /// What is said of a user's keys, for people: how many there are for each thing, and until when.
 pub fn describe(keys: &[UserKey]) -> String {
     let mut lists: Vec<String> = keys
         .chunk_by(|one, other| one.purpose == other.purpose)
         .map(|keys| {
-            let number = match &keys[0].purpose {
-                Some(purpose) => format!("{} for {purpose}", keys.len()),
-                None => keys.len().to_string(),
+            let authorities = keys.iter().filter(|key| key.options.authority).count();
+            let mut number = match (keys.len() - authorities, authorities) {
+                (keys, 0) => keys.to_string(),
+                (0, 1) => "1 authority".into(),
+                (0, authorities) => format!("{authorities} authorities"),
+                (keys, authorities) => format!("{keys} and {authorities} authorities"),
             };
+            if let Some(purpose) = &keys[0].purpose {
+                number += &format!(" for {purpose}");
+            }
             let ends: Vec<String> = keys.iter().filter_map(end).collect();
             match ends.as_slice() {
                 [] => number,

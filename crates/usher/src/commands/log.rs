@@ -1,23 +1,21 @@
 //! `usher log`: the signed log, shown, verified, exported.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod verification;
+
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use chrono::{DateTime, SecondsFormat};
 use serde::Serialize;
-use usher_local::applied::write_atomically;
-use usher_log::{Damage, LogError, Reader, Record, VerifyingKey};
-use usher_proto::ssh_key::public::KeyData;
+use usher_local::key_options;
+use usher_log::{LogError, Reader, Record, RecordError};
 use usher_proto::ssh_key::{HashAlg, PublicKey};
-use usher_proto::{HostPublicKey, NAMESPACE, ServiceName, SessionId, UserName};
+use usher_proto::{Certificate, HostPublicKey, NAMESPACE, ServiceName, SessionId, UserName};
 
 use crate::failure::{At, Failure};
 use crate::output::{Output, table};
-
-/// Largest list of signers, and largest key and checkpoint, that is read.
-const MAX_FILE: u64 = 1 << 20;
+pub use verification::{Verification, verify};
 
 #[derive(Serialize)]
 struct RecordsView {
@@ -38,6 +36,36 @@ struct RecordView {
     server_host_key: HostPublicKey,
     key: String,
     fingerprint: String,
+    certificate: Option<CertificateView>,
+}
+
+/// What an authority said of the key.
+#[derive(Serialize)]
+struct CertificateView {
+    authority: String,
+    authority_fingerprint: String,
+    key_id: String,
+    serial: u64,
+    principals: Vec<String>,
+    valid_after: u64,
+    valid_before: u64,
+}
+
+impl CertificateView {
+    fn new(certificate: &Certificate) -> Result<Self, Failure> {
+        Ok(Self {
+            authority: openssh(&certificate.authority)?,
+            authority_fingerprint: certificate
+                .authority
+                .fingerprint(HashAlg::Sha256)
+                .to_string(),
+            key_id: certificate.key_id.clone(),
+            serial: certificate.serial,
+            principals: certificate.principals.names().map(str::to_owned).collect(),
+            valid_after: certificate.valid_after,
+            valid_before: certificate.valid_before,
+        })
+    }
 }
 
 impl RecordView {
@@ -58,6 +86,40 @@ impl RecordView {
             server_host_key: statement.server_host_key,
             key: openssh(&verified.key)?,
             fingerprint: verified.key.fingerprint(HashAlg::Sha256).to_string(),
+            certificate: verified
+                .certificate
+                .as_ref()
+                .map(CertificateView::new)
+                .transpose()?,
+        })
+    }
+
+    /// Who `ssh-keygen -Y verify` is told that has signed: the user, or the principal by which the
+    /// user was let in where the certificate does not name the user.
+    ///
+    /// # Errors
+    /// When no principal can stand in a command and in a list of allowed signers: an authority may
+    /// write there what it likes, blanks, patterns and what a shell would do.
+    fn identity(&self) -> Result<&str, Failure> {
+        let user = self.user.as_str();
+        let Some(certificate) = &self.certificate else {
+            return Ok(user);
+        };
+        let mut principals = certificate.principals.iter().map(String::as_str);
+        if principals.clone().any(|name| name == user) {
+            return Ok(user);
+        }
+        principals
+            .find(|name| is_plain(name))
+            .ok_or(Failure::UnusablePrincipals { index: self.index })
+    }
+
+    /// The line of allowed signers (ssh-keygen(1)) by which the record verifies.
+    fn allowed_signer(&self) -> Result<String, Failure> {
+        let identity = self.identity()?;
+        Ok(match &self.certificate {
+            None => format!("{identity} {}\n", self.key),
+            Some(certificate) => format!("{identity} cert-authority {}\n", certificate.authority),
         })
     }
 }
@@ -102,7 +164,16 @@ fn text(view: &RecordsView) -> String {
                 record.user.to_string(),
                 record.service.to_string(),
                 record.server.to_string(),
-                record.fingerprint.clone(),
+                match &record.certificate {
+                    None => record.fingerprint.clone(),
+                    Some(certificate) => format!(
+                        "{} certified by {} (serial {}, {:?})",
+                        record.fingerprint,
+                        certificate.authority_fingerprint,
+                        certificate.serial,
+                        certificate.key_id
+                    ),
+                },
                 record.session.to_string(),
             ]
         })
@@ -113,136 +184,10 @@ fn text(view: &RecordsView) -> String {
     table(&heading, &rows)
 }
 
-/// What `usher log verify` is told.
-pub struct Verification<'a> {
-    /// A checkpoint kept elsewhere.
-    pub checkpoint: Option<&'a Path>,
-    /// The log's public key, kept elsewhere.
-    pub key: Option<&'a Path>,
-    /// Users and their keys, as ssh-keygen's allowed signers.
-    pub signers: Option<&'a Path>,
-    /// Where to keep the newest checkpoint when all is well.
-    pub keep: Option<&'a Path>,
-}
-
-#[derive(Serialize)]
-struct VerifiedView {
-    origin: String,
-    records: u64,
-    root: String,
-    kept: Option<u64>,
-    tail: u64,
-    signers_checked: bool,
-}
-
-/// Verifies the whole log.
-///
-/// # Errors
-/// With the first thing that is wrong.
-pub fn verify(
-    output: &Output,
-    directory: &Path,
-    verification: &Verification<'_>,
-) -> Result<(), Failure> {
-    let reader = match verification.key {
-        Some(path) => {
-            let key = VerifyingKey::parse(&read(path)?);
-            let key =
-                key.map_err(|error| Failure::PublicKey(format!("{}: {error}", path.display())))?;
-            Reader::with_key(directory, key)
-        }
-        None => Reader::open(directory)?,
-    };
-    let kept = verification.checkpoint.map(read).transpose()?;
-    let signers = verification.signers.map(signers).transpose()?;
-    let report = reader.verify_with(kept.as_deref(), |index, verified| {
-        let Some(signers) = &signers else {
-            return Ok(());
-        };
-        let user = &verified.statement.user;
-        let known = signers.get(user);
-        if known.is_some_and(|keys| keys.contains(verified.key.key_data())) {
-            return Ok(());
-        }
-        Err(Damage::UnknownSigner {
-            index,
-            user: user.to_string(),
-            fingerprint: verified.key.fingerprint(HashAlg::Sha256).to_string(),
-        })
-    })?;
-    if let Some(path) = verification.keep {
-        let place = std::path::absolute(path).at(path)?;
-        write_atomically(&place, report.checkpoint.note().as_bytes(), 0o644).at(path)?;
-    }
-    let checkpoint = report.checkpoint.checkpoint();
-    let view = VerifiedView {
-        origin: checkpoint.origin.clone(),
-        records: checkpoint.size,
-        root: checkpoint.root_text(),
-        kept: report.kept,
-        tail: report.tail,
-        signers_checked: signers.is_some(),
-    };
-    output.print(&view, || verified_text(&view));
-    Ok(())
-}
-
-fn verified_text(view: &VerifiedView) -> String {
-    let mut text = format!(
-        "{} records of {}, each as a client signed it\nroot {}\n",
-        view.records, view.origin, view.root
-    );
-    text += &match view.kept {
-        Some(kept) => format!("goes on from the kept checkpoint of {kept} records\n"),
-        None => "no kept checkpoint was given (--checkpoint): another history under the same key \
-                 would look as good\n"
-            .into(),
-    };
-    text += if view.signers_checked {
-        "every record is signed by a key known of its user\n"
-    } else {
-        "whose keys they are was not looked at (--signers)\n"
-    };
-    if view.tail > 0 {
-        text += &format!(
-            "{} bytes after the last record: an append that is going on, or that a crash has cut \
-             short\n",
-            view.tail
-        );
-    }
-    text
-}
-
-/// Users and their keys, of a list of allowed signers (ssh-keygen(1)) without patterns and
-/// options.
-fn signers(path: &Path) -> Result<BTreeMap<UserName, BTreeSet<KeyData>>, Failure> {
-    let mut signers = BTreeMap::<UserName, BTreeSet<KeyData>>::new();
-    for (number, line) in read(path)?.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let refused = |reason: &str| {
-            let number = number + 1;
-            Failure::PublicKey(format!(
-                "{} line {number}: {reason}; give lines of the form \"USER[,USER] TYPE KEY\"",
-                path.display()
-            ))
-        };
-        let (users, key) = line
-            .split_once(char::is_whitespace)
-            .ok_or_else(|| refused("no key"))?;
-        let key = PublicKey::from_openssh(key.trim())
-            .map_err(|_| refused("not a public key, or options before it"))?;
-        for user in users.split(',') {
-            let user = user.parse().map_err(|_| refused("not a user name"))?;
-            signers
-                .entry(user)
-                .or_default()
-                .insert(key.key_data().clone());
-        }
-    }
-    Ok(signers)
+/// Whether a principal can stand in a command and in a list of allowed signers.
+fn is_plain(principal: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._@+-".contains(&byte);
+    !principal.is_empty() && !principal.starts_with('-') && principal.bytes().all(plain)
 }
 
 #[derive(Serialize)]
@@ -263,19 +208,27 @@ pub fn export(output: &Output, directory: &Path, index: u64, target: &Path) -> R
     let proof = reader.tlog_proof(index)?;
     let record = reader.record(index)?;
     let view = RecordView::new(index, &record)?;
+    let verified_certificate = record.verify().ok().and_then(|found| found.certificate);
     let signature = record.authenticator.signature_pem();
-    let signature = signature.map_err(|error| Failure::LogRecord {
+    let signature = signature.map_err(|refusal| Failure::LogRecord {
         index,
-        error: error.into(),
+        error: RecordError::Signature(refusal),
     })?;
+    let identity = view.identity()?.to_owned();
+    // A certificate has an end, and most are over when a record is looked at.
+    let time = match &view.certificate {
+        None => String::new(),
+        Some(_) => format!("-O verify-time={} ", verify_time(view.issued)),
+    };
+    let key = match &verified_certificate {
+        Some(certificate) => certificate.line(),
+        None => view.key.clone(),
+    };
     let files = [
         ("statement", record.authenticator.statement.clone()),
         ("statement.sig", signature.into_bytes()),
-        ("key.pub", format!("{}\n", view.key).into_bytes()),
-        (
-            "allowed_signers",
-            format!("{} {}\n", view.user, view.key).into_bytes(),
-        ),
+        ("key.pub", format!("{key}\n").into_bytes()),
+        ("allowed_signers", view.allowed_signer()?.into_bytes()),
         ("record", record.encode()),
         ("record.tlog-proof", proof.into_bytes()),
     ];
@@ -294,12 +247,12 @@ pub fn export(output: &Output, directory: &Path, index: u64, target: &Path) -> R
     };
     output.print(&exported, || {
         format!(
-            "wrote record {index} to {}; put the key that you know of {user} into \
+            "wrote record {index} to {}; put the key that you know of {identity}{authority} into \
              allowed_signers, then there:\n\
-             ssh-keygen -Y verify -f allowed_signers -I {user} -n {NAMESPACE} -s statement.sig \
-             < statement\n",
+             ssh-keygen -Y verify {time}-f allowed_signers -I {identity} -n {NAMESPACE} \
+             -s statement.sig < statement\n",
             target.display(),
-            user = exported.user,
+            authority = if time.is_empty() { "" } else { "'s authority" },
         )
     });
     Ok(())
@@ -310,15 +263,9 @@ fn openssh(key: &PublicKey) -> Result<String, Failure> {
         .map_err(|error| Failure::PublicKey(format!("a key has no text form: {error}")))
 }
 
-/// A small file of text.
-fn read(path: &Path) -> Result<String, Failure> {
-    if fs::metadata(path).at(path)?.len() > MAX_FILE {
-        let path = path.display();
-        return Err(Failure::Host(format!(
-            "{path}: larger than {MAX_FILE} bytes"
-        )));
-    }
-    fs::read_to_string(path).at(path)
+/// Seconds since 1970 as `ssh-keygen -O verify-time` takes it, in UTC.
+fn verify_time(seconds: u64) -> String {
+    key_options::expiry_time(seconds).unwrap_or_else(|| seconds.to_string())
 }
 
 /// Seconds since 1970 as RFC 3339 has it, in UTC. A client may have signed any number.
@@ -334,7 +281,7 @@ pub fn utc(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::utc;
+    use super::*;
 
     #[test]
     fn times_read_as_rfc_3339_has_them() {
@@ -344,5 +291,17 @@ mod tests {
         assert_eq!(utc(1_800_000_000), "2027-01-15T08:00:00Z");
         assert_eq!(utc(4_107_542_400), "2100-03-01T00:00:00Z");
         assert_eq!(utc(u64::MAX), format!("{} seconds after 1970", u64::MAX));
+    }
+
+    #[test]
+    fn what_a_shell_or_a_pattern_would_read_otherwise_is_no_identity() {
+        for plain in ["ops", "alice@example.org", "a_b-c.d+e"] {
+            assert!(is_plain(plain), "{plain}");
+        }
+        for other in [
+            "", "$(id)", "a b", "*", "!a", "a;b", "-I", "\"", "a?", "\u{e9}",
+        ] {
+            assert!(!is_plain(other), "{other}");
+        }
     }
 }

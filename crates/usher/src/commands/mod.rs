@@ -1,12 +1,18 @@
 //! One file a command.
 
 pub mod agent;
+pub mod analysis;
 pub mod configuration;
 pub mod connect;
 pub mod doctor;
+pub mod dry_run;
+pub mod ending;
+pub mod format;
+pub mod groups;
 pub mod host;
 pub mod init;
 pub mod key_list;
+mod listed_programs;
 pub mod log;
 pub mod policy;
 pub mod user;

@@ -2,12 +2,16 @@
 
 use std::path::PathBuf;
 
-use usher_local::applied::{Applied, Checked, PolicyFile, read_bounded};
+use usher_kernel::worker::confines_files;
+use usher_local::applied::Applied;
+use usher_local::checked::Checked;
+use usher_local::clock::unix_time;
 use usher_local::paths;
-use usher_policy::{Policy, ServedBy, Service};
+use usher_policy::{Policy, Program, ServedBy, Service};
 use usher_proto::name::UserName;
 
-use super::configuration;
+use super::configuration::{self, OnRefusal};
+use super::{groups, listed_programs};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -19,52 +23,42 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
     let applied = if files.is_empty() {
         configuration::collect()?
     } else {
-        let sources = files
-            .iter()
-            .map(|path| {
-                Ok(PolicyFile {
-                    name: path.display().to_string(),
-                    text: read_bounded(path)?,
-                })
-            })
-            .collect::<Result<_, Failure>>()?;
-        Applied {
-            sources,
-            ..Applied::default()
-        }
+        let mut applied = Applied::default();
+        applied.read_policy(files, None)?;
+        groups::look_up(&mut applied);
+        applied
     };
-    let Checked { policy, keys, .. } = configuration::check(&applied)?;
-    let mut warnings: Vec<String> = policy.warnings().iter().map(ToString::to_string).collect();
+    let mut checked = configuration::check(&applied)?;
+    configuration::look_up_names(&applied, &mut checked.policy)?;
+    let policy = &checked.policy;
+    let now = unix_time();
+    let mut warnings = warnings_of(policy, now);
     if applied.sources.is_empty() {
         warnings.push(format!(
             "{} has no *.policy file: nothing is permitted",
             paths::POLICY_DIRECTORY
         ));
     }
+    if let Some(block) = policy.applications.first() {
+        warnings.push(format!(
+            "{}: this version reads `application` blocks and does not protect traffic: `usher \
+             policy apply` refuses a policy that has them",
+            block.origin.place
+        ));
+    }
+    if let Some(block) = policy.mac.first() {
+        warnings.push(format!(
+            "{}: this version reads `mac` blocks and has no MAC framework: `usher policy apply` \
+             refuses a policy that has them",
+            block.origin.place
+        ));
+    }
+    warnings.extend(services_to_be_protected(policy));
     if files.is_empty() {
-        warnings.extend(services_that_cannot_run(&policy));
+        warnings.extend(warnings_of_this_host(policy));
         // Only the whole configuration says who has keys.
-        warnings.extend(
-            policy
-                .services
-                .values()
-                .flat_map(|service| service.users.iter().map(move |user| (service, user)))
-                .filter(|(service, user)| {
-                    let keys = keys.get(*user).map_or(&[][..], Vec::as_slice);
-                    !keys.iter().any(|key| key.purpose == service.keys)
-                })
-                .map(|(service, user)| {
-                    let purpose = service
-                        .keys
-                        .as_ref()
-                        .map_or_else(String::new, |purpose| format!(" --key {purpose}"));
-                    format!(
-                        "`service {}` admits {user}, who has no public key here for it: `usher \
-                         user add {user} --public-key FILE{purpose}`",
-                        service.name
-                    )
-                }),
-        );
+        warnings.extend(principals_of_no_authority(&checked, now));
+        warnings.extend(users_without_keys(&checked, now));
     }
     for warning in &warnings {
         eprintln!("warning: {warning}");
@@ -72,15 +66,19 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
     let value = serde_json::json!({
         "hosts": policy.hosts.len(), "users": policy.users.len(),
         "services": policy.services.len(), "clients": policy.clients.len(),
-        "warnings": warnings,
+        "applications": policy.applications.len(), "mac": policy.mac.len(),
+        "expectations": policy.expectations.len(), "warnings": warnings,
     });
     output.print(&value, || {
         format!(
-            "the policy is sound: {} host(s), {} users block(s), {} service(s), {} client block(s)",
+            "the policy is sound: {} host(s), {} users block(s), {} service(s), {} client \
+             block(s), {} application block(s), {} expectation(s)",
             policy.hosts.len(),
             policy.users.len(),
             policy.services.len(),
-            policy.clients.len()
+            policy.clients.len(),
+            policy.applications.len(),
+            policy.expectations.len()
         )
     });
     Ok(())
@@ -89,23 +87,71 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
 /// Puts the policy folder in force.
 ///
 /// # Errors
-/// As [`configuration::put_in_force`].
+/// As [`candidate`] and [`configuration::put_in_force`].
 pub fn apply(output: &Output) -> Result<(), Failure> {
     let lock = configuration::lock()?;
+    let (fresh, _) = candidate()?;
+    let outcome = configuration::put_in_force(&lock, fresh, OnRefusal::RollBack)?;
+    output.print(&outcome, || configuration::describe(&outcome));
+    Ok(())
+}
+
+/// What is written below /etc/usher, to be put in force: read, checked whole, and warned of.
+///
+/// # Errors
+/// When a file cannot be read, something is wrong, or this version cannot enforce it.
+pub fn candidate() -> Result<(Applied, Checked), Failure> {
     let fresh = configuration::collect()?;
-    let policy = configuration::check(&fresh)?.policy;
-    for warning in policy.warnings() {
-        eprintln!("warning: {warning}");
-    }
-    for warning in services_that_cannot_run(&policy)
+    let checked = configuration::check(&fresh)?;
+    let policy = &checked.policy;
+    for warning in warnings_of(policy, unix_time())
         .into_iter()
-        .chain(services_without_fence(&policy))
+        .chain(warnings_of_this_host(policy))
+        .chain(services_without_fence(policy))
     {
         eprintln!("warning: {warning}");
     }
-    let outcome = configuration::put_in_force(&lock, fresh)?;
-    output.print(&outcome, || configuration::describe(&outcome));
-    Ok(())
+    Ok((fresh, checked.enforceable()?))
+}
+
+/// What the policy itself warns of, at this time.
+fn warnings_of(policy: &Policy, now: u64) -> Vec<String> {
+    let warnings = policy.warnings().into_iter();
+    let warnings = warnings.chain(policy.guests_over(now));
+    warnings.map(|warning| warning.to_string()).collect()
+}
+
+/// What of the policy cannot be had on this host as things are; of the fence an apply warns.
+fn warnings_of_this_host(policy: &Policy) -> Vec<String> {
+    let mut warnings = services_that_cannot_run(policy);
+    warnings.extend(services_at_ports_given_out(policy));
+    warnings.extend(services_without_connect(policy));
+    warnings.extend(listed_programs::of_no_use(policy));
+    warnings
+}
+
+/// Users of services who have no key for them.
+fn users_without_keys(checked: &Checked, now: u64) -> Vec<String> {
+    let services = checked.policy.services.values();
+    services
+        .flat_map(|service| {
+            let users = service.users.names().iter();
+            users.map(move |user| (service, user))
+        })
+        .filter(|(service, user)| service.users.has(user, now))
+        .filter(|(service, user)| !checked.has_way_in(user, service.keys.as_ref()))
+        .map(|(service, user)| {
+            let purpose = service
+                .keys
+                .as_ref()
+                .map_or_else(String::new, |purpose| format!(" --key {purpose}"));
+            format!(
+                "`service {}` admits {user}, who has no public key here for it: `usher user add \
+                 {user} --public-key FILE{purpose}`",
+                service.name
+            )
+        })
+        .collect()
 }
 
 /// Services of this host whose processes cannot run on it as things are.
@@ -114,34 +160,129 @@ fn services_that_cannot_run(policy: &Policy) -> Vec<String> {
     services.filter_map(why_it_cannot_run).collect()
 }
 
+/// Principals that no certificate can name for a service that admits them.
+fn principals_of_no_authority(checked: &Checked, now: u64) -> Vec<String> {
+    let services = checked.policy.services.values();
+    services
+        .flat_map(|service| {
+            let principals = service.users.principals().iter();
+            principals.map(move |principal| (service, principal))
+        })
+        .filter(|(service, principal)| {
+            !checked.can_certify(principal.as_ref(), service.keys.as_ref(), now)
+        })
+        .map(|(service, principal)| {
+            let list = match &service.keys {
+                Some(purpose) => format!("a `cert-authority` line in authorized_keys.{purpose}"),
+                None => format!(
+                    "an authority in {}, or a `cert-authority` line",
+                    paths::USER_AUTHORITIES
+                ),
+            };
+            format!(
+                "`service {}` admits holders of certificates with the principal {principal}, and \
+                 no authority is trusted to name it: add {list}",
+                service.name
+            )
+        })
+        .collect()
+}
+
+/// Services whose policy is refused, since nobody would protect their connections.
+fn services_to_be_protected(policy: &Policy) -> Vec<String> {
+    let services = policy.services.values();
+    services
+        .filter_map(|service| Some((&service.name, service.protection.as_ref()?)))
+        .map(|(name, protection)| {
+            format!(
+                "{}: this version reads `protection` of `service {name}` and does not protect \
+                 traffic: `usher policy apply` refuses a policy that has it",
+                protection.origin.place
+            )
+        })
+        .collect()
+}
+
+/// Services at ports that this host's kernel gives to whoever connects.
+fn services_at_ports_given_out(policy: &Policy) -> Vec<String> {
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}"));
+    let (Ok(range), Ok(reserved)) = (read("ip_local_port_range"), read("ip_local_reserved_ports"))
+    else {
+        return Vec::new();
+    };
+    let services = policy.services.values();
+    services
+        .filter(|service| is_given_out(service.listen, &range, &reserved))
+        .map(|service| {
+            format!(
+                "`service {}`: the kernel gives port {port} to whoever connects or listens \
+                 (net.ipv4.ip_local_port_range); keep it by net.ipv4.ip_local_reserved_ports, or \
+                 take another",
+                service.name,
+                port = service.listen
+            )
+        })
+        .collect()
+}
+
+/// By ip_local_port_range (`FIRST LAST`) and ip_local_reserved_ports (`PORT,FIRST-LAST,...`).
+fn is_given_out(port: u16, range: &str, reserved: &str) -> bool {
+    let between = |(first, last): (&str, &str)| {
+        let (Ok(first), Ok(last)) = (first.parse(), last.parse()) else {
+            return false;
+        };
+        (first..=last).contains(&port)
+    };
+    let mut reserved = reserved.trim().split(',');
+    range.trim().split_once(['\t', ' ']).is_some_and(between)
+        && !reserved.any(|part| between(part.split_once('-').unwrap_or((part, part))))
+}
+
 /// Services whose sessions this host refuses, for want of the fence that they need.
 fn services_without_fence(policy: &Policy) -> Option<String> {
-    let of_accounts = |service: &&Service| matches!(service.served_by, ServedBy::Account(_));
+    let services = named(policy, |service| {
+        matches!(service.served_by, ServedBy::Account(_))
+    })?;
+    let reason = usher_kernel::probe::lsm_programs_run().err()?;
+    Some(format!("sessions with {services} are refused: {reason}"))
+}
+
+/// Services whose processes cannot be kept to where they may connect: their users are refused.
+fn services_without_connect(policy: &Policy) -> Option<String> {
+    let services = named(policy, |service| service.connect.is_some())?;
+    let reason = usher_kernel::probe::load_destinations().err()?;
+    Some(format!(
+        "users of {services} are refused: this kernel does not take the programs for `connect` \
+         ({reason})"
+    ))
+}
+
+/// Those services of a policy, by name; none when there are none.
+fn named(policy: &Policy, those: impl Fn(&Service) -> bool) -> Option<String> {
     let services: Vec<String> = policy
         .services
         .values()
-        .filter(of_accounts)
+        .filter(|service| those(service))
         .map(|service| format!("`service {}`", service.name))
         .collect();
-    if services.is_empty() {
-        return None;
-    }
-    let reason = usher_kernel::probe::lsm_programs_run().err()?;
-    Some(format!(
-        "sessions with {} are refused: {reason}",
-        services.join(", ")
-    ))
+    (!services.is_empty()).then(|| services.join(", "))
 }
 
 fn why_it_cannot_run(service: &Service) -> Option<String> {
     let reason = match &service.served_by {
+        ServedBy::Program(Program { files: Some(_), .. }) if !confines_files() => Some(
+            "it has `files`, and this kernel has no Landlock (`landlock` in lsm=...): its users are \
+             refused"
+                .into(),
+        ),
         ServedBy::Program(program) => fault_of_program(&program.path),
         ServedBy::Account(account) => fault_of_account(account),
     }?;
     Some(format!("`service {}`: {reason}", service.name))
 }
 
-fn fault_of_program(path: &str) -> Option<String> {
+/// Why a path is no program of this host.
+pub(super) fn fault_of_program(path: &str) -> Option<String> {
     use std::os::unix::fs::PermissionsExt;
     let executable = std::fs::metadata(path)
         .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0);
@@ -174,6 +315,29 @@ mod tests {
         );
         let name = "test.policy".into();
         services_that_cannot_run(&parse(&[Source { name, text }]).expect("a correct policy"))
+    }
+
+    #[test]
+    fn ports_that_the_kernel_gives_out_are_told_from_reserved_ones() {
+        let given_out = |port, reserved| is_given_out(port, "32768\t60999\n", reserved);
+        assert!(
+            [32768, 40000, 60999]
+                .iter()
+                .all(|&port| given_out(port, "\n"))
+        );
+        assert!(![1, 32767, 61000].iter().any(|&port| given_out(port, "\n")));
+        let reserved = "7,40000-40002,50000\n";
+        assert!(
+            ![40000, 40001, 40002, 50000]
+                .iter()
+                .any(|&port| given_out(port, reserved))
+        );
+        assert!(
+            [39999, 40003, 50001]
+                .iter()
+                .all(|&port| given_out(port, reserved))
+        );
+        assert!(!is_given_out(40000, "nonsense", ""));
     }
 
     #[test]

@@ -5,16 +5,19 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use usher_local::applied::{ConfigurationError, read_bounded, write_atomically};
+use usher_local::clock::unix_time;
+use usher_local::error::ConfigurationError;
+use usher_local::files::{read_bounded, write_atomically};
 use usher_local::keys::{keys_of, list_name, private_key_name};
-use usher_local::signing_key::SigningKey;
+use usher_local::signing_key::{Credential, SigningKey, certificate_of, split};
 use usher_local::{control, paths};
 use usher_policy::Name;
 use usher_proto::authenticator::{is_security_key, is_supported};
 use usher_proto::name::UserName;
+use usher_proto::refusal::Refusal;
 use zeroize::Zeroizing;
 
-use super::configuration;
+use super::configuration::{self, OnRefusal};
 use super::key_list::{self, Expiry};
 use crate::failure::{At, Failure};
 use crate::output::{Output, table};
@@ -29,6 +32,8 @@ pub struct Addition<'a> {
     pub private_key: Option<&'a Path>,
     /// File with the public key that the user's agent signs with.
     pub agent_key: Option<&'a Path>,
+    /// File with the certificate of what the user signs with.
+    pub certificate: Option<&'a Path>,
     /// What the keys are for.
     pub purpose: Option<&'a Name>,
 }
@@ -43,12 +48,13 @@ pub fn add(output: &Output, user: &UserName, addition: &Addition<'_>) -> Result<
         expires,
         private_key,
         agent_key,
+        certificate,
         purpose,
     } = *addition;
-    if [public_key, private_key, agent_key] == [None; 3] {
+    if [public_key, private_key, agent_key, certificate] == [None; 4] {
         return Err(Failure::PublicKey(
-            "give --public-key FILE (where the services are), or --private-key FILE or \
-             --agent-key FILE (where the user works)"
+            "give --public-key FILE (where the services are), or --private-key FILE, --agent-key \
+             FILE or --certificate FILE (where the user works)"
                 .into(),
         ));
     }
@@ -71,7 +77,14 @@ pub fn add(output: &Output, user: &UserName, addition: &Addition<'_>) -> Result<
         .transpose()?;
     let private = private_key.map(read_private_key).transpose()?;
     let agent = agent_key.map(read_agent_key).transpose()?;
-    let signing = private.or(agent);
+    let signing = match certificate {
+        Some(path) => {
+            let kept = private_key_path(user, purpose);
+            let key = private.or(agent).map_or_else(|| kept_key(&kept), Ok)?;
+            Some(with_certificate(&key, path)?)
+        }
+        None => private.or(agent),
+    };
     let folder = user_folder(user);
     std::fs::create_dir_all(&folder).at(&folder)?;
     if let Some(public) = public {
@@ -83,16 +96,30 @@ pub fn add(output: &Output, user: &UserName, addition: &Addition<'_>) -> Result<
     put_users_in_force(output, &lock)
 }
 
-/// Refuses a user from now on.
+/// Refuses a user from now on. What is in force stays but for that, whatever is written below
+/// /etc/usher: nobody's faulty file keeps a user from being disabled, and no daemon either.
 ///
 /// # Errors
 /// When the user is not known or the file cannot be written.
 pub fn disable(output: &Output, user: &UserName, reason: &str) -> Result<(), Failure> {
     let lock = configuration::lock()?;
-    let folder = known(user)?;
+    let mut fresh = configuration::in_force()?;
+    let has_account = || matches!(nix::unistd::User::from_name(user.as_ref()), Ok(Some(_)));
+    let folder = match known(user) {
+        // Users whom an authority certifies have no folder; another one's was removed.
+        Err(_) if fresh.users.contains_key(user) || has_account() => {
+            let folder = user_folder(user);
+            std::fs::create_dir_all(&folder).at(&folder)?;
+            folder
+        }
+        known => known?,
+    };
     let path = folder.join("disabled");
     write_atomically(&path, format!("{reason}\n").as_bytes(), 0o644).at(&path)?;
-    put_users_in_force(output, &lock)
+    fresh.users.entry(user.clone()).or_default().disabled = Some(reason.trim().to_owned());
+    let outcome = configuration::put_in_force(&lock, fresh, OnRefusal::GoOn)?;
+    output.print(&outcome, || configuration::describe(&outcome));
+    Ok(())
 }
 
 /// Admits a disabled user again.
@@ -128,18 +155,36 @@ pub fn list(output: &Output) -> Result<(), Failure> {
                         "fingerprint": key.key.fingerprint(ssh_key::HashAlg::Sha256).to_string(),
                         "for": key.purpose,
                         "expires": key.options.expires,
+                        "authority": key.options.authority,
+                        "principals": key.options.principals.as_ref()
+                            .map(|principals| principals.names().collect::<Vec<_>>()),
                     })
                 })
                 .collect();
             // None: the folder is the signer's and root's, others cannot look.
             let signing = signing_key(user).ok();
             let is = |kind: fn(&SigningKey) -> bool| {
-                signing.as_ref().map(|key| key.as_ref().is_some_and(kind))
+                signing
+                    .as_ref()
+                    .map(|found| found.as_ref().is_some_and(|found| kind(&found.key)))
             };
+            let certificate = signing.as_ref().and_then(Option::as_ref);
+            let certificate = certificate.and_then(|found| found.certificate.as_deref());
+            let certificate = certificate.map(|certificate| {
+                serde_json::json!({
+                    "key_id": certificate.key_id, "serial": certificate.serial,
+                    "principals": certificate.principals.names().collect::<Vec<_>>(),
+                    "valid_after": certificate.valid_after,
+                    "valid_before": certificate.valid_before,
+                    "authority": certificate.authority
+                        .fingerprint(ssh_key::HashAlg::Sha256).to_string(),
+                })
+            });
             let view = serde_json::json!({
                 "user": user, "disabled": entry.disabled, "public_keys": views,
                 "private_key": is(|key| matches!(key, SigningKey::Private(_))),
                 "agent_key": is(|key| matches!(key, SigningKey::Agent(_))),
+                "certificate": certificate,
                 "agent_lent": lent.as_ref().map(|lent| lent.contains(user)),
             });
             Ok((view, key_list::describe(&keys)))
@@ -166,13 +211,34 @@ pub fn list(output: &Output) -> Result<(), Failure> {
                         .as_str()
                         .map_or("yes".into(), |why| format!("no: {why}")),
                     public.clone(),
-                    signs.to_owned(),
+                    match validity(&view["certificate"]) {
+                        Some(validity) => format!("{signs}, certificate {validity}"),
+                        None => signs.to_owned(),
+                    },
                 ]
             })
             .collect();
         table(&["USER", "ADMITTED", "PUBLIC KEYS", "SIGNS BY"], &rows)
     });
     Ok(())
+}
+
+/// Until when a certificate is valid, for people.
+fn validity(certificate: &serde_json::Value) -> Option<String> {
+    let (after, before) = (
+        certificate["valid_after"].as_u64()?,
+        certificate["valid_before"].as_u64()?,
+    );
+    let now = unix_time();
+    Some(if now < after {
+        format!("from {} on", super::log::utc(after))
+    } else if now >= before {
+        "expired".into()
+    } else if before == u64::MAX {
+        "for ever".into()
+    } else {
+        format!("until {}", super::log::utc(before))
+    })
 }
 
 /// Whose agents are lent; nothing when the signer does not say.
@@ -188,9 +254,9 @@ fn lent_agents() -> Option<BTreeSet<UserName>> {
 }
 
 /// With what a user signs here, if with anything.
-fn signing_key(user: &UserName) -> Result<Option<SigningKey>, ConfigurationError> {
+fn signing_key(user: &UserName) -> Result<Option<Credential>, ConfigurationError> {
     match read_bounded(&private_key_path(user, None)) {
-        Ok(text) => Ok(SigningKey::parse(&Zeroizing::new(text)).ok()),
+        Ok(text) => Ok(Credential::parse(&Zeroizing::new(text)).ok()),
         Err(ConfigurationError::File { error, .. })
             if error.kind() == std::io::ErrorKind::NotFound =>
         {
@@ -215,6 +281,45 @@ fn known(user: &UserName) -> Result<PathBuf, Failure> {
     } else {
         Err(Failure::UnknownUser(user.clone()))
     }
+}
+
+/// The text of the key that is kept for a user.
+fn kept_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
+    match read_bounded(path) {
+        Ok(text) => Ok(Zeroizing::new(text)),
+        Err(ConfigurationError::File { error, .. })
+            if error.kind() == std::io::ErrorKind::NotFound =>
+        {
+            Err(Failure::PublicKey(
+                "the user has no key here that a certificate could be for; give it as well, with \
+                 --private-key or --agent-key"
+                    .into(),
+            ))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A key's text, with the certificate in a file in the place of one that it may have.
+fn with_certificate(key: &str, path: &Path) -> Result<Zeroizing<String>, Failure> {
+    let problem = |reason: String| Failure::PublicKey(format!("{}: {reason}", path.display()));
+    let line = read_bounded(path)?;
+    let (key, _) = split(key);
+    let parsed = Credential::parse(key).map_err(|error| problem(error.to_string()))?;
+    let certificate = certificate_of(&parsed.key, &line).map_err(|error| {
+        problem(format!(
+            "{error}; give the -cert.pub file that ssh-keygen -s has made of this key"
+        ))
+    })?;
+    if let Err(refusal) = certificate.check(unix_time()) {
+        match refusal {
+            // It will be.
+            Refusal::CertificateNotYetValid => eprintln!("warning: {refusal}"),
+            _ => return Err(problem(refusal.to_string())),
+        }
+    }
+    let key = key.trim_end();
+    Ok(Zeroizing::new(format!("{key}\n{}\n", certificate.line())))
 }
 
 fn read_private_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
@@ -256,7 +361,7 @@ fn read_agent_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
             path.display()
         ))
     };
-    match SigningKey::parse(&text) {
+    match Credential::parse(&text).map(|found| found.key) {
         Ok(SigningKey::Agent(_)) => Ok(text),
         Ok(SigningKey::Private(_)) => Err(problem("a private key".into())),
         Err(error) => Err(problem(error.to_string())),
@@ -300,8 +405,8 @@ fn store_signing_key(path: &Path, key: &str) -> Result<(), Failure> {
 /// The policy in force stays; the users are those below /etc/usher now.
 fn put_users_in_force(output: &Output, lock: &configuration::Lock) -> Result<(), Failure> {
     let mut fresh = configuration::in_force()?;
-    fresh.users = configuration::collect()?.users;
-    let outcome = configuration::put_in_force(lock, fresh)?;
+    fresh.users = configuration::collect_users()?;
+    let outcome = configuration::put_in_force(lock, fresh, OnRefusal::RollBack)?;
     output.print(&outcome, || configuration::describe(&outcome));
     Ok(())
 }

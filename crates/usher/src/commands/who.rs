@@ -1,7 +1,6 @@
 //! `usher who`: live sessions, connections and workers; those that have ended last.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
+use usher_local::clock::unix_time;
 use usher_local::control::{Answer, RecentView, Request, WhoView, ask};
 
 use crate::failure::Failure;
@@ -39,18 +38,11 @@ fn not_understood() -> Failure {
     Failure::Host("the keeper's answer is not understood".into())
 }
 
-fn now() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or(Duration::ZERO)
-        .as_secs()
-}
-
 fn recent_text(view: &RecentView) -> String {
     if view.ended.is_empty() {
         return "no session has ended\n".into();
     }
-    let now = now();
+    let now = unix_time();
     let rows: Vec<Vec<String>> = view
         .ended
         .iter()
@@ -82,7 +74,7 @@ fn text(view: &WhoView) -> String {
     if view.sessions.is_empty() {
         return "no sessions\n".into();
     }
-    let now = now();
+    let now = unix_time();
     let mut rows = Vec::new();
     for session in &view.sessions {
         rows.push(vec![

@@ -174,7 +174,7 @@ impl Answerer for Proxy {
                 ]
                 .into(),
             }),
-            Request::Who | Request::Recent => Answer::Failed {
+            Request::Who | Request::Recent | Request::WouldEnd { .. } => Answer::Failed {
                 reason: "the proxy keeps no sessions".into(),
             },
         }

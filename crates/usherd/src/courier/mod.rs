@@ -69,7 +69,7 @@ impl Answerer for Status {
                 generation: 0,
                 numbers: std::collections::BTreeMap::new(),
             }),
-            Request::Who | Request::Recent => Answer::Failed {
+            Request::Who | Request::Recent | Request::WouldEnd { .. } => Answer::Failed {
                 reason: "the courier keeps no sessions".into(),
             },
         }

@@ -10,13 +10,18 @@ use nix::unistd::{Gid, User, getgrouplist};
 use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
 
-/// A local account, with what a process of it is started with.
+/// A local account.
 #[derive(Debug, Clone)]
 pub struct Account {
     /// Its name.
     pub name: UserName,
     /// User id; never 0.
     pub uid: u32,
+}
+
+/// What a process of an account is started with, besides the user id.
+#[derive(Debug, Clone)]
+pub struct Identity {
     /// Primary group.
     pub gid: u32,
     /// All its groups.
@@ -27,12 +32,111 @@ pub struct Account {
     pub shell: PathBuf,
 }
 
-/// Looks a user up. NSS may ask other hosts, so not on the reactor's thread.
-///
-/// # Errors
-/// [`Refusal::NoLocalAccount`]; [`Refusal::PrivilegedAccount`] for root, whom no policy can admit.
-pub async fn by_name(user: UserName) -> Result<Account, Refusal> {
-    tokio::task::spawn_blocking(move || find(&user))
+impl Account {
+    /// Looks up what a process of the account is started with, each time anew: a user who is taken
+    /// out of a group has no further process in it. NSS may ask other hosts, so not on the
+    /// reactor's thread.
+    ///
+    /// # Errors
+    /// [`Refusal::NoLocalAccount`], also when the name has another number by now, whose processes
+    /// these would not be.
+    pub fn identity(&self) -> Result<Identity, Refusal> {
+        let user = find(&self.name)?;
+        if user.uid.as_raw() != self.uid {
+            return Err(Refusal::NoLocalAccount);
+        }
+        let name = &self.name;
+        let c_name = CString::new(name.as_ref()).map_err(|_| Refusal::NoLocalAccount)?;
+        let groups = getgrouplist(&c_name, user.gid).map_err(|error| {
+            tracing::error!(%name, %error, "looking up groups");
+            Refusal::NoLocalAccount
+        })?;
+        Ok(Identity {
+            gid: user.gid.as_raw(),
+            groups: groups.into_iter().map(Gid::as_raw).collect(),
+            home: user.dir,
+            shell: user.shell,
+        })
+    }
+}
+
+/// How long a user id counts that was found.
+const BELIEVED: Duration = Duration::from_secs(1);
+/// Names kept; beyond this those go that are no longer believed, or all.
+const KEPT: usize = 4096;
+
+/// The user ids of accounts, each looked up once a second at most: every local process and every
+/// client host can make the keeper look. One that takes long keeps only those waiting who ask for
+/// it.
+#[derive(Default)]
+pub struct Accounts(Mutex<HashMap<UserName, Arc<Known>>>);
+
+/// When an account was looked up, and what was found.
+type Known = tokio::sync::Mutex<Option<(Instant, Result<u32, Refusal>)>>;
+
+impl Accounts {
+    /// The account of this name. That there is none is not believed, so that one that has just
+    /// been made is found.
+    ///
+    /// # Errors
+    /// [`Refusal::NoLocalAccount`]; [`Refusal::PrivilegedAccount`] for root, whom no policy can
+    /// admit.
+    pub async fn by_name(&self, name: &UserName) -> Result<Account, Refusal> {
+        self.find(name, Result::is_ok).await
+    }
+
+    /// As [`Accounts::by_name`], for who may ask as often as he likes: also that there is none is
+    /// believed.
+    ///
+    /// # Errors
+    /// As [`Accounts::by_name`].
+    pub async fn asked_freely(&self, name: &UserName) -> Result<Account, Refusal> {
+        self.find(name, |_| true).await
+    }
+
+    async fn find(
+        &self,
+        name: &UserName,
+        believable: impl Fn(&Result<u32, Refusal>) -> bool,
+    ) -> Result<Account, Refusal> {
+        let known = self.entry(name);
+        // Held while somebody looks: the others wait for what that one finds.
+        let mut known = known.lock().await;
+        let uid = match &*known {
+            Some((at, found)) if at.elapsed() < BELIEVED && believable(found) => *found,
+            _ => {
+                // An answer is as old as its question.
+                let asked = Instant::now();
+                let found = look_up(name.clone()).await;
+                *known = Some((asked, found));
+                found
+            }
+        };
+        Ok(Account {
+            name: name.clone(),
+            uid: uid?,
+        })
+    }
+
+    fn entry(&self, name: &UserName) -> Arc<Known> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() >= KEPT && !all.contains_key(name) {
+            all.retain(|_, known| {
+                known.try_lock().map_or(true, |known| {
+                    known.is_some_and(|(at, _)| at.elapsed() < BELIEVED)
+                })
+            });
+            if all.len() >= KEPT {
+                all.clear();
+            }
+        }
+        Arc::clone(all.entry(name.clone()).or_default())
+    }
+}
+
+/// Asks the name service (NSS), which may ask other hosts, so not on the reactor's thread.
+async fn look_up(name: UserName) -> Result<u32, Refusal> {
+    tokio::task::spawn_blocking(move || find(&name).map(|user| user.uid.as_raw()))
         .await
         .map_err(|error| {
             tracing::error!(%error, "looking up an account");
@@ -40,41 +144,7 @@ pub async fn by_name(user: UserName) -> Result<Account, Refusal> {
         })?
 }
 
-/// How long what was found of a service's account is believed.
-const BELIEVED: Duration = Duration::from_secs(1);
-
-/// Accounts of services, each looked up once a second at most: every local process can make the
-/// keeper look. One that takes long keeps only those waiting who ask for it.
-#[derive(Default)]
-pub struct ServiceAccounts(Mutex<HashMap<UserName, Arc<Known>>>);
-
-/// When an account was looked up, and what was found.
-type Known = tokio::sync::Mutex<Option<(Instant, Result<u32, Refusal>)>>;
-
-impl ServiceAccounts {
-    /// The account's user id.
-    ///
-    /// # Errors
-    /// As [`by_name`].
-    pub async fn uid(&self, account: &UserName) -> Result<u32, Refusal> {
-        let known = {
-            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(all.entry(account.clone()).or_default())
-        };
-        // Held while somebody looks: the others wait for what that one finds.
-        let mut known = known.lock().await;
-        match &*known {
-            Some((at, found)) if at.elapsed() < BELIEVED => *found,
-            _ => {
-                let found = by_name(account.clone()).await.map(|found| found.uid);
-                *known = Some((Instant::now(), found));
-                found
-            }
-        }
-    }
-}
-
-fn find(name: &UserName) -> Result<Account, Refusal> {
+fn find(name: &UserName) -> Result<User, Refusal> {
     let user = User::from_name(name.as_ref())
         .map_err(|error| {
             tracing::error!(%name, %error, "looking up an account");
@@ -84,17 +154,67 @@ fn find(name: &UserName) -> Result<Account, Refusal> {
     if user.uid.is_root() {
         return Err(Refusal::PrivilegedAccount);
     }
-    let c_name = CString::new(name.as_ref()).map_err(|_| Refusal::NoLocalAccount)?;
-    let groups = getgrouplist(&c_name, user.gid).map_err(|error| {
-        tracing::error!(%name, %error, "looking up groups");
-        Refusal::NoLocalAccount
-    })?;
-    Ok(Account {
-        name: name.clone(),
-        uid: user.uid.as_raw(),
-        gid: user.gid.as_raw(),
-        groups: groups.into_iter().map(Gid::as_raw).collect(),
-        home: user.dir,
-        shell: user.shell,
-    })
+    Ok(user)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> UserName {
+        text.parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_user_id_is_believed_for_a_while_and_then_looked_up_again() {
+        let accounts = Accounts::default();
+        let daemon = name("daemon");
+        let uid = accounts.by_name(&daemon).await.unwrap().uid;
+        assert_ne!(uid, 0);
+        *accounts.entry(&daemon).lock().await = Some((Instant::now(), Ok(uid + 1)));
+        assert_eq!(accounts.by_name(&daemon).await.unwrap().uid, uid + 1);
+        let old = Instant::now().checked_sub(BELIEVED).unwrap();
+        *accounts.entry(&daemon).lock().await = Some((old, Ok(uid + 1)));
+        assert_eq!(accounts.by_name(&daemon).await.unwrap().uid, uid);
+    }
+
+    #[tokio::test]
+    async fn that_there_is_no_account_is_believed_of_those_only_who_ask_freely() {
+        let accounts = Accounts::default();
+        let daemon = name("daemon");
+        let missing = (Instant::now(), Err(Refusal::NoLocalAccount));
+        *accounts.entry(&daemon).lock().await = Some(missing);
+        let freely = accounts.asked_freely(&daemon).await;
+        assert_eq!(freely.unwrap_err(), Refusal::NoLocalAccount);
+        assert!(accounts.by_name(&daemon).await.is_ok());
+        assert!(accounts.asked_freely(&daemon).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn root_and_who_has_no_account_are_refused() {
+        let accounts = Accounts::default();
+        let root = accounts.by_name(&name("root")).await;
+        assert_eq!(root.unwrap_err(), Refusal::PrivilegedAccount);
+        let nobody = accounts.by_name(&name("no-such-account")).await;
+        assert_eq!(nobody.unwrap_err(), Refusal::NoLocalAccount);
+    }
+
+    #[tokio::test]
+    async fn a_process_is_started_with_the_groups_of_an_account_that_is_still_the_same() {
+        let accounts = Accounts::default();
+        let mut daemon = accounts.by_name(&name("daemon")).await.unwrap();
+        let identity = daemon.identity().unwrap();
+        assert!(identity.groups.contains(&identity.gid));
+        daemon.uid += 1;
+        assert_eq!(daemon.identity().unwrap_err(), Refusal::NoLocalAccount);
+    }
+
+    #[test]
+    fn no_more_accounts_are_kept_than_there_is_room_for() {
+        let accounts = Accounts::default();
+        for number in 0..=KEPT {
+            accounts.entry(&name(&format!("user{number}")));
+        }
+        assert!(accounts.0.lock().unwrap().len() <= KEPT);
+    }
 }

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use usher_kernel::admission::SessionRecord;
+use usher_local::clock::unix_time;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
 use super::revocation::{self, Entry, is_closed, with_connections};
 use super::{Keeper, service_by_id};
-use crate::start::unix_time;
 
 /// How long an ended session stays in the table, seconds: longer than its authenticator could be
 /// presented again (maximum age and skew together), so that a replay meets it.
@@ -177,6 +177,11 @@ pub fn look(keeper: &Arc<Keeper>) {
                 ask(keeper, session, &record);
                 keeper.agenda.enter(again, session);
             }
+            Due::End(Refusal::Expired) => ending.push(Entry {
+                session,
+                reason: revocation::expired(keeper, &session, &record),
+                record,
+            }),
             Due::End(reason) => ending.push(Entry {
                 session,
                 record,
@@ -213,32 +218,21 @@ fn ask(keeper: &Keeper, session: SessionId, record: &SessionRecord) {
 #[cfg(test)]
 mod tests {
     use usher_kernel::admission::Ended;
-    use usher_proto::chain::ChainTip;
 
     use super::*;
+    use crate::keeper::example;
 
     const OPENED: u64 = 1_000_000;
 
     fn record(ended: Option<(u64, Refusal)>) -> SessionRecord {
         SessionRecord {
-            uid: 1000,
-            service: 1,
-            user: "alice".parse().unwrap(),
-            host: "laptop".parse().unwrap(),
-            tip: ChainTip {
-                position: 0,
-                value: [0; 16],
-            },
-            chain_length: 1,
-            chain_salt: [0; 16],
-            token_anchor: [0; 11],
-            key_fingerprint: [0; 32],
             opened: OPENED,
             expires: OPENED + 1000,
             ended: ended.map(|(after, reason)| Ended {
                 at: OPENED + after,
                 reason,
             }),
+            ..example::record()
         }
     }
 

@@ -12,7 +12,7 @@ use usher_local::paths;
 use usher_policy::{Policy, ServedBy};
 use usher_proto::refusal::Refusal;
 
-use super::accounts;
+use super::accounts::Accounts;
 
 /// The fence, or why there is none.
 pub struct Fence(Result<Ownership, String>);
@@ -75,7 +75,7 @@ impl Fence {
 
     /// Fences the accounts that a policy names for services, as far as they exist; a process of one
     /// that comes later is fenced when it first asks for something.
-    pub async fn enclose_accounts_of(&self, policy: &Policy) {
+    pub async fn enclose_accounts_of(&self, policy: &Policy, accounts: &Accounts) {
         if self.0.is_err() {
             return;
         }
@@ -83,7 +83,7 @@ impl Fence {
             let ServedBy::Account(account) = &service.served_by else {
                 continue;
             };
-            let found = accounts::by_name(account.clone()).await;
+            let found = accounts.by_name(account).await;
             let enclosed = found.and_then(|found| self.enclose(&[found.uid]));
             if let Err(refusal) = enclosed {
                 tracing::warn!(service = %service.name, %account, reason = refusal.name(),

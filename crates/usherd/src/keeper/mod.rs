@@ -6,7 +6,12 @@ mod accounts;
 mod agenda;
 mod announced;
 mod calls;
+mod children;
+mod destinations;
+#[cfg(test)]
+mod example;
 mod fence;
+mod ports;
 mod process;
 mod queue;
 mod queues;
@@ -27,8 +32,9 @@ use tokio::sync::mpsc;
 use usher_kernel::admission::{Admission, Limits};
 use usher_kernel::cgroup::Group;
 use usher_kernel::privileges::Capability;
-use usher_local::applied::{Applied, Checked, load_checked};
-use usher_local::control::{Answer, Request};
+use usher_local::applied::{Applied, load_checked, read_checked};
+use usher_local::checked::Checked;
+use usher_local::control::{Answer, EndingView, Request};
 use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::paths;
 use usher_policy::Service;
@@ -62,8 +68,10 @@ struct Keeper {
     configuration: RwLock<Arc<(Applied, Checked)>>,
     queues: Queues,
     fence: fence::Fence,
+    ports: ports::ServicePorts,
+    destinations: destinations::Destinations,
     desk: Arc<calls::Desk>,
-    service_accounts: accounts::ServiceAccounts,
+    accounts: accounts::Accounts,
     /// Told of every configuration that comes in force.
     reloaded: tokio::sync::watch::Sender<u64>,
     shares: share::Shares,
@@ -100,11 +108,8 @@ impl Keeper {
 
 /// The service that has this id, in a policy.
 fn service_by_id(checked: &Checked, id: u32) -> Option<&Service> {
-    checked
-        .policy
-        .services
-        .values()
-        .find(|service| service.id == id)
+    let name = checked.services_by_number.get(&id)?;
+    checked.policy.services.get(name)
 }
 
 /// Puts the policy's service ports under admission.
@@ -134,7 +139,12 @@ fn hand_down_processes(cgroup: &Path, workers: &Group) -> bool {
 ///
 /// # Errors
 /// When it cannot start. What an earlier keeper pinned stays in force.
-pub fn run(cgroup: Option<PathBuf>, limits: &Limits, ownership: bool) -> Result<(), StartError> {
+pub fn run(
+    cgroup: Option<PathBuf>,
+    users: Option<PathBuf>,
+    limits: &Limits,
+    ownership: bool,
+) -> Result<(), StartError> {
     let stored = queues::stored_descriptors().attempt("cannot take the stored listeners")?;
     start::require_root("keeper", "root")?;
     let verifier = start::account(start::VERIFIER)?;
@@ -164,13 +174,18 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits, ownership: bool) -> Result<
         );
     }
     let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), &cgroup, limits)?;
+    let users = users.map_or_else(usher_kernel::cgroup::mount, Ok)?;
+    // Before the fence, which protects what is pinned.
+    let destinations = destinations::Destinations::open(&users);
     let fence = fence::Fence::open(&admission, ownership)?;
+    let ports = ports::ServicePorts::open(&users);
     // Not before: this refuses a second keeper, who would take a living one's sockets away.
     let control = ControlSocket::bind("keeper").attempt("cannot make the control socket")?;
     let records = start::packet_listener(paths::KEEPER_RECORDS, Connectors::One(verifier))?;
     let calls = start::packet_listener(paths::KEEPER_CALLS, Connectors::Processes)?;
     let handle = start::packet_listener(paths::KEEPER_HOST_KEY, Connectors::One(verifier))?;
     set_services(&admission, &configuration.1)?;
+    let restricted = destinations.restrict(&configuration.1.policy)?;
     tokens::set_client_addresses(&admission, &configuration.1.policy);
     usher_kernel::privileges::keep_only(CAPABILITIES)?;
     usher_kernel::privileges::no_core_dumps()?;
@@ -180,8 +195,10 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits, ownership: bool) -> Result<
         configuration: RwLock::new(Arc::new(configuration)),
         queues: Queues::new(workers, limited),
         fence,
+        ports,
+        destinations,
         desk: Arc::default(),
-        service_accounts: accounts::ServiceAccounts::default(),
+        accounts: accounts::Accounts::default(),
         reloaded: tokio::sync::watch::Sender::new(0),
         shares: share::Shares::default(),
         agenda: agenda::Agenda::default(),
@@ -197,12 +214,12 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits, ownership: bool) -> Result<
         .attempt("cannot start the runtime")?;
     runtime
         .block_on(async {
-            let configuration = keeper.configuration();
-            keeper
-                .fence
-                .enclose_accounts_of(&configuration.1.policy)
-                .await;
-            queues::restore(&keeper, stored).await;
+            let ends = children::Children::signals()?;
+            keeper.look_accounts_up().await;
+            queues::restore(&keeper, stored);
+            if let Err(error) = keeper.destinations.retain(&restricted) {
+                tracing::error!(%error, "lifting restrictions of an earlier policy");
+            }
             tokens::close_stale(&keeper);
             keeper.unread.attach(&keeper);
             let handle = host_key.serve(handle, verifier.uid, HandshakeSide::Server);
@@ -211,7 +228,11 @@ pub fn run(cgroup: Option<PathBuf>, limits: &Limits, ownership: bool) -> Result<
                 records,
                 calls,
             };
-            serve(keeper, sockets, handle, verifier.uid).await
+            let children = keeper.queues.children();
+            tokio::select! {
+                result = serve(keeper, sockets, handle, verifier.uid) => result,
+                () = children.watch(ends) => Ok(()),
+            }
         })
         .attempt("a local socket failed")
 }
@@ -272,6 +293,10 @@ async fn upkeep(keeper: Arc<Keeper>) {
         keeper.unread.attach(&keeper);
         agenda::look(&keeper);
         if count.is_multiple_of(5) {
+            if keeper.ports.is_incomplete() {
+                let keeper = Arc::clone(&keeper);
+                tokio::spawn(async move { keeper.reserve_ports().await });
+            }
             revocation::remove_unused_queues(&keeper);
         }
         count += 1;
@@ -285,9 +310,8 @@ impl Answerer for Keeper {
                 Ok(answer) => {
                     // In force already: what is left must not keep a revocation waiting, and a
                     // process of an account that is not fenced yet is when it first asks.
-                    let configuration = self.configuration();
-                    let enclosed = self.fence.enclose_accounts_of(&configuration.1.policy);
-                    if tokio::time::timeout(LOOKING_UP, enclosed).await.is_err() {
+                    let looked_up = self.look_accounts_up();
+                    if tokio::time::timeout(LOOKING_UP, looked_up).await.is_err() {
                         tracing::warn!("looking up the accounts of services takes long");
                     }
                     answer
@@ -309,15 +333,39 @@ impl Answerer for Keeper {
                     reason: error.to_string(),
                 },
             },
+            Request::WouldEnd { candidate, .. } => match self.would_end(candidate).await {
+                Ok(ended) => Answer::WouldEnd { ended },
+                Err(error) => Answer::Failed {
+                    reason: error.to_string(),
+                },
+            },
         }
     }
 }
 
 impl Keeper {
+    /// Does what takes the accounts of the services in force: a fence around each, and its port.
+    async fn look_accounts_up(&self) {
+        let configuration = self.configuration();
+        self.fence
+            .enclose_accounts_of(&configuration.1.policy, &self.accounts)
+            .await;
+        self.reserve_ports().await;
+    }
+
+    async fn reserve_ports(&self) {
+        let configuration = self.configuration();
+        self.ports
+            .reserve(&configuration.1.policy, &self.accounts)
+            .await;
+    }
+
     /// Puts the applied configuration in force and ends what it no longer permits.
     fn reload(&self) -> Result<Answer, StartError> {
         let fresh = load_checked()?;
+        let former = self.configuration();
         let generation = fresh.0.generation;
+        let restricted = self.destinations.restrict(&fresh.1.policy)?;
         set_services(&self.admission, &fresh.1)?;
         // In force first, then the sessions are looked through: one that is opened meanwhile has
         // been checked against the new configuration.
@@ -328,8 +376,17 @@ impl Keeper {
         tokens::set_client_addresses(&self.admission, &self.configuration().1.policy);
         self.reloaded.send_replace(generation);
         self.queues.limit(&self.configuration().1);
-        let ended = revocation::end_forbidden(self)?;
+        let ended = revocation::end_forbidden(self, &former.1)?;
+        self.destinations.retain(&restricted)?;
         tracing::info!(generation, ended = ended.len(), "configuration in force");
         Ok(Answer::Reloaded { generation, ended })
+    }
+
+    /// What putting a configuration, as it was sent, in force would end.
+    async fn would_end(&self, candidate: Vec<u8>) -> Result<Vec<EndingView>, StartError> {
+        // Aside, as a large one takes a while: connections wait for this thread.
+        let read = tokio::task::spawn_blocking(move || read_checked(&candidate));
+        let candidate = read.await.attempt("cannot read the configuration")??;
+        Ok(revocation::would_end(self, &candidate)?)
     }
 }

@@ -10,13 +10,16 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tokio::io::Interest;
+use tokio::sync::oneshot;
 use usher_kernel::cgroup::Group;
-use usher_kernel::worker::{Command, Input, SpawnError, Worker, spawn};
+use usher_kernel::worker::{self, Command, Input, SpawnError, spawn};
 use usher_local::packet_async::register;
-use usher_policy::{Program, ServedBy, Service, Style};
+use usher_policy::{FileAccess, Program, ServedBy, Service, Style};
 use usher_proto::name::ServiceName;
+use usher_proto::refusal::Refusal;
 
-use super::accounts::Account;
+use super::accounts::{Account, Identity};
+use super::children::{Children, Ended};
 use super::process::Process;
 use super::queues::Key;
 use super::{Keeper, service_by_id};
@@ -37,13 +40,12 @@ pub struct Queue {
     pub key: Key,
     /// The service's name.
     pub service: ServiceName,
-    /// The user, as of the queue's first day: for the name and the number.
+    /// The user.
     pub account: Account,
-    /// The user as of the newest session: groups and home.
-    identity: Mutex<Account>,
     listener: Arc<OwnedFd>,
     /// Where the user's processes at this service live.
     pub group: Group,
+    children: Arc<Children>,
     state: Mutex<State>,
     /// A worker has ended: there may be room for another.
     ended: tokio::sync::Notify,
@@ -69,6 +71,16 @@ pub struct Running {
     pub since: Instant,
 }
 
+/// Why no worker was started.
+#[derive(Debug, thiserror::Error)]
+enum StartError {
+    /// The account is gone, or another by now.
+    #[error("looking the user up: {0}")]
+    Account(Refusal),
+    #[error(transparent)]
+    Spawn(#[from] SpawnError),
+}
+
 impl Queue {
     /// Starts serving the queue.
     pub fn start(
@@ -78,14 +90,15 @@ impl Queue {
         account: Account,
         listener: OwnedFd,
         group: Group,
+        children: Arc<Children>,
     ) -> Arc<Self> {
         let queue = Arc::new(Self {
             key,
             service,
-            identity: Mutex::new(account.clone()),
             account,
             listener: Arc::new(listener),
             group,
+            children,
             state: Mutex::default(),
             ended: tokio::sync::Notify::new(),
         });
@@ -93,19 +106,6 @@ impl Queue {
         let task = tokio::spawn(serve(Arc::downgrade(keeper), Arc::clone(&queue)));
         queue.lock().task = Some(task.abort_handle());
         queue
-    }
-
-    /// The user's groups and home have been looked up again.
-    pub fn refresh(&self, account: Account) {
-        *self.identity.lock().unwrap_or_else(PoisonError::into_inner) = account;
-    }
-
-    /// What a process of the user is to be.
-    pub fn identity(&self) -> Account {
-        self.identity
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
     }
 
     /// Kills the workers and serves no more.
@@ -131,9 +131,15 @@ impl Queue {
         self.lock().workers.clone()
     }
 
-    /// Whether a worker runs, of this keeper or of an earlier one.
+    /// Whether a worker runs that is counted, as those of an earlier keeper are, too.
+    pub fn has_counted(&self) -> bool {
+        !self.lock().workers.is_empty()
+    }
+
+    /// Whether a worker runs, or something that one has left behind. It asks the kernel, which takes
+    /// too long to do for all queues every second.
     pub fn has_worker(&self) -> bool {
-        !self.lock().workers.is_empty() || self.occupied()
+        self.has_counted() || self.occupied()
     }
 
     fn occupied(&self) -> bool {
@@ -153,7 +159,7 @@ impl Queue {
 
     /// Asks a worker by socket activation that is idle to end; kills one that does not.
     pub fn end_if_idle(&self, service: &Service, now: Instant) {
-        if service.style != Style::User || !self.has_worker() {
+        if service.style != Style::User || !self.has_counted() {
             self.lock().asked_to_end = None;
             return;
         }
@@ -202,9 +208,9 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts one worker, off the reactor's thread as it waits for the child's exec.
-    async fn spawn(self: &Arc<Self>, program: &Program, style: Style) -> Result<(), SpawnError> {
-        let command = self.command(program);
+    /// Starts one worker, off the reactor's thread: it looks the account up and waits for the
+    /// child's exec.
+    async fn spawn(self: &Arc<Self>, program: Program, style: Style) -> Result<(), StartError> {
         let (listener, queue) = (Arc::clone(&self.listener), Arc::clone(self));
         self.lock().starting = true;
         let started = tokio::task::spawn_blocking(move || {
@@ -212,10 +218,12 @@ impl Queue {
                 Style::Connection => Input::AcceptOne(listener.as_fd()),
                 Style::User => Input::Listener(listener.as_fd()),
             };
-            spawn(&command, input, &queue.group)
+            let identity = queue.account.identity().map_err(StartError::Account)?;
+            let command = queue.command(&program, identity);
+            Ok(spawn(&command, input, &queue.group)?)
         })
         .await
-        .map_err(|error| SpawnError::Parent(io::Error::other(error)))
+        .map_err(|error| SpawnError::Parent(io::Error::other(error)).into())
         .flatten();
         let worker = match started {
             Ok(worker) => worker,
@@ -226,17 +234,18 @@ impl Queue {
         };
         tracing::info!(service = %self.service, user = %self.account.name,
             uid = self.account.uid, pid = worker.pid, "worker started");
-        self.enlist(worker);
+        let end = End::Child(self.children.follow(worker.pid));
+        self.enlist(worker.pid, end);
         Ok(())
     }
 
     /// Counts a worker until it ends. False: the queue has been taken away meanwhile, and its
     /// processes are killed.
-    fn enlist(self: &Arc<Self>, worker: Worker) -> bool {
+    fn enlist(self: &Arc<Self>, pid: u32, end: End) -> bool {
         let mut state = self.lock();
         state.starting = false;
         state.workers.push(Running {
-            pid: worker.pid,
+            pid,
             since: Instant::now(),
         });
         state.last_used = Some(Instant::now());
@@ -245,7 +254,7 @@ impl Queue {
         if stopped {
             self.kill();
         }
-        tokio::spawn(reap(Arc::clone(self), worker));
+        tokio::spawn(reap(Arc::clone(self), pid, end));
         !stopped
     }
 
@@ -254,13 +263,13 @@ impl Queue {
         self.listener.as_fd()
     }
 
-    fn command(&self, program: &Program) -> Command {
-        let account = self.identity();
+    fn command(&self, program: &Program, identity: Identity) -> Command {
+        let account = &self.account;
         let mut environment: Vec<(String, String)> = vec![
-            ("HOME".into(), account.home.display().to_string()),
+            ("HOME".into(), identity.home.display().to_string()),
             ("USER".into(), account.name.to_string()),
             ("LOGNAME".into(), account.name.to_string()),
-            ("SHELL".into(), account.shell.display().to_string()),
+            ("SHELL".into(), identity.shell.display().to_string()),
             ("PATH".into(), PATH.into()),
             ("USHER_SERVICE".into(), self.service.to_string()),
             ("USHER_USER".into(), account.name.to_string()),
@@ -271,11 +280,24 @@ impl Queue {
             arguments: program.arguments.clone(),
             environment,
             uid: account.uid,
-            gid: account.gid,
-            groups: account.groups,
-            directory: account.home,
+            gid: identity.gid,
+            groups: identity.groups,
+            files: program.files.as_ref().map(|rules| {
+                let rules = rules.iter();
+                rules
+                    .map(|rule| (rule.path_for(&identity.home), access(rule.access)))
+                    .collect()
+            }),
+            directory: identity.home,
             name: self.service.to_string(),
         }
+    }
+}
+
+fn access(access: FileAccess) -> worker::FileAccess {
+    match access {
+        FileAccess::Read => worker::FileAccess::Read,
+        FileAccess::Write => worker::FileAccess::Write,
     }
 }
 
@@ -288,7 +310,10 @@ async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
             return;
         };
         if let Err(error) = queue.connection_waits().await {
-            return tracing::error!(%error, "cannot wait for connections");
+            pause = longer(pause);
+            tracing::error!(service = %queue.service, user = %queue.account.name, %error, ?pause,
+                "cannot wait for connections");
+            continue;
         }
         let begun = Instant::now();
         let outcome = match service.served_by {
@@ -296,9 +321,9 @@ async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
                 // A task of its own: it sees the started worker through when this one is ended
                 // meanwhile.
                 let (queue, style) = (Arc::clone(&queue), service.style);
-                tokio::spawn(async move { queue.spawn(&program, style).await })
+                tokio::spawn(async move { queue.spawn(program, style).await })
                     .await
-                    .unwrap_or_else(|error| Err(SpawnError::Parent(io::Error::other(error))))
+                    .unwrap_or_else(|error| Err(SpawnError::Parent(io::Error::other(error)).into()))
             }
             ServedBy::Account(_) => {
                 let Some(desk) = keeper.upgrade().map(|keeper| Arc::clone(&keeper.desk)) else {
@@ -333,7 +358,7 @@ async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
                 }
             }
             // Somebody has taken it meanwhile.
-            Err(SpawnError::NothingWaiting) => {}
+            Err(StartError::Spawn(SpawnError::NothingWaiting)) => {}
             Err(error) => {
                 pause = longer(pause);
                 tracing::error!(service = %queue.service, user = %queue.account.name, %error, ?pause,
@@ -376,7 +401,7 @@ impl Queue {
     /// Waits until a connection is in the queue. Nothing is registered when nobody waits: a worker
     /// that accepts by itself must not wake the keeper with each of its connections.
     async fn connection_waits(&self) -> io::Result<()> {
-        let listener = register(self.listener.try_clone()?, Interest::READABLE)?;
+        let listener = register(Arc::clone(&self.listener), Interest::READABLE)?;
         loop {
             let mut ready = listener.readable().await?;
             if usher_kernel::listener::has_waiting(self.listener.as_fd()) {
@@ -393,31 +418,34 @@ impl Queue {
     }
 }
 
+/// What tells of a worker's end.
+enum End {
+    /// One that this keeper has started.
+    Child(oneshot::Receiver<Ended>),
+    /// Another, whose status is its parent's.
+    Other(OwnedFd),
+}
+
+impl End {
+    /// Waits for it; gives the status where there is one.
+    async fn wait(self) -> io::Result<Option<Ended>> {
+        match self {
+            Self::Child(ended) => Ok(ended.await.ok()),
+            Self::Other(pidfd) => {
+                let _ended = register(pidfd, Interest::READABLE)?.readable().await?;
+                Ok(None)
+            }
+        }
+    }
+}
+
 /// Waits for a worker's end, and ends what it has left behind when it was the user's last.
-async fn reap(queue: Arc<Queue>, worker: Worker) {
-    let pid = worker.pid;
-    match register(worker.pidfd, Interest::READABLE) {
-        Ok(pidfd) => {
-            if let Err(error) = pidfd.readable().await {
-                tracing::error!(%error, pid, "waiting for a worker");
-            }
-            let status = rustix::process::waitid(
-                rustix::process::WaitId::PidFd(pidfd.as_fd()),
-                rustix::process::WaitIdOptions::EXITED,
-            );
-            match status {
-                // Not our child but an earlier keeper's: init has its status.
-                Err(rustix::io::Errno::CHILD) => {
-                    tracing::info!(service = %queue.service, user = %queue.account.name, pid,
-                        "worker ended");
-                }
-                Ok(Some(status)) => {
-                    tracing::info!(service = %queue.service, user = %queue.account.name,
-                    pid, code = status.exit_status(), signal = status.terminating_signal(), "worker ended")
-                }
-                Ok(None) => tracing::error!(pid, "a worker's end without its status"),
-                Err(error) => tracing::error!(%error, pid, "reaping a worker"),
-            }
+async fn reap(queue: Arc<Queue>, pid: u32, end: End) {
+    match end.wait().await {
+        Ok(status) => {
+            let (code, signal) = status.map_or((None, None), |ended| (ended.code, ended.signal));
+            tracing::info!(service = %queue.service, user = %queue.account.name, pid, code, signal,
+                "worker ended");
         }
         Err(error) => tracing::error!(%error, pid, "cannot wait for a worker"),
     }

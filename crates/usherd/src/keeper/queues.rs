@@ -9,14 +9,15 @@ use std::time::Instant;
 use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionState, ListenerError};
 use usher_kernel::cgroup::Group;
-use usher_local::applied::Checked;
+use usher_local::checked::Checked;
+use usher_local::clock::unix_time;
 use usher_policy::{ServedBy, Service, Style};
 use usher_proto::refusal::Refusal;
 
-use super::accounts::{self, Account};
+use super::accounts::Account;
+use super::children::Children;
 use super::queue::Queue;
 use super::{Keeper, agenda, service_by_id};
-use crate::start::unix_time;
 
 /// Connections that may wait in one queue; the kernel's net.core.somaxconn caps it.
 const BACKLOG: u32 = 1024;
@@ -29,6 +30,7 @@ pub struct Queues {
     workers: Group,
     /// Whether the groups below `workers` limit their processes.
     limited: bool,
+    children: Arc<Children>,
     all: Mutex<HashMap<Key, Arc<Queue>>>,
 }
 
@@ -39,8 +41,14 @@ impl Queues {
         Self {
             workers,
             limited,
+            children: Arc::default(),
             all: Mutex::default(),
         }
+    }
+
+    /// The workers that this keeper has started.
+    pub fn children(&self) -> Arc<Children> {
+        Arc::clone(&self.children)
     }
 
     /// Brings the limits of the users' groups up to date with a policy.
@@ -67,8 +75,7 @@ impl Queues {
         self.lock().values().cloned().collect()
     }
 
-    /// Makes sure that the user's connections to the service have a queue, whose new processes are
-    /// of this account as it was just looked up.
+    /// Makes sure that the user's connections to the service have a queue.
     ///
     /// # Errors
     /// [`Refusal::ListenerFailed`] when the port is taken or the worker's group cannot be made,
@@ -79,9 +86,7 @@ impl Queues {
         service: &Service,
         account: &Account,
     ) -> Result<(), Refusal> {
-        let present = self.lock().get(&(service.id, account.uid)).cloned();
-        if let Some(queue) = present {
-            queue.refresh(account.clone());
+        if self.has(service.id, account.uid) {
             return Ok(());
         }
         let listener =
@@ -141,6 +146,10 @@ impl Queues {
             return Err(Refusal::ListenerFailed);
         }
         keeper
+            .destinations
+            .govern(&group, key.0)
+            .inspect_err(|_| forget_descriptor(key))?;
+        keeper
             .fence
             .own_listener(listener.as_fd(), account.uid)
             .map_err(|error| {
@@ -168,6 +177,7 @@ impl Queues {
             account.clone(),
             listener,
             group,
+            self.children(),
         );
         self.lock().insert(key, queue);
         Ok(())
@@ -189,7 +199,7 @@ impl Queues {
     /// time. Their queue stays, so the next connection starts a new one.
     pub fn end_idle(&self, keeper: &Keeper) {
         let queues = self.list();
-        if queues.iter().all(|queue| !queue.has_worker()) {
+        if queues.iter().all(|queue| !queue.has_counted()) {
             return;
         }
         let rows = match keeper.admission.admissions() {
@@ -220,7 +230,7 @@ impl Queues {
 
 /// Takes up what an earlier keeper left: listeners with their waiting connections from the service
 /// manager's file descriptor store (sd_pid_notify_with_fds(3)), sessions from the pinned table.
-pub async fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
+pub fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
     let mut sessions = match keeper.admission.sessions() {
         Ok(sessions) => sessions,
         Err(error) => return tracing::error!(%error, "reading the session table"),
@@ -244,17 +254,21 @@ pub async fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
         }
         let restored = match (service_by_id(&configuration.1, key.0), stored.remove(&key)) {
             (None, _) => Err(Refusal::UnknownService),
-            (Some(service), listener) => match accounts::by_name(record.user.clone()).await {
-                Ok(account) if account.uid != record.uid => Err(Refusal::NoLocalAccount),
-                Ok(account) => match listener {
+            // Looked up when a process of the user is started: to do so here would keep everybody
+            // waiting, a user after the other.
+            (Some(service), listener) => {
+                let account = Account {
+                    name: record.user.clone(),
+                    uid: record.uid,
+                };
+                match listener {
                     Some(listener) => keeper.queues.adopt(keeper, service, &account, listener),
                     None => {
                         keeper.queues.end_orphans(service, &account);
                         keeper.queues.ensure(keeper, service, &account)
                     }
-                },
-                Err(refusal) => Err(refusal),
-            },
+                }
+            }
         };
         match restored {
             Ok(()) => tracing::info!(user = %record.user, "queue taken up again"),
@@ -267,7 +281,7 @@ pub async fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
     for key in stored.into_keys() {
         forget_descriptor(key);
     }
-    if let Err(error) = super::revocation::end_forbidden(keeper) {
+    if let Err(error) = super::revocation::end_forbidden(keeper, &configuration.1) {
         tracing::error!(%error, "looking through the sessions of an earlier keeper");
     }
 }

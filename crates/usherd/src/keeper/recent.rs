@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use usher_kernel::admission::{Ended, SessionRecord};
-use usher_local::applied::Checked;
+use usher_local::checked::Checked;
 use usher_local::control::{EndedView, RecentView};
 use usher_proto::session_id::SessionId;
 

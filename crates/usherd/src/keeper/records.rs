@@ -1,5 +1,6 @@
 //! Records from the verifier. Every one is checked against the keeper's own copy of the policy:
-//! a subverted verifier can claim a user's presence, but not invent a user, a service or a host.
+//! a subverted verifier can claim a user's presence, or a certificate that an authority of the policy
+//! could have given, but not invent a user, a service or a host.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,8 +9,11 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use usher_kernel::admission::{AnnounceError, Announced, SessionError, SessionRecord};
+use usher_kernel::worker::confines_files;
+use usher_local::clock::unix_time;
 use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_policy::ServedBy;
+use usher_proto::Certified;
 use usher_proto::chain::{ChainElement, ChainError, ChainTip};
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::frame::Announcement;
@@ -21,8 +25,7 @@ use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::token::TokenElement;
 
-use super::{Keeper, accounts, agenda, revocation, service_by_id, tokens};
-use crate::start::unix_time;
+use super::{Keeper, agenda, revocation, service_by_id, tokens};
 
 /// How long an announced connection may take to arrive.
 const ANNOUNCED: Duration = Duration::from_secs(10);
@@ -91,6 +94,7 @@ async fn read(
                 chain_salt,
                 chain_length,
                 expires,
+                certificate,
             }) => {
                 // Looks up an account, which may take long; nothing else waits for it.
                 let (keeper, replies) = (Arc::clone(keeper), replies.clone());
@@ -105,6 +109,7 @@ async fn read(
                     chain_salt,
                     chain_length,
                     expires,
+                    certificate,
                 };
                 tokio::spawn(async move {
                     let verdict = open(&keeper, opening).await;
@@ -185,6 +190,7 @@ struct Opening {
     chain_salt: [u8; 16],
     chain_length: u32,
     expires: u64,
+    certificate: Option<Certified>,
 }
 
 impl Opening {
@@ -193,29 +199,43 @@ impl Opening {
     fn permitted(&self, keeper: &Keeper) -> Result<(u32, u64), Refusal> {
         let configuration = keeper.configuration();
         let (applied, checked) = &*configuration;
-        let service = checked
-            .policy
-            .service_permits(&self.service, &self.user, &self.host)?;
-        if let ServedBy::Account(_) = service.served_by
-            && keeper.fence.missing().is_some()
-        {
-            // Nobody would ever serve the connection.
-            return Err(Refusal::NoFence);
+        let now = unix_time();
+        let (service, until) = checked.service_permits(
+            &self.service,
+            &self.user,
+            self.certificate.as_ref(),
+            &self.host,
+            now,
+        )?;
+        // Nobody would ever serve the connection.
+        match &service.served_by {
+            ServedBy::Account(_) if keeper.fence.missing().is_some() => {
+                return Err(Refusal::NoFence);
+            }
+            ServedBy::Program(program) if program.files.is_some() && !confines_files() => {
+                return Err(Refusal::NoFileConfinement);
+            }
+            ServedBy::Account(_) | ServedBy::Program(_) => {}
         }
+        keeper.destinations.serves(service)?;
         if applied.is_disabled(&self.user) {
             return Err(Refusal::DisabledUser);
         }
-        let now = unix_time();
         let purpose = service.keys.as_ref();
-        let key = checked.user_key(&self.user, &self.key_fingerprint, purpose, now)?;
-        let latest = key.latest(now + service.session.as_secs());
-        Ok((service.id, self.expires.min(latest)))
+        let latest = checked.admitted_until(
+            &self.user,
+            &self.key_fingerprint,
+            self.certificate.as_ref(),
+            purpose,
+            (now, now + service.session.as_secs()),
+        )?;
+        Ok((service.id, self.expires.min(latest).min(until)))
     }
 }
 
 async fn open(keeper: &Arc<Keeper>, opening: Opening) -> Result<(), Refusal> {
     opening.permitted(keeper)?;
-    let account = accounts::by_name(opening.user.clone()).await?;
+    let account = keeper.accounts.by_name(&opening.user).await?;
     // Looking up took its time: what counts is the policy now.
     let (service, expires) = opening.permitted(keeper)?;
     let record = SessionRecord {
@@ -231,19 +251,25 @@ async fn open(keeper: &Arc<Keeper>, opening: Opening) -> Result<(), Refusal> {
         chain_salt: opening.chain_salt,
         token_anchor: opening.token_anchor,
         key_fingerprint: opening.key_fingerprint,
+        certified: opening.certificate.is_some(),
         opened: unix_time(),
         expires,
         ended: None,
     };
     revocation::make_room(keeper, &record)?;
-    keeper
-        .admission
-        .insert_session(&opening.session, &record)
-        .map_err(|error| match error {
-            SessionError::Exists => Refusal::Replayed,
-            SessionError::Full => Refusal::SessionTableFull,
-            SessionError::Kernel(error) => kernel_failed(error),
-        })?;
+    let inserted = match &opening.certificate {
+        Some(certificate) => {
+            keeper
+                .admission
+                .insert_certified_session(&opening.session, &record, certificate)
+        }
+        None => keeper.admission.insert_session(&opening.session, &record),
+    };
+    inserted.map_err(|error| match error {
+        SessionError::Exists => Refusal::Replayed,
+        SessionError::Full => Refusal::SessionTableFull,
+        SessionError::Kernel(error) => kernel_failed(error),
+    })?;
     let configuration = keeper.configuration();
     let ready = service_by_id(&configuration.1, service)
         .ok_or(Refusal::UnknownService)

@@ -1,12 +1,15 @@
 //! Ending sessions: by the client, by the clock (`agenda`), by a changed policy or a disabled user.
 //! What ends takes its connections and its worker along, and the log says why.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionRow, Ended, SessionRecord};
-use usher_local::applied::{Applied, Checked};
-use usher_local::control::SessionView;
+use usher_local::applied::Applied;
+use usher_local::checked::Checked;
+use usher_local::clock::unix_time;
+use usher_local::control::EndingView;
+use usher_proto::Certified;
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::keeper_record::KeeperReply;
 use usher_proto::name::HostName;
@@ -16,7 +19,6 @@ use usher_proto::session_id::SessionId;
 use super::agenda::{self, REMEMBERED};
 use super::queues::Key;
 use super::{Keeper, service_by_id, tokens, who};
-use crate::start::unix_time;
 
 /// A session that is to end.
 pub struct Entry {
@@ -64,21 +66,21 @@ pub fn end(keeper: &Keeper, session: &SessionId, record: SessionRecord, reason: 
 }
 
 /// Ends every session that the configuration in force no longer permits, or whose key it no longer
-/// lists for the user.
+/// lists for the user. Gives them with the connections that were cut, by the names of the
+/// configuration `former`.
 ///
 /// # Errors
-/// When the session table cannot be read.
-pub fn end_forbidden(keeper: &Keeper) -> Result<Vec<SessionView>, KernelError> {
+/// When the session table or the table of connections cannot be read.
+pub fn end_forbidden(keeper: &Keeper, former: &Checked) -> Result<Vec<EndingView>, KernelError> {
     let configuration = keeper.configuration();
-    let (applied, checked) = &*configuration;
     let now = unix_time();
     let mut forbidden = Vec::new();
     let sessions = keeper.admission.sessions()?;
     // Services may demand another interval of authentication than before.
     keeper.agenda.clear();
     for (session, mut record) in sessions {
-        if record.ended.is_none() || is_closed(&record) {
-            let permitted = permitted_until(applied, checked, &record, now)
+        if is_live(&record) {
+            let permitted = permitted(keeper, &configuration, &session, &record, now)
                 .and_then(|latest| shorten(keeper, &session, &mut record, latest));
             if let Err(reason) = permitted {
                 forbidden.push(Entry {
@@ -97,19 +99,61 @@ pub fn end_forbidden(keeper: &Keeper) -> Result<Vec<SessionView>, KernelError> {
             return Err(error);
         }
     };
-    let with_connections = with_connections(&rows);
+    leave_out_idle(&mut forbidden, &rows);
+    let mut views = who::ending_views(keeper, former, &forbidden, &rows);
+    let cut = end_all(keeper, forbidden);
+    // Those of workers that were killed have left the table by then; others may have come.
+    let known: HashSet<ConnectionTuple> = rows.iter().map(|row| row.connection).collect();
+    for row in cut.iter().filter(|row| !known.contains(&row.connection)) {
+        let session = row.session.to_string();
+        let view = views
+            .iter_mut()
+            .find(|view| view.session.session == session);
+        if let Some(view) = view {
+            view.session.connections.push(who::connection_view(row));
+        }
+    }
+    Ok(views)
+}
+
+/// What [`end_forbidden`] would end now if this configuration were in force. Changes nothing.
+///
+/// # Errors
+/// When the session table or the table of connections cannot be read.
+pub fn would_end(
+    keeper: &Keeper,
+    candidate: &(Applied, Checked),
+) -> Result<Vec<EndingView>, KernelError> {
+    let now = unix_time();
+    let sessions = keeper.admission.sessions()?.into_iter();
+    let mut forbidden: Vec<Entry> = sessions
+        .filter(|(_, record)| is_live(record))
+        .filter_map(|(session, record)| {
+            let reason = permitted(keeper, candidate, &session, &record, now).err()?;
+            Some(Entry {
+                session,
+                record,
+                reason,
+            })
+        })
+        .collect();
+    let rows = keeper.admission.admissions()?;
+    leave_out_idle(&mut forbidden, &rows);
+    let configuration = keeper.configuration();
+    Ok(who::ending_views(
+        keeper,
+        &configuration.1,
+        &forbidden,
+        &rows,
+    ))
+}
+
+/// Leaves out the sessions that their clients have closed and that have no connection any more:
+/// nothing is left of them to end.
+fn leave_out_idle(forbidden: &mut Vec<Entry>, rows: &[AdmissionRow]) {
+    let with_connections = with_connections(rows);
     forbidden
         .retain(|entry| entry.record.ended.is_none() || with_connections.contains(&entry.session));
-    let tokens = who::token_positions(keeper).unwrap_or_else(|error| {
-        tracing::error!(%error, "reading the table of tokens");
-        HashMap::new()
-    });
-    let views = forbidden
-        .iter()
-        .map(|entry| who::session_view(checked, &entry.session, &entry.record, &rows, &tokens))
-        .collect();
-    end_all(keeper, forbidden);
-    Ok(views)
 }
 
 /// Has a session end no later than this.
@@ -132,11 +176,67 @@ fn shorten(
         })
 }
 
-/// Until when a session may live by a configuration, as far as its key says.
+/// By which certificate a session's key is the user's; one without that should have it ends.
+fn certificate(
+    keeper: &Keeper,
+    session: &SessionId,
+    record: &SessionRecord,
+) -> Result<Option<Certified>, Refusal> {
+    if !record.certified {
+        return Ok(None);
+    }
+    match keeper.admission.certificate(session) {
+        Ok(Some(certificate)) => Ok(Some(certificate)),
+        Ok(None) => Err(Refusal::KeeperUnavailable),
+        Err(error) => {
+            tracing::error!(%session, %error, "reading the certificate of a session; it ends");
+            Err(Refusal::KeeperUnavailable)
+        }
+    }
+}
+
+/// Why a session ends whose time is over: its certificate's may be, or its user's as a guest.
+pub fn expired(keeper: &Keeper, session: &SessionId, record: &SessionRecord) -> Refusal {
+    let configuration = keeper.configuration();
+    let certificate = certificate(keeper, session, record);
+    if let Ok(Some(certificate)) = &certificate
+        && certificate.valid_before <= record.expires
+    {
+        return Refusal::ExpiredCertificate;
+    }
+    let service = service_by_id(&configuration.1, record.service);
+    let until = service.and_then(|service| service.users.until(&record.user));
+    // A guest whose time was over before was a user by the certificate.
+    match until == Some(record.expires) {
+        true => Refusal::GuestOver,
+        false => Refusal::Expired,
+    }
+}
+
+/// Until when a live session may live by a configuration.
+///
+/// # Errors
+/// Why it may not.
+fn permitted(
+    keeper: &Keeper,
+    (applied, checked): &(Applied, Checked),
+    session: &SessionId,
+    record: &SessionRecord,
+    now: u64,
+) -> Result<u64, Refusal> {
+    let service = service_by_id(checked, record.service).ok_or(Refusal::UnknownService)?;
+    keeper.destinations.serves(service)?;
+    let certificate = certificate(keeper, session, record)?;
+    permitted_until(applied, checked, record, certificate.as_ref(), now)
+}
+
+/// Until when a session may live by a configuration, as far as its key or certificate says, and its
+/// user as a guest.
 fn permitted_until(
     applied: &Applied,
     checked: &Checked,
     record: &SessionRecord,
+    certificate: Option<&Certified>,
     now: u64,
 ) -> Result<u64, Refusal> {
     if applied.is_disabled(&record.user) {
@@ -144,11 +244,21 @@ fn permitted_until(
     }
     let service = service_by_id(checked, record.service).ok_or(Refusal::UnknownService)?;
     let purpose = service.keys.as_ref();
-    let key = checked.user_key(&record.user, &record.key_fingerprint, purpose, now)?;
+    let latest = checked.admitted_until(
+        &record.user,
+        &record.key_fingerprint,
+        certificate,
+        purpose,
+        (now, record.expires),
+    )?;
     checked
-        .policy
-        .service_permits(&service.name, &record.user, &record.host)
-        .map(|_| key.latest(record.expires))
+        .service_permits(&service.name, &record.user, certificate, &record.host, now)
+        .map(|(_, until)| latest.min(until))
+}
+
+/// Whether the session is open, or closed by its client with connections that may go on.
+fn is_live(record: &SessionRecord) -> bool {
+    record.ended.is_none() || is_closed(record)
 }
 
 /// Whether its client has closed the session, whose connections go on.
@@ -172,9 +282,10 @@ pub fn remove_unused_queues(keeper: &Keeper) {
         Ok(rows) => rows,
         Err(error) => return tracing::error!(%error, "reading the admission table"),
     };
+    // Once, and not for each of thousands of queues.
+    let used: HashSet<Key> = rows.iter().map(|row| (row.service, row.uid)).collect();
     for queue in queues {
-        let used = rows.iter().any(|row| (row.service, row.uid) == queue.key);
-        if !keeper.shares.has_live(queue.key) && !used && !queue.has_worker() {
+        if !keeper.shares.has_live(queue.key) && !used.contains(&queue.key) && !queue.has_worker() {
             keeper.queues.remove(keeper, queue.key);
         }
     }
@@ -221,10 +332,11 @@ pub fn make_room(keeper: &Keeper, fresh: &SessionRecord) -> Result<(), Refusal> 
     Ok(())
 }
 
-/// Ends sessions with their connections, and what no session is left for.
-pub fn end_all(keeper: &Keeper, ending: Vec<Entry>) {
+/// Ends sessions with their connections, and what no session is left for. Gives the connections
+/// that were cut; none when the table could not be read, and they are cut later.
+pub fn end_all(keeper: &Keeper, ending: Vec<Entry>) -> Vec<AdmissionRow> {
     if ending.is_empty() {
-        return;
+        return Vec::new();
     }
     // Marked first, so that nothing new is announced; then looked at, so that nothing is missed.
     let mut touched: HashSet<Key> = HashSet::new();
@@ -240,24 +352,57 @@ pub fn end_all(keeper: &Keeper, ending: Vec<Entry>) {
         mark(keeper, &session, record, reason);
     }
     // The queue goes before its connections are cut: nothing is accepted in between.
-    for key in touched {
-        if !keeper.shares.has_live(key) {
-            keeper.queues.remove(keeper, key);
-        }
+    touched.retain(|key| !keeper.shares.has_live(*key));
+    let still_used = used_by_closed(keeper, &touched, &ids);
+    for key in touched.difference(&still_used) {
+        keeper.queues.remove(keeper, *key);
     }
-    cut(keeper, ids);
+    cut(keeper, ids)
 }
 
-/// Cuts the connections of sessions that have ended; later, when the table cannot be read now.
-fn cut(keeper: &Keeper, ids: HashSet<SessionId>) {
+/// Which of these queues have connections of a session that its client has closed, and that is none
+/// of those that end: the workers of these go on. None when that cannot be read.
+fn used_by_closed(
+    keeper: &Keeper,
+    queues: &HashSet<Key>,
+    ending: &HashSet<SessionId>,
+) -> HashSet<Key> {
+    if queues.is_empty() {
+        return HashSet::new();
+    }
+    let rows = keeper.admission.admissions().unwrap_or_else(|error| {
+        tracing::error!(%error, "reading the admission table; workers end with the last session");
+        Vec::new()
+    });
+    let others = rows
+        .iter()
+        .map(|row| ((row.service, row.uid), row.session))
+        .filter(|(key, session)| queues.contains(key) && !ending.contains(session));
+    others
+        .filter(|(_, session)| match keeper.admission.session(session) {
+            Ok(record) => record.is_some_and(|record| is_closed(&record)),
+            Err(error) => {
+                tracing::error!(%error, "reading the session table");
+                false
+            }
+        })
+        .map(|(key, _)| key)
+        .collect()
+}
+
+/// Cuts the connections of sessions that have ended, and gives them; later, when the table cannot be
+/// read now.
+fn cut(keeper: &Keeper, ids: HashSet<SessionId>) -> Vec<AdmissionRow> {
     match keeper.admission.admissions() {
-        Ok(rows) => rows
-            .iter()
-            .filter(|row| ids.contains(&row.session))
-            .for_each(|row| destroy(keeper, &row.connection)),
+        Ok(mut rows) => {
+            rows.retain(|row| ids.contains(&row.session));
+            rows.iter().for_each(|row| destroy(keeper, &row.connection));
+            rows
+        }
         Err(error) => {
             tracing::error!(%error, "reading the admission table; connections are cut later");
             keeper.uncut().extend(ids);
+            Vec::new()
         }
     }
 }

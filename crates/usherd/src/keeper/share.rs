@@ -111,27 +111,13 @@ impl Shares {
 
 #[cfg(test)]
 mod tests {
-    use usher_proto::chain::ChainTip;
-
     use super::*;
+    use crate::keeper::example;
 
     fn record(uid: u32) -> SessionRecord {
         SessionRecord {
             uid,
-            service: 1,
-            user: "alice".parse().unwrap(),
-            host: "laptop".parse().unwrap(),
-            tip: ChainTip {
-                position: 0,
-                value: [0; 16],
-            },
-            chain_length: 1,
-            chain_salt: [0; 16],
-            token_anchor: [0; 11],
-            key_fingerprint: [0; 32],
-            opened: 0,
-            expires: 0,
-            ended: None,
+            ..example::record()
         }
     }
 

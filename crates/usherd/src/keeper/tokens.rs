@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use usher_kernel::admission::{Admission, TokenError, TokenSession};
+use usher_local::clock::unix_time;
 use usher_policy::{Host, Policy};
 use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
@@ -14,7 +15,6 @@ use usher_proto::token::{TokenKey, TokenSlot};
 
 use super::Keeper;
 use super::records::{kernel_failed, live_session};
-use crate::start::unix_time;
 
 /// Opens a slot for a session's tokens.
 ///

@@ -5,12 +5,15 @@ use std::collections::{BTreeMap, HashMap};
 use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionRow, AdmissionState, SessionRecord};
 use usher_kernel::ownership::Refusals;
-use usher_local::applied::Checked;
-use usher_local::control::{ConnectionView, SessionView, StatusView, WhoView, WorkerView};
+use usher_local::checked::Checked;
+use usher_local::control::{
+    CertificateView, ConnectionView, EndingView, SessionView, StatusView, WhoView, WorkerView,
+};
 use usher_proto::name::ServiceName;
 use usher_proto::session_id::SessionId;
 use usher_proto::ssh_key::Fingerprint;
 
+use super::revocation::Entry;
 use super::{Keeper, service_by_id};
 
 /// Sessions with their connections, and workers.
@@ -18,18 +21,19 @@ use super::{Keeper, service_by_id};
 /// # Errors
 /// When a table cannot be read.
 pub fn view(keeper: &Keeper) -> Result<WhoView, KernelError> {
-    let configuration = keeper.configuration();
     let rows = keeper.admission.admissions()?;
+    let rows = by_session(&rows);
     let tokens = token_positions(keeper)?;
+    let configuration = keeper.configuration();
     let mut sessions: Vec<SessionView> = keeper
         .admission
         .sessions()?
         .iter()
         // A session its client has closed shows while its connections live.
-        .filter(|(session, record)| {
-            record.ended.is_none() || rows.iter().any(|row| row.session == *session)
+        .filter(|(session, record)| record.ended.is_none() || rows.contains_key(session))
+        .map(|(session, record)| {
+            session_view(keeper, &configuration.1, session, record, &rows, &tokens)
         })
-        .map(|(session, record)| session_view(&configuration.1, session, record, &rows, &tokens))
         .collect();
     sessions.sort_by(|a, b| (a.opened, &a.session).cmp(&(b.opened, &b.session)));
     let mut workers: Vec<WorkerView> = keeper
@@ -62,12 +66,22 @@ pub fn token_positions(keeper: &Keeper) -> Result<HashMap<SessionId, u32>, Kerne
         .collect())
 }
 
-/// One session.
+/// Connections by their sessions.
+fn by_session(rows: &[AdmissionRow]) -> HashMap<SessionId, Vec<&AdmissionRow>> {
+    let mut sessions: HashMap<SessionId, Vec<&AdmissionRow>> = HashMap::new();
+    for row in rows {
+        sessions.entry(row.session).or_default().push(row);
+    }
+    sessions
+}
+
+/// One session, with its service's name by `checked`.
 pub fn session_view(
+    keeper: &Keeper,
     checked: &Checked,
     session: &SessionId,
     record: &SessionRecord,
-    rows: &[AdmissionRow],
+    rows: &HashMap<SessionId, Vec<&AdmissionRow>>,
     tokens: &HashMap<SessionId, u32>,
 ) -> SessionView {
     SessionView {
@@ -77,21 +91,85 @@ pub fn session_view(
         service: service_name(checked, record.service),
         uid: record.uid,
         key: Fingerprint::Sha256(record.key_fingerprint).to_string(),
+        certificate: certificate_view(keeper, session, record),
         opened: record.opened,
         expires: record.expires,
         used: record.tip.position,
         tokens: tokens.get(session).copied(),
         chain_length: record.chain_length,
         connections: rows
-            .iter()
-            .filter(|row| row.session == *session)
-            .map(|row| ConnectionView {
-                client: row.connection.client.to_string(),
-                server: row.connection.server.to_string(),
-                state: state_name(row.state).into(),
-                seconds: row.established.map(|age| age.as_secs_f64()),
-            })
+            .get(session)
+            .into_iter()
+            .flatten()
+            .map(|row| connection_view(row))
             .collect(),
+    }
+}
+
+/// Sessions that end, each with its reason, oldest first. Services have their names by `checked`.
+pub fn ending_views(
+    keeper: &Keeper,
+    checked: &Checked,
+    ending: &[Entry],
+    rows: &[AdmissionRow],
+) -> Vec<EndingView> {
+    let tokens = token_positions(keeper).unwrap_or_else(|error| {
+        tracing::error!(%error, "reading the table of tokens");
+        HashMap::new()
+    });
+    let rows = by_session(rows);
+    let mut views: Vec<EndingView> = ending
+        .iter()
+        .map(|entry| EndingView {
+            session: session_view(
+                keeper,
+                checked,
+                &entry.session,
+                &entry.record,
+                &rows,
+                &tokens,
+            ),
+            reason: entry.reason.name().into(),
+            text: entry.reason.to_string(),
+        })
+        .collect();
+    views.sort_by(
+        |EndingView { session: a, .. }, EndingView { session: b, .. }| {
+            (a.opened, &a.session).cmp(&(b.opened, &b.session))
+        },
+    );
+    views
+}
+
+/// One connection.
+pub fn connection_view(row: &AdmissionRow) -> ConnectionView {
+    ConnectionView {
+        client: row.connection.client.to_string(),
+        server: row.connection.server.to_string(),
+        state: state_name(row.state).into(),
+        seconds: row.established.map(|age| age.as_secs_f64()),
+    }
+}
+
+fn certificate_view(
+    keeper: &Keeper,
+    session: &SessionId,
+    record: &SessionRecord,
+) -> Option<CertificateView> {
+    if !record.certified {
+        return None;
+    }
+    match keeper.admission.certificate(session) {
+        Ok(certificate) => certificate.map(|certificate| CertificateView {
+            authority: Fingerprint::Sha256(certificate.authority).to_string(),
+            serial: certificate.serial,
+            principals: certificate.principals.names().map(str::to_owned).collect(),
+            valid_before: certificate.valid_before,
+        }),
+        Err(error) => {
+            tracing::error!(%session, %error, "reading the certificate of a session");
+            None
+        }
     }
 }
 
@@ -111,6 +189,8 @@ pub fn status(keeper: &Keeper) -> Result<StatusView, KernelError> {
         numbers.insert(name, count);
     }
     numbers.insert("fence".into(), u64::from(keeper.fence.missing().is_none()));
+    numbers.insert("connect_refused".into(), keeper.destinations.refused());
+    numbers.insert("port_refused".into(), keeper.ports.refused());
     numbers.insert("queues".into(), keeper.queues.list().len() as u64);
     Ok(StatusView {
         role: "keeper".into(),

@@ -147,7 +147,7 @@ impl Answerer for Pen {
                 ]
                 .into(),
             }),
-            Request::Who | Request::Recent => Answer::Failed {
+            Request::Who | Request::Recent | Request::WouldEnd { .. } => Answer::Failed {
                 reason: "the recorder keeps no sessions: ask the keeper".into(),
             },
         }

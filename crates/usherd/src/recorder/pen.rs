@@ -1,9 +1,11 @@
-//! The thread that writes: many records, one wait for the disk.
+//! What writes: many records, one wait for the disk. It waits on the daemon's one thread, whose
+//! other work would be waiting for the records anyhow: a thread of its own costs each first
+//! connection two hand-overs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use usher_log::{Log, LogError, Record};
 use usher_proto::recorder::RecorderReply;
 use usher_proto::refusal::Refusal;
@@ -16,7 +18,7 @@ const WAITING: usize = 4096;
 /// Records that are written together.
 const TOGETHER: usize = 256;
 
-/// What hands records to the writing thread.
+/// What hands records to the writing task.
 pub struct Pen {
     waiting: mpsc::Sender<Entry>,
     counts: Arc<Counts>,
@@ -35,24 +37,14 @@ struct Entry {
 }
 
 impl Pen {
-    /// Starts the writing thread. The receiver hears why it has ended, when it cannot go on.
+    /// A pen, and what writes with it as long as it is run; that ends when the log cannot be gone on
+    /// with, and says why.
     pub fn new(log: Log) -> (Self, impl Future<Output = StartError>) {
         let (sender, waiting) = mpsc::channel(WAITING);
-        let (ended, failure) = oneshot::channel();
         let counts = Arc::new(Counts::default());
         counts.set_records(&log);
-        let writing = Arc::clone(&counts);
-        std::thread::spawn(move || {
-            let error = write(log, waiting, &writing);
-            // Nobody listens when the process is ending already.
-            let _ = ended.send(error);
-        });
-        let failure = async {
-            match failure.await {
-                Ok(Some(error)) => StartError::Log(error),
-                Ok(None) | Err(_) => StartError::Log(LogError::Unknown),
-            }
-        };
+        let writing = write(log, waiting, Arc::clone(&counts));
+        let failure = async { StartError::Log(writing.await.unwrap_or(LogError::Unknown)) };
         let pen = Self {
             waiting: sender,
             counts,
@@ -100,9 +92,13 @@ impl Counts {
 }
 
 /// Writes until there is nobody to write for, or the log cannot be gone on with: then its error.
-fn write(mut log: Log, mut waiting: mpsc::Receiver<Entry>, counts: &Counts) -> Option<LogError> {
+async fn write(
+    mut log: Log,
+    mut waiting: mpsc::Receiver<Entry>,
+    counts: Arc<Counts>,
+) -> Option<LogError> {
     let mut entries = Vec::new();
-    while waiting.blocking_recv_many(&mut entries, TOGETHER) > 0 {
+    while waiting.recv_many(&mut entries, TOGETHER).await > 0 {
         let (mut records, mut tellers): (Vec<_>, Vec<_>) = entries
             .drain(..)
             .map(|entry| (entry.record, (entry.request, entry.replies)))

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use usher_kernel::ticket::TicketKey;
+use usher_local::clock::unix_time;
 use usher_policy::Host;
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::frame::{Announcement, ClientFrame};
@@ -17,11 +18,10 @@ use usher_proto::token::{TokenChain, TokenKey, TokenSlot};
 use super::chains::random;
 use super::closing::{close, close_replaced};
 use super::relay::Pending;
-use super::sessions::{Session, SessionKey, is_permitted, purpose};
+use super::sessions::{Session, SessionKey, is_permitted, permitted_until, purpose};
 use super::signing::Pen;
 use super::tickets::{Grant, Turn};
 use super::{Signer, keys};
-use crate::start::unix_time;
 
 /// How long a session is asked for; the server may make it shorter.
 pub const SESSION: u64 = 8 * 3600;
@@ -139,7 +139,7 @@ async fn attempt_once(
             element,
             connection,
         };
-        let pending = signer.relay.send(&place.host, |request| {
+        let pending = signer.relay.send(&place.host, place.uid, |request| {
             ClientFrame::Announce {
                 request,
                 session,
@@ -168,7 +168,7 @@ async fn attempt_once(
             let replaced = ask_for_tokens(&signer, &place, openable).await;
             drop(turn);
             if let Some(replaced) = replaced {
-                close_replaced(&signer, place.host, replaced);
+                close_replaced(&signer, place, replaced);
             }
         });
     }
@@ -216,7 +216,7 @@ async fn try_to_renew(signer: &Arc<Signer>, place: &Place, turn: Turn) -> Result
         .into_iter()
         .chain(replaced.filter(|_| replaced != former))
     {
-        close_replaced(signer, place.host.clone(), session);
+        close_replaced(signer, place.clone(), session);
     }
     Ok(())
 }
@@ -241,7 +241,8 @@ pub async fn open(
 ) -> Result<(Session, Openable), Refusal> {
     let key = &place.key;
     let configuration = signer.configuration();
-    let purpose = purpose(key, &configuration.1.policy);
+    let policy = &configuration.1.policy;
+    let (purpose, until) = (purpose(key, policy), permitted_until(key, policy));
     // Looked at before the key is read: one that is replaced in between counts as the former.
     let signed_by = keys::stamp(&key.user, purpose);
     // Before the statement is dated: an agent may have to be waited for.
@@ -256,7 +257,7 @@ pub async fn open(
         server_host_key: key.host_key,
         server: key.server,
         issued: now,
-        expires: now + SESSION,
+        expires: pen.latest(now + SESSION).min(until),
         nonce: random()?,
         chain_anchor: chain.anchor(),
         token_anchor: tokens.anchor(),
@@ -285,7 +286,7 @@ pub async fn open(
         return Err(Refusal::ClientPolicy);
     }
     let id = session_id(&authenticator.statement);
-    let pending = signer.relay.send(&place.host, |request| {
+    let pending = signer.relay.send(&place.host, place.uid, |request| {
         ClientFrame::Open {
             request,
             authenticator,
@@ -318,7 +319,7 @@ pub async fn open(
 async fn ask_for_tokens(signer: &Signer, place: &Place, asked: Openable) -> Option<SessionId> {
     let granted = tokens(signer, place, &asked).await;
     if !place.is_permitted(signer) {
-        close(&signer.relay, place.host.clone(), asked.session);
+        close(&signer.relay, place.clone(), asked.session);
         signer.sessions.forget(&place.key, asked.session).await;
         return None;
     }
@@ -350,7 +351,7 @@ async fn tokens(
 ) -> Result<(TokenSlot, TokenKey), Refusal> {
     let key = TokenKey::from_bytes(random()?);
     let session = asked.session;
-    let pending = signer.relay.send(&place.host, |request| {
+    let pending = signer.relay.send(&place.host, place.uid, |request| {
         ClientFrame::Tokens {
             request,
             session,
@@ -373,11 +374,11 @@ pub async fn answer(pending: Pending) -> Result<Option<TokenSlot>, Refusal> {
 /// the port. Without an answer it waits as long as an announcement lives on the server.
 pub async fn withdraw(
     signer: &Signer,
-    host: &Host,
+    place: &Place,
     session: SessionId,
     connection: ConnectionTuple,
 ) {
-    let answered = match signer.relay.send(host, |request| {
+    let answered = match signer.relay.send(&place.host, place.uid, |request| {
         ClientFrame::Withdraw {
             request,
             session,
@@ -389,7 +390,7 @@ pub async fn withdraw(
         Err(refusal) => Err(refusal),
     };
     if let Err(refusal) = answered {
-        tracing::info!(host = %host.name, %refusal, "withdrawal unanswered; waiting it out");
+        tracing::info!(host = %place.host.name, %refusal, "withdrawal unanswered; waiting it out");
         tokio::time::sleep(ANSWER).await;
     }
 }

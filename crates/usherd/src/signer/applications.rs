@@ -9,12 +9,15 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use usher_kernel::namespace;
+use usher_kernel::ticket::ProgramId;
+use usher_local::clock::unix_time;
 use usher_local::packet::Peer;
 use usher_policy::Host;
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 use usher_proto::name::{HostName, ServiceName, UserName};
 use usher_proto::refusal::Refusal;
+use usher_proto::session_id::SessionId;
 
 use super::Signer;
 use super::announcement::{Place, announce, withdraw};
@@ -88,7 +91,7 @@ async fn serve_one(signer: &Arc<Signer>, mut application: Application) {
     };
     let mut doubt = false;
     match prepare(signer, &asked, socket, &mut doubt).await {
-        Ok((session, connection)) => {
+        Ok((place, session, connection)) => {
             let ready = LocalReply::Ready {
                 server: connection.server,
             };
@@ -96,7 +99,7 @@ async fn serve_one(signer: &Arc<Signer>, mut application: Application) {
             wait_until_done(&mut application).await;
             // The socket among its descriptors is our duplicate: while it is open nobody else can
             // have its port, so the announcement must be gone from the server before it is.
-            withdraw(signer, &asked.host, session, connection).await;
+            withdraw(signer, &place, session, connection).await;
         }
         Err(refusal) => {
             if application.has_log_share(refusal) {
@@ -121,9 +124,19 @@ struct Asked {
     host: Host,
     service: ServiceName,
     port: u16,
+    /// Where programs are listed, which has made the socket.
+    program: Option<ProgramId>,
 }
 
 impl Asked {
+    /// Whether the configuration in force lets the program that asks.
+    fn is_program_permitted(&self, signer: &Signer) -> bool {
+        let policy = &signer.configuration().1.policy;
+        policy
+            .client_permits(&self.key_user, &self.host.name, &self.service, unix_time())
+            .is_ok_and(|entry| signer.programs.permits(&entry.programs, self.program))
+    }
+
     /// Where the user's connections to the service carry tokens, and of which ticket.
     fn ticket(&self, signer: &Signer) -> Option<(SocketAddr, u32)> {
         self.host.addresses.iter().find_map(|ip| {
@@ -161,8 +174,18 @@ async fn admit<'a>(
     if applied.is_disabled(&user) {
         return Err(Refusal::DisabledUser);
     }
-    let permitted = checked.policy.client_permits(&user, &host, &service)?;
+    let permitted = checked
+        .policy
+        .client_permits(&user, &host, &service, unix_time())?;
     let port = permitted.port;
+    let program = match permitted.programs.listed() {
+        Some(_) => signer.tickets.asker(socket.as_fd())?,
+        None => None,
+    };
+    let programs = &signer.programs;
+    programs
+        .permit(&signer.tickets, &permitted.programs, program)
+        .await?;
     let host = checked
         .policy
         .hosts
@@ -177,6 +200,7 @@ async fn admit<'a>(
             host,
             service,
             port,
+            program,
         },
         socket,
     ))
@@ -235,7 +259,7 @@ async fn prepare(
     asked: &Asked,
     socket: &OwnedFd,
     doubt: &mut bool,
-) -> Result<(usher_proto::session_id::SessionId, ConnectionTuple), Refusal> {
+) -> Result<(Place, SessionId, ConnectionTuple), Refusal> {
     let connection = bind(socket, &asked.host, asked.port)?;
     let key = SessionKey {
         user: asked.key_user.clone(),
@@ -250,8 +274,13 @@ async fn prepare(
         host: asked.host.clone(),
     };
     let session = announce(signer, &place, connection, doubt).await?;
+    // It may have taken a while.
+    if !asked.is_program_permitted(signer) {
+        withdraw(signer, &place, session, connection).await;
+        return Err(Refusal::ProgramNotPermitted);
+    }
     signer.tickets.exempt(socket.as_fd());
-    Ok((session, connection))
+    Ok((place, session, connection))
 }
 
 /// Binds the socket to the address it will come from and to a port nobody else has.

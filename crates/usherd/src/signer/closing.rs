@@ -4,14 +4,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use usher_policy::Host;
 use usher_proto::frame::ClientFrame;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
-use super::Signer;
-use super::announcement::{ANSWER, SESSION, answer};
+use super::announcement::{ANSWER, Place, SESSION, answer};
 use super::relay::Relay;
+use super::sessions::{Session, SessionKey, purpose};
+use super::{Signer, keys};
 
 /// Pause before another try, doubled each time, and the longest.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -24,17 +24,17 @@ pub async fn suspend(signer: &Signer, uid: u32, server: std::net::SocketAddr, nu
         return;
     };
     signer.sessions.forget(&place.key, session).await;
-    close(&signer.relay, place.host, session);
+    close(&signer.relay, place, session);
 }
 
 /// Has a session closed that another has replaced, once its last tokens have arrived.
-pub fn close_replaced(signer: &Arc<Signer>, host: Host, session: SessionId) {
+pub fn close_replaced(signer: &Arc<Signer>, place: Place, session: SessionId) {
     let signer = Arc::clone(signer);
     tokio::spawn(async move {
         tokio::time::sleep(ANSWER).await;
         // Still there when the other one was granted none.
         signer.tickets.ended(session);
-        close(&signer.relay, host, session);
+        close(&signer.relay, place, session);
     });
 }
 
@@ -43,36 +43,44 @@ pub fn close_replaced(signer: &Arc<Signer>, host: Host, session: SessionId) {
 pub async fn leave_former_keys(signer: Arc<Signer>) {
     loop {
         signer.reloaded.notified().await;
-        let configuration = signer.configuration();
-        for (key, session) in signer
+        let all = Arc::clone(&signer);
+        signer
             .sessions
-            .take_of_former_keys(&configuration.1.policy)
-            .await
-        {
-            tracing::info!(user = %key.user, host = %key.host, service = %key.service, %session,
-                "a session is left, its user has another key now");
-            signer.tickets.ended(session);
-            if let Some(host) = configuration.1.policy.hosts.get(&key.host) {
-                close_replaced(&signer, host.clone(), session);
-            }
-        }
+            .for_each(move |key, session| leave_former_key(&all, key, session));
+    }
+}
+
+fn leave_former_key(signer: &Arc<Signer>, key: &SessionKey, session: &mut Option<Session>) {
+    let configuration = signer.configuration();
+    let policy = &configuration.1.policy;
+    let present = keys::stamp(&key.user, purpose(key, policy));
+    let Some(Session { id, uid, .. }) = session.take_if(|session| session.signed_by != present)
+    else {
+        return;
+    };
+    tracing::info!(user = %key.user, host = %key.host, service = %key.service, session = %id,
+        "a session is left, its user has another key now");
+    signer.tickets.ended(id);
+    if let Some(host) = policy.hosts.get(&key.host).cloned() {
+        let key = key.clone();
+        close_replaced(signer, Place { key, uid, host }, id);
     }
 }
 
 /// Has a session closed, aside: tried until the server has answered or the session has expired. Its
 /// connections go on.
-pub fn close(relay: &Arc<Relay>, host: Host, session: SessionId) {
+pub fn close(relay: &Arc<Relay>, place: Place, session: SessionId) {
     let relay = Arc::clone(relay);
     tokio::spawn(async move {
         let begun = Instant::now();
         let mut pause = PAUSE;
-        while let Err(refusal) = try_to_close(&relay, &host, session).await {
+        while let Err(refusal) = try_to_close(&relay, &place, session).await {
             let again = matches!(
                 refusal,
                 Refusal::VerifierUnavailable | Refusal::KeeperUnavailable | Refusal::Overloaded
             );
             if !again || begun.elapsed().as_secs() > SESSION {
-                return tracing::info!(host = %host.name, %session, %refusal,
+                return tracing::info!(host = %place.host.name, %session, %refusal,
                     "a session is not closed; it has ended or expires");
             }
             tokio::time::sleep(pause).await;
@@ -81,8 +89,12 @@ pub fn close(relay: &Arc<Relay>, host: Host, session: SessionId) {
     });
 }
 
-async fn try_to_close(relay: &Arc<Relay>, host: &Host, session: SessionId) -> Result<(), Refusal> {
-    let pending = relay.send(host, |request| {
+async fn try_to_close(
+    relay: &Arc<Relay>,
+    place: &Place,
+    session: SessionId,
+) -> Result<(), Refusal> {
+    let pending = relay.send(&place.host, place.uid, |request| {
         ClientFrame::Close { request, session }.encode()
     })?;
     answer(pending).await.map(drop)

@@ -2,14 +2,16 @@
 //! A private key is wiped after it (`ssh_key` zeroizes them when dropped); for a user whose
 //! ssh-agent signs the file has the public key.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use usher_local::clock::unix_time;
 use usher_local::keys::private_key_name;
 use usher_local::paths;
-use usher_local::signing_key::SigningKey;
-use usher_policy::Name;
+use usher_local::signing_key::{Credential, SigningKey};
+use usher_policy::{Name, Policy};
 use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
 use usher_proto::ssh_key::PublicKey;
@@ -39,13 +41,13 @@ fn path(user: &UserName, purpose: Option<&Name>) -> PathBuf {
 ///
 /// # Errors
 /// [`Refusal::NoPrivateKey`] when the user has nothing that can be used; the log says why.
-pub fn load(user: &UserName, purpose: Option<&Name>) -> Result<SigningKey, Refusal> {
+pub fn load(user: &UserName, purpose: Option<&Name>) -> Result<Credential, Refusal> {
     let path = path(user, purpose);
     let text = Zeroizing::new(std::fs::read_to_string(&path).map_err(|error| {
         tracing::info!(%user, path = %path.display(), %error, "no private key");
         Refusal::NoPrivateKey
     })?);
-    SigningKey::parse(&text).map_err(|error| {
+    Credential::parse(&text).map_err(|error| {
         tracing::warn!(%user, path = %path.display(), %error, "not to be signed with");
         Refusal::NoPrivateKey
     })
@@ -80,22 +82,36 @@ pub fn agents() -> io::Result<Vec<(UserName, PublicKey)>> {
         kept()?
             .into_iter()
             .filter_map(|(user, purpose)| match load(&user, purpose.as_ref()) {
-                Ok(SigningKey::Agent(key)) => Some((user, key)),
+                Ok(Credential {
+                    key: SigningKey::Agent(key),
+                    ..
+                }) => Some((user, key)),
                 _ => None,
             });
     Ok(agents.collect())
 }
 
-/// Whether an agent signs for the user, for one purpose at least.
+/// Whether an agent signs for the user, for what client policy lets the user do. Looks at the files of
+/// that user only, however many others there are: every user may ask.
 ///
 /// # Errors
-/// When the folder cannot be read.
-pub fn has_agent(user: &UserName) -> io::Result<bool> {
-    let mut kept = kept()?.into_iter().filter(|(whose, _)| whose == user);
-    Ok(kept.any(|(user, purpose)| is_agents(&user, purpose.as_ref())))
+/// When they cannot be looked at.
+pub fn has_agent(user: &UserName, policy: &Policy) -> io::Result<bool> {
+    let (services, now) = (policy.client_services(), unix_time());
+    let purposes: BTreeSet<_> = services
+        .filter(|service| service.users.has(user, now))
+        .map(|service| service.key.as_ref())
+        .chain([None])
+        .collect();
+    for purpose in purposes {
+        if path(user, purpose).try_exists()? && is_agents(user, purpose) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Whether the user's agent signs for this purpose.
 pub fn is_agents(user: &UserName, purpose: Option<&Name>) -> bool {
-    matches!(load(user, purpose), Ok(SigningKey::Agent(_)))
+    load(user, purpose).is_ok_and(|found| matches!(found.key, SigningKey::Agent(_)))
 }

@@ -278,10 +278,11 @@ pub async fn serve(signer: &Signer, mut application: Application) {
 /// Who may lend, and as whom: users who sign by an agent on this host.
 async fn may_lend(signer: &Signer, uid: u32) -> Result<UserName, Refusal> {
     let user = signer.names.of(uid).await?;
-    if signer.configuration().0.is_disabled(&user) {
+    let configuration = signer.configuration();
+    if configuration.0.is_disabled(&user) {
         return Err(Refusal::DisabledUser);
     }
-    match keys::has_agent(&user) {
+    match keys::has_agent(&user, &configuration.1.policy) {
         Ok(true) => Ok(user),
         Ok(false) => Err(Refusal::NoPrivateKey),
         Err(error) => {

@@ -11,16 +11,19 @@ mod keys;
 mod loans;
 mod names;
 mod plain;
+mod programs;
 mod reauthentication;
 mod relay;
 mod sessions;
 mod signing;
 mod tickets;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, RwLock};
 
-use usher_local::applied::{Applied, Checked, load_checked};
+use usher_local::applied::{Applied, load_checked};
+use usher_local::checked::Checked;
 use usher_local::control::{AgentView, Answer, Request, StatusView};
 use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::paths;
@@ -29,11 +32,13 @@ use usher_proto::host_key::HostPublicKey;
 use usher_proto::ssh_key::HashAlg;
 
 use crate::host_key::HostKey;
+use crate::ports::{ReservedPorts, of_proxy};
 use crate::start::{self, Attempt, Connectors, StartError};
 use chains::Chains;
 use loans::Loans;
 use names::Names;
 use plain::Plain;
+use programs::ListedPrograms;
 use relay::Relay;
 use sessions::Sessions;
 use tickets::Tickets;
@@ -44,8 +49,11 @@ struct Signer {
     configuration: RwLock<Arc<(Applied, Checked)>>,
     sessions: Sessions,
     tickets: Tickets,
+    /// The proxy's.
+    ports: ReservedPorts,
     chains: Chains,
     plain: Plain,
+    programs: ListedPrograms,
     loans: Loans,
     names: Names,
     relay: Arc<Relay>,
@@ -100,7 +108,10 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
     usher_kernel::privileges::raise_descriptor_limit()?;
     let cgroup = cgroup.map_or_else(usher_kernel::cgroup::mount, Ok)?;
     let tickets = Tickets::open(&cgroup);
-    tickets.set_plain(&configuration.1.policy);
+    let otherwise = "while the proxy does not run, a local user can bind one of its ports from 1024 on \
+        and be taken for another host";
+    let ports = ReservedPorts::open(&cgroup, otherwise);
+    ports.reserve(of_proxy(&configuration.1.policy, proxy_uid.unwrap_or(0)));
     start::become_account("signer", start::SIGNER, account)?;
     start::confine(
         // Keys and configuration; the account data base and its modules.
@@ -113,8 +124,10 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
         configuration: RwLock::new(Arc::new(configuration)),
         sessions: Sessions::default(),
         tickets,
+        ports,
         chains: Chains::default(),
         plain: Plain::default(),
+        programs: ListedPrograms::default(),
         loans: Loans::default(),
         names: Names::default(),
         relay: Arc::default(),
@@ -137,6 +150,12 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
             let keys = closing::leave_former_keys(Arc::clone(&signer));
             let chains = signer.chains.keep_full();
             let plain = plain::serve(Arc::clone(&signer));
+            // As every later one: with no more rights to look around than then.
+            let configuration = signer.configuration();
+            let programs = signer
+                .programs
+                .set(&signer.tickets, &configuration.1.policy, None);
+            programs.await.map_err(io::Error::other)?;
             start::ready();
             tracing::info!("signer ready");
             tokio::select! {
@@ -150,7 +169,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
                 result = plain => result,
             }
         })
-        .attempt("a local socket failed")
+        .attempt("the signer cannot go on")
 }
 
 impl Answerer for Signer {
@@ -159,6 +178,13 @@ impl Answerer for Signer {
             Request::Reload => match load_checked() {
                 Ok(fresh) => {
                     let generation = fresh.0.generation;
+                    let former = self.configuration();
+                    let programs =
+                        self.programs
+                            .set(&self.tickets, &fresh.1.policy, Some(&former.1.policy));
+                    if let Err(reason) = programs.await {
+                        return Answer::Failed { reason };
+                    }
                     let fresh = Arc::new(fresh);
                     // In force before anything is taken back: what is asked for meanwhile is asked
                     // of it.
@@ -166,12 +192,13 @@ impl Answerer for Signer {
                         .configuration
                         .write()
                         .unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::clone(&fresh);
-                    self.tickets.set_plain(&fresh.1.policy);
+                    let proxy = self.proxy_uid.unwrap_or(0);
+                    self.ports.reserve(of_proxy(&fresh.1.policy, proxy));
                     self.names.forget();
                     self.sessions.retain_permitted(&fresh);
                     let kept = |key: &_| sessions::is_permitted(key, &fresh);
                     for (place, session) in self.tickets.retain(kept) {
-                        closing::close(&self.relay, place.host, session);
+                        closing::close(&self.relay, place, session);
                     }
                     self.reloaded.notify_one();
                     tracing::info!(generation, "configuration in force");
@@ -202,7 +229,9 @@ impl Answerer for Signer {
                             u64::from(self.relay.is_connected()),
                         ),
                     ])
+                    .chain([("port_refused".to_owned(), self.ports.refused())])
                     .chain([("plain_held".to_owned(), self.tickets.held())])
+                    .chain(self.programs.numbers())
                     .collect(),
             }),
             Request::Who => match self.agents() {
@@ -214,6 +243,11 @@ impl Answerer for Signer {
             Request::Recent => Answer::Failed {
                 reason: "the signer knows what it asked for, the keeper of the other host what \
                          has ended: ask there"
+                    .into(),
+            },
+            Request::WouldEnd { .. } => Answer::Failed {
+                reason: "the signer ends no connection when it takes a configuration: ask the \
+                         keeper"
                     .into(),
             },
         }

@@ -1,4 +1,5 @@
-//! Plain connections: those of programs that ask nobody, to where policy says `programs any`.
+//! Plain connections: those of programs that ask nobody, to where policy has
+//! `programs`.
 //!
 //! With a ticket they carry a token and are not seen here. Without one the kernel holds the SYN and
 //! tells of it (bpf/ticket/holding.h); it is announced as for a program that asks, released, and sent
@@ -10,6 +11,7 @@
 //! SYN with these ends leaves the host but the one that it was made for.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +19,8 @@ use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::sync::oneshot::{self, Receiver, Sender};
-use usher_kernel::ticket::{Attempt, Event, Holding, Report, Syn};
+use usher_kernel::ticket::{Attempt, Event, Holding, Limits, ProgramId, Report, Syn};
+use usher_local::clock::unix_time;
 use usher_local::packet_async::register;
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::refusal::Refusal;
@@ -27,12 +30,23 @@ use super::announcement::{Place, announce, withdraw};
 use super::closing::suspend;
 use super::sessions::SessionKey;
 use crate::log_share::LogShares;
+use crate::shares::Shares;
 
-/// Connections of one user that are decided about or announced at one time. The next one's SYN is
-/// asked for again when the kernel sends it again.
+/// Connections that are decided about, announced or being refused at one time, as many as the kernel
+/// takes guards: of one user so many, and no more than this part of what is free. The next one's SYN
+/// stays held, and is told of again when the kernel sends it again.
+const UNDER_WAY: usize = Limits::GUARDS as usize;
 const UNDER_WAY_PER_USER: usize = 512;
+const PART_OF_FREE: usize = 32;
+/// How many of them are being refused, those of all users together. Somebody who has many user ids
+/// (newuidmap(1)) has no more of them. The next one stays held likewise.
+const BEING_REFUSED: usize = 512;
 /// How long a released SYN may take: as long as an announcement lives on the server.
 const CONNECT: Duration = Duration::from_secs(10);
+
+/// Pause before a guard is tried to be taken away again, doubled each time, and the longest.
+const PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// What is under way, and what came of it.
 #[derive(Default)]
@@ -41,13 +55,23 @@ pub struct Plain {
     log: LogShares,
     announced: AtomicU64,
     refused: AtomicU64,
+    guards: AtomicU64,
 }
 
-#[derive(Default)]
 struct State {
     under_way: HashMap<ConnectionTuple, UnderWay>,
-    /// How many of each user.
-    users: HashMap<u32, usize>,
+    users: Shares<u32>,
+    being_refused: usize,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            under_way: HashMap::new(),
+            users: Shares::new(UNDER_WAY, UNDER_WAY_PER_USER, PART_OF_FREE),
+            being_refused: 0,
+        }
+    }
 }
 
 struct UnderWay {
@@ -60,15 +84,18 @@ struct Turn {
     signer: Arc<Signer>,
     connection: ConnectionTuple,
     uid: u32,
+    /// It is one of those that are being refused, too.
+    refused: bool,
     over: Receiver<()>,
 }
 
 impl Plain {
-    /// How many were announced, and how many refused.
-    pub fn numbers(&self) -> [(String, u64); 2] {
+    /// How many were announced, how many refused, and how many guards there are.
+    pub fn numbers(&self) -> [(String, u64); 3] {
         [
             ("plain_announced", &self.announced),
             ("plain_refused", &self.refused),
+            ("plain_guards", &self.guards),
         ]
         .map(|(name, number)| (name.to_owned(), number.load(Ordering::Relaxed)))
     }
@@ -88,32 +115,29 @@ impl Plain {
         }
     }
 
-    fn log_refusal(&self, uid: u32, connection: &ConnectionTuple, refusal: Refusal) {
+    fn log_refusal(&self, report: &Report, refusal: Refusal) {
+        let Report { uid, pid, .. } = *report;
         if self.log.admit(uid, refusal) {
-            tracing::info!(uid, %connection, reason = refusal.name(),
-                "refused a plain connection: {refusal}");
+            tracing::info!(uid, pid, command = ?report.command, connection = %report.connection,
+                reason = refusal.name(), "refused a plain connection: {refusal}");
         }
     }
 }
 
 impl Turn {
-    /// None: this connection or another one with the same ends is under way, or too many of the
-    /// user are. The kernel tells of the SYN again when it sends it again.
+    /// None: this connection or another one with the same ends is under way, or the user's share is.
+    /// The kernel tells of the SYN again when it sends it again.
     fn take(signer: &Arc<Signer>, report: &Report) -> Option<Self> {
         let (connection, uid) = (report.connection, report.uid);
         let mut state = signer.plain.lock();
         if state.under_way.contains_key(&connection) {
             return None;
         }
-        let count = state.users.entry(uid).or_default();
-        if *count >= UNDER_WAY_PER_USER {
+        if !state.users.take(&uid) {
             drop(state);
-            signer
-                .plain
-                .log_refusal(uid, &connection, Refusal::Overloaded);
+            signer.plain.log_refusal(report, Refusal::Overloaded);
             return None;
         }
-        *count += 1;
         let (sender, over) = oneshot::channel();
         let under_way = UnderWay {
             attempt: report.attempt,
@@ -125,8 +149,20 @@ impl Turn {
             signer: Arc::clone(signer),
             connection,
             uid,
+            refused: false,
             over,
         })
+    }
+
+    /// Whether there is room for it among those that are being refused.
+    fn refuse(&mut self) -> bool {
+        let mut state = self.signer.plain.lock();
+        let room = self.refused || state.being_refused < BEING_REFUSED;
+        if room && !self.refused {
+            state.being_refused += 1;
+            self.refused = true;
+        }
+        room
     }
 
     /// Whether the connection is over already.
@@ -145,11 +181,9 @@ impl Drop for Turn {
     fn drop(&mut self) {
         let mut state = self.signer.plain.lock();
         state.under_way.remove(&self.connection);
-        if let Some(count) = state.users.get_mut(&self.uid) {
-            *count -= 1;
-            if *count == 0 {
-                state.users.remove(&self.uid);
-            }
+        state.users.give_back(&self.uid);
+        if self.refused {
+            state.being_refused -= 1;
         }
     }
 }
@@ -167,11 +201,23 @@ pub async fn serve(signer: Arc<Signer>) -> io::Result<()> {
     loop {
         let mut ready = reports.readable().await?;
         ready.clear_ready();
-        match holding.reports() {
-            Ok(reports) => reports
-                .into_iter()
-                .for_each(|report| take_note(&signer, report)),
-            Err(error) => tracing::error!(%error, "reading what is held"),
+        loop {
+            match holding.reports() {
+                Ok(reports) => {
+                    for report in reports.entries {
+                        take_note(&signer, report);
+                    }
+                    if !reports.more {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    tracing::error!(%error, "reading what is held");
+                    break;
+                }
+            }
+            // Who connects faster than this is read keeps nobody else's requests waiting.
+            tokio::task::yield_now().await;
         }
     }
 }
@@ -198,59 +244,87 @@ async fn take_out_of_use(signer: &Signer, report: &Report) {
     }
 }
 
+/// Who connects, and may they? Before that is known a connection has no guard, of which there are so
+/// many: nothing has been announced that it would have to guard.
 async fn decide(mut turn: Turn, report: Report, syn: Option<Syn>) {
     let signer = Arc::clone(&turn.signer);
     let Some(holding) = signer.tickets.holding() else {
         return;
     };
     let connection = &report.connection;
-    // Given up while this process did not run.
+    let permitted = permitted(&signer, &report).await;
+    if permitted.is_err() && !turn.refuse() {
+        return signer.plain.log_refusal(&report, Refusal::Overloaded);
+    }
+    // Given up meanwhile, or while this process did not run.
     if turn.is_over() {
         return;
     }
     if let Err(error) = holding.guard(connection, report.attempt, false) {
         return tracing::warn!(%error, %connection, "a held connection is asked for again");
     }
+    signer.plain.guards.fetch_add(1, Ordering::Relaxed);
     take_out_of_use(&signer, &report).await;
-    announce_and_release(&mut turn, holding, &report, syn).await;
-    if let Err(error) = holding.unguard(connection) {
-        tracing::error!(%error, %connection, "a guard stays");
+    match permitted {
+        Ok(place) => announce_and_release(&mut turn, holding, &place, &report, syn).await,
+        Err(refusal) => {
+            refuse_and_release(&turn, holding, refusal, &report, syn);
+            turn.has_ended().await;
+        }
+    }
+    until_removed(connection, || holding.unguard(connection)).await;
+    signer.plain.guards.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Takes a guard away, which would keep every connection with these ends back for good: tried until
+/// it has gone. Its turn is not over before, so that there are never more guards than turns.
+async fn until_removed<E: Display>(
+    connection: &ConnectionTuple,
+    mut remove: impl FnMut() -> Result<bool, E>,
+) {
+    let mut pause = PAUSE;
+    let mut told = false;
+    while let Err(error) = remove() {
+        if !told {
+            tracing::error!(%error, %connection, "a guard is not taken away: connections with these \
+                ends are kept back until it is, which is tried again and again");
+        }
+        told = true;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+    if told {
+        tracing::info!(%connection, "the guard has been taken away");
     }
 }
 
 async fn announce_and_release(
     turn: &mut Turn,
     holding: &Holding,
+    place: &Place,
     report: &Report,
     syn: Option<Syn>,
 ) {
     let signer = Arc::clone(&turn.signer);
     let mut doubt = false;
-    match authenticate(&signer, report, &mut doubt).await {
-        Ok((place, session)) => {
+    match announce(&signer, place, report.connection, &mut doubt).await {
+        Ok(session) => {
             // It may have taken a while.
-            if !turn.is_over() && is_permitted(&signer, &place) {
+            if !turn.is_over() && is_permitted(&signer, place, report.program) {
                 signer.plain.announced.fetch_add(1, Ordering::Relaxed);
                 release(holding, report, syn);
                 turn.has_ended().await;
             }
             // The guard stands until the announcement is gone from the server.
-            withdraw(&signer, &place.host, session, report.connection).await;
+            withdraw(&signer, place, session, report.connection).await;
         }
         // These ends are announced for another connection, whose the server would take this one
         // for: it stays held, and is told of again.
-        Err(Refusal::AlreadyAnnounced) => {
-            let refusal = Refusal::AlreadyAnnounced;
-            signer
-                .plain
-                .log_refusal(report.uid, &report.connection, refusal);
+        Err(refusal @ Refusal::AlreadyAnnounced) => {
+            signer.plain.log_refusal(report, refusal);
         }
         Err(refusal) => {
-            signer.plain.refused.fetch_add(1, Ordering::Relaxed);
-            signer
-                .plain
-                .log_refusal(report.uid, &report.connection, refusal);
-            release(holding, report, syn);
+            refuse_and_release(turn, holding, refusal, report, syn);
             if doubt {
                 // Perhaps announced all the same.
                 tokio::time::sleep(CONNECT).await;
@@ -261,46 +335,60 @@ async fn announce_and_release(
     }
 }
 
-/// Who connects, and may they? Announces the connection if so.
-async fn authenticate(
-    signer: &Arc<Signer>,
+/// Lets the SYN go unannounced, so that the server's RST tells the program.
+fn refuse_and_release(
+    turn: &Turn,
+    holding: &Holding,
+    refusal: Refusal,
     report: &Report,
-    doubt: &mut bool,
-) -> Result<(Place, usher_proto::session_id::SessionId), Refusal> {
-    let user = signer.names.of(report.uid).await?;
-    let server = report.connection.server;
-    let place = {
-        let configuration = signer.configuration();
-        let (applied, checked) = &*configuration;
-        if applied.is_disabled(&user) {
-            return Err(Refusal::DisabledUser);
-        }
-        let (host, entry) = checked
-            .policy
-            .plain_service(server)
-            .filter(|(_, entry)| entry.users.contains(&user))
-            .ok_or(Refusal::ClientPolicy)?;
-        let key = SessionKey {
-            user,
-            host: host.name.clone(),
-            host_key: host.key,
-            service: entry.service.clone(),
-            server,
-        };
-        Place {
-            key,
-            uid: report.uid,
-            host: host.clone(),
-        }
-    };
-    let session = announce(signer, &place, report.connection, doubt).await?;
-    Ok((place, session))
+    syn: Option<Syn>,
+) {
+    let plain = &turn.signer.plain;
+    plain.refused.fetch_add(1, Ordering::Relaxed);
+    plain.log_refusal(report, refusal);
+    release(holding, report, syn);
 }
 
-/// Whether the configuration in force says `programs any` of the place, and permits it.
-fn is_permitted(signer: &Signer, place: &Place) -> bool {
+/// Who connects, and may they?
+async fn permitted(signer: &Signer, report: &Report) -> Result<Place, Refusal> {
+    let user = signer.names.of(report.uid).await?;
+    let server = report.connection.server;
+    let configuration = signer.configuration();
+    let (applied, checked) = &*configuration;
+    if applied.is_disabled(&user) {
+        return Err(Refusal::DisabledUser);
+    }
+    let (host, entry) = checked
+        .policy
+        .plain_service(server)
+        .filter(|(_, entry)| entry.users.has(&user, unix_time()))
+        .ok_or(Refusal::ClientPolicy)?;
+    let key = SessionKey {
+        user,
+        host: host.name.clone(),
+        host_key: host.key,
+        service: entry.service.clone(),
+        server,
+    };
+    let place = Place {
+        key,
+        uid: report.uid,
+        host: host.clone(),
+    };
+    let programs = &signer.programs;
+    programs
+        .permit(&signer.tickets, &entry.programs, report.program)
+        .await?;
+    Ok(place)
+}
+
+/// Whether the configuration in force has plain connections of the program authenticated there, and
+/// permits it.
+fn is_permitted(signer: &Signer, place: &Place, program: Option<ProgramId>) -> bool {
     let policy = &signer.configuration().1.policy;
-    policy.plain_service(place.key.server).is_some() && place.is_permitted(signer)
+    let entry = policy.plain_service(place.key.server);
+    entry.is_some_and(|(_, entry)| signer.programs.permits(&entry.programs, program))
+        && place.is_permitted(signer)
 }
 
 /// Lets the SYN go, and sends it in the kernel's place.
@@ -314,5 +402,31 @@ fn release(holding: &Holding, report: &Report, syn: Option<Syn>) {
         && let Err(error) = sender.send(&syn)
     {
         tracing::debug!(%error, %connection, "a SYN is left to the kernel");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guard_is_tried_to_be_taken_away_until_it_has_gone() {
+        let connection = ConnectionTuple {
+            client: ([10, 77, 0, 1], 40_000).into(),
+            server: ([10, 77, 0, 2], 143).into(),
+        };
+        let mut tries = 0;
+        until_removed(&connection, || {
+            tries += 1;
+            if tries < 100 {
+                Err("not now")
+            } else {
+                Ok(true)
+            }
+        })
+        .await;
+        assert_eq!(tries, 100);
+        // That it was not there is as good.
+        until_removed(&connection, || Ok::<_, &str>(false)).await;
     }
 }

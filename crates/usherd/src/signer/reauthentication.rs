@@ -44,10 +44,13 @@ pub fn reauthenticate(signer: &Arc<Signer>, host: &HostName, id: SessionId) {
         return tracing::info!(host = %host.name, session = %id, user = %held.key.user,
             "not authenticated again: this host's policy no longer permits the session");
     }
-    let Some(element) = held.session().and_then(|session| session.chain.next()) else {
+    let next = held
+        .session()
+        .and_then(|session| Some((session.uid, session.chain.next()?)));
+    let Some((uid, element)) = next else {
         return replace(signer, host.clone(), held);
     };
-    let sent = signer.relay.send(host, |request| {
+    let sent = signer.relay.send(host, uid, |request| {
         ClientFrame::Reauthenticate {
             request,
             session: id,
@@ -100,7 +103,7 @@ fn replace(signer: &Arc<Signer>, host: Host, mut held: Held) {
         match open(&signer, &place, None, &mut false).await {
             Ok((session, _)) => {
                 held.replace(session);
-                close_replaced(&signer, host, former.0);
+                close_replaced(&signer, place, former.0);
             }
             Err(refusal) => {
                 if let Some(session) = held.session() {

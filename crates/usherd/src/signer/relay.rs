@@ -17,9 +17,14 @@ use usher_proto::token::TokenSlot;
 
 use super::Signer;
 use super::reauthentication::reauthenticate;
+use crate::shares::Shares;
 
-/// Requests that may wait for an answer; more are refused with [`Refusal::Overloaded`].
+/// Requests that may wait for an answer: so many, of one host no more than are free, of one user no
+/// more than a sixteenth of what is free. The next one is refused with [`Refusal::Overloaded`]. So a
+/// host that does not answer has half of the places at most, and two have two thirds.
 const PENDING: usize = 16_384;
+const PART_OF_HOST: usize = 1;
+const PART_OF_USER: usize = 16;
 
 /// A server's verdict; with a slot when tokens were asked for.
 type Verdict = Result<Option<TokenSlot>, Refusal>;
@@ -31,10 +36,51 @@ pub struct Relay {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
     outgoing: Option<mpsc::Sender<Vec<u8>>>,
-    pending: HashMap<u64, (HostName, oneshot::Sender<Verdict>)>,
+    pending: HashMap<u64, Waiting>,
+    hosts: Shares<HostName>,
+    users: Shares<u32>,
+}
+
+struct Waiting {
+    host: HostName,
+    uid: u32,
+    verdict: oneshot::Sender<Verdict>,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            outgoing: None,
+            pending: HashMap::new(),
+            hosts: Shares::new(PENDING, PENDING, PART_OF_HOST),
+            users: Shares::new(PENDING, PENDING, PART_OF_USER),
+        }
+    }
+}
+
+impl State {
+    /// Has a request of the user to the host wait.
+    fn enter(&mut self, request: u64, waiting: Waiting) -> Result<(), Refusal> {
+        if !self.hosts.take(&waiting.host) {
+            return Err(Refusal::Overloaded);
+        }
+        if !self.users.take(&waiting.uid) {
+            self.hosts.give_back(&waiting.host);
+            return Err(Refusal::Overloaded);
+        }
+        self.pending.insert(request, waiting);
+        Ok(())
+    }
+
+    /// It waits no longer.
+    fn remove(&mut self, request: u64) -> Option<Waiting> {
+        let waiting = self.pending.remove(&request)?;
+        self.hosts.give_back(&waiting.host);
+        self.users.give_back(&waiting.uid);
+        Some(waiting)
+    }
 }
 
 /// An answer on its way. Who drops it waits no longer, and leaves the place to others.
@@ -46,7 +92,7 @@ pub struct Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        self.relay.lock().pending.remove(&self.request);
+        self.relay.lock().remove(self.request);
     }
 }
 
@@ -63,14 +109,16 @@ impl Pending {
 }
 
 impl Relay {
-    /// Sends a frame to `host`, in the order of the calls. `frame` gets the request's number.
+    /// Sends a frame of the user to `host`, in the order of the calls. `frame` gets the request's
+    /// number.
     ///
     /// # Errors
     /// [`Refusal::VerifierUnavailable`] without a courier, [`Refusal::Overloaded`] when too much
-    /// waits already.
+    /// waits already, of this host, of this user or for the courier.
     pub fn send(
         self: &Arc<Self>,
         host: &Host,
+        uid: u32,
         frame: impl FnOnce(u64) -> Vec<u8>,
     ) -> Result<Pending, Refusal> {
         let request = self.next_request.fetch_add(1, Ordering::Relaxed) + 1;
@@ -85,17 +133,19 @@ impl Relay {
             frame: frame(request),
         }
         .encode();
-        let (sender, receiver) = oneshot::channel();
+        let (verdict, receiver) = oneshot::channel();
         let mut state = self.lock();
-        if state.pending.len() >= PENDING {
+        let outgoing = state.outgoing.clone().ok_or(Refusal::VerifierUnavailable)?;
+        let waiting = Waiting {
+            host: host.name.clone(),
+            uid,
+            verdict,
+        };
+        state.enter(request, waiting)?;
+        if outgoing.try_send(packet).is_err() {
+            state.remove(request);
             return Err(Refusal::Overloaded);
         }
-        let outgoing = state
-            .outgoing
-            .as_ref()
-            .ok_or(Refusal::VerifierUnavailable)?;
-        outgoing.try_send(packet).map_err(|_| Refusal::Overloaded)?;
-        state.pending.insert(request, (host.name.clone(), sender));
         drop(state);
         Ok(Pending {
             relay: Arc::clone(self),
@@ -114,9 +164,9 @@ impl Relay {
     }
 
     fn answered(&self, request: u64, verdict: Verdict) {
-        if let Some((_, waiting)) = self.lock().pending.remove(&request) {
+        if let Some(waiting) = self.lock().remove(request) {
             // A waiter that has given up needs no answer.
-            let _ = waiting.send(verdict);
+            let _ = waiting.verdict.send(verdict);
         }
     }
 
@@ -125,12 +175,12 @@ impl Relay {
         let lost: Vec<u64> = state
             .pending
             .iter()
-            .filter(|(_, (channel, _))| host.is_none_or(|host| host == channel))
+            .filter(|(_, waiting)| host.is_none_or(|host| *host == waiting.host))
             .map(|(request, _)| *request)
             .collect();
         for request in lost {
-            if let Some((_, waiting)) = state.pending.remove(&request) {
-                let _ = waiting.send(Err(refusal));
+            if let Some(waiting) = state.remove(request) {
+                let _ = waiting.verdict.send(Err(refusal));
             }
         }
     }
@@ -206,5 +256,106 @@ async fn read(signer: &Arc<Signer>, connection: &AsyncPacketSocket) -> Option<io
             }
             Err(error) => return Some(io::Error::other(error)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use usher_proto::host_key::HostPublicKey;
+
+    use super::*;
+
+    fn host(name: &str) -> Host {
+        Host {
+            name: name.parse().unwrap(),
+            addresses: vec![[10, 77, 0, 2].into()],
+            key: HostPublicKey::from_bytes([1; _]),
+            control: 3440,
+            loopback: Vec::new(),
+        }
+    }
+
+    /// A relay with a courier that takes everything, and what it is given.
+    fn relay() -> (Arc<Relay>, mpsc::Receiver<Vec<u8>>) {
+        let relay = Arc::<Relay>::default();
+        let (sender, courier) = mpsc::channel(2 * PENDING);
+        relay.lock().outgoing = Some(sender);
+        (relay, courier)
+    }
+
+    /// All that is taken of these users' requests to the host.
+    fn fill(relay: &Arc<Relay>, host: &Host, users: std::ops::Range<u32>) -> Vec<Pending> {
+        let mut waiting = Vec::new();
+        loop {
+            let sent = users.clone().map(|uid| relay.send(host, uid, |_| vec![0]));
+            let (taken, refused): (Vec<_>, Vec<_>) = sent.partition(Result::is_ok);
+            for refusal in refused {
+                assert_eq!(refusal.err(), Some(Refusal::Overloaded));
+            }
+            if taken.is_empty() {
+                return waiting;
+            }
+            waiting.extend(taken.into_iter().flatten());
+        }
+    }
+
+    #[test]
+    fn a_host_that_does_not_answer_leaves_room_for_the_others() {
+        let (relay, mut courier) = relay();
+        let silent = ["one", "two", "three"].map(|name| fill(&relay, &host(name), 1..100));
+        assert_eq!(silent[0].len(), PENDING / 2);
+        let other = fill(&relay, &host("other"), 100..200);
+        assert!(other.len() >= PENDING / 16, "{}", other.len());
+        // What is refused has not been sent.
+        let mut sent = 0;
+        while courier.try_recv().is_ok() {
+            sent += 1;
+        }
+        let waiting = silent.iter().chain([&other]).map(Vec::len).sum::<usize>();
+        assert_eq!(sent, waiting);
+    }
+
+    #[test]
+    fn a_user_leaves_room_for_the_others_and_has_the_places_back_in_the_end() {
+        let (relay, _courier) = relay();
+        let here = host("here");
+        let alices = fill(&relay, &here, 1..2);
+        assert!(alices.len() <= PENDING / 16, "{}", alices.len());
+        let bobs = fill(&relay, &here, 2..3);
+        assert!(bobs.len() >= alices.len() / 2, "{}", bobs.len());
+        let before = alices.len();
+        drop(alices);
+        drop(bobs);
+        assert_eq!(fill(&relay, &here, 1..2).len(), before);
+        assert!(relay.lock().pending.is_empty());
+    }
+
+    #[tokio::test]
+    async fn an_answer_and_a_lost_channel_end_what_waits_and_give_its_place_back() {
+        let (relay, _courier) = relay();
+        let (one, other) = (host("one"), host("other"));
+        let lost = relay.send(&one, 1, |_| vec![0]).unwrap();
+        let answered = relay.send(&other, 1, |_| vec![0]).unwrap();
+        relay.lost(Some(&one.name), Refusal::VerifierUnavailable);
+        relay.answered(answered.request, Ok(None));
+        assert_eq!(lost.verdict().await, Err(Refusal::VerifierUnavailable));
+        assert_eq!(answered.verdict().await, Ok(None));
+        assert_eq!(fill(&relay, &one, 1..100).len(), PENDING / 2);
+    }
+
+    #[test]
+    fn what_the_courier_does_not_take_is_refused_and_does_not_wait() {
+        let (relay, _courier) = relay();
+        let (sender, _full) = mpsc::channel(1);
+        relay.lock().outgoing = Some(sender);
+        let here = host("here");
+        let first = relay.send(&here, 1, |_| vec![0]);
+        assert!(first.is_ok());
+        let second = relay.send(&here, 1, |_| vec![0]);
+        assert_eq!(second.err(), Some(Refusal::Overloaded));
+        assert_eq!(relay.lock().pending.len(), 1);
+        relay.lock().outgoing = None;
+        let third = relay.send(&here, 1, |_| vec![0]);
+        assert_eq!(third.err(), Some(Refusal::VerifierUnavailable));
     }
 }

@@ -8,14 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use tokio::sync::OwnedMutexGuard;
-use usher_local::applied::{Applied, Checked};
+use usher_local::applied::Applied;
+use usher_local::checked::Checked;
+use usher_local::clock::unix_time;
 use usher_policy::{Name, Policy};
 use usher_proto::chain::Chain;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::name::{HostName, ServiceName, UserName};
 use usher_proto::session_id::SessionId;
 
-use super::keys::{self, Stamp};
+use super::keys::Stamp;
 
 /// What a session is for. The server's key, address and port are part of what is signed, so they
 /// are part of this.
@@ -54,9 +56,18 @@ pub struct Session {
 /// Which of its user's keys opens a session.
 pub fn purpose<'p>(key: &SessionKey, policy: &'p Policy) -> Option<&'p Name> {
     policy
-        .client_permits(&key.user, &key.host, &key.service)
+        .client_permits(&key.user, &key.host, &key.service, unix_time())
         .ok()
         .and_then(|service| service.key.as_ref())
+}
+
+/// Until when client policy lets the user do what a session is for, seconds since 1970.
+pub fn permitted_until(key: &SessionKey, policy: &Policy) -> u64 {
+    let service = policy.client_permits(&key.user, &key.host, &key.service, unix_time());
+    let until = service
+        .ok()
+        .and_then(|service| service.users.until(&key.user));
+    until.unwrap_or_default()
 }
 
 /// Whether a configuration permits what a session is for.
@@ -66,7 +77,7 @@ pub fn is_permitted(key: &SessionKey, (applied, checked): &(Applied, Checked)) -
         .hosts
         .get(&key.host)
         .is_some_and(|host| host.key == key.host_key && host.addresses.contains(&key.server.ip()));
-    let service = policy.client_permits(&key.user, &key.host, &key.service);
+    let service = policy.client_permits(&key.user, &key.host, &key.service, unix_time());
     !applied.is_disabled(&key.user)
         && is_the_host
         && service.is_ok_and(|service| service.port == key.server.port())
@@ -142,24 +153,19 @@ impl Sessions {
         session.take_if(|session| session.id == id);
     }
 
-    /// Forgets the sessions that a former key of their user has opened, and gives them, to be
-    /// closed. One that is being opened is waited for.
-    pub async fn take_of_former_keys(&self, policy: &Policy) -> Vec<(SessionKey, SessionId)> {
-        let slots: Vec<(SessionKey, Slot)> = self
-            .lock()
-            .iter()
-            .map(|(key, slot)| (key.clone(), Arc::clone(slot)))
-            .collect();
-        let mut taken = Vec::new();
-        for (key, slot) in slots {
-            let present = keys::stamp(&key.user, purpose(&key, policy));
-            let former = slot
-                .lock()
-                .await
-                .take_if(|session| session.signed_by != present);
-            taken.extend(former.map(|session| (key, session.id)));
+    /// Does something with every session that is open, each in a task of its own: one that is being
+    /// opened is waited for, perhaps for its user to touch something, and no other one with it.
+    pub fn for_each<A>(&self, act: A)
+    where
+        A: Fn(&SessionKey, &mut Option<Session>) + Clone + Send + 'static,
+    {
+        for (key, slot) in self.lock().iter() {
+            let (key, slot, act) = (key.clone(), Arc::clone(slot), act.clone());
+            tokio::spawn(async move {
+                let mut session = slot.lock().await;
+                act(&key, &mut session);
+            });
         }
-        taken
     }
 
     /// Forgets what a new configuration no longer permits.
@@ -235,6 +241,28 @@ mod tests {
         }
         let disabled = self::configuration(Some("left"));
         assert!(!is_permitted(&permitted, &disabled));
+    }
+
+    #[tokio::test]
+    async fn one_session_that_is_being_opened_delays_no_other() {
+        let (sessions, configuration) = (Sessions::default(), configuration(None));
+        let keys = ["alice", "bob"].map(|name| SessionKey {
+            user: name.parse().unwrap(),
+            ..key(&configuration)
+        });
+        for key in &keys {
+            drop(sessions.slot(key).lock().await);
+        }
+        for [waiting, free] in [[0, 1], [1, 0]] {
+            let slot = sessions.slot(&keys[waiting]);
+            let opening = slot.lock().await;
+            let (told, mut seen) = tokio::sync::mpsc::unbounded_channel();
+            sessions.for_each(move |key, _| told.send(key.clone()).unwrap());
+            assert_eq!(seen.recv().await.as_ref(), Some(&keys[free]));
+            assert!(seen.is_empty());
+            drop(opening);
+            assert_eq!(seen.recv().await.as_ref(), Some(&keys[waiting]));
+        }
     }
 
     #[tokio::test]

@@ -1,7 +1,9 @@
 //! What signs for a user: the private key that the signer keeps, or the user's ssh-agent.
 
-use usher_local::signing_key::SigningKey;
+use usher_local::clock::unix_time;
+use usher_local::signing_key::{Credential, SigningKey};
 use usher_policy::Name;
+use usher_proto::Certificate;
 use usher_proto::authenticator::Authenticator;
 use usher_proto::refusal::Refusal;
 use usher_proto::ssh_key::PublicKey;
@@ -12,7 +14,12 @@ use super::loans::Turn;
 use super::{Signer, keys};
 
 /// What signs, and can do so now.
-pub enum Pen {
+pub struct Pen {
+    hand: Hand,
+    certificate: Option<Box<Certificate>>,
+}
+
+enum Hand {
     /// A private key.
     Key(Box<usher_proto::ssh_key::PrivateKey>),
     /// An agent, whose turn it is.
@@ -23,24 +30,33 @@ impl Pen {
     /// What signs for the user of `place` for `purpose`; an agent is waited for.
     ///
     /// # Errors
-    /// [`Refusal::NoPrivateKey`], [`Refusal::AgentUnavailable`], [`Refusal::Overloaded`].
+    /// [`Refusal::NoPrivateKey`], [`Refusal::AgentUnavailable`], [`Refusal::Overloaded`]; those of
+    /// [`Certificate::check`] for a certificate that the server would refuse.
     pub async fn take(
         signer: &Signer,
         place: &Place,
         purpose: Option<&Name>,
     ) -> Result<Self, Refusal> {
-        match keys::load(&place.key.user, purpose)? {
-            SigningKey::Private(key) => Ok(Self::Key(key)),
-            SigningKey::Agent(key) => {
-                let turn = signer.loans.turn(place.uid).await?;
-                Ok(Self::Agent(key, turn))
-            }
+        let Credential { key, certificate } = keys::load(&place.key.user, purpose)?;
+        if let Some(certificate) = &certificate {
+            certificate.check(unix_time())?;
         }
+        let hand = match key {
+            SigningKey::Private(key) => Hand::Key(key),
+            SigningKey::Agent(key) => Hand::Agent(key, signer.loans.turn(place.uid).await?),
+        };
+        Ok(Self { hand, certificate })
+    }
+
+    /// When what it opens ends at the latest, which otherwise would at `end`.
+    pub fn latest(&self, end: u64) -> u64 {
+        let certificate = self.certificate.as_ref();
+        certificate.map_or(end, |certificate| certificate.valid_before.min(end))
     }
 
     /// Whether somebody else is asked to sign, who may be asked to touch something.
     pub fn is_agent(&self) -> bool {
-        matches!(self, Self::Agent(..))
+        matches!(self.hand, Hand::Agent(..))
     }
 
     /// Signs.
@@ -55,12 +71,12 @@ impl Pen {
         statement: &Statement,
     ) -> Result<Authenticator, Refusal> {
         let user = &place.key.user;
-        match self {
-            Self::Key(key) => Authenticator::sign(statement, &key).map_err(|error| {
+        let signed = match self.hand {
+            Hand::Key(key) => Authenticator::sign(statement, &key).map_err(|error| {
                 tracing::warn!(%user, %error, "cannot sign");
                 Refusal::NoPrivateKey
             }),
-            Self::Agent(key, turn) => {
+            Hand::Agent(key, turn) => {
                 let public_key = key.to_bytes().map_err(|error| {
                     tracing::warn!(%user, %error, "cannot sign");
                     Refusal::NoPrivateKey
@@ -75,6 +91,10 @@ impl Pen {
                     Refusal::AgentRefused
                 })
             }
+        }?;
+        match self.certificate {
+            Some(certificate) => signed.with_certificate(&certificate),
+            None => Ok(signed),
         }
     }
 }

@@ -2,18 +2,19 @@
 //! so that they need no word with anybody. One for each user and service address that a session is
 //! open for; the session's token chain is handed to the kernel block by block.
 
+mod plain;
+
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::io::Interest;
-use usher_kernel::ticket::{self, Holding, Ticket, TicketKey, Wanted};
+use usher_kernel::ticket::{self, Ticket, TicketKey, Wanted};
+use usher_local::clock::unix_time;
 use usher_local::packet_async::register;
-use usher_policy::Policy;
 use usher_proto::session_id::SessionId;
 use usher_proto::token::{TokenChain, TokenKey, TokenSlot};
 use zeroize::Zeroizing;
@@ -22,7 +23,6 @@ use super::Signer;
 use super::announcement::{Place, renew};
 use super::asking::{Asking, PAUSE};
 use super::sessions::SessionKey;
-use crate::start::unix_time;
 
 /// Blocks of a chain that the kernel has ahead of the one it spends: 192 connections, as many as may
 /// be made before this process is next run.
@@ -127,43 +127,6 @@ impl Tickets {
     /// Whether the kernel takes tickets.
     pub fn available(&self) -> bool {
         self.kernel.is_some()
-    }
-
-    /// Plain connections, where the kernel takes the programs.
-    pub fn holding(&self) -> Option<&Holding> {
-        self.kernel.as_ref().map(ticket::Tickets::holding)
-    }
-
-    /// Has plain connections authenticated where policy says so, and nowhere else.
-    pub fn set_plain(&self, policy: &Policy) {
-        if let Some(holding) = self.holding()
-            && let Err(error) = holding.set_destinations(policy.plain_destinations())
-        {
-            tracing::error!(%error, "not all plain connections that policy names are authenticated");
-        }
-    }
-
-    /// How many SYNs of plain connections were held.
-    pub fn held(&self) -> u64 {
-        let counters = self.kernel.as_ref().map(ticket::Tickets::counters);
-        match counters {
-            Some(Ok(counters)) => counters.held,
-            Some(Err(error)) => {
-                tracing::error!(%error, "reading the counters");
-                0
-            }
-            None => 0,
-        }
-    }
-
-    /// Has connections of a socket never held: they are announced before.
-    pub fn exempt(&self, socket: BorrowedFd<'_>) {
-        if let Some(holding) = self.holding()
-            && let Err(error) = holding.exempt(socket)
-        {
-            // Then it is announced a second time.
-            tracing::warn!(%error, "an announced connection is held");
-        }
     }
 
     /// How many there are.
@@ -289,18 +252,11 @@ impl Tickets {
     }
 
     /// Fills blocks ahead of need and gives the sessions to renew.
-    fn refill(&self, kernel: &ticket::Tickets) -> Vec<(Place, Turn)> {
-        let entered = match kernel.wanted() {
-            Ok(entered) => entered,
-            Err(error) => {
-                tracing::error!(%error, "reading what tickets want");
-                return Vec::new();
-            }
-        };
+    fn refill(&self, kernel: &ticket::Tickets, wanted: Vec<Wanted>) -> Vec<(Place, Turn)> {
         let mut renewals = Vec::new();
         let mut state = self.lock();
         let state = &mut *state;
-        for Wanted { number, block } in entered {
+        for Wanted { number, block } in wanted {
             let found = state
                 .issued
                 .values_mut()
@@ -393,8 +349,21 @@ pub async fn keep_filled(signer: Arc<Signer>) -> io::Result<()> {
     loop {
         let mut ready = reports.readable().await?;
         ready.clear_ready();
-        for (place, turn) in signer.tickets.refill(kernel) {
-            renew(&signer, place, turn);
+        loop {
+            let wanted = match kernel.wanted() {
+                Ok(wanted) => wanted,
+                Err(error) => {
+                    tracing::error!(%error, "reading what tickets want");
+                    break;
+                }
+            };
+            for (place, turn) in signer.tickets.refill(kernel, wanted.entries) {
+                renew(&signer, place, turn);
+            }
+            if !wanted.more {
+                break;
+            }
+            tokio::task::yield_now().await;
         }
     }
 }

@@ -2,8 +2,10 @@
 //! least: form, binding to the two hosts, freshness, signature; only then whether the user exists
 //! and what the policy says.
 
-use usher_local::applied::{Applied, Checked};
+use usher_local::applied::Applied;
+use usher_local::checked::Checked;
 use usher_local::keys::{self, Fingerprint};
+use usher_proto::Certified;
 use usher_proto::authenticator::Authenticator;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::keeper_record::KeeperRequest;
@@ -44,7 +46,7 @@ pub struct Refused {
 pub struct Granted<F> {
     /// Makes the keeper's request that opens the session, of the request's number.
     pub open: F,
-    /// The key that signed, in its wire form (RFC 4253 section 6.6).
+    /// The key that signed, in its wire form (RFC 4253 section 6.6), or its certificate.
     pub public_key: Vec<u8>,
 }
 
@@ -65,6 +67,7 @@ pub fn authenticate(
         Ok(Permitted {
             expires,
             key_fingerprint,
+            certificate,
             public_key,
         }) => {
             let session = session_id(&authenticator.statement);
@@ -81,6 +84,7 @@ pub fn authenticate(
                 chain_salt: statement.chain_salt,
                 chain_length: statement.chain_length,
                 expires,
+                certificate,
             };
             Ok(Granted { open, public_key })
         }
@@ -97,7 +101,9 @@ struct Permitted {
     expires: u64,
     /// Of the key that signed.
     key_fingerprint: Fingerprint,
-    /// Its wire form.
+    /// By which it is the user's, where it is not listed itself.
+    certificate: Option<Certified>,
+    /// Its wire form, or the certificate's.
     public_key: Vec<u8>,
 }
 
@@ -117,19 +123,36 @@ fn check(
         maximum_skew: MAXIMUM_SKEW,
         maximum_lifetime: MAXIMUM_LIFETIME,
     })?;
-    let key = authenticator.verify_signature()?;
-    let key_fingerprint = keys::fingerprint(&key);
+    let signed = authenticator.verify_signature()?;
+    let key_fingerprint = keys::fingerprint(&signed.key);
+    // What the certificate says of itself is no secret to its holder.
+    let certificate = match &signed.certificate {
+        Some(certificate) => {
+            certificate.check(claim.now)?;
+            Some(certificate.certified()?)
+        }
+        None => None,
+    };
     // Whether there is such a service, who has not authenticated does not learn.
     let service = checked.policy.services.get(&statement.service);
     let purpose = service.and_then(|service| service.keys.as_ref());
-    let user_key = checked.user_key(&statement.user, &key_fingerprint, purpose, claim.now)?;
+    let admitted_until = checked.admitted_until(
+        &statement.user,
+        &key_fingerprint,
+        certificate.as_ref(),
+        purpose,
+        (claim.now, statement.expires),
+    )?;
     if applied.is_disabled(&statement.user) {
         return Err(Refusal::DisabledUser);
     }
-    let service =
-        checked
-            .policy
-            .service_permits(&statement.service, &statement.user, claim.host)?;
+    let (service, until) = checked.service_permits(
+        &statement.service,
+        &statement.user,
+        certificate.as_ref(),
+        claim.host,
+        claim.now,
+    )?;
     let own_addresses = checked
         .policy
         .host_by_key(claim.own_key)
@@ -140,12 +163,11 @@ fn check(
         return Err(Refusal::WrongServerAddress);
     }
     Ok(Permitted {
-        expires: user_key.latest(
-            statement
-                .expires
-                .min(statement.issued + service.session.as_secs()),
-        ),
+        expires: admitted_until
+            .min(until)
+            .min(statement.issued + service.session.as_secs()),
         key_fingerprint,
-        public_key: key.to_bytes().map_err(|_| Refusal::UnsupportedKey)?,
+        certificate,
+        public_key: signed.public_key()?,
     })
 }

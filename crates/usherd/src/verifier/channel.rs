@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use usher_local::clock::unix_time;
 use usher_log::Record;
 use usher_proto::frame::{ClientFrame, FrameBuffer, ServerFrame};
 use usher_proto::host_key::HostPublicKey;
@@ -24,7 +26,6 @@ use super::authenticate::{Claim, Refused, authenticate};
 use super::half_open::PATIENCE;
 use super::link::Verdict;
 use super::recording::{end_unrecorded, keep};
-use crate::start::unix_time;
 use crate::tls;
 
 /// A channel that sends nothing whole for this long is closed; clients ping three times as often.
@@ -38,7 +39,7 @@ const ANSWERS: usize = 1024;
 const UNDER_WAY: usize = 4096;
 
 /// An open channel, as the rest of the verifier sees it. Dropping it closes the channel.
-pub struct Handle {
+pub struct OpenChannel {
     /// Key of the host at the other end.
     pub key: HostPublicKey,
     number: u64,
@@ -46,7 +47,7 @@ pub struct Handle {
     task: tokio::task::AbortHandle,
 }
 
-impl Handle {
+impl OpenChannel {
     /// Tells the client host something that it has not asked.
     pub fn tell(&self, told: ServerFrame) {
         // A full queue means a peer that does not read; its channel is about to be closed. It
@@ -57,13 +58,14 @@ impl Handle {
     }
 }
 
-impl Drop for Handle {
+impl Drop for OpenChannel {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-/// Takes connections.
+/// Takes connections. Hands are shaken on `handshakes`, as the keeper's signature is waited for
+/// there; the channels are served where this runs.
 ///
 /// # Errors
 /// Never returns otherwise: running out of descriptors is waited out.
@@ -71,6 +73,7 @@ pub async fn serve(
     verifier: Arc<Verifier>,
     acceptor: TlsAcceptor,
     listener: TcpListener,
+    handshakes: Handle,
 ) -> io::Result<()> {
     loop {
         let (stream, peer) = match listener.accept().await {
@@ -85,11 +88,12 @@ pub async fn serve(
         let number = verifier.half_open.number();
         // Entered before it can run, so that it cannot leave before it has entered.
         let (start, started) = tokio::sync::oneshot::channel::<()>();
-        let task = tokio::spawn({
+        let task = handshakes.spawn({
             let (verifier, acceptor) = (Arc::clone(&verifier), acceptor.clone());
+            let serving = Handle::current();
             async move {
                 if started.await.is_ok() {
-                    handshake(verifier, acceptor, stream, address, number).await;
+                    handshake(verifier, acceptor, stream, address, number, serving).await;
                 }
             }
         });
@@ -107,6 +111,7 @@ async fn handshake(
     stream: TcpStream,
     address: IpAddr,
     number: u64,
+    serving: Handle,
 ) {
     let outcome = timeout(PATIENCE, async {
         stream.set_nodelay(true)?;
@@ -150,8 +155,8 @@ async fn handshake(
         answers: answers.clone(),
         under_way: Arc::new(Semaphore::new(UNDER_WAY)),
     };
-    let task = tokio::spawn(async move { channel.run(stream, queue, number).await });
-    let handle = Handle {
+    let task = serving.spawn(async move { channel.run(stream, queue, number).await });
+    let handle = OpenChannel {
         key,
         number,
         answers,

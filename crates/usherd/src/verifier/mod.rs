@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
-use usher_local::applied::{Applied, Checked, load_checked};
+use usher_local::applied::{Applied, load_checked};
+use usher_local::checked::Checked;
 use usher_local::control::{Answer, Request, StatusView};
 use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::paths;
@@ -47,7 +48,7 @@ struct Verifier {
     /// Sessions that are open and not on record yet: nothing may be announced in them.
     unrecorded: Mutex<HashSet<SessionId>>,
     half_open: HalfOpen,
-    channels: Mutex<HashMap<HostName, channel::Handle>>,
+    channels: Mutex<HashMap<HostName, channel::OpenChannel>>,
 }
 
 impl std::fmt::Debug for Verifier {
@@ -77,7 +78,7 @@ impl Verifier {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn channels(&self) -> std::sync::MutexGuard<'_, HashMap<HostName, channel::Handle>> {
+    fn channels(&self) -> std::sync::MutexGuard<'_, HashMap<HostName, channel::OpenChannel>> {
         self.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -130,8 +131,16 @@ pub fn run() -> Result<(), StartError> {
         Arc::new(HandleSigningKey(handle)),
         Arc::clone(&verifier) as Arc<dyn KnownHosts>,
     )?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
+    // One thread for all channels, since each hand-over to another one costs a connection time, and
+    // one that waits for the keeper's signatures.
+    let handshakes = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("handshakes")
+        .enable_time()
+        .build()
+        .attempt("cannot start the runtime of handshakes")?;
+    let shaking = handshakes.handle().clone();
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .attempt("cannot start the runtime")?;
@@ -144,7 +153,7 @@ pub fn run() -> Result<(), StartError> {
             start::ready();
             tracing::info!(port, "verifier ready");
             tokio::select! {
-                result = channel::serve(verifier, TlsAcceptor::from(Arc::new(config)), listener) => result,
+                result = channel::serve(verifier, TlsAcceptor::from(Arc::new(config)), listener, shaking) => result,
                 result = control => result?,
                 result = keeper => result.map_err(std::io::Error::other),
                 result = recorder => result.map_err(std::io::Error::other),
@@ -269,7 +278,7 @@ impl Answerer for Verifier {
                 ]
                 .into(),
             }),
-            Request::Who | Request::Recent => Answer::Failed {
+            Request::Who | Request::Recent | Request::WouldEnd { .. } => Answer::Failed {
                 reason: "the verifier keeps no sessions: ask the keeper".into(),
             },
         }

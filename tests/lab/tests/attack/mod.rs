@@ -62,6 +62,17 @@ impl Attack {
         Ok(Port::any(&self.mail.laptop, self.mail.laptop.ipv4())?)
     }
 
+    /// A key of stranger's, by which mailhost has it as a host from the next `usher policy apply` on.
+    pub fn add_stranger(&self) -> Result<Identity> {
+        let stranger = Identity::fresh();
+        let key = stranger.public().to_openssh();
+        let address = self.mail.stranger.ipv4().to_string();
+        let add = ["usher", "host", "add", "stranger", "--key", &key];
+        let command = [&add[..], &["--address", &address]].concat();
+        self.mail.mailhost.run(command)?;
+        Ok(stranger)
+    }
+
     /// Where the service is.
     pub fn server(&self) -> SocketAddr {
         (self.mail.mailhost.ipv4(), IMAP).into()

@@ -84,14 +84,14 @@ fn what_is_no_request_is_refused_and_the_next_conversation_is_served() -> Result
     let mut alice = knock(&mail, "alice")?;
     let mut service = hostile(
         &mail,
-        "for packet in [b'\\1', b'\\1\\0', bytes([1, 99]), bytes([9, 1, 0, 7]), bytes([1, 1, 0, 0]),
-               bytes([1, SETTLED]), bytes([1, PRE_ACCEPT]), bytes([1, ACCEPTED]),
-               bytes([1, SET_NET_USER]) + bytes(15), bytes([1, INFO]) + bytes(36), bytes(641),
+        "for packet in [bytes([VERSION]), bytes([VERSION, 0]), bytes([VERSION, 99]), bytes([9, 1, 0, 7]), bytes([VERSION, 1, 0, 0]),
+               bytes([VERSION, SETTLED]), bytes([VERSION, PRE_ACCEPT]), bytes([VERSION, ACCEPTED]),
+               bytes([VERSION, SET_NET_USER]) + bytes(15), bytes([VERSION, INFO]) + bytes(36), bytes(641),
                bytes(100000), os.urandom(600)]:
     reply = Keeper().say(packet)
     assert reply.what in ('malformed', 'truncated', 'unknown_version', 'oversized'), (packet, reply)
 keeper, _ = attach()
-tell(keeper.say(bytes([1, PRE_ACCEPT]), 0).what)
+tell(keeper.say(bytes([VERSION, PRE_ACCEPT]), 0).what)
 keeper, _ = attach()
 tell(keeper.ask(ATTACH, struct.pack('>H', 7000)).what)
 _, reservation, _ = reserve()
@@ -120,7 +120,7 @@ for _ in range(64):
     near, far = lingering()
     kept.append(far)
     keeper = Keeper()
-    packet = bytes([1, ATTACH]) + struct.pack('>H', 7000)
+    packet = bytes([VERSION, ATTACH]) + struct.pack('>H', 7000)
     socket.send_fds(keeper.socket, [packet], [near.fileno()])
     close(near)
     keeper.socket.close()
@@ -148,7 +148,7 @@ kept = []
 for _ in range(600):
     near, far = lingering()
     keeper = Keeper()
-    socket.send_fds(keeper.socket, [bytes([1, INFO]) + bytes(36)], [near.fileno()])
+    socket.send_fds(keeper.socket, [bytes([VERSION, INFO]) + bytes(36)], [near.fileno()])
     close(near)
     kept.append((keeper, far))
     keeper.socket.shutdown(socket.SHUT_WR)
@@ -181,7 +181,7 @@ def fill():
         if attached.what != 'attached':
             return kept, attached.what
         # Who is attached and asks for nothing is let go.
-        keeper.socket.send(bytes([1, PRE_ACCEPT]))
+        keeper.socket.send(bytes([VERSION, PRE_ACCEPT]))
         kept.append(keeper)
 kept, outcome = fill()
 tell(outcome, len(kept) <= 1024)

@@ -116,7 +116,22 @@ tell(connect('{}', {port}))",
 }
 
 #[test]
-fn who_binds_a_services_port_first_gets_no_connection_of_it() -> Result {
+fn a_services_port_is_not_bound_by_a_user() -> Result {
+    let mail = shared()?;
+    let address = mail.mailhost.ipv4();
+    let script = format!(
+        "for host in ('{address}', '::1', '127.0.0.1', '::ffff:{address}'):
+    tell(attempt(listen, host, 7003), attempt(listen, host, 7000), attempt(listen, host, 7100))"
+    );
+    let said = ["EACCES EACCES done"; 4];
+    says(&mut attacker(&mail.mailhost, "bob", &script)?, &said)?;
+    // Another host's services say nothing of this host's ports.
+    let script = format!("tell(attempt(listen, '{}', 7003))", mail.laptop.ipv4());
+    says(&mut attacker(&mail.laptop, "bob", &script)?, &["done"])
+}
+
+#[test]
+fn root_that_binds_a_services_port_first_gets_no_connection_of_it() -> Result {
     let mail = shared()?;
     // Port 7003 is a service's, 7100 nobody's. All addresses are taken unless a queue of the
     // service has the port already; this host's own are always free to be taken.
@@ -134,8 +149,8 @@ tell(*sorted({{waits(listener) for listener in listeners}}), waits(free))
 tell(connect('{address}', 7003), connect('::1', 7003), connect('{address}', 7100))
 hear()"
     );
-    let mut bob = attacker(&mail.mailhost, "bob", &script)?;
-    says(&mut bob, &["ready"])?;
+    let mut root = attacker(&mail.mailhost, "root", &script)?;
+    says(&mut root, &["ready"])?;
     let mut alice = plainly(&mail)?;
     eventually("alice's connection is established", || {
         let who = mail.mailhost.run(["usher", "who"])?.stdout;
@@ -150,9 +165,9 @@ hear()"
     }
     let script = format!("tell(connect('{address}', 7100))");
     says(&mut attacker(&mail.stranger, "root", &script)?, &["done"])?;
-    bob.write("\n")?;
+    root.write("\n")?;
     says(
-        &mut bob,
+        &mut root,
         &["nothing stolen", "ECONNREFUSED ECONNREFUSED done"],
     )?;
     alice.end()?;

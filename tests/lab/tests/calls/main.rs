@@ -2,6 +2,7 @@
 //! kernel with LSM programs is skipped, and said, on others; the virtual machines run it.
 #![forbid(unsafe_code)]
 
+mod destinations;
 mod examples;
 mod service;
 mod serving;

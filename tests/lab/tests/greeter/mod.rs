@@ -49,8 +49,19 @@ pub fn eventually(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result 
     Ok(())
 }
 
-/// The mail topology with the greeter at port 7000.
+/// What laptop's policy says of the greeter to programs that ask.
+const CLIENTS_POLICY: &str =
+    "client greeter { users mail; service greeter at mailhost port 7000; }\n";
+
+/// The mail topology with the greeter at port 7000, and a program that connects to it.
 pub fn topology() -> Result<Mail> {
+    let mail = topology_for(CLIENTS_POLICY)?;
+    mail.laptop.compile_c(CONNECTS, "/var/lib/connects")?;
+    Ok(mail)
+}
+
+/// The mail topology with the greeter at port 7000 and this policy of laptop's for it.
+pub fn topology_for(clients_policy: &str) -> Result<Mail> {
     let mail = Lab::mail()?;
     mail.mailhost.write("/var/lib/greeter.py", GREETER)?;
     mail.mailhost.write(
@@ -58,14 +69,11 @@ pub fn topology() -> Result<Mail> {
         "service greeter { program \"/usr/bin/python3\" \"/var/lib/greeter.py\"; listen 7000; \
          style user; users mail; hosts laptop; }\n",
     )?;
-    mail.laptop.write(
-        "/etc/usher/policy.d/greeter.policy",
-        "client greeter { users mail; service greeter at mailhost port 7000; }\n",
-    )?;
+    mail.laptop
+        .write("/etc/usher/policy.d/greeter.policy", clients_policy)?;
     for host in [&mail.laptop, &mail.mailhost] {
         host.run(["usher", "policy", "apply"])?;
     }
-    mail.laptop.compile_c(CONNECTS, "/var/lib/connects")?;
     Ok(mail)
 }
 

@@ -1,4 +1,5 @@
 //! Users who read their mail, on connections that stay open.
+#![allow(dead_code, reason = "each test program uses its part")]
 
 use std::time::Duration;
 

@@ -13,12 +13,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::Signal;
+use usher_kernel::admission::SessionRecord;
+use usher_local::clock::unix_time;
 use usher_policy::{ServedBy, Service, Style};
 use usher_proto::calls::{
     CallReply, CallRequest, ConnectionInfo, MAX_CALL_PACKET, MAX_GROUPS, ReservationId,
 };
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::refusal::Refusal;
+use usher_proto::{Certified, Principals};
 
 use super::process::Process;
 use super::queue::Queue;
@@ -142,7 +145,7 @@ async fn check_account(keeper: &Keeper, service: &Service, uid: u32) -> Result<(
     let ServedBy::Account(account) = &service.served_by else {
         return Err(Refusal::NotThisAccount);
     };
-    if keeper.service_accounts.uid(account).await? != uid {
+    if keeper.accounts.asked_freely(account).await?.uid != uid {
         return Err(Refusal::NotThisAccount);
     }
     // The account may have come after the policy that names it.
@@ -218,7 +221,8 @@ async fn set_net_user(
     let configuration = keeper.configuration();
     let service = service_by_id(&configuration.1, queue.key.0).ok_or(Refusal::UnknownService)?;
     check_account(keeper, service, peer.uid).await?;
-    let identity = permitted(keeper, &queue, reserver, &process, peer.uid)?;
+    let identity = identity(&queue).await?;
+    permitted(keeper, &queue, reserver, &process, peer.uid)?;
     let offer = keeper
         .desk
         .claim(reservation)
@@ -275,14 +279,36 @@ fn serve_next(offer: Offer) {
     }
 }
 
-/// May this process become the reserved user, and what is it to become?
+/// What a process is to become, as the user's account is now.
+async fn identity(queue: &Queue) -> Result<Identity, Refusal> {
+    let account = queue.account.clone();
+    let uid = account.uid;
+    let found = tokio::task::spawn_blocking(move || account.identity()).await;
+    let found = found.map_err(|error| {
+        tracing::error!(%error, "looking up an account");
+        Refusal::KeeperUnavailable
+    })??;
+    let mut groups = found.groups;
+    groups.sort_unstable();
+    groups.dedup();
+    if groups.len() > MAX_GROUPS {
+        return Err(Refusal::TooManyGroups);
+    }
+    Ok(Identity {
+        uid,
+        gid: found.gid,
+        groups,
+    })
+}
+
+/// May this process become the reserved user?
 fn permitted(
     keeper: &Keeper,
     queue: &Queue,
     reserver: i32,
     process: &Process,
     account: u32,
-) -> Result<Identity, Refusal> {
+) -> Result<(), Refusal> {
     if process.pid != reserver && process.parent != reserver {
         return Err(Refusal::ReservationLapsed);
     }
@@ -295,18 +321,7 @@ fn permitted(
     if !keeper.queues.has(queue.key.0, queue.key.1) {
         return Err(Refusal::SessionEnded);
     }
-    let account = queue.identity();
-    let mut groups = account.groups;
-    groups.sort_unstable();
-    groups.dedup();
-    if groups.len() > MAX_GROUPS {
-        return Err(Refusal::TooManyGroups);
-    }
-    Ok(Identity {
-        uid: account.uid,
-        gid: account.gid,
-        groups,
-    })
+    Ok(())
 }
 
 /// Tells the process what to become, sees that it is, and hands over the queue.
@@ -365,6 +380,22 @@ async fn first_accept(caller: &mut Caller, process: &Process) {
     }
 }
 
+/// Those of a certificate's principals that policy trusts its authority to name for the user.
+fn trusted_principals(
+    keeper: &Keeper,
+    record: &SessionRecord,
+    certificate: &Certified,
+) -> Result<Principals, Refusal> {
+    let configuration = keeper.configuration();
+    let checked = &configuration.1;
+    let service = service_by_id(checked, record.service).ok_or(Refusal::NoConnection)?;
+    let purpose = service.keys.as_ref();
+    let trusted = checked.trusted_principals(&record.user, certificate, purpose, unix_time());
+    // Not longer than those of the certificate.
+    Principals::new(trusted.iter().map(|principal| principal.name))
+        .map_err(|_| Refusal::KeeperUnavailable)
+}
+
 /// Who is this connection? Told to its user and to root.
 fn info(
     keeper: &Keeper,
@@ -388,12 +419,21 @@ fn info(
         .session(&row.session)
         .map_err(failed)?
         .ok_or(Refusal::NoConnection)?;
+    let principals = match record.certified {
+        true => {
+            let certificate = keeper.admission.certificate(&row.session);
+            let certificate = certificate.map_err(failed)?.ok_or(Refusal::NoConnection)?;
+            trusted_principals(keeper, &record, &certificate)?
+        }
+        false => Principals::default(),
+    };
     Ok(ConnectionInfo {
         uid: record.uid,
         user: record.user,
         service: who::service_name(&keeper.configuration().1, row.service),
         host: record.host,
         key_fingerprint: record.key_fingerprint,
+        principals,
         opened: record.opened,
         expires: record.expires,
     })

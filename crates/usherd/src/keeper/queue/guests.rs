@@ -7,10 +7,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use usher_kernel::cgroup::{Group, Guest};
-use usher_kernel::worker::Worker;
 use usher_proto::refusal::Refusal;
 
-use super::{Queue, Running, reap};
+use super::{End, Queue, Running, reap};
 use crate::keeper::process::Process;
 
 impl Queue {
@@ -71,7 +70,7 @@ impl Queue {
     pub fn take_in(self: &Arc<Self>, pid: u32, pidfd: OwnedFd) -> Result<(), Refusal> {
         tracing::info!(service = %self.service, user = %self.account.name,
             uid = self.account.uid, pid, "process has become the user");
-        if self.enlist(Worker { pid, pidfd }) {
+        if self.enlist(pid, End::Other(pidfd)) {
             Ok(())
         } else {
             Err(Refusal::SessionEnded)
@@ -141,7 +140,7 @@ impl Queue {
                 pid,
                 since: Instant::now(),
             });
-            tokio::spawn(reap(Arc::clone(self), Worker { pid, pidfd }));
+            tokio::spawn(reap(Arc::clone(self), pid, End::Other(pidfd)));
         }
         Some(())
     }

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Tables of bpf/ports, which crates/usher-kernel/src/ports.rs fills. */
+#ifndef USHER_PORTS_H
+#define USHER_PORTS_H
+
+#include <linux/types.h>
+
+/* Of a port that is reserved, at all addresses or at some. */
+struct usher_port {
+	__u32 uid; /* who may bind it to all addresses; 0: root alone */
+	__u32 all; /* not 0: and who may bind it to any */
+};
+
+/* One address, as in usher_connection, and a port, in the machine's byte order. */
+struct usher_bound {
+	__u8 address[16];
+	__u32 port;
+};
+
+_Static_assert(sizeof(struct usher_port) == 8, "usher_port");
+_Static_assert(sizeof(struct usher_bound) == 20, "usher_bound");
+
+#endif

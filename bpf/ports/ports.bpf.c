@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Ports: who may bind the TCP ports that policy gives to somebody.
+ *
+ * A service's port is bound by the service, and a port of the local proxy by the proxy: whoever
+ * else has it keeps the service from starting, or is taken for another host while the proxy does
+ * not run. Root may bind everything, as it may read everything.
+ */
+#include <linux/bpf.h>
+#include <linux/in.h>
+
+#include "usher_ends.h"
+#include "usher_ports.h"
+
+#define SOCK_STREAM 1
+#define EACCES 13
+
+/* Keys on the stack are written in words, which some architectures want aligned. */
+#define __aligned __attribute__((aligned(8)))
+
+/* The network namespace whose ports these are: that of who loads the programs, set before. */
+const volatile __u64 own_network = 0;
+
+/* Key: a port. Limit: every port there is. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 65536);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, __u32);
+	__type(value, struct usher_port);
+} ports SEC(".maps");
+
+/* Who may bind a port to one address; 0: root alone. Full: user space is told, and what found no
+ * room may be bound by everybody. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 16384);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct usher_bound);
+	__type(value, __u32);
+} addresses SEC(".maps");
+
+/* How many were refused. Key: 0. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} refused SEC(".maps");
+
+static __always_inline int is_any(const __u8 address[16])
+{
+	const __u32 *words = (const __u32 *)address;
+	__u32 prefix = words[2];
+
+	return !words[0] && !words[1] && !words[3] && (!prefix || prefix == bpf_htonl(0x0000ffff));
+}
+
+static __always_inline int may_bind(const struct usher_bound *bound, __u32 uid)
+{
+	struct usher_port *port = bpf_map_lookup_elem(&ports, &bound->port);
+	__u32 *owner;
+
+	if (!port || !uid)
+		return 1;
+	if (port->all || is_any(bound->address))
+		return uid == port->uid;
+	owner = bpf_map_lookup_elem(&addresses, bound);
+	return !owner || uid == *owner;
+}
+
+static __always_inline int decide(const struct usher_bound *bound)
+{
+	__u32 zero = 0;
+	__u64 *count;
+
+	if (may_bind(bound, (__u32)bpf_get_current_uid_gid()))
+		return 1;
+	count = bpf_map_lookup_elem(&refused, &zero);
+	if (count)
+		__sync_fetch_and_add(count, 1);
+	bpf_set_retval(-EACCES);
+	return 0;
+}
+
+/* Whether it is about TCP of this host. */
+#define IS_OURS(context)                                                                           \
+	((context)->type == SOCK_STREAM && (context)->protocol == IPPROTO_TCP &&                   \
+	 bpf_get_netns_cookie(context) == own_network)
+
+/*
+ * Hook: before bind of the cgroup, because a port that is refused afterwards is taken until then,
+ * and its owner could be told meanwhile that it is in use. Kernel 4.17; bpf_set_retval 5.18.
+ */
+SEC("cgroup/bind4")
+int bind4(struct bpf_sock_addr *context)
+{
+	struct usher_bound bound __aligned = {};
+
+	if (!IS_OURS(context))
+		return 1;
+	set_mapped(bound.address, context->user_ip4);
+	bound.port = bpf_ntohs(context->user_port);
+	return decide(&bound);
+}
+
+/* As bind4, for sockets of IPv6: also for mapped addresses. Kernel 4.17. */
+SEC("cgroup/bind6")
+int bind6(struct bpf_sock_addr *context)
+{
+	struct usher_bound bound __aligned = {};
+
+	if (!IS_OURS(context))
+		return 1;
+	set_words(bound.address, context->user_ip6);
+	bound.port = bpf_ntohs(context->user_port);
+	return decide(&bound);
+}
+
+/*
+ * Hook: after bind of the cgroup, because the kernel has chosen the port by then where it was asked
+ * to. The port is given back on a refusal. listen() and connect() of a socket that is not bound
+ * take a port without this hook: one of net.ipv4.ip_local_port_range. Kernel 4.17;
+ * bpf_set_retval 5.18.
+ */
+SEC("cgroup/post_bind4")
+int bound4(struct bpf_sock *socket)
+{
+	struct usher_bound bound __aligned = {};
+
+	if (!IS_OURS(socket))
+		return 1;
+	set_mapped(bound.address, socket->src_ip4);
+	bound.port = socket->src_port;
+	return decide(&bound);
+}
+
+/* As bound4, for sockets of IPv6: also those of mapped addresses. Kernel 4.17. */
+SEC("cgroup/post_bind6")
+int bound6(struct bpf_sock *socket)
+{
+	struct usher_bound bound __aligned = {};
+
+	if (!IS_OURS(socket))
+		return 1;
+	set_words(bound.address, socket->src_ip6);
+	bound.port = socket->src_port;
+	return decide(&bound);
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,476 @@
+//! May this user, from this host, reach that service? And which clauses say so.
+
+use serde::Serialize;
+use usher_policy::{
+    BlockKind, Clause, Client, ClientService, Host, Name, Policy, Principal, Service,
+};
+use usher_proto::{HostName, ServiceName, UserName};
+
+use crate::how::{How, Offer, Request};
+use crate::network::{Acquaintance, Holders, HostPolicy, Network};
+use crate::objection::{Objection, Reason};
+
+/// A connection that is asked about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Question {
+    /// Who connects.
+    pub user: UserName,
+    /// From which host.
+    pub client: HostName,
+    /// To which service.
+    pub service: ServiceName,
+    /// Of which host.
+    pub server: HostName,
+    /// At which port; none: the one at which it is.
+    pub port: Option<u16>,
+}
+
+/// The answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// Both sides permit it.
+    Permitted,
+    /// The side that is known permits it; the other one's policy is not known here.
+    NotRefusedHere,
+    /// It is permitted, or not refused by the side that is known, if the user has a certificate that
+    /// names one of [`Decision::principals`], and refused otherwise.
+    WithCertificate,
+    /// A side refuses it.
+    Refused,
+}
+
+/// A clause that permits, and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Ground {
+    /// Whose policy.
+    pub host: HostName,
+    /// What it says.
+    pub clause: Clause,
+}
+
+/// The answer with its reasons.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Decision {
+    /// What was asked, with the hosts as they are called here.
+    pub question: Question,
+    /// The answer.
+    pub verdict: Verdict,
+    /// Hosts of the question whose policies are not known here.
+    pub not_known: Vec<HostName>,
+    /// The principals of which the user's certificate must name one; empty where none is needed, or
+    /// none would help on the server.
+    pub principals: Vec<Principal>,
+    /// Why not; empty unless refused.
+    pub objections: Vec<Objection>,
+    /// What each side says for it, whatever the verdict.
+    pub grounds: Vec<Ground>,
+    /// How it is made and served, as far as the policies speak of it.
+    pub how: How,
+}
+
+/// Neither of the two hosts has a policy here.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the policy of neither {client} nor {server} is known here")]
+pub struct NothingKnown {
+    /// The client's host.
+    pub client: HostName,
+    /// The server's host.
+    pub server: HostName,
+}
+
+impl Network {
+    /// Decides a connection.
+    ///
+    /// # Errors
+    /// [`NothingKnown`].
+    pub fn decide(&self, question: &Question) -> Result<Decision, NothingKnown> {
+        let mut question = question.clone();
+        // A host may be asked for by the name that the other side has for it.
+        if let Some(client) = self.host(&question.client) {
+            let server = self.as_called_here(&client.policy, &question.server);
+            if self.host(&question.server).is_none() {
+                question.server = server.clone();
+            }
+        } else if let Some(server) = self.host(&question.server) {
+            question.client = self
+                .as_called_here(&server.policy, &question.client)
+                .clone();
+        }
+        let (client, server) = (self.host(&question.client), self.host(&question.server));
+        if client.is_none() && server.is_none() {
+            let Question { client, server, .. } = question;
+            return Err(NothingKnown { client, server });
+        }
+        let mut case = Case {
+            question: &question,
+            principals: Vec::new(),
+            objections: Vec::new(),
+            grounds: Vec::new(),
+            how: How::default(),
+        };
+        let acquaintance = client
+            .zip(server)
+            .map(|(client, server)| Acquaintance::of(client, server));
+        let entry = client.and_then(|client| {
+            let block = match &acquaintance {
+                Some(acquaintance) => acquaintance.server,
+                None => client.policy.hosts.get(&question.server),
+            };
+            case.ask_client(client, block)
+        });
+        let service = server.and_then(|server| {
+            let block = match &acquaintance {
+                Some(acquaintance) => acquaintance.client,
+                None => server.policy.hosts.get(&question.client),
+            };
+            case.ask_server(server, block)
+        });
+        case.ask_port(entry, service);
+        if let (Some(acquaintance), Some(client), Some(server)) = (acquaintance, client, server) {
+            case.ask_both(client, server, acquaintance);
+        }
+        let (principals, objections) = (case.principals, case.objections);
+        let (grounds, how) = (case.grounds, case.how);
+        let missing = |name: &HostName| self.host(name).is_none().then(|| name.clone());
+        let not_known: Vec<HostName> = [&question.client, &question.server]
+            .into_iter()
+            .filter_map(missing)
+            .collect();
+        let verdict = match (objections.is_empty(), not_known.is_empty()) {
+            (false, _) => Verdict::Refused,
+            (true, _) if !principals.is_empty() => Verdict::WithCertificate,
+            (true, true) => Verdict::Permitted,
+            (true, false) => Verdict::NotRefusedHere,
+        };
+        Ok(Decision {
+            question,
+            verdict,
+            not_known,
+            principals,
+            objections,
+            grounds,
+            how,
+        })
+    }
+}
+
+/// A decision on its way.
+struct Case<'q> {
+    question: &'q Question,
+    principals: Vec<Principal>,
+    objections: Vec<Objection>,
+    grounds: Vec<Ground>,
+    how: How,
+}
+
+impl Case<'_> {
+    fn object(&mut self, host: &HostPolicy, reason: Reason, clauses: Vec<Clause>) {
+        self.objections.push(Objection {
+            host: host.name.clone(),
+            reason,
+            clauses,
+        });
+    }
+
+    fn ground(&mut self, host: &HostPolicy, clause: Clause) {
+        self.grounds.push(Ground {
+            host: host.name.clone(),
+            clause,
+        });
+    }
+
+    /// The other host's block in a host's policy.
+    fn known<'n>(
+        &mut self,
+        host: &'n HostPolicy,
+        other: &HostName,
+        block: Option<&'n Host>,
+    ) -> Option<&'n Host> {
+        if let Some(block) = block {
+            self.ground(host, Clause::statement(BlockKind::Host, &block.name, "key"));
+            return Some(block);
+        }
+        let (own, other) = (host.name.clone(), other.clone());
+        if host.policy.hosts.contains_key(&other) {
+            let clause = Clause::statement(BlockKind::Host, &other, "key");
+            let reason = Reason::KeyDiffers { host: own, other };
+            self.object(host, reason, vec![clause]);
+        } else {
+            self.object(host, Reason::HostUnknown { host: own, other }, Vec::new());
+        }
+        None
+    }
+
+    fn ask_disabled(&mut self, host: &HostPolicy) {
+        let user = &self.question.user;
+        if host.users.disabled.contains(user) {
+            let reason = Reason::Disabled {
+                host: host.name.clone(),
+                user: user.clone(),
+            };
+            self.object(host, reason, Vec::new());
+        }
+    }
+
+    /// Gives what permits the user of a block's `users`; whether anything does.
+    fn ask_users<'n>(
+        &mut self,
+        host: &HostPolicy,
+        (kind, name): (BlockKind, &dyn std::fmt::Display),
+        user_blocks: impl Iterator<Item = &'n Name>,
+    ) {
+        for block in user_blocks {
+            let user = &self.question.user;
+            let users = host.policy.users.get(block);
+            let clauses = users
+                .map(|users| users.clauses_of(user))
+                .unwrap_or_default();
+            if !clauses.is_empty() {
+                self.ground(host, Clause::value(kind, name, "users", block));
+                for clause in clauses {
+                    self.ground(host, clause);
+                }
+            }
+        }
+    }
+
+    fn ask_client<'n>(
+        &mut self,
+        host: &'n HostPolicy,
+        server: Option<&'n Host>,
+    ) -> Option<(&'n Client, &'n ClientService)> {
+        let question = self.question;
+        self.ask_disabled(host);
+        let server = self.known(host, &question.server, server)?;
+        let Some((client, entry)) = client_entry(&host.policy, &server.name, &question.service)
+        else {
+            let reason = Reason::NoClientBlock {
+                host: host.name.clone(),
+                service: question.service.clone(),
+                server: server.name.clone(),
+            };
+            self.object(host, reason, Vec::new());
+            return None;
+        };
+        self.ground(host, target(client, entry));
+        if entry.users.names().contains(&question.user) {
+            let block = (BlockKind::Client, &client.name as &dyn std::fmt::Display);
+            self.ask_users(host, block, client.user_blocks.iter());
+        } else {
+            let reason = Reason::UserNotInClient {
+                host: host.name.clone(),
+                client: client.name.clone(),
+                user: question.user.clone(),
+            };
+            let clause = Clause::statement(BlockKind::Client, &client.name, "users");
+            self.object(host, reason, vec![clause]);
+        }
+        for keyword in ["programs", "protocol", "key"] {
+            self.ground(
+                host,
+                Clause::statement(BlockKind::Client, &client.name, keyword),
+            );
+        }
+        self.how.client = Some(Request::of(entry, Some(server)));
+        Some((client, entry))
+    }
+
+    fn ask_server<'n>(
+        &mut self,
+        host: &'n HostPolicy,
+        client: Option<&'n Host>,
+    ) -> Option<&'n Service> {
+        let question = self.question;
+        self.ask_disabled(host);
+        let client = self.known(host, &question.client, client);
+        let own = host.name.clone();
+        let Some(service) = host.policy.services.get(&question.service) else {
+            let service = question.service.clone();
+            self.object(host, Reason::NoService { host: own, service }, Vec::new());
+            return None;
+        };
+        let name = &service.name;
+        let said = |keyword| Clause::statement(BlockKind::Service, name, keyword);
+        if service.users.names().contains(&question.user) {
+            let block = (BlockKind::Service, name as &dyn std::fmt::Display);
+            self.ask_users(host, block, service.user_blocks.iter());
+        } else {
+            self.ask_certificate(host, service);
+        }
+        match client {
+            Some(client) if service.hosts.contains(&client.name) => {
+                self.ground(host, said("hosts"));
+            }
+            Some(client) => {
+                let reason = Reason::HostNotAdmitted {
+                    host: own.clone(),
+                    service: name.clone(),
+                    client: client.name.clone(),
+                };
+                self.object(host, reason, vec![said("hosts")]);
+            }
+            None => {}
+        }
+        if !has_key(host, &question.user, service) {
+            let reason = Reason::NoKey {
+                host: own,
+                user: question.user.clone(),
+                keys: service.keys.clone(),
+            };
+            self.object(host, reason, Vec::new());
+        }
+        for keyword in [
+            "listen",
+            "program",
+            "files",
+            "connect",
+            "account",
+            "style",
+            "keys",
+            "session",
+            "reauthenticate",
+            "protection",
+        ] {
+            self.ground(host, said(keyword));
+        }
+        self.how.server = Some(Offer::of(service));
+        Some(service)
+    }
+
+    /// What makes a user who is none by name one by a certificate.
+    fn ask_certificate(&mut self, host: &HostPolicy, service: &Service) {
+        let principals = host.certifiable(service, &self.question.user);
+        if principals.is_empty() {
+            let reason = Reason::UserNotAdmitted {
+                host: host.name.clone(),
+                service: service.name.clone(),
+                user: self.question.user.clone(),
+            };
+            let clause = Clause::statement(BlockKind::Service, &service.name, "users");
+            return self.object(host, reason, vec![clause]);
+        }
+        for block in &service.user_blocks {
+            let users = host.policy.users.get(block);
+            let clauses = principals
+                .iter()
+                .filter_map(|principal| users?.clause_of_principal(principal));
+            let clauses: Vec<Clause> = clauses.collect();
+            if !clauses.is_empty() {
+                let named = Clause::value(BlockKind::Service, &service.name, "users", block);
+                self.ground(host, named);
+            }
+            for clause in clauses {
+                self.ground(host, clause);
+            }
+        }
+        self.principals = principals.into_iter().cloned().collect();
+    }
+
+    fn ask_port(&mut self, entry: Option<(&Client, &ClientService)>, service: Option<&Service>) {
+        let question = self.question;
+        let wanted = entry.map(|(client, entry)| (entry.port, target(client, entry)));
+        let offered = service.map(|service| {
+            let clause = Clause::statement(BlockKind::Service, &service.name, "listen");
+            (service.listen, clause)
+        });
+        self.how.port = match (&wanted, &offered) {
+            (Some((wanted, _)), Some((offered, _))) => (wanted == offered).then_some(*wanted),
+            (Some((port, _)), None) | (None, Some((port, _))) => Some(*port),
+            (None, None) => None,
+        };
+        let mut object = |host: &HostName, reason, clause| {
+            self.objections.push(Objection {
+                host: host.clone(),
+                reason,
+                clauses: vec![clause],
+            });
+        };
+        if let (Some((port, clause)), Some((offered, _))) = (&wanted, &offered)
+            && port != offered
+        {
+            let reason = Reason::PortDiffers {
+                host: question.client.clone(),
+                port: *port,
+                offered: *offered,
+            };
+            object(&question.client, reason, clause.clone());
+        }
+        let Some(asked) = question.port else { return };
+        for (host, said) in [(&question.client, wanted), (&question.server, offered)] {
+            if let Some((port, clause)) = said.filter(|(port, _)| *port != asked) {
+                let host_name = host.clone();
+                let reason = Reason::OtherPort {
+                    host: host_name,
+                    asked,
+                    port,
+                };
+                object(host, reason, clause);
+            }
+        }
+    }
+
+    /// Where both policies are known: what they say of each other.
+    fn ask_both(
+        &mut self,
+        client: &HostPolicy,
+        server: &HostPolicy,
+        acquaintance: Acquaintance<'_>,
+    ) {
+        if let (Some(block), false) = (acquaintance.server, acquaintance.control_agrees) {
+            let reason = Reason::ControlDiffers {
+                host: client.name.clone(),
+                other: server.name.clone(),
+                port: block.control,
+                own: server.own().control,
+            };
+            let clause = Clause::statement(BlockKind::Host, &block.name, "control");
+            self.object(client, reason, vec![clause]);
+        }
+        if let (Some(of_server), Some(of_client), []) = (
+            acquaintance.server,
+            acquaintance.client,
+            acquaintance.routes.as_slice(),
+        ) {
+            let reason = Reason::NoCommonAddress {
+                client: client.name.clone(),
+                server: server.name.clone(),
+            };
+            let said = |block: &Host| Clause::statement(BlockKind::Host, &block.name, "address");
+            self.object(
+                client,
+                reason.clone(),
+                vec![said(of_server), said(client.own())],
+            );
+            self.object(server, reason, vec![said(of_client), said(server.own())]);
+        }
+        self.how.routes = acquaintance.routes;
+    }
+}
+
+/// `service S at H port P` of a client block.
+pub(crate) fn target(client: &Client, entry: &ClientService) -> Clause {
+    let value = format!("{} at {} port {}", entry.service, entry.host, entry.port);
+    Clause::value(BlockKind::Client, &client.name, "service", value)
+}
+
+/// The one entry of all client blocks for a service of a host.
+fn client_entry<'p>(
+    policy: &'p Policy,
+    host: &HostName,
+    service: &ServiceName,
+) -> Option<(&'p Client, &'p ClientService)> {
+    policy.clients.values().find_map(|client| {
+        let mut entries = client.services.iter();
+        let entry = entries.find(|entry| entry.host == *host && entry.service == *service);
+        Some((client, entry?))
+    })
+}
+
+fn has_key(host: &HostPolicy, user: &UserName, service: &Service) -> bool {
+    match host.users.holders(&service.keys) {
+        Holders::Everybody => true,
+        Holders::These(users) => users.contains(user),
+        Holders::Nobody => false,
+    }
+}

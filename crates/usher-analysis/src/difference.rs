@@ -1,0 +1,167 @@
+//! Two states of a network: who gains what, who loses what, and what becomes otherwise.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use usher_policy::Principal;
+use usher_proto::{HostName, ServiceName, UserName};
+
+use crate::certificates::ByCertificate;
+use crate::how::How;
+use crate::network::Network;
+use crate::rights::{Known, Right};
+use crate::sets::{SetId, Universe};
+
+/// What changes for one service and the users of one client host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// From which host.
+    pub client: HostName,
+    /// To which service.
+    pub service: ServiceName,
+    /// Of which host.
+    pub server: HostName,
+    /// By whose policies, after and where nothing is left before.
+    pub known: Known,
+    /// Who may now and might not before.
+    pub gain: Vec<UserName>,
+    /// Who might before and may not now.
+    pub lose: Vec<UserName>,
+    /// Who may now with a certificate, and who might; by the principal that it names. Who may without
+    /// one loses nothing.
+    pub certificates: Vec<CertificateChange>,
+    /// How it was and how it is, for those who could before and can now; absent where that is the
+    /// same, or there are none.
+    pub how: Option<(How, How)>,
+}
+
+/// What changes for those who have a certificate that names a principal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CertificateChange {
+    /// What the certificate names.
+    pub principal: Principal,
+    /// Who may now with it and might not before without it.
+    pub gain: Vec<UserName>,
+    /// Everybody may now, also whom no policy names.
+    pub anybody_gains: bool,
+    /// Who might before with it and may not now.
+    pub lose: Vec<UserName>,
+    /// Everybody might before, also whom no policy names.
+    pub anybody_loses: bool,
+}
+
+/// All changes from one network to another, ordered by server, service and client. Empty when the
+/// same users may do the same in the same way.
+pub fn difference(before: &Network, after: &Network) -> Vec<Change> {
+    let mut universe = Universe::new(&[before, after]);
+    type Pair<'n> = (Option<Right<'n>>, Option<Right<'n>>);
+    let mut pairs: BTreeMap<_, Pair<'_>> = BTreeMap::new();
+    let place = |right: &Right<'_>| {
+        let Right {
+            client,
+            service,
+            server,
+            ..
+        } = *right;
+        (server.clone(), service.clone(), client.clone())
+    };
+    for right in universe.rights(before) {
+        let place = place(&right);
+        pairs.entry(place).or_default().0 = Some(right);
+    }
+    for right in universe.rights(after) {
+        let place = place(&right);
+        pairs.entry(place).or_default().1 = Some(right);
+    }
+    let mut changes = Vec::new();
+    for ((server, service, client), (before, after)) in pairs {
+        let Some(known) = after.as_ref().or(before.as_ref()).map(|right| right.known) else {
+            continue;
+        };
+        let users =
+            |right: &Option<Right<'_>>| right.as_ref().map_or(SetId::NOBODY, |right| right.users);
+        let (had, has) = (users(&before), users(&after));
+        let (gain, lose) = (universe.without(has, had), universe.without(had, has));
+        let certificates = certificates(&mut universe, &before, &after);
+        let kept = some_kept(&mut universe, &before, &after);
+        let how = before
+            .zip(after)
+            .map(|(before, after)| (before.how(), after.how()));
+        let how = how.filter(|(before, after)| kept && before != after);
+        let same_users = (gain, lose) == (SetId::NOBODY, SetId::NOBODY);
+        if same_users && certificates.is_empty() && how.is_none() {
+            continue;
+        }
+        let named = |set| universe.users(set).into_iter().cloned().collect();
+        changes.push(Change {
+            client,
+            service,
+            server,
+            known,
+            gain: named(gain),
+            lose: named(lose),
+            certificates,
+            how,
+        });
+    }
+    changes
+}
+
+/// Whether there is somebody who could before and can now, if only with a certificate.
+fn some_kept<'n>(
+    universe: &mut Universe<'n>,
+    before: &Option<Right<'n>>,
+    after: &Option<Right<'n>>,
+) -> bool {
+    let (Some(before), Some(after)) = (before, after) else {
+        return false;
+    };
+    let mut all = |right: &Right<'n>| {
+        let by_certificate = right.by_certificate.iter();
+        by_certificate.fold(right.users, |users, by| universe.either(users, by.users))
+    };
+    let (had, has) = (all(before), all(after));
+    let anybody = |right: &Right<'n>| right.by_certificate.iter().any(|by| by.anybody);
+    anybody(before) && anybody(after) || universe.both(had, has) != SetId::NOBODY
+}
+
+/// What changes by certificates.
+fn certificates<'n>(
+    universe: &mut Universe<'n>,
+    before: &Option<Right<'n>>,
+    after: &Option<Right<'n>>,
+) -> Vec<CertificateChange> {
+    let by_certificate = |right: &Option<Right<'n>>| {
+        let by_certificate = right.iter().flat_map(|right| &right.by_certificate);
+        let found: BTreeMap<&'n Principal, ByCertificate<'n>> =
+            by_certificate.map(|by| (by.principal, *by)).collect();
+        found
+    };
+    let (had, has) = (by_certificate(before), by_certificate(after));
+    let principals: BTreeSet<&Principal> = had.keys().chain(has.keys()).copied().collect();
+    let anyway = after.as_ref().map_or(SetId::NOBODY, |right| right.users);
+    let mut changes = Vec::new();
+    for principal in principals {
+        let of = |found: &BTreeMap<&Principal, ByCertificate<'_>>| {
+            let by = found.get(principal);
+            by.map_or((SetId::NOBODY, false), |by| (by.users, by.anybody))
+        };
+        let ((had, had_anybody), (has, has_anybody)) = (of(&had), of(&has));
+        let gain = universe.without(has, had);
+        let lost = universe.without(had, has);
+        let lose = universe.without(lost, anyway);
+        let named = |set| universe.users(set).into_iter().cloned().collect();
+        let change = CertificateChange {
+            principal: principal.clone(),
+            gain: named(gain),
+            anybody_gains: has_anybody && !had_anybody,
+            lose: named(lose),
+            anybody_loses: had_anybody && !has_anybody,
+        };
+        let users_change = (gain, lose) != (SetId::NOBODY, SetId::NOBODY);
+        if users_change || change.anybody_gains || change.anybody_loses {
+            changes.push(change);
+        }
+    }
+    changes
+}

@@ -1,0 +1,249 @@
+//! Where policies of several hosts do not agree: what one side says and the other makes empty.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde::Serialize;
+use usher_policy::{BlockKind, Clause, Client, ClientService, Host, Service};
+use usher_proto::{HostName, ServiceName};
+
+use crate::decision::target;
+use crate::network::{Acquaintance, HostPolicy, Network};
+use crate::objection::Reason;
+use crate::sets::{Sample, SetId, Universe};
+
+/// Something that one host's policy says and another's contradicts. Every one permits less than it
+/// seems to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Disagreement {
+    /// Whose clause.
+    pub host: HostName,
+    /// What it says.
+    pub clause: Clause,
+    /// What contradicts it.
+    #[serde(flatten)]
+    pub matter: Matter,
+}
+
+/// What contradicts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
+#[serde(tag = "matter", rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the fields are named for what they are")]
+pub enum Matter {
+    /// Nobody is permitted, for a reason that a single connection would have as well.
+    #[error("{reason}")]
+    Refused { reason: Reason },
+    /// The addresses that a host has for another are not those that the other has for itself.
+    #[error(
+        "{host} has the address {} for {other}, which has {} for itself",
+        addresses(.said),
+        addresses(.own)
+    )]
+    AddressesDiffer {
+        host: HostName,
+        other: HostName,
+        said: Vec<IpAddr>,
+        own: Vec<IpAddr>,
+    },
+    /// A host has another name for another host.
+    #[error("{host} calls the host {other} `{said}`")]
+    NamesDiffer {
+        host: HostName,
+        other: HostName,
+        said: HostName,
+    },
+    /// The client permits users whom the server does not admit.
+    #[error("{client} permits {}, whom {service} of {server} does not admit", .users)]
+    NotAdmitted {
+        client: HostName,
+        service: ServiceName,
+        server: HostName,
+        users: Arc<Sample>,
+    },
+    /// The server admits users whom the client does not permit.
+    #[error("{service} of {server} admits {} from {client}, which does not permit it", .users)]
+    NotPermitted {
+        client: HostName,
+        service: ServiceName,
+        server: HostName,
+        users: Arc<Sample>,
+    },
+}
+
+fn addresses(addresses: &[IpAddr]) -> String {
+    let shown: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+    shown.join(", ")
+}
+
+impl<'n> Universe<'n> {
+    /// Where the policies of a network of this universe contradict each other, by host. Users who
+    /// are disabled, lack a key or need a certificate are no contradiction, and neither is a service
+    /// that a host which is admitted has no `client` block for.
+    pub fn disagreements(&mut self, network: &'n Network) -> Vec<Disagreement> {
+        let mut found = Vec::new();
+        for host in network.hosts() {
+            for other in network.hosts().filter(|other| other.name != host.name) {
+                acquaintance_of(host, other, &mut found);
+            }
+            let mut acquaintances = HashMap::new();
+            for client in host.policy.clients.values() {
+                for entry in &client.services {
+                    let block = host.policy.hosts.get(&entry.host);
+                    let server = block.and_then(|block| network.host_by_key(&block.key));
+                    if let Some(server) = server {
+                        let acquaintance = acquaintances
+                            .entry(&server.name)
+                            .or_insert_with(|| Acquaintance::of(host, server));
+                        self.entry((host, client, entry), server, acquaintance, &mut found);
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    fn entry(
+        &mut self,
+        (host, client, entry): (&'n HostPolicy, &'n Client, &'n ClientService),
+        server: &'n HostPolicy,
+        acquaintance: &Acquaintance<'n>,
+        found: &mut Vec<Disagreement>,
+    ) {
+        let mut tell = |matter| {
+            found.push(Disagreement {
+                host: host.name.clone(),
+                clause: target(client, entry),
+                matter,
+            });
+        };
+        let refused = |reason| Matter::Refused { reason };
+        let Some(service) = server.policy.services.get(&entry.service) else {
+            return tell(refused(Reason::NoService {
+                host: server.name.clone(),
+                service: entry.service.clone(),
+            }));
+        };
+        if service.listen != entry.port {
+            return tell(refused(Reason::PortDiffers {
+                host: host.name.clone(),
+                port: entry.port,
+                offered: service.listen,
+            }));
+        }
+        match acquaintance.client {
+            None => {
+                return tell(refused(Reason::HostUnknown {
+                    host: server.name.clone(),
+                    other: host.name.clone(),
+                }));
+            }
+            Some(block) if !service.hosts.contains(&block.name) => {
+                return tell(refused(Reason::HostNotAdmitted {
+                    host: server.name.clone(),
+                    service: service.name.clone(),
+                    client: block.name.clone(),
+                }));
+            }
+            Some(_) if acquaintance.routes.is_empty() => {
+                return tell(refused(Reason::NoCommonAddress {
+                    client: host.name.clone(),
+                    server: server.name.clone(),
+                }));
+            }
+            Some(_) => {}
+        }
+        let (permitted, admitted) = (self.of(entry.users.names()), self.of(service.users.names()));
+        let not_admitted = match service.users.principals().is_empty() {
+            true => self.without(permitted, admitted),
+            // Who lacks a certificate lacks a key, but some are no users by any.
+            false => {
+                let barred = self.not_certifiable(service);
+                let barred = self.both(permitted, barred);
+                self.without(barred, admitted)
+            }
+        };
+        let not_permitted = self.without(admitted, permitted);
+        if not_admitted != SetId::NOBODY {
+            let users = self.sample(not_admitted);
+            tell(Matter::NotAdmitted {
+                client: host.name.clone(),
+                service: service.name.clone(),
+                server: server.name.clone(),
+                users,
+            });
+        }
+        if not_permitted != SetId::NOBODY {
+            found.push(self.not_permitted(host, server, service, not_permitted));
+        }
+    }
+
+    fn not_permitted(
+        &mut self,
+        client: &HostPolicy,
+        server: &HostPolicy,
+        service: &Service,
+        users: SetId,
+    ) -> Disagreement {
+        Disagreement {
+            host: server.name.clone(),
+            clause: Clause::statement(BlockKind::Service, &service.name, "users"),
+            matter: Matter::NotPermitted {
+                client: client.name.clone(),
+                service: service.name.clone(),
+                server: server.name.clone(),
+                users: self.sample(users),
+            },
+        }
+    }
+}
+
+/// What a host says of another, beside what the other says of itself.
+fn acquaintance_of(host: &HostPolicy, other: &HostPolicy, found: &mut Vec<Disagreement>) {
+    let mut tell = |block: &Host, keyword: &str, matter| {
+        found.push(Disagreement {
+            host: host.name.clone(),
+            clause: Clause::statement(BlockKind::Host, &block.name, keyword),
+            matter,
+        });
+    };
+    let (own, names) = (other.own(), || (host.name.clone(), other.name.clone()));
+    let Some(block) = host.block_of(other) else {
+        // A host need not know every other one; one of its name that is not it is another matter.
+        if let Some(block) = host.policy.hosts.get(&other.name) {
+            let (host, other) = names();
+            let reason = Reason::KeyDiffers { host, other };
+            tell(block, "key", Matter::Refused { reason });
+        }
+        return;
+    };
+    if block.name != other.name {
+        let ((host, other), said) = (names(), block.name.clone());
+        tell(block, "", Matter::NamesDiffer { host, other, said });
+    }
+    if block.control != own.control {
+        let (host, other) = names();
+        let reason = Reason::ControlDiffers {
+            host,
+            other,
+            port: block.control,
+            own: own.control,
+        };
+        tell(block, "control", Matter::Refused { reason });
+    }
+    if block
+        .addresses
+        .iter()
+        .any(|address| !own.addresses.contains(address))
+    {
+        let (host, other) = names();
+        let (said, own) = (block.addresses.clone(), own.addresses.clone());
+        let matter = Matter::AddressesDiffer {
+            host,
+            other,
+            said,
+            own,
+        };
+        tell(block, "address", matter);
+    }
+}

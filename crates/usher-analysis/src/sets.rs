@@ -1,0 +1,295 @@
+//! Sets of users, exact and small: users who are in the same sets of all policies are one class, a
+//! set is the bits of its classes, and equal sets are one number (docs/adr/0025-sets-of-users.md).
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Serialize;
+use usher_proto::UserName;
+
+use crate::certificates::not_certifiable_everywhere;
+use crate::network::{Holders, Network};
+
+/// A set of users of a [`Universe`]. Equal sets have equal numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SetId(u32);
+
+impl SetId {
+    /// The set of nobody, in every universe.
+    pub const NOBODY: Self = Self(0);
+}
+
+/// All users of some networks, and the sets that were made of them.
+#[derive(Debug)]
+pub struct Universe<'n> {
+    /// The users of each class, by name.
+    classes: Vec<Vec<&'n UserName>>,
+    class_of: HashMap<&'n UserName, u32>,
+    /// Bits of each set: bit `c % 64` of word `c / 64` is class `c`.
+    sets: Vec<Box<[u64]>>,
+    numbers: HashMap<Box<[u64]>, SetId>,
+    /// Sets of the policies, by where they are: they are borrowed, so none moves.
+    borrowed: HashMap<usize, SetId>,
+    /// What was made of two sets already.
+    made: HashMap<(Operation, SetId, SetId), SetId>,
+    samples: HashMap<SetId, Arc<Sample>>,
+    /// Users each of whom is a class.
+    set_apart: Vec<&'n UserName>,
+    /// Of services, by where they are, who is no user of them by any certificate; made once for each.
+    pub(crate) barred: HashMap<usize, SetId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Operation {
+    Both,
+    Without,
+    Either,
+}
+
+impl<'n> Universe<'n> {
+    /// The users of these networks together.
+    pub fn new(networks: &[&'n Network]) -> Self {
+        let sets = distinct_sets(networks);
+        let mut class_of: HashMap<&'n UserName, u32> = HashMap::new();
+        // Every set parts each class into those within and those without it.
+        let mut classes = 1;
+        for set in &sets {
+            let mut within: HashMap<u32, u32> = HashMap::new();
+            for user in *set {
+                let class = class_of.entry(user).or_insert(0);
+                *class = *within.entry(*class).or_insert_with(|| {
+                    classes += 1;
+                    classes - 1
+                });
+            }
+        }
+        let set_apart = not_certifiable_everywhere(networks, class_of.keys().copied());
+        for user in &set_apart {
+            class_of.insert(user, classes);
+            classes += 1;
+        }
+        let mut universe = Self {
+            classes: Vec::new(),
+            class_of,
+            sets: Vec::new(),
+            numbers: HashMap::new(),
+            borrowed: HashMap::new(),
+            made: HashMap::new(),
+            samples: HashMap::new(),
+            set_apart: set_apart.into_iter().collect(),
+            barred: HashMap::new(),
+        };
+        universe.number_classes();
+        universe.number(vec![0; universe.words()]);
+        for set in sets {
+            let mut bits = vec![0; universe.words()];
+            for user in set {
+                let class = universe.class_of[user] as usize;
+                bits[class / 64] |= 1 << (class % 64);
+            }
+            let number = universe.number(bits);
+            universe.borrowed.insert(address(set), number);
+        }
+        universe
+    }
+
+    /// Numbers the classes that have users, in the order of the users' names.
+    fn number_classes(&mut self) {
+        let mut users: Vec<&'n UserName> = self.class_of.keys().copied().collect();
+        users.sort();
+        let mut numbers: HashMap<u32, u32> = HashMap::new();
+        for user in users {
+            let Some(class) = self.class_of.get_mut(user) else {
+                continue;
+            };
+            let next = self.classes.len();
+            let number = *numbers
+                .entry(*class)
+                .or_insert(u32::try_from(next).expect("fewer classes than users"));
+            if number as usize == next {
+                self.classes.push(Vec::new());
+            }
+            *class = number;
+            self.classes[number as usize].push(user);
+        }
+    }
+
+    fn words(&self) -> usize {
+        self.classes.len().div_ceil(64)
+    }
+
+    fn number(&mut self, bits: Vec<u64>) -> SetId {
+        let bits = bits.into_boxed_slice();
+        if let Some(number) = self.numbers.get(&bits) {
+            return *number;
+        }
+        let number = SetId(u32::try_from(self.sets.len()).expect("memory ends before"));
+        self.sets.push(bits.clone());
+        self.numbers.insert(bits, number);
+        number
+    }
+
+    fn make(&mut self, operation: Operation, left: SetId, right: SetId) -> SetId {
+        if let Some(number) = self.made.get(&(operation, left, right)) {
+            return *number;
+        }
+        let bits = self.bits(left).iter().zip(self.bits(right));
+        let bits = bits.map(|(left, right)| match operation {
+            Operation::Both => left & right,
+            Operation::Without => left & !right,
+            Operation::Either => left | right,
+        });
+        let bits = bits.collect();
+        let number = self.number(bits);
+        self.made.insert((operation, left, right), number);
+        number
+    }
+
+    fn bits(&self, set: SetId) -> &[u64] {
+        &self.sets[set.0 as usize]
+    }
+
+    /// A set of one of the networks' policies or of what is known of their users.
+    pub(crate) fn of(&self, set: &'n BTreeSet<UserName>) -> SetId {
+        self.borrowed[&address(set)]
+    }
+
+    /// All users of the universe.
+    pub(crate) fn everybody(&mut self) -> SetId {
+        let mut bits = vec![0; self.words()];
+        for class in 0..self.classes.len() {
+            bits[class / 64] |= 1 << (class % 64);
+        }
+        self.number(bits)
+    }
+
+    /// One of [`Self::set_apart`] alone.
+    pub(crate) fn single(&mut self, user: &UserName) -> SetId {
+        let class = self.class_of[user] as usize;
+        let mut bits = vec![0; self.words()];
+        bits[class / 64] |= 1 << (class % 64);
+        self.number(bits)
+    }
+
+    /// Users each of whom is a class.
+    pub(crate) fn set_apart(&self) -> Vec<&'n UserName> {
+        self.set_apart.clone()
+    }
+
+    /// Whether some policy, or what is known of users, names a user.
+    pub(crate) fn knows(&self, user: &UserName) -> bool {
+        self.class_of.contains_key(user)
+    }
+
+    /// Those in both.
+    pub fn both(&mut self, left: SetId, right: SetId) -> SetId {
+        self.make(Operation::Both, left, right)
+    }
+
+    /// Those in `left` and not in `right`.
+    pub fn without(&mut self, left: SetId, right: SetId) -> SetId {
+        self.make(Operation::Without, left, right)
+    }
+
+    /// Those in either.
+    pub fn either(&mut self, left: SetId, right: SetId) -> SetId {
+        self.make(Operation::Either, left, right)
+    }
+
+    /// Whether a user is in a set.
+    pub fn contains(&self, set: SetId, user: &UserName) -> bool {
+        let class = self.class_of.get(user);
+        class.is_some_and(|&class| self.has(set, class as usize))
+    }
+
+    fn has(&self, set: SetId, class: usize) -> bool {
+        self.bits(set)[class / 64] >> (class % 64) & 1 == 1
+    }
+
+    /// The users of a set, by name.
+    pub fn users(&self, set: SetId) -> Vec<&'n UserName> {
+        let classes = (0..self.classes.len()).filter(|&class| self.has(set, class));
+        let users = classes.flat_map(|class| &self.classes[class]);
+        let mut users: Vec<&'n UserName> = users.copied().collect();
+        users.sort();
+        users
+    }
+
+    /// How many users a set has, and the first of them; made once for each set.
+    pub fn sample(&mut self, set: SetId) -> Arc<Sample> {
+        if let Some(known) = self.samples.get(&set) {
+            return Arc::clone(known);
+        }
+        let users = self.users(set);
+        let sample = Arc::new(Sample {
+            count: users.len(),
+            first: users.into_iter().take(SHOWN).cloned().collect(),
+        });
+        self.samples.insert(set, Arc::clone(&sample));
+        sample
+    }
+
+    /// The classes: users who are in the same sets of all policies.
+    pub fn classes(&self) -> &[Vec<&'n UserName>] {
+        &self.classes
+    }
+}
+
+/// Users of a set, as far as a person reads them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Sample {
+    /// How many there are.
+    pub count: usize,
+    /// The first of them by name, at most [`SHOWN`].
+    pub first: Vec<UserName>,
+}
+
+/// Most names of a [`Sample`].
+pub const SHOWN: usize = 8;
+
+impl fmt::Display for Sample {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.first.iter().map(AsRef::as_ref).collect();
+        formatter.write_str(&names.join(", "))?;
+        match self.count - self.first.len() {
+            0 => Ok(()),
+            rest => write!(formatter, " and {rest} more"),
+        }
+    }
+}
+
+fn address(set: &BTreeSet<UserName>) -> usize {
+    std::ptr::from_ref(set).addr()
+}
+
+/// Every set of users that decides something, once.
+fn distinct_sets<'n>(networks: &[&'n Network]) -> Vec<&'n BTreeSet<UserName>> {
+    let mut sets: HashMap<usize, &'n BTreeSet<UserName>> = HashMap::new();
+    let mut order = Vec::new();
+    let mut take = |set: &'n BTreeSet<UserName>| {
+        if sets.insert(address(set), set).is_none() {
+            order.push(set);
+        }
+    };
+    for host in networks.iter().flat_map(|network| network.hosts()) {
+        host.policy
+            .services
+            .values()
+            .for_each(|service| take(service.users.names()));
+        host.policy
+            .client_services()
+            .for_each(|entry| take(entry.users.names()));
+        take(&host.users.disabled);
+        let keys = host.users.keys.iter().flat_map(|keys| keys.values());
+        keys.for_each(&mut take);
+        for service in host.policy.services.values() {
+            for principal in service.users.principals() {
+                if let Holders::These(users) = host.users.certified(service, principal) {
+                    take(users);
+                }
+            }
+        }
+    }
+    order
+}

@@ -1,0 +1,337 @@
+//! Differences, disagreements and the graph, on two hosts that can be read.
+
+mod certificates;
+
+use usher_analysis::{Change, HostPolicy, Matter, Network, NetworkError, Universe, UserState};
+use usher_analysis::{Expected, Known, Question, Reason, Verdict, difference, graph};
+use usher_policy::{Programs, Source, parse};
+use usher_proto::HostPublicKey;
+
+const LAPTOP: &str = "
+users mail { member alice, bob; }
+client mail { users mail; service imap at mailhost port 143; }
+";
+const MAILHOST: &str = "
+users mail { member alice, bob; }
+service imap { program \"/x\"; listen 143; users mail; hosts laptop; style user; }
+";
+
+fn hosts_text() -> String {
+    let block = |number: u8, name: &str| {
+        let key = HostPublicKey::from_bytes([number; 32]).to_openssh();
+        format!("host {name} {{ address 10.77.0.{number}, fd77::{number}; key \"{key}\"; }}\n")
+    };
+    block(1, "laptop") + &block(2, "mailhost")
+}
+
+fn host(name: &str, text: &str) -> HostPolicy {
+    let name = name.parse().expect("a host name");
+    let source = Source {
+        name: "answers".to_owned(),
+        text: text.to_owned(),
+    };
+    HostPolicy {
+        name,
+        policy: parse(&[source]).expect("a correct policy"),
+        users: UserState::default(),
+    }
+}
+
+/// Both hosts, each with the blocks of both, after these changes to all text.
+fn network(changes: &[(&str, &str, &str)]) -> Network {
+    let hosts = [("laptop", LAPTOP), ("mailhost", MAILHOST)];
+    let changed = hosts.map(|(name, text)| {
+        let mut text = hosts_text() + text;
+        for (_, from, to) in changes.iter().filter(|(at, ..)| *at == name) {
+            assert!(text.contains(from), "{name}: {from}");
+            text = text.replace(from, to);
+        }
+        host(name, &text)
+    });
+    Network::new(changed).expect("two hosts")
+}
+
+fn names(users: &[usher_proto::UserName]) -> Vec<&str> {
+    users.iter().map(AsRef::as_ref).collect()
+}
+
+/// The only change from the network as it stands to another one.
+fn change(changes: &[(&str, &str, &str)]) -> Change {
+    let [change] =
+        <[Change; 1]>::try_from(difference(&network(&[]), &network(changes))).expect("one change");
+    change
+}
+
+#[test]
+fn a_difference_tells_which_programs_may_now() {
+    let entry = "service imap at mailhost port 143;";
+    let listed = format!("{entry} programs \"/usr/bin/curl\", \"/bin/mutt\";");
+    let found = change(&[("laptop", entry, &listed)]);
+    assert_eq!((names(&found.gain), names(&found.lose)), (vec![], vec![]));
+    let (before, after) = found.how.expect("how changes");
+    let programs = |how: usher_analysis::How| how.client.map(|request| request.programs);
+    assert_eq!(programs(before), Some(Programs::Asking));
+    let paths = ["/bin/mutt", "/usr/bin/curl"].map(str::to_owned);
+    let expected = Programs::Listed(std::sync::Arc::new(paths.into()));
+    assert_eq!(programs(after), Some(expected));
+    // The same list in another order and twice the same policy.
+    let turned = format!("{entry} programs \"/bin/mutt\", \"/usr/bin/curl\";");
+    let both = [&listed, &turned].map(|text| network(&[("laptop", entry, text)]));
+    assert_eq!(difference(&both[0], &both[1]), []);
+}
+
+#[test]
+fn a_difference_tells_who_gains_who_loses_and_what_becomes_otherwise() {
+    assert_eq!(difference(&network(&[]), &network(&[])), []);
+    let more = ("alice, bob", "alice, carol");
+    // One side alone permits nobody more.
+    let found = change(&[("laptop", more.0, more.1)]);
+    assert_eq!(
+        (names(&found.gain), names(&found.lose)),
+        (vec![], vec!["bob"])
+    );
+    let found = change(&[("laptop", more.0, more.1), ("mailhost", more.0, more.1)]);
+    assert_eq!(
+        (names(&found.gain), names(&found.lose)),
+        (vec!["carol"], vec!["bob"])
+    );
+    assert_eq!(
+        (found.client.as_ref(), found.server.as_ref()),
+        ("laptop", "mailhost")
+    );
+    assert_eq!(
+        (found.service.as_ref(), found.known, found.how),
+        ("imap", Known::Both, None)
+    );
+    let found = change(&[("mailhost", "style user;", "style user; session 1h;")]);
+    assert!(found.gain.is_empty() && found.lose.is_empty());
+    let (before, after) = found.how.expect("how changes");
+    let session = |how: usher_analysis::How| how.server.map(|offer| offer.session_seconds);
+    assert_eq!(
+        (session(before), session(after)),
+        (Some(28_800), Some(3600))
+    );
+    // Another way to write the same.
+    let otherwise = [
+        ("laptop", "users mail", "users post"),
+        ("laptop", "client mail", "client c"),
+    ];
+    assert_eq!(difference(&network(&[]), &network(&otherwise)), []);
+}
+
+/// What the network's hosts contradict each other in.
+fn matters(changes: &[(&str, &str, &str)]) -> Vec<(String, String)> {
+    let network = network(changes);
+    let found = Universe::new(&[&network]).disagreements(&network);
+    let told = found.iter();
+    told.map(|found| (found.clause.to_string(), found.matter.to_string()))
+        .collect()
+}
+
+#[test]
+fn hosts_that_agree_are_told_nothing_and_others_what_contradicts() {
+    assert_eq!(matters(&[]), []);
+    let one = |changes: &[(&str, &str, &str)]| {
+        let found = matters(changes);
+        assert_eq!(found.len(), 1, "{found:?}");
+        let (clause, matter) = &found[0];
+        format!("{clause} | {matter}")
+    };
+    let target = "client mail: service imap at mailhost port 143";
+    assert_eq!(
+        one(&[("mailhost", "service imap", "service mail")]),
+        format!("{target} | mailhost offers no service imap")
+    );
+    assert_eq!(
+        one(&[("mailhost", "listen 143", "listen 144")]),
+        format!("{target} | laptop expects the service at port 143, but it is offered at port 144")
+    );
+    assert_eq!(
+        one(&[("mailhost", "hosts laptop", "hosts mailhost")]),
+        format!("{target} | `service imap` of mailhost admits nobody from laptop")
+    );
+    assert_eq!(
+        one(&[("laptop", "alice, bob", "alice, bob, carol")]),
+        format!("{target} | laptop permits carol, whom imap of mailhost does not admit")
+    );
+    assert_eq!(
+        one(&[("mailhost", "alice, bob", "alice, bob, carol")]),
+        "service imap: users | imap of mailhost admits carol from laptop, which does not permit it"
+    );
+    assert_eq!(
+        one(&[("laptop", "10.77.0.2, fd77::2;", "10.77.0.2; control 4000;")]),
+        "host mailhost: control | laptop looks for the control channel of mailhost at port 4000, \
+         but it is at port 3440"
+    );
+    assert_eq!(
+        one(&[("laptop", "10.77.0.2,", "10.77.0.3,")]),
+        "host mailhost: address | laptop has the address 10.77.0.3, fd77::2 for mailhost, which has \
+         10.77.0.2, fd77::2 for itself"
+    );
+    let many: Vec<String> = (0..10).map(|number| format!("user{number}")).collect();
+    assert_eq!(
+        one(&[(
+            "laptop",
+            "alice, bob",
+            &format!("alice, bob, {}", many.join(", "))
+        )]),
+        format!(
+            "{target} | laptop permits {} and 2 more, whom imap of mailhost does not admit",
+            many[..8].join(", ")
+        )
+    );
+    let other = [
+        ("laptop", "host mailhost", "host post"),
+        ("laptop", "at mailhost", "at post"),
+    ];
+    assert_eq!(
+        one(&other),
+        "host post | laptop calls the host mailhost `post`"
+    );
+}
+
+/// What comes of these statements of mailhost's policy, in order.
+fn tried(network: &[HostPolicy]) -> Vec<(Expected, usize)> {
+    let network = Network::new(network.iter().cloned()).expect("different hosts");
+    let outcomes = network.try_expectations().into_iter();
+    outcomes
+        .map(|outcome| (outcome.result, outcome.examples.len()))
+        .collect()
+}
+
+#[test]
+fn an_expectation_holds_fails_or_is_not_known_here() {
+    let expectations = "
+        expect permit user alice service imap;
+        expect permit user alice at laptop service imap at mailhost port 143;
+        expect permit user alice at mailhost service imap;
+        expect permit user alice service imap port 144;
+        expect permit user dave service imap;
+        expect refuse user dave service imap;
+        expect refuse user alice service imap;
+        expect refuse user alice at mailhost service imap at mailhost;
+        expect refuse user alice at laptop service imap;
+        users others { member dave; }
+    ";
+    let laptop = host("laptop", &(hosts_text() + LAPTOP));
+    let mailhost = host("mailhost", &(hosts_text() + MAILHOST + expectations));
+    use Expected::{Fails, Holds, NotKnown};
+    assert_eq!(
+        tried(&[laptop, mailhost.clone()]),
+        [
+            (Holds, 0),
+            (Holds, 0),
+            // mailhost itself is no host that it admits.
+            (Fails, 1),
+            // From both hosts.
+            (Fails, 2),
+            (Fails, 2),
+            (Holds, 0),
+            (Fails, 1),
+            (Holds, 0),
+            (Fails, 1),
+        ]
+    );
+    // What laptop would say decides, but where mailhost refuses.
+    assert_eq!(
+        tried(&[mailhost]),
+        [
+            (NotKnown, 1),
+            (NotKnown, 1),
+            (Fails, 1),
+            (Fails, 2),
+            (Fails, 2),
+            (Holds, 0),
+            (NotKnown, 1),
+            (Holds, 0),
+            (NotKnown, 1),
+        ]
+    );
+    // A service that nobody offers is refused, and there is no connection to show.
+    let text = hosts_text() + LAPTOP + "expect permit user alice service imap at laptop;";
+    let laptop = host("laptop", &text);
+    let offers_nothing = host("mailhost", &(hosts_text() + "users mail { member alice; }"));
+    assert_eq!(tried(&[laptop, offers_nothing]), [(Fails, 2)]);
+    let text = hosts_text() + LAPTOP + "expect permit user alice service imap;";
+    let offers_nothing = host("mailhost", &(hosts_text() + "users mail { member alice; }"));
+    assert_eq!(
+        tried(&[host("laptop", &text), offers_nothing]),
+        [(Fails, 0)]
+    );
+}
+
+#[test]
+fn a_host_is_asked_for_by_either_sides_name_and_told_from_others_by_its_key() {
+    let other = [
+        ("laptop", "host mailhost", "host post"),
+        ("laptop", "at mailhost", "at post"),
+    ];
+    let network = network(&other);
+    for server in ["mailhost", "post"] {
+        let question = Question {
+            user: "alice".parse().expect("a user name"),
+            client: "laptop".parse().expect("a host name"),
+            service: "imap".parse().expect("a service name"),
+            server: server.parse().expect("a host name"),
+            port: None,
+        };
+        let decision = network.decide(&question).expect("both are known");
+        assert_eq!(decision.verdict, Verdict::Permitted, "{decision:?}");
+        assert_eq!(decision.question.server.as_ref(), "mailhost");
+    }
+    let key = |number: u8| HostPublicKey::from_bytes([number; 32]).to_openssh();
+    let text = hosts_text().replace(&key(2), &key(3)) + LAPTOP;
+    let imposter = host("laptop", &text);
+    let mailhost = host("mailhost", &(hosts_text() + MAILHOST));
+    let network = Network::new([imposter, mailhost.clone()]).expect("two hosts");
+    let found = Universe::new(&[&network]).disagreements(&network);
+    let key_differs = |matter: &Matter| {
+        matches!(
+            matter,
+            Matter::Refused {
+                reason: Reason::KeyDiffers { .. }
+            }
+        )
+    };
+    assert!(
+        found.iter().any(|found| key_differs(&found.matter)),
+        "{found:?}"
+    );
+    assert!(Universe::new(&[&network]).rights(&network).is_empty());
+
+    let same_key = hosts_text()
+        .replace(&key(1), &key(4))
+        .replace(&key(2), &key(1));
+    let twin = host("mailhost", &(same_key + MAILHOST));
+    let laptop = host("laptop", &(hosts_text() + LAPTOP));
+    let refused = Network::new([laptop.clone(), twin]).expect_err("one key");
+    assert!(matches!(refused, NetworkError::SameKey { .. }), "{refused}");
+    let refused = Network::new([laptop.clone(), laptop]).expect_err("one name");
+    assert!(matches!(refused, NetworkError::SameName(_)), "{refused}");
+    let nameless = HostPolicy {
+        name: "desk".parse().expect("a host name"),
+        ..mailhost
+    };
+    let refused = Network::new([nameless]).expect_err("no block");
+    assert!(
+        matches!(refused, NetworkError::NoBlockForItself(_)),
+        "{refused}"
+    );
+}
+
+#[test]
+fn the_graph_has_a_node_for_users_with_identical_rights_and_none_for_users_without() {
+    let more = [
+        ("laptop", "alice, bob", "alice, bob, carol, dave"),
+        ("mailhost", "alice, bob", "alice, bob, carol"),
+    ];
+    let drawn = graph(&network(&more));
+    assert!(drawn.contains("label=\"alice\\nbob\\ncarol\""), "{drawn}");
+    assert!(!drawn.contains("dave"), "{drawn}");
+    assert_eq!(drawn.matches("shape=box").count(), 1, "{drawn}");
+    let edge = "\"users 0\" -> \"imap@mailhost\" [label=\"from laptop\"]";
+    assert!(drawn.contains(edge), "{drawn}");
+    assert!(drawn.contains("subgraph \"cluster mailhost\""), "{drawn}");
+    let nothing = graph(&network(&[("mailhost", "listen 143", "listen 144")]));
+    assert!(!nothing.contains("imap"), "{nothing}");
+}

@@ -1,0 +1,182 @@
+//! Confining a worker to some files (Landlock, kernel 5.13): the access of the service, where DAC is
+//! the access of its user. Set by the child itself, as the user: the paths are followed with the
+//! user's own rights.
+
+use std::ffi::CString;
+use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use landlock::{ABI, Access, AccessFs, BitFlags};
+
+use super::SpawnError;
+use super::child::errno;
+
+/// Rights to a file, or to a folder and all that is below it. The user's own bound them in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileAccess {
+    /// Read files, list folders, execute programs.
+    Read,
+    /// That, and change, make and remove them.
+    Write,
+}
+
+impl FileAccess {
+    fn rights(self, abi: ABI) -> BitFlags<AccessFs> {
+        match self {
+            Self::Read => AccessFs::from_read(abi),
+            Self::Write => AccessFs::from_all(abi),
+        }
+    }
+}
+
+/// The newest version of Landlock whose rights are told apart here: later ones would refuse what no
+/// policy can permit.
+const NEWEST: ABI = ABI::V5;
+
+/// What this kernel's Landlock knows, up to [`NEWEST`].
+fn version() -> ABI {
+    let found = landlock_version();
+    ABI::from(i32::try_from(found).unwrap_or(0)).min(NEWEST)
+}
+
+/// The version of this kernel's Landlock; 0 or less: it has none, or it is not turned on.
+pub(crate) fn landlock_version() -> i64 {
+    const CREATE_RULESET_VERSION: u32 = 1;
+    // SAFETY: asks for the version and makes nothing.
+    unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<u8>(),
+            0_usize,
+            CREATE_RULESET_VERSION,
+        )
+    }
+}
+
+/// Whether this kernel can confine workers to files.
+#[must_use]
+pub fn confines_files() -> bool {
+    landlock_version() > 0
+}
+
+/// linux/landlock.h, struct landlock_path_beneath_attr; the kernel's is packed.
+#[repr(C, packed)]
+struct PathBeneath {
+    allowed: u64,
+    parent: i32,
+}
+
+const RULE_PATH_BENEATH: u32 = 1;
+
+/// One path and the rights to it: to a folder and what is below it, and those of them that a file
+/// can have.
+struct Rule {
+    path: CString,
+    below: u64,
+    file: u64,
+}
+
+/// What the child sets, made before the fork.
+pub(super) struct Confinement {
+    /// All rights that are refused where no rule gives them.
+    handled: u64,
+    rules: Vec<Rule>,
+}
+
+impl Confinement {
+    /// Confines to these files, and to executing the program.
+    ///
+    /// # Errors
+    /// [`SpawnError::NoLandlock`], [`SpawnError::Text`].
+    pub(super) fn new(program: &Path, files: &[(PathBuf, FileAccess)]) -> Result<Self, SpawnError> {
+        let abi = version();
+        if abi == ABI::Unsupported {
+            return Err(SpawnError::NoLandlock);
+        }
+        let program = std::iter::once((program, FileAccess::Read));
+        let files = files.iter().map(|(path, access)| (path.as_path(), *access));
+        let rules = program
+            .chain(files)
+            .map(|(path, access)| {
+                let rights = access.rights(abi);
+                Ok(Rule {
+                    path: CString::new(path.as_os_str().as_bytes())?,
+                    below: rights.bits(),
+                    file: (rights & AccessFs::from_file(abi)).bits(),
+                })
+            })
+            .collect::<Result<_, SpawnError>>()?;
+        Ok(Self {
+            handled: AccessFs::from_all(abi).bits(),
+            rules,
+        })
+    }
+
+    /// Confines this process for good.
+    ///
+    /// # Safety
+    /// Only in the child of a fork, with `no_new_privs` set: it changes the process. Bare system
+    /// calls, with pointers to local variables and to what was made before the fork.
+    pub(super) unsafe fn enforce(&self) -> Result<(), i32> {
+        // SAFETY: as for this function.
+        unsafe {
+            let ruleset = libc::syscall(
+                libc::SYS_landlock_create_ruleset,
+                &raw const self.handled,
+                size_of::<u64>(),
+                0_u32,
+            );
+            if ruleset < 0 {
+                return Err(errno());
+            }
+            for rule in &self.rules {
+                rule.add(ruleset)?;
+            }
+            if libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0_u32) < 0 {
+                return Err(errno());
+            }
+            // Made close-on-exec by the kernel.
+            Ok(())
+        }
+    }
+}
+
+impl Rule {
+    /// A path that is not there, or that the user cannot reach, is left out: it gives nothing.
+    ///
+    /// # Safety
+    /// As for [`Confinement::enforce`].
+    unsafe fn add(&self, ruleset: i64) -> Result<(), i32> {
+        // SAFETY: as for this function.
+        unsafe {
+            let parent: RawFd = libc::open(self.path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC);
+            if parent < 0 {
+                return match errno() {
+                    libc::ENOENT | libc::ENOTDIR | libc::EACCES | libc::ELOOP => Ok(()),
+                    other => Err(other),
+                };
+            }
+            let mut found: libc::stat = std::mem::zeroed();
+            if libc::fstat(parent, &raw mut found) < 0 {
+                return Err(errno());
+            }
+            let allowed = if found.st_mode & libc::S_IFMT == libc::S_IFDIR {
+                self.below
+            } else {
+                self.file
+            };
+            let rule = PathBeneath { allowed, parent };
+            let added = libc::syscall(
+                libc::SYS_landlock_add_rule,
+                ruleset,
+                RULE_PATH_BENEATH,
+                &raw const rule,
+                0_u32,
+            );
+            let outcome = if added < 0 { Err(errno()) } else { Ok(()) };
+            libc::close(parent);
+            outcome
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! The configuration after all checks, and what it says of users' keys and certificates.
+
+use std::collections::{BTreeMap, HashMap};
+
+use usher_policy::{Name, Policy};
+use usher_proto::name::{ServiceName, UserName};
+use usher_proto::refusal::Refusal;
+use usher_proto::ssh_key::PublicKey;
+use usher_proto::{Certified, RevokedKeys};
+
+use crate::error::ConfigurationError;
+use crate::keys::{Fingerprint, UserKey};
+
+/// A configuration that has passed all checks.
+#[derive(Debug, Clone)]
+pub struct Checked {
+    /// The policy.
+    pub policy: Policy,
+    /// Its services, by the numbers that the kernel knows them by.
+    pub services_by_number: HashMap<u32, ServiceName>,
+    /// Each user's public keys, and authorities for that user.
+    pub keys: BTreeMap<UserName, Vec<UserKey>>,
+    /// Authorities for every user, at services without `keys`; also those that are revoked.
+    pub authorities: BTreeMap<Fingerprint, PublicKey>,
+    /// Keys that are no longer anybody's.
+    pub revoked: RevokedKeys,
+}
+
+impl Checked {
+    /// Until when the key with this fingerprint may be used for this by the user, who has it listed
+    /// or has a certificate for it: at the latest at `end`.
+    ///
+    /// # Errors
+    /// As [`Checked::user_key`] or [`Checked::certified`].
+    pub fn admitted_until(
+        &self,
+        user: &UserName,
+        fingerprint: &Fingerprint,
+        certificate: Option<&Certified>,
+        purpose: Option<&Name>,
+        (now, end): (u64, u64),
+    ) -> Result<u64, Refusal> {
+        match certificate {
+            None => self
+                .user_key(user, fingerprint, purpose, now)
+                .map(|key| key.latest(end)),
+            Some(certificate) => self.certified(user, fingerprint, certificate, purpose, now, end),
+        }
+    }
+
+    /// The same for a certified key, whose certificate was good when the session was opened.
+    ///
+    /// An authority counts for a user when it is one for every user and the thing is nothing in
+    /// particular, and the certificate names the user; or when it is in the user's list for the
+    /// thing, and the certificate names one of that line's principals, or the user where the line
+    /// has none. A certificate without principals is nobody's.
+    ///
+    /// # Errors
+    /// In this order: [`Refusal::ExpiredCertificate`], [`Refusal::RevokedKey`],
+    /// [`Refusal::RevokedCertificate`], [`Refusal::UnknownAuthority`], [`Refusal::WrongPrincipal`],
+    /// [`Refusal::ExpiredKey`] when the authority's lines have expired.
+    fn certified(
+        &self,
+        user: &UserName,
+        fingerprint: &Fingerprint,
+        certificate: &Certified,
+        purpose: Option<&Name>,
+        now: u64,
+        end: u64,
+    ) -> Result<u64, Refusal> {
+        if certificate.valid_before <= now {
+            return Err(Refusal::ExpiredCertificate);
+        }
+        if self.revoked.has_certified_key(fingerprint, certificate) {
+            return Err(Refusal::RevokedKey);
+        }
+        if self.revoked.has_certificate(certificate) {
+            return Err(Refusal::RevokedCertificate);
+        }
+        let end = end.min(certificate.valid_before);
+        let everybodys = self.is_everybodys(certificate, purpose);
+        if everybodys && certificate.principals.has(user.as_str()) {
+            return Ok(end);
+        }
+        let lines: Vec<&UserKey> = self.lines_of(user, certificate, purpose).collect();
+        if lines.is_empty() && !everybodys {
+            return Err(Refusal::UnknownAuthority);
+        }
+        lines
+            .iter()
+            .filter(|line| line.admits(user, &certificate.principals))
+            .map(|line| line.latest(end))
+            .max()
+            .ok_or(Refusal::WrongPrincipal)
+            .and_then(|latest| match latest > now {
+                true => Ok(latest),
+                false => Err(Refusal::ExpiredKey),
+            })
+    }
+
+    /// Whether a certificate's authority is one for every user, and counts for this.
+    pub(crate) fn is_everybodys(&self, certificate: &Certified, purpose: Option<&Name>) -> bool {
+        purpose.is_none() && self.authorities.contains_key(&certificate.authority)
+    }
+
+    /// The lines of a user's list by which a certificate's authority counts for this.
+    pub(crate) fn lines_of<'c>(
+        &'c self,
+        user: &UserName,
+        certificate: &Certified,
+        purpose: Option<&Name>,
+    ) -> impl Iterator<Item = &'c UserKey> {
+        let keys = self.keys.get(user).into_iter().flatten();
+        keys.filter(move |key| {
+            key.options.authority
+                && key.fingerprint == certificate.authority
+                && key.purpose.as_ref() == purpose
+        })
+    }
+
+    /// Whether every user may have a certificate that counts, at services without `keys`.
+    #[must_use]
+    pub fn has_authority(&self) -> bool {
+        let mut authorities = self.authorities.values();
+        authorities.any(|key| !self.revoked.has_key(key))
+    }
+
+    /// Whether somebody's key or certificate may be the user's, for this.
+    #[must_use]
+    pub fn has_way_in(&self, user: &UserName, purpose: Option<&Name>) -> bool {
+        let keys = self.keys.get(user).map_or(&[][..], Vec::as_slice);
+        purpose.is_none() && self.has_authority()
+            || keys.iter().any(|key| key.purpose.as_ref() == purpose)
+    }
+
+    /// The user's key that has this fingerprint, and is for this. Of several lines with one key that
+    /// counts which lasts longest, as for sshd.
+    ///
+    /// # Errors
+    /// [`Refusal::UnknownUser`] for one without any key, [`Refusal::UnknownKey`],
+    /// [`Refusal::RevokedKey`], [`Refusal::ExpiredKey`] when it has expired at `now`, in seconds since 1970.
+    pub fn user_key(
+        &self,
+        user: &UserName,
+        fingerprint: &Fingerprint,
+        purpose: Option<&Name>,
+        now: u64,
+    ) -> Result<&UserKey, Refusal> {
+        let keys = self.keys.get(user).filter(|keys| !keys.is_empty());
+        let key = keys
+            .ok_or(Refusal::UnknownUser)?
+            .iter()
+            .filter(|key| !key.options.authority)
+            .filter(|key| key.fingerprint == *fingerprint && key.purpose.as_ref() == purpose)
+            .max_by_key(|key| key.options.expires.unwrap_or(u64::MAX))
+            .ok_or(Refusal::UnknownKey)?;
+        if self.revoked.has_key(&key.key) {
+            return Err(Refusal::RevokedKey);
+        }
+        if key.has_expired(now) {
+            return Err(Refusal::ExpiredKey);
+        }
+        Ok(key)
+    }
+
+    /// Whether this version does all that the policy says.
+    ///
+    /// # Errors
+    /// [`ConfigurationError::Protection`] and [`ConfigurationError::ServiceProtection`]: what is to
+    /// be protected must not pass in the clear because nobody reads what says so.
+    /// [`ConfigurationError::NoMacFramework`]: nor may be done what a module would refuse.
+    pub fn enforceable(self) -> Result<Self, ConfigurationError> {
+        if let Some(block) = self.policy.applications.first() {
+            let place = Box::new(block.origin.place.clone());
+            return Err(ConfigurationError::Protection(place));
+        }
+        if let Some(block) = self.policy.mac.first() {
+            return Err(ConfigurationError::NoMacFramework {
+                place: Box::new(block.origin.place.clone()),
+                module: block.module.clone(),
+            });
+        }
+        for service in self.policy.services.values() {
+            if let Some(protection) = &service.protection {
+                return Err(ConfigurationError::ServiceProtection {
+                    place: Box::new(protection.origin.place.clone()),
+                    service: service.name.clone(),
+                });
+            }
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::applied::tests::{collect, tree};
+    use crate::keys;
+
+    #[test]
+    fn lists_of_keys_are_told_apart_by_what_they_are_for() {
+        const KEY: &str =
+            "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJfJ3eGmZ2r0Yl7r1lY5Y2n1xJY8u0v9hX0m3xU5Jb7k";
+        let folder = tree();
+        let write = |name: &str, text: &str| {
+            std::fs::write(folder.path().join("users/alice").join(name), text).unwrap();
+        };
+        write("authorized_keys.banking", KEY);
+        write("authorized_keys~", "left by an editor");
+        let alice = "alice".parse().unwrap();
+        let checked = collect(&folder).unwrap().check().unwrap();
+        let fingerprint = checked.keys[&alice][0].fingerprint;
+        let asked = |purpose: Option<&str>| {
+            let purpose = purpose.map(|purpose| purpose.parse().unwrap());
+            let found = checked.user_key(&alice, &fingerprint, purpose.as_ref(), 0);
+            found.map(|key| key.purpose.clone())
+        };
+        assert_eq!(asked(Some("banking")), Ok(Some("banking".parse().unwrap())));
+        for other in [None, Some("mail")] {
+            assert_eq!(asked(other), Err(Refusal::UnknownKey));
+        }
+        write("authorized_keys.banking", "nonsense");
+        let refused = collect(&folder).unwrap().check().unwrap_err().to_string();
+        assert!(
+            refused.starts_with("alice: authorized_keys.banking line 1: "),
+            "{refused}"
+        );
+        write("authorized_keys.banking", KEY);
+        write("authorized_keys.any", KEY);
+        let refused = collect(&folder).unwrap().check();
+        assert!(matches!(refused, Err(ConfigurationError::KeysFor { .. })));
+    }
+
+    pub(crate) const AUTHORITY: &str =
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJfJ3eGmZ2r0Yl7r1lY5Y2n1xJY8u0v9hX0m3xU5Jb7k";
+
+    /// A certificate by [`AUTHORITY`], valid before 1,000.
+    pub(crate) fn certificate(principals: &str) -> Certified {
+        let authority = usher_proto::ssh_key::PublicKey::from_openssh(AUTHORITY).unwrap();
+        Certified {
+            authority: keys::fingerprint(&authority),
+            authority_sha1: [0; 20],
+            key_sha1: [0; 20],
+            serial: 0,
+            key_id: [0; 32],
+            valid_before: 1000,
+            principals: principals.parse().unwrap(),
+        }
+    }
+
+    /// Until when alice is admitted, now 10, by a certificate with these principals.
+    pub(crate) fn admitted(
+        folder: &tempfile::TempDir,
+        principals: &str,
+        purpose: Option<&str>,
+    ) -> Result<u64, Refusal> {
+        let checked = collect(folder).unwrap().check().unwrap();
+        let purpose = purpose.map(|purpose| purpose.parse().unwrap());
+        checked.admitted_until(
+            &"alice".parse().unwrap(),
+            &[1; 32],
+            Some(&certificate(principals)),
+            purpose.as_ref(),
+            (10, 5000),
+        )
+    }
+
+    #[test]
+    fn an_authority_for_every_user_certifies_each_by_name_and_for_nothing_in_particular() {
+        let folder = tree();
+        let unknown = Err(Refusal::UnknownAuthority);
+        assert_eq!(admitted(&folder, "alice", None), unknown);
+        std::fs::write(folder.path().join("user_ca_keys"), AUTHORITY).unwrap();
+        assert_eq!(admitted(&folder, "ops,alice", None), Ok(1000));
+        for others in ["bob", "alic", "alice@example.org", ""] {
+            assert_eq!(
+                admitted(&folder, others, None),
+                Err(Refusal::WrongPrincipal)
+            );
+        }
+        assert_eq!(admitted(&folder, "alice", Some("banking")), unknown);
+        std::fs::write(folder.path().join("user_ca_keys"), "nonsense").unwrap();
+        let refused = collect(&folder).unwrap().check().unwrap_err().to_string();
+        assert!(refused.contains("user_ca_keys line 1: "), "{refused}");
+    }
+
+    #[test]
+    fn an_authority_in_a_users_list_certifies_that_user_by_its_principals_and_its_purpose() {
+        let folder = tree();
+        let list = |name: &str, text: &str| {
+            let text = format!("{text} {AUTHORITY}\n");
+            std::fs::write(folder.path().join("users/alice").join(name), text).unwrap();
+        };
+        let wrong = Err(Refusal::WrongPrincipal);
+        list("authorized_keys", "cert-authority");
+        assert_eq!(admitted(&folder, "alice", None), Ok(1000));
+        assert_eq!(admitted(&folder, "ops", None), wrong);
+        assert_eq!(admitted(&folder, "", None), wrong);
+        list("authorized_keys", "cert-authority,principals=\"ops,dev\"");
+        assert_eq!(admitted(&folder, "dev", None), Ok(1000));
+        assert_eq!(admitted(&folder, "alice", None), wrong);
+        let expiring = "cert-authority,principals=\"ops\",expiry-time=\"197001010001Z\"";
+        list("authorized_keys", expiring);
+        assert_eq!(admitted(&folder, "ops", None), Ok(60));
+        list("authorized_keys", "restrict");
+        let unknown = Err(Refusal::UnknownAuthority);
+        assert_eq!(admitted(&folder, "alice", None), unknown);
+        // For one thing.
+        list("authorized_keys.banking", "cert-authority");
+        assert_eq!(admitted(&folder, "alice", Some("banking")), Ok(1000));
+        assert_eq!(admitted(&folder, "alice", None), unknown);
+        assert_eq!(admitted(&folder, "alice", Some("mail")), unknown);
+    }
+
+    #[test]
+    fn an_authoritys_own_key_opens_nothing() {
+        let folder = tree();
+        let path = folder.path().join("users/alice/authorized_keys");
+        let fingerprint = certificate("").authority;
+        let alice = "alice".parse().unwrap();
+        let asked = |options: &str| {
+            std::fs::write(&path, format!("{options}{AUTHORITY}")).unwrap();
+            let checked = collect(&folder).unwrap().check().unwrap();
+            checked.admitted_until(&alice, &fingerprint, None, None, (10, 50))
+        };
+        assert_eq!(asked(""), Ok(50));
+        assert_eq!(asked("cert-authority "), Err(Refusal::UnknownKey));
+    }
+
+    #[test]
+    fn an_expired_or_revoked_certificate_is_told_by_its_own_name() {
+        let folder = tree();
+        std::fs::write(folder.path().join("user_ca_keys"), AUTHORITY).unwrap();
+        let alice = "alice".parse().unwrap();
+        let checked = collect(&folder).unwrap().check().unwrap();
+        let at = |now| {
+            let certificate = certificate("alice");
+            checked.admitted_until(&alice, &[1; 32], Some(&certificate), None, (now, 5000))
+        };
+        assert_eq!(at(999), Ok(1000));
+        assert_eq!(at(1000), Err(Refusal::ExpiredCertificate));
+        std::fs::write(folder.path().join("revoked_keys"), AUTHORITY).unwrap();
+        let revoked = Err(Refusal::RevokedCertificate);
+        assert_eq!(admitted(&folder, "alice", None), revoked);
+    }
+
+    #[test]
+    fn what_cannot_be_enforced_is_read_and_not_applied() {
+        let folder = tree();
+        let path = folder.path().join("policy.d/site.policy");
+        let write = |text: &str| std::fs::write(&path, text).unwrap();
+        let enforceable = || collect(&folder).unwrap().check().unwrap().enforceable();
+        write("users mail { member alice; }");
+        assert!(enforceable().is_ok());
+        write("users mail { member alice; }\napplication ssh { network 0.0.0.0/0 trusted; }");
+        let refused = enforceable().unwrap_err().to_string();
+        assert!(
+            refused.contains("site.policy:2:1: an `application` block"),
+            "{refused}"
+        );
+        let service = "users mail { member alice; }\nservice s { program \"/x\"; listen 1; users mail; \
+                       hosts any; style user;";
+        write(&format!("{service} }}"));
+        assert!(enforceable().is_ok());
+        for transform in ["encryption", "authentication"] {
+            write(&format!("{service}\n  protection {transform}; }}"));
+            let refused = enforceable().unwrap_err().to_string();
+            let said = "site.policy:3:3: `service s` asks for its connections to be protected";
+            assert!(refused.contains(said), "{refused}");
+        }
+        write("mac biba { default low; }");
+        let refused = enforceable().unwrap_err().to_string();
+        let said = "site.policy:1:1: `mac biba` is for a module of the MAC framework";
+        assert!(refused.contains(said), "{refused}");
+    }
+}

@@ -1,0 +1,119 @@
+//! What can be wrong with a configuration.
+
+use std::io;
+use std::path::PathBuf;
+
+use usher_policy::{Name, Place, PolicyError};
+use usher_proto::RevokedKeysError;
+use usher_proto::name::{ServiceName, UserName};
+
+use crate::files::MAX_FILE;
+use crate::keys::KeyProblem;
+use crate::paths;
+
+/// Why the configuration cannot be read, checked or written.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigurationError {
+    /// A file cannot be read or written.
+    #[error("{path}: {error}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// A file is larger than [`MAX_FILE`].
+    #[error("{path}: larger than {MAX_FILE} bytes")]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file of the applied configuration is damaged.
+    #[error(
+        "{path}: not an applied configuration ({error}); run `usher policy apply` to write it anew"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        error: serde_json::Error,
+    },
+    /// What was sent is not a configuration.
+    #[error("not a configuration in the form of {path}: {0}", path = paths::APPLIED)]
+    Unreadable(serde_json::Error),
+    /// A folder's name below the users' directory is not a user name.
+    #[error("{path}: not a user name; remove or rename the folder")]
+    NotAUser {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A list of keys is for something that cannot be named in a policy.
+    #[error(
+        "{user}: authorized_keys.{found}: {found:?} is not what keys can be for: {}; rename the \
+         file",
+        usher_policy::InvalidName
+    )]
+    KeysFor {
+        /// Whose list.
+        user: UserName,
+        /// What it would be for.
+        found: String,
+    },
+    /// A line of a user's key list is no public key that Usher takes.
+    #[error("{user}: {list} line {line}: {reason}")]
+    Key {
+        /// Whose list.
+        user: UserName,
+        /// The name of its file.
+        list: String,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        reason: KeyProblem,
+    },
+    /// The list of revoked keys is not one.
+    #[error("{path}: {0}", path = paths::REVOKED_KEYS)]
+    RevokedKeys(#[from] RevokedKeysError),
+    /// A line of the list of authorities is no public key that Usher takes.
+    #[error("{path} line {line}: {reason}", path = paths::USER_AUTHORITIES)]
+    Authority {
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        reason: KeyProblem,
+    },
+    /// The policy has what this version cannot enforce.
+    #[error(
+        "{0}: an `application` block asks for traffic to be protected, which this version does not \
+         do; keep such blocks in a file whose name does not end in .policy (`usher policy check \
+         FILE` reads it)"
+    )]
+    Protection(Box<Place>),
+    /// The policy speaks to a module of the MAC framework.
+    #[error(
+        "{place}: `mac {module}` is for a module of the MAC framework, which this version does not \
+         have; keep such blocks in a file whose name does not end in .policy (`usher policy check \
+         FILE` reads it)"
+    )]
+    NoMacFramework {
+        /// Where it does.
+        place: Box<Place>,
+        /// The module.
+        module: Name,
+    },
+    /// The policy demands of a service what this version cannot enforce.
+    #[error(
+        "{place}: `service {service}` asks for its connections to be protected, which this version \
+         does not do; remove `protection`, or keep the block in a file whose name does not end in \
+         .policy (`usher policy check FILE` reads it)"
+    )]
+    ServiceProtection {
+        /// Where it does.
+        place: Box<Place>,
+        /// The service.
+        service: ServiceName,
+    },
+    /// The policy has errors.
+    #[error("the policy has {} error(s)", .0.len())]
+    Policy(Vec<PolicyError>),
+}

@@ -1,0 +1,172 @@
+//! Files of the configuration: read within a limit, replaced atomically.
+
+use std::fs::{File, Metadata, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::ConfigurationError;
+
+/// Largest policy file or key list read.
+pub const MAX_FILE: u64 = 1 << 20;
+
+/// Replaces a file by rename, so that a reader sees the old or the new text and nothing between,
+/// also after a power cut. Whoever may write the folder can put nothing in the way of it: a link
+/// in the file's place is replaced, and not followed.
+///
+/// # Errors
+/// As the system says; the old file is then untouched.
+pub fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    replace(path, bytes, mode, None)
+}
+
+/// The same for a file that stays as it is but for its text: as open as before, and its owner's.
+///
+/// # Errors
+/// As [`write_atomically`]; also when this process may not give the owner a file.
+pub fn rewrite_atomically(path: &Path, bytes: &[u8], former: &Metadata) -> io::Result<()> {
+    replace(path, bytes, former.mode() & 0o777, Some(former))
+}
+
+fn replace(path: &Path, bytes: &[u8], mode: u32, former: Option<&Metadata>) -> io::Result<()> {
+    let parent = match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
+        Some(parent) => parent,
+        None => Path::new("/"),
+    };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    // Of a name that nobody knows before, and made by this call or not at all.
+    let mut file = tempfile::Builder::new()
+        .prefix(&format!(".{name}.new-"))
+        .tempfile_in(parent)?;
+    file.write_all(bytes)?;
+    let own = file.as_file().metadata()?;
+    if let Some(former) = former
+        && (former.uid(), former.gid()) != (own.uid(), own.gid())
+    {
+        std::os::unix::fs::fchown(file.as_file(), Some(former.uid()), Some(former.gid()))?;
+    }
+    file.as_file()
+        .set_permissions(Permissions::from_mode(mode))?;
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|error| error.error)?;
+    File::open(parent)?.sync_all()
+}
+
+/// The policy files of a folder (`*.policy`), in the order of their names.
+///
+/// # Errors
+/// When the folder is there and cannot be read.
+pub fn policy_files(directory: &Path) -> Result<Vec<PathBuf>, ConfigurationError> {
+    let mut files = sorted(directory)?;
+    files.retain(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == "policy")
+    });
+    Ok(files)
+}
+
+/// What a folder holds, in the order of names; nothing where there is no such folder.
+pub(crate) fn sorted(directory: &Path) -> Result<Vec<PathBuf>, ConfigurationError> {
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(file_error(directory, error)),
+    };
+    let mut found = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<io::Result<Vec<_>>>()
+        .map_err(|error| file_error(directory, error))?;
+    found.sort();
+    Ok(found)
+}
+
+/// What was read, or nothing when the file is not there.
+pub(crate) fn optional<T>(
+    read: Result<T, ConfigurationError>,
+) -> Result<Option<T>, ConfigurationError> {
+    match read {
+        Ok(found) => Ok(Some(found)),
+        Err(ConfigurationError::File { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads a text file of at most [`MAX_FILE`] bytes.
+///
+/// # Errors
+/// When it cannot be read, is larger, or is not UTF-8.
+pub fn read_bounded(path: &Path) -> Result<String, ConfigurationError> {
+    text(path, read_bytes(path)?)
+}
+
+/// The same of a file that is open; `path` is for the error.
+///
+/// # Errors
+/// As [`read_bounded`].
+pub fn read_bounded_open(path: &Path, file: &File) -> Result<String, ConfigurationError> {
+    text(path, read_open(path, file)?)
+}
+
+fn text(path: &Path, bytes: Vec<u8>) -> Result<String, ConfigurationError> {
+    String::from_utf8(bytes).map_err(|_| {
+        file_error(
+            path,
+            io::Error::new(io::ErrorKind::InvalidData, "not UTF-8"),
+        )
+    })
+}
+
+pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>, ConfigurationError> {
+    let file = File::open(path).map_err(|error| file_error(path, error))?;
+    read_open(path, &file)
+}
+
+fn read_open(path: &Path, file: &File) -> Result<Vec<u8>, ConfigurationError> {
+    let mut bytes = Vec::new();
+    file.take(MAX_FILE + 1)
+        .read_to_end(&mut bytes)
+        .map_err(|error| file_error(path, error))?;
+    if bytes.len() as u64 > MAX_FILE {
+        return Err(ConfigurationError::TooLarge { path: path.into() });
+    }
+    Ok(bytes)
+}
+
+pub(crate) fn file_error(path: &Path, error: io::Error) -> ConfigurationError {
+    ConfigurationError::File {
+        path: path.into(),
+        error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_in_a_files_place_is_replaced_and_its_target_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let (target, link) = (folder.path().join("target"), folder.path().join("link"));
+        std::fs::write(&target, "old").unwrap();
+        std::fs::set_permissions(&target, Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        write_atomically(&link, b"new", 0o644).unwrap();
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "old");
+        assert_eq!(std::fs::metadata(&target).unwrap().mode() & 0o7777, 0o600);
+        let written = std::fs::symlink_metadata(&link).unwrap();
+        assert!(written.is_file() && written.mode() & 0o7777 == 0o644);
+        assert_eq!(std::fs::read_to_string(&link).unwrap(), "new");
+        // Nothing is left beside it, also when it cannot be put in place.
+        std::fs::create_dir(folder.path().join("folder")).unwrap();
+        write_atomically(&folder.path().join("folder"), b"new", 0o644).unwrap_err();
+        let left = std::fs::read_dir(folder.path()).unwrap();
+        assert!(
+            !left
+                .flatten()
+                .any(|entry| entry.file_name().to_string_lossy().contains(".new-"))
+        );
+    }
+}

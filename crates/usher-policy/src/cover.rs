@@ -1,0 +1,234 @@
+//! Exact sets of addresses and of pairs of ports: what earlier statements cover.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::ranges::{AddressRange, number};
+
+/// A set of addresses, as ranges that neither overlap nor touch: their ends by their beginnings.
+#[derive(Default)]
+pub(crate) struct AddressSet {
+    v4: BTreeMap<u128, u128>,
+    v6: BTreeMap<u128, u128>,
+}
+
+impl AddressSet {
+    pub(crate) fn add(&mut self, range: AddressRange) {
+        let (mut first, mut last) = numbers(range);
+        let set = self.of_family_mut(range.first());
+        // Everything that overlaps or touches becomes one range with it.
+        while let Some((&start, &end)) = set.range(..=last.saturating_add(1)).next_back() {
+            if end.saturating_add(1) < first {
+                break;
+            }
+            set.remove(&start);
+            (first, last) = (first.min(start), last.max(end));
+        }
+        set.insert(first, last);
+    }
+
+    pub(crate) fn covers(&self, range: AddressRange) -> bool {
+        let (first, last) = numbers(range);
+        let set = self.of_family(range.first());
+        let before = set.range(..=first).next_back();
+        before.is_some_and(|(_, &end)| end >= last)
+    }
+
+    /// The parts of a range that are not in the set.
+    pub(crate) fn missing(&self, range: AddressRange) -> Vec<AddressRange> {
+        let (mut first, last) = numbers(range);
+        let set = self.of_family(range.first());
+        let mut missing = Vec::new();
+        let begun_before = set.range(..first).next_back();
+        for (&start, &end) in begun_before.into_iter().chain(set.range(first..=last)) {
+            if start > first {
+                missing.push(range.part(first, start - 1));
+            }
+            if end >= last {
+                return missing;
+            }
+            first = first.max(end + 1);
+        }
+        missing.push(range.part(first, last));
+        missing
+    }
+
+    /// The lowest address that is missing, IPv4 first.
+    pub(crate) fn first_missing(&self) -> Option<IpAddr> {
+        let gap = |set: &BTreeMap<u128, u128>, highest: u128| match set.first_key_value() {
+            Some((0, &end)) if end >= highest => None,
+            Some((0, &end)) => Some(end + 1),
+            _ => Some(0),
+        };
+        let v4 = gap(&self.v4, u128::from(u32::MAX));
+        let v4 = v4.and_then(|number| u32::try_from(number).ok());
+        v4.map(|number| Ipv4Addr::from(number).into())
+            .or_else(|| gap(&self.v6, u128::MAX).map(|number| Ipv6Addr::from(number).into()))
+    }
+
+    fn of_family(&self, address: IpAddr) -> &BTreeMap<u128, u128> {
+        match address {
+            IpAddr::V4(_) => &self.v4,
+            IpAddr::V6(_) => &self.v6,
+        }
+    }
+
+    fn of_family_mut(&mut self, address: IpAddr) -> &mut BTreeMap<u128, u128> {
+        match address {
+            IpAddr::V4(_) => &mut self.v4,
+            IpAddr::V6(_) => &mut self.v6,
+        }
+    }
+}
+
+fn numbers(range: AddressRange) -> (u128, u128) {
+    (number(range.first()), number(range.last()))
+}
+
+/// How many ports there are: 1 to 65,535.
+const PORTS: usize = 65_535;
+
+/// A set of pairs of a local and a remote port, made of single ports and `any`.
+#[derive(Default)]
+pub(crate) struct PortPairs {
+    all: bool,
+    /// Local ports with every remote port.
+    rows: BTreeSet<u16>,
+    /// Remote ports with every local port.
+    columns: BTreeSet<u16>,
+    points: BTreeSet<(u16, u16)>,
+    /// The same, remote port first.
+    turned: BTreeSet<(u16, u16)>,
+}
+
+impl PortPairs {
+    pub(crate) fn add(&mut self, local: Option<u16>, remote: Option<u16>) {
+        match (local, remote) {
+            (None, None) => self.all = true,
+            (Some(local), None) => drop(self.rows.insert(local)),
+            (None, Some(remote)) => drop(self.columns.insert(remote)),
+            (Some(local), Some(remote)) => {
+                self.points.insert((local, remote));
+                self.turned.insert((remote, local));
+            }
+        }
+    }
+
+    pub(crate) fn covers(&self, local: Option<u16>, remote: Option<u16>) -> bool {
+        self.all
+            || match (local, remote) {
+                (None, None) => self.covers_all(),
+                (Some(local), None) => line(local, &self.rows, &self.columns, &self.points),
+                (None, Some(remote)) => line(remote, &self.columns, &self.rows, &self.turned),
+                (Some(local), Some(remote)) => {
+                    self.rows.contains(&local)
+                        || self.columns.contains(&remote)
+                        || self.points.contains(&(local, remote))
+                }
+            }
+    }
+
+    /// Whether rows, columns and points together are all pairs.
+    fn covers_all(&self) -> bool {
+        let missing = (PORTS - self.rows.len()) * (PORTS - self.columns.len());
+        if self.points.len() < missing {
+            return false;
+        }
+        let outside = |&&(local, remote): &&(u16, u16)| {
+            !self.rows.contains(&local) && !self.columns.contains(&remote)
+        };
+        self.points.iter().filter(outside).count() == missing
+    }
+}
+
+/// Whether all pairs with this port on one side are covered: as a line of its own, or by the lines
+/// across it and single points.
+fn line(
+    port: u16,
+    along: &BTreeSet<u16>,
+    across: &BTreeSet<u16>,
+    points: &BTreeSet<(u16, u16)>,
+) -> bool {
+    if along.contains(&port) {
+        return true;
+    }
+    let on_line = points.range((port, 0)..=(port, u16::MAX));
+    let outside = on_line.filter(|(_, other)| !across.contains(other));
+    outside.count() == PORTS - across.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(text: &str) -> AddressRange {
+        AddressRange::parse(text).expect("a range")
+    }
+
+    #[test]
+    fn ranges_that_touch_become_one() {
+        let mut set = AddressSet::default();
+        for text in ["10.0.0.0/25", "10.0.1.0/24", "10.0.0.129-10.0.0.255"] {
+            set.add(range(text));
+        }
+        assert!(!set.covers(range("10.0.0.0/23")));
+        assert!(set.covers(range("10.0.0.129-10.0.1.255")));
+        set.add(range("10.0.0.128"));
+        assert!(set.covers(range("10.0.0.0/23")));
+        assert!(!set.covers(range("::a00:0/119")), "the other family");
+    }
+
+    #[test]
+    fn a_range_without_the_set_is_its_other_parts() {
+        let mut set = AddressSet::default();
+        let missing = |set: &AddressSet, text: &str| {
+            let parts = set.missing(range(text)).into_iter();
+            parts.map(|part| part.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(missing(&set, "10.0.0.0/24"), ["10.0.0.0/24"]);
+        set.add(range("10.0.0.0/30"));
+        set.add(range("10.0.0.8"));
+        assert_eq!(missing(&set, "10.0.0.8"), [""; 0]);
+        assert_eq!(
+            missing(&set, "10.0.0.0/28"),
+            ["10.0.0.4/30", "10.0.0.9 - 10.0.0.15"]
+        );
+        assert_eq!(missing(&set, "10.0.0.2-10.0.0.4"), ["10.0.0.4"]);
+        set.add(range("0.0.0.0/0"));
+        assert_eq!(missing(&set, "255.0.0.0/8"), [""; 0]);
+        assert_eq!(missing(&set, "::/0"), ["::/0"]);
+    }
+
+    #[test]
+    fn what_is_missing_is_found_in_both_families() {
+        let mut set = AddressSet::default();
+        let missing = |set: &AddressSet| set.first_missing().map(|address| address.to_string());
+        assert_eq!(missing(&set), Some("0.0.0.0".to_owned()));
+        set.add(range("0.0.0.0-255.255.255.254"));
+        assert_eq!(missing(&set), Some("255.255.255.255".to_owned()));
+        set.add(range("255.255.255.255"));
+        assert_eq!(missing(&set), Some("::".to_owned()));
+        set.add(range("::/1"));
+        assert_eq!(missing(&set), Some("8000::".to_owned()));
+        set.add(range("8000::/1"));
+        assert_eq!(missing(&set), None);
+    }
+
+    #[test]
+    fn every_single_port_together_is_any() {
+        let mut pairs = PortPairs::default();
+        for port in 1..u16::MAX {
+            pairs.add(Some(22), Some(port));
+        }
+        assert!(!pairs.covers(Some(22), None));
+        pairs.add(None, Some(u16::MAX));
+        assert!(pairs.covers(Some(22), None));
+        assert!(!pairs.covers(Some(23), None) && !pairs.covers(None, None));
+        for port in 1..=u16::MAX {
+            if port != 22 {
+                pairs.add(Some(port), None);
+            }
+        }
+        assert!(pairs.covers(None, None) && pairs.covers(None, Some(7)));
+    }
+}

@@ -1,0 +1,319 @@
+//! `connect` of a service: where its processes may connect, and the same as tables that a kernel
+//! looks up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::Serialize;
+
+use crate::application::Peers;
+use crate::ranges::{AddressRange, address, mask, number, width};
+use crate::source::Origin;
+
+/// Most entries of `connect`.
+pub const MAXIMUM_DESTINATIONS: usize = 256;
+
+/// Most entries of the kernel's table for one service: [`DestinationTable::size`].
+pub const MAXIMUM_DESTINATION_TABLE: usize = 16_384;
+
+/// Where the processes of a service may connect; without entries nowhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Destinations {
+    /// What is permitted, in the order of the text.
+    pub entries: Vec<Destination>,
+}
+
+/// Addresses, each with the same ports.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Destination {
+    /// As written; a name is that of one of the policy's hosts.
+    pub peers: Peers,
+    /// The addresses.
+    pub addresses: Vec<AddressRange>,
+    /// The ports; none: all.
+    pub ports: Option<PortRange>,
+    /// Where it is written. No part of what it says.
+    #[serde(skip)]
+    pub origin: Origin,
+}
+
+/// All ports from one to another, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct PortRange {
+    /// The lowest.
+    pub first: u16,
+    /// The highest; not below the first.
+    pub last: u16,
+}
+
+impl Destinations {
+    /// Whether a process of the service may connect to an address and port. An IPv4-mapped address
+    /// is the IPv4 address that it stands for. The address of zeros, which the kernel takes for one
+    /// of this host's, is never permitted.
+    pub fn permits(&self, address: IpAddr, port: u16) -> bool {
+        let address = address.to_canonical();
+        let mut entries = self.entries.iter();
+        !address.is_unspecified() && entries.any(|entry| entry.contains(address, port))
+    }
+
+    /// The same as a table of prefixes: the longest that an address has decides, and so for ports.
+    pub fn table(&self) -> DestinationTable {
+        let mut table = DestinationTable::default();
+        let mut sets: BTreeMap<Ports, usize> = BTreeMap::new();
+        for Area { addresses, ports } in areas(self.entries.iter()) {
+            let ports = *sets.entry(ports).or_insert_with_key(|ports| {
+                let ranges = ports.0.iter().flat_map(|&(first, last)| {
+                    let ranges = prefixes(first.into(), last.into(), u16::BITS).into_iter();
+                    ranges.map(|(first, length)| (first as u16, length))
+                });
+                table.ports.push(ranges.collect());
+                table.ports.len() - 1
+            });
+            let family = addresses.first();
+            let (first, last) = (number(family), number(addresses.last()));
+            for (first, length) in prefixes(first, last, width(family)) {
+                let first = address(family, first);
+                table.networks.push((first, length, ports));
+            }
+        }
+        table
+    }
+
+    /// The entries that permit nothing that others do not permit. Of two that say the same it is
+    /// the second.
+    pub(crate) fn needless(&self) -> Vec<&Destination> {
+        let mut kept: Vec<bool> = vec![true; self.entries.len()];
+        for (index, entry) in self.entries.iter().enumerate().rev() {
+            let entries = self.entries.iter().zip(&kept).enumerate();
+            let others = entries.filter(|(other, (_, kept))| **kept && *other != index);
+            let others: Vec<Area> = areas(others.map(|(_, (other, _))| other));
+            kept[index] = !areas(std::iter::once(entry))
+                .iter()
+                .all(|area| area.is_covered(&others));
+        }
+        let needless = self.entries.iter().zip(kept);
+        needless
+            .filter_map(|(entry, kept)| (!kept).then_some(entry))
+            .collect()
+    }
+}
+
+impl Destination {
+    fn contains(&self, address: IpAddr, port: u16) -> bool {
+        let mut addresses = self.addresses.iter();
+        let ports = |ports: PortRange| (ports.first..=ports.last).contains(&port);
+        addresses.any(|range| range.contains(address)) && self.ports.is_none_or(ports)
+    }
+}
+
+/// [`Destinations`] by prefixes, none of which is within another.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DestinationTable {
+    /// The first address of a network, the length of its prefix in bits, and which of `ports` are
+    /// permitted there.
+    pub networks: Vec<(IpAddr, u32, usize)>,
+    /// Sets of ports: the first of those that share a prefix, and its length in bits.
+    pub ports: Vec<Vec<(u16, u32)>>,
+}
+
+impl DestinationTable {
+    /// How many entries it has.
+    pub fn size(&self) -> usize {
+        self.networks.len() + self.ports.iter().map(Vec::len).sum::<usize>()
+    }
+}
+
+/// Addresses with the ports that are permitted at each of them.
+struct Area {
+    addresses: AddressRange,
+    ports: Ports,
+}
+
+impl Area {
+    /// Whether areas that neither overlap nor are out of order have all of this one.
+    fn is_covered(&self, by: &[Area]) -> bool {
+        let last = number(self.addresses.last());
+        let mut next = number(self.addresses.first());
+        for area in by {
+            let (start, end) = (
+                number(area.addresses.first()),
+                number(area.addresses.last()),
+            );
+            let family = self.addresses.first().is_ipv4() == area.addresses.first().is_ipv4();
+            if !family || end < next {
+                continue;
+            }
+            if start > next || !area.ports.covers(&self.ports) {
+                return false;
+            }
+            if end >= last {
+                return true;
+            }
+            next = end + 1;
+        }
+        false
+    }
+}
+
+/// A set of ports: ranges in order, which neither overlap nor touch.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Ports(Vec<(u16, u16)>);
+
+impl Ports {
+    fn of<'d>(entries: impl Iterator<Item = &'d Destination>) -> Self {
+        let ranges = entries.map(|entry| match entry.ports {
+            Some(PortRange { first, last }) => (first, last),
+            None => (0, u16::MAX),
+        });
+        let mut ranges: Vec<(u16, u16)> = ranges.collect();
+        ranges.sort_unstable();
+        let mut merged: Vec<(u16, u16)> = Vec::new();
+        for (first, last) in ranges {
+            match merged.last_mut() {
+                Some(before) if before.1.saturating_add(1) >= first => {
+                    before.1 = before.1.max(last);
+                }
+                _ => merged.push((first, last)),
+            }
+        }
+        Self(merged)
+    }
+
+    fn covers(&self, other: &Self) -> bool {
+        let within = |&(first, last): &(u16, u16)| {
+            let mut ranges = self.0.iter();
+            ranges.any(|range| range.0 <= first && last <= range.1)
+        };
+        other.0.iter().all(within)
+    }
+}
+
+/// What entries permit together, as areas in the order of their addresses, IPv4 first. No two
+/// overlap, nor touch where they have the same ports.
+fn areas<'d>(entries: impl Iterator<Item = &'d Destination>) -> Vec<Area> {
+    let mut v4 = Vec::new();
+    let mut v6 = Vec::new();
+    for entry in entries {
+        for &range in &entry.addresses {
+            match range.first() {
+                IpAddr::V4(_) => v4.push((range, entry)),
+                IpAddr::V6(_) => v6.push((range, entry)),
+            }
+        }
+    }
+    let mut areas = areas_of_family(&v4);
+    areas.append(&mut areas_of_family(&v6));
+    areas
+}
+
+fn areas_of_family(entries: &[(AddressRange, &Destination)]) -> Vec<Area> {
+    let Some((any, _)) = entries.first() else {
+        return Vec::new();
+    };
+    let family = any.first();
+    let highest = mask(width(family));
+    // Between two of these every address is in the same entries.
+    let mut starts = BTreeSet::new();
+    for (range, _) in entries {
+        starts.insert(number(range.first()));
+        let last = number(range.last());
+        if last < highest {
+            starts.insert(last + 1);
+        }
+    }
+    let starts: Vec<u128> = starts.into_iter().collect();
+    let mut areas: Vec<Area> = Vec::new();
+    for (index, &first) in starts.iter().enumerate() {
+        let last = starts.get(index + 1).map_or(highest, |next| next - 1);
+        let here = address(family, first);
+        let present = entries.iter().filter(|(range, _)| range.contains(here));
+        let ports = Ports::of(present.map(|(_, entry)| *entry));
+        if ports.0.is_empty() {
+            continue;
+        }
+        match areas.last_mut() {
+            Some(Area {
+                addresses,
+                ports: before,
+            }) if *before == ports && number(addresses.last()) + 1 == first => {
+                *addresses = addresses.part(number(addresses.first()), last);
+            }
+            _ => areas.push(Area {
+                addresses: any.part(first, last),
+                ports,
+            }),
+        }
+    }
+    areas
+}
+
+/// The fewest prefixes that are together all numbers from one to another, of so many bits: the
+/// first number of each and the prefix's length, in their order.
+fn prefixes(mut first: u128, last: u128, bits: u32) -> Vec<(u128, u32)> {
+    let mut found = Vec::new();
+    loop {
+        // As many as begin here with one prefix and do not go beyond the last.
+        let mut free = first.trailing_zeros().min(bits);
+        while mask(free) > last - first {
+            free -= 1;
+        }
+        found.push((first, bits - free));
+        let end = first | mask(free);
+        if end >= last {
+            return found;
+        }
+        first = end + 1;
+    }
+}
+
+/// As the language has it.
+impl fmt::Display for Destination {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.peers.fmt(formatter)?;
+        match self.ports {
+            None => Ok(()),
+            Some(PortRange { first, last }) if first == last => write!(formatter, " port {first}"),
+            Some(PortRange { first, last }) => write!(formatter, " port {first} - {last}"),
+        }
+    }
+}
+
+/// As the language has it, without the keyword.
+impl fmt::Display for Destinations {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((first, more)) = self.entries.split_first() else {
+            return formatter.write_str("none");
+        };
+        first.fmt(formatter)?;
+        more.iter()
+            .try_for_each(|entry| write!(formatter, ", {entry}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_are_exactly_the_range() {
+        for bits in [3, 6] {
+            let highest = mask(bits);
+            for first in 0..=highest {
+                for last in first..=highest {
+                    let mut next = first;
+                    for (start, length) in prefixes(first, last, bits) {
+                        assert_eq!(start, next, "{first} - {last}");
+                        assert_eq!(start & mask(bits - length), 0);
+                        next = start + mask(bits - length) + 1;
+                    }
+                    assert_eq!(next, last + 1);
+                }
+            }
+        }
+        assert_eq!(prefixes(0, u128::MAX, 128), [(0, 0)]);
+        assert_eq!(prefixes(1, u128::MAX - 1, 128).len(), 254);
+        assert_eq!(prefixes(u128::MAX, u128::MAX, 128), [(u128::MAX, 128)]);
+    }
+}

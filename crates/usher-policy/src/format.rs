@@ -1,0 +1,302 @@
+//! The canonical form of a policy text: `usher policy fmt`.
+//!
+//! Works on the tokens, so that comments, the order of things and the writing of strings stay.
+//! One statement a line, two blanks for each `{`; one empty line at most between statements, exactly
+//! one around blocks that stand outside of others, unless a comment leads to them. A statement longer than
+//! [`LINE_WIDTH`] goes on in the next line after a comma or between two strings: nowhere else, because a
+//! line that begins with a keyword is taken for a forgotten `;`.
+
+use crate::error::PolicyError;
+use crate::keywords::BlockKind;
+use crate::lexer::{Lexer, Token, TokenKind};
+use crate::report::Reporter;
+use crate::source::Source;
+use crate::syntax;
+
+/// Statements are broken where they would be longer than this, in characters.
+pub const LINE_WIDTH: usize = 100;
+
+/// The text in its canonical form. Reads as the same policy, or has the same mistakes; the
+/// canonical form of a canonical text is itself.
+///
+/// # Errors
+///
+/// The mistakes of its form: characters, strings, `;` and braces, unknown kinds of block. Names
+/// are not looked at, since they may be defined in other files.
+pub fn format(source: &Source) -> Result<String, Vec<PolicyError>> {
+    let sources = std::slice::from_ref(source);
+    let mut reporter = Reporter::new(sources);
+    syntax::parse_sources(sources, &mut reporter);
+    let errors = reporter.finish();
+    if !errors.is_empty() {
+        return Err(errors);
+    }
+    // The same lexer as the parser's: a second reading of the language would be another language.
+    let mut reporter = Reporter::new(sources);
+    let mut lexer = Lexer::new(source, 0, &mut reporter);
+    let mut writer = Writer::new();
+    let mut end = 0;
+    while let Some(token) = lexer.next_token(&mut reporter) {
+        let span = token.location.span;
+        writer.gap(&source.text[end..span.offset]);
+        end = span.offset + span.length;
+        writer.token(&token, &source.text[span.offset..end]);
+    }
+    writer.gap(&source.text[end..]);
+    Ok(writer.text)
+}
+
+/// What was written last outside of heads.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Last {
+    Nothing,
+    Open,
+    Close,
+    Statement,
+    Comment,
+}
+
+/// What a head has last.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum After {
+    Word,
+    String,
+    Comma,
+}
+
+struct Writer {
+    text: String,
+    /// Characters on the line that is being written; none when the line before has been ended.
+    column: usize,
+    /// Blocks that are open.
+    depth: usize,
+    /// A head has begun and is not ended by `;` or `{`.
+    in_head: bool,
+    /// The last token of the head.
+    after: After,
+    last: Last,
+    /// An empty line stood in the text since then.
+    empty_line: bool,
+}
+
+impl Writer {
+    fn new() -> Self {
+        Self {
+            text: String::new(),
+            column: 0,
+            depth: 0,
+            in_head: false,
+            after: After::Word,
+            last: Last::Nothing,
+            empty_line: false,
+        }
+    }
+
+    /// What stands between two tokens: blanks, line ends, comments.
+    fn gap(&mut self, gap: &str) {
+        let mut lines = gap.split('\n').map(str::trim).enumerate().peekable();
+        while let Some((number, line)) = lines.next() {
+            let begins_line = number > 0 || self.text.is_empty();
+            match (line.is_empty(), begins_line) {
+                (false, true) => self.own_comment(line),
+                (false, false) => self.trailing_comment(line),
+                // The last piece is the beginning of the next token's line.
+                (true, true) => self.empty_line |= lines.peek().is_some(),
+                (true, false) => {}
+            }
+        }
+    }
+
+    /// A comment after something on its line.
+    fn trailing_comment(&mut self, comment: &str) {
+        if self.column == 0 {
+            self.text.pop(); // The line end.
+        }
+        self.text += "  ";
+        self.text += comment;
+        self.end_line();
+    }
+
+    /// A comment with a line of its own.
+    fn own_comment(&mut self, comment: &str) {
+        if self.column > 0 {
+            self.end_line();
+        }
+        if !self.in_head {
+            self.separate(false);
+            self.last = Last::Comment;
+        }
+        self.indent();
+        self.text += comment;
+        self.end_line();
+    }
+
+    fn token(&mut self, token: &Token<'_>, written: &str) {
+        match token.kind {
+            TokenKind::Semicolon => {
+                self.go_on(written, "");
+                self.end_head(Last::Statement);
+            }
+            TokenKind::Open => {
+                self.go_on(written, " ");
+                self.depth += 1;
+                self.end_head(Last::Open);
+            }
+            TokenKind::Close => {
+                self.depth = self.depth.saturating_sub(1);
+                self.indent();
+                self.text += written;
+                self.end_head(Last::Close);
+            }
+            TokenKind::Comma => {
+                self.go_on(written, "");
+                self.after = After::Comma;
+            }
+            TokenKind::Word(_) | TokenKind::Text(_) | TokenKind::BrokenText => {
+                self.value(token, written);
+            }
+        }
+    }
+
+    fn value(&mut self, token: &Token<'_>, written: &str) {
+        let is_string = matches!(token.kind, TokenKind::Text(_));
+        if self.in_head {
+            // The blank before it, and the `,` or `;` behind.
+            let column = self.column + written.chars().count() + 2;
+            let may_break = match self.after {
+                After::Comma => true,
+                After::String => is_string,
+                After::Word => false,
+            };
+            if may_break && self.column > 0 && column > LINE_WIDTH {
+                self.end_line();
+            }
+            self.go_on(written, " ");
+        } else {
+            let is_block = BlockKind::of_keyword(written).is_some();
+            self.separate(is_block);
+            self.indent();
+            self.in_head = true;
+            self.write(written);
+        }
+        self.after = if is_string {
+            After::String
+        } else {
+            After::Word
+        };
+    }
+
+    /// Goes on with a head: on this line or, when a comment or its length ended that, on the next.
+    fn go_on(&mut self, written: &str, blank: &str) {
+        if self.column == 0 {
+            self.indent();
+        } else {
+            self.write(blank);
+        }
+        self.write(written);
+    }
+
+    fn end_head(&mut self, last: Last) {
+        self.in_head = false;
+        self.after = After::Word;
+        self.empty_line = false;
+        self.last = last;
+        self.end_line();
+    }
+
+    /// The empty line before what stands outside of heads, where one belongs.
+    fn separate(&mut self, is_block: bool) {
+        let wanted = match self.last {
+            Last::Nothing | Last::Open => false,
+            Last::Close => self.depth == 0 || self.empty_line,
+            Last::Statement => (is_block && self.depth == 0) || self.empty_line,
+            Last::Comment => self.empty_line,
+        };
+        if wanted {
+            self.text.push('\n');
+        }
+        self.empty_line = false;
+    }
+
+    /// The blanks at the beginning of a line; twice as many more where a head goes on.
+    fn indent(&mut self) {
+        let depth = self.depth + if self.in_head { 2 } else { 0 };
+        self.write(&"  ".repeat(depth));
+    }
+
+    fn write(&mut self, written: &str) {
+        self.text += written;
+        self.column += written.chars().count();
+    }
+
+    fn end_line(&mut self) {
+        self.text.push('\n');
+        self.column = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn formatted(text: &str) -> String {
+        let name = "test".to_owned();
+        let text = text.to_owned();
+        format(&Source { name, text }).expect("a text without mistakes of form")
+    }
+
+    #[test]
+    fn comments_stay_where_they_belong() {
+        let text = "#!first\r\n\n\n\n# about u \nusers u{#on the head\n\n\n  member a ,# the first\n\
+                    # then\nb ;   # all\n\n\n#last\n\n} # closed\n#next\nusers\n# name\nv {}#end";
+        let expected = "#!first\n\n# about u\nusers u {  #on the head\n  member a,  # the first\n      \
+                        # then\n      b;  # all\n\n  #last\n}  # closed\n\n#next\nusers\n    # name\n    \
+                        v {\n}  #end\n";
+        assert_eq!(formatted(text), expected);
+        assert_eq!(formatted(expected), expected);
+    }
+
+    #[test]
+    fn blocks_stand_apart_and_statements_as_they_were() {
+        let text = "users u{}users v{}\nexpect permit user a service s;expect refuse user a service \
+                    t;\n\n\n\nexpect permit user b service s;users w{member a;\n\nmember b;}";
+        let expected = "users u {\n}\n\nusers v {\n}\n\nexpect permit user a service s;\nexpect refuse \
+                        user a service t;\n\nexpect permit user b service s;\n\nusers w {\n  member \
+                        a;\n\n  member b;\n}\n";
+        assert_eq!(formatted(text), expected);
+    }
+
+    #[test]
+    fn long_lists_go_on_in_the_next_line() {
+        let members: Vec<String> = (100..140).map(|number| format!("user{number}")).collect();
+        let text = formatted(&format!("users u {{ member {}; }}", members.join(",")));
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.iter().all(|line| line.chars().count() <= LINE_WIDTH));
+        assert_eq!(lines.len(), 6, "{text}");
+        assert!(lines[1].starts_with("  member user100, ") && lines[2].starts_with("      user"));
+        let arguments = formatted(&format!(
+            "service s {{ program \"/{}\" \"a\"; }}",
+            "x".repeat(99)
+        ));
+        assert_eq!(
+            arguments.lines().nth(2),
+            Some("      \"a\";"),
+            "{arguments}"
+        );
+    }
+
+    #[test]
+    fn nothing_comes_of_nothing_and_a_mistake_is_refused() {
+        assert_eq!(formatted(" \n\n"), "");
+        for wrong in [
+            "users u { member a }",
+            "users u {",
+            "usres u { }",
+            "users u { } }",
+        ] {
+            let name = "test".to_owned();
+            let text = wrong.to_owned();
+            assert!(format(&Source { name, text }).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Groups of accounts that `users` blocks name. Who is in them the caller finds out, as this crate
+//! asks nobody; what of it a policy takes is told here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use usher_proto::UserName;
+
+use crate::keywords::BlockKind;
+use crate::name::GroupName;
+use crate::report::Reporter;
+use crate::source::Source;
+use crate::syntax::{self, Value};
+
+/// By group the names of its accounts, as the system says them, or why they are not known.
+pub type Groups = BTreeMap<GroupName, Result<BTreeSet<String>, String>>;
+
+/// Most accounts of a group.
+pub const MAXIMUM_GROUP_MEMBERS: usize = 65_536;
+
+/// A group in a `users` block.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Group {
+    /// Those of its accounts that can be users.
+    pub members: BTreeSet<UserName>,
+    /// The others: `root`, accounts of Usher's daemons, what is no user name.
+    pub left_out: BTreeSet<String>,
+}
+
+impl Group {
+    /// Of a group with these accounts.
+    pub(crate) fn of(accounts: &BTreeSet<String>) -> Self {
+        let mut group = Self::default();
+        for account in accounts {
+            match account.parse::<UserName>() {
+                Ok(user) if may_be_user(&user) => {
+                    group.members.insert(user);
+                }
+                _ => {
+                    group.left_out.insert(account.clone());
+                }
+            }
+        }
+        group
+    }
+}
+
+/// Whether an account may be a user of services at all: neither `root` nor one of Usher's daemons.
+pub fn may_be_user(account: &UserName) -> bool {
+    account.as_ref() != "root" && !is_ushers(account)
+}
+
+/// Whether an account is one of Usher's own daemons' (`usher-signer` and its like).
+pub(crate) fn is_ushers(account: &UserName) -> bool {
+    account.as_ref().starts_with("usher-")
+}
+
+/// The groups that sources name: what [`crate::parse_with_groups`] wants to know of. Of sources with
+/// mistakes those that can be read.
+pub fn groups_named(sources: &[Source]) -> BTreeSet<GroupName> {
+    let mut reporter = Reporter::new(sources);
+    let tree = syntax::parse_sources(sources, &mut reporter).unwrap_or_default();
+    let blocks = tree.blocks.iter();
+    blocks
+        .filter(|block| block.kind == BlockKind::Users)
+        .flat_map(|block| &block.statements)
+        .filter(|statement| statement.keyword == "group")
+        .flat_map(|statement| statement.groups.iter().flatten())
+        .filter_map(|item| match &item.value {
+            Value::Word(word) => word.parse().ok(),
+            Value::Text(_) | Value::Broken => None,
+        })
+        .collect()
+}

@@ -1,0 +1,133 @@
+//! The users of several sets together, how long guests are among them, and which principals of
+//! certificates make somebody one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde::{Serialize, Serializer};
+use usher_proto::UserName;
+
+use crate::model::{Policy, Users};
+use crate::name::Principal;
+
+/// Users, some of them until a time. A user who is one by several sets is one for the longest of
+/// them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Members {
+    names: BTreeSet<UserName>,
+    /// Those of them who are guests in every set that has them: seconds since 1970.
+    guests: BTreeMap<UserName, u64>,
+    principals: BTreeSet<Principal>,
+}
+
+/// What a certificate says of its holder, as far as policy trusts its authority to say so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrustedPrincipal<'c> {
+    /// A principal of the certificate.
+    pub name: &'c str,
+    /// The second, since 1970, from which on the authority is trusted with it no more; the
+    /// certificate's own end is another matter.
+    pub until: u64,
+}
+
+impl Members {
+    /// Of these sets.
+    pub fn of<'u>(sets: impl IntoIterator<Item = &'u Users>) -> Self {
+        let mut members = Self::default();
+        let mut always = BTreeSet::new();
+        for set in sets {
+            always.extend(set.lasting().cloned());
+            members.principals.extend(set.principals.iter().cloned());
+            for (user, until) in &set.guests {
+                let latest = members.guests.entry(user.clone()).or_default();
+                *latest = until.unix_time().max(*latest);
+            }
+        }
+        members.guests.retain(|user, _| !always.contains(user));
+        members.names = always;
+        members.names.extend(members.guests.keys().cloned());
+        members
+    }
+
+    /// All names, also those of guests whose time is over: whether somebody is one now,
+    /// [`Self::until`] says. Those who are by a certificate are not among them.
+    pub fn names(&self) -> &BTreeSet<UserName> {
+        &self.names
+    }
+
+    /// The second, since 1970, from which on a user is none any more: [`u64::MAX`] for one who is
+    /// no guest; none for who never is one by name.
+    pub fn until(&self, user: &UserName) -> Option<u64> {
+        let never = self.names.contains(user).then_some(u64::MAX);
+        self.guests.get(user).copied().or(never)
+    }
+
+    /// Principals of certificates, of which one makes its holder a user.
+    pub fn principals(&self) -> &BTreeSet<Principal> {
+        &self.principals
+    }
+
+    /// The second, since 1970, from which on the holder of a certificate with these is none any
+    /// more; none for who is none by them.
+    pub(crate) fn until_by(&self, principals: &[TrustedPrincipal<'_>]) -> Option<u64> {
+        let named = principals
+            .iter()
+            .filter(|principal| self.principals.contains(principal.name));
+        named.map(|principal| principal.until).max()
+    }
+
+    /// Whether somebody is one by name at this time, in seconds since 1970.
+    pub fn has(&self, user: &UserName, now: u64) -> bool {
+        self.until(user).is_some_and(|until| until > now)
+    }
+
+    /// Whether there is nobody, at any time and by whatever certificate.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.principals.is_empty()
+    }
+
+    /// Those who are left at a time.
+    fn at(&self, now: u64) -> Self {
+        let mut left = self.clone();
+        left.guests.retain(|_, until| *until > now);
+        left.names.retain(|user| self.has(user, now));
+        left
+    }
+
+    fn has_any_over(&self, now: u64) -> bool {
+        self.guests.values().any(|until| *until <= now)
+    }
+}
+
+impl Serialize for Members {
+    /// The names.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.names.serialize(serializer)
+    }
+}
+
+impl Policy {
+    /// The policy as it is at a time, in seconds since 1970: without the guests whose time is over.
+    /// Sets that are shared stay shared.
+    pub fn at(&self, now: u64) -> Self {
+        let mut policy = self.clone();
+        for users in policy.users.values_mut() {
+            users.guests.retain(|_, until| until.unix_time() > now);
+        }
+        let mut changed = BTreeMap::new();
+        let services = policy.services.values_mut();
+        let services = services.map(|service| &mut service.users);
+        let clients = policy.clients.values_mut();
+        let clients = clients.flat_map(|client| &mut client.services);
+        for members in services.chain(clients.map(|entry| &mut entry.users)) {
+            if members.has_any_over(now) {
+                // The policy that this one is of keeps it, so its address stays its own.
+                let left = changed
+                    .entry(Arc::as_ptr(members).addr())
+                    .or_insert_with(|| Arc::new(members.at(now)));
+                *members = Arc::clone(left);
+            }
+        }
+        policy
+    }
+}

@@ -1,0 +1,143 @@
+//! Where the statements of a policy stand, for whoever explains a decision by them. The [`Policy`]
+//! itself does not know: the daemons have no use for it.
+//!
+//! [`Policy`]: crate::Policy
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+use usher_proto::UserName;
+
+use crate::keywords::BlockKind;
+use crate::model::Users;
+use crate::name::Principal;
+use crate::source::{Location, Place, Source, place_of};
+use crate::syntax::{Block, Value};
+
+/// A block, a statement of it, or one value of the statement, named by what it says.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Clause {
+    /// The kind of its block.
+    pub block: BlockKind,
+    /// The block's name.
+    pub name: String,
+    /// The statement's keyword; empty for the block itself.
+    pub keyword: String,
+    /// One value of the statement's list, its words joined by single spaces
+    /// (`imap at mailhost port 143`); empty for the statement as a whole.
+    pub value: String,
+}
+
+impl Clause {
+    /// A block.
+    pub fn block(block: BlockKind, name: impl fmt::Display) -> Self {
+        Self::statement(block, name, "")
+    }
+
+    /// A statement.
+    pub fn statement(block: BlockKind, name: impl fmt::Display, keyword: &str) -> Self {
+        Self::value(block, name, keyword, "")
+    }
+
+    /// One value of a statement.
+    pub fn value(
+        block: BlockKind,
+        name: impl fmt::Display,
+        keyword: &str,
+        value: impl fmt::Display,
+    ) -> Self {
+        Self {
+            block,
+            name: name.to_string(),
+            keyword: keyword.to_owned(),
+            value: value.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for Clause {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            block,
+            name,
+            keyword,
+            value,
+        } = self;
+        match (keyword.as_str(), value.as_str()) {
+            ("", _) => write!(formatter, "{block} {name}"),
+            (_, "") => write!(formatter, "{block} {name}: {keyword}"),
+            _ => write!(formatter, "{block} {name}: {keyword} {value}"),
+        }
+    }
+}
+
+impl Users {
+    /// By what a user is in the set by name: each `member`, `group` and `guest` that says so.
+    pub fn clauses_of(&self, user: &UserName) -> Vec<Clause> {
+        let clause = |keyword, value: &dyn fmt::Display| {
+            Clause::value(BlockKind::Users, &self.name, keyword, value)
+        };
+        let member = self.members.get(user).map(|user| clause("member", user));
+        let groups = self.groups.iter();
+        let groups = groups
+            .filter(|(_, group)| group.members.contains(user))
+            .map(|(name, _)| clause("group", name));
+        let guest = self.guests.get(user);
+        let guest = guest.map(|until| clause("guest", &format!("{user} until {until}")));
+        member.into_iter().chain(groups).chain(guest).collect()
+    }
+
+    /// Where the set says that a certificate with this principal makes its holder a user.
+    pub fn clause_of_principal(&self, principal: &Principal) -> Option<Clause> {
+        let named = self.principals.get(principal)?;
+        Some(Clause::value(
+            BlockKind::Users,
+            &self.name,
+            "principal",
+            named,
+        ))
+    }
+}
+
+/// The places of a policy's clauses; see [`crate::parse_with_places`].
+#[derive(Clone, Debug)]
+pub struct Places<'s> {
+    sources: &'s [Source],
+    clauses: BTreeMap<Clause, Location>,
+}
+
+impl<'s> Places<'s> {
+    pub(crate) fn of(sources: &'s [Source], blocks: &[Block]) -> Self {
+        let mut clauses = BTreeMap::new();
+        for block in blocks {
+            let Some(name) = &block.name else { continue };
+            let name = name.shown();
+            clauses.insert(Clause::block(block.kind, &name), block.location);
+            for statement in &block.statements {
+                // Of statements that may stand several times the first one speaks for all.
+                clauses
+                    .entry(Clause::statement(block.kind, &name, &statement.keyword))
+                    .or_insert(statement.location);
+                for group in &statement.groups {
+                    let words: Vec<String> = group.iter().map(|item| item.shown()).collect();
+                    let first = group
+                        .iter()
+                        .find(|item| !matches!(item.value, Value::Broken));
+                    if let Some(first) = first {
+                        let value = words.join(" ");
+                        let clause = Clause::value(block.kind, &name, &statement.keyword, value);
+                        clauses.entry(clause).or_insert(first.location);
+                    }
+                }
+            }
+        }
+        Self { sources, clauses }
+    }
+
+    /// Where a clause stands; none for what the policy does not say, such as a default.
+    pub fn place(&self, clause: &Clause) -> Option<Place> {
+        let location = self.clauses.get(clause)?;
+        Some(place_of(self.sources, *location))
+    }
+}

@@ -1,0 +1,46 @@
+//! `usher policy agree`: where hosts' policies contradict each other.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+use usher_analysis::{Disagreement, Universe};
+
+use super::NO;
+use super::hosts::Loaded;
+use super::lines::Lines;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Tells them; the exit code says whether there are any.
+///
+/// # Errors
+/// When a text cannot be read a second time as it was the first, which is a defect.
+pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
+    let found = Universe::new(&[&loaded.network]).disagreements(&loaded.network);
+    let lines = Lines::of(loaded, |host| found.iter().any(|found| found.host == *host))?;
+    let place = |found: &Disagreement| lines.nearest(&found.host, &found.clause);
+    let value: Vec<Value> = found
+        .iter()
+        .map(|found| {
+            json!({
+                "host": found.host, "place": place(found), "says": found.clause,
+                "contradicted": found.matter, "text": found.matter.to_string(),
+            })
+        })
+        .collect();
+    output.print(&value, || {
+        let mut text = String::new();
+        for found in &found {
+            if let Some(place) = place(found) {
+                let _ = writeln!(text, "{place}: {}", found.clause);
+            }
+            let _ = writeln!(text, "    {}", found.matter);
+        }
+        if text.is_empty() {
+            let count = loaded.network.hosts().count();
+            text = format!("the policies of {count} host(s) agree");
+        }
+        text
+    });
+    Ok(if found.is_empty() { 0 } else { NO })
+}

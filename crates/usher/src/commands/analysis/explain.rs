@@ -1,0 +1,232 @@
+//! `usher policy explain`: may they, how, and which lines say so.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use usher_analysis::{Decision, Offer, Question, Request, Verdict};
+use usher_policy::{Clause, Place, Principal, Programs, Protocol, Style, Transform, Units};
+use usher_proto::name::{ServiceName, UserName};
+
+use super::hosts::Loaded;
+use super::lines::Lines;
+use super::who_can::only_with;
+use super::{At, NO, NOT_KNOWN};
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Decides one connection, shows why, and gives the exit code.
+///
+/// # Errors
+/// When neither host's policy is known.
+pub fn run(
+    output: &Output,
+    loaded: &Loaded,
+    (user, service, port): (At<UserName>, At<ServiceName>, Option<u16>),
+) -> Result<u8, Failure> {
+    let question = Question {
+        user: user.name,
+        client: user.host,
+        service: service.name,
+        server: service.host,
+        port,
+    };
+    let decision = loaded
+        .network
+        .decide(&question)
+        .map_err(|error| Failure::Question(format!("{error}: give it with --host")))?;
+    let Question { client, server, .. } = &decision.question;
+    let lines = Lines::of(loaded, |host| host == client || host == server)?;
+    output.print(&view(&decision, &lines), || text(&decision, &lines));
+    Ok(match decision.verdict {
+        Verdict::Permitted => 0,
+        Verdict::NotRefusedHere | Verdict::WithCertificate => NOT_KNOWN,
+        Verdict::Refused => NO,
+    })
+}
+
+fn view(decision: &Decision, lines: &Lines<'_>) -> Value {
+    let line = |place: Option<Place>, clause: &Clause| json!({ "place": place, "says": clause });
+    let objections: Vec<Value> = decision
+        .objections
+        .iter()
+        .map(|objection| {
+            let clauses = objection.clauses.iter();
+            let change: Vec<Value> = clauses
+                .map(|clause| line(lines.nearest(&objection.host, clause), clause))
+                .collect();
+            json!({
+                "host": objection.host, "reason": objection.reason,
+                "text": objection.reason.to_string(), "remedy": objection.reason.remedy(),
+                "lines": change,
+            })
+        })
+        .collect();
+    let grounds: Vec<Value> = decision
+        .grounds
+        .iter()
+        .filter_map(|ground| {
+            let place = lines.place(&ground.host, &ground.clause)?;
+            Some(json!({ "host": ground.host, "place": place, "says": ground.clause }))
+        })
+        .collect();
+    json!({
+        "question": decision.question, "verdict": decision.verdict,
+        "not_known": decision.not_known, "principals": decision.principals,
+        "objections": objections, "grounds": grounds, "how": decision.how,
+    })
+}
+
+fn text(decision: &Decision, lines: &Lines<'_>) -> String {
+    let Question {
+        user,
+        client,
+        service,
+        server,
+        ..
+    } = &decision.question;
+    let answer = match decision.verdict {
+        Verdict::Permitted => "may use",
+        Verdict::NotRefusedHere => "is not refused here",
+        Verdict::WithCertificate if decision.not_known.is_empty() => "may use",
+        Verdict::WithCertificate => "is not refused here",
+        Verdict::Refused => "may NOT use",
+    };
+    let principals: Vec<&Principal> = match decision.verdict {
+        Verdict::WithCertificate => decision.principals.iter().collect(),
+        _ => Vec::new(),
+    };
+    let certificate = only_with(&principals);
+    let mut text = format!("{user}@{client} {answer} {service}@{server}{certificate}\n");
+    for host in &decision.not_known {
+        let _ = writeln!(text, "  the policy of {host} is not known here");
+    }
+    for objection in &decision.objections {
+        let _ = writeln!(text, "  no: {}", objection.reason);
+        for clause in &objection.clauses {
+            if let Some(place) = lines.nearest(&objection.host, clause) {
+                let _ = writeln!(text, "      {place}: {clause}");
+            }
+        }
+        let _ = writeln!(text, "      help: {}", objection.reason.remedy());
+    }
+    text += &how(decision);
+    let mut former = None;
+    for ground in &decision.grounds {
+        let Some(place) = lines.place(&ground.host, &ground.clause) else {
+            continue;
+        };
+        if former.replace(&ground.host) != Some(&ground.host) {
+            let _ = writeln!(text, "  {} says:", ground.host);
+        }
+        let _ = writeln!(text, "      {place}: {}", ground.clause);
+    }
+    text
+}
+
+fn how(decision: &Decision) -> String {
+    let how = &decision.how;
+    let mut text = String::new();
+    if let Some(port) = how.port {
+        let routes: Vec<String> = how
+            .routes
+            .iter()
+            .map(|route| format!("from {} to {}", route.from, route.to))
+            .collect();
+        let routes = match routes.as_slice() {
+            [] => String::new(),
+            routes => format!(", {}", routes.join(", ")),
+        };
+        let _ = writeln!(text, "  at port {port}{routes}");
+    }
+    if let Some(request) = &how.client {
+        text += &asked(request);
+    }
+    if let Some(offer) = &how.server {
+        text += &served(offer, &decision.question);
+    }
+    text
+}
+
+fn asked(request: &Request) -> String {
+    // Among listed programs it is one or is not, which its address does not say.
+    let as_listed = match request.programs {
+        Programs::Listed(_) => " if that is listed",
+        Programs::Asking | Programs::Any => "",
+    };
+    let proxy: String = request
+        .proxy
+        .iter()
+        .map(|address| format!(", the proxy at {address}{as_listed}"))
+        .collect();
+    let imap = match request.protocol {
+        Protocol::Imap if !proxy.is_empty() => ", which answers an IMAP LOGIN itself",
+        _ => "",
+    };
+    let programs = match &request.programs {
+        Programs::Asking => "by programs that ask: connect_by_user(3), usher connect".to_owned(),
+        Programs::Any => "by any program of the user, and by those that ask".to_owned(),
+        Programs::Listed(paths) => {
+            let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+            format!("by these programs and no others: {}", paths.join(", "))
+        }
+    };
+    let key = match &request.key {
+        Some(key) => format!("the key for {key}"),
+        None => "the key that has no name".to_owned(),
+    };
+    format!(
+        "  {programs}{proxy}{imap}\n  with a token in the SYN, or announced where there is none; \
+         sessions are opened by {key}\n"
+    )
+}
+
+fn served(offer: &Offer, Question { user, server, .. }: &Question) -> String {
+    let each = match offer.style {
+        Style::Connection => "a process for each connection",
+        Style::User => "one process for each user",
+    };
+    let by = match (&offer.program, &offer.account) {
+        (Some(program), _) => program.join(" "),
+        (None, account) => {
+            let account = account.as_deref().unwrap_or_default();
+            format!("processes of the account {account} that become the user")
+        }
+    };
+    let files = match &offer.files {
+        Some(files) => {
+            let files = files
+                .iter()
+                .map(|rule| format!("{} {}", rule.access, rule.path));
+            format!(", with files: {}", files.collect::<Vec<_>>().join(", "))
+        }
+        None => String::new(),
+    };
+    let connect = match &offer.connect {
+        Some(connect) if connect.entries.is_empty() => ", may connect nowhere".to_owned(),
+        Some(connect) => format!(", may connect to: {connect}"),
+        None => String::new(),
+    };
+    let keys = match &offer.keys {
+        Some(keys) => format!("keys for {keys}"),
+        None => "keys for nothing in particular".to_owned(),
+    };
+    let again = match offer.reauthenticate_seconds {
+        Some(seconds) => format!("authenticated again every {}", units(seconds)),
+        None => "not authenticated again".to_owned(),
+    };
+    let protection = match offer.protection {
+        Some(Transform::Encryption) => "must be encrypted by IPsec",
+        Some(Transform::Authentication) => "must be authenticated by IPsec",
+        None => "may pass without IPsec",
+    };
+    format!(
+        "  served by {by}{files}{connect}\n  as the account {user} of {server}, {each}\n  admits \
+         {keys}; sessions of at most {}, {again}\n  its connections {protection}\n",
+        units(offer.session_seconds)
+    )
+}
+
+fn units(seconds: u64) -> Units {
+    Units(Duration::from_secs(seconds))
+}

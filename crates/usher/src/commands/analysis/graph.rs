@@ -1,0 +1,56 @@
+//! `usher policy graph`: the picture of who may use what.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+
+use super::hosts::Loaded;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Prints the graph, or has dot(1) draw it.
+///
+/// # Errors
+/// When dot is missing or fails, or the file cannot be written.
+pub fn run(output: &Output, loaded: &Loaded, svg: Option<&Path>) -> Result<u8, Failure> {
+    let graph = usher_analysis::graph(&loaded.network);
+    match svg {
+        None => output.print(&json!({ "dot": graph }), || graph.clone()),
+        Some(file) => {
+            draw(&graph, file)?;
+            output.print(&json!({ "svg": file }), || {
+                format!("written: {}", file.display())
+            });
+        }
+    }
+    Ok(0)
+}
+
+fn draw(graph: &str, file: &Path) -> Result<(), Failure> {
+    let failed = |what: String| Failure::Question(format!("cannot draw the graph: {what}"));
+    // dot makes the file itself, so that there is none when there is no dot.
+    let mut dot = Command::new("dot")
+        .arg("-Tsvg")
+        .arg("-o")
+        .arg(file)
+        .stdin(Stdio::piped())
+        .spawn()
+        .map_err(|error| {
+            failed(format!(
+                "dot: {error}; install graphviz, or leave out --svg"
+            ))
+        })?;
+    let written = match dot.stdin.take() {
+        Some(mut input) => input.write_all(graph.as_bytes()),
+        None => Ok(()),
+    };
+    let status = dot
+        .wait()
+        .map_err(|error| failed(format!("dot: {error}")))?;
+    if !status.success() {
+        return Err(failed(format!("dot ended with {status}")));
+    }
+    written.map_err(|error| failed(format!("dot does not read it: {error}")))
+}

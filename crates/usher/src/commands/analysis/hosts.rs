@@ -1,0 +1,222 @@
+//! Whose policies a question is about: this host's own, or copies of several hosts' /etc/usher.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::Args;
+use usher_analysis::{HostPolicy, Network, UserState};
+use usher_local::applied::Applied;
+use usher_local::checked::Checked;
+use usher_local::clock::unix_time;
+use usher_local::paths;
+use usher_policy::{Groups, Name, Source};
+use usher_proto::HostPublicKey;
+use usher_proto::name::{HostName, UserName};
+
+use crate::commands::{configuration, groups};
+use crate::failure::{At, Failure};
+
+/// Whose policies.
+#[derive(Debug, Args)]
+pub struct Hosts {
+    /// A host and a copy of its /etc/usher, in place of this host; repeat for more
+    #[arg(long = "host", value_name = "NAME=DIRECTORY")]
+    copies: Vec<HostCopy>,
+    /// A directory with a copy of /etc/usher for each host, by the hosts' names
+    #[arg(long = "hosts", value_name = "DIRECTORY")]
+    folder: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone)]
+struct HostCopy {
+    name: HostName,
+    folder: PathBuf,
+}
+
+impl FromStr for HostCopy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, folder) = text
+            .split_once('=')
+            .ok_or("write NAME=DIRECTORY: a host and the directory of its policy")?;
+        Ok(Self {
+            name: name.parse().map_err(|error| format!("{name}: {error}"))?,
+            folder: folder.into(),
+        })
+    }
+}
+
+/// Policies with their texts.
+pub struct Loaded {
+    /// The hosts that are known.
+    pub network: Network,
+    /// The files of each, and the groups that they name.
+    pub sources: BTreeMap<HostName, (Vec<Source>, Groups)>,
+}
+
+impl Hosts {
+    /// Reads and checks the policies.
+    ///
+    /// # Errors
+    /// When one cannot be read or has mistakes, or they are not those of different hosts.
+    pub fn load(&self) -> Result<Loaded, Failure> {
+        let mut copies = self.copies.clone();
+        if let Some(folder) = &self.folder {
+            copies.extend(copies_in(folder)?);
+        }
+        if copies.is_empty() {
+            return Loaded::of(vec![this_host()?]);
+        }
+        Loaded::read(copies)
+    }
+}
+
+/// Reads and checks the policies of all hosts that a directory has copies of.
+///
+/// # Errors
+/// As [`Hosts::load`].
+pub fn load_all(folder: &Path) -> Result<Loaded, Failure> {
+    Loaded::read(copies_in(folder)?)
+}
+
+impl Loaded {
+    /// A configuration of this host alone.
+    ///
+    /// # Errors
+    /// When no `host` block of it is this host's.
+    pub fn of_this_host(applied: Applied, checked: Checked) -> Result<Self, Failure> {
+        Self::of(vec![named(applied, checked)?])
+    }
+
+    fn read(copies: Vec<HostCopy>) -> Result<Self, Failure> {
+        let mut read = Vec::new();
+        for HostCopy { name, folder } in copies {
+            let policy = folder.join("policy.d");
+            // Missing, it would be an empty policy, which permits nothing.
+            std::fs::read_dir(&policy).at(&policy)?;
+            let users = folder.join("users");
+            let mut applied = Applied::collect(
+                &policy,
+                &users,
+                &folder.join("revoked_keys"),
+                &folder.join("user_ca_keys"),
+                Some(&folder),
+            )?;
+            applied.look_up_groups(|group| groups::accounts_in_copy(&folder, group));
+            let checked = configuration::check(&applied)?;
+            read.push((name, applied, checked, users.is_dir()));
+        }
+        Self::of(read)
+    }
+
+    fn of(read: Vec<Read>) -> Result<Self, Failure> {
+        let now = unix_time();
+        let mut sources = BTreeMap::new();
+        let mut hosts = Vec::new();
+        for (name, applied, checked, users_are_known) in read {
+            let texts = (applied.policy_sources(), applied.known_groups());
+            sources.insert(name.clone(), texts);
+            let users = if users_are_known {
+                user_state(&applied, &checked, now)
+            } else {
+                UserState::default()
+            };
+            let policy = checked.policy.at(now);
+            hosts.push(HostPolicy {
+                name,
+                policy,
+                users,
+            });
+        }
+        let network = Network::new(hosts).map_err(|error| Failure::Question(error.to_string()))?;
+        Ok(Loaded { network, sources })
+    }
+}
+
+/// A host, what is written there, what it comes to, and whether anything is known of its users.
+type Read = (HostName, Applied, Checked, bool);
+
+fn copies_in(folder: &Path) -> Result<Vec<HostCopy>, Failure> {
+    let mut copies = Vec::new();
+    for entry in std::fs::read_dir(folder).at(folder)? {
+        let path = entry.at(folder)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        // What is hidden is a version control's or an editor's; a file beside is a note.
+        if name.starts_with('.') || !path.is_dir() {
+            continue;
+        }
+        let name = name.parse().map_err(|_| {
+            let path = path.display();
+            Failure::Question(format!(
+                "{path}: not a host's name; rename or move the directory"
+            ))
+        })?;
+        copies.push(HostCopy { name, folder: path });
+    }
+    if copies.is_empty() {
+        let folder = folder.display();
+        return Err(Failure::Question(format!(
+            "{folder} has no directory of a host: make HOST/policy.d for each"
+        )));
+    }
+    copies.sort_by(|left, right| left.name.cmp(&right.name));
+    Ok(copies)
+}
+
+/// This host, as it is written below /etc/usher, and not as it is in force.
+fn this_host() -> Result<Read, Failure> {
+    let applied = configuration::collect()?;
+    let checked = configuration::check(&applied)?;
+    named(applied, checked)
+}
+
+/// A configuration of this host, with the name that it has for this host.
+fn named(applied: Applied, checked: Checked) -> Result<Read, Failure> {
+    let path = Path::new(paths::HOST_PUBLIC_KEY);
+    let text = std::fs::read_to_string(path).at(path)?;
+    let key = HostPublicKey::from_openssh(text.trim())
+        .map_err(|error| Failure::Question(format!("{}: {error}", path.display())))?;
+    let own = checked.policy.host_by_key(&key).ok_or_else(|| {
+        Failure::Question(format!(
+            "no `host` block of the policy has this host's key ({}): add it with `usher host add`",
+            path.display()
+        ))
+    })?;
+    Ok((own.name.clone(), applied, checked, true))
+}
+
+/// Who is disabled, who has a key that is good now, and whom authorities can certify as what.
+fn user_state(applied: &Applied, checked: &Checked, now: u64) -> UserState {
+    let disabled = applied
+        .users
+        .keys()
+        .filter(|user| applied.is_disabled(user));
+    let mut keys: BTreeMap<Option<Name>, BTreeSet<UserName>> = BTreeMap::new();
+    let mut authorities: BTreeMap<Option<Name>, BTreeMap<String, BTreeSet<UserName>>> =
+        BTreeMap::new();
+    for (user, user_keys) in &checked.keys {
+        let good = user_keys
+            .iter()
+            .filter(|key| !checked.revoked.has_key(&key.key) && !key.has_expired(now));
+        for key in good {
+            keys.entry(key.purpose.clone())
+                .or_default()
+                .insert(user.clone());
+        }
+        for line in checked.good_authorities(user_keys, now) {
+            for principal in line.trusted(user) {
+                let purpose = authorities.entry(line.purpose.clone()).or_default();
+                let users = purpose.entry(principal.to_owned()).or_default();
+                users.insert(user.clone());
+            }
+        }
+    }
+    UserState {
+        disabled: disabled.cloned().collect(),
+        keys: Some(keys),
+        authorities,
+        certified: checked.has_authority(),
+    }
+}

@@ -1,0 +1,42 @@
+//! Where hosts' policies say what.
+
+use std::collections::BTreeMap;
+
+use usher_policy::{Clause, Place, Places, parse_with_places};
+use usher_proto::name::HostName;
+
+use super::hosts::Loaded;
+use crate::failure::Failure;
+
+/// The places of what the hosts concerned say.
+pub struct Lines<'l>(BTreeMap<&'l HostName, Places<'l>>);
+
+impl<'l> Lines<'l> {
+    /// Reads the texts of the hosts concerned once more, with places.
+    ///
+    /// # Errors
+    /// The mistakes of a policy, which has passed before.
+    pub fn of(loaded: &'l Loaded, concerned: impl Fn(&HostName) -> bool) -> Result<Self, Failure> {
+        let concerned = loaded.sources.iter().filter(|(host, _)| concerned(host));
+        let places = concerned.map(|(host, (sources, groups))| {
+            let parsed = parse_with_places(sources, groups);
+            let (_, places) = parsed.map_err(|errors| Failure::Policy {
+                errors,
+                sources: sources.clone(),
+            })?;
+            Ok((host, places))
+        });
+        places.collect::<Result<_, Failure>>().map(Self)
+    }
+
+    /// Where a host's policy says this; none for what it leaves at its default.
+    pub fn place(&self, host: &HostName, clause: &Clause) -> Option<Place> {
+        self.0.get(host)?.place(clause)
+    }
+
+    /// Where it says this, or would have to.
+    pub fn nearest(&self, host: &HostName, clause: &Clause) -> Option<Place> {
+        let block = || self.place(host, &Clause::block(clause.block, &clause.name));
+        self.place(host, clause).or_else(block)
+    }
+}

@@ -1,0 +1,56 @@
+//! `usher policy reach`: all that a user may use.
+
+use serde_json::{Value, json};
+use usher_analysis::Universe;
+use usher_proto::name::UserName;
+
+use super::hosts::Loaded;
+use super::who_can::{note, only_with};
+use super::{NO, PerhapsAt};
+use crate::output::{Output, table};
+
+/// Lists it; the exit code says whether there is anything.
+pub fn run(output: &Output, loaded: &Loaded, user: &PerhapsAt<UserName>) -> u8 {
+    let mut universe = Universe::new(&[&loaded.network]);
+    let mut rights = universe.rights(&loaded.network);
+    rights.retain(|right| {
+        let from_host = user.host.as_ref().is_none_or(|host| host == right.client);
+        let may = universe.contains(right.users, &user.name)
+            || !right.principals_for(&universe, &user.name).is_empty();
+        may && from_host
+    });
+    let value: Vec<Value> = rights
+        .iter()
+        .map(|right| {
+            json!({
+                "client": right.client, "service": right.service, "server": right.server,
+                "port": right.port, "known": right.known, "how": right.how(),
+                "principals": right.principals_for(&universe, &user.name),
+            })
+        })
+        .collect();
+    output.print(&value, || {
+        if rights.is_empty() {
+            let from = user.host.as_ref();
+            let from = from.map_or_else(String::new, |host| format!(" from {host}"));
+            return format!("{} can use nothing{from}", user.name);
+        }
+        let rows: Vec<Vec<String>> = rights
+            .iter()
+            .map(|right| {
+                vec![
+                    right.client.to_string(),
+                    format!("{}@{}", right.service, right.server),
+                    format!(
+                        "{}{}{}",
+                        right.port,
+                        only_with(&right.principals_for(&universe, &user.name)),
+                        note(right.known)
+                    ),
+                ]
+            })
+            .collect();
+        table(&["FROM", "SERVICE", "PORT"], &rows)
+    });
+    if rights.is_empty() { NO } else { 0 }
+}

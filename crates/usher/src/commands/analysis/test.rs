@@ -1,0 +1,91 @@
+//! `usher policy test`: whether what policies are expected to permit and to refuse is so.
+
+use std::fmt::Write;
+
+use serde_json::json;
+use usher_analysis::{Expected, Outcome, Verdict};
+
+use super::hosts::Loaded;
+use super::who_can::only_with;
+use super::{NO, NOT_KNOWN};
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Tries all `expect` statements; the exit code says whether all hold.
+///
+/// # Errors
+/// When there are none: a test that tests nothing has not passed.
+pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
+    let outcomes = loaded.network.try_expectations();
+    if outcomes.is_empty() {
+        let reason = "the policies have no `expect` statement: nothing was tested";
+        return Err(Failure::Question(reason.to_owned()));
+    }
+    let count = |result| {
+        outcomes
+            .iter()
+            .filter(|outcome| outcome.result == result)
+            .count()
+    };
+    let (hold, fail) = (count(Expected::Holds), count(Expected::Fails));
+    let not_known = count(Expected::NotKnown);
+    let value = json!({
+        "hold": hold, "fail": fail, "not_known": not_known, "expectations": outcomes,
+    });
+    output.print(&value, || {
+        let told = outcomes
+            .iter()
+            .filter(|outcome| outcome.result != Expected::Holds);
+        let mut text: String = told.map(text).collect();
+        let _ = writeln!(
+            text,
+            "{hold} hold, {fail} do not, of {not_known} it is not known here"
+        );
+        text
+    });
+    Ok(match (fail, not_known) {
+        (0, 0) => 0,
+        (0, _) => NOT_KNOWN,
+        _ => NO,
+    })
+}
+
+fn text(outcome: &Outcome) -> String {
+    let result = match outcome.result {
+        Expected::Fails => "does not hold",
+        _ => "is not known here",
+    };
+    let expectation = &outcome.expectation;
+    let written = expectation.to_text();
+    let mut text = format!(
+        "{}: {result}: {}\n",
+        expectation.origin.place,
+        written.trim()
+    );
+    if outcome.examples.is_empty() && outcome.result == Expected::Fails {
+        let _ = writeln!(text, "    no known host offers {}", expectation.service);
+    }
+    for decision in &outcome.examples {
+        let question = &decision.question;
+        let verdict = match decision.verdict {
+            Verdict::Permitted => "permitted",
+            Verdict::NotRefusedHere => "not refused by what is known",
+            Verdict::WithCertificate if decision.not_known.is_empty() => "permitted",
+            Verdict::WithCertificate => "not refused by what is known",
+            Verdict::Refused => "refused",
+        };
+        let _ = writeln!(
+            text,
+            "    {}@{} is {verdict} at {}@{}{}",
+            question.user,
+            question.client,
+            question.service,
+            question.server,
+            only_with(&decision.principals.iter().collect::<Vec<_>>())
+        );
+        for objection in &decision.objections {
+            let _ = writeln!(text, "      {}", objection.reason);
+        }
+    }
+    text
+}

@@ -1,0 +1,129 @@
+//! `usher policy who-can`: users and hosts that may use a service.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+use usher_analysis::{Known, Right, SetId, Universe};
+use usher_policy::Principal;
+use usher_proto::name::{HostName, ServiceName};
+
+use super::hosts::Loaded;
+use super::{NO, PerhapsAt};
+use crate::output::Output;
+
+/// Lists them; the exit code says whether there is anybody.
+pub fn run(output: &Output, loaded: &Loaded, service: &PerhapsAt<ServiceName>) -> u8 {
+    let mut universe = Universe::new(&[&loaded.network]);
+    let mut rights = universe.rights(&loaded.network);
+    rights.retain(|right| {
+        let at_host = service
+            .host
+            .as_ref()
+            .is_none_or(|host| host == right.server);
+        *right.service == service.name && at_host
+    });
+    let value: Vec<Value> = rights
+        .iter()
+        .map(|right| {
+            json!({
+                "service": right.service, "server": right.server, "port": right.port,
+                "client": right.client, "users": universe.users(right.users),
+                "known": right.known, "by_certificate": by_certificate(right, &universe),
+            })
+        })
+        .collect();
+    output.print(&value, || match rights.as_slice() {
+        [] => {
+            let at = service.host.as_ref();
+            let at = at.map_or_else(String::new, |host| format!(" at {host}"));
+            format!("nobody can use {}{at}", service.name)
+        }
+        rights => text(rights, &universe),
+    });
+    if rights.is_empty() { NO } else { 0 }
+}
+
+fn text(rights: &[Right<'_>], universe: &Universe<'_>) -> String {
+    // Hosts from which the same users may.
+    type Groups<'r> = BTreeMap<(Known, Vec<Users<'r>>), Vec<&'r HostName>>;
+    let mut services: BTreeMap<(&HostName, u16), Groups<'_>> = BTreeMap::new();
+    for right in rights {
+        services
+            .entry((right.server, right.port))
+            .or_default()
+            .entry((right.known, users_of(right)))
+            .or_default()
+            .push(right.client);
+    }
+    let mut text = String::new();
+    for ((server, port), groups) in services {
+        let service = rights[0].service;
+        let _ = writeln!(text, "{service} at {server}, port {port}");
+        for ((known, users), hosts) in groups {
+            let hosts: Vec<&str> = hosts.iter().map(|host| host.as_ref()).collect();
+            let hosts = hosts.join(", ");
+            for (principal, anybody, users) in users {
+                let users = match (principal, anybody) {
+                    (Some(principal), true) => format!("whoever's certificate names {principal}"),
+                    (Some(principal), false) => {
+                        format!("{}{}", names(users, universe), only_with(&[principal]))
+                    }
+                    (None, _) => names(users, universe),
+                };
+                let _ = writeln!(text, "  from {hosts}{}: {users}", note(known));
+            }
+        }
+    }
+    text
+}
+
+/// Some of the users of a right: the principal that their certificate must name, if one must, whether
+/// anybody's does who has one, and which users.
+type Users<'n> = (Option<&'n Principal>, bool, SetId);
+
+fn users_of<'n>(right: &Right<'n>) -> Vec<Users<'n>> {
+    let by_name = Some((None, false, right.users)).filter(|_| right.users != SetId::NOBODY);
+    let by_certificate = right.by_certificate.iter();
+    let by_certificate = by_certificate.map(|by| (Some(by.principal), by.anybody, by.users));
+    by_name.into_iter().chain(by_certificate).collect()
+}
+
+fn names(users: SetId, universe: &Universe<'_>) -> String {
+    let users = universe.users(users);
+    let names: Vec<&str> = users.iter().map(|user| user.as_ref()).collect();
+    names.join(", ")
+}
+
+fn by_certificate(right: &Right<'_>, universe: &Universe<'_>) -> Vec<Value> {
+    let by_certificate = right.by_certificate.iter();
+    by_certificate
+        .map(|by| {
+            json!({
+                "principal": by.principal, "users": universe.users(by.users),
+                "anybody": by.anybody,
+            })
+        })
+        .collect()
+}
+
+/// What to add for those who need a certificate; nothing where there is no principal.
+pub fn only_with(principals: &[&Principal]) -> String {
+    let names: Vec<&str> = principals.iter().map(|name| name.as_ref()).collect();
+    match names.as_slice() {
+        [] => String::new(),
+        names => format!(
+            " (only with a certificate that names {})",
+            names.join(" or ")
+        ),
+    }
+}
+
+/// What to add where only one side is known.
+pub fn note(known: Known) -> &'static str {
+    match known {
+        Known::Both => "",
+        Known::ClientOnly => " (the server's policy is not known here)",
+        Known::ServerOnly => " (the client's policy is not known here)",
+    }
+}

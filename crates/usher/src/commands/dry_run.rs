@@ -1,0 +1,219 @@
+//! `usher policy apply --dry-run`: what an apply would change and what it would end. Nothing is
+//! changed. Which live connections would end, the keeper is asked, who would end them.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use serde::Serialize;
+use usher_analysis::{Change, Known, Network, difference};
+use usher_local::applied::Applied;
+use usher_local::checked::Checked;
+use usher_local::control::{Answer, ControlError, EndingView, Request, ask};
+use usher_local::paths;
+
+use super::analysis::hosts::Loaded;
+use super::analysis::{NO, NOT_KNOWN, diff};
+use super::{configuration, ending, policy};
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Most changes that are shown to people, and most names in a line; the rest is counted.
+const CHANGES: usize = 50;
+const NAMES: usize = 20;
+
+/// What an apply would come to.
+#[derive(Debug, Serialize)]
+struct Forecast {
+    /// The configuration in force, which stays.
+    generation: u64,
+    /// What is written otherwise than it is in force: files, and users.
+    differs: Vec<String>,
+    /// Who gains and who loses what; nothing when that cannot be said.
+    changes: Option<Vec<Change>>,
+    /// Why it cannot.
+    changes_unknown: Option<String>,
+    /// Live sessions that would end, with their connections; nothing when that cannot be said.
+    would_end: Option<Vec<EndingView>>,
+    /// Why it cannot.
+    would_end_unknown: Option<String>,
+    /// Whether a keeper runs, without which no new connection is let in.
+    keeper_runs: bool,
+}
+
+/// Tells it. The exit code says whether anybody gains or loses anything, or anything would end.
+///
+/// # Errors
+/// As [`policy::candidate`], which are those of an apply; when the keeper is there and does not
+/// answer.
+pub fn run(output: &Output) -> Result<u8, Failure> {
+    let lock = configuration::lock()?;
+    let (candidate, checked) = policy::candidate()?;
+    let present = configuration::in_force()?;
+    let (would_end, keeper_runs) = would_end(&candidate)?;
+    drop(lock);
+    let differs = differs(&present, &candidate);
+    let generation = present.generation;
+    let (changes, changes_unknown) = split(changes(present, candidate, checked));
+    let (would_end, would_end_unknown) = split(would_end);
+    let forecast = Forecast {
+        generation,
+        differs,
+        changes,
+        changes_unknown,
+        would_end,
+        would_end_unknown,
+        keeper_runs,
+    };
+    let text = text(&forecast)?;
+    output.print(&forecast, || text);
+    Ok(forecast.code())
+}
+
+fn split<T>(known: Result<T, String>) -> (Option<T>, Option<String>) {
+    match known {
+        Ok(known) => (Some(known), None),
+        Err(reason) => (None, Some(reason)),
+    }
+}
+
+/// Who gains and who loses what on this host.
+fn changes(present: Applied, candidate: Applied, checked: Checked) -> Result<Vec<Change>, String> {
+    let before = if present.generation == 0 {
+        // Nothing was ever applied: nothing is permitted.
+        Network::default()
+    } else {
+        let checked = present.check().map_err(|error| error.to_string())?;
+        of_this_host("in force", present, checked)?
+    };
+    let after = of_this_host("written", candidate, checked)?;
+    Ok(difference(&before, &after))
+}
+
+fn of_this_host(which: &str, applied: Applied, checked: Checked) -> Result<Network, String> {
+    let loaded = Loaded::of_this_host(applied, checked);
+    let loaded =
+        loaded.map_err(|error| format!("of the configuration that is {which}: {error}"))?;
+    Ok(loaded.network)
+}
+
+/// Which live sessions would end, or why that cannot be said; and whether a keeper runs.
+#[allow(clippy::type_complexity, reason = "the inner error is an answer, too")]
+fn would_end(candidate: &Applied) -> Result<(Result<Vec<EndingView>, String>, bool), Failure> {
+    let request = match Request::would_end(candidate) {
+        Ok(request) => request,
+        Err(error) => return Ok((Err(error.to_string()), true)),
+    };
+    match ask("keeper", &request) {
+        Ok(Answer::WouldEnd { ended }) => Ok((Ok(ended), true)),
+        Ok(_) => Err(Failure::Host(
+            "the keeper's answer is not understood".into(),
+        )),
+        Err(ControlError::NotRunning { .. }) if configuration::keeper_has_run() => {
+            let reason = "the keeper does not run on this host, and what it has admitted lives on \
+                          without it; start it (systemctl start usher-keeper) and ask again";
+            Ok((Err(reason.into()), false))
+        }
+        Err(ControlError::NotRunning { .. }) => Ok((Ok(Vec::new()), false)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The files and users that are written otherwise than they are in force.
+fn differs(present: &Applied, candidate: &Applied) -> Vec<String> {
+    let mut differs = Vec::new();
+    let files = |applied: &Applied| -> BTreeSet<(String, String)> {
+        let sources = applied.sources.iter();
+        sources
+            .map(|file| (file.name.clone(), file.text.clone()))
+            .collect()
+    };
+    let (before, after) = (files(present), files(candidate));
+    let names = before.symmetric_difference(&after).map(|(name, _)| name);
+    differs.extend(names.cloned().collect::<BTreeSet<String>>());
+    let users = present.users.keys().chain(candidate.users.keys());
+    let users: BTreeSet<_> = users
+        .filter(|user| present.users.get(*user) != candidate.users.get(*user))
+        .collect();
+    differs.extend(
+        users
+            .into_iter()
+            .map(|user| format!("{}/{user}", paths::USERS_DIRECTORY)),
+    );
+    if present.revoked_keys != candidate.revoked_keys {
+        differs.push(paths::REVOKED_KEYS.into());
+    }
+    if present.user_authorities != candidate.user_authorities {
+        differs.push(paths::USER_AUTHORITIES.into());
+    }
+    differs
+}
+
+impl Forecast {
+    fn code(&self) -> u8 {
+        let some_change = self.changes.as_ref().map(|changes| !changes.is_empty());
+        let some_end = self.would_end.as_ref().map(|ending| !ending.is_empty());
+        match (some_change, some_end) {
+            (Some(true), _) | (_, Some(true)) => NO,
+            (None, _) | (_, None) => NOT_KNOWN,
+            (Some(false), Some(false)) => 0,
+        }
+    }
+}
+
+fn text(forecast: &Forecast) -> Result<String, Failure> {
+    let mut text = String::new();
+    let differs = &forecast.differs;
+    for name in differs.iter().take(CHANGES) {
+        let _ = writeln!(text, "differs from what is in force: {name}");
+    }
+    if differs.len() > CHANGES {
+        let _ = writeln!(text, "and {} more", differs.len() - CHANGES);
+    }
+    match (&forecast.changes, &forecast.changes_unknown) {
+        (Some(changes), _) if changes.is_empty() => {
+            text += "nobody gains or loses anything, and nothing is served otherwise\n";
+        }
+        (Some(changes), _) => {
+            for change in changes.iter().take(CHANGES) {
+                text += &diff::text(change, NAMES)?;
+            }
+            if changes.len() > CHANGES {
+                let more = changes.len() - CHANGES;
+                let _ = writeln!(text, "and {more} more change(s); --json tells all of them");
+            }
+            let elsewhere = |change: &Change| change.known != Known::ServerOnly;
+            if changes
+                .iter()
+                .any(|change| elsewhere(change) && !change.lose.is_empty())
+            {
+                text += "connections that users of this host have to other hosts are not ended from \
+                         here\n";
+            }
+        }
+        (None, reason) => {
+            let reason = reason.as_deref().unwrap_or_default();
+            let _ = writeln!(text, "who gains and who loses is not known: {reason}");
+        }
+    }
+    match (&forecast.would_end, &forecast.would_end_unknown) {
+        (Some(ending), _) if !ending.is_empty() => text += &ending::lines("would end", ending),
+        (Some(_), _) if forecast.keeper_runs => text += "no live connection would end\n",
+        (Some(_), _) => {
+            text += "no keeper runs on this host, and none has since it was booted: there is no \
+                     live connection that could end\n";
+        }
+        (None, reason) => {
+            let reason = reason.as_deref().unwrap_or_default();
+            let _ = writeln!(
+                text,
+                "which live connections would end is not known: {reason}"
+            );
+        }
+    }
+    let _ = writeln!(
+        text,
+        "nothing was changed: configuration {} stays in force",
+        forecast.generation
+    );
+    Ok(text)
+}

@@ -1,0 +1,107 @@
+//! Sessions that a configuration ends or would end, for people.
+
+use std::fmt::Write;
+
+use usher_local::control::EndingView;
+
+/// Most sessions that are shown, and most connections of each; the rest is counted.
+const SESSIONS: usize = 50;
+const CONNECTIONS: usize = 10;
+
+/// A line for each session, with its reason, and one for each of its connections.
+pub fn lines(verb: &str, ending: &[EndingView]) -> String {
+    let mut text = String::new();
+    for EndingView {
+        session,
+        text: reason,
+        ..
+    } in ending.iter().take(SESSIONS)
+    {
+        let connections = &session.connections;
+        let (user, host, service) = (&session.user, &session.host, &session.service);
+        let number = connections.len();
+        let _ = writeln!(
+            text,
+            "{verb}: {user} from {host} at {service}, {number} connection(s): {reason}"
+        );
+        for connection in connections.iter().take(CONNECTIONS) {
+            let _ = writeln!(text, "    {} to {}", connection.client, connection.server);
+        }
+        if number > CONNECTIONS {
+            let _ = writeln!(text, "    and {} more", number - CONNECTIONS);
+        }
+    }
+    if let Some(rest @ [_, ..]) = ending.get(SESSIONS..) {
+        let connections: usize = rest.iter().map(|left| left.session.connections.len()).sum();
+        let _ = writeln!(
+            text,
+            "{verb}: {} more session(s) with {connections} connection(s); --json tells all of them",
+            rest.len()
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use usher_local::control::{ConnectionView, SessionView};
+
+    use super::*;
+
+    fn ending(connections: usize) -> EndingView {
+        let connection = |number: usize| ConnectionView {
+            client: format!("192.0.2.1:{number}"),
+            server: "192.0.2.2:143".into(),
+            state: "established".into(),
+            seconds: None,
+        };
+        EndingView {
+            session: SessionView {
+                session: "00".into(),
+                user: "alice".parse().unwrap(),
+                host: "laptop".parse().unwrap(),
+                service: "imap".parse().unwrap(),
+                uid: 1001,
+                key: String::new(),
+                certificate: None,
+                opened: 0,
+                expires: 0,
+                used: 0,
+                tokens: None,
+                chain_length: 0,
+                connections: (1..=connections).map(connection).collect(),
+            },
+            reason: "disabled_user".into(),
+            text: "she left".into(),
+        }
+    }
+
+    #[test]
+    fn each_session_is_told_with_its_connections_and_its_reason() {
+        assert_eq!(lines("ended", &[]), "");
+        assert_eq!(
+            lines("ended", &[ending(2), ending(0)]),
+            "ended: alice from laptop at imap, 2 connection(s): she left\n\
+             \x20   192.0.2.1:1 to 192.0.2.2:143\n\
+             \x20   192.0.2.1:2 to 192.0.2.2:143\n\
+             ended: alice from laptop at imap, 0 connection(s): she left\n"
+        );
+    }
+
+    #[test]
+    fn what_is_too_long_is_counted() {
+        let text = lines("ended", &[ending(CONNECTIONS + 3)]);
+        assert_eq!(text.lines().count(), 1 + CONNECTIONS + 1, "{text}");
+        assert!(text.ends_with("    and 3 more\n"), "{text}");
+        let all = vec![ending(1); SESSIONS + 2];
+        let text = lines("would end", &all[..SESSIONS]);
+        assert_eq!(text.lines().count(), 2 * SESSIONS);
+        assert!(!text.contains("more"), "{text}");
+        let text = lines("would end", &all);
+        assert_eq!(text.lines().count(), 2 * SESSIONS + 1);
+        assert!(
+            text.contains("would end: 2 more session(s) with 2 connection(s);"),
+            "{text}"
+        );
+    }
+}

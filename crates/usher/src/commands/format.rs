@@ -1,0 +1,128 @@
+//! `usher policy fmt`: policy files in their canonical form.
+
+use std::fs::{File, Metadata};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+use usher_local::files::{policy_files, read_bounded_open, rewrite_atomically};
+use usher_local::paths;
+use usher_policy::Source;
+
+use crate::failure::{At, Failure};
+use crate::output::Output;
+
+/// Writes the given files, or all of the policy folder, in their canonical form; with `check` only
+/// tells which are not.
+///
+/// # Errors
+/// The mistakes of the first file that has some: nothing is written then. What the system says of a
+/// file that cannot be read, when nothing is written either, or written.
+/// [`Failure::NotFormatted`] with `check`.
+pub fn run(output: &Output, files: &[PathBuf], check: bool) -> Result<(), Failure> {
+    let folder;
+    let files = if files.is_empty() {
+        folder = policy_files(Path::new(paths::POLICY_DIRECTORY))?;
+        folder.as_slice()
+    } else {
+        files
+    };
+    let mut different = Vec::new();
+    for path in files {
+        let (file, former, text) = read(path)?;
+        let source = Source {
+            name: path.display().to_string(),
+            text,
+        };
+        let formatted = match usher_policy::format(&source) {
+            Ok(formatted) => formatted,
+            Err(errors) => {
+                let sources = vec![source];
+                return Err(Failure::Policy { errors, sources });
+            }
+        };
+        if formatted != source.text {
+            different.push((source.name, file, former, formatted));
+        }
+    }
+    let mut changed = Vec::new();
+    for (name, file, former, formatted) in different {
+        if !check {
+            rewrite_atomically(&file, formatted.as_bytes(), &former).at(&file)?;
+        }
+        changed.push(name);
+    }
+    let value = serde_json::json!({ "files": files.len(), "changed": changed });
+    output.print(&value, || {
+        changed.iter().map(|name| format!("{name}\n")).collect()
+    });
+    if check && !changed.is_empty() {
+        return Err(Failure::NotFormatted(changed.len()));
+    }
+    Ok(())
+}
+
+/// Where the file is, behind all links, how it is, and its text. What is opened is looked at, so that
+/// nobody exchanges it for another file in between.
+fn read(path: &Path) -> Result<(PathBuf, Metadata, String), Failure> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let place = path.canonicalize().at(path)?;
+    let file = File::options()
+        .read(true)
+        .custom_flags(OFlag::O_NOFOLLOW.bits())
+        .open(&place)
+        .at(path)?;
+    let former = file.metadata().at(path)?;
+    let text = read_bounded_open(path, &file)?;
+    Ok((place, former, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use super::*;
+
+    const OUTPUT: Output = Output { json: false };
+
+    #[test]
+    fn a_file_is_written_once_and_keeps_its_mode_and_its_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        std::fs::write(&file, "users u{member a;}").unwrap();
+        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o664)).unwrap();
+        symlink("file", &link).unwrap();
+        let files = [link.clone()];
+        assert!(matches!(
+            run(&OUTPUT, &files, true),
+            Err(Failure::NotFormatted(1))
+        ));
+        assert_eq!(
+            std::fs::read_to_string(&file).unwrap(),
+            "users u{member a;}"
+        );
+        run(&OUTPUT, &files, false).unwrap();
+        run(&OUTPUT, &files, true).unwrap();
+        assert_eq!(
+            std::fs::read_to_string(&file).unwrap(),
+            "users u {\n  member a;\n}\n"
+        );
+        let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o664);
+        assert!(link.is_symlink());
+    }
+
+    #[test]
+    fn a_file_with_mistakes_is_left_alone_and_so_are_those_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = ["sound", "file"].map(|name| folder.path().join(name));
+        let texts = ["users u{member a;}", "users u{member a}"];
+        for (file, text) in files.iter().zip(texts) {
+            std::fs::write(file, text).unwrap();
+        }
+        let refused = run(&OUTPUT, &files, false);
+        assert!(matches!(refused, Err(Failure::Policy { .. })));
+        for (file, text) in files.iter().zip(texts) {
+            assert_eq!(std::fs::read_to_string(file).unwrap(), text);
+        }
+    }
+}

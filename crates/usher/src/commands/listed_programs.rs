@@ -1,0 +1,77 @@
+//! What `policy check` and `policy apply` say of the programs that `client` blocks list.
+
+use std::fs::File;
+use std::io::Read;
+
+use usher_policy::Policy;
+
+use super::policy::fault_of_program;
+
+/// Folders of which the signer's unit sees nothing, or others of the same name.
+const HIDDEN: [&str; 5] = ["/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/"];
+/// More than the kernel reads of a script's first line.
+const FIRST_LINE: u64 = 512;
+
+/// Listed programs as which nothing will be authenticated, as things are on this host.
+pub fn of_no_use(policy: &Policy) -> Vec<String> {
+    let blocks = policy.clients.values();
+    let listed = blocks.filter_map(|block| {
+        let entry = block.services.first()?;
+        Some((&block.name, entry.programs.listed()?))
+    });
+    listed
+        .flat_map(|(block, paths)| {
+            let faults = paths.iter().filter_map(|path| fault(path));
+            faults.map(move |fault| format!("`client {block}`: {fault}"))
+        })
+        .collect()
+}
+
+fn fault(path: &str) -> Option<String> {
+    if let Some(folder) = HIDDEN.iter().find(|folder| path.starts_with(**folder)) {
+        return Some(format!(
+            "the signer's unit does not see what is in {folder}: nothing is authenticated as \
+             {path}; install it elsewhere"
+        ));
+    }
+    if let Some(fault) = fault_of_program(path) {
+        return Some(fault);
+    }
+    let interpreter = interpreter(path)?;
+    Some(format!(
+        "{path} is a script, and what the kernel runs is `{interpreter}`: nothing is authenticated \
+         as it; list the interpreter's program, and with it all its scripts, or have the service \
+         used by another program"
+    ))
+}
+
+/// What the first line of a script names, with its argument.
+fn interpreter(path: &str) -> Option<String> {
+    let mut start = Vec::new();
+    let file = File::open(path).ok()?;
+    // What cannot be read is not executed by an interpreter either.
+    file.take(FIRST_LINE).read_to_end(&mut start).ok()?;
+    let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n');
+    let line = String::from_utf8_lossy(line.take(1).next()?).into_owned();
+    // Of what an administrator has installed, but shown on a terminal.
+    Some(line.trim().escape_debug().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_cannot_be_one_is_told_with_the_reason() {
+        assert_eq!(fault("/usr/bin/env"), None);
+        let told = |path: &str, words: &str| {
+            let fault = fault(path).unwrap_or_default();
+            assert!(fault.contains(words), "{path}: {fault}");
+        };
+        told("/usr/bin/no-such-program", "is missing on this host");
+        told("/etc/passwd", "not executable");
+        told("/home/alice/bin/program", "does not see what is in /home/");
+        // Debian's, of the package debianutils or of perl-base.
+        told("/usr/bin/savelog", "`/bin/sh`");
+    }
+}

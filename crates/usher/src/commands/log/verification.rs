@@ -1,0 +1,215 @@
+//! `usher log verify`: the whole log, and whose the keys are that signed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::Serialize;
+use usher_local::files::{read_bounded, write_atomically};
+use usher_log::{Damage, Reader, Verified, VerifyingKey};
+use usher_proto::ssh_key::public::KeyData;
+use usher_proto::ssh_key::{HashAlg, PublicKey};
+use usher_proto::{Principals, UserName};
+
+use crate::failure::{At, Failure};
+use crate::output::Output;
+
+/// What `usher log verify` is told.
+pub struct Verification<'a> {
+    /// A checkpoint kept elsewhere.
+    pub checkpoint: Option<&'a Path>,
+    /// The log's public key, kept elsewhere.
+    pub key: Option<&'a Path>,
+    /// Users and their keys, as ssh-keygen's allowed signers.
+    pub signers: Option<&'a Path>,
+    /// Where to keep the newest checkpoint when all is well.
+    pub keep: Option<&'a Path>,
+}
+
+#[derive(Serialize)]
+struct VerifiedView {
+    origin: String,
+    records: u64,
+    root: String,
+    kept: Option<u64>,
+    tail: u64,
+    signers_checked: bool,
+}
+
+/// Verifies the whole log.
+///
+/// # Errors
+/// With the first thing that is wrong.
+pub fn verify(
+    output: &Output,
+    directory: &Path,
+    verification: &Verification<'_>,
+) -> Result<(), Failure> {
+    let reader = match verification.key {
+        Some(path) => {
+            let key = VerifyingKey::parse(&read_bounded(path)?);
+            let key =
+                key.map_err(|error| Failure::PublicKey(format!("{}: {error}", path.display())))?;
+            Reader::with_key(directory, key)
+        }
+        None => Reader::open(directory)?,
+    };
+    let kept = verification.checkpoint.map(read_bounded).transpose()?;
+    let signers = verification.signers.map(signers).transpose()?;
+    let report = reader.verify_with(kept.as_deref(), |index, verified| {
+        let Some(signers) = &signers else {
+            return Ok(());
+        };
+        if signers.know(verified) {
+            return Ok(());
+        }
+        Err(Damage::UnknownSigner {
+            index,
+            user: verified.statement.user.to_string(),
+            fingerprint: verified.key.fingerprint(HashAlg::Sha256).to_string(),
+        })
+    })?;
+    if let Some(path) = verification.keep {
+        let place = std::path::absolute(path).at(path)?;
+        write_atomically(&place, report.checkpoint.note().as_bytes(), 0o644).at(path)?;
+    }
+    let checkpoint = report.checkpoint.checkpoint();
+    let view = VerifiedView {
+        origin: checkpoint.origin.clone(),
+        records: checkpoint.size,
+        root: checkpoint.root_text(),
+        kept: report.kept,
+        tail: report.tail,
+        signers_checked: signers.is_some(),
+    };
+    output.print(&view, || verified_text(&view));
+    Ok(())
+}
+
+fn verified_text(view: &VerifiedView) -> String {
+    let mut text = format!(
+        "{} records of {}, each as a client signed it\nroot {}\n",
+        view.records, view.origin, view.root
+    );
+    text += &match view.kept {
+        Some(kept) => format!("goes on from the kept checkpoint of {kept} records\n"),
+        None => "no kept checkpoint was given (--checkpoint): another history under the same key \
+                 would look as good\n"
+            .into(),
+    };
+    text += if view.signers_checked {
+        "every record is signed by a key known of its user, or certified by such\n"
+    } else {
+        "whose keys they are was not looked at (--signers)\n"
+    };
+    if view.tail > 0 {
+        text += &format!(
+            "{} bytes after the last record: an append that is going on, or that a crash has cut \
+             short\n",
+            view.tail
+        );
+    }
+    text
+}
+
+/// Who may have signed: a list of allowed signers (ssh-keygen(1)) without patterns.
+#[derive(Default)]
+struct Signers {
+    /// Users and their keys.
+    keys: BTreeMap<UserName, BTreeSet<KeyData>>,
+    /// Authorities, each with the names of its line: users whom a certificate names, or one user
+    /// and then principals who may be that user.
+    authorities: Vec<(Vec<String>, KeyData)>,
+}
+
+impl Signers {
+    /// Whether the key that signed is the user's: itself, or by a certificate that was valid then,
+    /// of an authority whose line has the user, who is also one of the certificate's principals; or
+    /// has the user first, and one of these principals after that.
+    fn know(&self, verified: &Verified) -> bool {
+        let statement = &verified.statement;
+        let Some(certificate) = &verified.certificate else {
+            let known = self.keys.get(&statement.user);
+            return known.is_some_and(|keys| keys.contains(verified.key.key_data()));
+        };
+        let mut authorities = self.authorities.iter();
+        certificate.check(statement.issued).is_ok()
+            && authorities.any(|(names, key)| {
+                key == certificate.authority.key_data()
+                    && certifies(names, statement.user.as_str(), &certificate.principals)
+            })
+    }
+}
+
+/// Whether a certificate with these principals is the user's by an authority's line of these names.
+fn certifies(names: &[String], user: &str, principals: &Principals) -> bool {
+    let named = |name: &String| principals.has(name);
+    let by_name = names.iter().any(|name| name == user && named(name));
+    let by_principal = names
+        .split_first()
+        .is_some_and(|(first, others)| first == user && others.iter().any(named));
+    by_name || by_principal
+}
+
+fn signers(path: &Path) -> Result<Signers, Failure> {
+    let mut signers = Signers::default();
+    for (number, line) in read_bounded(path)?.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let refused = |reason: &str| {
+            let number = number + 1;
+            Failure::PublicKey(format!(
+                "{} line {number}: {reason}; give lines of the form \"USER[,USER] TYPE KEY\" or \
+                 \"USER[,PRINCIPAL] cert-authority TYPE KEY\"",
+                path.display()
+            ))
+        };
+        let (users, key) = line
+            .split_once(char::is_whitespace)
+            .ok_or_else(|| refused("no key"))?;
+        let key = key.trim();
+        let (authority, key) = match key.strip_prefix("cert-authority") {
+            Some(key) => (true, key.trim_start()),
+            None => (false, key),
+        };
+        let key = PublicKey::from_openssh(key)
+            .map_err(|_| refused("not a public key, or other options before it"))?;
+        if authority {
+            let names = users.split(',').map(str::to_owned).collect();
+            signers.authorities.push((names, key.key_data().clone()));
+            continue;
+        }
+        for user in users.split(',') {
+            let user = user.parse().map_err(|_| refused("not a user name"))?;
+            signers
+                .keys
+                .entry(user)
+                .or_default()
+                .insert(key.key_data().clone());
+        }
+    }
+    Ok(signers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_of_one_user_is_not_anothers_on_the_same_line() {
+        let certifies = |names: &str, user: &str, principals: &str| {
+            let names: Vec<String> = names.split(',').map(str::to_owned).collect();
+            certifies(&names, user, &principals.parse().unwrap())
+        };
+        assert!(certifies("alice,bob", "alice", "alice"));
+        assert!(certifies("alice,bob", "bob", "ops,bob"));
+        assert!(!certifies("alice,bob", "bob", "alice"));
+        // `USER,PRINCIPAL`: who has the principal is the first.
+        assert!(certifies("alice,ops", "alice", "ops"));
+        assert!(!certifies("bob,alice,ops", "alice", "ops"));
+        assert!(!certifies("alice,ops", "alice", "dev"));
+        assert!(!certifies("alice,ops", "carol", "alice,ops"));
+        assert!(!certifies("alice", "alice", ""));
+    }
+}

@@ -1,0 +1,66 @@
+//! How mistakes of policies are shown.
+#![forbid(unsafe_code)]
+
+use std::process::Command;
+
+/// What `usher policy check` says of a text, without its first line, which is the place.
+fn told(text: &str) -> (String, String) {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("site.policy"), text).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_usher"))
+        .args(["policy", "check", "site.policy"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let told = String::from_utf8(output.stderr).unwrap();
+    let (place, rest) = told.split_once('\n').unwrap();
+    (place.to_owned(), rest.to_owned())
+}
+
+#[test]
+fn a_mistake_is_shown_between_its_neighbours_at_its_line_and_column() {
+    let (place, picture) = told("# one\n# two\nmac m { x \"é\"; } usrs u { }\n# four\n# five\n");
+    assert_eq!(place, "site.policy:3:18:");
+    for line in [
+        "[site.policy:3:18]",
+        "2 │ # two",
+        "3 │ mac m { x \"é\"; } usrs u { }",
+        "4 │ # four",
+    ] {
+        assert!(picture.contains(line), "{line}: {picture}");
+    }
+    assert!(
+        !picture.contains("one") && !picture.contains("five"),
+        "{picture}"
+    );
+    let mut lines = picture.lines();
+    let at = |line: &str, part: &str| line[..line.find(part).unwrap()].chars().count();
+    let written = lines.find(|line| line.contains("│ mac")).unwrap();
+    let underlined = lines.next().unwrap();
+    assert_eq!(at(written, "usrs"), at(underlined, "─"), "{picture}");
+}
+
+#[test]
+fn a_mistake_far_out_in_a_long_line_is_shown_with_what_is_around_it() {
+    let members = "member alice; ".repeat(6000);
+    let (place, picture) = told(&format!(
+        "users u {{ {members}}} users u {{ membr bob; {members}}}\n"
+    ));
+    assert!(place.starts_with("site.policy:1:"), "{place}");
+    assert!(picture.contains("membr bob;"), "{}", &picture[..2000]);
+    let longest = picture
+        .lines()
+        .map(|line| line.chars().count())
+        .max()
+        .unwrap();
+    assert!(longest < 400, "{longest}");
+}
+
+#[test]
+fn nothing_that_a_terminal_obeys_or_hides_is_shown_as_it_is() {
+    let (_, picture) = told("# \u{1b}[31mred\u{7} \u{202e}\nusers u { membr\u{1b}]0;t a; }\r\n");
+    let plain = |c: char| c == '\n' || !c.is_control() && c != '\u{202e}';
+    assert!(picture.chars().all(plain), "{picture:?}");
+    assert!(picture.contains('\u{241b}'), "{picture}");
+}

@@ -1,0 +1,104 @@
+//! Where the processes of services may connect, where the kernel takes the programs. Where it does
+//! not, services whose policy says so refuse their users.
+
+use std::path::Path;
+
+use usher_kernel::KernelError;
+use usher_kernel::cgroup::Group;
+use usher_kernel::destinations::{Destinations as Programs, GovernError, Permitted, Prepared};
+use usher_local::paths;
+use usher_policy::{Policy, Service};
+use usher_proto::refusal::Refusal;
+
+/// The restricted services.
+pub struct Destinations(Option<Programs>);
+
+impl Destinations {
+    /// Takes up what an earlier keeper left in force; for processes in a control group and below.
+    /// Where the kernel refuses, the log says what that means.
+    pub fn open(cgroup: &Path) -> Self {
+        let programs = Programs::open(Path::new(paths::DESTINATIONS_PIN_DIRECTORY), cgroup);
+        if let Err(error) = &programs {
+            tracing::warn!(%error, "services with `connect` are refused");
+        }
+        Self(programs.ok())
+    }
+
+    /// Whether a service's processes can be kept to where they may connect.
+    ///
+    /// # Errors
+    /// [`Refusal::NoConnectConfinement`].
+    pub fn serves(&self, service: &Service) -> Result<(), Refusal> {
+        match (&service.connect, &self.0) {
+            (Some(_), None) => Err(Refusal::NoConnectConfinement),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has all processes of a group be a service's. For each group, whether or not the service is
+    /// restricted: it may be later.
+    ///
+    /// # Errors
+    /// [`Refusal::ListenerTableFull`], [`Refusal::ListenerFailed`]: no process may be started in it.
+    pub fn govern(&self, group: &Group, service: u32) -> Result<(), Refusal> {
+        let Some(programs) = &self.0 else {
+            return Ok(());
+        };
+        programs.govern(group, service).map_err(|error| {
+            tracing::error!(%error, "cannot govern where a user's processes connect");
+            match error {
+                GovernError::Full => Refusal::ListenerTableFull,
+                GovernError::Kernel(_) => Refusal::ListenerFailed,
+            }
+        })
+    }
+
+    /// Restricts the services of a policy, those that run at once. Others stay as they were until
+    /// [`Destinations::retain`].
+    ///
+    /// # Errors
+    /// What the kernel says; nothing has changed when it has no memory for the tables.
+    pub fn restrict(&self, policy: &Policy) -> Result<Restricted, KernelError> {
+        let Some(programs) = &self.0 else {
+            return Ok(Restricted(None));
+        };
+        let services = policy.services.values().filter_map(|service| {
+            let table = service.connect.as_ref()?.table();
+            let permitted = Permitted {
+                networks: table.networks,
+                ports: table.ports,
+            };
+            Some((service.id, permitted))
+        });
+        let prepared = programs.prepare(services)?;
+        programs.enter(&prepared)?;
+        Ok(Restricted(Some(prepared)))
+    }
+
+    /// Restricts no other services any more. To be called when those that a policy does not have
+    /// have no processes left.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn retain(&self, restricted: &Restricted) -> Result<(), KernelError> {
+        match (&self.0, &restricted.0) {
+            (Some(programs), Some(prepared)) => programs.retain(prepared),
+            _ => Ok(()),
+        }
+    }
+
+    /// How many calls were refused.
+    pub fn refused(&self) -> u64 {
+        let refused = self.0.as_ref().map(Programs::refused);
+        refused.transpose().map_or_else(
+            |error| {
+                tracing::error!(%error, "reading the counter");
+                0
+            },
+            Option::unwrap_or_default,
+        )
+    }
+}
+
+/// The services that are restricted by a policy.
+pub struct Restricted(Option<Prepared>);

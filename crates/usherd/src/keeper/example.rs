@@ -1,0 +1,26 @@
+//! What the tests of the keeper's modules share.
+
+use usher_kernel::admission::SessionRecord;
+use usher_proto::chain::ChainTip;
+
+/// A session of alice's, which has used nothing of its chain.
+pub fn record() -> SessionRecord {
+    SessionRecord {
+        uid: 1000,
+        service: 1,
+        user: "alice".parse().unwrap(),
+        host: "laptop".parse().unwrap(),
+        tip: ChainTip {
+            position: 0,
+            value: [0; 16],
+        },
+        chain_length: 1,
+        chain_salt: [0; 16],
+        token_anchor: [0; 11],
+        key_fingerprint: [0; 32],
+        certified: false,
+        opened: 0,
+        expires: 0,
+        ended: None,
+    }
+}

@@ -1,0 +1,52 @@
+//! TCP ports that are kept for somebody, where the kernel takes the programs.
+
+use std::path::Path;
+
+use usher_kernel::ports::{Ports, Reserved};
+use usher_policy::Policy;
+
+/// The reserved ports.
+pub struct ReservedPorts(Option<Ports>);
+
+impl ReservedPorts {
+    /// Reserves nothing yet; for processes in a control group and below. Where the kernel refuses,
+    /// the log says what that means.
+    pub fn open(cgroup: &Path, otherwise: &str) -> Self {
+        let ports = Ports::open(cgroup);
+        if let Err(error) = &ports {
+            tracing::warn!(%error, "ports are not reserved: {otherwise}");
+        }
+        Self(ports.ok())
+    }
+
+    /// Reserves these and no others.
+    pub fn reserve(&self, reserved: impl IntoIterator<Item = Reserved>) {
+        if let Some(ports) = &self.0
+            && let Err(error) = ports.reserve(reserved)
+        {
+            tracing::error!(%error, "not all ports are reserved");
+        }
+    }
+
+    /// How often somebody was refused one.
+    pub fn refused(&self) -> u64 {
+        let refused = self.0.as_ref().map(Ports::refused);
+        refused.transpose().map_or_else(
+            |error| {
+                tracing::error!(%error, "reading the counter");
+                0
+            },
+            Option::unwrap_or_default,
+        )
+    }
+}
+
+/// Where the proxy stands for other hosts: nobody else is to be taken for them.
+pub fn of_proxy(policy: &Policy, proxy: u32) -> impl Iterator<Item = Reserved> {
+    let listeners = policy.proxy_listeners().into_iter();
+    listeners.map(move |listener| Reserved {
+        address: Some((*listener.address.ip()).into()),
+        port: listener.address.port(),
+        uid: proxy,
+    })
+}

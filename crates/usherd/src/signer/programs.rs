@@ -1,0 +1,408 @@
+//! Which programs may: the lists of `client` blocks, and the files that stand at their paths.
+//!
+//! The kernel says by what executable a process connects or asks (bpf/ticket/program.h); here is
+//! kept which executables the paths of the policy lead to. They are looked up when a policy comes in
+//! force, and those of one list again when a program that is not among them comes there: so the file
+//! of a package's new version counts from its first connection on.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io;
+use std::num::NonZeroU32;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::fs::{FileType, Mode, OFlags};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+use usher_kernel::ticket::{Limits, Listed, Listing, ProgramId};
+use usher_policy::{Policy, Programs};
+use usher_proto::refusal::Refusal;
+
+use super::tickets::Tickets;
+
+/// Programs of all lists of a policy, each as often as it is listed: there is room for as many that
+/// take their places.
+const LISTED: usize = Limits::LISTED as usize / 2;
+
+/// How long looking up paths may take, some of which may be on other hosts.
+const LOOK_UP: Duration = Duration::from_secs(3);
+/// Most paths that are looked up at once.
+const AT_ONCE: usize = 64;
+
+/// The paths of a list.
+type List = Arc<BTreeSet<String>>;
+/// What stands at paths, open.
+type Files = HashMap<String, io::Result<OwnedFd>>;
+
+/// The lists in force.
+#[derive(Default)]
+pub struct ListedPrograms {
+    state: Mutex<State>,
+    /// Held while files are looked up, and until that has come in force.
+    turn: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default, Clone)]
+struct State {
+    /// By which number the kernel knows a list. It is never another one's.
+    lists: HashMap<List, NonZeroU32>,
+    last_number: u32,
+    programs: HashMap<String, Found>,
+    /// What is not listed any longer and the kernel has not taken back.
+    kept: Vec<Found>,
+}
+
+/// A program that was found.
+#[derive(Clone)]
+struct Found {
+    program: ProgramId,
+    /// Its file, kept open: else what the program is known by could become another file's.
+    _file: Arc<OwnedFd>,
+}
+
+impl ListedPrograms {
+    /// Puts a policy's plain destinations and lists in force. What comes of it is the caller's policy
+    /// or, on errors, the former one.
+    ///
+    /// # Errors
+    /// In words, what there is no room for, or what the kernel says.
+    pub async fn set(
+        &self,
+        tickets: &Tickets,
+        policy: &Policy,
+        former: Option<&Policy>,
+    ) -> Result<(), String> {
+        let _turn = self.turn.lock().await;
+        let lists = policy.client_services();
+        let lists: HashSet<List> = lists
+            .filter_map(|entry| entry.programs.listed().cloned())
+            .collect();
+        let files = look_up(lists.iter().flat_map(|list| list.iter().cloned()).collect()).await;
+        let before = self.lock().clone();
+        let mut after = before.clone();
+        after.take_lists(lists)?;
+        after.programs.clear();
+        if let Some(listing) = tickets.listing() {
+            if let Err(error) = listing.available()
+                && !after.lists.is_empty()
+            {
+                tracing::warn!(%error, "this kernel does not say which program connects: nobody \
+                    authenticates to services with a list of `programs`");
+            }
+            for (path, error) in after.enter(listing, files) {
+                tracing::warn!(path, error, "a program of the policy is not there");
+            }
+        }
+        let outcome = after.put(tickets, policy);
+        if outcome.is_err() {
+            // What was in force had room and has it again.
+            let restored = former.map_or(Ok(()), |former| before.put(tickets, former));
+            if let Err(error) = restored {
+                tracing::error!(%error, "the former `programs` are not in force again");
+            }
+            if let Some(listing) = tickets.listing() {
+                let mut before = before;
+                before.retain(listing, after);
+                *self.lock() = before;
+            }
+            return outcome;
+        }
+        if let Some(listing) = tickets.listing() {
+            after.retain(listing, before);
+        }
+        *self.lock() = after;
+        Ok(())
+    }
+
+    /// Whether a program may by these `programs`; looks again where its list's paths lead to when it
+    /// is none of those that were there.
+    ///
+    /// # Errors
+    /// [`Refusal::ProgramNotPermitted`].
+    pub async fn permit(
+        &self,
+        tickets: &Tickets,
+        programs: &Programs,
+        program: Option<ProgramId>,
+    ) -> Result<(), Refusal> {
+        if self.permits(programs, program) {
+            return Ok(());
+        }
+        if let (Some(list), Some(_), Some(listing)) =
+            (programs.listed(), program, tickets.listing())
+        {
+            self.look_again(listing, list).await;
+        }
+        if self.permits(programs, program) {
+            Ok(())
+        } else {
+            Err(Refusal::ProgramNotPermitted)
+        }
+    }
+
+    /// The same by what is known.
+    pub fn permits(&self, programs: &Programs, program: Option<ProgramId>) -> bool {
+        let Some(list) = programs.listed() else {
+            return true;
+        };
+        let state = self.lock();
+        let mut found = list.iter().filter_map(|path| state.programs.get(path));
+        program.is_some_and(|program| found.any(|found| found.program == program))
+    }
+
+    /// How many programs of lists were found, and how many were not.
+    pub fn numbers(&self) -> [(String, u64); 2] {
+        let state = self.lock();
+        let paths: BTreeSet<&String> = state.lists.keys().flat_map(|list| list.iter()).collect();
+        let found = state.programs.len();
+        [
+            ("programs_found".to_owned(), found as u64),
+            ("programs_missing".to_owned(), (paths.len() - found) as u64),
+        ]
+    }
+
+    async fn look_again(&self, listing: &Listing, list: &List) {
+        let _turn = self.turn.lock().await;
+        let files = look_up(list.iter().cloned().collect()).await;
+        let mut state = self.lock();
+        // Gone with another policy meanwhile.
+        if !state.lists.contains_key(list) {
+            return;
+        }
+        let former = state.clone();
+        for (path, error) in state.enter(listing, files) {
+            if former.programs.contains_key(&path) {
+                tracing::warn!(path, error, "a program of the policy is not there any more");
+            }
+        }
+        let wanted = state.wanted();
+        if wanted == former.wanted() {
+            return;
+        }
+        if let Err(error) = listing.add(&wanted) {
+            tracing::error!(%error, "listing programs");
+        }
+        state.retain(listing, former);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// These lists and no others, each with the number that it had.
+    fn take_lists(&mut self, lists: HashSet<List>) -> Result<(), String> {
+        let count: usize = lists.iter().map(|list| list.len()).sum();
+        if count > LISTED {
+            return Err(format!(
+                "the `programs` of the policy's `client` blocks are {count}, more than {LISTED}: \
+                 put services with the same programs into one block"
+            ));
+        }
+        let mut last = self.last_number;
+        let former = std::mem::take(&mut self.lists);
+        for list in lists {
+            let number = match former.get(&list) {
+                Some(number) => *number,
+                None => {
+                    last = last.checked_add(1).ok_or(
+                        "restart usher-signer: it has given all numbers to lists of programs",
+                    )?;
+                    NonZeroU32::new(last).unwrap_or(NonZeroU32::MIN)
+                }
+            };
+            self.lists.insert(list, number);
+        }
+        self.last_number = last;
+        Ok(())
+    }
+
+    /// Takes note of what stands at paths now, and gives where nothing does.
+    fn enter(&mut self, listing: &Listing, files: Files) -> Vec<(String, String)> {
+        let mut missing = Vec::new();
+        for (path, file) in files {
+            let found = file.map_err(|error| error.to_string()).and_then(|file| {
+                let program = listing.identify(file.as_fd());
+                let program = program.map_err(|error| error.to_string())?;
+                Ok(program.map(|program| Found {
+                    program,
+                    _file: Arc::new(file),
+                }))
+            });
+            match found {
+                Ok(Some(found)) => {
+                    let program = found.program;
+                    let former = self.programs.insert(path.clone(), found);
+                    if former.is_some_and(|former| former.program != program) {
+                        tracing::info!(path, "another file stands at the path of a program");
+                    }
+                }
+                // The kernel does not tell programs apart, which has been said.
+                Ok(None) => {}
+                Err(error) => {
+                    self.programs.remove(&path);
+                    missing.push((path, error));
+                }
+            }
+        }
+        missing
+    }
+
+    /// What the kernel is to have.
+    fn wanted(&self) -> HashSet<Listed> {
+        let listed = self.lists.iter().flat_map(|(list, number)| {
+            let found = list.iter().filter_map(|path| self.programs.get(path));
+            found.map(|found| Listed {
+                list: *number,
+                program: found.program,
+            })
+        });
+        listed.collect()
+    }
+
+    /// Has the kernel authenticate plain connections by the policy, whose lists these are.
+    fn put(&self, tickets: &Tickets, policy: &Policy) -> Result<(), String> {
+        if let Some(listing) = tickets.listing() {
+            let outcome = listing.add(&self.wanted());
+            outcome.map_err(|error| format!("listing programs: {error}"))?;
+        }
+        let destinations = policy.plain_destinations();
+        let destinations = destinations.map(|(server, programs)| {
+            let number = |list| self.lists.get(list).copied();
+            (server, programs.listed().and_then(number))
+        });
+        tickets.set_destinations(destinations)
+    }
+
+    /// Has the kernel list no others. The files of what it lists all the same stay open.
+    fn retain(&mut self, listing: &Listing, former: Self) {
+        match listing.retain(&self.wanted()) {
+            Ok(()) => self.kept.clear(),
+            Err(error) => {
+                tracing::error!(%error, "programs that are not listed any longer count as listed");
+                self.kept.extend(former.programs.into_values());
+            }
+        }
+    }
+}
+
+/// Opens what stands at paths: not on the reactor's thread, and what is on a host that does not
+/// answer in time is taken not to be there.
+async fn look_up(paths: BTreeSet<String>) -> Files {
+    look_up_by(open, paths, LOOK_UP).await
+}
+
+async fn look_up_by(
+    open: fn(&str) -> io::Result<OwnedFd>,
+    paths: BTreeSet<String>,
+    limit: Duration,
+) -> Files {
+    let unanswered = |path: &String| (path.clone(), Err(io::ErrorKind::TimedOut.into()));
+    let mut files: Files = paths.iter().map(unanswered).collect();
+    let deadline = Instant::now() + limit;
+    let mut paths = paths.into_iter();
+    let mut under_way = JoinSet::new();
+    loop {
+        while under_way.len() < AT_ONCE
+            && let Some(path) = paths.next()
+        {
+            under_way.spawn_blocking(move || (open(&path), path));
+        }
+        match timeout_at(deadline, under_way.join_next()).await {
+            Ok(Some(Ok((file, path)))) => drop(files.insert(path, file)),
+            Ok(Some(Err(error))) => tracing::error!(%error, "looking up programs"),
+            Ok(None) | Err(_) => return files,
+        }
+    }
+}
+
+/// The file, without a right to read it.
+fn open(path: &str) -> io::Result<OwnedFd> {
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
+    if kind == FileType::RegularFile {
+        Ok(file)
+    } else {
+        Err(io::Error::other("no file that could be executed"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(paths: &[&str]) -> List {
+        Arc::new(paths.iter().map(|path| (*path).to_owned()).collect())
+    }
+
+    #[tokio::test]
+    async fn a_path_that_does_not_answer_is_not_there_and_keeps_no_other_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        // Opened for reading it waits for somebody who writes.
+        let pipe = folder.path().join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let pipe = pipe.to_str().unwrap().to_owned();
+        let mut paths = BTreeSet::from([pipe.clone()]);
+        for number in 0..200 {
+            let file = folder.path().join(format!("zfile{number}"));
+            std::fs::write(&file, "").unwrap();
+            paths.insert(file.to_str().unwrap().to_owned());
+        }
+        let read = |path: &str| std::fs::File::open(path).map(OwnedFd::from);
+        let files = look_up_by(read, paths.clone(), Duration::from_secs(5)).await;
+        std::fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+        assert_eq!(files.len(), paths.len());
+        for (path, file) in files {
+            let outcome = file.map(drop).map_err(|error| error.kind());
+            let answers = path != pipe;
+            assert_eq!(outcome.is_ok(), answers, "{path}: {outcome:?}");
+        }
+    }
+
+    #[test]
+    fn a_list_keeps_its_number_and_no_other_gets_it() {
+        let (curl, both) = (list(&["/curl"]), list(&["/curl", "/mbsync"]));
+        let mut state = State::default();
+        state.take_lists([curl.clone()].into()).unwrap();
+        let number = state.lists[&curl];
+        state
+            .take_lists([curl.clone(), both.clone()].into())
+            .unwrap();
+        assert_eq!(state.lists[&curl], number);
+        assert_ne!(state.lists[&both], number);
+        state.take_lists([both].into()).unwrap();
+        state.take_lists([curl.clone()].into()).unwrap();
+        assert_eq!(state.lists[&curl].get(), 3);
+    }
+
+    #[test]
+    fn lists_for_which_there_is_no_room_are_refused_in_words() {
+        let many = |count: usize| -> HashSet<List> {
+            (0..count)
+                .map(|number| list(&[&format!("/{number}")]))
+                .collect()
+        };
+        let mut state = State::default();
+        state.take_lists(many(LISTED)).unwrap();
+        let refused = state.take_lists(many(LISTED + 1)).unwrap_err();
+        assert!(refused.contains("are 4097, more than 4096"), "{refused}");
+    }
+
+    #[test]
+    fn nobody_is_on_a_list_whose_programs_were_not_found() {
+        let programs = ListedPrograms::default();
+        assert!(programs.permits(&Programs::Asking, None));
+        assert!(programs.permits(&Programs::Any, None));
+        assert!(!programs.permits(&Programs::Listed(list(&["/curl"])), None));
+    }
+
+    #[tokio::test]
+    async fn what_stands_at_a_path_is_a_file_or_nothing() {
+        let paths = ["/", "/dev/null", "/no/such/file", "/proc/self/exe"];
+        let files = look_up(paths.map(str::to_owned).into()).await;
+        let found = paths.map(|path| files[path].is_ok());
+        assert_eq!(found, [false, false, false, true]);
+    }
+}

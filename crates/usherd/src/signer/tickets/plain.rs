@@ -1,0 +1,79 @@
+//! What the ticket programs know besides tickets: where plain connections are authenticated, of which
+//! programs, and which sockets are announced.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::os::fd::BorrowedFd;
+
+use usher_kernel::ticket::{self, Holding, Listing, ProgramId};
+use usher_proto::refusal::Refusal;
+
+use super::Tickets;
+
+impl Tickets {
+    /// Plain connections, where the kernel takes the programs.
+    pub fn holding(&self) -> Option<&Holding> {
+        self.kernel.as_ref().map(ticket::Tickets::holding)
+    }
+
+    /// Programs that are listed, where the kernel takes the programs.
+    pub fn listing(&self) -> Option<&Listing> {
+        self.kernel.as_ref().map(ticket::Tickets::listing)
+    }
+
+    /// Has plain connections authenticated to these addresses, of the programs of a list or of all,
+    /// and to no others.
+    ///
+    /// # Errors
+    /// In words; some are in force then.
+    pub fn set_destinations(
+        &self,
+        destinations: impl IntoIterator<Item = (SocketAddr, Option<NonZeroU32>)>,
+    ) -> Result<(), String> {
+        let Some(holding) = self.holding() else {
+            return Ok(());
+        };
+        let outcome = holding.set_destinations(destinations);
+        outcome.map_err(|error| {
+            format!(
+                "addresses of services with `programs`, of which there can be {}: {error}",
+                ticket::Limits::default().destinations
+            )
+        })
+    }
+
+    /// The program that has said of a socket that it is to be announced.
+    ///
+    /// # Errors
+    /// [`Refusal::Malformed`] for what is no socket.
+    pub fn asker(&self, socket: BorrowedFd<'_>) -> Result<Option<ProgramId>, Refusal> {
+        let asker = self.listing().map(|listing| listing.asker(socket));
+        asker.unwrap_or(Ok(None)).map_err(|error| {
+            tracing::debug!(%error, "which program asks");
+            Refusal::Malformed
+        })
+    }
+
+    /// How many SYNs of plain connections were held.
+    pub fn held(&self) -> u64 {
+        let counters = self.kernel.as_ref().map(ticket::Tickets::counters);
+        match counters {
+            Some(Ok(counters)) => counters.held,
+            Some(Err(error)) => {
+                tracing::error!(%error, "reading the counters");
+                0
+            }
+            None => 0,
+        }
+    }
+
+    /// Has connections of a socket never held: they are announced before.
+    pub fn exempt(&self, socket: BorrowedFd<'_>) {
+        if let Some(holding) = self.holding()
+            && let Err(error) = holding.exempt(socket)
+        {
+            // Then it is announced a second time.
+            tracing::warn!(%error, "an announced connection is held");
+        }
+    }
+}

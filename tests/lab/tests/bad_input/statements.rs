@@ -1,0 +1,202 @@
+//! Statements and signatures that are wrong.
+
+use crate::attack::{Attack, IMAP, Result};
+use usher_lab::hostile::{Asked, Identity, fresh_user_key, now, sign_bytes};
+use usher_proto::{Authenticator, MAX_CHAIN_LENGTH, NAMESPACE, Refusal};
+
+#[test]
+fn a_wrong_statement_or_signature_is_refused_with_its_own_reason() -> Result {
+    let attack = Attack::new()?;
+    let (alice, bob) = (attack.user_key("alice")?, attack.user_key("bob")?);
+    let mut channel = attack.channel()?;
+    let now = now();
+
+    type Bend = Box<dyn Fn(&mut Asked)>;
+    let bent: Vec<(&str, Refusal, Bend)> = vec![
+        (
+            "meant for another server",
+            Refusal::WrongServerHost,
+            Box::new(|asked| asked.statement.server_host_key = Identity::fresh().public()),
+        ),
+        (
+            "made for another client",
+            Refusal::WrongClientHost,
+            Box::new(|asked| asked.statement.client_host_key = Identity::fresh().public()),
+        ),
+        (
+            "from the future",
+            Refusal::FutureDated,
+            Box::new(move |asked| asked.statement.issued = now + 600),
+        ),
+        (
+            "stale",
+            Refusal::Stale,
+            Box::new(move |asked| asked.statement.issued = now - 600),
+        ),
+        (
+            "expired",
+            Refusal::Expired,
+            Box::new(move |asked| {
+                asked.statement.issued = now - 20;
+                asked.statement.expires = now - 10;
+            }),
+        ),
+        (
+            "expired before it was issued",
+            Refusal::Expired,
+            Box::new(move |asked| {
+                asked.statement.issued = now + 10;
+                asked.statement.expires = now + 9;
+            }),
+        ),
+        (
+            "for more than a week",
+            Refusal::LifetimeTooLong,
+            Box::new(move |asked| asked.statement.expires = now + 8 * 24 * 3600),
+        ),
+        (
+            "for ever",
+            Refusal::LifetimeTooLong,
+            Box::new(|asked| asked.statement.expires = u64::MAX),
+        ),
+        (
+            "a chain of nothing",
+            Refusal::Malformed,
+            Box::new(|asked| asked.statement.chain_length = 0),
+        ),
+        (
+            "a chain too long",
+            Refusal::Malformed,
+            Box::new(|asked| asked.statement.chain_length = MAX_CHAIN_LENGTH + 1),
+        ),
+        (
+            "an unknown service",
+            Refusal::UnknownService,
+            Box::new(|asked| asked.statement.service = "smtp".parse().unwrap()),
+        ),
+        (
+            "another port",
+            Refusal::WrongServerAddress,
+            Box::new(|asked| asked.statement.server.set_port(144)),
+        ),
+        (
+            "another address",
+            Refusal::WrongServerAddress,
+            Box::new(|asked| asked.statement.server = ([10, 77, 0, 99], IMAP).into()),
+        ),
+    ];
+    for (what, reason, bend) in bent {
+        let mut asked = attack.asked("alice")?;
+        bend(&mut asked);
+        attack.refused(&mut channel, what, &asked.sign(&alice)?, reason)?;
+    }
+
+    let asked = || attack.asked("alice");
+    let bytes = asked()?.statement.encode();
+    let flip = |mut blob: Vec<u8>, place: usize| {
+        blob[place] ^= 1;
+        blob
+    };
+    let with_signature = |change: &dyn Fn(Vec<u8>) -> Vec<u8>| -> Result<Authenticator> {
+        let mut authenticator = asked()?.sign(&alice)?;
+        authenticator.signature = change(authenticator.signature);
+        Ok(authenticator)
+    };
+    let sign = |statement: Vec<u8>| sign_bytes(statement, &alice, NAMESPACE);
+    let followed = [bytes.as_slice(), &[0]].concat();
+    let mut other_statement = asked()?.sign(&alice)?;
+    other_statement.statement = asked()?.statement.encode();
+    let made = vec![
+        (
+            "a statement cut short",
+            sign(bytes[..100].to_vec())?,
+            Refusal::Truncated,
+        ),
+        ("no statement", sign(Vec::new())?, Refusal::Truncated),
+        ("a statement and more", sign(followed)?, Refusal::Malformed),
+        (
+            "another magic",
+            sign(flip(bytes.clone(), 0))?,
+            Refusal::Malformed,
+        ),
+        (
+            "another version",
+            sign(flip(bytes.clone(), 18))?,
+            Refusal::UnknownVersion,
+        ),
+        (
+            "a user called amice",
+            sign(flip(bytes.clone(), 24))?,
+            Refusal::UnknownUser,
+        ),
+        (
+            "no signature",
+            with_signature(&|_| Vec::new())?,
+            Refusal::Truncated,
+        ),
+        (
+            "half a signature",
+            with_signature(&|blob| blob[..blob.len() / 2].to_vec())?,
+            Refusal::Truncated,
+        ),
+        (
+            "a signature of another version",
+            with_signature(&|blob| flip(blob, 9))?,
+            Refusal::UnknownVersion,
+        ),
+        (
+            "one bit of the signature",
+            with_signature(&|blob| {
+                let last = blob.len() - 1;
+                flip(blob, last - 20)
+            })?,
+            Refusal::BadSignature,
+        ),
+        (
+            "the signature of another statement",
+            other_statement,
+            Refusal::BadSignature,
+        ),
+        (
+            "a signature for git",
+            sign_bytes(asked()?.statement.encode(), &alice, "git")?,
+            Refusal::BadSignature,
+        ),
+        (
+            "a key nobody knows",
+            asked()?.sign(&fresh_user_key())?,
+            Refusal::UnknownKey,
+        ),
+        (
+            "bob's key in alice's name",
+            asked()?.sign(&bob)?,
+            Refusal::UnknownKey,
+        ),
+        (
+            "alice's key in bob's name",
+            attack.asked("bob")?.sign(&alice)?,
+            Refusal::UnknownKey,
+        ),
+        (
+            "a user nobody knows",
+            attack.asked("mallory")?.sign(&alice)?,
+            Refusal::UnknownUser,
+        ),
+    ];
+    for (what, authenticator, reason) in made {
+        attack.refused(&mut channel, what, &authenticator, reason)?;
+    }
+
+    // The twins, on the same channel: at once, and at the edges of what is allowed.
+    for (user, key) in [("alice", &alice), ("bob", &bob)] {
+        attack.granted(&mut channel, &mut attack.asked(user)?, key)?;
+    }
+    let mut edge = attack.asked("alice")?;
+    edge.statement.issued -= 20;
+    edge.statement.expires = edge.statement.issued + 7 * 24 * 3600;
+    attack.granted(&mut channel, &mut edge, &alice)?;
+    let mut ahead = attack.asked("alice")?;
+    ahead.statement.issued += 20;
+    attack.granted(&mut channel, &mut ahead, &alice)?;
+    Ok(())
+}

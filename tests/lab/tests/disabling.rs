@@ -1,0 +1,142 @@
+//! Who is to be disabled is, whatever is written below /etc/usher beside, and whatever else is
+//! broken. Adding and enabling depend on what is written of users only.
+
+mod reading;
+
+use reading::{Outcome, connect, is_cut, lives};
+use usher_lab::{Daemon, Lab, Mail, Output, Role};
+
+/// What an administrator, or somebody else, may have broken. Each is a reason for which an apply is
+/// refused.
+const POLICY: [&str; 5] = [
+    "echo 'service x { lissten 5; }' >/etc/usher/policy.d/x.policy",
+    "mkdir /etc/usher/policy.d/x.policy",
+    "ln -s /nowhere /etc/usher/policy.d/x.policy",
+    "head -c 2000000 /dev/zero >/etc/usher/policy.d/x.policy",
+    "mv /etc/usher/policy.d /root; touch /etc/usher/policy.d",
+];
+const LISTS: [&str; 3] = [
+    "mkdir /etc/usher/revoked_keys",
+    "echo nonsense >/etc/usher/revoked_keys",
+    "echo nonsense >/etc/usher/user_ca_keys",
+];
+const USERS: [&str; 4] = [
+    "echo nonsense >>/etc/usher/users/bob/authorized_keys",
+    "mkdir /etc/usher/users/bob/authorized_keys.banking",
+    "mkdir '/etc/usher/users/Not A User'",
+    "echo nonsense >/etc/usher/users/alice/authorized_keys",
+];
+
+const RESTORE: &str = "rm -rf /etc/usher; cp -a /root/usher /etc";
+
+#[test]
+fn a_user_is_disabled_whatever_is_written_beside_and_others_are_as_before() -> Outcome {
+    let mail = Lab::mail()?;
+    let host = &mail.mailhost;
+    host.run(["cp", "-a", "/etc/usher", "/root/usher"])?;
+    let command = |command: &[&str]| -> Result<Output, Box<dyn std::error::Error>> {
+        Ok(host.command([&["usher"], command].concat()).run()?)
+    };
+    let mut bob = connect(&mail, "bob")?;
+    for broken in POLICY.iter().chain(&LISTS).chain(&USERS) {
+        let mut alice = connect(&mail, "alice")?;
+        host.run(["sh", "-e", "-c", broken])?;
+        let applied = command(&["policy", "apply"])?;
+        assert!(!applied.status.success(), "{broken}: {applied:?}");
+        lives(&mut alice)?;
+
+        // What concerns users reads what is written of users.
+        let enabled = command(&["user", "enable", "alice"])?;
+        let of_users = USERS.contains(broken);
+        assert_eq!(enabled.status.success(), !of_users, "{broken}: {enabled:?}");
+
+        let disabled = command(&["user", "disable", "alice", "--reason", "left"])?;
+        assert!(disabled.status.success(), "{broken}: {disabled:?}");
+        let told = "ended: alice from laptop at imap, 1 connection(s): the user is disabled";
+        assert!(disabled.stdout.contains(told), "{broken}: {disabled:?}");
+        is_cut(&mut alice)?;
+        lives(&mut bob)?;
+        let listed = command(&["user", "list"])?.stdout;
+        assert_eq!(listed.matches("no: left").count(), 1, "{broken}: {listed}");
+
+        // The mark is there for the next apply, too.
+        let mark = host.read("/etc/usher/users/alice/disabled")?;
+        assert_eq!(mark, "left\n", "{broken}");
+        host.run(["sh", "-e", "-c", RESTORE])?;
+        let enabled = command(&["user", "enable", "alice"])?;
+        assert!(enabled.status.success(), "{broken}: {enabled:?}");
+    }
+    lives(&mut connect(&mail, "alice")?)
+}
+
+#[test]
+fn a_user_whose_folder_is_gone_is_disabled_and_one_who_was_never_known_is_not() -> Outcome {
+    let mail = Lab::mail()?;
+    let host = &mail.mailhost;
+    let mut alice = connect(&mail, "alice")?;
+    // In force, and nowhere else any more.
+    let gone = "rm -r /etc/usher/users; sed -i /^alice:/d /etc/passwd";
+    host.run(["sh", "-e", "-c", gone])?;
+    lives(&mut alice)?;
+    host.run(["usher", "user", "disable", "alice"])?;
+    is_cut(&mut alice)?;
+    let eve = host.command(["usher", "user", "disable", "eve"]).run()?;
+    assert!(eve.stderr.contains("no user eve is known"), "{eve:?}");
+    Ok(())
+}
+
+/// From now on mailhost's signer cannot read what is applied, and refuses every configuration; the
+/// other daemons can.
+fn with_a_faulty_signer(mail: &Mail) -> Result<Daemon, Box<dyn std::error::Error>> {
+    let signer = mail.mailhost.start_daemon(Role::Signer)?;
+    let close = "chgrp usher-verifier /var/lib/usher; chmod 750 /var/lib/usher";
+    mail.mailhost.run(["sh", "-e", "-c", close])?;
+    Ok(signer)
+}
+
+#[test]
+fn a_daemon_that_refuses_keeps_nobody_from_being_disabled() -> Outcome {
+    let mail = Lab::mail()?;
+    let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+    let signer = with_a_faulty_signer(&mail)?;
+    let disable = ["usher", "user", "disable", "alice"];
+    let output = mail.mailhost.command(disable).run()?;
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    for text in [
+        "ended: alice from laptop at imap, 1 connection(s): ",
+        "is in force, but not with every daemon: the signer says: ",
+    ] {
+        assert!(output.stderr.contains(text), "{text}: {output:?}");
+    }
+    is_cut(&mut alice)?;
+    lives(&mut bob)?;
+    let listed = mail.mailhost.run(["usher", "user", "list"])?.stdout;
+    assert!(listed.contains("no: disabled by"), "{listed}");
+    drop(signer);
+    Ok(())
+}
+
+#[test]
+fn an_apply_that_a_daemon_refuses_is_taken_back_and_tells_what_it_has_ended() -> Outcome {
+    let mail = Lab::mail()?;
+    let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+    let before = mail.mailhost.read("/var/lib/usher/applied.json")?;
+    let signer = with_a_faulty_signer(&mail)?;
+    mail.mailhost
+        .run(["rm", "/etc/usher/users/alice/authorized_keys"])?;
+    let output = mail.mailhost.command(["usher", "policy", "apply"]).run()?;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    for text in [
+        "ended: alice from laptop at imap, 1 connection(s): ",
+        "the signer says: ",
+        "going back to the former configuration failed as well",
+    ] {
+        assert!(output.stderr.contains(text), "{text}: {output:?}");
+    }
+    assert_eq!(mail.mailhost.read("/var/lib/usher/applied.json")?, before);
+    is_cut(&mut alice)?;
+    lives(&mut bob)?;
+    drop(signer);
+    mail.mailhost.run(["chmod", "755", "/var/lib/usher"])?;
+    lives(&mut connect(&mail, "alice")?)
+}

@@ -1,0 +1,189 @@
+//! Which files a service's processes may touch, whoever their user is.
+
+mod reading;
+
+use reading::{Outcome, PATIENCE};
+use usher_lab::{Lab, Mail};
+
+/// Executes what it is told, as the user.
+const SHELL: &str = "program \"/bin/sh\" \"-c\" \"read -r deed; (eval \\\"$deed\\\") 2>&1; echo end\"; \
+     style connection; users mail; hosts laptop;";
+
+const CLIENT: &str = "client more { users mail; service open at mailhost port 7201; \
+     service closed at mailhost port 7202; service bare at mailhost port 7203; }\n";
+
+/// A server's policy, with these files for dovecot's imap and for the shell at `closed`.
+fn policy(closed: &str) -> String {
+    format!(
+        "service open {{ listen 7201; {SHELL} }}\n\
+         service closed {{ listen 7202; {SHELL} files {closed}; }}\n\
+         service bare {{ listen 7203; {SHELL} files \"~\" write; }}\n"
+    )
+}
+
+const FILES: &str = "\"/usr\" read, \"/dev/null\" write, \"~/shared\" read, \"~/drafts\" write";
+
+fn mail() -> Result<Mail, Box<dyn std::error::Error>> {
+    let mail = Lab::mail()?;
+    for user in ["alice", "bob"] {
+        for folder in ["shared", "drafts", "private"] {
+            let folder = format!("/home/{user}/{folder}");
+            mail.mailhost.run([
+                "install", "-d", "-m", "700", "-o", user, "-g", user, &folder,
+            ])?;
+            let file = format!("{folder}/file");
+            mail.mailhost.write(&file, format!("of {user}\n"))?;
+            mail.mailhost.run(["chown", user, &file])?;
+        }
+    }
+    mail.mailhost
+        .write("/etc/usher/policy.d/more.policy", policy(FILES))?;
+    mail.laptop
+        .write("/etc/usher/policy.d/more.policy", CLIENT)?;
+    for host in [&mail.laptop, &mail.mailhost] {
+        host.run(["usher", "policy", "apply"])?;
+    }
+    Ok(mail)
+}
+
+/// What comes of a deed.
+fn deed(
+    mail: &Mail,
+    user: &str,
+    service: &str,
+    deed: &str,
+) -> Result<String, Box<dyn std::error::Error>> {
+    let service = format!("mailhost:{service}");
+    let mut connection = mail
+        .laptop
+        .command(["usher", "connect", &service])
+        .user(user)
+        .spawn()?;
+    connection.write(format!("{deed}\n"))?;
+    let said = connection.read_past("end\n", PATIENCE)?;
+    Ok(said.trim_end_matches("end\n").trim_end().to_owned())
+}
+
+#[test]
+fn a_service_touches_its_files_of_each_user_and_no_others() -> Outcome {
+    let mail = mail()?;
+    for user in ["alice", "bob"] {
+        let own = format!("of {user}");
+        let said = |service: &str, text: &str| deed(&mail, user, service, text);
+        for readable in ["shared", "drafts"] {
+            assert_eq!(said("closed", &format!("cat ~/{readable}/file"))?, own);
+        }
+        assert_eq!(
+            said("closed", "echo new > ~/drafts/new && cat ~/drafts/new")?,
+            "new"
+        );
+        assert_eq!(said("closed", "rm ~/drafts/new && echo gone")?, "gone");
+        for refused in [
+            "cat ~/private/file",
+            "ls ~",
+            "ls ~/private",
+            ": > ~/shared/new",
+            "rm -f ~/shared/file",
+            ": > /tmp/new",
+            "cat /etc/passwd",
+            "mv ~/drafts/file ~/shared/",
+            "ln -s ~/private ~/drafts/link && cat ~/drafts/link/file",
+        ] {
+            let answer = said("closed", refused)?;
+            assert!(answer.contains("denied"), "{user}: {refused}: {answer}");
+        }
+        // What it starts is as confined, and the user's own rights still bound it.
+        let answer = said("closed", "sh -c 'cat ~/private/file'")?;
+        assert!(answer.contains("denied"), "{answer}");
+        let answer = said("closed", ": > /usr/new")?;
+        assert!(answer.contains("denied"), "{answer}");
+        // Another service of the same user is not.
+        assert_eq!(said("open", "cat ~/private/file")?, own);
+    }
+    let others = deed(&mail, "alice", "open", "cat /home/bob/private/file")?;
+    assert!(others.contains("denied"), "{others}");
+    Ok(())
+}
+
+#[test]
+fn a_program_without_its_libraries_is_not_started_and_the_log_says_why() -> Outcome {
+    let mail = mail()?;
+    let mut connection = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:bare"])
+        .user("alice")
+        .spawn()?;
+    reading::is_cut(&mut connection)?;
+    let text = "executing the program in the new process: Permission denied";
+    assert!(
+        mail.keeper.wait_log(text, PATIENCE)?,
+        "{}",
+        mail.keeper.log()?
+    );
+    Ok(())
+}
+
+#[test]
+fn dovecot_serves_mail_with_files_of_its_own_only() -> Outcome {
+    let mail = Lab::mail()?;
+    let path = "/etc/usher/policy.d/mail.policy";
+    let policy = mail.mailhost.read(path)?;
+    let confined = policy.replacen(
+        "listen 143;",
+        "listen 143; files \"/usr\" read, \"/etc\" read, \"/dev/null\" write, \"~/Maildir\" write;",
+        1,
+    );
+    assert_ne!(confined, policy);
+    mail.mailhost.write(path, confined)?;
+    mail.mailhost.run(["usher", "policy", "apply"])?;
+    let mut connection = reading::connect(&mail, "alice")?;
+    for (command, answer) in [
+        ("a SELECT INBOX\r\n", "a OK"),
+        ("b STORE 1 +FLAGS (\\Seen)\r\n", "b OK"),
+        ("c CREATE made\r\n", "c OK"),
+    ] {
+        connection.write(command)?;
+        connection.read_past(answer, PATIENCE)?;
+    }
+    let made = mail
+        .mailhost
+        .run(["ls", "-d", "/home/alice/Maildir/.made"])?;
+    assert!(made.stdout.contains(".made"), "{}", made.stdout);
+    Ok(())
+}
+
+const WITHOUT_LANDLOCK: &str = include_str!("../programs/without_landlock.py");
+
+#[test]
+fn without_landlock_a_service_with_files_refuses_its_users_and_another_serves_them() -> Outcome {
+    let mut mail = mail()?;
+    let launcher = ["python3", "-c", WITHOUT_LANDLOCK];
+    mail.keeper.stop()?;
+    mail.keeper.set_launcher(launcher);
+    mail.keeper.start()?;
+    for user in ["alice", "bob"] {
+        let before = mail.verifier.log()?.len();
+        let connect = mail.laptop.command(["usher", "connect", "mailhost:closed"]);
+        let refused = connect.user(user).input("echo served\n").run()?;
+        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        assert_eq!(refused.stdout, "", "{refused:?}");
+        let reason = "Landlock is not in force on the server";
+        assert!(refused.stderr.contains(reason), "{refused:?}");
+        let log = mail.verifier.log()?;
+        assert!(log[before..].contains("no_file_confinement"), "{log}");
+        assert_eq!(deed(&mail, user, "open", "echo served")?, "served");
+    }
+    // Who puts such a policy in force is told.
+    let apply = [&launcher[..], &["usher", "policy", "apply"]].concat();
+    let told = mail.mailhost.run(apply)?.stderr;
+    let reason = "`service closed`: it has `files`, and this kernel has no Landlock";
+    assert!(told.contains(reason), "{told}");
+
+    mail.keeper.stop()?;
+    mail.keeper.set_launcher([] as [&str; 0]);
+    mail.keeper.start()?;
+    assert_eq!(deed(&mail, "alice", "closed", "echo served")?, "served");
+    let outside = deed(&mail, "alice", "closed", "cat ~/private/file")?;
+    assert!(outside.contains("denied"), "{outside}");
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! Groups of the system in `users` blocks: who is in one when the policy is applied is a user, and
+//! nothing that the name service says later changes what is in force.
+#![forbid(unsafe_code)]
+
+mod attack;
+
+use attack::{LONG, Result, eventually};
+use usher_lab::{ALICE, CAROL, Mail, Running};
+
+const POLICY: &str = "/etc/usher/policy.d/mail.policy";
+
+/// Opens a connection that stays open; none where the user is refused.
+fn connect(mail: &Mail, user: &str) -> Result<Option<Running>> {
+    let mut connection = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:imap"])
+        .user(user)
+        .spawn()?;
+    match connection.read_past("\n", LONG) {
+        Ok(greeting) if greeting.starts_with("* PREAUTH") => Ok(Some(connection)),
+        _ => {
+            let status = connection.wait(LONG)?;
+            assert!(status.is_some_and(|status| !status.success()), "{status:?}");
+            Ok(None)
+        }
+    }
+}
+
+fn admitted(mail: &Mail, user: &str) -> Result<Running> {
+    Ok(connect(mail, user)?.ok_or_else(|| format!("{user} is refused"))?)
+}
+
+fn lives(connection: &mut Running) -> Result {
+    connection.write("x NOOP\r\n")?;
+    connection.read_past("x OK", LONG)?;
+    Ok(())
+}
+
+fn is_cut(mail: &Mail, connection: &mut Running, uid: u32) -> Result {
+    assert!(connection.wait(LONG)?.is_some(), "it is still there");
+    eventually(|| Ok(!mail.mailhost.processes()?.iter().any(|p| p.uid == uid)))
+}
+
+/// Mailhost admits alice, and whoever is in the group readers; that is there and has no member.
+fn with_group() -> Result<Mail> {
+    let mail = usher_lab::Lab::mail()?;
+    let policy = mail.mailhost.read(POLICY)?;
+    let policy = policy.replace("member alice, bob;", "member alice; group readers;");
+    mail.mailhost.write(POLICY, policy)?;
+    mail.mailhost.run(["groupadd", "readers"])?;
+    apply(&mail)?;
+    Ok(mail)
+}
+
+/// What it says.
+fn apply(mail: &Mail) -> Result<String> {
+    let said = mail.mailhost.run(["usher", "policy", "apply"])?;
+    Ok(said.stdout + &said.stderr)
+}
+
+/// What doctor says of groups.
+fn diagnosis(mail: &Mail) -> Result<String> {
+    let said = mail.mailhost.command(["usher", "doctor"]).run()?;
+    let mut lines = said.stdout.lines();
+    let line = lines.find(|line| line.contains("  groups: "));
+    Ok(line.ok_or("nothing about groups")?.to_owned())
+}
+
+#[test]
+fn who_joins_a_group_is_admitted_after_an_apply_and_who_leaves_it_is_cut_by_one() -> Result {
+    let mail = with_group()?;
+    let mut of_alice = admitted(&mail, "alice")?;
+    assert!(connect(&mail, "carol")?.is_none());
+    mail.mailhost.run(["gpasswd", "-a", "carol", "readers"])?;
+    assert!(connect(&mail, "carol")?.is_none(), "before the apply");
+    let told = diagnosis(&mail)?;
+    assert!(told.contains("readers has changed (+carol)"), "{told}");
+    apply(&mail)?;
+    let mut of_carol = admitted(&mail, "carol")?;
+    let told = diagnosis(&mail)?;
+    assert!(told.starts_with("ok"), "{told}");
+
+    mail.mailhost.run(["gpasswd", "-d", "carol", "readers"])?;
+    lives(&mut of_carol)?;
+    let told = diagnosis(&mail)?;
+    assert!(told.contains("readers has changed (-carol)"), "{told}");
+    let said = apply(&mail)?;
+    assert!(said.contains("ended: carol"), "{said}");
+    is_cut(&mail, &mut of_carol, CAROL.mailhost_uid)?;
+    assert!(connect(&mail, "carol")?.is_none());
+
+    // Those whose primary group it is.
+    mail.mailhost.run(["usermod", "-g", "readers", "carol"])?;
+    apply(&mail)?;
+    let mut of_carol = admitted(&mail, "carol")?;
+    mail.mailhost.run(["usermod", "-g", "nogroup", "carol"])?;
+    apply(&mail)?;
+    is_cut(&mail, &mut of_carol, CAROL.mailhost_uid)?;
+    lives(&mut of_alice)?;
+    assert!(
+        mail.mailhost
+            .processes()?
+            .iter()
+            .any(|p| p.uid == ALICE.mailhost_uid)
+    );
+    Ok(())
+}
+
+#[test]
+fn a_group_that_cannot_be_looked_up_changes_nothing_and_is_told_with_place_and_remedy() -> Result {
+    let mail = with_group()?;
+    mail.mailhost.run(["gpasswd", "-a", "carol", "readers"])?;
+    apply(&mail)?;
+    let mut of_carol = admitted(&mail, "carol")?;
+    mail.mailhost.run(["groupdel", "readers"])?;
+    for words in [["policy", "apply"], ["policy", "check"]] {
+        let refused = mail.mailhost.command(["usher", words[0], words[1]]).run()?;
+        assert!(!refused.status.success());
+        for part in [
+            "mail.policy:1:34",
+            "who is in the group `readers` is not known: there is no such group",
+            "getent group readers",
+        ] {
+            assert!(refused.stderr.contains(part), "{}", refused.stderr);
+        }
+    }
+    // What is in force is as before, also where the daemons read it anew.
+    mail.mailhost.run(["usher", "user", "disable", "bob"])?;
+    lives(&mut of_carol)?;
+    admitted(&mail, "carol")?;
+    let told = diagnosis(&mail)?;
+    assert!(told.contains("readers: there is no such group"), "{told}");
+    Ok(())
+}
+
+#[test]
+fn root_and_the_account_of_a_service_come_in_by_no_group() -> Result {
+    let mail = with_group()?;
+    for account in ["root", "carol"] {
+        mail.mailhost.run(["gpasswd", "-a", account, "readers"])?;
+    }
+    let said = apply(&mail)?;
+    assert!(
+        said.contains("of the group readers these are left out"),
+        "{said}"
+    );
+    assert!(said.contains("admit them: root\n"), "{said}");
+    let policy = mail.mailhost.read(POLICY)?;
+    let notes =
+        "service notes { account carol; listen 8080; users mail; hosts laptop; style user; }";
+    mail.mailhost
+        .write(POLICY, format!("{policy}\n{notes}\n"))?;
+    let refused = mail.mailhost.command(["usher", "policy", "apply"]).run()?;
+    assert!(!refused.status.success());
+    let said = "`carol` is a user of this service by `users mail`";
+    assert!(refused.stderr.contains(said), "{}", refused.stderr);
+    Ok(())
+}
