@@ -12,7 +12,7 @@ use tokio::sync::Mutex;
 
 use crate::control::{Answer, MAX_CANDIDATE, MAX_REQUEST, Request};
 use crate::packet_async::{SHORTAGE, is_shortage};
-use crate::paths;
+use crate::{lock_file, paths};
 
 /// How long a request may take to arrive whole.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -90,11 +90,7 @@ impl ControlSocket {
 
 /// Takes the role's lock, waiting a little for an earlier daemon to be gone.
 fn claim(role: &str, path: &str) -> io::Result<File> {
-    let lock = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(path)?;
+    let lock = lock_file::open(path)?;
     let deadline = std::time::Instant::now() + TAKEOVER;
     loop {
         match lock.try_lock() {

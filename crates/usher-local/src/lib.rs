@@ -25,6 +25,7 @@ pub mod files;
 pub mod includes;
 pub mod key_options;
 pub mod keys;
+pub mod lock_file;
 pub mod packet;
 #[cfg(feature = "tokio")]
 pub mod packet_async;

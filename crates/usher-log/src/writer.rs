@@ -1,7 +1,8 @@
 //! The side of the log that appends.
 
 use std::collections::BTreeMap;
-use std::fs::{File, TryLockError};
+use std::fs::{File, Permissions, TryLockError};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use crate::bundle;
@@ -241,11 +242,16 @@ fn entry(record: &Record) -> Result<Vec<u8>, RecordError> {
 
 fn lock(layout: &Layout) -> Result<File, LogError> {
     let path = layout.lock();
+    // Who can open it can lock it, and keep the log from being opened.
+    const OWNER: u32 = 0o600;
     let file = File::options()
         .write(true)
         .create(true)
         .truncate(false)
+        .mode(OWNER)
         .open(&path)
+        .at(&path)?;
+    file.set_permissions(Permissions::from_mode(OWNER))
         .at(&path)?;
     match file.try_lock() {
         Ok(()) => Ok(file),

@@ -2,7 +2,7 @@
 //! runs, or by none.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::net::ToSocketAddrs;
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use usher_local::applied::{Applied, UserEntry};
 use usher_local::checked::Checked;
 use usher_local::control::{Answer, ControlError, EndingView, Request, ask};
 use usher_local::error::ConfigurationError;
-use usher_local::paths;
+use usher_local::{lock_file, paths};
 use usher_policy::{Policy, PolicyError};
 use usher_proto::name::{HostName, UserName};
 
@@ -51,20 +51,18 @@ pub struct Lock(#[allow(dead_code, reason = "held, not read")] File);
 /// When the state folder is missing (run `usher init`) or not writable.
 pub fn lock() -> Result<Lock, Failure> {
     let path = Path::new(paths::STATE_DIRECTORY).join("lock");
-    let file = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&path)
-        .map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => {
-                Failure::Host("this host is not prepared for Usher; run `usher init`".into())
-            }
-            _ => Failure::File {
-                path: path.clone(),
-                error,
-            },
-        })?;
+    let file = lock_file::open(&path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            Failure::Host("this host is not prepared for Usher; run `usher init`".into())
+        }
+        _ => Failure::File {
+            path: path.clone(),
+            error,
+        },
+    })?;
+    if let Err(TryLockError::WouldBlock) = file.try_lock() {
+        eprintln!("usher: another `usher` changes the configuration; waiting for it");
+    }
     file.lock().at(path)?;
     Ok(Lock(file))
 }

@@ -1,0 +1,47 @@
+//! Files that are there to be locked. Who can open one can lock it (flock(2) asks for nothing more),
+//! and keep root from ever getting it: nobody but its owner opens them.
+
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+/// Opens a lock's file, which is made if need be.
+///
+/// # Errors
+/// As open(2) and fchmod(2).
+pub fn open(path: impl AsRef<Path>) -> io::Result<File> {
+    const OWNER: u32 = 0o600;
+    let file = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .mode(OWNER)
+        .open(path)?;
+    // Versions before this one made it readable by all.
+    file.set_permissions(Permissions::from_mode(OWNER))?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_else_can_open_it_whoever_has_made_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let fresh = folder.path().join("fresh");
+        let former = folder.path().join("former");
+        std::fs::write(&former, "").unwrap();
+        std::fs::set_permissions(&former, Permissions::from_mode(0o644)).unwrap();
+        for path in [fresh, former] {
+            let mode = open(&path)
+                .unwrap()
+                .metadata()
+                .unwrap()
+                .permissions()
+                .mode();
+            assert_eq!(mode & 0o777, 0o600, "{}", path.display());
+        }
+    }
+}
