@@ -2,9 +2,9 @@
 //! socket that only root may use (file mode and peer credentials). One request has a configuration
 //! behind its line.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use usher_proto::name::{HostName, ServiceName, UserName};
@@ -12,8 +12,15 @@ use usher_proto::name::{HostName, ServiceName, UserName};
 use crate::applied::Applied;
 use crate::paths;
 
-/// Largest request line; answers may be longer.
+/// Largest request line.
 pub const MAX_REQUEST: usize = 4096;
+
+/// Largest answer in bytes, and the keeper's, which may list a million sessions.
+const MAX_ANSWER: usize = 4 << 20;
+const MAX_KEEPER_ANSWER: usize = 1 << 30;
+
+/// How long a daemon may take for its whole answer.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Largest configuration that may follow a request, in bytes.
 pub const MAX_CANDIDATE: u64 = 64 << 20;
@@ -303,7 +310,11 @@ pub fn ask(role: &str, request: &Request) -> Result<Answer, ControlError> {
             error,
         },
     })?;
-    match exchange(stream, request) {
+    let limit = match role {
+        "keeper" => MAX_KEEPER_ANSWER,
+        _ => MAX_ANSWER,
+    };
+    match exchange(stream, request, limit) {
         Ok(Answer::Failed { reason }) => Err(ControlError::Refused {
             role: role.into(),
             reason,
@@ -316,18 +327,65 @@ pub fn ask(role: &str, request: &Request) -> Result<Answer, ControlError> {
     }
 }
 
-fn exchange(mut stream: UnixStream, request: &Request) -> io::Result<Answer> {
-    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-    stream.set_write_timeout(Some(Duration::from_secs(30)))?;
+fn exchange(mut stream: UnixStream, request: &Request, limit: usize) -> io::Result<Answer> {
+    let deadline = Instant::now() + PATIENCE;
+    stream.set_write_timeout(Some(PATIENCE))?;
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     stream.write_all(&line)?;
     if let Request::WouldEnd { candidate, .. } = request {
         stream.write_all(candidate)?;
     }
-    let mut answer = String::new();
-    if BufReader::new(stream).read_line(&mut answer)? == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
+    let mut answer = Vec::new();
+    let mut chunk = vec![0; 64 * 1024];
+    while answer.last() != Some(&b'\n') {
+        // Of the whole answer: one that comes byte by byte is none.
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let length = match stream.read(&mut chunk) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(length) => length,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        answer.extend_from_slice(&chunk[..length]);
+        if answer.len() > limit {
+            return Err(io::Error::other("an answer without end"));
+        }
     }
-    Ok(serde_json::from_str(&answer)?)
+    Ok(serde_json::from_slice(&answer)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What comes of a daemon that answers with these bytes.
+    fn asked(answer: &[u8], limit: usize) -> io::Result<Answer> {
+        let (ours, mut theirs) = UnixStream::pair()?;
+        theirs.write_all(answer)?;
+        exchange(ours, &Request::Status, limit)
+    }
+
+    #[test]
+    fn an_answer_has_a_limit_and_below_it_is_taken() {
+        let whole = Answer::Failed {
+            reason: "no".into(),
+        };
+        let mut answer = serde_json::to_vec(&whole).unwrap();
+        answer.push(b'\n');
+        assert_eq!(asked(&answer, answer.len()).unwrap(), whole);
+        asked(&answer, answer.len() - 1).unwrap_err();
+        // One that ends too early is none.
+        let closed = {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            theirs.write_all(&answer[..4]).unwrap();
+            theirs.shutdown(std::net::Shutdown::Write).unwrap();
+            exchange(ours, &Request::Status, answer.len())
+        };
+        assert_eq!(closed.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
 }
