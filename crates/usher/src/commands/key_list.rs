@@ -7,7 +7,8 @@ use usher_local::clock::unix_time;
 use usher_local::error::ConfigurationError;
 use usher_local::files::{read_bounded, write_atomically};
 use usher_local::key_options;
-use usher_local::keys::{UserKey, parse_keys};
+use usher_local::keys::{LIST, UserKey, parse_keys};
+use usher_local::paths;
 use usher_proto::name::UserName;
 
 use crate::failure::{At, Failure};
@@ -98,13 +99,23 @@ pub struct Line {
 /// Reads the keys of a file that is written like a `.pub` file or a list, and has them expire.
 ///
 /// # Errors
-/// When it holds none, or something else.
+/// When it holds none, or something else. An authority is no key: whoever has it certifies any key,
+/// and names roles; such a line out of a file that a user has sent is not taken unseen.
 pub fn read(user: &UserName, path: &Path, expires: Option<Expiry>) -> Result<Vec<Line>, Failure> {
     let wrong = |reason: String| Failure::PublicKey(format!("{}: {reason}", path.display()));
     let text = read_bounded(path)?;
     let keys = parse_keys(user, None, &text).map_err(|error| wrong(error.to_string()))?;
     if keys.is_empty() {
         return Err(wrong("holds no public key".into()));
+    }
+    if keys.iter().any(|key| key.options.authority) {
+        let list = Path::new(paths::USERS_DIRECTORY).join(user.as_ref());
+        return Err(wrong(format!(
+            "has a cert-authority line, by which others say which keys are {user}'s and which \
+             principals {user} goes by; if that is meant, write it yourself into {}, then \
+             `usher policy apply`",
+            list.join(LIST).display()
+        )));
     }
     let lines = text
         .lines()
@@ -236,5 +247,11 @@ mod tests {
         let twice = read(&format!("expiry-time=\"29990102Z\" {first}"), Some("1d"));
         assert!(twice.is_err());
         assert!(read("# none\n", None).is_err());
+        // Who is sent as a key's file what makes roles.
+        for options in ["cert-authority", "cert-authority,principals=\"ops\""] {
+            let told = read(&format!("{first} a\n{options} {second}\n"), None);
+            let told = told.map(drop).unwrap_err().to_string();
+            assert!(told.contains("cert-authority"), "{told}");
+        }
     }
 }
