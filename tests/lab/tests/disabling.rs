@@ -1,10 +1,14 @@
 //! Who is to be disabled is, whatever is written below /etc/usher beside, and whatever else is
 //! broken. Adding and enabling depend on what is written of users only.
 
+mod attack;
 mod reading;
 
+use attack::{Attack, eventually};
 use reading::{Outcome, connect, is_cut, lives};
-use usher_lab::{Daemon, Lab, Mail, Output, Role};
+use usher_lab::hostile::{Asked, id_of, read_line};
+use usher_lab::{ALICE, BOB, Daemon, Lab, Mail, Output, Role, User};
+use usher_proto::{Announcement, ConnectionTuple};
 
 /// What an administrator, or somebody else, may have broken. Each is a reason for which an apply is
 /// refused.
@@ -139,4 +143,86 @@ fn an_apply_that_a_daemon_refuses_is_taken_back_and_tells_what_it_has_ended() ->
     drop(signer);
     mail.mailhost.run(["chmod", "755", "/var/lib/usher"])?;
     lives(&mut connect(&mail, "alice")?)
+}
+
+/// A service whose process goes on when its client has gone.
+const LINGERING: &str = r#"
+service lingering {
+  program "/bin/sh" "-c" "echo hello; read line; exec sleep 4000 <&- >&- 2>&-";
+  listen 1200;
+  users mail;
+  hosts laptop;
+  style connection;
+}
+"#;
+
+/// Whether a process of this user is left.
+fn lingers(mail: &Mail, user: User) -> Result<bool, Box<dyn std::error::Error>> {
+    let processes = mail.mailhost.processes()?;
+    let uid = user.mailhost_uid;
+    Ok(processes.iter().any(|p| p.uid == uid && p.name == "sleep"))
+}
+
+#[test]
+fn what_a_closed_session_has_left_running_ends_with_its_user_and_with_the_service() -> Outcome {
+    const POLICY: &str = "/etc/usher/policy.d/lingering.policy";
+    let attack = Attack::new()?;
+    let (mail, host) = (&attack.mail, &attack.mail.mailhost);
+    host.write(POLICY, LINGERING)?;
+    host.run(["usher", "policy", "apply"])?;
+    let mut channel = attack.channel()?;
+    for user in ["alice", "bob"] {
+        let client = attack.laptop_key.public();
+        let mut asked = Asked::right(user, "lingering", client, host, 1200, 16)?;
+        let authenticator = asked.sign(&attack.user_key(user)?)?;
+        let port = attack.port()?;
+        let server = (host.ipv4(), 1200).into();
+        let first = Announcement {
+            element: asked.chain.next().ok_or("no element")?,
+            connection: ConnectionTuple {
+                client: port.address,
+                server,
+            },
+        };
+        assert_eq!(channel.open_session(&authenticator, first)?, Ok(()));
+        let mut stream = port.connect(server)?;
+        assert_eq!(read_line(&mut stream)?.trim_end(), "hello");
+        drop(stream);
+        assert_eq!(channel.close(id_of(&authenticator))?, Ok(()));
+    }
+    eventually(|| Ok(lingers(mail, ALICE)? && lingers(mail, BOB)?))?;
+    eventually(|| Ok(!host.run(["usher", "who"])?.stdout.contains("lingering")))?;
+
+    host.run(["usher", "user", "disable", "alice"])?;
+    eventually(|| Ok(!lingers(mail, ALICE)?))?;
+    assert!(lingers(mail, BOB)?);
+    host.run(["rm", POLICY])?;
+    host.run(["usher", "policy", "apply"])?;
+    eventually(|| Ok(!lingers(mail, BOB)?))
+}
+
+#[test]
+fn locks_are_roots_alone() -> Outcome {
+    let mail = Lab::mail()?;
+    let host = &mail.mailhost;
+    host.run(["usher", "user", "enable", "alice"])?;
+    let lock = |path, user: Option<&str>| {
+        let command = host.command(["flock", "--nonblock", path, "true"]);
+        match user {
+            Some(user) => command.user(user).run(),
+            None => command.run(),
+        }
+    };
+    for (path, free) in [
+        ("/var/lib/usher/lock", true),
+        ("/run/usher/keeper/lock", false),
+        ("/run/usher/verifier/lock", false),
+        ("/var/lib/usher/log/lock", false),
+    ] {
+        let by_alice = lock(path, Some("alice"))?;
+        let told = &by_alice.stderr;
+        assert!(told.contains("Permission denied"), "{path}: {by_alice:?}");
+        assert_eq!(lock(path, None)?.status.success(), free, "{path}");
+    }
+    Ok(())
 }

@@ -377,6 +377,7 @@ impl Keeper {
         self.reloaded.send_replace(generation);
         self.queues.limit(&self.configuration().1);
         let ended = revocation::end_forbidden(self, &former.1)?;
+        revocation::remove_unused_queues(self);
         self.destinations.retain(&restricted)?;
         tracing::info!(generation, ended = ended.len(), "configuration in force");
         Ok(Answer::Reloaded { generation, ended })

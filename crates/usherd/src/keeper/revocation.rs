@@ -17,6 +17,7 @@ use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
 use super::agenda::{self, REMEMBERED};
+use super::queue::Queue;
 use super::queues::Key;
 use super::{Keeper, service_by_id, tokens, who};
 
@@ -272,7 +273,9 @@ pub fn with_connections(rows: &[AdmissionRow]) -> HashSet<SessionId> {
     rows.iter().map(|row| row.session).collect()
 }
 
-/// Gives back the listeners of queues without a session, a worker or a connection.
+/// Gives back the listeners of queues without a session, a worker or a connection. Where there is a
+/// worker, or something that one has left behind, of a user who may use the service no more, that
+/// ends: a session that was closed before had none that could end it.
 pub fn remove_unused_queues(keeper: &Keeper) {
     let queues = keeper.queues.list();
     if queues.is_empty() {
@@ -284,11 +287,22 @@ pub fn remove_unused_queues(keeper: &Keeper) {
     };
     // Once, and not for each of thousands of queues.
     let used: HashSet<Key> = rows.iter().map(|row| (row.service, row.uid)).collect();
+    let (configuration, now) = (keeper.configuration(), unix_time());
     for queue in queues {
-        if !keeper.shares.has_live(queue.key) && !used.contains(&queue.key) && !queue.has_worker() {
+        if keeper.shares.has_live(queue.key) || used.contains(&queue.key) {
+            continue;
+        }
+        if !is_user(&configuration, &queue, now) || !queue.has_worker() {
             keeper.queues.remove(keeper, queue.key);
         }
     }
+}
+
+/// Whether the queue's user may use its service, by name: by a certificate there is a session.
+fn is_user((applied, checked): &(Applied, Checked), queue: &Queue, now: u64) -> bool {
+    let user = &queue.account.name;
+    let service = service_by_id(checked, queue.key.0);
+    service.is_some_and(|service| service.users.has(user, now)) && !applied.is_disabled(user)
 }
 
 /// Cuts established connections whose announcement was gone when they were established.
