@@ -9,7 +9,7 @@ use usher_lab::{Mail, Running};
 pub type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// Generous: time decides no test.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Opens a connection that stays open.
 pub fn connect(mail: &Mail, user: &str) -> Result<Running, Box<dyn std::error::Error>> {
