@@ -33,6 +33,9 @@ pub struct Applied {
     /// this was collected: what it says later, or no longer says, changes nothing in force.
     #[serde(default)]
     pub groups: BTreeMap<GroupName, BTreeSet<String>>,
+    /// The copy of another host's files that this was read from, for messages; never in force.
+    #[serde(skip)]
+    pub copy: Option<PathBuf>,
     /// Files that could not be included; never in force.
     #[serde(skip)]
     pub include_mistakes: Vec<PolicyError>,
@@ -131,6 +134,7 @@ impl Applied {
             user_authorities: optional(read_bounded(user_authorities))?,
             revoked_keys: optional(read_bytes(revoked_keys))?
                 .map(|bytes| Base64::encode_string(&bytes)),
+            copy: copy.map(Path::to_owned),
             ..Self::default()
         };
         applied.read_policy(&policy_files(policy)?, copy)?;
@@ -237,19 +241,28 @@ impl Applied {
             .users
             .iter()
             .map(|(user, entry)| Ok((user.clone(), keys_of(user, entry)?)))
-            .collect::<Result<_, ConfigurationError>>()?;
-        let revoked = match &self.revoked_keys {
-            None => RevokedKeys::default(),
-            Some(base64) => {
-                let bytes = Base64::decode_vec(base64).map_err(|_| {
-                    RevokedKeysError::Damaged(DecodeError::Malformed { field: "Base64" })
+            .collect::<Result<_, ConfigurationError>>()
+            .map_err(|error| match &self.copy {
+                None => error,
+                Some(copy) => ConfigurationError::UserOfCopy {
+                    users: copy.join("users"),
+                    error: Box::new(error),
+                },
+            })?;
+        let revoked =
+            self.read_revoked_keys()
+                .map_err(|error| ConfigurationError::RevokedKeys {
+                    path: self.path_of(paths::REVOKED_KEYS),
+                    error,
                 })?;
-                RevokedKeys::parse(&bytes)?
-            }
-        };
         let authorities = self.user_authorities.as_deref().unwrap_or_default();
-        let authorities = keys::parse_authorities(authorities)
-            .map_err(|(line, reason)| ConfigurationError::Authority { line, reason })?;
+        let authorities = keys::parse_authorities(authorities).map_err(|(line, reason)| {
+            ConfigurationError::Authority {
+                path: self.path_of(paths::USER_AUTHORITIES),
+                line,
+                reason,
+            }
+        })?;
         let services_by_number = policy
             .services
             .values()
@@ -262,6 +275,24 @@ impl Applied {
             authorities,
             revoked,
         })
+    }
+
+    fn read_revoked_keys(&self) -> Result<RevokedKeys, RevokedKeysError> {
+        let Some(base64) = &self.revoked_keys else {
+            return Ok(RevokedKeys::default());
+        };
+        let damaged = DecodeError::Malformed { field: "Base64" };
+        let bytes = Base64::decode_vec(base64).map_err(|_| RevokedKeysError::Damaged(damaged))?;
+        RevokedKeys::parse(&bytes)
+    }
+
+    /// Where a file of /etc/usher is that this was read from.
+    fn path_of(&self, file: &str) -> PathBuf {
+        let path = Path::new(file);
+        match (&self.copy, path.file_name()) {
+            (Some(copy), Some(name)) => copy.join(name),
+            _ => path.to_owned(),
+        }
     }
 
     /// Puts this configuration in force for the daemons' next reload: the present one becomes
@@ -388,7 +419,7 @@ pub(crate) mod tests {
         for damaged in [&b""[..], b"SSHKRL\n\0", b"SSHKRL", b"\xff"] {
             let refused = check(Some(damaged)).map(|checked| checked.revoked);
             assert!(
-                matches!(refused, Err(ConfigurationError::RevokedKeys(_))),
+                matches!(refused, Err(ConfigurationError::RevokedKeys { .. })),
                 "{refused:?}"
             );
         }
@@ -396,8 +427,50 @@ pub(crate) mod tests {
         applied.revoked_keys = Some("not Base64".into());
         assert!(matches!(
             applied.check(),
-            Err(ConfigurationError::RevokedKeys(_))
+            Err(ConfigurationError::RevokedKeys { .. })
         ));
+    }
+
+    #[test]
+    fn a_mistake_is_told_by_the_path_of_the_copy_that_has_it_or_by_this_hosts() {
+        let folder = tree();
+        let root = folder.path();
+        let told = |copy: Option<&Path>| {
+            let read = Applied::collect(
+                &root.join("policy.d"),
+                &root.join("users"),
+                &root.join("revoked_keys"),
+                &root.join("user_ca_keys"),
+                copy,
+            );
+            read.unwrap().check().map(|_| ()).unwrap_err().to_string()
+        };
+        for (file, of_this_host, line) in [
+            ("revoked_keys", "/etc/usher/revoked_keys", ": "),
+            ("user_ca_keys", "/etc/usher/user_ca_keys", " line 1: "),
+            (
+                "users/alice/authorized_keys.git",
+                "alice: authorized_keys.git",
+                " line 1: ",
+            ),
+        ] {
+            std::fs::write(root.join(file), "nonsense").unwrap();
+            let own = told(None);
+            assert!(own.starts_with(&format!("{of_this_host}{line}")), "{own}");
+            let of_copy = root.join(file).display().to_string();
+            let of_copy = of_copy.replace("alice/", "alice: ");
+            let copys = told(Some(root));
+            assert!(copys.starts_with(&format!("{of_copy}{line}")), "{copys}");
+            std::fs::remove_file(root.join(file)).unwrap();
+        }
+        let path = root.join("users/alice/authorized_keys.any");
+        std::fs::write(path, "").unwrap();
+        let users = root.join("users").display().to_string();
+        let copys = told(Some(root));
+        assert!(
+            copys.starts_with(&format!("{users}/alice: authorized_keys.any: ")),
+            "{copys}"
+        );
     }
 
     #[test]

@@ -71,12 +71,27 @@ pub enum ConfigurationError {
         /// What is wrong with it.
         reason: KeyProblem,
     },
+    /// Something is wrong with a user's keys in a copy of another host's files.
+    #[error("{users}/{error}")]
+    UserOfCopy {
+        /// The copy's directory of users.
+        users: PathBuf,
+        /// What is wrong.
+        error: Box<ConfigurationError>,
+    },
     /// The list of revoked keys is not one.
-    #[error("{path}: {0}", path = paths::REVOKED_KEYS)]
-    RevokedKeys(#[from] RevokedKeysError),
+    #[error("{path}: {error}")]
+    RevokedKeys {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: RevokedKeysError,
+    },
     /// A line of the list of authorities is no public key that Usher takes.
-    #[error("{path} line {line}: {reason}", path = paths::USER_AUTHORITIES)]
+    #[error("{path} line {line}: {reason}")]
     Authority {
+        /// The file.
+        path: PathBuf,
         /// Line, from 1.
         line: usize,
         /// What is wrong with it.
