@@ -146,6 +146,14 @@ impl Network {
         let known = block.and_then(|block| self.host_by_key(&block.key));
         known.map_or(name, |known| &known.name)
     }
+
+    /// Whether a name, which no host has here, is the one that the policy of `by` has for `host`.
+    pub(crate) fn is_called(&self, name: &HostName, host: &HostName, by: &HostName) -> bool {
+        self.host(name).is_none()
+            && self
+                .host(by)
+                .is_some_and(|by| self.as_called_here(&by.policy, name) == host)
+    }
 }
 
 impl HostPolicy {

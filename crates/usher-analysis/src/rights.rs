@@ -47,6 +47,18 @@ pub struct Right<'n> {
 }
 
 impl Right<'_> {
+    /// Whether it is one from the host that is asked for by this name, as [`Network::decide`] has
+    /// it: the host's own name here or, where no host here has that, the server's name for it.
+    pub fn is_from(&self, network: &Network, client: &HostName) -> bool {
+        self.client == client || network.is_called(client, self.client, self.server)
+    }
+
+    /// The same for the host whose service it is: its own name or, where no host here has that, the
+    /// client's name for it.
+    pub fn is_at(&self, network: &Network, server: &HostName) -> bool {
+        self.server == server || network.is_called(server, self.server, self.client)
+    }
+
     /// How its connections are made and served. Without routes: see [`Network::decide`].
     pub fn how(&self) -> How {
         How {

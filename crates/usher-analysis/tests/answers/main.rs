@@ -320,6 +320,69 @@ fn a_host_is_asked_for_by_either_sides_name_and_told_from_others_by_its_key() {
 }
 
 #[test]
+fn rights_are_found_by_the_names_by_which_a_connection_is_asked_for() {
+    let other = [
+        ("laptop", "host mailhost", "host post"),
+        ("laptop", "at mailhost", "at post"),
+        ("mailhost", "host laptop", "host notebook"),
+        ("mailhost", "hosts laptop", "hosts notebook"),
+    ];
+    let (plain, renamed) = (network(&[]), network(&other));
+    let found = |network: &Network, client: &str, server: &str| {
+        let host = |name: &str| name.parse().expect("a host name");
+        let rights = Universe::new(&[network]).rights(network);
+        let [right] = rights.as_slice() else {
+            panic!("{rights:?}")
+        };
+        let found = right.is_from(network, &host(client)) && right.is_at(network, &host(server));
+        let question = Question {
+            user: "alice".parse().expect("a user name"),
+            client: host(client),
+            service: "imap".parse().expect("a service name"),
+            server: host(server),
+            port: None,
+        };
+        let decision = network.decide(&question);
+        // Names on both sides are asked for one at a time.
+        if [client, server]
+            .iter()
+            .any(|name| network.host(&host(name)).is_some())
+        {
+            let permitted = decision.is_ok_and(|decision| decision.verdict == Verdict::Permitted);
+            assert_eq!(permitted, found, "{client} {server}");
+        }
+        found
+    };
+    for (client, server) in [
+        ("laptop", "mailhost"),
+        ("laptop", "post"),
+        ("notebook", "mailhost"),
+    ] {
+        assert!(found(&renamed, client, server), "{client} {server}");
+    }
+    for (client, server) in [
+        ("laptop", "notebook"),
+        ("post", "mailhost"),
+        ("laptop", "desk"),
+    ] {
+        assert!(!found(&renamed, client, server), "{client} {server}");
+    }
+    assert!(found(&plain, "laptop", "mailhost") && !found(&plain, "laptop", "post"));
+    // What a host is called by others is no difference.
+    assert_eq!(difference(&plain, &renamed), []);
+    // A host's own name is that host's, whatever another one is called by it.
+    let text = hosts_text()
+        .replace("mailhost", "post")
+        .replace(".2", ".3")
+        .replace("::2", "::3");
+    let post_key = HostPublicKey::from_bytes([3; 32]).to_openssh();
+    let text = text.replace(&HostPublicKey::from_bytes([2; 32]).to_openssh(), &post_key);
+    let third = host("post", &text);
+    let three = Network::new(renamed.hosts().cloned().chain([third])).expect("three hosts");
+    assert!(found(&three, "laptop", "mailhost") && !found(&three, "laptop", "post"));
+}
+
+#[test]
 fn the_graph_has_a_node_for_users_with_identical_rights_and_none_for_users_without() {
     let more = [
         ("laptop", "alice, bob", "alice, bob, carol, dave"),

@@ -14,7 +14,10 @@ pub fn run(output: &Output, loaded: &Loaded, user: &PerhapsAt<UserName>) -> u8 {
     let mut universe = Universe::new(&[&loaded.network]);
     let mut rights = universe.rights(&loaded.network);
     rights.retain(|right| {
-        let from_host = user.host.as_ref().is_none_or(|host| host == right.client);
+        let from_host = user
+            .host
+            .as_ref()
+            .is_none_or(|host| right.is_from(&loaded.network, host));
         let may = universe.contains(right.users, &user.name)
             || !right.principals_for(&universe, &user.name).is_empty();
         may && from_host

@@ -20,7 +20,7 @@ pub fn run(output: &Output, loaded: &Loaded, service: &PerhapsAt<ServiceName>) -
         let at_host = service
             .host
             .as_ref()
-            .is_none_or(|host| host == right.server);
+            .is_none_or(|host| right.is_at(&loaded.network, host));
         *right.service == service.name && at_host
     });
     let value: Vec<Value> = rights
