@@ -1,13 +1,12 @@
 //! May this user, from this host, reach that service? And which clauses say so.
 
 use serde::Serialize;
-use usher_policy::{
-    BlockKind, Clause, Client, ClientService, Host, Name, Policy, Principal, Service,
-};
+use usher_policy::{BlockKind, Clause, Client, ClientService, Host, Policy, Principal, Service};
 use usher_proto::{HostName, ServiceName, UserName};
 
+use crate::asked_user::has_key;
 use crate::how::{How, Offer, Request};
-use crate::network::{Acquaintance, Holders, HostPolicy, Network};
+use crate::network::{Acquaintance, HostPolicy, Network};
 use crate::objection::{Objection, Reason};
 
 /// A connection that is asked about.
@@ -156,16 +155,16 @@ impl Network {
 }
 
 /// A decision on its way.
-struct Case<'q> {
-    question: &'q Question,
-    principals: Vec<Principal>,
-    objections: Vec<Objection>,
+pub(crate) struct Case<'q> {
+    pub(crate) question: &'q Question,
+    pub(crate) principals: Vec<Principal>,
+    pub(crate) objections: Vec<Objection>,
     grounds: Vec<Ground>,
     how: How,
 }
 
 impl Case<'_> {
-    fn object(&mut self, host: &HostPolicy, reason: Reason, clauses: Vec<Clause>) {
+    pub(crate) fn object(&mut self, host: &HostPolicy, reason: Reason, clauses: Vec<Clause>) {
         self.objections.push(Objection {
             host: host.name.clone(),
             reason,
@@ -173,7 +172,7 @@ impl Case<'_> {
         });
     }
 
-    fn ground(&mut self, host: &HostPolicy, clause: Clause) {
+    pub(crate) fn ground(&mut self, host: &HostPolicy, clause: Clause) {
         self.grounds.push(Ground {
             host: host.name.clone(),
             clause,
@@ -202,39 +201,6 @@ impl Case<'_> {
         None
     }
 
-    fn ask_disabled(&mut self, host: &HostPolicy) {
-        let user = &self.question.user;
-        if host.users.disabled.contains(user) {
-            let reason = Reason::Disabled {
-                host: host.name.clone(),
-                user: user.clone(),
-            };
-            self.object(host, reason, Vec::new());
-        }
-    }
-
-    /// Gives what permits the user of a block's `users`; whether anything does.
-    fn ask_users<'n>(
-        &mut self,
-        host: &HostPolicy,
-        (kind, name): (BlockKind, &dyn std::fmt::Display),
-        user_blocks: impl Iterator<Item = &'n Name>,
-    ) {
-        for block in user_blocks {
-            let user = &self.question.user;
-            let users = host.policy.users.get(block);
-            let clauses = users
-                .map(|users| users.clauses_of(user))
-                .unwrap_or_default();
-            if !clauses.is_empty() {
-                self.ground(host, Clause::value(kind, name, "users", block));
-                for clause in clauses {
-                    self.ground(host, clause);
-                }
-            }
-        }
-    }
-
     fn ask_client<'n>(
         &mut self,
         host: &'n HostPolicy,
@@ -257,6 +223,12 @@ impl Case<'_> {
         if entry.users.names().contains(&question.user) {
             let block = (BlockKind::Client, &client.name as &dyn std::fmt::Display);
             self.ask_users(host, block, client.user_blocks.iter());
+        } else if let Some(over) = self.guest_over(
+            host,
+            &Clause::block(BlockKind::Client, &client.name),
+            client.user_blocks.iter(),
+        ) {
+            self.objections.push(over);
         } else {
             let reason = Reason::UserNotInClient {
                 host: host.name.clone(),
@@ -338,35 +310,6 @@ impl Case<'_> {
         Some(service)
     }
 
-    /// What makes a user who is none by name one by a certificate.
-    fn ask_certificate(&mut self, host: &HostPolicy, service: &Service) {
-        let principals = host.certifiable(service, &self.question.user);
-        if principals.is_empty() {
-            let reason = Reason::UserNotAdmitted {
-                host: host.name.clone(),
-                service: service.name.clone(),
-                user: self.question.user.clone(),
-            };
-            let clause = Clause::statement(BlockKind::Service, &service.name, "users");
-            return self.object(host, reason, vec![clause]);
-        }
-        for block in &service.user_blocks {
-            let users = host.policy.users.get(block);
-            let clauses = principals
-                .iter()
-                .filter_map(|principal| users?.clause_of_principal(principal));
-            let clauses: Vec<Clause> = clauses.collect();
-            if !clauses.is_empty() {
-                let named = Clause::value(BlockKind::Service, &service.name, "users", block);
-                self.ground(host, named);
-            }
-            for clause in clauses {
-                self.ground(host, clause);
-            }
-        }
-        self.principals = principals.into_iter().cloned().collect();
-    }
-
     fn ask_port(&mut self, entry: Option<(&Client, &ClientService)>, service: Option<&Service>) {
         let question = self.question;
         let wanted = entry.map(|(client, entry)| (entry.port, target(client, entry)));
@@ -421,6 +364,7 @@ impl Case<'_> {
             let reason = Reason::ControlDiffers {
                 host: client.name.clone(),
                 other: server.name.clone(),
+                block: block.name.clone(),
                 port: block.control,
                 own: server.own().control,
             };
@@ -432,17 +376,17 @@ impl Case<'_> {
             acquaintance.client,
             acquaintance.routes.as_slice(),
         ) {
-            let reason = Reason::NoCommonAddress {
-                client: client.name.clone(),
-                server: server.name.clone(),
-            };
-            let said = |block: &Host| Clause::statement(BlockKind::Host, &block.name, "address");
-            self.object(
-                client,
-                reason.clone(),
-                vec![said(of_server), said(client.own())],
-            );
-            self.object(server, reason, vec![said(of_client), said(server.own())]);
+            for (host, block) in [(client, of_server), (server, of_client)] {
+                let reason = Reason::NoCommonAddress {
+                    client: client.name.clone(),
+                    server: server.name.clone(),
+                    host: host.name.clone(),
+                    block: block.name.clone(),
+                };
+                let said =
+                    |block: &Host| Clause::statement(BlockKind::Host, &block.name, "address");
+                self.object(host, reason, vec![said(block), said(host.own())]);
+            }
         }
         self.how.routes = acquaintance.routes;
     }
@@ -465,12 +409,4 @@ fn client_entry<'p>(
         let entry = entries.find(|entry| entry.host == *host && entry.service == *service);
         Some((client, entry?))
     })
-}
-
-fn has_key(host: &HostPolicy, user: &UserName, service: &Service) -> bool {
-    match host.users.holders(&service.keys) {
-        Holders::Everybody => true,
-        Holders::These(users) => users.contains(user),
-        Holders::Nobody => false,
-    }
 }

@@ -149,6 +149,8 @@ impl<'n> Universe<'n> {
                 return tell(refused(Reason::NoCommonAddress {
                     client: host.name.clone(),
                     server: server.name.clone(),
+                    host: host.name.clone(),
+                    block: entry.host.clone(),
                 }));
             }
             Some(_) => {}
@@ -226,6 +228,7 @@ fn acquaintance_of(host: &HostPolicy, other: &HostPolicy, found: &mut Vec<Disagr
         let reason = Reason::ControlDiffers {
             host,
             other,
+            block: block.name.clone(),
             port: block.control,
             own: own.control,
         };

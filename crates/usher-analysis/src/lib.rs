@@ -16,6 +16,7 @@
 //! No I/O and no clock: the caller reads the files, and says which keys are good now.
 #![forbid(unsafe_code)]
 
+mod asked_user;
 mod certificates;
 mod decision;
 mod difference;

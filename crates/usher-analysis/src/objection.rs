@@ -1,7 +1,7 @@
 //! Why a connection is refused, and which line would have to change.
 
 use serde::Serialize;
-use usher_policy::{Clause, Name};
+use usher_policy::{Clause, Moment, Name, may_be_user};
 use usher_proto::{HostName, ServiceName, UserName};
 
 /// One reason of a refusal.
@@ -53,6 +53,25 @@ pub enum Reason {
         service: ServiceName,
         user: UserName,
     },
+    /// The user is root, an account of Usher's or the one that serves: no policy makes it a user.
+    #[error(
+        "`service {service}` of {host} can never admit {user}: root, Usher's accounts and the \
+         service's own are no users of it"
+    )]
+    NeverAdmitted {
+        host: HostName,
+        service: ServiceName,
+        user: UserName,
+    },
+    /// The user is a guest in the sets that a block names, and the latest time is over.
+    #[error("{user} was a guest of `{block}` of {host}, and that is over since {until}")]
+    GuestOver {
+        host: HostName,
+        /// `client NAME` or `service NAME`.
+        block: String,
+        user: UserName,
+        until: Moment,
+    },
     /// The service does not admit anybody from the client's host.
     #[error("`service {service}` of {host} admits nobody from {client}")]
     HostNotAdmitted {
@@ -81,12 +100,21 @@ pub enum Reason {
     ControlDiffers {
         host: HostName,
         other: HostName,
+        /// The host's name for the other.
+        block: HostName,
         port: u16,
         own: u16,
     },
     /// No pair of addresses is right for both.
     #[error("{client} and {server} agree on no addresses that a connection between them can have")]
-    NoCommonAddress { client: HostName, server: HostName },
+    NoCommonAddress {
+        client: HostName,
+        server: HostName,
+        /// That of the two whose policy would have to change, perhaps.
+        host: HostName,
+        /// Its name for the other.
+        block: HostName,
+    },
     /// The user is disabled.
     #[error("{user} is disabled on {host}")]
     Disabled { host: HostName, user: UserName },
@@ -105,9 +133,9 @@ fn purpose(keys: &Option<Name>) -> String {
 }
 
 impl Reason {
-    /// What to do, if the connection is meant to be permitted.
-    pub fn remedy(&self) -> String {
-        match self {
+    /// What to do, if the connection is meant to be permitted; none where nothing can be done.
+    pub fn remedy(&self) -> Option<String> {
+        let remedy = match self {
             Self::HostUnknown { host, other } => {
                 format!("make {other} known on {host}: `usher host add {other} ...`")
             }
@@ -116,23 +144,42 @@ impl Reason {
                  {host}"
             ),
             Self::NoClientBlock {
-                service, server, ..
-            } => format!("add `service {service} at {server} port PORT;` to a `client` block"),
-            Self::UserNotInClient { user, .. } | Self::UserNotAdmitted { user, .. } => format!(
-                "add {user} to one of the `users` blocks that it names, or name another one"
+                host,
+                service,
+                server,
+            } => format!(
+                "add `service {service} at {server} port PORT;` to a `client` block on {host}"
             ),
-            Self::NoService { service, .. } => format!("add a block `service {service} {{ ... }}`"),
-            Self::HostNotAdmitted { client, .. } => format!("add {client} to its `hosts`"),
-            Self::PortDiffers { offered, .. } => {
-                format!("write `port {offered}` in the `client` block")
+            Self::NeverAdmitted { .. } => return None,
+            // What a service can never admit no `users` block takes.
+            Self::UserNotInClient { user, .. } if !may_be_user(user) => return None,
+            Self::UserNotInClient { host, user, .. } | Self::UserNotAdmitted { host, user, .. } => {
+                format!(
+                    "add {user} to one of the `users` blocks that it names on {host}, or name another \
+                 one"
+                )
+            }
+            Self::GuestOver { host, user, .. } => {
+                format!("write a later time for the guest {user} on {host}")
+            }
+            Self::NoService { host, service } => {
+                format!("add a block `service {service} {{ ... }}` on {host}")
+            }
+            Self::HostNotAdmitted { host, client, .. } => {
+                format!("add {client} to its `hosts` on {host}")
+            }
+            Self::PortDiffers { host, offered, .. } => {
+                format!("write `port {offered}` in the `client` block on {host}")
             }
             Self::OtherPort { port, .. } => format!("ask for port {port}"),
-            Self::ControlDiffers { own, other, .. } => {
-                format!("write `control {own};` in `host {other}`")
+            Self::ControlDiffers {
+                host, own, block, ..
+            } => {
+                format!("write `control {own};` in `host {block}` on {host}")
             }
-            Self::NoCommonAddress { client, server } => format!(
-                "write in `host {client}` and `host {server}` on both the addresses that the \
-                 hosts have"
+            Self::NoCommonAddress { host, block, .. } => format!(
+                "write the addresses that the two hosts have in `host {host}` and `host {block}` \
+                 on {host}"
             ),
             Self::Disabled { user, .. } => format!("`usher user enable {user}`"),
             Self::NoKey { user, keys, .. } => {
@@ -141,6 +188,7 @@ impl Reason {
                     .map_or_else(String::new, |keys| format!(" --key {keys}"));
                 format!("`usher user add {user} --public-key FILE{key}`")
             }
-        }
+        };
+        Some(remedy)
     }
 }

@@ -281,6 +281,7 @@ fn host_policy(host: usize, choices: &Choices) -> HostPolicy {
     HostPolicy {
         name: HOSTS[host].parse().expect("a host name"),
         policy,
+        former_guests: Default::default(),
         users: UserState {
             disabled: users_of(choices.disabled),
             keys,
@@ -366,6 +367,7 @@ fn server_permits_with(
 fn now(host: &HostPolicy) -> HostPolicy {
     HostPolicy {
         policy: host.policy.at(NOW),
+        former_guests: host.policy.former_guests(NOW),
         ..host.clone()
     }
 }

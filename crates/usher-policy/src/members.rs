@@ -8,7 +8,8 @@ use serde::{Serialize, Serializer};
 use usher_proto::UserName;
 
 use crate::model::{Policy, Users};
-use crate::name::Principal;
+use crate::moment::Moment;
+use crate::name::{Name, Principal};
 
 /// Users, some of them until a time. A user who is one by several sets is one for the longest of
 /// them.
@@ -129,5 +130,17 @@ impl Policy {
             }
         }
         policy
+    }
+
+    /// Who is missing in it then, by the `users` block that has the guest and the guest's name, with
+    /// the time that is over.
+    pub fn former_guests(&self, now: u64) -> BTreeMap<(Name, UserName), Moment> {
+        let guests = self.users.values().flat_map(|users| {
+            let guests = users.guests.iter();
+            guests.map(|(user, until)| ((users.name.clone(), user.clone()), *until))
+        });
+        guests
+            .filter(|(_, until)| until.unix_time() <= now)
+            .collect()
     }
 }

@@ -229,17 +229,9 @@ impl Policy {
 
     /// The guests whose time is over, in seconds since 1970.
     pub fn guests_over(&self, now: u64) -> Vec<PolicyWarning> {
-        let guests = self.users.values().flat_map(|users| {
-            let guests = users.guests.iter();
-            guests.map(|(user, until)| (&users.name, user, *until))
-        });
+        let guests = self.former_guests(now).into_iter();
         guests
-            .filter(|(.., until)| until.unix_time() <= now)
-            .map(|(users, user, until)| PolicyWarning::GuestOver {
-                users: users.clone(),
-                user: user.clone(),
-                until,
-            })
+            .map(|((users, user), until)| PolicyWarning::GuestOver { users, user, until })
             .collect()
     }
 

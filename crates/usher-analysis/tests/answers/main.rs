@@ -1,6 +1,7 @@
 //! Differences, disagreements and the graph, on two hosts that can be read.
 
 mod certificates;
+mod objections;
 
 use usher_analysis::{Change, HostPolicy, Matter, Network, NetworkError, Universe, UserState};
 use usher_analysis::{Expected, Known, Question, Reason, Verdict, difference, graph};
@@ -33,6 +34,7 @@ fn host(name: &str, text: &str) -> HostPolicy {
     HostPolicy {
         name,
         policy: parse(&[source]).expect("a correct policy"),
+        former_guests: Default::default(),
         users: UserState::default(),
     }
 }

@@ -108,7 +108,9 @@ fn text(decision: &Decision, lines: &Lines<'_>) -> String {
                 let _ = writeln!(text, "      {place}: {clause}");
             }
         }
-        let _ = writeln!(text, "      help: {}", objection.reason.remedy());
+        if let Some(remedy) = objection.reason.remedy() {
+            let _ = writeln!(text, "      help: {remedy}");
+        }
     }
     text += &how(decision);
     let mut former = None;

@@ -127,6 +127,7 @@ impl Loaded {
             hosts.push(HostPolicy {
                 name,
                 policy,
+                former_guests: checked.policy.former_guests(now),
                 users,
             });
         }

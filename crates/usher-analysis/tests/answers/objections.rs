@@ -1,0 +1,155 @@
+//! What is objected to a connection, and the remedy.
+
+use usher_analysis::{HostPolicy, Network, Question};
+use usher_policy::Moment;
+use usher_proto::HostPublicKey;
+
+use super::network;
+
+/// What is objected to this user's connection from laptop to imap of mailhost: why, what to do.
+fn objections(network: &Network, user: &str) -> Vec<(String, Option<String>)> {
+    let question = Question {
+        user: user.parse().expect("a user name"),
+        client: "laptop".parse().expect("a host name"),
+        service: "imap".parse().expect("a service name"),
+        server: "mailhost".parse().expect("a host name"),
+        port: None,
+    };
+    let decision = network.decide(&question).expect("both are known");
+    let told = decision
+        .objections
+        .iter()
+        .map(|objection| &objection.reason);
+    told.map(|reason| (reason.to_string(), reason.remedy()))
+        .collect()
+}
+
+fn told(text: &str, remedy: &str) -> (String, Option<String>) {
+    (text.to_owned(), Some(remedy.to_owned()))
+}
+
+#[test]
+fn a_guest_whose_time_is_over_is_told_so_and_who_is_none_is_not() {
+    let guests = "bob; guest olga until 2026-01-01T00:00Z; guest nora until 2026-03-01T00:00Z; }
+        users more { guest olga until 2026-01-02T00:00Z";
+    let changes = [
+        ("laptop", "alice, bob", "alice, olga, nora, eve"),
+        ("mailhost", "bob", guests),
+        ("mailhost", "users mail; hosts", "users mail, more; hosts"),
+    ];
+    let later = |host: &HostPolicy| {
+        let now = "2026-02-01T00:00Z"
+            .parse::<Moment>()
+            .expect("a time")
+            .unix_time();
+        HostPolicy {
+            former_guests: host.policy.former_guests(now),
+            policy: host.policy.at(now),
+            ..host.clone()
+        }
+    };
+    let before = network(&changes);
+    let after = Network::new(before.hosts().map(later)).expect("two hosts");
+    for user in ["olga", "nora"] {
+        assert_eq!(objections(&before, user), []);
+    }
+    assert_eq!(objections(&after, "nora"), []);
+    assert_eq!(
+        objections(&after, "olga"),
+        [told(
+            "olga was a guest of `service imap` of mailhost, and that is over since \
+             2026-01-02T00:00Z",
+            "write a later time for the guest olga on mailhost"
+        )]
+    );
+    assert_eq!(
+        objections(&after, "eve"),
+        [told(
+            "`service imap` of mailhost does not admit eve",
+            "add eve to one of the `users` blocks that it names on mailhost, or name another one"
+        )]
+    );
+    // The client's side.
+    let changes = [(
+        "laptop",
+        "alice, bob",
+        "alice; guest bob until 2026-01-01T00:00Z",
+    )];
+    let before = network(&changes);
+    let after = Network::new(before.hosts().map(later)).expect("two hosts");
+    assert_eq!(objections(&before, "bob"), []);
+    assert_eq!(
+        objections(&after, "bob"),
+        [told(
+            "bob was a guest of `client mail` of laptop, and that is over since 2026-01-01T00:00Z",
+            "write a later time for the guest bob on laptop"
+        )]
+    );
+}
+
+#[test]
+fn whom_no_policy_can_admit_no_remedy_adds() {
+    let account = [("mailhost", "program \"/x\"", "account vmail")];
+    let network = network(&account);
+    for user in ["root", "usher-signer", "vmail"] {
+        let found = objections(&network, user);
+        let never = found
+            .iter()
+            .find(|(text, _)| text.contains("can never admit"));
+        assert_eq!(never.map(|(_, remedy)| remedy), Some(&None), "{found:?}");
+        // vmail may be a user of another host's services.
+        let added = found.iter().flat_map(|(_, remedy)| remedy);
+        assert_eq!(added.count(), usize::from(user == "vmail"), "{found:?}");
+    }
+    let found = objections(&network, "dave");
+    assert!(
+        found.len() == 2 && found.iter().all(|(_, remedy)| remedy.is_some()),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_remedy_names_blocks_as_the_file_has_them_that_is_to_be_changed() {
+    let other = [
+        ("laptop", "host mailhost", "host post"),
+        ("laptop", "at mailhost", "at post"),
+        ("mailhost", "host laptop", "host notebook"),
+        ("mailhost", "hosts laptop", "hosts notebook"),
+    ];
+    let with = |change| network(&[&other[..], &[change]].concat());
+    assert_eq!(objections(&network(&other), "alice"), []);
+    let control = ("laptop", "10.77.0.2, fd77::2;", "10.77.0.2; control 4000;");
+    assert_eq!(
+        objections(&with(control), "alice"),
+        [told(
+            "laptop looks for the control channel of mailhost at port 4000, but it is at port 3440",
+            "write `control 3440;` in `host post` on laptop"
+        )]
+    );
+    let address = ("laptop", "10.77.0.2, fd77::2;", "10.77.0.3;");
+    let none = "laptop and mailhost agree on no addresses that a connection between them can have";
+    let write = "write the addresses that the two hosts have in";
+    assert_eq!(
+        objections(&with(address), "alice"),
+        [
+            told(
+                none,
+                &format!("{write} `host laptop` and `host post` on laptop")
+            ),
+            told(
+                none,
+                &format!("{write} `host mailhost` and `host notebook` on mailhost")
+            ),
+        ]
+    );
+    // Who has another's name has a block of that name.
+    let key = |number: u8| HostPublicKey::from_bytes([number; 32]).to_openssh();
+    let wrong = network(&[("laptop", &key(2), &key(3))]);
+    assert_eq!(
+        objections(&wrong, "alice"),
+        [told(
+            "the key that laptop has for mailhost is not the one that mailhost has for itself",
+            "compare with /etc/usher/host_key.pub on mailhost, and correct `host mailhost` on laptop"
+        )]
+    );
+}
