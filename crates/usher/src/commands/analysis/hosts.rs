@@ -94,6 +94,9 @@ impl Loaded {
         let mut read = Vec::new();
         for HostCopy { name, folder } in copies {
             let policy = folder.join("policy.d");
+            if let Some(reason) = wrong_level(&folder) {
+                return Err(Failure::Question(reason));
+            }
             // Missing, it would be an empty policy, which permits nothing.
             std::fs::read_dir(&policy).at(&policy)?;
             let users = folder.join("users");
@@ -139,7 +142,39 @@ impl Loaded {
 /// A host, what is written there, what it comes to, and whether anything is known of its users.
 type Read = (HostName, Applied, Checked, bool);
 
+/// Why a directory is no copy of a host's /etc/usher, if it is one above or below such a copy.
+fn wrong_level(folder: &Path) -> Option<String> {
+    if has_policy(folder) {
+        return None;
+    }
+    let shown = folder.display();
+    if folder.ends_with("policy.d") {
+        return Some(format!(
+            "{shown}: name the directory above it, which is the copy of the host's /etc/usher"
+        ));
+    }
+    let entries = std::fs::read_dir(folder).ok()?;
+    let mut copies = entries.flatten().map(|entry| entry.path());
+    let copy = copies.find(|path| has_policy(path))?;
+    Some(format!(
+        "{shown} is no copy of a host's /etc/usher, but has such copies: name one of them with \
+         --host, as {}, or all with --hosts {shown}",
+        copy.display()
+    ))
+}
+
+fn has_policy(folder: &Path) -> bool {
+    folder.join("policy.d").is_dir()
+}
+
 fn copies_in(folder: &Path) -> Result<Vec<HostCopy>, Failure> {
+    if has_policy(folder) {
+        return Err(Failure::Question(format!(
+            "{} is the copy of one host's /etc/usher: name the directory above it, which has a \
+             directory for each host",
+            folder.display()
+        )));
+    }
     let mut copies = Vec::new();
     for entry in std::fs::read_dir(folder).at(folder)? {
         let path = entry.at(folder)?.path();
@@ -168,6 +203,13 @@ fn copies_in(folder: &Path) -> Result<Vec<HostCopy>, Failure> {
 
 /// This host, as it is written below /etc/usher, and not as it is in force.
 fn this_host() -> Result<Read, Failure> {
+    if matches!(Path::new(paths::HOST_PUBLIC_KEY).try_exists(), Ok(false)) {
+        return Err(Failure::Host(
+            "this host is not prepared for Usher; run `usher init`, or ask of copies of hosts' \
+             policies with --hosts"
+                .into(),
+        ));
+    }
     let applied = configuration::collect()?;
     let checked = configuration::check(&applied)?;
     named(applied, checked)
