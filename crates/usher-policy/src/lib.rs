@@ -73,6 +73,7 @@ pub use model::{
 };
 pub use moment::{InvalidMoment, Moment};
 pub use name::{GroupName, InvalidGroupName, InvalidName, InvalidPrincipal, Name, Principal};
+pub use nearest::nearest;
 pub use places::{Clause, Places};
 pub use ranges::AddressRange;
 pub use report::MAXIMUM_ERRORS;

@@ -2,10 +2,7 @@
 
 /// The candidate that a slip of the fingers most likely meant, or none when no candidate is near
 /// enough (a third of the word's letters, at least one, at most three).
-pub(crate) fn nearest<'a>(
-    found: &str,
-    candidates: impl IntoIterator<Item = &'a str>,
-) -> Option<String> {
+pub fn nearest<'a>(found: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
     // Longer than any keyword or name can be: not a slip, and not worth the work.
     if found.len() > 64 {
         return None;

@@ -11,7 +11,7 @@ use usher_proto::name::{ServiceName, UserName};
 use super::hosts::Loaded;
 use super::lines::Lines;
 use super::who_can::only_with;
-use super::{At, NO, NOT_KNOWN};
+use super::{At, NO, NOT_KNOWN, spelling};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -31,17 +31,26 @@ pub fn run(
         server: service.host,
         port,
     };
-    let decision = loaded
-        .network
-        .decide(&question)
-        .map_err(|error| Failure::Question(format!("{error}: give it with --host")))?;
+    let warn_of_names = || {
+        spelling::warn_of_user(&loaded.network, &question.user);
+        spelling::warn_of_service(&loaded.network, &question.service);
+        spelling::warn_of_host(&loaded.network, &question.client);
+        spelling::warn_of_host(&loaded.network, &question.server);
+    };
+    let decision = loaded.network.decide(&question).map_err(|error| {
+        warn_of_names();
+        Failure::Question(format!("{error}: give it with --host"))
+    })?;
     let Question { client, server, .. } = &decision.question;
     let lines = Lines::of(loaded, |host| host == client || host == server)?;
     output.print(&view(&decision, &lines), || text(&decision, &lines));
     Ok(match decision.verdict {
         Verdict::Permitted => 0,
         Verdict::NotRefusedHere | Verdict::WithCertificate => NOT_KNOWN,
-        Verdict::Refused => NO,
+        Verdict::Refused => {
+            warn_of_names();
+            NO
+        }
     })
 }
 

@@ -8,6 +8,7 @@ mod graph;
 pub mod hosts;
 mod lines;
 mod reach;
+mod spelling;
 mod test;
 mod who_can;
 

@@ -6,7 +6,7 @@ use usher_proto::name::UserName;
 
 use super::hosts::Loaded;
 use super::who_can::{note, only_with};
-use super::{NO, PerhapsAt};
+use super::{NO, PerhapsAt, spelling};
 use crate::output::{Output, table};
 
 /// Lists it; the exit code says whether there is anything.
@@ -55,5 +55,12 @@ pub fn run(output: &Output, loaded: &Loaded, user: &PerhapsAt<UserName>) -> u8 {
             .collect();
         table(&["FROM", "SERVICE", "PORT"], &rows)
     });
-    if rights.is_empty() { NO } else { 0 }
+    if !rights.is_empty() {
+        return 0;
+    }
+    spelling::warn_of_user(&loaded.network, &user.name);
+    if let Some(host) = &user.host {
+        spelling::warn_of_host(&loaded.network, host);
+    }
+    NO
 }

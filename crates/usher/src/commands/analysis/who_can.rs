@@ -9,7 +9,7 @@ use usher_policy::Principal;
 use usher_proto::name::{HostName, ServiceName};
 
 use super::hosts::Loaded;
-use super::{NO, PerhapsAt};
+use super::{NO, PerhapsAt, spelling};
 use crate::output::Output;
 
 /// Lists them; the exit code says whether there is anybody.
@@ -41,7 +41,14 @@ pub fn run(output: &Output, loaded: &Loaded, service: &PerhapsAt<ServiceName>) -
         }
         rights => text(rights, &universe),
     });
-    if rights.is_empty() { NO } else { 0 }
+    if !rights.is_empty() {
+        return 0;
+    }
+    spelling::warn_of_service(&loaded.network, &service.name);
+    if let Some(host) = &service.host {
+        spelling::warn_of_host(&loaded.network, host);
+    }
+    NO
 }
 
 fn text(rights: &[Right<'_>], universe: &Universe<'_>) -> String {
