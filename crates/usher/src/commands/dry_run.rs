@@ -64,8 +64,7 @@ pub fn run(output: &Output) -> Result<u8, Failure> {
         would_end_unknown,
         keeper_runs,
     };
-    let text = text(&forecast)?;
-    output.print(&forecast, || text);
+    output.print(&forecast, || text(&forecast));
     Ok(forecast.code())
 }
 
@@ -160,7 +159,7 @@ impl Forecast {
     }
 }
 
-fn text(forecast: &Forecast) -> Result<String, Failure> {
+fn text(forecast: &Forecast) -> String {
     let mut text = String::new();
     let differs = &forecast.differs;
     for name in differs.iter().take(CHANGES) {
@@ -175,7 +174,7 @@ fn text(forecast: &Forecast) -> Result<String, Failure> {
         }
         (Some(changes), _) => {
             for change in changes.iter().take(CHANGES) {
-                text += &diff::text(change, NAMES)?;
+                text += &diff::text(change, NAMES);
             }
             if changes.len() > CHANGES {
                 let more = changes.len() - CHANGES;
@@ -215,5 +214,5 @@ fn text(forecast: &Forecast) -> Result<String, Failure> {
         "nothing was changed: configuration {} stays in force",
         forecast.generation
     );
-    Ok(text)
+    text
 }

@@ -37,8 +37,15 @@ pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
             let _ = writeln!(text, "    {}", found.matter);
         }
         if text.is_empty() {
-            let count = loaded.network.hosts().count();
-            text = format!("the policies of {count} host(s) agree");
+            let mut hosts = loaded.network.hosts();
+            text = match (hosts.next(), hosts.count()) {
+                (Some(only), 0) => format!(
+                    "the policy of {} is the only one that is known here: there is none that it \
+                     could contradict",
+                    only.name
+                ),
+                (_, others) => format!("the policies of {} hosts agree", others + 1),
+            };
         }
         text
     });

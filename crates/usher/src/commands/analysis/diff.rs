@@ -1,36 +1,29 @@
 //! `usher policy diff`: who gains what, who loses what.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use usher_analysis::{Change, How, difference};
+use usher_analysis::{Change, How, Offer, Request, difference};
+use usher_policy::{Programs, Protocol, Style};
 use usher_proto::name::UserName;
 
 use super::NO;
+use super::explain::units;
 use super::hosts::Loaded;
 use super::who_can::{note, only_with};
-use crate::failure::Failure;
 use crate::output::Output;
 
 /// Tells it; the exit code is that of diff(1).
-///
-/// # Errors
-/// When a view has no JSON form, which is a defect.
-pub fn run(output: &Output, old: &Loaded, new: &Loaded) -> Result<u8, Failure> {
+pub fn run(output: &Output, old: &Loaded, new: &Loaded) -> u8 {
     let changes = difference(&old.network, &new.network);
-    let texts: Vec<String> = changes
-        .iter()
-        .map(|change| text(change, usize::MAX))
-        .collect::<Result<_, _>>()?;
-    output.print(&changes, || texts.concat());
-    Ok(if changes.is_empty() { 0 } else { NO })
+    output.print(&changes, || {
+        let texts = changes.iter().map(|change| text(change, usize::MAX));
+        texts.collect()
+    });
+    if changes.is_empty() { 0 } else { NO }
 }
 
 /// A change for people. Of those who gain or lose at most `names` are named, the rest is counted.
-///
-/// # Errors
-/// When a view has no JSON form, which is a defect.
-pub fn text(change: &Change, names: usize) -> Result<String, Failure> {
+pub fn text(change: &Change, names: usize) -> String {
     let Change {
         client,
         service,
@@ -68,10 +61,10 @@ pub fn text(change: &Change, names: usize) -> Result<String, Failure> {
         let _ = writeln!(
             text,
             "! otherwise: {}",
-            differences(before, after)?.join("; ")
+            differences(before, after).join("; ")
         );
     }
-    Ok(text)
+    text
 }
 
 /// At most `names` of the users, and how many more there are.
@@ -83,39 +76,104 @@ fn first(users: &[UserName], names: usize) -> String {
     }
 }
 
-/// What is another, by the names that JSON has for it.
-fn differences(before: &How, after: &How) -> Result<Vec<String>, Failure> {
-    let (before, after) = (flat(before)?, flat(after)?);
-    let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
-    names.sort();
-    names.dedup();
-    let shown = |value: Option<&String>| value.map_or("-", String::as_str).to_owned();
-    let different = names
-        .into_iter()
-        .filter(|name| before.get(*name) != after.get(*name))
-        .map(|name| {
-            let (before, after) = (before.get(name), after.get(name));
-            format!("{name} {} -> {}", shown(before), shown(after))
-        });
-    Ok(different.collect())
+/// What is another, in the words of the policy language.
+fn differences(before: &How, after: &How) -> Vec<String> {
+    let pairs = statements(before).into_iter().zip(statements(after));
+    let different = pairs.filter(|(before, after)| before != after);
+    let mut told: Vec<String> = different
+        .map(|((keyword, before), (_, after))| format!("{keyword} {before} -> {after}"))
+        .collect();
+    let connect = |how: &How| how.server.as_ref().map(|offer| offer.connect.clone());
+    if told.is_empty() && connect(before) != connect(after) {
+        told.push("connect: the same hosts at other addresses".to_owned());
+    }
+    told
 }
 
-/// The members of a view, those of its parts included.
-fn flat(how: &How) -> Result<BTreeMap<String, String>, Failure> {
-    let value = serde_json::to_value(how).map_err(|error| Failure::Question(error.to_string()))?;
-    let mut members = BTreeMap::new();
-    for (name, value) in value.as_object().into_iter().flatten() {
-        match value.as_object() {
-            Some(part) => {
-                let part = part
-                    .iter()
-                    .map(|(inner, value)| (format!("{name} {inner}"), value.to_string()));
-                members.extend(part);
-            }
-            None => {
-                members.insert(name.clone(), value.to_string());
-            }
-        }
-    }
-    Ok(members)
+/// What policies say of how, in the same order for all: keywords and values, `-` for what is at
+/// its default or not known.
+fn statements(how: &How) -> Vec<(&'static str, String)> {
+    let (client, server) = (how.client.as_ref(), how.server.as_ref());
+    let quoted = |texts: &mut dyn Iterator<Item = &String>| {
+        let texts: Vec<String> = texts.map(|text| format!("{text:?}")).collect();
+        texts.join(" ")
+    };
+    let listed = |texts: Vec<String>| Some(texts.join(", ")).filter(|text| !text.is_empty());
+    let programs = |request: &Request| match &request.programs {
+        Programs::Asking => None,
+        Programs::Any => Some("any".to_owned()),
+        Programs::Listed(paths) => Some(quoted(&mut paths.iter())),
+    };
+    let files = |offer: &Offer| {
+        let files = offer.files.as_ref()?.iter();
+        listed(
+            files
+                .map(|rule| format!("{:?} {}", rule.path, rule.access))
+                .collect(),
+        )
+    };
+    let connect = |offer: &Offer| {
+        let connect = offer.connect.as_ref()?;
+        Some(if connect.entries.is_empty() {
+            "none".to_owned()
+        } else {
+            connect.to_string()
+        })
+    };
+    let said = [
+        ("port", how.port.map(|port| port.to_string())),
+        ("programs", client.and_then(programs)),
+        (
+            "protocol",
+            client.and_then(|request| match request.protocol {
+                Protocol::Raw => None,
+                Protocol::Imap => Some("imap".to_owned()),
+            }),
+        ),
+        (
+            "key",
+            client.and_then(|request| Some(request.key.as_ref()?.to_string())),
+        ),
+        (
+            "loopback",
+            client.and_then(|request| {
+                let proxy = request.proxy.iter();
+                listed(proxy.map(|address| address.ip().to_string()).collect())
+            }),
+        ),
+        (
+            "program",
+            server.and_then(|offer| Some(quoted(&mut offer.program.as_ref()?.iter()))),
+        ),
+        ("account", server.and_then(|offer| offer.account.clone())),
+        ("files", server.and_then(files)),
+        ("connect", server.and_then(connect)),
+        (
+            "style",
+            server.map(|offer| match offer.style {
+                Style::Connection => "connection".to_owned(),
+                Style::User => "user".to_owned(),
+            }),
+        ),
+        (
+            "keys",
+            server.and_then(|offer| Some(offer.keys.as_ref()?.to_string())),
+        ),
+        (
+            "session",
+            server.map(|offer| units(offer.session_seconds).to_string()),
+        ),
+        (
+            "reauthenticate",
+            server.and_then(|offer| Some(units(offer.reauthenticate_seconds?).to_string())),
+        ),
+        (
+            "protection",
+            server.and_then(|offer| Some(offer.protection?.to_string())),
+        ),
+    ];
+    let shown = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
+    said.into_iter()
+        .map(|(keyword, value)| (keyword, shown(value)))
+        .collect()
 }

@@ -96,9 +96,9 @@ fn text(decision: &Decision, lines: &Lines<'_>) -> String {
     } = &decision.question;
     let answer = match decision.verdict {
         Verdict::Permitted => "may use",
-        Verdict::NotRefusedHere => "is not refused here",
+        Verdict::NotRefusedHere => "is not refused here at",
         Verdict::WithCertificate if decision.not_known.is_empty() => "may use",
-        Verdict::WithCertificate => "is not refused here",
+        Verdict::WithCertificate => "is not refused here at",
         Verdict::Refused => "may NOT use",
     };
     let principals: Vec<&Principal> = match decision.verdict {
@@ -238,6 +238,7 @@ fn served(offer: &Offer, Question { user, server, .. }: &Question) -> String {
     )
 }
 
-fn units(seconds: u64) -> Units {
+/// A duration as policies have it.
+pub fn units(seconds: u64) -> Units {
     Units(Duration::from_secs(seconds))
 }

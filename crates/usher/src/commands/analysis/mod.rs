@@ -41,7 +41,7 @@ pub enum AnalysisCommand {
         #[arg(value_name = "SERVICE@SERVER", value_parser = at::<ServiceName>)]
         service: At<ServiceName>,
         /// Whether at this port, and not at the one where it is
-        #[arg(long)]
+        #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
         port: Option<u16>,
         #[command(flatten)]
         hosts: Hosts,
@@ -144,7 +144,7 @@ pub fn run(output: &Output, command: AnalysisCommand) -> Result<ExitCode, Failur
         AnalysisCommand::Reach { user, hosts } => reach::run(output, &hosts.load()?, &user),
         AnalysisCommand::Agree { hosts } => agree::run(output, &hosts.load()?)?,
         AnalysisCommand::Diff { old, new } => {
-            diff::run(output, &hosts::load_all(&old)?, &hosts::load_all(&new)?)?
+            diff::run(output, &hosts::load_all(&old)?, &hosts::load_all(&new)?)
         }
         AnalysisCommand::Test { hosts } => test::run(output, &hosts.load()?)?,
         AnalysisCommand::Graph { svg, hosts } => {

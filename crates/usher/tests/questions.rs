@@ -1,0 +1,253 @@
+//! What `usher policy explain` and its like say of copies of two hosts' files.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+const HOSTS: &str = "host mailhost {\n  address 192.0.2.2;\n  \
+     key \"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDN+lhThOY09sVkymKufxRzTC3vJMRefe9T40lK8/E1t\";\n}\n\
+     host laptop {\n  address 192.0.2.1;\n  \
+     key \"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBFOSSDcMLHY83KZsUhkjz4XH1G8fT/qEwy0LI/7FFAu\";\n}\n";
+const MAILHOST: &str = "users mail { member alice; guest olga until 2001-01-01T00:00Z; }
+    service imap { program \"/bin/cat\"; listen 143; style user; users mail; hosts any; }";
+const LAPTOP: &str = "users mail { member alice, olga; }
+    client mail { users mail; service imap at mailhost port 143; }";
+
+/// Copies of both hosts' files in `hosts`; the laptop calls the other host `post`.
+fn copies() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let laptop = format!("{HOSTS}{LAPTOP}").replace("mailhost", "post");
+    for (host, text) in [
+        ("mailhost", format!("{HOSTS}{MAILHOST}")),
+        ("laptop", laptop),
+    ] {
+        let policy = folder.path().join("hosts").join(host).join("policy.d");
+        fs::create_dir_all(&policy).unwrap();
+        fs::write(policy.join("mail.policy"), text).unwrap();
+    }
+    folder
+}
+
+/// The exit status of a question, the answer, and what is said besides.
+fn ask(folder: &Path, question: &[&str]) -> (i32, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_usher"))
+        .arg("policy")
+        .args(question)
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    let code = output.status.code().unwrap();
+    (code, text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn who_can_and_reach_take_the_names_that_explain_takes() {
+    let folder = copies();
+    for server in ["mailhost", "post"] {
+        let service = format!("imap@{server}");
+        let ask =
+            |question: &[&str]| ask(folder.path(), &[question, &["--hosts", "hosts"]].concat());
+        let (explained, ..) = ask(&["explain", "alice@laptop", &service]);
+        let (code, who, _) = ask(&["who-can", &service]);
+        assert_eq!((explained, code), (0, 0), "{who}");
+        assert!(who.contains("from laptop: alice"), "{who}");
+    }
+    let (code, reached, _) = ask(
+        folder.path(),
+        &["reach", "alice@laptop", "--hosts", "hosts"],
+    );
+    assert!(code == 0 && reached.contains("imap@mailhost"), "{reached}");
+}
+
+#[test]
+fn an_expired_guest_is_shown_with_the_line_and_the_time() {
+    let folder = copies();
+    let question = [
+        "explain",
+        "olga@laptop",
+        "imap@mailhost",
+        "--hosts",
+        "hosts",
+    ];
+    let (code, told, _) = ask(folder.path(), &question);
+    assert_eq!(code, 1, "{told}");
+    for words in [
+        "no: olga was a guest of `service imap` of mailhost, and that is over since 2001-01-01T00:00Z",
+        "hosts/mailhost/policy.d/mail.policy:9:34: users mail: guest olga until 2001-01-01T00:00Z",
+        "help: write a later time for the guest olga on mailhost",
+    ] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
+}
+
+#[test]
+fn a_mistake_in_a_copy_is_told_by_the_copys_path() {
+    let folder = copies();
+    let agree = || ask(folder.path(), &["agree", "--hosts", "hosts"]);
+    let mailhost = folder.path().join("hosts/mailhost");
+    fs::write(mailhost.join("revoked_keys"), "").unwrap();
+    let (code, _, told) = agree();
+    assert_eq!(code, 2, "{told}");
+    assert!(
+        told.contains("hosts/mailhost/revoked_keys: empty; remove it"),
+        "{told}"
+    );
+    assert!(!told.contains("/etc/usher"), "{told}");
+    fs::write(mailhost.join("revoked_keys"), "# none").unwrap();
+    let (code, told, _) = agree();
+    // The laptop has another name for mailhost, and permits olga.
+    assert!(
+        code == 1 && told.contains("calls the host mailhost `post`"),
+        "{told}"
+    );
+}
+
+#[test]
+fn the_wrong_directory_is_told_with_the_right_one() {
+    let folder = copies();
+    for (option, directory, advice) in [
+        (
+            "--hosts",
+            "hosts/mailhost",
+            "name the directory above it, which has a directory for each host",
+        ),
+        (
+            "--host",
+            "laptop=hosts/laptop/policy.d",
+            "name the directory above it, which is the copy",
+        ),
+        ("--host", "laptop=hosts", "or all with --hosts hosts"),
+        (
+            "--hosts",
+            ".",
+            "./hosts is no copy of a host's /etc/usher, but has such copies",
+        ),
+    ] {
+        let (code, _, told) = ask(folder.path(), &["who-can", "imap", option, directory]);
+        assert!(code == 2 && told.contains(advice), "{directory}: {told}");
+    }
+    let (code, told, _) = ask(folder.path(), &["agree", "--host", "laptop=hosts/laptop"]);
+    assert_eq!(code, 0);
+    assert!(
+        told.starts_with("the policy of laptop is the only one that is known here"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_name_that_no_policy_has_is_told_with_the_nearest_one_and_one_that_it_has_is_not() {
+    let folder = copies();
+    let ask = |question: &[&str]| ask(folder.path(), &[question, &["--hosts", "hosts"]].concat());
+    let unknown = |what: &str| format!("warning: no policy here names the {what}\n");
+    for (question, warnings) in [
+        (
+            &["who-can", "imapp"][..],
+            vec!["service imapp; did you mean `imap`?"],
+        ),
+        (
+            &["who-can", "nix@mailhots"],
+            vec!["service nix", "host mailhots; did you mean `mailhost`?"],
+        ),
+        (&["reach", "zed@nohost"], vec!["user zed", "host nohost"]),
+        (
+            &["explain", "alcie@laptop", "imap@mailhost"],
+            vec!["user alcie; did you mean `alice`?"],
+        ),
+        // Known, and permitted nothing.
+        (&["reach", "olga"], vec![]),
+        (&["reach", "alice@mailhost"], vec![]),
+        (&["explain", "olga@laptop", "imap@mailhost"], vec![]),
+    ] {
+        let (code, _, told) = ask(question);
+        let expected: String = warnings.into_iter().map(unknown).collect();
+        assert_eq!((code, told), (1, expected), "{question:?}");
+    }
+    let (code, _, told) = ask(&["explain", "alice@laptpo", "imap@mialhost"]);
+    assert_eq!(code, 2, "{told}");
+    for host in [
+        "laptpo; did you mean `laptop`?",
+        "mialhost; did you mean `mailhost`?",
+    ] {
+        assert!(told.contains(&unknown(&format!("host {host}"))), "{told}");
+    }
+}
+
+#[test]
+fn a_port_is_one_that_there_is() {
+    let folder = copies();
+    for (port, expected) in [("0", 2), ("99999", 2), ("1", 1), ("143", 0)] {
+        let question = [
+            "explain",
+            "alice@laptop",
+            "imap@mailhost",
+            "--hosts",
+            "hosts",
+            "--port",
+            port,
+        ];
+        let (code, _, told) = ask(folder.path(), &question);
+        assert_eq!(code, expected, "{told}");
+        assert_eq!(told.contains("1..=65535"), code == 2, "{told}");
+    }
+}
+
+#[test]
+fn what_is_served_otherwise_is_told_in_the_words_of_the_policy() {
+    let (old, new) = (copies(), copies());
+    let old = old.path().join("hosts");
+    let told = |changes: &[(&str, &str, &str)]| {
+        for (host, from, to) in changes {
+            let path = new
+                .path()
+                .join("hosts")
+                .join(host)
+                .join("policy.d/mail.policy");
+            let text = fs::read_to_string(&path).unwrap();
+            assert!(text.contains(from), "{from}");
+            fs::write(path, text.replace(from, to)).unwrap();
+        }
+        let (code, told, why) = ask(new.path(), &["diff", old.to_str().unwrap(), "hosts"]);
+        assert_eq!(why, "");
+        (code, told)
+    };
+    let (code, nothing) = told(&[]);
+    assert_eq!((code, nothing.trim()), (0, ""));
+    let (code, text) = told(&[
+        (
+            "mailhost",
+            "style user;",
+            "style connection; session 1h; reauthenticate 90s; keys mail;",
+        ),
+        ("mailhost", "\"/bin/cat\"", "\"/bin/cat\" \"-u\""),
+        (
+            "laptop",
+            "port 143;",
+            "port 143; programs \"/bin/mutt\"; protocol imap;",
+        ),
+    ]);
+    let expected = "imap@mailhost from laptop\n\
+         ! otherwise: programs - -> \"/bin/mutt\"; protocol - -> imap; program \"/bin/cat\" -> \
+         \"/bin/cat\" \"-u\"; style user -> connection; keys - -> mail; session 8h -> 1h; \
+         reauthenticate - -> 90s\n";
+    assert_eq!((code, text.as_str()), (1, expected));
+    let (code, text) = told(&[(
+        "mailhost",
+        "keys mail;",
+        "keys mail; connect laptop port 25;",
+    )]);
+    assert!(
+        code == 1 && text.contains("; connect - -> laptop port 25; "),
+        "{text}"
+    );
+    // The same words, with another meaning.
+    for host in ["mailhost", "laptop"] {
+        let file = Path::new(host).join("policy.d/mail.policy");
+        fs::copy(new.path().join("hosts").join(&file), old.join(file)).unwrap();
+    }
+    let (code, text) = told(&["mailhost", "laptop"].map(|host| (host, "192.0.2.1;", "192.0.2.9;")));
+    let expected = "imap@mailhost from laptop\n\
+         ! otherwise: connect: the same hosts at other addresses\n";
+    assert_eq!((code, text.as_str()), (1, expected));
+}
