@@ -26,7 +26,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Prepare this host: folders, system accounts, host key
+    /// Prepare this host: folders, system accounts, host key, the log's key, an example policy
     Init(InitArguments),
     /// Users and their keys on this host
     #[command(subcommand)]
