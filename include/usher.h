@@ -24,10 +24,13 @@ extern "C" {
  *
  * Returns a connected TCP socket with close-on-exec set, or -1 with errno:
  *   EINVAL        a name is missing or is none
- *   EACCES        policy, on this host or on the other, does not permit it
- *   ENOKEY        the user has no private key on this host
+ *   EACCES        policy, on this host or on the other, does not permit it, or lists programs and
+ *                 this one is not listed; the server refused for another reason; or the user's
+ *                 ssh-agent did not sign: usher_last_error says which
+ *   ENOKEY        the user has no key on this host to sign with, or signs by an ssh-agent that
+ *                 nobody lends
  *   EHOSTUNREACH  the policy knows no such host
- *   ENETUNREACH   the other host's verifier does not answer
+ *   ENETUNREACH   the other host's verifier, or its keeper, does not answer
  *   ENETDOWN      this host's signer does not run
  *   EAGAIN        too many requests of this user are under way
  *   EPROTO        library and daemon are of different versions
