@@ -3,6 +3,8 @@
 use miette::{MietteError, MietteSpanContents, SourceCode, SourceSpan, SpanContents};
 use usher_policy::PolicyError;
 
+use crate::output::escaped;
+
 /// Most characters of a line that are shown on each side of the mistake.
 const SIDE: usize = 100;
 
@@ -61,7 +63,7 @@ impl Excerpt {
             excerpt += &shown(next);
         }
         Self {
-            name: error.file.clone(),
+            name: escaped(&error.file).into_owned(),
             text: excerpt,
             span: (from, length).into(),
             first_line,
@@ -72,7 +74,7 @@ impl Excerpt {
 }
 
 /// A character as it may be shown: one that a terminal would obey, or that nobody would see, as one
-/// that can be seen.
+/// that can be seen. Other than by [`escaped`] it stays one character, for what is underlined.
 fn visible(character: char) -> char {
     match character {
         character if usher_policy::is_plain(character) => character,

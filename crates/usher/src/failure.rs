@@ -12,6 +12,7 @@ use usher_proto::name::UserName;
 
 use crate::commands::ending;
 use crate::excerpt::Excerpt;
+use crate::output::escaped;
 
 /// Why a command failed. Exit codes: 1 the thing asked for is refused or wrong, 2 the command
 /// line (clap), 3 a daemon does not answer, 4 a file or the system.
@@ -153,8 +154,8 @@ impl Failure {
             if let Self::Policy { errors, sources } = self {
                 report_policy(errors, sources);
             }
-            eprint!("{}", ending::lines("ended", self.ended()));
-            eprintln!("usher: {self}");
+            eprint!("{}", escaped(&ending::lines("ended", self.ended())));
+            eprintln!("usher: {}", escaped(&self.to_string()));
         }
         ExitCode::from(self.code())
     }
@@ -227,8 +228,10 @@ impl Failure {
 
 fn report_policy(errors: &[PolicyError], sources: &[Source]) {
     for error in errors {
+        // On a terminal the report has colours: what others wrote is escaped before.
+        let (reason, remedy) = (error.kind.to_string(), error.remedy());
         let mut diagnostic =
-            miette::MietteDiagnostic::new(error.kind.to_string()).with_help(error.remedy());
+            miette::MietteDiagnostic::new(escaped(&reason)).with_help(escaped(&remedy));
         let source = sources.iter().find(|source| source.name == error.file);
         let excerpt = source.map(|source| Excerpt::new(error, &source.text));
         if let Some(excerpt) = &excerpt {
@@ -242,7 +245,9 @@ fn report_policy(errors: &[PolicyError], sources: &[Source]) {
         // The first line is what editors and people with grep look for.
         eprintln!(
             "{}:{}:{}:\n{report:?}",
-            error.file, error.line, error.column
+            escaped(&error.file),
+            error.line,
+            error.column
         );
     }
 }

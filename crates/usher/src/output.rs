@@ -1,5 +1,6 @@
 //! Views for people and for programs.
 
+use std::borrow::Cow;
 use std::io::Write;
 
 use serde::Serialize;
@@ -11,7 +12,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Prints a view: `text` for people, `value` for programs.
+    /// Prints a view: `text` for people, [`escaped`], `value` for programs.
     pub fn print(&self, value: &impl Serialize, text: impl FnOnce() -> String) {
         let text = if self.json {
             match serde_json::to_string_pretty(value) {
@@ -19,7 +20,7 @@ impl Output {
                 Err(error) => return eprintln!("usher: cannot write JSON: {error}"),
             }
         } else {
-            text()
+            escaped(&text()).into_owned()
         };
         if text.is_empty() {
             return;
@@ -32,6 +33,28 @@ impl Output {
             _ => {}
         }
     }
+}
+
+/// Warns on standard error of what does not stop the command.
+pub fn warn(warning: &str) {
+    eprintln!("warning: {}", escaped(warning));
+}
+
+/// Text with nothing in it that a terminal would obey or hide, which comes from files, their names
+/// and daemons: such a character stands there as `\u{1b}` does for escape. Lines and tabs stay.
+/// Whoever colours a text does so afterwards.
+pub fn escaped(text: &str) -> Cow<'_, str> {
+    if text.chars().all(usher_policy::is_plain) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match usher_policy::is_plain(character) {
+            true => shown.push(character),
+            false => shown.extend(character.escape_default()),
+        }
+    }
+    shown.into()
 }
 
 /// Columns, each as wide as its widest cell.
@@ -60,7 +83,21 @@ pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::table;
+    use super::{escaped, table};
+
+    #[test]
+    fn what_a_terminal_obeys_or_hides_is_escaped_and_nothing_else_is() {
+        let honest = "a\tb\nJos\u{e9} \u{4f60}\u{597d} \u{1f511} \\u{1b} \"x\"\n";
+        assert_eq!(escaped(honest), honest);
+        for (hostile, shown) in [
+            ("\u{1b}]0;OWNED\u{7}", "\\u{1b}]0;OWNED\\u{7}"),
+            ("a\rb\u{8}c\u{0}", "a\\rb\\u{8}c\\u{0}"),
+            ("\u{7f}\u{9b}31m", "\\u{7f}\\u{9b}31m"),
+            ("\u{202e}\u{2066}\u{200f}", "\\u{202e}\\u{2066}\\u{200f}"),
+        ] {
+            assert_eq!(escaped(hostile), shown);
+        }
+    }
 
     #[test]
     fn columns_line_up() {

@@ -21,6 +21,7 @@ use usher_proto::refusal::Refusal;
 use usher_proto::statement::Statement;
 
 use crate::failure::{At, Failure};
+use crate::output::escaped;
 
 /// How long the agent may take, a touch of a security key included. The signer waits 30 s.
 const PATIENCE: Duration = Duration::from_secs(25);
@@ -70,7 +71,7 @@ pub fn run() -> Result<(), Failure> {
                 let answer = match signed {
                     Ok(signature) => FromLender::Signature(signature),
                     Err(reason) => {
-                        eprintln!("usher: not signed: {reason}");
+                        eprintln!("usher: not signed: {}", escaped(&reason));
                         FromLender::NotSigned
                     }
                 };

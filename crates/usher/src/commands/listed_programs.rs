@@ -53,8 +53,7 @@ fn interpreter(path: &str) -> Option<String> {
     file.take(FIRST_LINE).read_to_end(&mut start).ok()?;
     let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n');
     let line = String::from_utf8_lossy(line.take(1).next()?).into_owned();
-    // Of what an administrator has installed, but shown on a terminal.
-    Some(line.trim().escape_debug().to_string())
+    Some(line.trim().to_owned())
 }
 
 #[cfg(test)]

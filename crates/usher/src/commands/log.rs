@@ -166,6 +166,7 @@ fn text(view: &RecordsView) -> String {
                 record.server.to_string(),
                 match &record.certificate {
                     None => record.fingerprint.clone(),
+                    // In quotes, and on one line: an authority writes there what it likes.
                     Some(certificate) => format!(
                         "{} certified by {} (serial {}, {:?})",
                         record.fingerprint,

@@ -13,7 +13,7 @@ use usher_proto::name::UserName;
 use super::configuration::{self, OnRefusal};
 use super::{groups, listed_programs};
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, warn};
 
 /// Checks the given files, or the policy folder and the users' keys.
 ///
@@ -61,7 +61,7 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
         warnings.extend(users_without_keys(&checked, now));
     }
     for warning in &warnings {
-        eprintln!("warning: {warning}");
+        warn(warning);
     }
     let value = serde_json::json!({
         "hosts": policy.hosts.len(), "users": policy.users.len(),
@@ -109,7 +109,7 @@ pub fn candidate() -> Result<(Applied, Checked), Failure> {
         .chain(warnings_of_this_host(policy))
         .chain(services_without_fence(policy))
     {
-        eprintln!("warning: {warning}");
+        warn(&warning);
     }
     Ok((fresh, checked.enforceable()?))
 }
