@@ -3,6 +3,7 @@
 //! half-finished edit below `/etc/usher` never takes effect, and all daemons see one state.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -13,9 +14,10 @@ use usher_proto::name::UserName;
 use usher_proto::{DecodeError, RevokedKeys, RevokedKeysError};
 
 use crate::checked::Checked;
+use crate::copy::ConfigurationCopy;
 use crate::error::ConfigurationError;
 use crate::files::{
-    file_error, optional, policy_files, read_bounded, read_bytes, sorted, write_atomically,
+    file_error, open, optional, policy_files, read_bytes, read_in, sorted, write_atomically,
 };
 use crate::includes;
 use crate::key_options::in_utc;
@@ -76,18 +78,18 @@ pub struct UserEntry {
 
 impl UserEntry {
     /// Reads a user's folder.
-    fn read(folder: &Path) -> Result<Self, ConfigurationError> {
+    fn read(folder: &Path, copy: Option<&ConfigurationCopy>) -> Result<Self, ConfigurationError> {
         let mut entry = Self {
-            disabled: optional(read_bounded(&folder.join("disabled")))?
+            disabled: optional(read_in(&folder.join("disabled"), copy))?
                 .map(|reason| reason.trim().to_owned()),
             ..Self::default()
         };
-        for path in sorted(folder)? {
+        for path in sorted(folder, copy)? {
             let name = path.file_name().and_then(|name| name.to_str());
             match name.and_then(|name| name.strip_prefix(keys::LIST)) {
-                Some("") => entry.authorized_keys = in_utc(&read_bounded(&path)?),
+                Some("") => entry.authorized_keys = in_utc(&read_in(&path, copy)?),
                 Some(purpose) if purpose.starts_with('.') => {
-                    let list = in_utc(&read_bounded(&path)?);
+                    let list = in_utc(&read_in(&path, copy)?);
                     let purpose = purpose[1..].to_owned();
                     entry.authorized_keys_for.insert(purpose, list);
                 }
@@ -118,7 +120,8 @@ impl Applied {
     }
 
     /// Reads what an administrator has written: policy files (`*.policy`, by name) and what they
-    /// include, users, revoked keys, authorities. `copy` is as for [`includes::read`].
+    /// include, users, revoked keys, authorities. `copy` is the copy of a host's configuration that
+    /// these are of, if they are: nothing outside of it is read.
     ///
     /// # Errors
     /// Names the first file that cannot be read. The text is not checked here: see
@@ -128,17 +131,18 @@ impl Applied {
         users: &Path,
         revoked_keys: &Path,
         user_authorities: &Path,
-        copy: Option<&Path>,
+        copy: Option<&ConfigurationCopy>,
     ) -> Result<Self, ConfigurationError> {
         let mut applied = Self {
-            user_authorities: optional(read_bounded(user_authorities))?,
-            revoked_keys: optional(read_bytes(revoked_keys))?
+            user_authorities: optional(read_in(user_authorities, copy))?,
+            revoked_keys: optional(read_bytes(revoked_keys, copy))?
                 .map(|bytes| Base64::encode_string(&bytes)),
             copy: copy.map(Path::to_owned),
             ..Self::default()
         };
-        applied.read_policy(&policy_files(policy)?, copy)?;
-        applied.users = Self::collect_users(users)?;
+        let files = policy_files(policy, copy)?;
+        applied.take_policy(includes::read(&files, |path| open(path, copy), copy)?);
+        applied.users = users_in(users, copy)?;
         Ok(applied)
     }
 
@@ -149,34 +153,22 @@ impl Applied {
     pub fn collect_users(
         users: &Path,
     ) -> Result<BTreeMap<UserName, UserEntry>, ConfigurationError> {
-        let mut found = BTreeMap::new();
-        for path in sorted(users)? {
-            let name = path
-                .file_name()
-                .and_then(|name| name.to_str())
-                .unwrap_or_default();
-            let name: UserName = name
-                .parse()
-                .map_err(|_| ConfigurationError::NotAUser { path: path.clone() })?;
-            found.insert(name, UserEntry::read(&path)?);
-        }
-        Ok(found)
+        users_in(users, None)
     }
 
-    /// Takes these policy files and what they include for the policy. What cannot be included is
-    /// told by [`Applied::check`].
+    /// Takes these policy files, which may be pipes, and what they include for the policy. What
+    /// cannot be included is told by [`Applied::check`].
     ///
     /// # Errors
     /// As [`includes::read`].
-    pub fn read_policy(
-        &mut self,
-        files: &[PathBuf],
-        copy: Option<&Path>,
-    ) -> Result<(), ConfigurationError> {
-        let read = includes::read(files, copy)?;
+    pub fn read_policy(&mut self, files: &[PathBuf]) -> Result<(), ConfigurationError> {
+        self.take_policy(includes::read(files, |path| File::open(path), None)?);
+        Ok(())
+    }
+
+    fn take_policy(&mut self, read: includes::Files) {
         self.sources = read.sources;
         self.include_mistakes = read.mistakes;
-        Ok(())
     }
 
     /// Has every group looked up that the policy names, each once. One that cannot be is told by
@@ -322,6 +314,24 @@ impl Applied {
             .get(user)
             .is_some_and(|entry| entry.disabled.is_some())
     }
+}
+
+fn users_in(
+    users: &Path,
+    copy: Option<&ConfigurationCopy>,
+) -> Result<BTreeMap<UserName, UserEntry>, ConfigurationError> {
+    let mut found = BTreeMap::new();
+    for path in sorted(users, copy)? {
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        let name: UserName = name
+            .parse()
+            .map_err(|_| ConfigurationError::NotAUser { path: path.clone() })?;
+        found.insert(name, UserEntry::read(&path, copy)?);
+    }
+    Ok(found)
 }
 
 /// Loads and checks the configuration in force; a host without one has an empty policy, which

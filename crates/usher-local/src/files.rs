@@ -1,10 +1,15 @@
 //! Files of the configuration: read within a limit, replaced atomically.
 
+use std::ffi::OsStr;
 use std::fs::{File, Metadata, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{CWD, Dir, Mode, OFlags, makedev, openat};
+
+use crate::copy::ConfigurationCopy;
 use crate::error::ConfigurationError;
 
 /// Largest policy file or key list read.
@@ -53,12 +58,16 @@ fn replace(path: &Path, bytes: &[u8], mode: u32, former: Option<&Metadata>) -> i
     File::open(parent)?.sync_all()
 }
 
-/// The policy files of a folder (`*.policy`), in the order of their names.
+/// The policy files of a folder (`*.policy`), in the order of their names. `copy` is the one that
+/// the folder is of, if it is.
 ///
 /// # Errors
 /// When the folder is there and cannot be read.
-pub fn policy_files(directory: &Path) -> Result<Vec<PathBuf>, ConfigurationError> {
-    let mut files = sorted(directory)?;
+pub fn policy_files(
+    directory: &Path,
+    copy: Option<&ConfigurationCopy>,
+) -> Result<Vec<PathBuf>, ConfigurationError> {
+    let mut files = sorted(directory, copy)?;
     files.retain(|path| {
         path.extension()
             .is_some_and(|extension| extension == "policy")
@@ -67,16 +76,24 @@ pub fn policy_files(directory: &Path) -> Result<Vec<PathBuf>, ConfigurationError
 }
 
 /// What a folder holds, in the order of names; nothing where there is no such folder.
-pub(crate) fn sorted(directory: &Path) -> Result<Vec<PathBuf>, ConfigurationError> {
-    let entries = match std::fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(file_error(directory, error)),
+pub(crate) fn sorted(
+    directory: &Path,
+    copy: Option<&ConfigurationCopy>,
+) -> Result<Vec<PathBuf>, ConfigurationError> {
+    let opened = open_with(directory, folder_flags(), copy);
+    let opened = opened.map_err(|error| file_error(directory, error));
+    let Some(folder) = optional(opened)? else {
+        return Ok(Vec::new());
     };
-    let mut found = entries
-        .map(|entry| entry.map(|entry| entry.path()))
-        .collect::<io::Result<Vec<_>>>()
-        .map_err(|error| file_error(directory, error))?;
+    let failed = |error: rustix::io::Errno| file_error(directory, error.into());
+    let mut found = Vec::new();
+    for entry in Dir::new(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_bytes();
+        if ![&b"."[..], b".."].contains(&name) {
+            found.push(directory.join(OsStr::from_bytes(name)));
+        }
+    }
     found.sort();
     Ok(found)
 }
@@ -99,7 +116,8 @@ pub(crate) fn optional<T>(
 /// # Errors
 /// When it cannot be read, is larger, or is not UTF-8.
 pub fn read_bounded(path: &Path) -> Result<String, ConfigurationError> {
-    text(path, read_bytes(path)?)
+    let file = File::open(path).map_err(|error| file_error(path, error))?;
+    read_bounded_open(path, &file)
 }
 
 /// The same of a file that is open; `path` is for the error.
@@ -119,9 +137,46 @@ fn text(path: &Path, bytes: Vec<u8>) -> Result<String, ConfigurationError> {
     })
 }
 
-pub(crate) fn read_bytes(path: &Path) -> Result<Vec<u8>, ConfigurationError> {
-    let file = File::open(path).map_err(|error| file_error(path, error))?;
+/// Reads a text file of the configuration, or of a copy of one. Unlike [`read_bounded`] it does not
+/// wait for what is no file, whoever put that in its place.
+pub(crate) fn read_in(
+    path: &Path,
+    copy: Option<&ConfigurationCopy>,
+) -> Result<String, ConfigurationError> {
+    text(path, read_bytes(path, copy)?)
+}
+
+pub(crate) fn read_bytes(
+    path: &Path,
+    copy: Option<&ConfigurationCopy>,
+) -> Result<Vec<u8>, ConfigurationError> {
+    let file = open(path, copy).map_err(|error| file_error(path, error))?;
     read_open(path, &file)
+}
+
+/// Opens a file, which may be /dev/null: administrators link to it what is to be empty. Nothing else
+/// is one: a pipe would be waited for, and a device has no end.
+pub(crate) fn open(path: &Path, copy: Option<&ConfigurationCopy>) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let file = open_with(path, flags, copy)?;
+    let metadata = file.metadata()?;
+    let is_null = metadata.file_type().is_char_device() && metadata.rdev() == makedev(1, 3);
+    match metadata.is_file() || is_null {
+        true => Ok(file),
+        false => Err(io::Error::other("it is not a file")),
+    }
+}
+
+fn open_with(path: &Path, flags: OFlags, copy: Option<&ConfigurationCopy>) -> io::Result<File> {
+    match copy {
+        Some(copy) => copy.open_beneath(path, flags),
+        None => Ok(openat(CWD, path, flags, Mode::empty())?.into()),
+    }
+}
+
+/// How folders are opened.
+pub(crate) fn folder_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY
 }
 
 fn read_open(path: &Path, file: &File) -> Result<Vec<u8>, ConfigurationError> {
@@ -145,6 +200,25 @@ pub(crate) fn file_error(path: &Path, error: io::Error) -> ConfigurationError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_file_is_refused_without_waiting_and_dev_null_is_empty() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("file"), "text").unwrap();
+        std::os::unix::fs::symlink("/dev/null", path("null")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", path("device")).unwrap();
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(CWD, path("pipe"), fifo, Mode::RUSR, 0).unwrap();
+        std::fs::create_dir(path("folder")).unwrap();
+        assert_eq!(read_in(&path("file"), None).unwrap(), "text");
+        assert_eq!(read_in(&path("null"), None).unwrap(), "");
+        for other in ["device", "pipe", "folder"] {
+            let refused = read_in(&path(other), None).unwrap_err().to_string();
+            let said = format!("{other}: it is not a file");
+            assert!(refused.ends_with(&said), "{refused}");
+        }
+    }
 
     #[test]
     fn a_link_in_a_files_place_is_replaced_and_its_target_left_alone() {

@@ -1,13 +1,17 @@
 //! The files of a policy: those of its folder, and those that they include.
 
 use std::collections::BTreeSet;
-use std::path::{Component, Path, PathBuf};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use usher_policy::{Include, PolicyError, Source, includes};
 
 use crate::applied::PolicyFile;
+use crate::copy::ConfigurationCopy;
 use crate::error::ConfigurationError;
-use crate::files::read_bounded;
+use crate::files::{file_error, open, read_bounded_open};
 use crate::paths;
 
 /// Most files that all files of a policy include together.
@@ -26,19 +30,26 @@ pub struct Files {
     pub mistakes: Vec<PolicyError>,
 }
 
-/// Reads files and what they include. `copy` is where a copy of /etc/usher is when they are of one:
-/// what is included is looked for there, and nowhere else.
+/// Reads files, which `open_given` opens, and what they include. `copy` is the copy of a host's
+/// configuration that they are of, if they are: what is included is looked for there, and nowhere
+/// else.
 ///
 /// # Errors
 /// Names the first of the given files that cannot be read.
-pub fn read(files: &[PathBuf], copy: Option<&Path>) -> Result<Files, ConfigurationError> {
+pub fn read(
+    files: &[PathBuf],
+    open_given: impl Fn(&Path) -> io::Result<File>,
+    copy: Option<&ConfigurationCopy>,
+) -> Result<Files, ConfigurationError> {
     let mut read = Files::default();
     let mut seen = BTreeSet::new();
     let mut pending = Vec::new();
     for path in files {
-        let text = read_bounded(path)?;
-        // What was just read can be found.
-        if seen.insert(std::fs::canonicalize(path).unwrap_or_else(|_| path.clone())) {
+        let (file, identity) = open_given(path)
+            .and_then(identified)
+            .map_err(|error| file_error(path, error))?;
+        let text = read_bounded_open(path, &file)?;
+        if seen.insert(identity) {
             read.add(path, text, &mut pending);
         }
     }
@@ -46,25 +57,28 @@ pub fn read(files: &[PathBuf], copy: Option<&Path>) -> Result<Files, Configurati
     while !pending.is_empty() {
         depth += 1;
         for (folder, include) in std::mem::take(&mut pending) {
-            let found = find(&folder, &include, copy).and_then(|path| {
-                let whole = std::fs::canonicalize(&path).map_err(|error| error.to_string())?;
-                if seen.contains(&whole) {
-                    return Ok(None);
-                }
-                if depth > MAXIMUM_DEPTH {
-                    return Err(format!("files are included more than {MAXIMUM_DEPTH} deep"));
-                }
-                if included == MAXIMUM_INCLUDED {
-                    return Err(format!("more than {MAXIMUM_INCLUDED} files are included"));
-                }
-                // A pipe would be waited for, and a device has no end.
-                if !whole.is_file() {
-                    return Err("it is not a file".to_owned());
-                }
-                let text = read_bounded(&whole).map_err(|error| error.to_string())?;
-                seen.insert(whole);
-                Ok(Some((path, text)))
-            });
+            let path = place(&folder, &include, copy);
+            let opened = path.and_then(|path| Ok((open(&path, copy).and_then(identified)?, path)));
+            let found =
+                opened
+                    .map_err(|error| error.to_string())
+                    .and_then(|((file, identity), path)| {
+                        if seen.contains(&identity) {
+                            return Ok(None);
+                        }
+                        if depth > MAXIMUM_DEPTH {
+                            return Err(format!(
+                                "files are included more than {MAXIMUM_DEPTH} deep"
+                            ));
+                        }
+                        if included == MAXIMUM_INCLUDED {
+                            return Err(format!("more than {MAXIMUM_INCLUDED} files are included"));
+                        }
+                        let text =
+                            read_bounded_open(&path, &file).map_err(|error| error.to_string())?;
+                        seen.insert(identity);
+                        Ok(Some((path, text)))
+                    });
             match found {
                 Ok(Some((path, text))) => {
                     included += 1;
@@ -76,6 +90,12 @@ pub fn read(files: &[PathBuf], copy: Option<&Path>) -> Result<Files, Configurati
         }
     }
     Ok(read)
+}
+
+/// An open file with its file system and number, by which it is known under whatever path.
+fn identified(file: File) -> io::Result<(File, (u64, u64))> {
+    let metadata = file.metadata()?;
+    Ok((file, (metadata.dev(), metadata.ino())))
 }
 
 impl Files {
@@ -94,34 +114,21 @@ impl Files {
     }
 }
 
-/// Where an included file is to be read.
-fn find(folder: &Path, include: &Include, copy: Option<&Path>) -> Result<PathBuf, String> {
-    let Some(copy) = copy else {
-        return Ok(folder.join(&include.path));
-    };
+/// Where an included file is to be read: for a copy, in the place of what is below /etc/usher. That
+/// the way there does not leave the copy is seen to where it is opened.
+fn place(
+    folder: &Path,
+    include: &Include,
+    copy: Option<&ConfigurationCopy>,
+) -> io::Result<PathBuf> {
     let path = Path::new(&include.path);
-    let path = match path.is_absolute() {
-        false => folder.join(path),
-        true => match path.strip_prefix(paths::CONFIGURATION_DIRECTORY) {
-            Ok(below) => copy.join(below),
-            Err(_) => return Err(not_in_the_copy()),
-        },
-    };
-    let below = path.strip_prefix(copy).map_err(|_| not_in_the_copy())?;
-    let mut depth = 0_usize;
-    for component in below.components() {
-        depth = match component {
-            Component::ParentDir => depth.checked_sub(1).ok_or_else(not_in_the_copy)?,
-            Component::Normal(_) => depth + 1,
-            _ => depth,
-        };
+    match copy {
+        Some(copy) if path.is_absolute() => path
+            .strip_prefix(paths::CONFIGURATION_DIRECTORY)
+            .map(|below| copy.folder().join(below))
+            .map_err(|_| copy.leads_out()),
+        _ => Ok(folder.join(path)),
     }
-    Ok(path)
-}
-
-fn not_in_the_copy() -> String {
-    let whole = paths::CONFIGURATION_DIRECTORY;
-    format!("it is not below {whole}, so a copy of {whole} does not have it")
 }
 
 #[cfg(test)]
@@ -167,7 +174,7 @@ mod tests {
         symlink(path("loop"), path("loop")).unwrap();
         write("sub/d~", "left by an editor");
         let files = [path("a.policy"), path("b.policy")];
-        let found = read(&files, None).unwrap();
+        let found = read(&files, |path| open(path, None), None).unwrap();
         let expected = ["a.policy", "b.policy", "sub/c", "sub/d"];
         assert_eq!(names(&found, folder.path()), expected);
         let told = reasons(&found);
@@ -184,7 +191,7 @@ mod tests {
         let path = |name: &str| folder.path().join(name);
         let told = |text: &str| {
             std::fs::write(path("a.policy"), text).unwrap();
-            reasons(&read(&[path("a.policy")], None).unwrap())
+            reasons(&read(&[path("a.policy")], |path| File::open(path), None).unwrap())
         };
         assert_eq!(told("users u { }"), [""; 0]);
         let missing = told("users u { }\n  include \"missing\";");
@@ -225,17 +232,28 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         std::fs::create_dir_all(path("host/policy.d")).unwrap();
-        std::fs::write(path("outside"), "").unwrap();
+        std::fs::write(path("outside"), "secret").unwrap();
         std::fs::write(path("host/inside"), "").unwrap();
+        symlink("../inside", path("host/policy.d/link")).unwrap();
+        symlink("..", path("host/policy.d/up")).unwrap();
+        symlink(path("outside"), path("host/policy.d/absolute")).unwrap();
+        symlink("../../outside", path("host/policy.d/relative")).unwrap();
+        symlink("../..", path("host/policy.d/folder")).unwrap();
+        symlink("/proc/self/cwd", path("host/policy.d/magic")).unwrap();
         let read_copy = |include: &str| {
             let text = format!("include \"{include}\";");
             std::fs::write(path("host/policy.d/a.policy"), text).unwrap();
-            read(&[path("host/policy.d/a.policy")], Some(&path("host"))).unwrap()
+            let copy = ConfigurationCopy::open(&path("host")).unwrap();
+            let files = [path("host/policy.d/a.policy")];
+            read(&files, |path| open(path, Some(&copy)), Some(&copy)).unwrap()
         };
         for inside in [
             "../inside",
             "/etc/usher/inside",
             "/etc/usher/policy.d/../inside",
+            "link",
+            "/etc/usher/policy.d/link",
+            "up/inside",
         ] {
             let found = read_copy(inside);
             assert_eq!(
@@ -249,13 +267,16 @@ mod tests {
             "/etc/passwd",
             "/etc/usher/../passwd",
             "/etc/usherx",
+            "../../host/inside",
+            "absolute",
+            "relative",
+            "folder/outside",
+            "magic/x",
         ] {
             let found = read_copy(outside);
             assert_eq!(found.sources.len(), 1, "{outside}");
-            assert!(
-                reasons(&found)[0].contains("it is not below /etc/usher"),
-                "{outside}"
-            );
+            let told = reasons(&found);
+            assert!(told[0].contains("it leads out of "), "{outside}: {told:?}");
         }
     }
 }

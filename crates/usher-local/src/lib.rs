@@ -9,7 +9,8 @@
 //! * [`applied`]: the configuration that is in force, one file, replaced atomically; [`checked`]:
 //!   what it says, after all checks; [`files`]: how files are read and replaced;
 //!   [`error`]: what can be wrong with it.
-//! * [`includes`]: the files of a policy, and those that they include.
+//! * [`includes`]: the files of a policy, and those that they include; [`copy`]: copies of hosts'
+//!   configurations, which are not left.
 //! * [`clock`]: the time by which things expire.
 //! * [`keys`]: the public keys by which users are known; [`key_options`]: what is said of them.
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ pub mod clock;
 pub mod control;
 #[cfg(feature = "tokio")]
 pub mod control_server;
+pub mod copy;
 pub mod error;
 pub mod files;
 pub mod includes;

@@ -21,7 +21,7 @@ use crate::output::Output;
 pub fn run(output: &Output, files: &[PathBuf], check: bool) -> Result<(), Failure> {
     let folder;
     let files = if files.is_empty() {
-        folder = policy_files(Path::new(paths::POLICY_DIRECTORY))?;
+        folder = policy_files(Path::new(paths::POLICY_DIRECTORY), None)?;
         folder.as_slice()
     } else {
         files

@@ -7,7 +7,7 @@ use std::path::Path;
 use nix::unistd::{Group, User};
 use usher_kernel::accounts::with_primary_group;
 use usher_local::applied::Applied;
-use usher_local::files::read_bounded;
+use usher_local::copy::ConfigurationCopy;
 use usher_local::paths;
 use usher_policy::GroupName;
 
@@ -48,17 +48,19 @@ pub fn accounts(
     Ok(accounts)
 }
 
-/// The accounts of a group by a host's folder: its file `groups` has lines of `getent group`, and
-/// `passwd`, which may be missing, those of `getent passwd` for who has it as primary group.
+/// The accounts of a group by a copy of a host's configuration: its file `groups` has lines of
+/// `getent group`, and `passwd`, which may be missing, those of `getent passwd` for who has it as
+/// primary group.
 ///
 /// # Errors
 /// Why that cannot be said.
-pub fn accounts_in_copy(folder: &Path, name: &GroupName) -> Result<BTreeSet<String>, String> {
-    let path = folder.join("groups");
-    let text = match path.try_exists() {
-        Ok(false) => return Err(format!("{} is not there", path.display())),
-        _ => read_bounded(&path).map_err(|error| error.to_string())?,
-    };
+pub fn accounts_in_copy(
+    copy: &ConfigurationCopy,
+    name: &GroupName,
+) -> Result<BTreeSet<String>, String> {
+    let path = copy.folder().join("groups");
+    let text = copy.text("groups").map_err(|error| error.to_string())?;
+    let text = text.ok_or_else(|| format!("{} is not there", path.display()))?;
     let (gid, members) = lines(&text, name.as_ref())
         .find_map(|fields| match fields.as_slice() {
             [_, gid, members] => Some((*gid, *members)),
@@ -67,11 +69,8 @@ pub fn accounts_in_copy(folder: &Path, name: &GroupName) -> Result<BTreeSet<Stri
         .ok_or_else(|| format!("{} has no line of it", path.display()))?;
     let members = members.split(',').filter(|member| !member.is_empty());
     let mut accounts: BTreeSet<String> = members.map(str::to_owned).collect();
-    let path = folder.join("passwd");
-    if matches!(path.try_exists(), Ok(false)) {
-        return Ok(accounts);
-    }
-    let text = read_bounded(&path).map_err(|error| error.to_string())?;
+    let text = copy.text("passwd").map_err(|error| error.to_string())?;
+    let text = text.unwrap_or_default();
     for line in text.lines() {
         let mut fields = line.split(':');
         let (account, primary) = (fields.next(), fields.nth(2));
@@ -99,7 +98,8 @@ mod tests {
     #[test]
     fn a_copy_says_who_is_in_a_group_and_what_it_lacks_is_told() {
         let folder = tempfile::tempdir().unwrap();
-        let ask = |name: &str| accounts_in_copy(folder.path(), &name.parse().unwrap());
+        let copy = ConfigurationCopy::open(folder.path()).unwrap();
+        let ask = |name: &str| accounts_in_copy(&copy, &name.parse().unwrap());
         let is_there = |name: &str, text: &str| {
             std::fs::write(folder.path().join(name), text).unwrap();
         };

@@ -24,7 +24,7 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
         configuration::collect()?
     } else {
         let mut applied = Applied::default();
-        applied.read_policy(files, None)?;
+        applied.read_policy(files)?;
         groups::look_up(&mut applied);
         applied
     };

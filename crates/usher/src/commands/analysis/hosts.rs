@@ -1,6 +1,7 @@
 //! Whose policies a question is about: this host's own, or copies of several hosts' /etc/usher.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -9,6 +10,7 @@ use usher_analysis::{HostPolicy, Network, UserState};
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::clock::unix_time;
+use usher_local::copy::ConfigurationCopy;
 use usher_local::paths;
 use usher_policy::{Groups, Name, Source};
 use usher_proto::HostPublicKey;
@@ -93,23 +95,26 @@ impl Loaded {
     fn read(copies: Vec<HostCopy>) -> Result<Self, Failure> {
         let mut read = Vec::new();
         for HostCopy { name, folder } in copies {
+            let copy = ConfigurationCopy::open(&folder)?;
             let policy = folder.join("policy.d");
             if let Some(reason) = wrong_level(&folder) {
                 return Err(Failure::Question(reason));
             }
             // Missing, it would be an empty policy, which permits nothing.
-            std::fs::read_dir(&policy).at(&policy)?;
-            let users = folder.join("users");
+            if !copy.has_folder("policy.d")? {
+                return Err(io::Error::from(io::ErrorKind::NotFound)).at(policy);
+            }
+            let users_are_known = copy.has_folder("users")?;
             let mut applied = Applied::collect(
                 &policy,
-                &users,
+                &folder.join("users"),
                 &folder.join("revoked_keys"),
                 &folder.join("user_ca_keys"),
-                Some(&folder),
+                Some(&copy),
             )?;
-            applied.look_up_groups(|group| groups::accounts_in_copy(&folder, group));
+            applied.look_up_groups(|group| groups::accounts_in_copy(&copy, group));
             let checked = configuration::check(&applied)?;
-            read.push((name, applied, checked, users.is_dir()));
+            read.push((name, applied, checked, users_are_known));
         }
         Self::of(read)
     }

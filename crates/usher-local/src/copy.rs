@@ -1,0 +1,166 @@
+//! A copy of a host's /etc/usher. Whoever filled it may be somebody else than who asks about it, so
+//! nothing outside of it is read by way of it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::io::Errno;
+
+use crate::error::ConfigurationError;
+use crate::files::{file_error, folder_flags, optional, read_in};
+use crate::paths;
+
+/// How often a path with `..` is followed anew when something was renamed meanwhile (openat2(2)).
+const ATTEMPTS: usize = 64;
+
+/// The folder of a copy, open.
+#[derive(Debug)]
+pub struct ConfigurationCopy {
+    folder: PathBuf,
+    descriptor: OwnedFd,
+}
+
+impl ConfigurationCopy {
+    /// Opens a copy. The folder itself may be a link: who names it chooses it.
+    ///
+    /// # Errors
+    /// When it is no folder or cannot be opened.
+    pub fn open(folder: &Path) -> Result<Self, ConfigurationError> {
+        let descriptor = openat(CWD, folder, folder_flags(), Mode::empty());
+        Ok(Self {
+            folder: folder.to_owned(),
+            descriptor: descriptor.map_err(|error| file_error(folder, error.into()))?,
+        })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Whether it has this folder.
+    ///
+    /// # Errors
+    /// When that is something else or cannot be opened.
+    pub fn has_folder(&self, name: &str) -> Result<bool, ConfigurationError> {
+        let path = self.folder.join(name);
+        let opened = self.open_beneath(&path, folder_flags());
+        Ok(optional(opened.map_err(|error| file_error(&path, error)))?.is_some())
+    }
+
+    /// The text of this file; nothing when it has none.
+    ///
+    /// # Errors
+    /// As [`crate::files::read_bounded`]; when it is not a file.
+    pub fn text(&self, name: &str) -> Result<Option<String>, ConfigurationError> {
+        optional(read_in(&self.folder.join(name), Some(self)))
+    }
+
+    /// Opens what is in the copy. Links are followed within it, by relative paths.
+    pub(crate) fn open_beneath(&self, path: &Path, flags: OFlags) -> io::Result<File> {
+        let below = path
+            .strip_prefix(&self.folder)
+            .map_err(|_| self.leads_out())?;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        let mut opened = Err(Errno::AGAIN);
+        for _ in 0..ATTEMPTS {
+            opened = openat2(&self.descriptor, below, flags, Mode::empty(), resolve);
+            if opened.as_ref().err() != Some(&Errno::AGAIN) {
+                break;
+            }
+        }
+        opened.map(File::from).map_err(|error| match error {
+            Errno::XDEV => self.leads_out(),
+            error => error.into(),
+        })
+    }
+
+    /// The error of a path that is not below the folder, or whose links are not.
+    pub(crate) fn leads_out(&self) -> io::Error {
+        io::Error::other(format!(
+            "it leads out of {}, a copy of {}; put what it leads to into the copy",
+            self.folder.display(),
+            paths::CONFIGURATION_DIRECTORY
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+    use crate::applied::Applied;
+    use crate::applied::tests::tree;
+
+    fn collect(host: &Path) -> Result<Applied, ConfigurationError> {
+        let copy = ConfigurationCopy::open(host).unwrap();
+        Applied::collect(
+            &host.join("policy.d"),
+            &host.join("users"),
+            &host.join("revoked_keys"),
+            &host.join("user_ca_keys"),
+            Some(&copy),
+        )
+    }
+
+    #[test]
+    fn a_link_within_a_copy_is_followed_and_one_that_leads_out_is_refused_by_its_name() {
+        let (host, outside) = (tree(), tempfile::tempdir().unwrap());
+        for folder in [host.path(), outside.path()] {
+            std::fs::create_dir_all(folder.join("real/folder")).unwrap();
+            std::fs::write(folder.join("real/file"), "").unwrap();
+        }
+        let beside = Path::new("..").join(outside.path().file_name().unwrap());
+        for (link, target) in [
+            ("policy.d/site.policy", "real/file"),
+            ("policy.d", "real/folder"),
+            ("revoked_keys", "real/file"),
+            ("user_ca_keys", "real/file"),
+            ("users/alice/authorized_keys", "real/file"),
+            ("users/alice/authorized_keys.mail", "real/file"),
+            ("users/alice/disabled", "real/file"),
+            ("users/bob", "real/folder"),
+            ("users", "real/folder"),
+        ] {
+            let place = host.path().join(link);
+            let _ = std::fs::remove_dir_all(&place);
+            let up: PathBuf = "../".repeat(link.matches('/').count()).into();
+            symlink(up.join(target), &place).unwrap();
+            collect(host.path()).unwrap();
+            for elsewhere in [outside.path().to_owned(), up.join(&beside)] {
+                std::fs::remove_file(&place).unwrap();
+                symlink(elsewhere.join(target), &place).unwrap();
+                assert!(place.exists(), "{link}");
+                let refused = collect(host.path()).unwrap_err().to_string();
+                let named = refused.starts_with(place.to_str().unwrap());
+                let said = refused.contains(": it leads out of ");
+                assert!(named && said, "{link}: {refused}");
+            }
+            std::fs::remove_file(&place).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_a_copy_has_is_told_from_what_it_lacks_and_from_what_is_elsewhere() {
+        let host = tree();
+        let path = |name: &str| host.path().join(name);
+        std::fs::write(path("groups"), "ops:x:70:\n").unwrap();
+        symlink("groups", path("inside")).unwrap();
+        symlink("/etc/passwd", path("passwd")).unwrap();
+        symlink("/etc", path("etc")).unwrap();
+        let copy = ConfigurationCopy::open(host.path()).unwrap();
+        assert_eq!(copy.text("groups").unwrap().unwrap(), "ops:x:70:\n");
+        assert_eq!(copy.text("inside").unwrap().unwrap(), "ops:x:70:\n");
+        assert_eq!(copy.text("missing").unwrap(), None);
+        assert!(copy.text("passwd").is_err() && copy.text("etc/passwd").is_err());
+        assert!(copy.has_folder("users").unwrap());
+        assert!(!copy.has_folder("missing").unwrap());
+        assert!(copy.has_folder("etc").is_err());
+        assert!(ConfigurationCopy::open(&path("missing")).is_err());
+    }
+}
