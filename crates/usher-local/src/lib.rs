@@ -10,7 +10,7 @@
 //!   what it says, after all checks; [`files`]: how files are read and replaced;
 //!   [`error`]: what can be wrong with it.
 //! * [`includes`]: the files of a policy, and those that they include; [`copy`]: copies of hosts'
-//!   configurations, which are not left.
+//!   configurations, which are not left; [`writers`]: who else may write what is read.
 //! * [`clock`]: the time by which things expire.
 //! * [`keys`]: the public keys by which users are known; [`key_options`]: what is said of them.
 #![forbid(unsafe_code)]
@@ -34,3 +34,4 @@ pub mod packet_async;
 pub mod paths;
 mod principals;
 pub mod signing_key;
+pub mod writers;

@@ -6,7 +6,7 @@ use usher_kernel::worker::confines_files;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::clock::unix_time;
-use usher_local::paths;
+use usher_local::{paths, writers};
 use usher_policy::{Policy, Program, ServedBy, Service};
 use usher_proto::name::UserName;
 
@@ -59,6 +59,7 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
         // Only the whole configuration says who has keys.
         warnings.extend(principals_of_no_authority(&checked, now));
         warnings.extend(users_without_keys(&checked, now));
+        warnings.extend(writers::warnings(&applied));
     }
     for warning in &warnings {
         warn(warning);
@@ -108,6 +109,7 @@ pub fn candidate() -> Result<(Applied, Checked), Failure> {
         .into_iter()
         .chain(warnings_of_this_host(policy))
         .chain(services_without_fence(policy))
+        .chain(writers::warnings(&fresh))
     {
         warn(&warning);
     }

@@ -1,0 +1,248 @@
+//! Who else may write what is put in force: what sshd's StrictModes asks of users' files. Here it is
+//! asked to warn and decides nothing, since policies are kept in repositories that a group writes,
+//! too. So it is asked after the files were read, of a state that lasts.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{Metadata, symlink_metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::process::geteuid;
+
+use crate::applied::Applied;
+use crate::keys::LIST;
+use crate::paths;
+
+/// Most links that are followed on the way to a file, as by the kernel.
+const MAXIMUM_LINKS: usize = 40;
+
+/// Warnings of what others than root and the caller may write of this host's configuration: the
+/// files that it was read from, and the folders and links on the way to them. With the remedy.
+#[must_use]
+pub fn warnings(applied: &Applied) -> Vec<String> {
+    let users = Path::new(paths::USERS_DIRECTORY);
+    let mut files: Vec<PathBuf> = [
+        paths::POLICY_DIRECTORY,
+        paths::USERS_DIRECTORY,
+        paths::REVOKED_KEYS,
+        paths::USER_AUTHORITIES,
+    ]
+    .map(PathBuf::from)
+    .into();
+    files.extend(applied.sources.iter().map(|file| PathBuf::from(&file.name)));
+    for (user, entry) in &applied.users {
+        let folder = users.join(user.as_str());
+        let lists = entry.authorized_keys_for.keys();
+        files.extend(lists.map(|purpose| folder.join(format!("{LIST}.{purpose}"))));
+        files.push(folder.join(LIST));
+        files.push(folder);
+    }
+    written_by_others(&files)
+}
+
+/// The same of any files. One that is not there is its folder's matter.
+fn written_by_others(files: &[PathBuf]) -> Vec<String> {
+    let mut found: BTreeMap<PathBuf, (Fault, Vec<&Path>)> = BTreeMap::new();
+    for file in files {
+        for (place, fault) in faults(file) {
+            let (_, files) = found.entry(place).or_insert((fault, Vec::new()));
+            files.push(file);
+        }
+    }
+    let warnings = found.into_iter();
+    warnings
+        .map(|(place, (fault, files))| fault.warning(&place, &files))
+        .collect()
+}
+
+/// Why others may write something.
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    /// It is theirs.
+    Owner(u32),
+    /// It is its group's, too.
+    Group(u32),
+    /// It is everybody's, too.
+    Everybody,
+}
+
+impl Fault {
+    fn of(found: &Metadata) -> Option<Self> {
+        if !is_trusted(found) {
+            Some(Self::Owner(found.uid()))
+        } else if found.mode() & 0o002 != 0 {
+            Some(Self::Everybody)
+        } else if found.mode() & 0o020 != 0 {
+            Some(Self::Group(found.gid()))
+        } else {
+            None
+        }
+    }
+
+    fn warning(self, place: &Path, files: &[&Path]) -> String {
+        let place_shown = place.display();
+        let (who, remedy) = match self {
+            Self::Owner(uid) => (format!("uid {uid}, whose it is,"), "chown -h root"),
+            Self::Group(gid) => (format!("its group (gid {gid})"), "chmod g-w"),
+            Self::Everybody => ("everybody".to_owned(), "chmod go-w"),
+        };
+        let others: Vec<&&Path> = files.iter().filter(|file| **file != place).collect();
+        let so = match others.as_slice() {
+            [] => String::new(),
+            [file] => format!(" and so change {}", file.display()),
+            [file, more @ ..] => {
+                let (file, more) = (file.display(), more.len());
+                format!(" and so change {file} and {more} more")
+            }
+        };
+        format!("{place_shown}: {who} may write it{so}: `{remedy} {place_shown}`")
+    }
+}
+
+/// Whether it belongs to root or to the caller.
+fn is_trusted(found: &Metadata) -> bool {
+    found.uid() == 0 || found.uid() == geteuid().as_raw()
+}
+
+/// By what others may change a file, from the root of the file system on: the folders in which its
+/// names are looked up, those of links included, and the file.
+fn faults(file: &Path) -> Vec<(PathBuf, Fault)> {
+    let mut found = Vec::new();
+    let mut place = PathBuf::from("/");
+    let mut ahead: Vec<OsString> = Vec::new();
+    let push = |ahead: &mut Vec<OsString>, path: &Path| {
+        let components = path.components().rev();
+        ahead.extend(components.map(|component| component.as_os_str().to_owned()));
+    };
+    push(&mut ahead, file);
+    let mut links = 0;
+    while let Some(next) = ahead.pop() {
+        match Path::new(&next).components().next() {
+            Some(Component::RootDir) => place = PathBuf::from("/"),
+            Some(Component::ParentDir) => {
+                place.pop();
+            }
+            Some(Component::Normal(name)) => {
+                let entry = place.join(name);
+                let (folder, there) = (symlink_metadata(&place), symlink_metadata(&entry));
+                if let Ok(folder) = &folder {
+                    let sticky = folder.mode() & 0o1000 != 0 && is_trusted(folder);
+                    match &there {
+                        // There everybody may change what is their own, and nothing else.
+                        Ok(there) if sticky && !is_trusted(there) => {
+                            found.push((entry.clone(), Fault::Owner(there.uid())));
+                        }
+                        Ok(_) if sticky => {}
+                        _ => found.extend(Fault::of(folder).map(|fault| (place.clone(), fault))),
+                    }
+                }
+                let Ok(there) = there else {
+                    break;
+                };
+                if there.is_symlink() {
+                    links += 1;
+                    let Ok(target) = std::fs::read_link(&entry) else {
+                        break;
+                    };
+                    if links > MAXIMUM_LINKS {
+                        break;
+                    }
+                    push(&mut ahead, &target);
+                    continue;
+                }
+                // A folder on the way is looked at with what is looked up in it; a device, which
+                // /dev/null is, says nothing that somebody wrote.
+                if ahead.is_empty() && (there.is_file() || there.is_dir()) {
+                    found.extend(Fault::of(&there).map(|fault| (entry.clone(), fault)));
+                }
+                place = entry;
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{Permissions, create_dir, set_permissions, write};
+    use std::os::unix::fs::{PermissionsExt, lchown, symlink};
+
+    use super::*;
+
+    #[test]
+    fn what_others_may_write_is_told_with_the_remedy_and_what_is_the_callers_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let mode = |name: &str, mode| {
+            set_permissions(path(name), Permissions::from_mode(mode)).unwrap();
+        };
+        let told = |name: &str| written_by_others(&[path(name)]);
+        create_dir(path("shared")).unwrap();
+        write(path("shared/a.policy"), "").unwrap();
+        symlink("shared/a.policy", path("link")).unwrap();
+        symlink("/dev/null", path("null")).unwrap();
+        mode("shared", 0o755);
+        let file = path("shared/a.policy").display().to_string();
+        let around = format!(
+            "../{}/shared/a.policy",
+            folder.path().file_name().unwrap().display()
+        );
+        for (bits, remedy) in [(0o644, ""), (0o664, "chmod g-w"), (0o646, "chmod go-w")] {
+            mode("shared/a.policy", bits);
+            for name in ["shared/a.policy", "link", &around] {
+                let told = told(name).join("\n");
+                assert_eq!(told.is_empty(), remedy.is_empty(), "{name}: {told}");
+                let mended = told.ends_with(&format!(": `{remedy} {file}`"));
+                assert_eq!(mended, !remedy.is_empty(), "{name}: {told}");
+            }
+        }
+        mode("shared/a.policy", 0o644);
+        assert_eq!(told("null"), [""; 0]);
+        // Of a folder once, however many files are in it, and also of what is not there.
+        mode("shared", 0o775);
+        let files = ["shared/a.policy", "link", "shared/missing"].map(path);
+        let warnings = written_by_others(&files);
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        let shared = path("shared").display().to_string();
+        let gid = symlink_metadata(path("shared")).unwrap().gid();
+        let expected = format!(
+            "{shared}: its group (gid {gid}) may write it and so change {shared}/a.policy and 2 \
+             more: `chmod g-w {shared}`"
+        );
+        assert_eq!(warnings, [expected]);
+        // Where only one's own can be changed, that counts.
+        mode("shared", 0o1777);
+        assert_eq!(told("shared/a.policy"), [""; 0]);
+        assert!(told("shared/missing")[0].contains("everybody may write it"));
+    }
+
+    #[test]
+    fn what_belongs_to_others_is_told_and_what_belongs_to_root_is_not() {
+        if !geteuid().is_root() {
+            println!("skipped: gives files to others, which takes root");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let told = |name: &str| written_by_others(&[path(name)]).join("\n");
+        create_dir(path("sub")).unwrap();
+        write(path("sub/file"), "").unwrap();
+        set_permissions(path("sub"), Permissions::from_mode(0o1777)).unwrap();
+        symlink("file", path("sub/link")).unwrap();
+        assert_eq!(told("sub/link"), "");
+        for place in ["sub/file", "sub/link", "sub"] {
+            lchown(path(place), Some(1), None).unwrap();
+            let remedy = format!("`chown -h root {}`", path(place).display());
+            let warning = told("sub/link");
+            assert!(warning.contains(&remedy), "{place}: {warning}");
+            assert!(
+                warning.contains("uid 1, whose it is, may write it"),
+                "{warning}"
+            );
+            lchown(path(place), Some(0), None).unwrap();
+        }
+        assert_eq!(told("sub/link"), "");
+    }
+}
