@@ -1,13 +1,14 @@
 //! Files of the configuration: read within a limit, replaced atomically.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, Permissions};
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Dir, Mode, OFlags, makedev, openat};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fsync, makedev, openat, renameat, unlinkat};
 
 use crate::copy::ConfigurationCopy;
 use crate::error::ConfigurationError;
@@ -22,40 +23,91 @@ pub const MAX_FILE: u64 = 1 << 20;
 /// # Errors
 /// As the system says; the old file is then untouched.
 pub fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    replace(path, bytes, mode, None)
-}
-
-/// The same for a file that stays as it is but for its text: as open as before, and its owner's.
-///
-/// # Errors
-/// As [`write_atomically`]; also when this process may not give the owner a file.
-pub fn rewrite_atomically(path: &Path, bytes: &[u8], former: &Metadata) -> io::Result<()> {
-    replace(path, bytes, former.mode() & 0o777, Some(former))
-}
-
-fn replace(path: &Path, bytes: &[u8], mode: u32, former: Option<&Metadata>) -> io::Result<()> {
     let parent = match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
         Some(parent) => parent,
         None => Path::new("/"),
     };
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let folder = openat(CWD, parent, folder_flags(), Mode::empty())?;
+    let name = path.file_name().unwrap_or_default();
+    replace(&folder, name, bytes, mode, None)
+}
+
+/// A file that is to stay as it is but for its text. Its folder stays open, and is the one in which
+/// the file is replaced: whoever may rename a folder of the path has nothing written elsewhere.
+#[derive(Debug)]
+pub struct Rewritable {
+    folder: OwnedFd,
+    name: OsString,
+    former: Metadata,
+}
+
+impl Rewritable {
+    /// Finds a file, behind all links. It is open for its text to be read.
+    ///
+    /// # Errors
+    /// As the system says; when it is not a file.
+    pub fn open(path: &Path) -> io::Result<(Self, File)> {
+        let place = path.canonicalize()?;
+        let (Some(parent), Some(name)) = (place.parent(), place.file_name()) else {
+            return Err(io::ErrorKind::IsADirectory.into());
+        };
+        let folder = openat(CWD, parent, folder_flags(), Mode::empty())?;
+        let flags = file_flags() | OFlags::NOFOLLOW;
+        let file = only_file(openat(&folder, name, flags, Mode::empty())?.into())?;
+        let found = Self {
+            folder,
+            name: name.to_owned(),
+            former: file.metadata()?,
+        };
+        Ok((found, file))
+    }
+
+    /// Replaces the file as [`write_atomically`] does: as open as before, and its owner's.
+    ///
+    /// # Errors
+    /// As [`write_atomically`]; also when this process may not give the owner a file.
+    pub fn rewrite(&self, bytes: &[u8]) -> io::Result<()> {
+        let (mode, former) = (self.former.mode() & 0o777, Some(&self.former));
+        replace(&self.folder, &self.name, bytes, mode, former)
+    }
+}
+
+/// Puts a new file in the place of a name.
+fn replace(
+    folder: &OwnedFd,
+    name: &OsStr,
+    bytes: &[u8],
+    mode: u32,
+    former: Option<&Metadata>,
+) -> io::Result<()> {
     // Of a name that nobody knows before, and made by this call or not at all.
-    let mut file = tempfile::Builder::new()
-        .prefix(&format!(".{name}.new-"))
-        .tempfile_in(parent)?;
+    let random = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
+    let mut fresh = OsString::from(".");
+    fresh.push(name);
+    fresh.push(format!(".new-{random:016x}"));
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file = openat(folder, &fresh, flags, Mode::RUSR | Mode::WUSR)?.into();
+    let replaced =
+        fill(file, bytes, mode, former).and_then(|()| Ok(renameat(folder, &fresh, folder, name)?));
+    if replaced.is_err() {
+        // What went wrong first is told.
+        let _ = unlinkat(folder, &fresh, AtFlags::empty());
+    }
+    replaced?;
+    Ok(fsync(folder)?)
+}
+
+fn fill(mut file: File, bytes: &[u8], mode: u32, former: Option<&Metadata>) -> io::Result<()> {
     file.write_all(bytes)?;
-    let own = file.as_file().metadata()?;
+    let own = file.metadata()?;
     if let Some(former) = former
         && (former.uid(), former.gid()) != (own.uid(), own.gid())
     {
-        std::os::unix::fs::fchown(file.as_file(), Some(former.uid()), Some(former.gid()))?;
+        std::os::unix::fs::fchown(&file, Some(former.uid()), Some(former.gid()))?;
     }
-    file.as_file()
-        .set_permissions(Permissions::from_mode(mode))?;
-    file.as_file().sync_all()?;
-    file.persist(path).map_err(|error| error.error)?;
-    File::open(parent)?.sync_all()
+    file.set_permissions(Permissions::from_mode(mode))?;
+    file.sync_all()
 }
 
 /// The policy files of a folder (`*.policy`), in the order of their names. `copy` is the one that
@@ -157,8 +209,10 @@ pub(crate) fn read_bytes(
 /// Opens a file, which may be /dev/null: administrators link to it what is to be empty. Nothing else
 /// is one: a pipe would be waited for, and a device has no end.
 pub(crate) fn open(path: &Path, copy: Option<&ConfigurationCopy>) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
-    let file = open_with(path, flags, copy)?;
+    only_file(open_with(path, file_flags(), copy)?)
+}
+
+fn only_file(file: File) -> io::Result<File> {
     let metadata = file.metadata()?;
     let is_null = metadata.file_type().is_char_device() && metadata.rdev() == makedev(1, 3);
     match metadata.is_file() || is_null {
@@ -172,6 +226,11 @@ fn open_with(path: &Path, flags: OFlags, copy: Option<&ConfigurationCopy>) -> io
         Some(copy) => copy.open_beneath(path, flags),
         None => Ok(openat(CWD, path, flags, Mode::empty())?.into()),
     }
+}
+
+/// How files are opened that may turn out to be none.
+fn file_flags() -> OFlags {
+    OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK
 }
 
 /// How folders are opened.
@@ -200,6 +259,41 @@ pub(crate) fn file_error(path: &Path, error: io::Error) -> ConfigurationError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_is_rewritten_in_the_folder_in_which_it_was_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let names = |name: &str| {
+            let entries = std::fs::read_dir(path(name)).unwrap();
+            let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            names.collect::<Vec<_>>()
+        };
+        for name in ["user", "roots"] {
+            std::fs::create_dir(path(name)).unwrap();
+        }
+        std::fs::write(path("user/file"), "old").unwrap();
+        std::fs::set_permissions(path("user/file"), Permissions::from_mode(0o640)).unwrap();
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(path("user/file"), Some(1), Some(2)).unwrap();
+        }
+        let former = std::fs::metadata(path("user/file")).unwrap();
+        let (file, opened) = Rewritable::open(&path("user/file")).unwrap();
+        let text = read_bounded_open(&path("user/file"), &opened).unwrap();
+        assert_eq!(text, "old");
+        file.rewrite(b"new").unwrap();
+        // Its owner puts another folder in the place of the file's.
+        std::fs::rename(path("user"), path("elsewhere")).unwrap();
+        std::os::unix::fs::symlink(path("roots"), path("user")).unwrap();
+        file.rewrite(b"newer").unwrap();
+        assert_eq!(names("roots"), [""; 0]);
+        assert_eq!(names("elsewhere"), ["file"]);
+        let written = std::fs::metadata(path("elsewhere/file")).unwrap();
+        let of = |file: &Metadata| (file.uid(), file.gid(), file.mode());
+        assert_eq!(of(&written), of(&former));
+        let text = std::fs::read_to_string(path("elsewhere/file")).unwrap();
+        assert_eq!(text, "newer");
+    }
 
     #[test]
     fn what_is_no_file_is_refused_without_waiting_and_dev_null_is_empty() {

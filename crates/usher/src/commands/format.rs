@@ -1,10 +1,8 @@
 //! `usher policy fmt`: policy files in their canonical form.
 
-use std::fs::{File, Metadata};
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::OFlag;
-use usher_local::files::{policy_files, read_bounded_open, rewrite_atomically};
+use usher_local::files::{Rewritable, policy_files, read_bounded_open};
 use usher_local::paths;
 use usher_policy::Source;
 
@@ -28,10 +26,10 @@ pub fn run(output: &Output, files: &[PathBuf], check: bool) -> Result<(), Failur
     };
     let mut different = Vec::new();
     for path in files {
-        let (file, former, text) = read(path)?;
+        let (file, opened) = Rewritable::open(path).at(path)?;
         let source = Source {
             name: path.display().to_string(),
-            text,
+            text: read_bounded_open(path, &opened)?,
         };
         let formatted = match usher_policy::format(&source) {
             Ok(formatted) => formatted,
@@ -41,15 +39,15 @@ pub fn run(output: &Output, files: &[PathBuf], check: bool) -> Result<(), Failur
             }
         };
         if formatted != source.text {
-            different.push((source.name, file, former, formatted));
+            different.push((path, file, formatted));
         }
     }
     let mut changed = Vec::new();
-    for (name, file, former, formatted) in different {
+    for (path, file, formatted) in different {
         if !check {
-            rewrite_atomically(&file, formatted.as_bytes(), &former).at(&file)?;
+            file.rewrite(formatted.as_bytes()).at(path)?;
         }
-        changed.push(name);
+        changed.push(path.display().to_string());
     }
     let value = serde_json::json!({ "files": files.len(), "changed": changed });
     output.print(&value, || {
@@ -59,21 +57,6 @@ pub fn run(output: &Output, files: &[PathBuf], check: bool) -> Result<(), Failur
         return Err(Failure::NotFormatted(changed.len()));
     }
     Ok(())
-}
-
-/// Where the file is, behind all links, how it is, and its text. What is opened is looked at, so that
-/// nobody exchanges it for another file in between.
-fn read(path: &Path) -> Result<(PathBuf, Metadata, String), Failure> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let place = path.canonicalize().at(path)?;
-    let file = File::options()
-        .read(true)
-        .custom_flags(OFlag::O_NOFOLLOW.bits())
-        .open(&place)
-        .at(path)?;
-    let former = file.metadata().at(path)?;
-    let text = read_bounded_open(path, &file)?;
-    Ok((place, former, text))
 }
 
 #[cfg(test)]
