@@ -5,42 +5,29 @@
 //! force, and those of one list again when a program that is not among them comes there: so the file
 //! of a package's new version counts from its first connection on.
 
+mod paths;
+
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use rustix::fs::{FileType, Mode, OFlags};
-use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
 use usher_kernel::ticket::{Limits, Listed, Listing, ProgramId};
 use usher_policy::{Policy, Programs};
 use usher_proto::refusal::Refusal;
 
 use super::tickets::Tickets;
+use paths::{Files, List, Paths};
 
 /// Programs of all lists of a policy, each as often as it is listed: there is room for as many that
 /// take their places.
 const LISTED: usize = Limits::LISTED as usize / 2;
 
-/// How long looking up paths may take, some of which may be on other hosts.
-const LOOK_UP: Duration = Duration::from_secs(3);
-/// Most paths that are looked up at once.
-const AT_ONCE: usize = 64;
-
-/// The paths of a list.
-type List = Arc<BTreeSet<String>>;
-/// What stands at paths, open.
-type Files = HashMap<String, io::Result<OwnedFd>>;
-
 /// The lists in force.
 #[derive(Default)]
 pub struct ListedPrograms {
     state: Mutex<State>,
-    /// Held while files are looked up, and until that has come in force.
-    turn: tokio::sync::Mutex<()>,
+    paths: Paths,
 }
 
 #[derive(Default, Clone)]
@@ -73,12 +60,13 @@ impl ListedPrograms {
         policy: &Policy,
         former: Option<&Policy>,
     ) -> Result<(), String> {
-        let _turn = self.turn.lock().await;
+        let turn = self.paths.turn().await;
         let lists = policy.client_services();
         let lists: HashSet<List> = lists
             .filter_map(|entry| entry.programs.listed().cloned())
             .collect();
-        let files = look_up(lists.iter().flat_map(|list| list.iter().cloned()).collect()).await;
+        let paths = lists.iter().flat_map(|list| list.iter().cloned());
+        let files = turn.look_up(paths.collect()).await;
         let before = self.lock().clone();
         let mut after = before.clone();
         after.take_lists(lists)?;
@@ -163,13 +151,13 @@ impl ListedPrograms {
     }
 
     async fn look_again(&self, listing: &Listing, list: &List) {
-        let _turn = self.turn.lock().await;
-        let files = look_up(list.iter().cloned().collect()).await;
-        let mut state = self.lock();
-        // Gone with another policy meanwhile.
-        if !state.lists.contains_key(list) {
+        let Some(mut turn) = self.paths.ask(list).await else {
             return;
-        }
+        };
+        // Not those that have gone with another policy meanwhile.
+        let in_force = |list: &List| self.lock().lists.contains_key(list);
+        let files = turn.look_up_asked(in_force).await;
+        let mut state = self.lock();
         let former = state.clone();
         for (path, error) in state.enter(listing, files) {
             if former.programs.contains_key(&path) {
@@ -288,77 +276,12 @@ impl State {
     }
 }
 
-/// Opens what stands at paths: not on the reactor's thread, and what is on a host that does not
-/// answer in time is taken not to be there.
-async fn look_up(paths: BTreeSet<String>) -> Files {
-    look_up_by(open, paths, LOOK_UP).await
-}
-
-async fn look_up_by(
-    open: fn(&str) -> io::Result<OwnedFd>,
-    paths: BTreeSet<String>,
-    limit: Duration,
-) -> Files {
-    let unanswered = |path: &String| (path.clone(), Err(io::ErrorKind::TimedOut.into()));
-    let mut files: Files = paths.iter().map(unanswered).collect();
-    let deadline = Instant::now() + limit;
-    let mut paths = paths.into_iter();
-    let mut under_way = JoinSet::new();
-    loop {
-        while under_way.len() < AT_ONCE
-            && let Some(path) = paths.next()
-        {
-            under_way.spawn_blocking(move || (open(&path), path));
-        }
-        match timeout_at(deadline, under_way.join_next()).await {
-            Ok(Some(Ok((file, path)))) => drop(files.insert(path, file)),
-            Ok(Some(Err(error))) => tracing::error!(%error, "looking up programs"),
-            Ok(None) | Err(_) => return files,
-        }
-    }
-}
-
-/// The file, without a right to read it.
-fn open(path: &str) -> io::Result<OwnedFd> {
-    let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    let kind = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
-    if kind == FileType::RegularFile {
-        Ok(file)
-    } else {
-        Err(io::Error::other("no file that could be executed"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn list(paths: &[&str]) -> List {
         Arc::new(paths.iter().map(|path| (*path).to_owned()).collect())
-    }
-
-    #[tokio::test]
-    async fn a_path_that_does_not_answer_is_not_there_and_keeps_no_other_waiting() {
-        let folder = tempfile::tempdir().unwrap();
-        // Opened for reading it waits for somebody who writes.
-        let pipe = folder.path().join("pipe");
-        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let pipe = pipe.to_str().unwrap().to_owned();
-        let mut paths = BTreeSet::from([pipe.clone()]);
-        for number in 0..200 {
-            let file = folder.path().join(format!("zfile{number}"));
-            std::fs::write(&file, "").unwrap();
-            paths.insert(file.to_str().unwrap().to_owned());
-        }
-        let read = |path: &str| std::fs::File::open(path).map(OwnedFd::from);
-        let files = look_up_by(read, paths.clone(), Duration::from_secs(5)).await;
-        std::fs::OpenOptions::new().write(true).open(&pipe).unwrap();
-        assert_eq!(files.len(), paths.len());
-        for (path, file) in files {
-            let outcome = file.map(drop).map_err(|error| error.kind());
-            let answers = path != pipe;
-            assert_eq!(outcome.is_ok(), answers, "{path}: {outcome:?}");
-        }
     }
 
     #[test]
@@ -396,13 +319,5 @@ mod tests {
         assert!(programs.permits(&Programs::Asking, None));
         assert!(programs.permits(&Programs::Any, None));
         assert!(!programs.permits(&Programs::Listed(list(&["/curl"])), None));
-    }
-
-    #[tokio::test]
-    async fn what_stands_at_a_path_is_a_file_or_nothing() {
-        let paths = ["/", "/dev/null", "/no/such/file", "/proc/self/exe"];
-        let files = look_up(paths.map(str::to_owned).into()).await;
-        let found = paths.map(|path| files[path].is_ok());
-        assert_eq!(found, [false, false, false, true]);
     }
 }

@@ -1,0 +1,385 @@
+//! What stands at the paths of lists: looked up aside, one thread a path at the most, and at once
+//! for all who ask.
+//!
+//! A path may be on another host, which need not answer. Who may connect can ask as often as he
+//! likes, so neither the threads that wait for such a host nor the time for which others wait may
+//! grow with the number of questions.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::fs::{FileType, Mode, OFlags};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+/// The paths of a list.
+pub type List = Arc<BTreeSet<String>>;
+/// What stands at paths, open.
+pub type Files = HashMap<String, io::Result<OwnedFd>>;
+
+/// How long looking up paths may take, some of which may be on other hosts.
+const LOOK_UP: Duration = Duration::from_secs(3);
+/// Most paths that are looked up at once; a list has no more.
+const AT_ONCE: usize = usher_policy::MAXIMUM_PROGRAMS;
+/// Most look-ups that may not have come back: each has one of the threads that look users' names
+/// up as well (signer/mod.rs, 4,096).
+const UNDER_WAY: usize = 1024;
+
+/// The paths.
+pub struct Paths {
+    open: fn(&str) -> io::Result<OwnedFd>,
+    limit: Duration,
+    asked: Mutex<Asked>,
+    /// The number of the last question that has been answered. Held while files are looked up, and
+    /// until that has come in force.
+    turn: tokio::sync::Mutex<u64>,
+    /// The paths whose look-up has not come back.
+    under_way: Arc<Mutex<HashSet<String>>>,
+}
+
+/// Which lists are to be looked up, and the number of the last question for each.
+#[derive(Default)]
+struct Asked {
+    last: u64,
+    lists: HashMap<List, u64>,
+}
+
+/// Nobody else looks up meanwhile.
+pub struct Turn<'a> {
+    paths: &'a Paths,
+    answered: tokio::sync::MutexGuard<'a, u64>,
+}
+
+/// The look-up of a path, until it has come back or turns out not to have begun.
+struct UnderWay {
+    path: String,
+    all: Arc<Mutex<HashSet<String>>>,
+}
+
+impl Default for Paths {
+    fn default() -> Self {
+        Self::new(open, LOOK_UP)
+    }
+}
+
+impl Paths {
+    fn new(open: fn(&str) -> io::Result<OwnedFd>, limit: Duration) -> Self {
+        Self {
+            open,
+            limit,
+            asked: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            under_way: Arc::default(),
+        }
+    }
+
+    /// Waits for the turn to look paths up: at most for two look-ups, however many ask for lists.
+    pub async fn turn(&self) -> Turn<'_> {
+        Turn {
+            paths: self,
+            answered: self.turn.lock().await,
+        }
+    }
+
+    /// Asks for a list to be looked up, and gives the turn to do it: [`Turn::look_up_asked`]. None:
+    /// somebody has done so since, who began after the question, and it has come in force.
+    pub async fn ask(&self, list: &List) -> Option<Turn<'_>> {
+        let number = {
+            let mut asked = lock(&self.asked);
+            asked.last += 1;
+            let number = asked.last;
+            asked.lists.insert(Arc::clone(list), number);
+            number
+        };
+        let turn = self.turn().await;
+        (*turn.answered < number).then_some(turn)
+    }
+}
+
+impl Turn<'_> {
+    /// Looks the lists up that somebody has asked for, and that are in force still.
+    pub async fn look_up_asked(&mut self, in_force: impl Fn(&List) -> bool) -> Files {
+        let (last, paths) = {
+            let asked = lock(&self.paths.asked);
+            let lists = asked.lists.keys().filter(|list| in_force(list));
+            let paths = lists.flat_map(|list| list.iter().cloned()).collect();
+            (asked.last, paths)
+        };
+        let files = self.look_up(paths).await;
+        // Not before: who gives up on the way has answered nobody.
+        *self.answered = last;
+        let mut asked = lock(&self.paths.asked);
+        asked.lists.retain(|_, number| *number > last);
+        files
+    }
+
+    /// Opens what stands at paths: not on the reactor's thread. What does not answer in time is
+    /// taken not to be there, and so it is without another try until it has answered.
+    pub async fn look_up(&self, paths: BTreeSet<String>) -> Files {
+        let unanswered = |path: &String| (path.clone(), Err(io::ErrorKind::TimedOut.into()));
+        let mut files: Files = paths.iter().map(unanswered).collect();
+        let deadline = Instant::now() + self.paths.limit;
+        let mut paths = paths.into_iter();
+        let mut look_ups = JoinSet::new();
+        loop {
+            while look_ups.len() < AT_ONCE
+                && let Some(path) = paths.next()
+            {
+                let open = self.paths.open;
+                if let Some(under_way) = UnderWay::begin(&path, &self.paths.under_way) {
+                    look_ups.spawn_blocking(move || {
+                        let file = open(&under_way.path);
+                        drop(under_way);
+                        (file, path)
+                    });
+                }
+            }
+            match timeout_at(deadline, look_ups.join_next()).await {
+                Ok(Some(Ok((file, path)))) => drop(files.insert(path, file)),
+                Ok(Some(Err(error))) => tracing::error!(%error, "looking up programs"),
+                Ok(None) | Err(_) => return files,
+            }
+        }
+    }
+}
+
+impl UnderWay {
+    /// None while the path's former look-up has not come back, or too many have not.
+    fn begin(path: &str, all: &Arc<Mutex<HashSet<String>>>) -> Option<Self> {
+        let mut paths = lock(all);
+        let begins = paths.len() < UNDER_WAY && paths.insert(path.to_owned());
+        begins.then(|| Self {
+            path: path.to_owned(),
+            all: Arc::clone(all),
+        })
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        lock(&self.all).remove(&self.path);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The file, without a right to read it.
+fn open(path: &str) -> io::Result<OwnedFd> {
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let kind = FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode);
+    if kind == FileType::RegularFile {
+        Ok(file)
+    } else {
+        Err(io::Error::other("no file that could be executed"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3600);
+
+    fn list(paths: &[&str]) -> List {
+        Arc::new(paths.iter().map(|path| (*path).to_owned()).collect())
+    }
+
+    /// Opened for reading it waits for somebody who writes.
+    fn pipe(folder: &Path) -> String {
+        let pipe = folder.join("pipe");
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        pipe.to_str().unwrap().to_owned()
+    }
+
+    fn read(path: &str) -> io::Result<OwnedFd> {
+        std::fs::File::open(path).map(OwnedFd::from)
+    }
+
+    /// Lets a look-up of the pipe come back.
+    fn write(pipe: &str) -> std::fs::File {
+        let mut options = std::fs::OpenOptions::new();
+        options.read(true).write(true).open(pipe).unwrap()
+    }
+
+    async fn look_up(paths: Arc<Paths>, wanted: BTreeSet<String>) -> Files {
+        paths.turn().await.look_up(wanted).await
+    }
+
+    #[tokio::test]
+    async fn a_path_that_does_not_answer_is_not_there_and_keeps_no_other_waiting() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = pipe(folder.path());
+        let mut wanted = BTreeSet::from([pipe.clone()]);
+        for number in 0..200 {
+            let file = folder.path().join(format!("zfile{number}"));
+            std::fs::write(&file, "").unwrap();
+            wanted.insert(file.to_str().unwrap().to_owned());
+        }
+        let paths = Paths::new(read, Duration::from_secs(5));
+        let files = paths.turn().await.look_up(wanted.clone()).await;
+        let _writer = write(&pipe);
+        assert_eq!(files.len(), wanted.len());
+        for (path, file) in files {
+            let outcome = file.map(drop).map_err(|error| error.kind());
+            let answers = path != pipe;
+            assert_eq!(outcome.is_ok(), answers, "{path}: {outcome:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_path_has_one_thread_until_it_answers_and_is_looked_up_again_then() {
+        static OPENED: AtomicUsize = AtomicUsize::new(0);
+        fn count(path: &str) -> io::Result<OwnedFd> {
+            OPENED.fetch_add(usize::from(path.ends_with("pipe")), Ordering::Relaxed);
+            read(path)
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = pipe(folder.path());
+        let wanted = BTreeSet::from([pipe.clone(), "/proc/self/exe".to_owned()]);
+        // Who tried it again would wait for as long.
+        let paths = Arc::new(Paths::new(count, LONG));
+        let waiting = tokio::spawn(look_up(Arc::clone(&paths), wanted.clone()));
+        while OPENED.load(Ordering::Relaxed) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        waiting.abort();
+        for _ in 0..100 {
+            let files = look_up(Arc::clone(&paths), wanted.clone()).await;
+            assert!(files[&pipe].is_err());
+            assert!(files["/proc/self/exe"].is_ok());
+        }
+        assert_eq!(OPENED.load(Ordering::Relaxed), 1);
+        let _writer = write(&pipe);
+        while !lock(&paths.under_way).is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert!(look_up(paths, wanted).await[&pipe].is_ok());
+    }
+
+    #[tokio::test]
+    async fn as_many_paths_that_do_not_answer_as_there_is_room_for_leave_threads_to_others() {
+        let paths = Paths::new(open, LONG);
+        let wanted = BTreeSet::from(["/proc/self/exe".to_owned()]);
+        let hang = |number: usize| UnderWay::begin(&format!("/{number}"), &paths.under_way);
+        let mut hanging: Vec<_> = (0..UNDER_WAY).map(hang).collect();
+        let files = paths.turn().await.look_up(wanted.clone()).await;
+        assert!(files["/proc/self/exe"].is_err());
+        hanging.pop();
+        let files = paths.turn().await.look_up(wanted).await;
+        assert!(files["/proc/self/exe"].is_ok());
+    }
+
+    /// Asks for a list, and looks up when it is to; how many paths then.
+    async fn ask(paths: Arc<Paths>, list: List) -> Option<usize> {
+        let mut turn = paths.ask(&list).await?;
+        Some(turn.look_up_asked(|_| true).await.len())
+    }
+
+    /// Has tasks come as far as they can.
+    async fn settle() {
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn who_asks_while_others_look_up_shares_one_look_up_with_all_who_do() {
+        let paths = Arc::new(Paths::new(open, LONG));
+        let turn = paths.turn().await;
+        let mut asking = JoinSet::new();
+        let lists = [list(&["/usr"]), list(&["/etc", "/proc/self/exe"])];
+        for list in lists.iter().cycle().take(300) {
+            asking.spawn(ask(Arc::clone(&paths), Arc::clone(list)));
+        }
+        settle().await;
+        assert!(asking.try_join_next().is_none());
+        drop(turn);
+        let looked_up: Vec<usize> = asking.join_all().await.into_iter().flatten().collect();
+        assert_eq!(looked_up, [3]);
+        // What comes to be at a path is found by who asks afterwards.
+        let [_, second] = lists;
+        assert_eq!(ask(Arc::clone(&paths), second).await, Some(2));
+    }
+
+    #[tokio::test]
+    async fn a_look_up_answers_nobody_who_asks_after_it_has_begun_or_whose_turn_is_given_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = pipe(folder.path());
+        let paths = Arc::new(Paths::new(read, LONG));
+        let list = list(&[&pipe]);
+        let first = tokio::spawn(ask(Arc::clone(&paths), Arc::clone(&list)));
+        while lock(&paths.under_way).is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let second = tokio::spawn(ask(Arc::clone(&paths), Arc::clone(&list)));
+        let third = tokio::spawn(ask(Arc::clone(&paths), Arc::clone(&list)));
+        settle().await;
+        let _writer = write(&pipe);
+        assert_eq!(first.await.unwrap(), Some(1));
+        assert_eq!(second.await.unwrap(), Some(1));
+        assert_eq!(third.await.unwrap(), None);
+
+        let given_up = paths.ask(&list).await;
+        let next = tokio::spawn(ask(Arc::clone(&paths), list));
+        settle().await;
+        drop(given_up);
+        assert_eq!(next.await.unwrap(), Some(1));
+    }
+
+    #[tokio::test]
+    async fn a_policy_waits_for_two_look_ups_at_the_most_however_many_ask() {
+        static OPENED: AtomicUsize = AtomicUsize::new(0);
+        fn count(_: &str) -> io::Result<OwnedFd> {
+            OPENED.fetch_add(1, Ordering::Relaxed);
+            Err(io::ErrorKind::NotFound.into())
+        }
+        let paths = Arc::new(Paths::new(count, LONG));
+        let list = list(&["/usr"]);
+        let turn = paths.ask(&list).await.unwrap();
+        let mut asking = JoinSet::new();
+        for _ in 0..300 {
+            asking.spawn(ask(Arc::clone(&paths), Arc::clone(&list)));
+        }
+        settle().await;
+        let policy = tokio::spawn({
+            let paths = Arc::clone(&paths);
+            async move {
+                let _turn = paths.turn().await;
+                OPENED.load(Ordering::Relaxed)
+            }
+        });
+        settle().await;
+        drop(turn);
+        assert_eq!(policy.await.unwrap(), 1);
+        asking.join_all().await;
+    }
+
+    #[tokio::test]
+    async fn a_list_of_a_former_policy_is_not_looked_up() {
+        let paths = Paths::default();
+        let (former, now) = (list(&["/etc"]), list(&["/usr"]));
+        let mut turn = paths.ask(&former).await.unwrap();
+        assert!(turn.look_up_asked(|list| *list == now).await.is_empty());
+        drop(turn);
+        let mut turn = paths.ask(&now).await.unwrap();
+        assert_eq!(turn.look_up_asked(|list| *list == now).await.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn what_stands_at_a_path_is_a_file_or_nothing() {
+        let wanted = ["/", "/dev/null", "/no/such/file", "/proc/self/exe"];
+        let paths = Paths::default();
+        let turn = paths.turn().await;
+        let files = turn.look_up(wanted.map(str::to_owned).into()).await;
+        let found = wanted.map(|path| files[path].is_ok());
+        assert_eq!(found, [false, false, false, true]);
+    }
+}
