@@ -8,6 +8,7 @@
 mod paths;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -36,9 +37,15 @@ struct State {
     lists: HashMap<List, NonZeroU32>,
     last_number: u32,
     programs: HashMap<String, Found>,
+    /// What the kernel was told last.
+    destinations: Vec<Destination>,
     /// What is not listed any longer and the kernel has not taken back.
     kept: Vec<Found>,
 }
+
+/// Where plain connections are authenticated, and the number of the list of those programs that may;
+/// none: any program.
+type Destination = (SocketAddr, Option<NonZeroU32>);
 
 /// A program that was found.
 #[derive(Clone)]
@@ -50,7 +57,8 @@ struct Found {
 
 impl ListedPrograms {
     /// Puts a policy's plain destinations and lists in force. What comes of it is the caller's policy
-    /// or, on errors, the former one.
+    /// or, on errors, what was in force when its turn came: not `_former`, which is what was when
+    /// the caller looked.
     ///
     /// # Errors
     /// In words, what there is no room for, or what the kernel says.
@@ -58,7 +66,7 @@ impl ListedPrograms {
         &self,
         tickets: &Tickets,
         policy: &Policy,
-        former: Option<&Policy>,
+        _former: Option<&Policy>,
     ) -> Result<(), String> {
         let turn = self.paths.turn().await;
         let lists = policy.client_services();
@@ -82,11 +90,11 @@ impl ListedPrograms {
                 tracing::warn!(path, error, "a program of the policy is not there");
             }
         }
-        let outcome = after.put(tickets, policy);
+        after.destinations = after.destinations_of(policy)?;
+        let outcome = after.put(tickets);
         if outcome.is_err() {
             // What was in force had room and has it again.
-            let restored = former.map_or(Ok(()), |former| before.put(tickets, former));
-            if let Err(error) = restored {
+            if let Err(error) = before.put(tickets) {
                 tracing::error!(%error, "the former `programs` are not in force again");
             }
             if let Some(listing) = tickets.listing() {
@@ -250,18 +258,32 @@ impl State {
         listed.collect()
     }
 
-    /// Has the kernel authenticate plain connections by the policy, whose lists these are.
-    fn put(&self, tickets: &Tickets, policy: &Policy) -> Result<(), String> {
+    /// Where plain connections are authenticated by the policy, whose lists these are.
+    ///
+    /// # Errors
+    /// In words, when a list has no number: without one any program might.
+    fn destinations_of(&self, policy: &Policy) -> Result<Vec<Destination>, String> {
+        let numbered = policy.plain_destinations().map(|(server, programs)| {
+            let Some(list) = programs.listed() else {
+                return Ok((server, None));
+            };
+            let number = self.lists.get(list).ok_or_else(|| {
+                format!(
+                    "the list of `programs` for {server} is not in force: apply the policy again"
+                )
+            })?;
+            Ok((server, Some(*number)))
+        });
+        numbered.collect()
+    }
+
+    /// Has the kernel authenticate plain connections to these destinations, by these lists.
+    fn put(&self, tickets: &Tickets) -> Result<(), String> {
         if let Some(listing) = tickets.listing() {
             let outcome = listing.add(&self.wanted());
             outcome.map_err(|error| format!("listing programs: {error}"))?;
         }
-        let destinations = policy.plain_destinations();
-        let destinations = destinations.map(|(server, programs)| {
-            let number = |list| self.lists.get(list).copied();
-            (server, programs.listed().and_then(number))
-        });
-        tickets.set_destinations(destinations)
+        tickets.set_destinations(self.destinations.iter().copied())
     }
 
     /// Has the kernel list no others. The files of what it lists all the same stay open.
@@ -311,6 +333,35 @@ mod tests {
         state.take_lists(many(LISTED)).unwrap();
         let refused = state.take_lists(many(LISTED + 1)).unwrap_err();
         assert!(refused.contains("are 4097, more than 4096"), "{refused}");
+    }
+
+    /// With a service of this host's at port 119, for these `programs`.
+    fn policy(programs: &str) -> Policy {
+        let text = format!(
+            "host laptop {{ address 10.77.0.1; key \"ssh-ed25519 \
+             AAAAC3NzaC1lZDI1NTE5AAAAIBFOSSDcMLHY83KZsUhkjz4XH1G8fT/qEwy0LI/7FFAu\"; }}
+             users news {{ member alice; }}
+             client news {{ users news; service news at laptop port 119; programs {programs}; }}"
+        );
+        let name = "news.policy".to_owned();
+        usher_policy::parse(&[usher_policy::Source { name, text }]).unwrap()
+    }
+
+    #[test]
+    fn a_list_without_a_number_is_refused_and_never_taken_for_any_program() {
+        let server = SocketAddr::from(([10, 77, 0, 1], 119));
+        let listed = policy("\"/usr/bin/slrn\"");
+        let mut state = State::default();
+        let refused = state.destinations_of(&listed).unwrap_err();
+        assert!(
+            refused.contains("10.77.0.1:119 is not in force"),
+            "{refused}"
+        );
+        state.take_lists([list(&["/usr/bin/slrn"])].into()).unwrap();
+        let numbered = state.destinations_of(&listed).unwrap();
+        assert_eq!(numbered, [(server, Some(NonZeroU32::MIN))]);
+        let any = State::default().destinations_of(&policy("any")).unwrap();
+        assert_eq!(any, [(server, None)]);
     }
 
     #[test]
