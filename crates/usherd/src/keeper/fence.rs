@@ -4,18 +4,20 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use usher_kernel::KernelError;
 use usher_kernel::admission::Admission;
 use usher_kernel::ownership::{Identity, Ownership, OwnershipError, ProcessState, Refusals};
 use usher_local::paths;
-use usher_policy::{Policy, ServedBy};
 use usher_proto::refusal::Refusal;
 
-use super::accounts::Accounts;
-
 /// The fence, or why there is none.
-pub struct Fence(Result<Ownership, String>);
+pub struct Fence {
+    ownership: Result<Ownership, String>,
+    /// It could not be put up around an account of a service.
+    incomplete: AtomicBool,
+}
 
 impl Fence {
     /// Puts the fence up, or takes up the one of an earlier keeper, and protects the objects of both
@@ -34,32 +36,39 @@ impl Fence {
                 "ownership is {reason}: connections are not fenced, and services with an `account` \
                  are refused"
             );
-            return Ok(Self(Err(reason)));
+            return Ok(Self::new(Err(reason)));
         }
         match Ownership::open(pins) {
             Ok(ownership) => {
                 let programs = admission.unpinned_programs()?;
                 ownership.protect(Path::new(paths::PIN_DIRECTORY), &programs)?;
-                Ok(Self(Ok(ownership)))
+                Ok(Self::new(Ok(ownership)))
             }
             Err(OwnershipError::NotSupported { reason }) => {
                 tracing::warn!(
                     "no LSM programs on this kernel ({reason}): connections are not fenced, and \
                      services with an `account` are refused"
                 );
-                Ok(Self(Err(reason)))
+                Ok(Self::new(Err(reason)))
             }
             Err(error) => Err(error),
         }
     }
 
+    fn new(ownership: Result<Ownership, String>) -> Self {
+        Self {
+            ownership,
+            incomplete: AtomicBool::new(false),
+        }
+    }
+
     /// Why there is no fence.
     pub fn missing(&self) -> Option<&str> {
-        self.0.as_ref().err().map(String::as_str)
+        self.ownership.as_ref().err().map(String::as_str)
     }
 
     fn up(&self) -> Result<&Ownership, Refusal> {
-        self.0.as_ref().map_err(|_| Refusal::NoFence)
+        self.ownership.as_ref().map_err(|_| Refusal::NoFence)
     }
 
     /// Fences accounts, until the next boot: their processes change no user but by a grant.
@@ -73,23 +82,30 @@ impl Fence {
         })
     }
 
-    /// Fences the accounts that a policy names for services, as far as they exist; a process of one
-    /// that comes later is fenced when it first asks for something.
-    pub async fn enclose_accounts_of(&self, policy: &Policy, accounts: &Accounts) {
-        if self.0.is_err() {
-            return;
+    /// Fences the account of a service; a process of one that is made later is fenced when it first
+    /// asks for something. Whether that is done: `false` goes to [`Fence::set_incomplete`], and until
+    /// it says otherwise the log has told why.
+    pub fn enclose_service(&self, account: u32) -> bool {
+        let Ok(ownership) = &self.ownership else {
+            return true;
+        };
+        let enclosed = ownership.fence_accounts(&[account]);
+        if let Err(error) = &enclosed
+            && !self.is_incomplete()
+        {
+            tracing::error!(%error, account, "cannot fence a service's account: it is tried again");
         }
-        for service in policy.services.values() {
-            let ServedBy::Account(account) = &service.served_by else {
-                continue;
-            };
-            let found = accounts.by_name(account).await;
-            let enclosed = found.and_then(|found| self.enclose(&[found.uid]));
-            if let Err(refusal) = enclosed {
-                tracing::warn!(service = %service.name, %account, reason = refusal.name(),
-                    "a service's account is not fenced yet: {refusal}");
-            }
-        }
+        enclosed.is_ok()
+    }
+
+    /// Notes whether one of the services' accounts is to be fenced still.
+    pub fn set_incomplete(&self, incomplete: bool) {
+        self.incomplete.store(incomplete, Ordering::Relaxed);
+    }
+
+    /// Whether one of the services' accounts was found and could not be fenced.
+    pub fn is_incomplete(&self) -> bool {
+        self.incomplete.load(Ordering::Relaxed)
     }
 
     /// Makes a user's listener, and what is accepted from it, the user's own.
@@ -97,7 +113,7 @@ impl Fence {
     /// # Errors
     /// What the kernel says. Without a fence there is nothing to do.
     pub fn own_listener(&self, listener: BorrowedFd<'_>, uid: u32) -> Result<(), KernelError> {
-        match &self.0 {
+        match &self.ownership {
             Ok(ownership) => ownership.own_listener(listener, uid),
             Err(_) => Ok(()),
         }
@@ -128,7 +144,7 @@ impl Fence {
 
     /// Takes an unused grant back.
     pub fn withdraw(&self, process: &OwnedFd) {
-        if let Ok(ownership) = &self.0
+        if let Ok(ownership) = &self.ownership
             && let Err(error) = ownership.withdraw(process.as_fd())
         {
             // A process that has ended has none any more.
@@ -141,7 +157,11 @@ impl Fence {
     /// # Errors
     /// What the kernel says.
     pub fn refusals(&self) -> Result<Option<Refusals>, KernelError> {
-        self.0.as_ref().ok().map(Ownership::refusals).transpose()
+        self.ownership
+            .as_ref()
+            .ok()
+            .map(Ownership::refusals)
+            .transpose()
     }
 }
 

@@ -29,6 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use usher_kernel::admission::{Admission, Limits};
 use usher_kernel::cgroup::Group;
 use usher_kernel::privileges::Capability;
@@ -271,6 +272,7 @@ async fn upkeep(keeper: Arc<Keeper>) {
     let mut second = tokio::time::interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut count = 0_u64;
+    let mut looking_up: Option<JoinHandle<()>> = None;
     loop {
         second.tick().await;
         revocation::cut_untracked(&keeper);
@@ -293,9 +295,11 @@ async fn upkeep(keeper: Arc<Keeper>) {
         keeper.unread.attach(&keeper);
         agenda::look(&keeper);
         if count.is_multiple_of(5) {
-            if keeper.ports.is_incomplete() {
+            // One at a time, as the name service may not answer for long.
+            let again = keeper.ports.is_incomplete() || keeper.fence.is_incomplete();
+            if again && looking_up.as_ref().is_none_or(JoinHandle::is_finished) {
                 let keeper = Arc::clone(&keeper);
-                tokio::spawn(async move { keeper.reserve_ports().await });
+                looking_up = Some(tokio::spawn(async move { keeper.look_accounts_up().await }));
             }
             revocation::remove_unused_queues(&keeper);
         }
@@ -312,7 +316,10 @@ impl Answerer for Keeper {
                     // process of an account that is not fenced yet is when it first asks.
                     let looked_up = self.look_accounts_up();
                     if tokio::time::timeout(LOOKING_UP, looked_up).await.is_err() {
-                        tracing::warn!("looking up the accounts of services takes long");
+                        tracing::warn!(
+                            "looking up the accounts of services takes long: it is tried \
+                            again until they are found"
+                        );
                     }
                     answer
                 }
@@ -344,20 +351,27 @@ impl Answerer for Keeper {
 }
 
 impl Keeper {
-    /// Does what takes the accounts of the services in force: a fence around each, and its port.
+    /// Does what takes the accounts of the services in force: a fence around each, and its port. Who
+    /// gives up waiting leaves it to the upkeep, which tries again.
     async fn look_accounts_up(&self) {
         let configuration = self.configuration();
-        self.fence
-            .enclose_accounts_of(&configuration.1.policy, &self.accounts)
-            .await;
-        self.reserve_ports().await;
-    }
-
-    async fn reserve_ports(&self) {
-        let configuration = self.configuration();
-        self.ports
-            .reserve(&configuration.1.policy, &self.accounts)
-            .await;
+        let (generation, policy) = (configuration.0.generation, &configuration.1.policy);
+        self.ports.begin(generation, policy);
+        let mut found = ports::Found::new();
+        let mut fenced = true;
+        for account in ports::accounts(policy) {
+            let uid = self.accounts.by_name(account).await.map(|found| found.uid);
+            // Who put another one in force looks its accounts up.
+            if self.configuration().0.generation != generation {
+                return;
+            }
+            if let Ok(uid) = uid {
+                fenced &= self.fence.enclose_service(uid);
+            }
+            found.insert(account.clone(), uid);
+        }
+        self.fence.set_incomplete(!fenced);
+        self.ports.complete(generation, policy, &found);
     }
 
     /// Puts the applied configuration in force and ends what it no longer permits.

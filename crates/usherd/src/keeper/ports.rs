@@ -1,19 +1,45 @@
 //! Which TCP ports of this host are kept for its services.
 
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use usher_kernel::ports::Reserved;
 use usher_policy::{Policy, ServedBy};
+use usher_proto::name::UserName;
+use usher_proto::refusal::Refusal;
 
-use super::accounts::Accounts;
 use crate::ports::ReservedPorts;
+
+/// What was found of accounts.
+pub type Found = BTreeMap<UserName, Result<u32, Refusal>>;
 
 /// The ports of services.
 pub struct ServicePorts {
     reserved: ReservedPorts,
-    /// An account could not be looked up.
-    incomplete: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// That of the configuration in force.
+    generation: u64,
+    /// Its accounts are being looked up, or that was given up.
+    pending: bool,
+    /// The user ids of accounts, as they were when they were looked up last.
+    known: HashMap<UserName, u32>,
+    /// Those that were not found then.
+    missing: BTreeSet<UserName>,
+}
+
+/// The accounts of a policy's services.
+pub fn accounts(policy: &Policy) -> BTreeSet<&UserName> {
+    let services = policy.services.values();
+    let accounts = services.filter_map(|service| match &service.served_by {
+        ServedBy::Account(account) => Some(account),
+        ServedBy::Program(_) => None,
+    });
+    accounts.collect()
 }
 
 impl ServicePorts {
@@ -23,40 +49,168 @@ impl ServicePorts {
             `account` from starting";
         Self {
             reserved: ReservedPorts::open(cgroup, otherwise),
-            incomplete: AtomicBool::new(false),
+            state: Mutex::default(),
         }
     }
 
-    /// Reserves the ports of a policy's services: for root, who is the keeper, and for the accounts
-    /// of those that have one. The port of an account that is not found is root's alone.
-    pub async fn reserve(&self, policy: &Policy, accounts: &Accounts) {
-        let mut reserved = Vec::with_capacity(policy.services.len());
-        let mut incomplete = false;
-        for service in policy.services.values() {
-            let uid = match &service.served_by {
-                ServedBy::Program(_) => Ok(0),
-                ServedBy::Account(account) => {
-                    accounts.by_name(account).await.map(|found| found.uid)
-                }
-            };
-            incomplete |= uid.is_err();
-            reserved.push(Reserved {
-                address: None,
-                port: service.listen,
-                uid: uid.unwrap_or(0),
-            });
-        }
-        self.reserved.reserve(reserved);
-        self.incomplete.store(incomplete, Ordering::Relaxed);
+    /// Reserves the ports of a policy's services at once, before their accounts are looked up, which
+    /// may take long: for root, who is the keeper, and for the accounts of those that have one.
+    /// The port of an account that is not known yet is root's alone. [`ServicePorts::is_incomplete`]
+    /// until [`ServicePorts::complete`].
+    pub fn begin(&self, generation: u64, policy: &Policy) {
+        let mut state = self.lock();
+        state.generation = generation;
+        state.pending = true;
+        self.reserved.reserve(state.ports(policy));
     }
 
-    /// Whether an account was not found, which may have been made meanwhile.
+    /// The same with what was found of the accounts. The port of one that is not found is root's
+    /// alone. Nothing is changed when another configuration has come in force meanwhile: its
+    /// accounts are looked up too.
+    pub fn complete(&self, generation: u64, policy: &Policy, found: &Found) {
+        let mut state = self.lock();
+        if state.take(generation, found) {
+            self.reserved.reserve(state.ports(policy));
+        }
+    }
+
+    /// Whether accounts have not been looked up to the end, or one was not found, which may have
+    /// been made meanwhile.
     pub fn is_incomplete(&self) -> bool {
-        self.incomplete.load(Ordering::Relaxed)
+        self.lock().is_incomplete()
     }
 
     /// How often somebody was refused one.
     pub fn refused(&self) -> u64 {
         self.reserved.refused()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Whether what was found is of the configuration in force.
+    fn take(&mut self, generation: u64, found: &Found) -> bool {
+        if generation != self.generation {
+            return false;
+        }
+        self.pending = false;
+        self.known.clear();
+        let former = std::mem::take(&mut self.missing);
+        for (account, uid) in found {
+            match uid {
+                Ok(uid) => drop(self.known.insert(account.clone(), *uid)),
+                Err(refusal) => {
+                    if !former.contains(account) {
+                        tracing::warn!(%account, reason = refusal.name(), "a service's account is \
+                            not found: it is not fenced yet, and its port is root's alone: {refusal}");
+                    }
+                    self.missing.insert(account.clone());
+                }
+            }
+        }
+        true
+    }
+
+    fn is_incomplete(&self) -> bool {
+        self.pending || !self.missing.is_empty()
+    }
+
+    fn ports(&self, policy: &Policy) -> Vec<Reserved> {
+        let ports = policy.services.values().map(|service| Reserved {
+            address: None,
+            port: service.listen,
+            uid: match &service.served_by {
+                ServedBy::Program(_) => 0,
+                ServedBy::Account(account) => self.known.get(account).copied().unwrap_or(0),
+            },
+        });
+        ports.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With a service of an account at each of these ports.
+    fn policy(services: &[(&str, u16)]) -> Policy {
+        let blocks = services.iter().map(|(account, port)| {
+            format!(
+                "service {account} {{
+                   account {account}; listen {port}; users mail; hosts any; style user;
+                 }}\n"
+            )
+        });
+        let text = format!(
+            "users mail {{ member alice; }}\n{}",
+            blocks.collect::<String>()
+        );
+        let name = "services.policy".to_owned();
+        usher_policy::parse(&[usher_policy::Source { name, text }]).unwrap()
+    }
+
+    fn service_ports() -> ServicePorts {
+        ServicePorts::open(Path::new("/no/such/control/group"))
+    }
+
+    /// Whose the policy's ports are.
+    fn owners(ports: &ServicePorts, policy: &Policy) -> Vec<(u16, u32)> {
+        let ports = ports.lock().ports(policy);
+        ports.iter().map(|port| (port.port, port.uid)).collect()
+    }
+
+    fn found(accounts: &[(&str, Result<u32, Refusal>)]) -> Found {
+        let found = accounts.iter();
+        let found = found.map(|(account, uid)| (account.parse().unwrap(), *uid));
+        found.collect()
+    }
+
+    const MISSING: Result<u32, Refusal> = Err(Refusal::NoLocalAccount);
+
+    #[test]
+    fn ports_are_incomplete_from_before_accounts_are_looked_up_until_all_are_found() {
+        let (ports, policy) = (service_ports(), policy(&[("imap", 143), ("news", 119)]));
+        assert!(!ports.is_incomplete());
+        ports.begin(1, &policy);
+        assert!(ports.is_incomplete());
+        assert_eq!(owners(&ports, &policy), [(143, 0), (119, 0)]);
+        ports.complete(1, &policy, &found(&[("imap", Ok(8)), ("news", MISSING)]));
+        assert!(ports.is_incomplete());
+        assert_eq!(owners(&ports, &policy), [(143, 8), (119, 0)]);
+        ports.complete(1, &policy, &found(&[("imap", Ok(8)), ("news", Ok(9))]));
+        assert!(!ports.is_incomplete());
+        assert_eq!(owners(&ports, &policy), [(143, 8), (119, 9)]);
+    }
+
+    #[test]
+    fn who_is_known_keeps_his_port_while_accounts_are_looked_up_again() {
+        let (ports, policy) = (service_ports(), policy(&[("imap", 143)]));
+        ports.begin(1, &policy);
+        ports.complete(1, &policy, &found(&[("imap", Ok(8))]));
+        ports.begin(2, &policy);
+        assert!(ports.is_incomplete());
+        assert_eq!(owners(&ports, &policy), [(143, 8)]);
+        ports.complete(2, &policy, &found(&[("imap", MISSING)]));
+        assert_eq!(owners(&ports, &policy), [(143, 0)]);
+    }
+
+    #[test]
+    fn what_was_looked_up_for_a_former_configuration_does_not_replace_the_present_one() {
+        let ports = service_ports();
+        let (former, present) = (policy(&[("imap", 143)]), policy(&[("news", 119)]));
+        ports.begin(1, &former);
+        ports.begin(2, &present);
+        ports.complete(1, &former, &found(&[("imap", Ok(8))]));
+        assert!(ports.is_incomplete());
+        assert!(ports.lock().known.is_empty());
+        ports.complete(2, &present, &found(&[("news", Ok(9))]));
+        assert!(!ports.is_incomplete());
+        assert_eq!(owners(&ports, &present), [(119, 9)]);
+        ports.complete(1, &former, &found(&[("imap", MISSING)]));
+        assert!(!ports.is_incomplete());
+        assert_eq!(owners(&ports, &present), [(119, 9)]);
     }
 }
