@@ -154,7 +154,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
             let configuration = signer.configuration();
             let programs = signer
                 .programs
-                .set(&signer.tickets, &configuration.1.policy, None);
+                .set(&signer.tickets, &configuration.1.policy);
             programs.await.map_err(io::Error::other)?;
             start::ready();
             tracing::info!("signer ready");
@@ -178,10 +178,7 @@ impl Answerer for Signer {
             Request::Reload => match load_checked() {
                 Ok(fresh) => {
                     let generation = fresh.0.generation;
-                    let former = self.configuration();
-                    let programs =
-                        self.programs
-                            .set(&self.tickets, &fresh.1.policy, Some(&former.1.policy));
+                    let programs = self.programs.set(&self.tickets, &fresh.1.policy);
                     if let Err(reason) = programs.await {
                         return Answer::Failed { reason };
                     }

@@ -57,17 +57,11 @@ struct Found {
 
 impl ListedPrograms {
     /// Puts a policy's plain destinations and lists in force. What comes of it is the caller's policy
-    /// or, on errors, what was in force when its turn came: not `_former`, which is what was when
-    /// the caller looked.
+    /// or, on errors, what was in force when its turn came.
     ///
     /// # Errors
     /// In words, what there is no room for, or what the kernel says.
-    pub async fn set(
-        &self,
-        tickets: &Tickets,
-        policy: &Policy,
-        _former: Option<&Policy>,
-    ) -> Result<(), String> {
+    pub async fn set(&self, tickets: &Tickets, policy: &Policy) -> Result<(), String> {
         let turn = self.paths.turn().await;
         let lists = policy.client_services();
         let lists: HashSet<List> = lists
