@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Tables of bpf/destinations, which crates/usher-kernel/src/destinations fills. */
+/* Tables of bpf/destinations, which crates/usher-kernel/src/destinations.rs fills. */
 #ifndef USHER_DESTINATIONS_H
 #define USHER_DESTINATIONS_H
 

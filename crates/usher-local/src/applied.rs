@@ -137,7 +137,7 @@ impl Applied {
             user_authorities: optional(read_in(user_authorities, copy))?,
             revoked_keys: optional(read_bytes(revoked_keys, copy))?
                 .map(|bytes| Base64::encode_string(&bytes)),
-            copy: copy.map(Path::to_owned),
+            copy: copy.map(|copy| copy.folder().to_owned()),
             ..Self::default()
         };
         let files = policy_files(policy, copy)?;
@@ -445,7 +445,8 @@ pub(crate) mod tests {
     fn a_mistake_is_told_by_the_path_of_the_copy_that_has_it_or_by_this_hosts() {
         let folder = tree();
         let root = folder.path();
-        let told = |copy: Option<&Path>| {
+        let copy = ConfigurationCopy::open(root).unwrap();
+        let told = |copy: Option<&ConfigurationCopy>| {
             let read = Applied::collect(
                 &root.join("policy.d"),
                 &root.join("users"),
@@ -469,14 +470,14 @@ pub(crate) mod tests {
             assert!(own.starts_with(&format!("{of_this_host}{line}")), "{own}");
             let of_copy = root.join(file).display().to_string();
             let of_copy = of_copy.replace("alice/", "alice: ");
-            let copys = told(Some(root));
+            let copys = told(Some(&copy));
             assert!(copys.starts_with(&format!("{of_copy}{line}")), "{copys}");
             std::fs::remove_file(root.join(file)).unwrap();
         }
         let path = root.join("users/alice/authorized_keys.any");
         std::fs::write(path, "").unwrap();
         let users = root.join("users").display().to_string();
-        let copys = told(Some(root));
+        let copys = told(Some(&copy));
         assert!(
             copys.starts_with(&format!("{users}/alice: authorized_keys.any: ")),
             "{copys}"
