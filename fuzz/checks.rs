@@ -77,7 +77,7 @@ pub fn server_frame(bytes: &[u8]) -> &'static str {
 /// A record between verifier and keeper, read in both directions.
 pub fn keeper_record(bytes: &[u8]) -> &'static str {
     let request = KeeperRequest::decode(bytes).map(|request| request.encode());
-    let reply = KeeperReply::decode(bytes).map(|reply| reply.encode());
+    let reply = KeeperReply::decode(bytes).map(|reply| reply.encode().to_vec());
     both_directions(bytes, request, reply)
 }
 
@@ -135,7 +135,7 @@ pub fn relay(bytes: &[u8]) -> &'static str {
     both_directions(bytes, request, reply)
 }
 
-/// A packet between verifier and recorder, read in both directions.
+/// A packet between keeper and recorder, read in both directions.
 pub fn recorder(bytes: &[u8]) -> &'static str {
     let request = RecorderRequest::decode(bytes).map(|request| request.encode());
     let reply = RecorderReply::decode(bytes).map(|reply| reply.encode());

@@ -9,20 +9,24 @@
 #[path = "../../../crates/usherd/src/verifier/authenticate.rs"]
 #[allow(dead_code, reason = "what the daemon needs and this does not")]
 mod authenticate;
+#[path = "../../../crates/usherd/src/opening.rs"]
+mod opening;
 
 use std::error::Error;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use authenticate::{Claim, authenticate};
+use authenticate::authenticate;
 use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};
+use opening::Claim;
 use rustix::time::{ClockId, clock_gettime};
 use usher_lab::hostile::{fresh_user_key, random};
 use usher_local::applied::{Applied, PolicyFile, UserEntry};
 use usher_local::checked::Checked;
 use usher_proto::frame::ClientFrame;
 use usher_proto::host_key::HostPublicKey;
+use usher_proto::keeper_record::KeeperRequest;
+use usher_proto::log_record::Record;
 use usher_proto::name::HostName;
-use usher_proto::session_id::session_id;
 use usher_proto::ssh_key::public::KeyData;
 use usher_proto::ssh_key::{PrivateKey, SshSig};
 use usher_proto::{Announcement, Authenticator, Chain, ConnectionTuple, Statement};
@@ -61,8 +65,19 @@ fn main() -> Result<(), Box<dyn Error>> {
             };
             let granted = authenticate(&configuration, &claim, &authenticator)
                 .map_err(|refused| refused.refusal.name())?;
-            std::hint::black_box((granted.open)(1).encode());
-            std::hint::black_box(session_id(&authenticator.statement));
+            std::hint::black_box(granted.opening.session());
+            let record = Record {
+                authenticator,
+                public_key: granted.public_key,
+            };
+            let open = KeeperRequest::Open {
+                request: 1,
+                host: host.clone(),
+                opening: granted.opening,
+                first: None,
+                record: record.encode(),
+            };
+            std::hint::black_box(open.encode());
             Ok(())
         })?;
         let dalek = average(&asked, |asked| {

@@ -13,13 +13,15 @@ use crate::layout::Layout;
 use crate::merkle::{Frontier, HASH_SIZE, Hash, TILE_WIDTH, leaf_hash};
 use crate::recovery;
 use usher_proto::DecodeError;
-use usher_proto::log_record::{MAX_LOG_RECORD, Record, RecordError};
+use usher_proto::log_record::{MAX_LOG_RECORD, Record, RecordError, Verified};
 
 /// What an append has done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Appended {
     /// Index of the first record appended; the others follow.
     pub first: u64,
+    /// What each of the records says.
+    pub verified: Vec<Verified>,
     /// The log's state with them: the client's receipt, if it wants one.
     pub checkpoint: SignedCheckpoint,
 }
@@ -91,8 +93,12 @@ impl Log {
             return Err(LogError::Unknown);
         }
         let mut entries = Vec::with_capacity(records.len());
+        let mut verified = Vec::with_capacity(records.len());
         for (position, record) in records.iter().enumerate() {
-            entries.push(entry(record).map_err(|error| LogError::Record { position, error })?);
+            let (says, entry) =
+                entry(record).map_err(|error| LogError::Record { position, error })?;
+            verified.push(says);
+            entries.push(entry);
         }
         let first = self.tree.size();
         if !entries.is_empty() {
@@ -107,6 +113,7 @@ impl Log {
         }
         Ok(Appended {
             first,
+            verified,
             checkpoint: self.checkpoint.clone(),
         })
     }
@@ -230,14 +237,14 @@ fn sync(written: &[Written]) -> Result<(), Failed> {
     Ok(())
 }
 
-/// The bytes of a record that may go into the log.
-fn entry(record: &Record) -> Result<Vec<u8>, RecordError> {
-    record.verify()?;
+/// What a record says that may go into the log, and its bytes.
+fn entry(record: &Record) -> Result<(Verified, Vec<u8>), RecordError> {
+    let verified = record.verify()?;
     let entry = record.encode();
     if entry.len() > MAX_LOG_RECORD {
         return Err(RecordError::Malformed(DecodeError::Oversized));
     }
-    Ok(entry)
+    Ok((verified, entry))
 }
 
 fn lock(layout: &Layout) -> Result<File, LogError> {

@@ -4,13 +4,13 @@
 //! `be32 length | u8 type | be64 request | body`; the length counts what follows it. The peer is
 //! authenticated by its host key and still not trusted: everything is bounded.
 
-use crate::chain::ChainElement;
+use crate::chain::{CHAIN_ELEMENT_SIZE, ChainElement};
 use crate::codec::{Reader, put_string};
 use crate::statement::MAX_STATEMENT_SIZE;
 use crate::token::TokenKey;
 use crate::{
-    Authenticator, ConnectionTuple, DecodeError, MAX_SIGNATURE_SIZE, Refusal, SessionId, TokenSlot,
-    verdict,
+    Authenticator, CONNECTION_TUPLE_SIZE, ConnectionTuple, DecodeError, MAX_SIGNATURE_SIZE,
+    Refusal, SessionId, TokenSlot, verdict,
 };
 
 /// Longest payload of a frame: what the length field may say, in bytes.
@@ -46,6 +46,9 @@ pub struct Announcement {
 }
 
 impl Announcement {
+    /// Bytes of its encoding.
+    pub(crate) const SIZE: usize = 4 + CHAIN_ELEMENT_SIZE + CONNECTION_TUPLE_SIZE;
+
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         self.element.put(out);
         out.extend_from_slice(&self.connection.encode());

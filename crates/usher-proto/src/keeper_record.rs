@@ -2,22 +2,26 @@
 //!
 //! The verifier parses the network and must be thought of as taken over. What it can say to the
 //! keeper is therefore one size, few types, validated names and numbers; the keeper checks every
-//! permission again from its own policy.
+//! permission again from its own policy. Behind the record that opens a session stands what the
+//! recorder is to keep, which the keeper does not read.
 
-use crate::certificate::Certified;
-use crate::chain::{CHAIN_ELEMENT_SIZE, ChainElement};
-use crate::codec::{Reader, put_padded_name};
-use crate::token::{TokenElement, TokenKey};
+use crate::chain::ChainElement;
+use crate::codec::{Reader, put_padded_name, put_string};
+use crate::log_record::MAX_LOG_RECORD;
+use crate::opening::Opening;
+use crate::token::TokenKey;
 use crate::{
-    Announcement, ConnectionTuple, DecodeError, HostName, Refusal, ServiceName, SessionId,
-    TokenSlot, UserName, verdict,
+    Announcement, ConnectionTuple, DecodeError, HostName, Refusal, SessionId, TokenSlot, verdict,
 };
 
 /// Bytes of every record, in both directions.
-pub const KEEPER_RECORD_SIZE: usize = 1024;
+pub const KEEPER_RECORD_SIZE: usize = 1344;
+
+/// Longest request in bytes: a record, and what the recorder is to keep.
+pub const MAX_KEEPER_REQUEST: usize = KEEPER_RECORD_SIZE + 4 + MAX_LOG_RECORD;
 
 /// The version of the records: keeper and verifier are restarted apart.
-pub const KEEPER_RECORD_VERSION: u8 = 5;
+pub const KEEPER_RECORD_VERSION: u8 = 6;
 
 /// Bytes of a key's fingerprint: SHA-256 of its OpenSSH wire form, as `ssh-keygen -l` shows it.
 pub const KEY_FINGERPRINT_SIZE: usize = 32;
@@ -37,32 +41,20 @@ const REAUTHENTICATE_WANTED: u8 = 132;
 /// [`KeeperReply::Slot`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum KeeperRequest {
-    /// A session, its authenticator verified.
+    /// A session, its authenticator verified, and perhaps its first connection. Granted when the
+    /// recorder has kept the authenticator and says the same of it.
     Open {
         /// Number of the request, the verifier's.
         request: u64,
-        /// The session.
-        session: SessionId,
-        /// Whose.
-        user: UserName,
-        /// With which service.
-        service: ServiceName,
         /// From which host, by the server's name for it.
         host: HostName,
-        /// Fingerprint of the key that signed.
-        key_fingerprint: [u8; KEY_FINGERPRINT_SIZE],
-        /// `h[0]` of the chain.
-        chain_anchor: [u8; CHAIN_ELEMENT_SIZE],
-        /// `t[0]` of the token chain.
-        token_anchor: TokenElement,
-        /// Salt of both chains.
-        chain_salt: [u8; CHAIN_ELEMENT_SIZE],
-        /// Number of elements of either chain.
-        chain_length: u32,
-        /// When the session ends, in seconds since 1970 (UTC).
-        expires: u64,
-        /// By which certificate the key is the user's; none: it is listed itself.
-        certificate: Option<Certified>,
+        /// What the authenticator says.
+        opening: Box<Opening>,
+        /// The first connection, announced when the session is open.
+        first: Option<Announcement>,
+        /// What the recorder is to keep, at most [`MAX_LOG_RECORD`] bytes: see
+        /// [`crate::log_record`].
+        record: Vec<u8>,
     },
     /// A connection of a session; the keeper checks the chain element.
     Announce {
@@ -160,8 +152,11 @@ fn begin(kind: u8) -> Vec<u8> {
     out
 }
 
-/// The longest record: `Open` of a certified key.
-const _: () = assert!(244 + Certified::MAX_SIZE <= KEEPER_RECORD_SIZE);
+/// The longest record: `Open`, with a first connection.
+const _: () = assert!(
+    2 + 8 + (1 + HostName::MAXIMUM_LENGTH) + (1 + Announcement::SIZE) + Opening::MAX_SIZE
+        <= KEEPER_RECORD_SIZE
+);
 
 /// Pads with zeros. Nothing is ever cut.
 fn finish(out: &[u8]) -> [u8; KEEPER_RECORD_SIZE] {
@@ -170,11 +165,8 @@ fn finish(out: &[u8]) -> [u8; KEEPER_RECORD_SIZE] {
     record
 }
 
-fn start(record: &[u8]) -> Result<(Reader<'_>, u8), DecodeError> {
-    let mut reader = Reader::bounded(record, KEEPER_RECORD_SIZE)?;
-    if record.len() < KEEPER_RECORD_SIZE {
-        return Err(DecodeError::Truncated);
-    }
+fn start(record: &[u8; KEEPER_RECORD_SIZE]) -> Result<(Reader<'_>, u8), DecodeError> {
+    let mut reader = Reader::new(record);
     if reader.u8()? != KEEPER_RECORD_VERSION {
         return Err(DecodeError::UnknownVersion);
     }
@@ -183,40 +175,33 @@ fn start(record: &[u8]) -> Result<(Reader<'_>, u8), DecodeError> {
 }
 
 impl KeeperRequest {
-    /// The record.
+    /// The record, and what stands behind it.
     #[must_use]
-    pub fn encode(&self) -> [u8; KEEPER_RECORD_SIZE] {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut packet = self.record().to_vec();
+        if let Self::Open { record, .. } = self {
+            put_string(&mut packet, record);
+        }
+        packet
+    }
+
+    fn record(&self) -> [u8; KEEPER_RECORD_SIZE] {
         match self {
             Self::Open {
                 request,
-                session,
-                user,
-                service,
                 host,
-                key_fingerprint,
-                chain_anchor,
-                token_anchor,
-                chain_salt,
-                chain_length,
-                expires,
-                certificate,
+                opening,
+                first,
+                record: _,
             } => {
                 let mut out = begin(OPEN);
                 out.extend_from_slice(&request.to_be_bytes());
-                out.extend_from_slice(session.as_bytes());
-                put_padded_name(&mut out, user.as_str(), UserName::MAXIMUM_LENGTH);
-                put_padded_name(&mut out, service.as_str(), ServiceName::MAXIMUM_LENGTH);
                 put_padded_name(&mut out, host.as_str(), HostName::MAXIMUM_LENGTH);
-                out.extend_from_slice(key_fingerprint);
-                out.extend_from_slice(chain_anchor);
-                out.extend_from_slice(token_anchor);
-                out.extend_from_slice(chain_salt);
-                out.extend_from_slice(&chain_length.to_be_bytes());
-                out.extend_from_slice(&expires.to_be_bytes());
-                out.push(certificate.is_some().into());
-                if let Some(certificate) = certificate {
-                    certificate.put(&mut out);
+                out.push(first.is_some().into());
+                if let Some(first) = first {
+                    first.put(&mut out);
                 }
+                opening.put(&mut out);
                 finish(&out)
             }
             Self::Announce {
@@ -285,40 +270,25 @@ impl KeeperRequest {
         }
     }
 
-    /// Reads a record of exactly [`KEEPER_RECORD_SIZE`] bytes.
+    /// Reads a record of exactly [`KEEPER_RECORD_SIZE`] bytes, and what stands behind it.
     ///
     /// # Errors
     /// [`DecodeError`]; set padding is one.
-    pub fn decode(record: &[u8]) -> Result<Self, DecodeError> {
+    pub fn decode(packet: &[u8]) -> Result<Self, DecodeError> {
+        let (record, behind) = packet.split_first_chunk().ok_or(DecodeError::Truncated)?;
         let (mut reader, kind) = start(record)?;
         if !(OPEN..=REAUTHENTICATE).contains(&kind) {
             return Err(DecodeError::UnknownType);
         }
         let request = reader.u64()?;
+        if kind == OPEN {
+            return Self::open(reader, request, behind);
+        }
+        if !behind.is_empty() {
+            return Err(DecodeError::Oversized);
+        }
         let session = SessionId::from_bytes(reader.array()?);
         let decoded = match kind {
-            OPEN => Self::Open {
-                request,
-                session,
-                user: reader.padded_name(UserName::MAXIMUM_LENGTH, "user")?,
-                service: reader.padded_name(ServiceName::MAXIMUM_LENGTH, "service")?,
-                host: reader.padded_name(HostName::MAXIMUM_LENGTH, "host")?,
-                key_fingerprint: reader.array()?,
-                chain_anchor: reader.array()?,
-                token_anchor: reader.array()?,
-                chain_salt: reader.array()?,
-                chain_length: reader.u32()?,
-                expires: reader.u64()?,
-                certificate: match reader.u8()? {
-                    0 => None,
-                    1 => Some(Certified::read(&mut reader)?),
-                    _ => {
-                        return Err(DecodeError::Malformed {
-                            field: "certificate",
-                        });
-                    }
-                },
-            },
             ANNOUNCE => Self::Announce {
                 request,
                 session,
@@ -350,6 +320,24 @@ impl KeeperRequest {
             },
         };
         reader.zero_padding()?;
+        Ok(decoded)
+    }
+
+    fn open(mut reader: Reader<'_>, request: u64, behind: &[u8]) -> Result<Self, DecodeError> {
+        let mut behind = Reader::bounded(behind, MAX_KEEPER_REQUEST - KEEPER_RECORD_SIZE)?;
+        let decoded = Self::Open {
+            request,
+            host: reader.padded_name(HostName::MAXIMUM_LENGTH, "host")?,
+            first: match reader.u8()? {
+                0 => None,
+                1 => Some(Announcement::read(&mut reader)?),
+                _ => return Err(DecodeError::Malformed { field: "first" }),
+            },
+            opening: Box::new(Opening::read(&mut reader)?),
+            record: behind.string(MAX_LOG_RECORD)?.to_vec(),
+        };
+        reader.zero_padding()?;
+        behind.finish()?;
         Ok(decoded)
     }
 
@@ -409,6 +397,10 @@ impl KeeperReply {
     /// # Errors
     /// [`DecodeError`]; set padding is one.
     pub fn decode(record: &[u8]) -> Result<Self, DecodeError> {
+        let (record, behind) = record.split_first_chunk().ok_or(DecodeError::Truncated)?;
+        if !behind.is_empty() {
+            return Err(DecodeError::Oversized);
+        }
         let (mut reader, kind) = start(record)?;
         let decoded = match kind {
             VERDICT => Self::Verdict {

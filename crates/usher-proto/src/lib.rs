@@ -35,6 +35,7 @@ pub mod lending;
 pub mod local;
 pub mod log_record;
 pub mod name;
+pub mod opening;
 pub mod recorder;
 pub mod refusal;
 pub mod relay;
@@ -61,12 +62,15 @@ pub use frame::{
 };
 pub use handshake::{HandshakeSide, MAX_HANDSHAKE_MESSAGE, check_handshake_message};
 pub use host_key::{HOST_KEY_SIZE, HOST_KEY_SPKI_SIZE, HostKeyError, HostPublicKey};
-pub use keeper_record::{KEEPER_RECORD_SIZE, KEY_FINGERPRINT_SIZE, KeeperReply, KeeperRequest};
+pub use keeper_record::{
+    KEEPER_RECORD_SIZE, KEY_FINGERPRINT_SIZE, KeeperReply, KeeperRequest, MAX_KEEPER_REQUEST,
+};
 pub use krl::{MAX_REVOKED_KEYS, RevokedKeys, RevokedKeysError};
 pub use lending::{FromLender, MAX_LENDING_PACKET, ToLender};
 pub use local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 pub use log_record::{MAX_LOG_RECORD, MAX_PUBLIC_KEY_SIZE};
 pub use name::{HostName, NameError, ServiceName, UserName};
+pub use opening::Opening;
 pub use recorder::{MAX_RECORDER_PACKET, RecorderReply, RecorderRequest};
 pub use refusal::Refusal;
 pub use relay::{MAX_CONTROL_ADDRESSES, MAX_RELAY_PACKET, RelayReply, RelayRequest};

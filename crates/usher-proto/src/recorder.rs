@@ -1,17 +1,18 @@
-//! Verifier to recorder and back: one packet each on a SOCK_SEQPACKET socket.
+//! Keeper to recorder and back: one packet each on a SOCK_SEQPACKET socket.
 //!
-//! The recorder keeps what clients have signed. A record is so many bytes here; see
-//! [`crate::log_record`].
+//! The recorder keeps what clients have signed, and says what that was: a record is so many bytes to
+//! the keeper; see [`crate::log_record`].
 
 use crate::codec::{Reader, put_string};
 use crate::log_record::MAX_LOG_RECORD;
+use crate::opening::Opening;
 use crate::{DecodeError, Refusal, verdict};
 
 /// Longest packet in bytes, in both directions.
 pub const MAX_RECORDER_PACKET: usize = HEADER + 4 + MAX_LOG_RECORD;
 
 /// The version of the packets.
-pub const RECORDER_VERSION: u8 = 1;
+pub const RECORDER_VERSION: u8 = 2;
 
 const KEEP: u8 = 1;
 const KEPT: u8 = 129;
@@ -28,14 +29,14 @@ pub struct RecorderRequest {
     pub record: Vec<u8>,
 }
 
-/// Whether a record is kept. It is on the disk when the verdict says so.
+/// Whether a record is kept. It is on the disk, and its signature good, when the verdict says so.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RecorderReply {
     /// The number of the request.
     pub request: u64,
-    /// [`Refusal::RecorderUnavailable`] when the disk is full or fails, [`Refusal::Malformed`] for
-    /// what is no record.
-    pub verdict: Result<(), Refusal>,
+    /// What the record says; [`Refusal::RecorderUnavailable`] when the disk is full or fails,
+    /// [`Refusal::Malformed`] for what is no record or was not signed, and those of certificates.
+    pub verdict: Result<Box<Opening>, Refusal>,
 }
 
 fn begin(kind: u8, request: u64, more: usize) -> Vec<u8> {
@@ -85,8 +86,14 @@ impl RecorderReply {
     /// The packet.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = begin(KEPT, self.request, 2);
-        verdict::put(&mut out, self.verdict);
+        let mut out = begin(KEPT, self.request, 2 + Opening::MAX_SIZE);
+        verdict::put(
+            &mut out,
+            self.verdict.as_ref().map(drop).map_err(|refusal| *refusal),
+        );
+        if let Ok(opening) = &self.verdict {
+            opening.put(&mut out);
+        }
         out
     }
 
@@ -98,7 +105,10 @@ impl RecorderReply {
         let (mut reader, request) = start(packet, KEPT)?;
         let decoded = Self {
             request,
-            verdict: verdict::read(&mut reader)?,
+            verdict: match verdict::read(&mut reader)? {
+                Ok(()) => Ok(Box::new(Opening::read(&mut reader)?)),
+                Err(refusal) => Err(refusal),
+            },
         };
         reader.finish()?;
         Ok(decoded)

@@ -8,9 +8,9 @@ use ssh_encoding::{Decode, Reader as _};
 use usher_proto::certificate::MAX_PRINCIPALS_SIZE;
 use usher_proto::{
     AgentAnswer, Certified, ClientFrame, DecodeError, FrameBuffer, FromLender, KEEPER_RECORD_SIZE,
-    KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_FRAME, MAX_LOG_RECORD,
-    MAX_PUBLIC_KEY_SIZE, MAX_RECORDER_PACKET, MAX_RELAY_PACKET, MAX_SIGNATURE_SIZE,
-    MAX_STATEMENT_SIZE, RecorderReply, RecorderRequest, Refusal, RelayReply, RelayRequest,
+    KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_FRAME, MAX_KEEPER_REQUEST,
+    MAX_LOG_RECORD, MAX_PUBLIC_KEY_SIZE, MAX_RECORDER_PACKET, MAX_RELAY_PACKET, MAX_SIGNATURE_SIZE,
+    MAX_STATEMENT_SIZE, Opening, RecorderReply, RecorderRequest, Refusal, RelayReply, RelayRequest,
     ServerFrame, SessionId, Statement, ToLender, agent,
 };
 
@@ -180,30 +180,35 @@ fn the_longest_frame_passes_and_a_flood_does_not() {
 
 /// The longest names, with a certificate or without.
 fn longest_open(certificate: Option<Certified>) -> KeeperRequest {
-    KeeperRequest::Open {
-        request: 1,
-        session: SESSION,
+    let statement = Statement {
         user: "u".repeat(32).parse().unwrap(),
         service: "s".repeat(32).parse().unwrap(),
+        ..common::statement()
+    };
+    KeeperRequest::Open {
+        request: 1,
         host: "h".repeat(63).parse().unwrap(),
-        key_fingerprint: [5; 32],
-        chain_anchor: [1; 16],
-        token_anchor: [4; 11],
-        chain_salt: [2; 16],
-        chain_length: 3,
-        expires: 4,
-        certificate,
+        opening: Box::new(Opening {
+            statement,
+            key_fingerprint: [5; 32],
+            certificate,
+        }),
+        first: Some(common::announcement()),
+        record: b"record".to_vec(),
     }
 }
 
 #[test]
 fn keeper_records_have_one_size_and_zero_padding() {
     let open = longest_open(None);
-    let record = open.encode();
-    assert_eq!(record[..2], [5, 1]);
-    // The last byte in use is the 244th, without a certificate: docs/PROTOCOL.md.
-    assert_eq!((record[242], record[243]), (4, 0));
-    assert_eq!(KeeperRequest::decode(&record), Ok(open.clone()));
+    let packet = open.encode();
+    assert_eq!(packet[..2], [6, 1]);
+    // Of the longest statement, as docs/PROTOCOL.md has it: whether there is a certificate.
+    let certificate = 75 + 56 + 4 + 282 + 32;
+    assert_eq!(packet[74], 1);
+    assert_eq!((packet[certificate - 1], packet[certificate]), (5, 0));
+    assert_eq!(packet[KEEPER_RECORD_SIZE..], *b"\0\0\0\x06record");
+    assert_eq!(KeeperRequest::decode(&packet), Ok(open));
     let longest = "p".repeat(MAX_PRINCIPALS_SIZE);
     let certified = longest_open(Some(Certified {
         authority: [6; 32],
@@ -214,12 +219,21 @@ fn keeper_records_have_one_size_and_zero_padding() {
         valid_before: 11,
         principals: longest.parse().unwrap(),
     }));
-    let record = certified.encode();
-    assert_eq!((record[243], record[364], record[365]), (1, 1, 255));
-    assert_eq!((record[876], record[877]), (b'p', 0));
-    assert_eq!(KeeperRequest::decode(&record), Ok(certified));
-    let mut comma = record;
-    comma[366] = b',';
+    let packet = certified.encode();
+    let principals = certificate + 1 + 120;
+    assert_eq!(
+        (
+            packet[certificate],
+            packet[principals],
+            packet[principals + 1]
+        ),
+        (1, 1, 255)
+    );
+    let end = principals + 2 + MAX_PRINCIPALS_SIZE;
+    assert_eq!((packet[end - 1], packet[end]), (b'p', 0));
+    assert_eq!(KeeperRequest::decode(&packet), Ok(certified));
+    let mut comma = packet;
+    comma[principals + 2] = b',';
     let malformed = DecodeError::Malformed { field: "principal" };
     assert_eq!(KeeperRequest::decode(&comma), Err(malformed));
 
@@ -232,7 +246,7 @@ fn keeper_records_have_one_size_and_zero_padding() {
     KeeperRequest::decode(&close).unwrap();
     let padding = Err(DecodeError::Malformed { field: "padding" });
     for position in 26 + 64..KEEPER_RECORD_SIZE {
-        let mut set = close;
+        let mut set = close.clone();
         set[position] = 1;
         assert_eq!(KeeperRequest::decode(&set), padding, "{position}");
     }
@@ -240,11 +254,11 @@ fn keeper_records_have_one_size_and_zero_padding() {
         KeeperRequest::decode(&close[..KEEPER_RECORD_SIZE - 1]),
         Err(DecodeError::Truncated)
     );
-    let mut longer = close.to_vec();
+    let mut longer = close.clone();
     longer.push(0);
     assert_eq!(KeeperRequest::decode(&longer), Err(DecodeError::Oversized));
-    let mut newer = close;
-    newer[0] = 6;
+    let mut newer = close.clone();
+    newer[0] = 7;
     assert_eq!(
         KeeperRequest::decode(&newer),
         Err(DecodeError::UnknownVersion)
@@ -410,7 +424,7 @@ fn recorder_packets_are_laid_out_as_documented_and_bounded() {
     };
     assert_eq!(
         keep(2).encode(),
-        b"\x01\x01\x00\x00\x00\x00\x00\x00\x00\x07\x00\x00\x00\x02xx"
+        b"\x02\x01\x00\x00\x00\x00\x00\x00\x00\x07\x00\x00\x00\x02xx"
     );
     let longest = keep(MAX_LOG_RECORD);
     assert_eq!(longest.encode().len(), MAX_RECORDER_PACKET);
@@ -419,17 +433,24 @@ fn recorder_packets_are_laid_out_as_documented_and_bounded() {
         RecorderRequest::decode(&keep(MAX_LOG_RECORD + 1).encode()),
         Err(DecodeError::Oversized)
     );
-    for (verdict, code) in [
-        (Ok(()), [0, 0]),
-        (Err(Refusal::RecorderUnavailable), [0, 134]),
-    ] {
-        let kept = RecorderReply {
-            request: 7,
-            verdict,
-        };
-        let packet = [&b"\x01\x81\x00\x00\x00\x00\x00\x00\x00\x07"[..], &code].concat();
-        assert_eq!(kept.encode(), packet);
-    }
+    let header = b"\x02\x81\x00\x00\x00\x00\x00\x00\x00\x07";
+    let reply = |verdict| RecorderReply {
+        request: 7,
+        verdict,
+    };
+    let refused = reply(Err(Refusal::RecorderUnavailable));
+    assert_eq!(refused.encode(), [&header[..], &[0, 134]].concat());
+    let statement = common::statement();
+    let signed = statement.encode();
+    let length = u32::try_from(signed.len()).unwrap().to_be_bytes();
+    let kept = reply(Ok(Box::new(Opening {
+        statement,
+        key_fingerprint: [5; 32],
+        certificate: None,
+    })));
+    let packet = [header, &[0, 0][..], &length, &signed, &[5; 32], &[0]].concat();
+    assert_eq!(kept.encode(), packet);
+    assert_eq!(RecorderReply::decode(&packet), Ok(kept));
 }
 
 /// docs/PROTOCOL.md lists every refusal with its code, name and text, and the constants.
@@ -451,6 +472,7 @@ fn the_document_tells_the_code() {
         ("statement", usher_proto::MAX_STATEMENT_SIZE),
         ("bytes waiting in a frame buffer", FrameBuffer::CAPACITY),
         ("keeper record", KEEPER_RECORD_SIZE),
+        ("keeper request", MAX_KEEPER_REQUEST),
         ("local packet", usher_proto::MAX_LOCAL_PACKET),
         ("lending packet", usher_proto::MAX_LENDING_PACKET),
         ("answer of an ssh-agent", usher_proto::MAX_AGENT_ANSWER),

@@ -88,9 +88,9 @@ format_properties!(
 format_properties!(
     keeper_request,
     common::arbitrary::keeper_request,
-    |record: &KeeperRequest| record.encode().to_vec(),
+    KeeperRequest::encode,
     KeeperRequest::decode,
-    usher_proto::KEEPER_RECORD_SIZE
+    usher_proto::MAX_KEEPER_REQUEST
 );
 format_properties!(
     keeper_reply,

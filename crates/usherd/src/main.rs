@@ -5,7 +5,9 @@ mod applications;
 mod courier;
 mod host_key;
 mod keeper;
+mod link;
 mod log_share;
+mod opening;
 mod ports;
 mod recorder;
 mod shares;
@@ -34,7 +36,8 @@ enum Role {
         /// cgroup v2 folder for the workers; its own cgroup unless given
         #[arg(long, value_name = "DIRECTORY")]
         cgroup: Option<PathBuf>,
-        /// cgroup v2 folder below which services' ports are reserved; all of the host's unless given
+        /// cgroup v2 folder below which services' ports are reserved and connections governed; all of
+        /// the host's unless given
         #[arg(long, value_name = "DIRECTORY")]
         users_cgroup: Option<PathBuf>,
         /// Most sessions at one time

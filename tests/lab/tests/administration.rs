@@ -322,7 +322,7 @@ fn a_second_daemon_of_a_role_is_refused_and_takes_nothing_from_the_first() -> Ou
         .mailhost
         .run(["usher", "user", "disable", "alice"])?
         .stdout;
-    assert!(said.contains("(verifier, keeper)"), "{said}");
+    assert!(said.contains("(keeper, verifier)"), "{said}");
     is_cut(&mut alice)
 }
 

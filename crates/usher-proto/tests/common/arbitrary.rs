@@ -6,7 +6,7 @@ use usher_proto::{
     Announcement, Authenticator, CallReply, CallRequest, Certified, ChainElement, ClientFrame,
     ConnectionInfo, ConnectionTuple, FromLender, HostName, HostPublicKey, KeeperReply,
     KeeperRequest, LocalReply, LocalRequest, MAX_GROUPS, MAX_PUBLIC_KEY_SIZE, MAX_SIGNATURE_SIZE,
-    MAX_STATEMENT_SIZE, Principals, RecorderReply, RecorderRequest, Refusal, RelayReply,
+    MAX_STATEMENT_SIZE, Opening, Principals, RecorderReply, RecorderRequest, Refusal, RelayReply,
     RelayRequest, ReservationId, ServerFrame, ServiceName, SessionId, Statement, ToLender,
     TokenKey, TokenSlot, UserName,
 };
@@ -205,31 +205,34 @@ fn certified() -> impl Strategy<Value = Certified> {
     })
 }
 
+fn opening() -> impl Strategy<Value = Opening> {
+    (
+        any_statement(),
+        any::<[u8; 32]>(),
+        prop::option::of(certified()),
+    )
+        .prop_map(|(statement, key_fingerprint, certificate)| Opening {
+            statement,
+            key_fingerprint,
+            certificate,
+        })
+}
+
 pub fn keeper_request() -> impl Strategy<Value = KeeperRequest> {
     let request = any::<u64>();
     prop_oneof![
         (
-            (request, session(), any::<u64>()),
-            (user_name(), service_name(), host_name()),
-            any::<([u8; 16], [u8; 16], u32, [u8; 32], [u8; 11])>(),
-            prop::option::of(certified()),
+            (request, host_name(), opening()),
+            prop::option::of(any_announcement()),
+            prop::collection::vec(any::<u8>(), 0..600),
         )
             .prop_map(
-                |((request, session, expires), (user, service, host), chain, certificate)| {
-                    KeeperRequest::Open {
-                        request,
-                        session,
-                        user,
-                        service,
-                        host,
-                        key_fingerprint: chain.3,
-                        chain_anchor: chain.0,
-                        token_anchor: chain.4,
-                        chain_salt: chain.1,
-                        chain_length: chain.2,
-                        expires,
-                        certificate,
-                    }
+                |((request, host, opening), first, record)| KeeperRequest::Open {
+                    request,
+                    host,
+                    opening: Box::new(opening),
+                    first,
+                    record,
                 }
             ),
         (request, session(), host_name(), any_announcement()).prop_map(
@@ -427,7 +430,10 @@ prop_compose! {
 prop_compose! {
     pub fn recorder_reply()(
         request in any::<u64>(),
-        verdict in prop_oneof![Just(Ok(())), refusal().prop_map(Err)],
+        verdict in prop_oneof![
+            opening().prop_map(|opening| Ok(Box::new(opening))),
+            refusal().prop_map(Err),
+        ],
     ) -> RecorderReply {
         RecorderReply { request, verdict }
     }

@@ -1,29 +1,22 @@
 //! Records between the daemons of a host.
 
-use crate::common::{NOW, SESSION, announcement, connection};
+use crate::common::{NOW, SESSION, announcement, connection, statement};
 use crate::inputs::{Inputs, common_to_all, variations};
 use usher_proto::{
-    Certified, HostName, KeeperReply, KeeperRequest, RecorderReply, RecorderRequest, Refusal,
-    TokenKey, TokenSlot,
+    Certified, HostName, KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest, MAX_KEEPER_REQUEST,
+    Opening, RecorderReply, RecorderRequest, Refusal, TokenKey, TokenSlot,
 };
 
-pub fn keeper() -> Inputs {
-    let mut inputs = common_to_all(1024);
-    let open = |certificate| KeeperRequest::Open {
-        request: 1,
-        session: SESSION,
-        user: "alice".parse().unwrap(),
-        service: "imap".parse().unwrap(),
-        host: "laptop".parse().unwrap(),
+fn opening(certificate: Option<Certified>) -> Opening {
+    Opening {
+        statement: statement(),
         key_fingerprint: [3; 32],
-        chain_anchor: [1; 16],
-        token_anchor: [4; 11],
-        chain_salt: [2; 16],
-        chain_length: 1024,
-        expires: NOW,
         certificate,
-    };
-    let certified = Certified {
+    }
+}
+
+fn certified() -> Certified {
+    Certified {
         authority: [5; 32],
         authority_sha1: [6; 20],
         key_sha1: [7; 20],
@@ -31,29 +24,46 @@ pub fn keeper() -> Inputs {
         key_id: [9; 32],
         valid_before: NOW + 3600,
         principals: "alice,ops".parse().unwrap(),
+    }
+}
+
+pub fn keeper() -> Inputs {
+    let mut inputs = common_to_all(MAX_KEEPER_REQUEST);
+    let open = |certificate, first| KeeperRequest::Open {
+        request: 1,
+        host: "laptop".parse().unwrap(),
+        opening: Box::new(opening(certificate)),
+        first,
+        record: b"a record".to_vec(),
     };
+    // Offsets: docs/PROTOCOL.md. Here, whether there is a certificate, behind a first connection.
+    let certificate = 75 + 56 + 4 + statement().encode().len() + 32;
     inputs.extend(variations(
         "open-certified",
-        open(Some(certified)).encode().to_vec(),
+        open(Some(certified()), Some(announcement())).encode(),
         &[
-            ("neither", 243, 2),
-            ("principals-huge", 364, 255),
-            ("principals-short", 365, 8),
-            ("principals-long", 365, 10),
-            ("principal-empty", 366, b','),
-            ("principal-control", 366, 7),
+            ("neither", certificate, 2),
+            ("principals-huge", certificate + 121, 255),
+            ("principals-short", certificate + 122, 8),
+            ("principals-long", certificate + 122, 10),
+            ("principal-empty", certificate + 123, b','),
+            ("principal-control", certificate + 123, 7),
         ],
     ));
     inputs.extend(variations(
         "open",
-        open(None).encode().to_vec(),
+        open(None, None).encode(),
         &[
             ("version", 0, 1),
             ("type", 1, 77),
-            ("user-padding", 58, 1),
-            ("user-length", 26, 255),
-            ("user-character", 27, b'/'),
-            ("padding", 1023, 1),
+            ("host-padding", 73, 1),
+            ("host-length", 10, 255),
+            ("host-character", 11, b'/'),
+            ("first-neither", 74, 2),
+            ("statement-huge", 75, 1),
+            ("statement-magic", 79, 0),
+            ("padding", KEEPER_RECORD_SIZE - 1, 1),
+            ("record-huge", KEEPER_RECORD_SIZE, 1),
         ],
     ));
     let request = 2;
@@ -169,13 +179,14 @@ pub fn recorder() -> Inputs {
         "keep",
         keep.encode(),
         &[
-            ("version", 0, 2),
+            ("version", 0, 1),
             ("type", 1, 77),
             ("length-huge", 10, 0xff),
         ],
     ));
     for (name, verdict) in [
-        ("kept", Ok(())),
+        ("kept", Ok(Box::new(opening(None)))),
+        ("kept-certified", Ok(Box::new(opening(Some(certified()))))),
         ("not-kept", Err(Refusal::RecorderUnavailable)),
     ] {
         let reply = RecorderReply {

@@ -17,10 +17,10 @@ use usher_proto::name::{HostName, UserName};
 use super::{ending, groups};
 use crate::failure::{At, Failure};
 
-/// Daemons that read the configuration, in the order in which they take it: the verifier before
-/// the keeper, which ends what is no longer permitted, so that nothing is opened afterwards that
-/// the verifier has checked against the former one.
-const ROLES: [&str; 4] = ["verifier", "keeper", "signer", "proxy"];
+/// Daemons that read the configuration, in the order in which they take it: the keeper, which ends
+/// what is no longer permitted, waits for no other. It asks its own policy about all that is opened,
+/// whatever the verifier has checked it against.
+const ROLES: [&str; 4] = ["keeper", "verifier", "signer", "proxy"];
 
 /// What came of it.
 #[derive(Debug, serde::Serialize)]

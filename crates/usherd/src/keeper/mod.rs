@@ -1,6 +1,6 @@
 //! The keeper: owns the admission tables, the listeners and the worker processes. It starts as
 //! root and keeps the few capabilities that this takes; it parses fixed-size records of the
-//! verifier and nothing that comes from the network.
+//! verifier and the recorder's answers, and nothing that comes from the network.
 
 mod accounts;
 mod agenda;
@@ -16,6 +16,7 @@ mod process;
 mod queue;
 mod queues;
 mod recent;
+mod recording;
 mod records;
 mod revocation;
 mod share;
@@ -40,6 +41,7 @@ use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::paths;
 use usher_policy::Service;
 use usher_proto::handshake::HandshakeSide;
+use usher_proto::host_key::HostPublicKey;
 use usher_proto::keeper_record::KEEPER_RECORD_SIZE;
 use usher_proto::session_id::SessionId;
 
@@ -66,6 +68,8 @@ const LOOKING_UP: Duration = Duration::from_secs(5);
 /// What all of the keeper's tasks share.
 struct Keeper {
     admission: Admission,
+    /// This host's.
+    host_key: HostPublicKey,
     configuration: RwLock<Arc<(Applied, Checked)>>,
     queues: Queues,
     fence: fence::Fence,
@@ -78,6 +82,7 @@ struct Keeper {
     shares: share::Shares,
     agenda: agenda::Agenda,
     recent: recent::Recent,
+    recording: recording::Recording,
     announced: announced::Announcements,
     unread: tokens::Unread,
     /// Ended sessions whose connections are still to be cut.
@@ -193,6 +198,7 @@ pub fn run(
 
     let keeper = Arc::new(Keeper {
         admission,
+        host_key: host_key.public(),
         configuration: RwLock::new(Arc::new(configuration)),
         queues: Queues::new(workers, limited),
         fence,
@@ -204,6 +210,7 @@ pub fn run(
         shares: share::Shares::default(),
         agenda: agenda::Agenda::default(),
         recent: recent::Recent::default(),
+        recording: recording::Recording::new(),
         announced: announced::Announcements::default(),
         unread: tokens::Unread::default(),
         uncut: Mutex::default(),
@@ -254,6 +261,7 @@ async fn serve(
     let control = sockets.control.serve(Arc::clone(&keeper));
     let records = records::serve(Arc::clone(&keeper), sockets.records, verifier);
     let calls = calls::serve(Arc::clone(&keeper), sockets.calls);
+    let recorder = Arc::clone(&keeper);
     let upkeep = upkeep(Arc::clone(&keeper));
     start::ready();
     tracing::info!("keeper ready");
@@ -262,6 +270,7 @@ async fn serve(
         result = control => result,
         result = records => result,
         result = calls => result,
+        () = recorder.recording.hear() => Ok(()),
         () = upkeep => Ok(()),
     }
 }

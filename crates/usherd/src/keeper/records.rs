@@ -1,6 +1,6 @@
-//! Records from the verifier. Every one is checked against the keeper's own copy of the policy:
-//! a subverted verifier can claim a user's presence, or a certificate that an authority of the policy
-//! could have given, but not invent a user, a service or a host.
+//! Records from the verifier. Every one is checked against the keeper's own copy of the policy, and
+//! a session is opened with what the recorder says was signed: a subverted verifier can neither
+//! invent a user, a service or a host, nor claim the presence of a user who has not signed.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,19 +13,19 @@ use usher_kernel::worker::confines_files;
 use usher_local::clock::unix_time;
 use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_policy::ServedBy;
-use usher_proto::Certified;
 use usher_proto::chain::{ChainElement, ChainError, ChainTip};
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::frame::Announcement;
 use usher_proto::keeper_record::{
-    KEEPER_RECORD_SIZE, KEY_FINGERPRINT_SIZE, KeeperReply, KeeperRequest,
+    KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest, MAX_KEEPER_REQUEST,
 };
 use usher_proto::name::HostName;
+use usher_proto::opening::Opening;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
-use usher_proto::token::TokenElement;
 
 use super::{Keeper, agenda, revocation, service_by_id, tokens};
+use crate::opening::{Claim, permitted};
 
 /// How long an announced connection may take to arrive.
 const ANNOUNCED: Duration = Duration::from_secs(10);
@@ -76,7 +76,7 @@ async fn read(
     replies: mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>,
 ) -> Option<io::Error> {
     loop {
-        let packet = match connection.receive(KEEPER_RECORD_SIZE).await {
+        let packet = match connection.receive(MAX_KEEPER_REQUEST).await {
             Ok(packet) if packet.bytes.is_empty() => return None,
             Ok(packet) => packet,
             Err(error) => return Some(error),
@@ -84,35 +84,16 @@ async fn read(
         let (request, verdict) = match KeeperRequest::decode(&packet.bytes) {
             Ok(KeeperRequest::Open {
                 request,
-                session,
-                user,
-                service,
                 host,
-                key_fingerprint,
-                chain_anchor,
-                token_anchor,
-                chain_salt,
-                chain_length,
-                expires,
-                certificate,
+                opening,
+                first,
+                record,
             }) => {
-                // Looks up an account, which may take long; nothing else waits for it.
+                // Looks up an account and has the record kept, which may take long; nothing else
+                // waits for it.
                 let (keeper, replies) = (Arc::clone(keeper), replies.clone());
-                let opening = Opening {
-                    session,
-                    user,
-                    service,
-                    host,
-                    key_fingerprint,
-                    chain_anchor,
-                    token_anchor,
-                    chain_salt,
-                    chain_length,
-                    expires,
-                    certificate,
-                };
                 tokio::spawn(async move {
-                    let verdict = open(&keeper, opening).await;
+                    let verdict = open(&keeper, &host, &opening, first, &record).await;
                     send(&replies, request, verdict).await;
                 });
                 continue;
@@ -178,92 +159,99 @@ pub(super) fn kernel_failed(error: usher_kernel::KernelError) -> Refusal {
     Refusal::KeeperUnavailable
 }
 
-/// A session to be opened.
-struct Opening {
-    session: SessionId,
-    user: usher_proto::name::UserName,
-    service: usher_proto::name::ServiceName,
-    host: usher_proto::name::HostName,
-    key_fingerprint: [u8; KEY_FINGERPRINT_SIZE],
-    chain_anchor: [u8; 16],
-    token_anchor: TokenElement,
-    chain_salt: [u8; 16],
-    chain_length: u32,
-    expires: u64,
-    certificate: Option<Certified>,
-}
-
-impl Opening {
-    /// The service's id, and when the session ends: never later than its key or than the policy
-    /// lets it, whatever the verifier says.
-    fn permitted(&self, keeper: &Keeper) -> Result<(u32, u64), Refusal> {
-        let configuration = keeper.configuration();
-        let (applied, checked) = &*configuration;
-        let now = unix_time();
-        let (service, until) = checked.service_permits(
-            &self.service,
-            &self.user,
-            self.certificate.as_ref(),
-            &self.host,
-            now,
-        )?;
-        // Nobody would ever serve the connection.
-        match &service.served_by {
-            ServedBy::Account(_) if keeper.fence.missing().is_some() => {
-                return Err(Refusal::NoFence);
-            }
-            ServedBy::Program(program) if program.files.is_some() && !confines_files() => {
-                return Err(Refusal::NoFileConfinement);
-            }
-            ServedBy::Account(_) | ServedBy::Program(_) => {}
+/// The service of a session that may be opened now, and when that ends: never later than its key or
+/// than the policy lets it.
+fn may_open(keeper: &Keeper, host: &HostName, opening: &Opening) -> Result<(u32, u64), Refusal> {
+    let configuration = keeper.configuration();
+    let hosts = &configuration.1.policy.hosts;
+    let claim = Claim {
+        host,
+        host_key: &hosts.get(host).ok_or(Refusal::HostNotPermitted)?.key,
+        own_key: &keeper.host_key,
+        now: unix_time(),
+    };
+    opening.statement.check(&claim.expectation())?;
+    let (service, expires) = permitted(&configuration, &claim, opening)?;
+    // Nobody would ever serve the connection.
+    match &service.served_by {
+        ServedBy::Account(_) if keeper.fence.missing().is_some() => {
+            return Err(Refusal::NoFence);
         }
-        keeper.destinations.serves(service)?;
-        if applied.is_disabled(&self.user) {
-            return Err(Refusal::DisabledUser);
+        ServedBy::Program(program) if program.files.is_some() && !confines_files() => {
+            return Err(Refusal::NoFileConfinement);
         }
-        let purpose = service.keys.as_ref();
-        let latest = checked.admitted_until(
-            &self.user,
-            &self.key_fingerprint,
-            self.certificate.as_ref(),
-            purpose,
-            (now, now + service.session.as_secs()),
-        )?;
-        Ok((service.id, self.expires.min(latest).min(until)))
+        ServedBy::Account(_) | ServedBy::Program(_) => {}
     }
+    keeper.destinations.serves(service)?;
+    Ok((service.id, expires))
 }
 
-async fn open(keeper: &Arc<Keeper>, opening: Opening) -> Result<(), Refusal> {
-    opening.permitted(keeper)?;
-    let account = keeper.accounts.by_name(&opening.user).await?;
-    // Looking up took its time: what counts is the policy now.
-    let (service, expires) = opening.permitted(keeper)?;
-    let record = SessionRecord {
-        uid: account.uid,
+/// The session of an account that may be opened now.
+fn session_record(
+    keeper: &Keeper,
+    host: &HostName,
+    opening: &Opening,
+    uid: u32,
+) -> Result<SessionRecord, Refusal> {
+    let (service, expires) = may_open(keeper, host, opening)?;
+    let statement = &opening.statement;
+    Ok(SessionRecord {
+        uid,
         service,
-        user: opening.user.clone(),
-        host: opening.host.clone(),
+        user: statement.user.clone(),
+        host: host.clone(),
         tip: ChainTip {
             position: 0,
-            value: opening.chain_anchor,
+            value: statement.chain_anchor,
         },
-        chain_length: opening.chain_length,
-        chain_salt: opening.chain_salt,
-        token_anchor: opening.token_anchor,
+        chain_length: statement.chain_length,
+        chain_salt: statement.chain_salt,
+        token_anchor: statement.token_anchor,
         key_fingerprint: opening.key_fingerprint,
         certified: opening.certificate.is_some(),
         opened: unix_time(),
         expires,
         ended: None,
-    };
+    })
+}
+
+/// Opens a session and announces its first connection, when what the user signed is on record and
+/// the recorder says the same of it as the verifier.
+async fn open(
+    keeper: &Arc<Keeper>,
+    host: &HostName,
+    opening: &Opening,
+    first: Option<Announcement>,
+    record: &[u8],
+) -> Result<(), Refusal> {
+    let session = opening.session();
+    let user = &opening.statement.user;
+    let _place = keeper.recording.place(session)?;
+    // What is refused costs no room in the log, but for what has changed by the time it is kept.
+    may_open(keeper, host, opening)?;
+    let account = keeper.accounts.by_name(user).await?;
+    let known = keeper.admission.session(&session).map_err(kernel_failed)?;
+    if known.is_some() {
+        return Err(Refusal::Replayed);
+    }
+    revocation::has_room(keeper, &session_record(keeper, host, opening, account.uid)?)?;
+    let kept = keeper.recording.keep(record).await?;
+    if *kept != *opening {
+        tracing::error!(%session, %user, %host, signed_by = %kept.statement.user,
+            "the verifier does not say what was signed: nothing is opened");
+        return Err(Refusal::Malformed);
+    }
+    // Both took their time: what counts is account and policy now. Nothing is waited for after it.
+    let account = keeper.accounts.by_name(user).await?;
+    let record = session_record(keeper, host, opening, account.uid)?;
     revocation::make_room(keeper, &record)?;
     let inserted = match &opening.certificate {
         Some(certificate) => {
             keeper
                 .admission
-                .insert_certified_session(&opening.session, &record, certificate)
+                .insert_certified_session(&session, &record, certificate)
         }
-        None => keeper.admission.insert_session(&opening.session, &record),
+        None => keeper.admission.insert_session(&session, &record),
     };
     inserted.map_err(|error| match error {
         SessionError::Exists => Refusal::Replayed,
@@ -271,22 +259,25 @@ async fn open(keeper: &Arc<Keeper>, opening: Opening) -> Result<(), Refusal> {
         SessionError::Kernel(error) => kernel_failed(error),
     })?;
     let configuration = keeper.configuration();
-    let ready = service_by_id(&configuration.1, service)
+    let ready = service_by_id(&configuration.1, record.service)
         .ok_or(Refusal::UnknownService)
         .and_then(|service| keeper.queues.ensure(keeper, service, &account));
     if let Err(refusal) = ready {
         keeper
             .admission
-            .remove_session(&opening.session)
+            .remove_session(&session)
             .map_err(kernel_failed)?;
         return Err(refusal);
     }
     keeper.shares.keep(&record);
-    keeper.shares.enter(opening.session, &record, record.opened);
-    agenda::enter(keeper, opening.session, &record);
-    tracing::info!(session = %opening.session, user = %opening.user, uid = account.uid,
-        service = %opening.service, host = %opening.host, "session opened");
-    Ok(())
+    keeper.shares.enter(session, &record, record.opened);
+    agenda::enter(keeper, session, &record);
+    tracing::info!(%session, %user, uid = account.uid, service = %opening.statement.service,
+        %host, "session opened");
+    match first {
+        Some(announcement) => announce(keeper, session, host, &announcement),
+        None => Ok(()),
+    }
 }
 
 /// Takes an announcement back. A session that is forgotten has announced nothing any more: fine.

@@ -324,26 +324,43 @@ pub fn cut_untracked(keeper: &Keeper) {
 /// # Errors
 /// [`Refusal::Overloaded`] when all of them have connections, or too many have just ended.
 pub fn make_room(keeper: &Keeper, fresh: &SessionRecord) -> Result<(), Refusal> {
+    let Some(oldest) = in_the_way(keeper, fresh)? else {
+        return Ok(());
+    };
+    match keeper.admission.session(&oldest).map_err(no_room)? {
+        Some(record) => mark(keeper, &oldest, record, Refusal::SessionEnded),
+        None => keeper.shares.leave(&oldest, fresh),
+    }
+    Ok(())
+}
+
+/// Whether there is room, or could be made. Changes nothing.
+///
+/// # Errors
+/// As [`make_room`].
+pub fn has_room(keeper: &Keeper, fresh: &SessionRecord) -> Result<(), Refusal> {
+    in_the_way(keeper, fresh).map(drop)
+}
+
+/// The session that has to end for another one; none when there is room for both.
+fn in_the_way(keeper: &Keeper, fresh: &SessionRecord) -> Result<Option<SessionId>, Refusal> {
     if keeper.shares.crowded(fresh) {
         return Err(Refusal::Overloaded);
     }
     let Some(sessions) = keeper.shares.used_up(fresh) else {
-        return Ok(());
+        return Ok(None);
     };
-    let failed = |error| {
-        tracing::error!(%error, "making room in the session table");
-        Refusal::KeeperUnavailable
-    };
-    let rows = keeper.admission.admissions().map_err(failed)?;
+    let rows = keeper.admission.admissions().map_err(no_room)?;
+    let with_connections = with_connections(&rows);
     let idle = sessions
-        .iter()
-        .find(|session| !rows.iter().any(|row| row.session == **session));
-    let oldest = idle.ok_or(Refusal::Overloaded)?;
-    match keeper.admission.session(oldest).map_err(failed)? {
-        Some(record) => mark(keeper, oldest, record, Refusal::SessionEnded),
-        None => keeper.shares.leave(oldest, fresh),
-    }
-    Ok(())
+        .into_iter()
+        .find(|session| !with_connections.contains(session));
+    idle.map(Some).ok_or(Refusal::Overloaded)
+}
+
+fn no_room(error: KernelError) -> Refusal {
+    tracing::error!(%error, "making room in the session table");
+    Refusal::KeeperUnavailable
 }
 
 /// Ends sessions with their connections, and what no session is left for. Gives the connections

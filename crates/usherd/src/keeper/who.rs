@@ -192,6 +192,10 @@ pub fn status(keeper: &Keeper) -> Result<StatusView, KernelError> {
     numbers.insert("connect_refused".into(), keeper.destinations.refused());
     numbers.insert("port_refused".into(), keeper.ports.refused());
     numbers.insert("queues".into(), keeper.queues.list().len() as u64);
+    numbers.insert(
+        "recorder_connected".into(),
+        u64::from(keeper.recording.is_connected()),
+    );
     Ok(StatusView {
         role: "keeper".into(),
         version: env!("CARGO_PKG_VERSION").into(),

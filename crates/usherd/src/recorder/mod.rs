@@ -1,7 +1,7 @@
 //! The recorder: keeps every authentication as the bytes that the client signed, in the log of
-//! `usher-log`, whose key it holds. It listens to the verifier only, touches no network and no other
-//! file. The log checks each record's signature again: a verifier that was taken over does not fill
-//! it with what nobody has signed.
+//! `usher-log`, whose key it holds. It listens to the keeper only, touches no network and no other
+//! file. It checks each record's signature, as the verifier has, and says what was signed: the
+//! keeper opens no session on the verifier's word alone.
 
 mod pen;
 
@@ -16,6 +16,7 @@ use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_local::paths;
 use usher_log::{Log, SigningKey};
+use usher_proto::opening::Opening;
 use usher_proto::recorder::{MAX_RECORDER_PACKET, RecorderReply, RecorderRequest};
 use usher_proto::refusal::Refusal;
 use zeroize::Zeroizing;
@@ -23,7 +24,7 @@ use zeroize::Zeroizing;
 use crate::start::{self, Attempt, Connectors, StartError};
 use pen::Pen;
 
-/// Replies that may wait for the verifier.
+/// Replies that may wait for the keeper.
 const REPLIES: usize = 4096;
 
 /// Runs the recorder until the process ends.
@@ -33,14 +34,14 @@ const REPLIES: usize = 4096;
 pub fn run() -> Result<(), StartError> {
     start::require_root("recorder", start::RECORDER)?;
     let account = start::account(start::RECORDER)?;
-    let verifier = start::account(start::VERIFIER)?;
+    let keeper = start::account("root")?;
     start::runtime_directory("recorder")?;
     let directory = Path::new(paths::LOG_DIRECTORY);
     std::fs::create_dir_all(directory)
         .and_then(|()| std::os::unix::fs::chown(directory, Some(account.uid), Some(account.gid)))
         .attempt(format!("cannot make {}", paths::LOG_DIRECTORY))?;
     let control = ControlSocket::bind("recorder").attempt("cannot make the control socket")?;
-    let listener = start::packet_listener(paths::RECORDER, Connectors::One(verifier))?;
+    let listener = start::packet_listener(paths::RECORDER, Connectors::One(keeper))?;
     start::become_account("recorder", start::RECORDER, account)?;
     let key = signing_key(Path::new(paths::LOG_KEY))?;
     start::confine(&[], &[directory], usher_kernel::sandbox::Profile::Recorder)?;
@@ -57,7 +58,7 @@ pub fn run() -> Result<(), StartError> {
         tracing::info!(records = pen.records(), "recorder ready");
         tokio::select! {
             failed = failure => Err(failed),
-            result = serve(pen, listener, verifier.uid) => result.attempt("a socket failed"),
+            result = serve(pen, listener, keeper.uid) => result.attempt("a socket failed"),
             result = control => result.attempt("a socket failed"),
         }
     })
@@ -75,12 +76,12 @@ fn signing_key(path: &Path) -> Result<SigningKey, StartError> {
     SigningKey::new(key.comment(), &key).map_err(|error| problem(error.to_string()))
 }
 
-/// Takes the verifier's connections.
-async fn serve(pen: Arc<Pen>, listener: OwnedFd, verifier: u32) -> io::Result<()> {
+/// Takes the keeper's connections.
+async fn serve(pen: Arc<Pen>, listener: OwnedFd, keeper: u32) -> io::Result<()> {
     let listener = PacketListener::new(listener)?;
     loop {
-        let connection = listener.accept_of(verifier, "verifier").await?;
-        tracing::info!("verifier connected");
+        let connection = listener.accept_of(keeper, "keeper").await?;
+        tracing::info!("keeper connected");
         let pen = Arc::clone(&pen);
         tokio::spawn(async move {
             let connection = Arc::new(connection);
@@ -88,12 +89,12 @@ async fn serve(pen: Arc<Pen>, listener: OwnedFd, verifier: u32) -> io::Result<()
             let writing = tokio::spawn(answer(Arc::clone(&connection), queue));
             let error = take(&pen, &connection, &replies).await;
             writing.abort();
-            tracing::warn!(?error, "verifier gone");
+            tracing::warn!(?error, "keeper gone");
         });
     }
 }
 
-/// Takes records until the verifier has gone.
+/// Takes records until the keeper has gone.
 async fn take(
     pen: &Pen,
     connection: &AsyncPacketSocket,
@@ -115,20 +116,24 @@ async fn take(
     }
 }
 
-/// A verifier that does not read its answers loses them, and refuses the sessions.
-fn tell(replies: &mpsc::Sender<RecorderReply>, request: u64, verdict: Result<(), Refusal>) {
+/// A keeper that does not read its answers loses them, and refuses the sessions.
+fn tell(
+    replies: &mpsc::Sender<RecorderReply>,
+    request: u64,
+    verdict: Result<Box<Opening>, Refusal>,
+) {
     if replies
         .try_send(RecorderReply { request, verdict })
         .is_err()
     {
-        tracing::warn!("the verifier does not read its answers");
+        tracing::warn!("the keeper does not read its answers");
     }
 }
 
 async fn answer(connection: Arc<AsyncPacketSocket>, mut queue: mpsc::Receiver<RecorderReply>) {
     while let Some(reply) = queue.recv().await {
         if let Err(error) = connection.send(&reply.encode()).await {
-            tracing::warn!(%error, "answering the verifier");
+            tracing::warn!(%error, "answering the keeper");
             return;
         }
     }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
+use usher_local::clock::unix_time;
 use usher_log::{Log, LogError, Record};
+use usher_proto::opening::Opening;
 use usher_proto::recorder::RecorderReply;
 use usher_proto::refusal::Refusal;
 
@@ -116,24 +118,27 @@ async fn write(
                 outcome => break outcome,
             }
         };
-        let verdict = match &outcome {
-            Ok(_) => Ok(()),
+        counts.set_records(&log);
+        match outcome {
+            Ok(appended) => {
+                let now = unix_time();
+                for ((request, replies), verified) in tellers.into_iter().zip(appended.verified) {
+                    tell(&replies, request, Opening::new(verified, now).map(Box::new));
+                }
+            }
             Err(error) => {
                 tracing::error!(%error, "authentications could not be kept");
                 counts
                     .refused
                     .fetch_add(records.len() as u64, Ordering::Relaxed);
-                Err(Refusal::RecorderUnavailable)
+                for (request, replies) in tellers {
+                    tell(&replies, request, Err(Refusal::RecorderUnavailable));
+                }
+                // Begun anew, the log finds out what is on the disk.
+                if !error.is_full() {
+                    return Some(error);
+                }
             }
-        };
-        counts.set_records(&log);
-        for (request, replies) in tellers {
-            tell(&replies, request, verdict);
-        }
-        match outcome {
-            // Begun anew, the log finds out what is on the disk.
-            Err(error) if !error.is_full() => return Some(error),
-            Ok(_) | Err(_) => {}
         }
     }
     None

@@ -20,12 +20,13 @@ use usher_proto::keeper_record::KeeperRequest;
 use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
+use usher_proto::token::TokenSlot;
 
 use super::Verifier;
-use super::authenticate::{Claim, Refused, authenticate};
+use super::authenticate::{Refused, authenticate};
 use super::half_open::PATIENCE;
-use super::link::Verdict;
-use super::recording::{end_unrecorded, keep};
+use crate::link::Verdict;
+use crate::opening::Claim;
 use crate::tls;
 
 /// A channel that sends nothing whole for this long is closed; clients ping three times as often.
@@ -265,64 +266,26 @@ impl Channel {
                         return self.verdict(request, Err(refusal));
                     }
                 };
-                let session = usher_proto::session_id::session_id(&authenticator.statement);
+                let session = granted.opening.session();
                 let record = Record {
                     authenticator,
                     public_key: granted.public_key,
                 };
-                if !self.verifier.unrecorded().insert(session) {
-                    return self.verdict(request, Err(Refusal::Replayed));
-                }
-                match self.verifier.ask_keeper(granted.open) {
-                    // The first announcement follows the opened session, which may take a while
-                    // where accounts are looked up on other hosts; other sessions do not wait.
-                    Ok(opened) => {
-                        let (verifier, host) = (Arc::clone(&self.verifier), self.host.clone());
-                        self.when(place, request, session, async move {
-                            match opened.verdict().await {
-                                Ok(_) => {}
-                                // It may have entered the session and died before it could say so.
-                                Err(refusal @ Refusal::KeeperUnavailable) => {
-                                    end_unrecorded(verifier, session, host).await;
-                                    return Err(refusal);
-                                }
-                                Err(refusal) => {
-                                    verifier.unrecorded().remove(&session);
-                                    return Err(refusal);
-                                }
-                            }
-                            if let Err(refusal) = keep(&verifier, &record).await {
-                                end_unrecorded(verifier, session, host).await;
-                                return Err(refusal);
-                            }
-                            verifier.unrecorded().remove(&session);
-                            let Some(announcement) = first else {
-                                return Ok(None);
-                            };
-                            let announced =
-                                verifier.ask_keeper(|request| KeeperRequest::Announce {
-                                    request,
-                                    session,
-                                    host,
-                                    announcement,
-                                })?;
-                            announced.verdict().await
-                        });
+                self.relay(place, request, session, |request, host| {
+                    KeeperRequest::Open {
+                        request,
+                        host,
+                        opening: granted.opening,
+                        first,
+                        record: record.encode(),
                     }
-                    Err(refusal) => {
-                        self.verifier.unrecorded().remove(&session);
-                        self.verdict(request, Err(refusal));
-                    }
-                }
+                });
             }
             ClientFrame::Announce {
                 request,
                 session,
                 announcement,
             } => {
-                if self.verifier.unrecorded().contains(&session) {
-                    return self.verdict(request, Err(Refusal::UnknownSession));
-                }
                 self.relay(place, request, session, |request, host| {
                     KeeperRequest::Announce {
                         request,
@@ -351,9 +314,6 @@ impl Channel {
                 session,
                 key,
             } => {
-                if self.verifier.unrecorded().contains(&session) {
-                    return self.verdict(request, Err(Refusal::UnknownSession));
-                }
                 self.relay(place, request, session, |request, host| {
                     KeeperRequest::Tokens {
                         request,
@@ -410,7 +370,7 @@ impl Channel {
         place: OwnedSemaphorePermit,
         request: u64,
         session: SessionId,
-        verdict: impl Future<Output = Verdict> + Send + 'static,
+        verdict: impl Future<Output = Verdict<Option<TokenSlot>>> + Send + 'static,
     ) {
         let (answers, host) = (self.answers.clone(), self.host.clone());
         tokio::spawn(async move {

@@ -1,14 +1,13 @@
 //! The verifier: the server side's only process that parses what the network sends. It holds no
 //! key (the keeper signs its handshakes), no privilege, and no state that must outlive it: what it
-//! finds true it hands to the keeper as fixed-size records.
+//! finds true it hands to the keeper as fixed-size records, with what the user has signed behind
+//! them: the keeper has the recorder check that, and does not take the verifier's word for it.
 
 mod authenticate;
 mod channel;
 mod half_open;
-mod link;
-mod recording;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -24,15 +23,14 @@ use usher_proto::frame::ServerFrame;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::keeper_record::{KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest};
 use usher_proto::name::HostName;
-use usher_proto::recorder::{MAX_RECORDER_PACKET, RecorderReply};
 use usher_proto::refusal::Refusal;
-use usher_proto::session_id::SessionId;
+use usher_proto::token::TokenSlot;
 
 use crate::host_key::{HandleSigningKey, HostKeyHandle};
+use crate::link::{Link, Pending};
 use crate::start::{self, Attempt, StartError};
 use crate::tls::{self, KnownHosts};
 use half_open::HalfOpen;
-use link::{Link, Pending};
 
 /// Port of the control channel where the policy does not name another for this host.
 const DEFAULT_PORT: u16 = 3440;
@@ -43,10 +41,8 @@ const BACKLOG: i32 = 4096;
 struct Verifier {
     host_key: HostPublicKey,
     configuration: RwLock<Arc<(Applied, Checked)>>,
-    keeper: Link<[u8; KEEPER_RECORD_SIZE]>,
-    recorder: Link<Vec<u8>>,
-    /// Sessions that are open and not on record yet: nothing may be announced in them.
-    unrecorded: Mutex<HashSet<SessionId>>,
+    /// Grants a slot where tokens were asked for.
+    keeper: Link<Option<TokenSlot>>,
     half_open: HalfOpen,
     channels: Mutex<HashMap<HostName, channel::OpenChannel>>,
 }
@@ -68,14 +64,11 @@ impl Verifier {
     }
 
     /// Sends the keeper a request, in the order of the calls.
-    fn ask_keeper(&self, request: impl FnOnce(u64) -> KeeperRequest) -> Result<Pending, Refusal> {
+    fn ask_keeper(
+        &self,
+        request: impl FnOnce(u64) -> KeeperRequest,
+    ) -> Result<Pending<Option<TokenSlot>>, Refusal> {
         self.keeper.send(|number| request(number).encode())
-    }
-
-    fn unrecorded(&self) -> std::sync::MutexGuard<'_, HashSet<SessionId>> {
-        self.unrecorded
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn channels(&self) -> std::sync::MutexGuard<'_, HashMap<HostName, channel::OpenChannel>> {
@@ -110,18 +103,13 @@ pub fn run() -> Result<(), StartError> {
     start::become_account("verifier", start::VERIFIER, account)?;
     start::confine(
         &[Path::new(paths::STATE_DIRECTORY)],
-        &[
-            Path::new("/run/usher/keeper"),
-            Path::new("/run/usher/recorder"),
-        ],
+        &[Path::new("/run/usher/keeper")],
         usher_kernel::sandbox::Profile::Verifier,
     )?;
     let verifier = Arc::new(Verifier {
         host_key,
         configuration: RwLock::new(Arc::new(configuration)),
         keeper: Link::new(Refusal::KeeperUnavailable),
-        recorder: Link::new(Refusal::RecorderUnavailable),
-        unrecorded: Mutex::default(),
         half_open: HalfOpen::default(),
         channels: Mutex::default(),
     });
@@ -149,14 +137,12 @@ pub fn run() -> Result<(), StartError> {
             let listener = TcpListener::from_std(listener)?;
             let control = tokio::spawn(control.serve(Arc::clone(&verifier)));
             let keeper = tokio::spawn(hear_keeper(Arc::clone(&verifier)));
-            let recorder = tokio::spawn(hear_recorder(Arc::clone(&verifier)));
             start::ready();
             tracing::info!(port, "verifier ready");
             tokio::select! {
                 result = channel::serve(verifier, TlsAcceptor::from(Arc::new(config)), listener, shaking) => result,
                 result = control => result?,
                 result = keeper => result.map_err(std::io::Error::other),
-                result = recorder => result.map_err(std::io::Error::other),
             }
         })
         .attempt("a socket failed")
@@ -189,19 +175,6 @@ async fn hear_keeper(verifier: Arc<Verifier>) {
     let keeper = &verifier.keeper;
     keeper
         .keep_up("keeper", paths::KEEPER_RECORDS, KEEPER_RECORD_SIZE, heard)
-        .await;
-}
-
-async fn hear_recorder(verifier: Arc<Verifier>) {
-    let heard = |bytes: &[u8]| {
-        let RecorderReply { request, verdict } =
-            RecorderReply::decode(bytes).map_err(std::io::Error::other)?;
-        verifier.recorder.settle(request, verdict.map(|()| None));
-        Ok(())
-    };
-    let recorder = &verifier.recorder;
-    recorder
-        .keep_up("recorder", paths::RECORDER, MAX_RECORDER_PACKET, heard)
         .await;
 }
 
@@ -270,10 +243,6 @@ impl Answerer for Verifier {
                     (
                         "keeper_connected".to_owned(),
                         u64::from(self.keeper.is_connected()),
-                    ),
-                    (
-                        "recorder_connected".to_owned(),
-                        u64::from(self.recorder.is_connected()),
                     ),
                 ]
                 .into(),

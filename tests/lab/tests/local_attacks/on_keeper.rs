@@ -1,10 +1,13 @@
 //! Against the keeper, by whoever has the verifier.
 
-use crate::attack::{Attack, Result, listen};
+use crate::attack::{Attack, IMAP, Result, listen};
 use crate::programs::{alice_reads, bytes, packet, python};
-use usher_proto::ssh_key::{HashAlg, PublicKey};
+use usher_lab::hostile::{Asked, Identity};
+use usher_proto::log_record::Record;
+use usher_proto::ssh_key::PrivateKey;
 use usher_proto::{
-    ClientFrame, KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest, Refusal, SessionId,
+    Authenticator, ClientFrame, KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest, Opening, Refusal,
+    SessionId, Statement,
 };
 
 #[test]
@@ -28,7 +31,8 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
     )?;
     alice_reads(&attack.mail)?;
 
-    // A verifier that was taken over: it can claim who is there, within the keeper's policy.
+    // A verifier that was taken over: it can say nothing that the user has not signed, and that
+    // within the keeper's policy.
     mailhost.run(["useradd", "-o", "-u", "0", "-M", "toor"])?;
     let policy = "/etc/usher/policy.d/mail.policy";
     let text = mailhost.read(policy)?;
@@ -38,73 +42,83 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
     );
     mailhost.write(policy, with_toor)?;
     let key = mailhost.read("/etc/usher/users/alice/authorized_keys")?;
-    for user in ["toor", "ghost"] {
+    for user in ["toor", "ghost", "carol"] {
         let folder = format!("/etc/usher/users/{user}");
-        mailhost.run(["mkdir", &folder])?;
+        mailhost.run(["mkdir", "-p", &folder])?;
         mailhost.write(format!("{folder}/authorized_keys"), &key)?;
     }
     mailhost.run(["usher", "policy", "apply"])?;
     attack.mail.verifier.stop()?;
-    let key_fingerprint = PublicKey::from_openssh(&key)?
-        .fingerprint(HashAlg::Sha256)
-        .sha256()
-        .ok_or("no SHA-256")?;
-    let open = |number: u8, user: &str, service: &str, host: &str| -> Result<KeeperRequest> {
-        Ok(KeeperRequest::Open {
-            request: u64::from(number),
-            session: SessionId::from_bytes([number; 16]),
-            user: user.parse()?,
-            service: service.parse()?,
-            host: host.parse()?,
-            key_fingerprint: match number {
-                10 => [2; 32],
-                _ => key_fingerprint,
-            },
-            chain_anchor: [3; 16],
-            token_anchor: [3; 11],
-            chain_salt: [4; 16],
-            chain_length: 8,
-            expires: usher_lab::hostile::now() + 60,
-            certificate: None,
-        })
+    let (alice, bob) = (attack.user_key("alice")?, attack.user_key("bob")?);
+    let asked = |user: &str, service: &str| {
+        let client = attack.laptop_key.public();
+        Asked::right(user, service, client, &mailhost, IMAP, 8).map(|asked| asked.statement)
     };
-    let cases = [
-        (
-            open(2, "carol", "imap", "laptop")?,
-            Err(Refusal::UserNotPermitted),
+    // Alice's key is on the lists of carol, toor and ghost, too.
+    let open = |user: &str| Signed::new(asked(user, "imap")?, &alice);
+    let bent = |bend: &dyn Fn(&mut Statement)| {
+        let mut statement = asked("alice", "imap")?;
+        bend(&mut statement);
+        Signed::new(statement, &alice)
+    };
+    let old = usher_lab::hostile::now() - 120;
+    let refused = |signed: Signed, refusal| (signed.request("laptop"), Err(refusal));
+    let granted = open("alice")?;
+    let mut cases = vec![
+        refused(open("carol")?, Refusal::UserNotPermitted),
+        refused(open("root")?, Refusal::UnknownUser),
+        refused(open("toor")?, Refusal::PrivilegedAccount),
+        refused(open("ghost")?, Refusal::NoLocalAccount),
+        refused(open("stray")?, Refusal::UnknownUser),
+        refused(
+            Signed::new(asked("alice", "smtp")?, &alice)?,
+            Refusal::UnknownService,
+        ),
+        refused(
+            Signed::new(asked("alice", "imap")?, &bob)?,
+            Refusal::UnknownKey,
+        ),
+        refused(bent(&|statement| statement.issued = old)?, Refusal::Stale),
+        refused(
+            bent(&|statement| statement.client_host_key = Identity::fresh().public())?,
+            Refusal::WrongClientHost,
+        ),
+        refused(
+            bent(&|statement| statement.server_host_key = Identity::fresh().public())?,
+            Refusal::WrongServerHost,
+        ),
+        refused(
+            bent(&|statement| statement.server.set_port(IMAP + 1))?,
+            Refusal::WrongServerAddress,
         ),
         (
-            open(3, "root", "imap", "laptop")?,
-            Err(Refusal::UserNotPermitted),
-        ),
-        (
-            open(4, "alice", "smtp", "laptop")?,
-            Err(Refusal::UnknownService),
-        ),
-        (
-            open(5, "alice", "imap", "elsewhere")?,
+            open("alice")?.request("elsewhere"),
             Err(Refusal::HostNotPermitted),
         ),
-        (
-            open(6, "toor", "imap", "laptop")?,
-            Err(Refusal::PrivilegedAccount),
-        ),
-        (
-            open(7, "ghost", "imap", "laptop")?,
-            Err(Refusal::NoLocalAccount),
-        ),
-        (
-            open(9, "stray", "imap", "laptop")?,
-            Err(Refusal::UnknownUser),
-        ),
-        (
-            open(10, "alice", "imap", "laptop")?,
-            Err(Refusal::UnknownKey),
-        ),
-        (close, Err(Refusal::UnknownSession)),
-        (open(8, "alice", "imap", "laptop")?, Ok(())),
-        (open(8, "alice", "imap", "laptop")?, Err(Refusal::Replayed)),
+        (close.clone(), Err(Refusal::UnknownSession)),
     ];
+    // The presence of a user who has signed nothing, or something else.
+    for (record, refusal) in [
+        (
+            Signed::new(asked("bob", "imap")?, &bob)?.record,
+            Refusal::Malformed,
+        ),
+        (open("alice")?.record, Refusal::Malformed),
+        (
+            open("alice")?.with_another_signature()?.record,
+            Refusal::Malformed,
+        ),
+        (b"nonsense".to_vec(), Refusal::UnknownVersion),
+        (Vec::new(), Refusal::Truncated),
+    ] {
+        let claimed = Signed {
+            record,
+            ..open("alice")?
+        };
+        cases.push(refused(claimed, refusal));
+    }
+    cases.push((granted.request("laptop"), Ok(())));
+    cases.push((granted.request("laptop"), Err(Refusal::Replayed)));
     let program: Vec<String> = cases
         .iter()
         .map(|(request, _)| ask(&request.encode()))
@@ -120,12 +134,18 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
         };
         assert_eq!(verdict, *expected, "{request:?}");
     }
+    let said = attack.mail.keeper.log()?;
+    let lied = "the verifier does not say what was signed";
+    assert_eq!(said.matches(lied).count(), 2, "{said}");
+    let sessions = mailhost.run(["usher", "who"])?.stdout;
+    assert_eq!(sessions.matches("0/8").count(), 1, "{sessions}");
     // What is no record ends the connection and nothing else.
-    let mut unknown = close_record(&cases)?;
+    let close = close.encode();
+    let mut unknown = close.clone();
     unknown[1] = 200;
-    let mut version = close_record(&cases)?;
+    let mut version = close.clone();
     version[0] = 9;
-    let mut padded = close_record(&cases)?;
+    let mut padded = close;
     padded[KEEPER_RECORD_SIZE - 1] = 1;
     let frame = ClientFrame::Ping { request: 1 }.encode();
     let records = [unknown, version, padded, frame, vec![0; 255], vec![0; 4000]];
@@ -137,9 +157,40 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
     alice_reads(&attack.mail)
 }
 
-fn close_record(cases: &[(KeeperRequest, std::result::Result<(), Refusal>)]) -> Result<Vec<u8>> {
-    let close = cases
-        .iter()
-        .find(|(request, _)| matches!(request, KeeperRequest::Close { .. }));
-    Ok(close.ok_or("no such case")?.0.encode().to_vec())
+/// What a verifier says of an authenticator, and the record of it.
+struct Signed {
+    opening: Opening,
+    record: Vec<u8>,
+}
+
+impl Signed {
+    fn new(statement: Statement, key: &PrivateKey) -> Result<Self> {
+        let record = Record::new(Authenticator::sign(&statement, key)?)?;
+        Ok(Self {
+            opening: Opening::new(record.verify()?, usher_lab::hostile::now())?,
+            record: record.encode(),
+        })
+    }
+
+    /// The record, of a signature that is not one.
+    fn with_another_signature(self) -> Result<Self> {
+        let mut record = Record::decode(&self.record)?;
+        let last = record.authenticator.signature.last_mut();
+        *last.ok_or("no signature")? ^= 1;
+        Ok(Self {
+            record: record.encode(),
+            ..self
+        })
+    }
+
+    /// Each with the same number: one is asked after the other.
+    fn request(&self, host: &str) -> KeeperRequest {
+        KeeperRequest::Open {
+            request: 7,
+            host: host.parse().expect("a host's name"),
+            opening: Box::new(self.opening.clone()),
+            first: None,
+            record: self.record.clone(),
+        }
+    }
 }

@@ -1,5 +1,5 @@
-//! The verifier's way to another daemon: numbered requests out, verdicts back, the connection made
-//! again and again.
+//! A daemon's way to another one: numbered requests out, verdicts back, the connection made again
+//! and again.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,44 +11,43 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use usher_local::packet_async::AsyncPacketSocket;
 use usher_proto::refusal::Refusal;
-use usher_proto::token::TokenSlot;
 
 /// Requests that may wait for the other side; more are refused with [`Refusal::Overloaded`].
 const QUEUE: usize = 4096;
 
-/// A verdict; with a slot when tokens were asked for.
-pub type Verdict = Result<Option<TokenSlot>, Refusal>;
+/// What was granted, or why nothing was.
+pub type Verdict<T> = Result<T, Refusal>;
 
-/// Requests in packets `P` that wait for their verdict.
-pub struct Link<P> {
+/// Requests that wait for their verdict.
+pub struct Link<T> {
     /// What a request is refused with when the other side is not there.
     absent: Refusal,
     next_request: AtomicU64,
-    state: Mutex<State<P>>,
+    state: Mutex<State<T>>,
 }
 
-struct State<P> {
-    outgoing: Option<mpsc::Sender<P>>,
-    pending: HashMap<u64, oneshot::Sender<Verdict>>,
+struct State<T> {
+    outgoing: Option<mpsc::Sender<Vec<u8>>>,
+    pending: HashMap<u64, oneshot::Sender<Verdict<T>>>,
 }
 
 /// A verdict on its way.
-pub struct Pending {
-    verdict: oneshot::Receiver<Verdict>,
+pub struct Pending<T> {
+    verdict: oneshot::Receiver<Verdict<T>>,
     absent: Refusal,
 }
 
-impl Pending {
+impl<T> Pending<T> {
     /// Waits for the verdict.
     ///
     /// # Errors
     /// The other side's refusal, or the link's own when the other side has gone.
-    pub async fn verdict(self) -> Verdict {
+    pub async fn verdict(self) -> Verdict<T> {
         self.verdict.await.unwrap_or(Err(self.absent))
     }
 }
 
-impl<P: AsRef<[u8]> + Send + Sync + 'static> Link<P> {
+impl<T> Link<T> {
     /// A link that is not connected yet.
     pub fn new(absent: Refusal) -> Self {
         Self {
@@ -66,7 +65,7 @@ impl<P: AsRef<[u8]> + Send + Sync + 'static> Link<P> {
     /// # Errors
     /// The link's own refusal without the other side, [`Refusal::Overloaded`] when that does not
     /// keep up.
-    pub fn send(&self, packet: impl FnOnce(u64) -> P) -> Result<Pending, Refusal> {
+    pub fn send(&self, packet: impl FnOnce(u64) -> Vec<u8>) -> Result<Pending<T>, Refusal> {
         let request = self.next_request.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, verdict) = oneshot::channel();
         let mut state = self.lock();
@@ -89,7 +88,7 @@ impl<P: AsRef<[u8]> + Send + Sync + 'static> Link<P> {
     }
 
     /// Hands a verdict to who waits for it.
-    pub fn settle(&self, request: u64, verdict: Verdict) {
+    pub fn settle(&self, request: u64, verdict: Verdict<T>) {
         if let Some(waiting) = self.lock().pending.remove(&request) {
             // A channel that has closed meanwhile needs no verdict.
             let _ = waiting.send(verdict);
@@ -133,17 +132,14 @@ impl<P: AsRef<[u8]> + Send + Sync + 'static> Link<P> {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State<P>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn write<P: AsRef<[u8]>>(
-    connection: Arc<AsyncPacketSocket>,
-    mut outgoing: mpsc::Receiver<P>,
-) {
+async fn write(connection: Arc<AsyncPacketSocket>, mut outgoing: mpsc::Receiver<Vec<u8>>) {
     while let Some(packet) = outgoing.recv().await {
-        if let Err(error) = connection.send(packet.as_ref()).await {
+        if let Err(error) = connection.send(&packet).await {
             tracing::warn!(%error, "sending a request");
             return;
         }
@@ -173,7 +169,7 @@ mod tests {
 
     #[test]
     fn those_who_wait_have_so_many_places_and_leave_them_when_they_give_up() {
-        let link = Link::<Vec<u8>>::new(Refusal::RecorderUnavailable);
+        let link = Link::<()>::new(Refusal::RecorderUnavailable);
         let send = || link.send(|request| request.to_be_bytes().to_vec());
         assert_eq!(send().err(), Some(Refusal::RecorderUnavailable));
         let (sender, mut outgoing) = mpsc::channel(QUEUE);

@@ -1,0 +1,81 @@
+//! What a session is opened with, as the daemons of the server's host tell each other.
+
+use sha2::{Digest, Sha256};
+
+use crate::certificate::Certified;
+use crate::codec::{Reader, put_string};
+use crate::keeper_record::KEY_FINGERPRINT_SIZE;
+use crate::log_record::Verified;
+use crate::statement::MAX_STATEMENT_SIZE;
+use crate::{DecodeError, Refusal, SessionId, Statement, session_id};
+
+/// What a user has signed, and with which key. The verifier says so to the keeper, and the recorder
+/// says so of what it has kept: the keeper believes what both say alike.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Opening {
+    /// What was signed.
+    pub statement: Statement,
+    /// SHA-256 of the key that signed, in its wire form.
+    pub key_fingerprint: [u8; KEY_FINGERPRINT_SIZE],
+    /// By which certificate the key is the user's; none: it is listed itself.
+    pub certificate: Option<Certified>,
+}
+
+impl Opening {
+    /// The longest encoding in bytes.
+    pub(crate) const MAX_SIZE: usize =
+        4 + MAX_STATEMENT_SIZE + KEY_FINGERPRINT_SIZE + 1 + Certified::MAX_SIZE;
+
+    /// Of an authenticator whose signature is good, at `now` in seconds since 1970.
+    ///
+    /// # Errors
+    /// Those of [`Certificate::check`](crate::Certificate::check), as a certificate counts in its
+    /// time only; [`Refusal::UnsupportedKey`].
+    pub fn new(verified: Verified, now: u64) -> Result<Self, Refusal> {
+        let certificate = match &verified.certificate {
+            Some(certificate) => {
+                certificate.check(now)?;
+                Some(certificate.certified()?)
+            }
+            None => None,
+        };
+        let key = verified.key.to_bytes();
+        let key = key.map_err(|_| Refusal::UnsupportedKey)?;
+        Ok(Self {
+            statement: verified.statement,
+            key_fingerprint: Sha256::digest(key).into(),
+            certificate,
+        })
+    }
+
+    /// The session that it opens.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        session_id(&self.statement.encode())
+    }
+
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        put_string(out, &self.statement.encode());
+        out.extend_from_slice(&self.key_fingerprint);
+        out.push(self.certificate.is_some().into());
+        if let Some(certificate) = &self.certificate {
+            certificate.put(out);
+        }
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            statement: Statement::decode(reader.string(MAX_STATEMENT_SIZE)?)?,
+            key_fingerprint: reader.array()?,
+            certificate: match reader.u8()? {
+                0 => None,
+                1 => Some(Certified::read(reader)?),
+                _ => {
+                    return Err(DecodeError::Malformed {
+                        field: "certificate",
+                    });
+                }
+            },
+        })
+    }
+}
