@@ -24,6 +24,7 @@ use usher_proto::opening::Opening;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
+use super::accounts::Account;
 use super::{Keeper, agenda, revocation, service_by_id, tokens};
 use crate::opening::{Claim, permitted};
 
@@ -235,7 +236,11 @@ async fn open(
         return Err(Refusal::Replayed);
     }
     revocation::has_room(keeper, &session_record(keeper, host, opening, account.uid)?)?;
-    let kept = keeper.recording.keep(record).await?;
+    let (kept, ()) = tokio::join!(
+        keeper.recording.keep(record),
+        prepare_queue(keeper, opening, &account)
+    );
+    let kept = kept?;
     if *kept != *opening {
         tracing::error!(%session, %user, %host, signed_by = %kept.statement.user,
             "the verifier does not say what was signed: nothing is opened");
@@ -277,6 +282,20 @@ async fn open(
     match first {
         Some(announcement) => announce(keeper, session, host, &announcement),
         None => Ok(()),
+    }
+}
+
+/// Makes the user's queue while the recorder is at work: it takes as long, and admits nobody without
+/// a session. When it cannot be made, opening the session says so.
+async fn prepare_queue(keeper: &Arc<Keeper>, opening: &Opening, account: &Account) {
+    // What is to be recorded is sent first.
+    tokio::task::yield_now().await;
+    let configuration = keeper.configuration();
+    let services = &configuration.1.policy.services;
+    if let Some(service) = services.get(&opening.statement.service)
+        && let Err(refusal) = keeper.queues.ensure(keeper, service, account)
+    {
+        tracing::debug!(reason = refusal.name(), "no queue yet");
     }
 }
 
