@@ -1,0 +1,114 @@
+//! What is known of an address: the host there, what the proxy stands for, and for which plain
+//! connections somebody is authenticated.
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV4};
+
+use crate::{LAPTOP_KEY, OTHER_KEY, policy, source};
+use usher_policy::{Programs, Protocol, parse};
+use usher_proto::HostPublicKey;
+
+#[test]
+fn hosts_are_found_by_key_and_by_address() {
+    let policy = policy();
+    let by_key = |key| {
+        let key = HostPublicKey::from_openssh(key).expect("a host key");
+        policy.host_by_key(&key).map(|host| host.name.as_ref())
+    };
+    assert_eq!(by_key(LAPTOP_KEY), Some("laptop"));
+    assert_eq!(by_key(OTHER_KEY), None);
+    let by_address = |address: &str| {
+        let address: IpAddr = address.parse().expect("an address");
+        policy
+            .host_of_address(address)
+            .map(|host| host.name.as_ref())
+    };
+    assert_eq!(by_address("10.77.0.2"), Some("mailhost"));
+    assert_eq!(by_address("::ffff:10.77.0.2"), Some("mailhost"));
+    assert_eq!(by_address("fd77::2"), Some("mailhost"));
+    assert_eq!(by_address("10.77.0.3"), None);
+    // The proxy's addresses are local: no host is at them.
+    assert_eq!(by_address("127.0.1.1"), None);
+}
+
+#[test]
+fn the_proxy_stands_on_each_loopback_address_for_each_service_of_the_host() {
+    let listeners: Vec<(SocketAddrV4, String, Protocol)> = policy()
+        .proxy_listeners()
+        .into_iter()
+        .map(|entry| {
+            (
+                entry.address,
+                format!("{}:{}", entry.host, entry.service),
+                entry.protocol,
+            )
+        })
+        .collect();
+    let expected = [
+        ("127.0.1.1:143", "mailhost:imap", Protocol::Imap),
+        ("127.0.1.1:2049", "mailhost:files", Protocol::Raw),
+        ("127.0.1.2:143", "mailhost:imap", Protocol::Imap),
+        ("127.0.1.2:2049", "mailhost:files", Protocol::Raw),
+    ]
+    .map(|(address, target, protocol)| {
+        (
+            address.parse().expect("an address"),
+            target.to_owned(),
+            protocol,
+        )
+    });
+    assert_eq!(listeners, expected);
+}
+
+#[test]
+fn plain_connections_are_authenticated_where_a_client_block_says_so_and_nowhere_else() {
+    let policy = policy();
+    let destination = |text: &str| text.parse::<SocketAddr>().expect("an address");
+    let (destinations, programs): (Vec<SocketAddr>, Vec<_>) = policy.plain_destinations().unzip();
+    assert!(programs.iter().all(|programs| **programs == Programs::Any));
+    let expected = ["10.77.0.2:2049", "[fd77::2]:2049", "10.77.0.1:143"].map(destination);
+    assert_eq!(destinations, expected);
+    for found in destinations {
+        assert!(policy.plain_service(found).is_some(), "{found}");
+    }
+    let files = |text: &str| {
+        let (host, entry) = policy.plain_service(destination(text))?;
+        Some((host.name.as_ref(), entry.service.as_ref()))
+    };
+    assert_eq!(files("[fd77::2]:2049"), Some(("mailhost", "files")));
+    assert_eq!(
+        files("[::ffff:10.77.0.2]:2049"),
+        Some(("mailhost", "files"))
+    );
+    // Only for programs that ask; the proxy's address; another port, another host.
+    for other in [
+        "10.77.0.2:143",
+        "127.0.1.1:2049",
+        "10.77.0.2:2050",
+        "10.77.0.3:2049",
+    ] {
+        assert_eq!(files(other), None, "{other}");
+    }
+}
+
+#[test]
+fn plain_connections_of_listed_programs_are_told_with_their_list() {
+    let blocks = format!(
+        "host laptop {{ address 10.77.0.1; key \"{LAPTOP_KEY}\"; }}
+         users mail {{ member alice; }}
+         client news {{
+           users mail; service news at laptop port 119; programs \"/usr/bin/slrn\", \"/bin/tin\";
+         }}"
+    );
+    let policy = parse(&[source("listed", &blocks)]).expect("a correct policy");
+    let (destination, programs) = policy.plain_destinations().next().expect("one");
+    assert_eq!(destination, SocketAddr::from(([10, 77, 0, 1], 119)));
+    let listed: Vec<&str> = programs
+        .listed()
+        .expect("a list")
+        .iter()
+        .map(String::as_str)
+        .collect();
+    assert_eq!(listed, ["/bin/tin", "/usr/bin/slrn"]);
+    let (_, entry) = policy.plain_service(destination).expect("a service");
+    assert_eq!(entry.programs, *programs);
+}
