@@ -1,0 +1,135 @@
+//! What signer, verifier and keeper ask of each host's policy, put together naively.
+
+use std::net::IpAddr;
+
+use usher_analysis::{HostPolicy, Verdict};
+use usher_policy::{Host, Policy, TrustedPrincipal};
+use usher_proto::{HostName, ServiceName, UserName};
+
+use crate::hosts::{NOW, PRINCIPALS};
+
+/// What a connection is, all of it said.
+pub struct Connection<'c> {
+    pub user: &'c UserName,
+    pub service: &'c ServiceName,
+    pub port: u16,
+}
+
+/// As the signer: for the client, with its block for the server.
+fn client_permits(client: &HostPolicy, server: &Host, asked: &Connection<'_>) -> bool {
+    let entry = client
+        .policy
+        .client_permits(asked.user, &server.name, asked.service, NOW);
+    entry.is_ok_and(|entry| entry.port == asked.port) && !client.users.disabled.contains(asked.user)
+}
+
+/// Whether a server's daemons admit somebody, and by what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Admits {
+    Nobody,
+    Holder,
+    User,
+}
+
+/// As verifier and keeper: for the server, with its block for the client, whatever the user's key or
+/// certificate; then for each that a certificate can name.
+fn server_permits(server: &HostPolicy, client: &Host, asked: &Connection<'_>) -> Admits {
+    let with = |principals: &[&str]| server_permits_with(server, client, asked, principals);
+    match with(&[]) {
+        true => Admits::User,
+        false if PRINCIPALS.iter().any(|name| with(&[name])) => Admits::Holder,
+        false => Admits::Nobody,
+    }
+}
+
+fn server_permits_with(
+    server: &HostPolicy,
+    client: &Host,
+    asked: &Connection<'_>,
+    principals: &[&str],
+) -> bool {
+    let purpose = server.policy.services.get(asked.service);
+    let purpose = purpose.and_then(|service| service.keys.clone());
+    let everybodys = server.users.keys.is_none() || server.users.certified && purpose.is_none();
+    let lines = server.users.authorities.get(&purpose);
+    let is_trusted = |name: &&&str| {
+        let users = lines.and_then(|lines| lines.get(**name));
+        everybodys || users.is_some_and(|users| users.contains(asked.user))
+    };
+    let trusted: Vec<TrustedPrincipal<'_>> = principals
+        .iter()
+        .filter(is_trusted)
+        .map(|&name| TrustedPrincipal {
+            name,
+            until: u64::MAX,
+        })
+        .collect();
+    let service =
+        server
+            .policy
+            .service_permits(asked.service, asked.user, &trusted, &client.name, NOW);
+    let Ok((service, _)) = service else {
+        return false;
+    };
+    let certified = server.users.certified && service.keys.is_none();
+    let has_key = certified
+        || server.users.keys.as_ref().is_none_or(|keys| {
+            keys.get(&service.keys)
+                .is_some_and(|users| users.contains(asked.user))
+        });
+    service.listen == asked.port && has_key && !server.users.disabled.contains(asked.user)
+}
+
+fn own(host: &HostPolicy) -> &Host {
+    &host.policy.hosts[&host.name]
+}
+
+/// What the daemons of all hosts together would do, or of those whose policies there are.
+pub fn expected(
+    hosts: &[HostPolicy],
+    client: &str,
+    server: &str,
+    asked: &Connection<'_>,
+) -> Verdict {
+    let find = |name: &str| hosts.iter().find(|host| host.name.as_ref() == name);
+    let named = |policy: &Policy, name: &str| {
+        let name: HostName = name.parse().expect("a host name");
+        policy.hosts.get(&name).cloned()
+    };
+    let answer = |permitted, verdict| if permitted { verdict } else { Verdict::Refused };
+    match (find(client), find(server)) {
+        (Some(client), Some(server)) => {
+            let of_server = client.policy.host_by_key(&own(server).key);
+            let of_client = server.policy.host_by_key(&own(client).key);
+            let (Some(of_server), Some(of_client)) = (of_server, of_client) else {
+                return Verdict::Refused;
+            };
+            let taken = |from: &&IpAddr| of_client.addresses.contains(from);
+            let from: Vec<_> = own(client).addresses.iter().filter(taken).collect();
+            let used = |to: &&IpAddr| of_server.addresses.contains(to);
+            let mut to = own(server).addresses.iter().filter(used);
+            let permitted = client_permits(client, of_server, asked)
+                && of_server.control == own(server).control
+                && to.any(|to| from.iter().any(|from| from.is_ipv4() == to.is_ipv4()));
+            match server_permits(server, of_client, asked) {
+                Admits::User => answer(permitted, Verdict::Permitted),
+                Admits::Holder => answer(permitted, Verdict::WithCertificate),
+                Admits::Nobody => Verdict::Refused,
+            }
+        }
+        (Some(client), None) => {
+            let block = named(&client.policy, server);
+            let permitted = block.is_some_and(|block| client_permits(client, &block, asked));
+            answer(permitted, Verdict::NotRefusedHere)
+        }
+        (None, Some(server)) => {
+            let block = named(&server.policy, client);
+            match block.map(|block| server_permits(server, &block, asked)) {
+                Some(Admits::User) => Verdict::NotRefusedHere,
+                Some(Admits::Holder) => Verdict::WithCertificate,
+                Some(Admits::Nobody) | None => Verdict::Refused,
+            }
+        }
+        (None, None) => unreachable!("three of four hosts are given"),
+    }
+}
