@@ -137,6 +137,26 @@ fn samples() -> Vec<(IpAddr, u16, u16)> {
         .collect()
 }
 
+/// Whether a block would protect traffic with these ports (local, remote) by such an item if none of
+/// its statements came before another one.
+fn could(
+    block: &ApplicationPolicy,
+    peer: IpAddr,
+    (local, remote): (u16, u16),
+    of: impl Fn(&ProtectionItem) -> bool,
+) -> bool {
+    let is = |port: Option<u16>, asked| port.is_none_or(|port| port == asked);
+    let meets =
+        |item: &ProtectionItem| of(item) && is(item.local, local) && is(item.remote, remote);
+    block.networks.iter().any(|network| {
+        let Treatment::Protected(name) = &network.treatment else {
+            return false;
+        };
+        let mut ranges = network.addresses.iter();
+        ranges.any(|range| range.contains(peer)) && block.protections[name].items.iter().any(meets)
+    })
+}
+
 /// The warnings of a kind at a place.
 fn warned(policy: &Policy, place: &Place, of: fn(&PolicyWarning) -> Option<&Place>) -> bool {
     policy
@@ -182,7 +202,9 @@ proptest! {
     }
 
     #[test]
-    fn an_optional_item_is_warned_of_where_another_block_demands_the_same(policy in policy()) {
+    fn an_optional_item_is_warned_of_where_another_block_demands_the_same_and_not_where_none_could(
+        policy in policy(),
+    ) {
         let policy = read(&policy);
         let samples = samples();
         for (number, block) in policy.applications.iter().enumerate() {
@@ -209,6 +231,18 @@ proptest! {
                 prop_assert!(item.level == Level::Optional || !found);
                 if item.level == Level::Optional && other_demands {
                     prop_assert!(found, "{item} in {}", policy.to_text());
+                }
+                if found {
+                    let another_could = samples.iter().any(|&(peer, local, remote)| {
+                        let mine = |ports| could(block, peer, ports, |of| std::ptr::eq(of, item));
+                        let mandatory = |of: &ProtectionItem| of.level == Level::Mandatory;
+                        let mut others = policy.applications.iter().enumerate();
+                        (mine((local, remote)) || mine((remote, local)))
+                            && others.any(|(other, block)| {
+                                other != number && could(block, peer, (local, remote), mandatory)
+                            })
+                    });
+                    prop_assert!(another_could, "{item} in {}", policy.to_text());
                 }
             }
         }

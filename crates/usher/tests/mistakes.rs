@@ -48,7 +48,7 @@ fn a_mistake_far_out_in_a_long_line_is_shown_with_what_is_around_it() {
         "users u {{ {members}}} users u {{ membr bob; {members}}}\n"
     ));
     assert!(place.starts_with("site.policy:1:"), "{place}");
-    assert!(picture.contains("membr bob;"), "{}", &picture[..2000]);
+    assert!(picture.contains("membr bob;"), "{picture:.2000}");
     let longest = picture
         .lines()
         .map(|line| line.chars().count())
