@@ -73,6 +73,14 @@ fn is_connecting(socket: &OwnedFd) -> bool {
     rustix::event::poll(&mut waiting, Some(&Default::default())).unwrap() == 0
 }
 
+/// How often the kernel has sent the socket's SYN again.
+fn sent_again(socket: &OwnedFd) -> u8 {
+    // struct tcp_info: tcpi_retransmits.
+    let mut information = [0; 8];
+    get_bytes(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut information);
+    information[2]
+}
+
 /// What comes to the server is lost, until its filter is taken away.
 fn lose(server: &Server) {
     // One instruction: nothing passes.
@@ -174,7 +182,8 @@ tests! {
         assert_ne!(first, second);
         // Under a guard it is held in silence.
         tickets.holding().guard(&connection, attempt, false).unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(2500));
+        let before = sent_again(&socket);
+        eventually("its SYN is sent again", || sent_again(&socket) > before);
         assert_eq!(tickets.holding().reports().unwrap().entries, []);
         assert!(is_connecting(&socket));
         tickets.holding().guard(&connection, attempt, true).unwrap();
