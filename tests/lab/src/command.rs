@@ -14,6 +14,7 @@ use command_fds::{CommandFdExt, FdMapping};
 use crate::error::{Attempt, LabError};
 use crate::host::Host;
 use crate::running::Running;
+use crate::waiting::PATIENCE;
 
 /// Where the lab's own tools (`unshare`, `nsenter`, `ip`) are looked for.
 pub(crate) const PROGRAM_PATH: &str =
@@ -21,9 +22,6 @@ pub(crate) const PROGRAM_PATH: &str =
 
 /// Where Usher's programs are, as seen inside a host.
 pub(crate) const BINARIES: &str = "/run/lab/bin";
-
-/// What a command may take unless told otherwise. Generous: timing decides no test.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs outside before `nsenter`, in the same process: enters the lab's cgroup for those, whose end
 /// a lab's removal waits for.
@@ -99,7 +97,7 @@ impl Command {
             user: None,
             environment: Vec::new(),
             input: Vec::new(),
-            limit: LIMIT,
+            limit: PATIENCE,
         }
     }
 
@@ -122,7 +120,7 @@ impl Command {
         self
     }
 
-    /// The longest it may take, for [`Command::run`]; 60 s otherwise.
+    /// The longest it may take, for [`Command::run`]; [`PATIENCE`] otherwise.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self

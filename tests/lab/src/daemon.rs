@@ -14,9 +14,7 @@ use crate::error::{Attempt, LabError};
 use crate::host::Host;
 use crate::notify::Unit;
 use crate::running::Running;
-
-/// How long a daemon may take to become ready, or to end when asked to.
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::waiting::PATIENCE;
 
 /// Usher's daemons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -199,6 +199,20 @@ impl Host {
         })
     }
 
+    /// Replaces a part of a file's text, wherever it stands.
+    ///
+    /// # Errors
+    /// When the system refuses, or the file has no such part.
+    pub fn replace(&self, path: impl AsRef<Path>, part: &str, with: &str) -> Result<(), LabError> {
+        let text = self.read(&path)?;
+        if !text.contains(part) {
+            let path = path.as_ref().display();
+            return Err(std::io::Error::from(std::io::ErrorKind::NotFound))
+                .attempt(|| format!("host {}: no {part:?} in {path}:\n{text}", self.name()));
+        }
+        self.write(path, text.replace(part, with))
+    }
+
     /// The host's living processes, by number: what has ended and waits for its parent is left out.
     ///
     /// # Errors

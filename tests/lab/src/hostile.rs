@@ -8,7 +8,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -27,9 +27,8 @@ use usher_proto::{
 
 use crate::error::{Attempt, LabError};
 use crate::host::Host;
+use crate::waiting::PATIENCE;
 
-/// What a test waits for at most. Generous: timing decides no test.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Application protocol of the control channel.
 pub const ALPN: &[u8] = b"usher/1";
 /// RFC 8410: what stands before the 32 bytes of an Ed25519 seed in PKCS #8.

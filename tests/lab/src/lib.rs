@@ -36,6 +36,7 @@ mod network;
 mod notify;
 mod running;
 mod topology;
+mod waiting;
 
 pub use c_program::LIBRARY_PATH;
 pub use command::{Command, Output};
@@ -47,3 +48,4 @@ pub use running::Running;
 /// The signals of [`Daemon::kill`] and [`Running::kill`].
 pub use rustix::process::Signal;
 pub use topology::{Lab, Remover};
+pub use waiting::{PATIENCE, eventually, in_time};

@@ -130,9 +130,7 @@ impl Mail {
             "/etc/hosts",
             format!("127.0.0.1 localhost\n{LOOPBACK} mailhost\n"),
         )?;
-        for host in [&laptop, &mailhost] {
-            host.run(["usher", "policy", "apply"])?;
-        }
+        apply(&laptop, &mailhost)?;
         Ok(Self {
             keeper: mailhost.start_daemon(Role::Keeper)?,
             recorder: mailhost.start_daemon(Role::Recorder)?,
@@ -146,6 +144,21 @@ impl Mail {
             lab,
         })
     }
+
+    /// Puts in force what is written on laptop and mailhost.
+    ///
+    /// # Errors
+    /// When a policy is refused, with what was said.
+    pub fn apply(&self) -> Result<(), LabError> {
+        apply(&self.laptop, &self.mailhost)
+    }
+}
+
+fn apply(laptop: &Host, mailhost: &Host) -> Result<(), LabError> {
+    for host in [laptop, mailhost] {
+        host.run(["usher", "policy", "apply"])?;
+    }
+    Ok(())
 }
 
 /// Makes a user known on both hosts: accounts, a key of ssh-keygen's, a message.

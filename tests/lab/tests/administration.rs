@@ -1,11 +1,13 @@
 //! The administrator's commands on running daemons.
 
 mod reading;
+mod users;
 
-use std::time::{Duration, Instant};
+use reading::{Outcome, connect, is_cut, is_served, lives, who};
+use users::refused;
+use usher_lab::{Lab, Mail, PATIENCE, eventually};
 
-use reading::{Outcome, PATIENCE, connect, is_cut, lives, who};
-use usher_lab::{Lab, Mail};
+const POLICY: &str = "/etc/usher/policy.d/mail.policy";
 
 fn imap_processes(mail: &Mail, uid: u32) -> Result<usize, Box<dyn std::error::Error>> {
     let processes = mail.mailhost.processes()?;
@@ -13,18 +15,6 @@ fn imap_processes(mail: &Mail, uid: u32) -> Result<usize, Box<dyn std::error::Er
         .iter()
         .filter(|process| process.name == "imap" && process.uid == uid)
         .count())
-}
-
-fn until(
-    what: &str,
-    mut holds: impl FnMut() -> Result<bool, Box<dyn std::error::Error>>,
-) -> Outcome {
-    let deadline = Instant::now() + PATIENCE;
-    while !holds()? {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
 }
 
 #[test]
@@ -47,7 +37,7 @@ fn a_disabled_user_is_cut_at_once_and_another_is_not() -> Outcome {
         "{said}"
     );
     is_cut(&mut alice)?;
-    until("alice's process is gone", || {
+    eventually("alice's process is gone", || {
         Ok(imap_processes(&mail, 2001)? == 0)
     })?;
     lives(&mut bob)?;
@@ -58,13 +48,8 @@ fn a_disabled_user_is_cut_at_once_and_another_is_not() -> Outcome {
         mail.keeper.log()?
     );
 
-    let refused = mail
-        .laptop
-        .command(["usher", "connect", "mailhost:imap"])
-        .user("alice")
-        .run()?;
-    assert_eq!(refused.status.code(), Some(1));
-    assert!(refused.stderr.contains("disabled"), "{refused:?}");
+    let told = refused(&mail, "alice", "mailhost:imap")?;
+    assert!(told.contains("disabled"), "{told}");
     let listed = mail.mailhost.run(["usher", "user", "list"])?.stdout;
     assert!(listed.contains("no: left the company"), "{listed}");
 
@@ -110,10 +95,8 @@ fn a_policy_with_an_error_changes_nothing_and_says_where_and_what_to_do() -> Out
 fn an_apply_that_takes_a_permission_away_ends_what_used_it() -> Outcome {
     let mail = Lab::mail()?;
     let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
-    let path = "/etc/usher/policy.d/mail.policy";
-    let policy = mail.mailhost.read(path)?;
     mail.mailhost
-        .write(path, policy.replace("member alice, bob;", "member alice;"))?;
+        .replace(POLICY, "member alice, bob;", "member alice;")?;
     lives(&mut bob)?;
     let said = mail.mailhost.run(["usher", "policy", "apply"])?.stdout;
     assert!(said.contains("ended: bob from laptop at imap"), "{said}");
@@ -284,12 +267,8 @@ fn a_user_without_the_key_is_cut_and_another_is_not() -> Outcome {
     );
     is_cut(&mut alice)?;
     lives(&mut bob)?;
-    let again = mail
-        .laptop
-        .command(["usher", "connect", "mailhost:imap"])
-        .user("alice")
-        .run()?;
-    assert!(!again.status.success(), "{}", again.stdout);
+    let told = refused(&mail, "alice", "mailhost:imap")?;
+    assert!(told.contains("did not accept the user, the key"), "{told}");
     Ok(())
 }
 
@@ -312,7 +291,7 @@ fn a_second_daemon_of_a_role_is_refused_and_takes_nothing_from_the_first() -> Ou
         (&mail.laptop, &["usherd", "courier"]),
         (&mail.laptop, &["usher", "proxy"]),
     ] {
-        let output = host.command(second).limit(PATIENCE).run()?;
+        let output = host.command(second).run()?;
         assert!(!output.status.success(), "{second:?} started: {output:?}");
         let said = format!("{}{}", output.stdout, output.stderr);
         assert!(said.contains("another "), "{second:?}: {said}");
@@ -346,25 +325,16 @@ fn a_keeper_that_does_not_run_makes_disabling_no_success() -> Outcome {
 #[test]
 fn included_files_are_a_part_of_the_policy_and_a_missing_one_changes_nothing() -> Outcome {
     let mail = Lab::mail()?;
-    let path = "/etc/usher/policy.d/mail.policy";
-    let policy = mail.mailhost.read(path)?;
-    let blocks = policy.replace("member alice, bob;", "member alice;");
-    mail.mailhost.write("/etc/usher/teams/mail", blocks)?;
+    mail.mailhost
+        .replace(POLICY, "member alice, bob;", "member alice;")?;
+    mail.mailhost
+        .write("/etc/usher/teams/mail", mail.mailhost.read(POLICY)?)?;
     mail.mailhost.write(
-        path,
+        POLICY,
         "include \"../teams/mail\";\ninclude \"mail.policy\";\n",
     )?;
     mail.mailhost.run(["usher", "policy", "apply"])?;
-    let is_served = |user: &str| -> Result<bool, Box<dyn std::error::Error>> {
-        let arguments = ["usher", "connect", "mailhost:imap"];
-        let done = mail
-            .laptop
-            .command(arguments)
-            .user(user)
-            .input("x LOGOUT\r\n")
-            .run()?;
-        Ok(done.stdout.contains("* PREAUTH"))
-    };
+    let is_served = |user: &str| is_served(&mail, user, "imap");
     assert!(is_served("alice")?);
     assert!(!is_served("bob")?);
     mail.mailhost.run(["rm", "/etc/usher/teams/mail"])?;
@@ -385,10 +355,8 @@ fn included_files_are_a_part_of_the_policy_and_a_missing_one_changes_nothing() -
 #[test]
 fn a_service_that_demands_protection_is_explained_and_not_applied() -> Outcome {
     let mail = Lab::mail()?;
-    let path = "/etc/usher/policy.d/mail.policy";
-    let policy = mail.mailhost.read(path)?;
-    let demanding = policy.replace("listen 143;", "listen 143; protection encryption;");
-    mail.mailhost.write(path, demanding)?;
+    let demanding = "listen 143; protection encryption;";
+    mail.mailhost.replace(POLICY, "listen 143;", demanding)?;
     let refused = mail.mailhost.command(["usher", "policy", "apply"]).run()?;
     assert!(!refused.status.success());
     let said = "mail.policy:6:15: `service imap` asks for its connections to be protected";

@@ -5,10 +5,10 @@
 mod agent;
 
 use agent::{
-    KEY, LONG, Result, connect, eventually, forget_sessions, lend, lender, listed, loans, refused,
-    register, served, socket, ssh_agent, topology,
+    KEY, Result, connect, forget_sessions, lend, lender, listed, loans, refused, register, served,
+    socket, ssh_agent, topology,
 };
-use usher_lab::{Lab, Mail, Signal};
+use usher_lab::{Lab, Mail, PATIENCE, Signal, eventually};
 use usher_proto::{FromLender, LocalRequest, Refusal, ToLender};
 
 #[test]
@@ -114,9 +114,7 @@ fn an_agent_signs_for_one_thing_and_the_signer_for_the_rest() -> Result {
         "/etc/usher/policy.d/vault.policy",
         "client vault { users mail; service vault at mailhost port 7100; key banking; }\n",
     )?;
-    for host in [laptop, mailhost] {
-        host.run(["usher", "policy", "apply"])?;
-    }
+    mail.apply()?;
     let add = ["usher", "user", "add", "alice", "--key", "banking"];
     mailhost.run([&add[..], &["--public-key", "/root/banking.pub"]].concat())?;
     laptop.run([&add[..], &["--agent-key", "/home/alice/banking.pub"]].concat())?;
@@ -149,7 +147,7 @@ fn who_lends_has_the_signer_look_at_no_key_of_others() -> Result {
     // bob's key the signer has.
     let _bobs = ssh_agent(&mail, "bob", &[])?;
     let mut others = lender(&mail, "bob")?;
-    let ended = others.wait(LONG)?.ok_or("still lends")?;
+    let ended = others.wait(PATIENCE)?.ok_or("still lends")?;
     let told = others.stderr()?;
     assert_eq!(ended.code(), Some(1), "{told}");
     assert!(told.contains("--agent-key"), "{told}");
@@ -169,7 +167,7 @@ fn the_newest_loan_counts_and_the_former_one_is_told_so() -> Result {
     let told = former.stderr()?;
     assert!(told.contains("not signed: the agent refuses"), "{told}");
     let newer = lend(&mail, "alice")?;
-    let ended = former.wait(LONG)?.ok_or("the former one stays")?;
+    let ended = former.wait(PATIENCE)?.ok_or("the former one stays")?;
     assert!(ended.success(), "{}", former.stderr()?);
     agent::add_key(&mail, "alice", KEY)?;
     served(&mail, "alice")?;
@@ -302,7 +300,7 @@ fn an_agent_that_does_not_answer_keeps_nobody_else_waiting() -> Result {
     }
     // Given up by the lender in 25 s; the agent is asked once for all who waited.
     for connection in &mut waiting {
-        let ended = connection.wait(LONG)?.ok_or("still waits")?;
+        let ended = connection.wait(PATIENCE)?.ok_or("still waits")?;
         assert_eq!(ended.code(), Some(1));
     }
     assert_eq!(lender.stderr()?.matches("signing for imap").count(), 1);
@@ -359,7 +357,7 @@ fn a_lender_that_breaks_the_rules_loses_its_loan_and_the_signer_lives() -> Resul
             .spawn()
     };
     let last = |lender: &mut usher_lab::Running| -> Result<Option<ToLender>> {
-        let heard = lender.read_past("\n", LONG)?;
+        let heard = lender.read_past("\n", PATIENCE)?;
         let word = heard.split_whitespace().nth(1).ok_or("nothing")?;
         let bytes: Vec<u8> = (0..word.len() / 2)
             .filter_map(|place| u8::from_str_radix(word.get(2 * place..2 * place + 2)?, 16).ok())

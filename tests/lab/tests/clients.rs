@@ -1,12 +1,8 @@
 //! The ways in: the C call, IPv6, the proxy's LOGIN; and who is told what when refused.
 
-use std::time::{Duration, Instant};
-
-use usher_lab::{LIBRARY_PATH, Lab, Mail};
+use usher_lab::{LIBRARY_PATH, Lab, Mail, PATIENCE, eventually};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 const C_CLIENT: &str = r#"
 #include <errno.h>
@@ -113,9 +109,7 @@ fn a_password_reaches_neither_the_server_nor_a_log() -> Outcome {
         .write("/etc/usher/policy.d/record.policy", server)?;
     mail.laptop
         .write("/etc/usher/policy.d/record.policy", client)?;
-    for host in [&mail.laptop, &mail.mailhost] {
-        host.run(["usher", "policy", "apply"])?;
-    }
+    mail.apply()?;
     let mut program = mail
         .laptop
         .command(["socat", "STDIO", "TCP:127.0.1.1:1143"])
@@ -128,15 +122,11 @@ fn a_password_reaches_neither_the_server_nor_a_log() -> Outcome {
     program.write("b APPEND battery-staple\r\n")?;
     program.read_past("battery-staple", PATIENCE)?;
     // tee(1) answers first and writes then.
-    let deadline = Instant::now() + PATIENCE;
-    let received = loop {
-        let received = mail.mailhost.read("/home/alice/received")?;
-        if received.contains("battery-staple") {
-            break received;
-        }
-        assert!(Instant::now() < deadline, "{received}");
-        std::thread::sleep(Duration::from_millis(20));
-    };
+    let mut received = String::new();
+    eventually("what was said is written down", || {
+        received = mail.mailhost.read("/home/alice/received")?;
+        Ok(received.contains("battery-staple"))
+    })?;
     assert!(!received.contains("correct-horse"), "{received}");
     for daemon in [
         &mail.proxy,
@@ -154,9 +144,8 @@ fn a_password_reaches_neither_the_server_nor_a_log() -> Outcome {
 #[test]
 fn each_refusal_has_its_own_reason() -> Outcome {
     let mail = Lab::mail()?;
-    let path = "/etc/usher/policy.d/mail.policy";
-    let policy = mail.laptop.read(path)?.replace("carol;", "carol, dave;");
-    mail.laptop.write(path, policy)?;
+    mail.laptop
+        .replace("/etc/usher/policy.d/mail.policy", "carol;", "carol, dave;")?;
     for host in [&mail.laptop, &mail.mailhost] {
         host.add_account("dave", 1500)?;
         host.add_account("erin", 1501)?;
@@ -220,9 +209,7 @@ fn a_stranger_never_reaches_a_service_that_accepts_anybody() -> Outcome {
         .write("/etc/usher/policy.d/eager.policy", server)?;
     mail.laptop
         .write("/etc/usher/policy.d/eager.policy", client)?;
-    for host in [&mail.laptop, &mail.mailhost] {
-        host.run(["usher", "policy", "apply"])?;
-    }
+    mail.apply()?;
     let welcome = mail
         .laptop
         .run_as("alice", ["usher", "connect", "mailhost:eager"])?;

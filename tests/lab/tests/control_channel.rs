@@ -10,10 +10,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use attack::{Attack, LONG, Result, listen};
+use attack::{Attack, Result, listen};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use usher_lab::hostile::{ALPN, Channel, Identity, Port, dial, id_of};
-use usher_lab::{Daemon, Host, Lab, Mail};
+use usher_lab::{Daemon, Host, Lab, Mail, PATIENCE};
 use usher_proto::{ClientFrame, Refusal, ServerFrame, SessionId};
 
 const CONTROL: u16 = 3440;
@@ -139,7 +139,7 @@ fn a_slow_handshake_is_ended_and_a_slow_frame_keeps_nobody_waiting() -> Result {
     let record = [&[0x16, 0x03, 0x01, 0x02, 0x00][..], &[0; 512]].concat();
     let begin = Instant::now();
     let mut sent = 0;
-    while begin.elapsed() < LONG && sent < record.len() {
+    while begin.elapsed() < PATIENCE && sent < record.len() {
         if slow.write_all(&record[sent..=sent]).is_err() {
             break;
         }
@@ -295,7 +295,7 @@ fn a_host_that_reads_no_answers_loses_its_channel_and_nobody_else_anything() -> 
         .flat_map(|request| ClientFrame::Ping { request }.encode())
         .collect();
     let begin = Instant::now();
-    let limit = LONG * 2;
+    let limit = PATIENCE;
     // Its answers fill the ways back; then the verifier, which waits for nobody, closes.
     while channel.send(&pings).is_ok() {
         assert!(begin.elapsed() < limit, "it goes on for ever");
@@ -323,7 +323,7 @@ fn verdicts_that_nobody_reads_take_a_bounded_room() -> Result {
     let before = memory()?;
     let begin = Instant::now();
     while channel.send(&frames).is_ok() {
-        assert!(begin.elapsed() < LONG * 2, "it goes on for ever");
+        assert!(begin.elapsed() < PATIENCE, "it goes on for ever");
     }
     let grown = memory()?.saturating_sub(before);
     assert!(grown < 32 * 1024, "{grown} KiB");

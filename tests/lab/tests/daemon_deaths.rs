@@ -3,13 +3,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use usher_lab::{Daemon, Host, Lab, Mail, Running, Signal};
+use usher_lab::{Daemon, Host, Lab, Mail, PATIENCE, Running, Signal, eventually};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A per-user echo service by socket activation: says who and which process it is, then echoes.
 const ECHO: &str = r#"
@@ -46,9 +44,7 @@ fn mail_with_echo() -> Result<Mail, Box<dyn std::error::Error>> {
         .write("/etc/usher/policy.d/echo.policy", SERVER)?;
     mail.laptop
         .write("/etc/usher/policy.d/echo.policy", CLIENT)?;
-    for host in [&mail.laptop, &mail.mailhost] {
-        host.run(["usher", "policy", "apply"])?;
-    }
+    mail.apply()?;
     Ok(mail)
 }
 
@@ -74,13 +70,9 @@ fn nobody_gets_in_unannounced(mail: &Mail) -> Outcome {
         mail.mailhost.ipv4().to_string(),
         mail.mailhost.ipv6().to_string(),
     ] {
-        let program = format!("import socket; socket.create_connection(('{address}', 7), 5)");
+        let program = format!("import socket; socket.create_connection(('{address}', 7), 100)");
         for (host, user) in [(&mail.stranger, "root"), (&mail.laptop, "alice")] {
-            let output = host
-                .command(["python3", "-c", &program])
-                .user(user)
-                .limit(PATIENCE)
-                .run()?;
+            let output = host.command(["python3", "-c", &program]).user(user).run()?;
             assert!(
                 output.stderr.contains("ConnectionRefusedError"),
                 "{user} at {address}: {output:?}"
@@ -166,18 +158,10 @@ fn what_waits_in_a_queue_survives_the_keeper_and_the_worker() -> Outcome {
         .user("alice")
         .spawn()?;
     waiting.write("I was here before the crash\n")?;
-    let deadline = Instant::now() + PATIENCE;
-    let count = |mail: &Mail| -> Result<usize, Box<dyn std::error::Error>> {
+    eventually("the waiting connection is established", || {
         let who = mail.mailhost.run(["usher", "--json", "who"])?.stdout;
-        Ok(who.matches("\"established\"").count())
-    };
-    while count(&mail)? < 2 {
-        assert!(
-            Instant::now() < deadline,
-            "the waiting connection is not established"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
+        Ok(who.matches("\"established\"").count() >= 2)
+    })?;
     mail.keeper.crash()?;
     mail.mailhost.run(["kill", "-KILL", &pid])?;
     let greeting = waiting.read_past("before the crash", PATIENCE)?;
@@ -202,7 +186,6 @@ fn at_random_instants_no_death_drops_a_connection_or_opens_a_hole() -> Outcome {
                 .command(["usher", "connect", "mailhost:echo"])
                 .user("bob")
                 .input("mine\n")
-                .limit(Duration::from_secs(40))
                 .run();
             match output {
                 Ok(output) if output.status.success() => {

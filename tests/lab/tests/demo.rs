@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, kill_process};
-use usher_lab::{Lab, Signal};
+use usher_lab::{Lab, PATIENCE, Signal};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
@@ -121,7 +121,7 @@ fn an_interrupted_demo_leaves_nothing() -> Result {
 
 /// What a demo has left when the machine has had time to reap what it killed.
 fn left_at_last(demo: u32) -> Result<Vec<PathBuf>> {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + PATIENCE;
     loop {
         let left = left_by(demo)?;
         if left.is_empty() || Instant::now() >= deadline {
@@ -145,7 +145,7 @@ fn a_killed_demo_leaves_no_process() -> Result {
         if left.is_empty() {
             return Ok(());
         }
-        assert!(begin.elapsed() < Duration::from_secs(10), "{left:?}");
+        assert!(begin.elapsed() < PATIENCE, "{left:?}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }

@@ -2,10 +2,11 @@
 
 mod greeter;
 mod reading;
+mod users;
 
 use greeter::number;
-use reading::{Outcome, PATIENCE};
-use usher_lab::{Host, Lab, Mail, Running};
+use reading::Outcome;
+use usher_lab::{Host, Lab, Mail, PATIENCE, Running};
 
 /// Does what it is told, line by line and by itself, as the user.
 const SHELL: &str = "program \"/bin/bash\" \"-c\" \
@@ -208,18 +209,8 @@ fn a_service_that_cannot_be_restricted_refuses_its_users() -> Outcome {
     world.mail.keeper.start()?;
     let mut open = world.start("alice", "open")?;
     assert_eq!(open.does("echo served")?, "served");
-    let refused = world
-        .mail
-        .laptop
-        .command(["usher", "connect", "mailhost:closed"])
-        .user("alice")
-        .run()?;
-    assert!(!refused.status.success());
-    assert!(
-        refused.stderr.contains("has `connect`"),
-        "{}",
-        refused.stderr
-    );
+    let told = users::refused(&world.mail, "alice", "mailhost:closed")?;
+    assert!(told.contains("has `connect`"), "{told}");
     world.apply("")?;
     let mut closed = world.start("alice", "closed")?;
     assert_eq!(closed.does("echo served")?, "served");

@@ -4,10 +4,10 @@
 mod attack;
 mod reading;
 
-use attack::{Attack, eventually};
+use attack::Attack;
 use reading::{Outcome, connect, is_cut, lives};
 use usher_lab::hostile::{Asked, id_of, read_line};
-use usher_lab::{ALICE, BOB, Daemon, Lab, Mail, Output, Role, User};
+use usher_lab::{ALICE, BOB, Daemon, Lab, Mail, Output, Role, User, eventually};
 use usher_proto::{Announcement, ConnectionTuple};
 
 /// What an administrator, or somebody else, may have broken. Each is a reason for which an apply is
@@ -85,6 +85,7 @@ fn a_user_whose_folder_is_gone_is_disabled_and_one_who_was_never_known_is_not() 
     host.run(["usher", "user", "disable", "alice"])?;
     is_cut(&mut alice)?;
     let eve = host.command(["usher", "user", "disable", "eve"]).run()?;
+    assert!(!eve.status.success(), "{eve:?}");
     assert!(eve.stderr.contains("no user eve is known"), "{eve:?}");
     Ok(())
 }
@@ -190,15 +191,19 @@ fn what_a_closed_session_has_left_running_ends_with_its_user_and_with_the_servic
         drop(stream);
         assert_eq!(channel.close(id_of(&authenticator))?, Ok(()));
     }
-    eventually(|| Ok(lingers(mail, ALICE)? && lingers(mail, BOB)?))?;
-    eventually(|| Ok(!host.run(["usher", "who"])?.stdout.contains("lingering")))?;
+    eventually("both processes linger", || {
+        Ok(lingers(mail, ALICE)? && lingers(mail, BOB)?)
+    })?;
+    eventually("the connections are gone", || {
+        Ok(!host.run(["usher", "who"])?.stdout.contains("lingering"))
+    })?;
 
     host.run(["usher", "user", "disable", "alice"])?;
-    eventually(|| Ok(!lingers(mail, ALICE)?))?;
+    eventually("alice's process ends", || Ok(!lingers(mail, ALICE)?))?;
     assert!(lingers(mail, BOB)?);
     host.run(["rm", POLICY])?;
     host.run(["usher", "policy", "apply"])?;
-    eventually(|| Ok(!lingers(mail, BOB)?))
+    eventually("bob's process ends", || Ok(!lingers(mail, BOB)?))
 }
 
 #[test]

@@ -1,12 +1,14 @@
 //! `usher policy apply --dry-run`: what it says of live connections is what the apply then does.
 
 mod reading;
+mod users;
 
 use std::collections::BTreeSet;
 
-use reading::{Outcome, PATIENCE, connect, connect_to, is_cut, lives};
+use reading::{Outcome, connect, connect_to, is_cut, lives};
 use serde_json::Value;
-use usher_lab::{Host, Lab, Mail, Output, Running, Signal};
+use users::{answer, json, refused};
+use usher_lab::{Host, Lab, Mail, Output, PATIENCE, Running, Signal};
 
 const POLICY: &str = "/etc/usher/policy.d/mail.policy";
 const VAULT: &str = "/etc/usher/policy.d/vault.policy";
@@ -24,23 +26,19 @@ fn two_services() -> Result<Mail, Box<dyn std::error::Error>> {
     let mail = Lab::mail()?;
     mail.mailhost.write(VAULT, SECOND_SERVICE)?;
     mail.laptop.write(VAULT, SECOND_CLIENT)?;
-    for host in [&mail.laptop, &mail.mailhost] {
-        host.run(["usher", "policy", "apply"])?;
-    }
+    mail.apply()?;
     Ok(mail)
 }
 
+/// What is told in words.
 fn dry_run(host: &Host) -> Result<Output, Box<dyn std::error::Error>> {
-    let ask = ["usher", "--json", "policy", "apply", "--dry-run"];
+    let ask = ["usher", "policy", "apply", "--dry-run"];
     Ok(host.command(ask).run()?)
 }
 
 /// Exit status and answer.
 fn forecast(host: &Host) -> Result<(i32, Value), Box<dyn std::error::Error>> {
-    let told = dry_run(host)?;
-    let code = told.status.code().ok_or("killed")?;
-    let json = serde_json::from_str(&told.stdout);
-    Ok((code, json.map_err(|error| format!("{error}: {told:?}"))?))
+    answer(host, &["policy", "apply", "--dry-run"])
 }
 
 /// What ends, sorted: user, host, service, reason, session and the addresses of its connections.
@@ -69,8 +67,7 @@ fn ending(list: &Value) -> Result<Vec<String>, Box<dyn std::error::Error>> {
 
 /// The same of the live sessions of mailhost.
 fn live(mail: &Mail, user: &str) -> Result<Vec<String>, Box<dyn std::error::Error>> {
-    let told = mail.mailhost.run(["usher", "--json", "who"])?.stdout;
-    let mut who: Value = serde_json::from_str(&told)?;
+    let mut who = json(&mail.mailhost, &["who"])?;
     let sessions = who["sessions"].as_array_mut().ok_or("no sessions")?;
     sessions.retain(|session| session["user"] == user);
     for session in sessions.iter_mut() {
@@ -107,8 +104,7 @@ fn comes_true(
     assert_eq!(mail.mailhost.read(APPLIED)?, before);
     assert_eq!([live(mail, "alice")?, live(mail, "bob")?], had);
 
-    let applied = mail.mailhost.run(["usher", "--json", "policy", "apply"])?;
-    let applied: Value = serde_json::from_str(&applied.stdout)?;
+    let applied = json(&mail.mailhost, &["policy", "apply"])?;
     assert_eq!(ending(&applied["ended"])?, would_end, "{change}");
     // Nothing is left to be done.
     let (code, again) = forecast(&mail.mailhost)?;
@@ -132,11 +128,8 @@ fn a_dry_run_tells_the_one_that_the_apply_ends_and_not_the_one_that_stays() -> O
     }
 
     mail.mailhost
-        .run(["sed", "-i", "s/member alice, bob;/member alice;/", POLICY])?;
-    let shown = mail
-        .mailhost
-        .command(["usher", "policy", "apply", "--dry-run"])
-        .run()?;
+        .replace(POLICY, "member alice, bob;", "member alice;")?;
+    let shown = dry_run(&mail.mailhost)?;
     assert_eq!(shown.status.code(), Some(1), "{shown:?}");
     for line in [
         "differs from what is in force: /etc/usher/policy.d/mail.policy\n",
@@ -275,10 +268,7 @@ fn a_candidate_with_mistakes_is_refused_as_by_the_apply_and_who_is_not_root_is()
     ] {
         let kept = mail.mailhost.read(path).ok();
         mail.mailhost.write(path, text)?;
-        let dry = mail
-            .mailhost
-            .command(["usher", "policy", "apply", "--dry-run"])
-            .run()?;
+        let dry = dry_run(&mail.mailhost)?;
         assert_eq!(dry.status.code(), Some(2), "{dry:?}");
         assert!(
             dry.stderr.contains(problem) && dry.stdout.is_empty(),
@@ -315,11 +305,8 @@ fn without_a_keeper_the_rest_is_told_and_what_would_end_is_said_to_be_not_known(
     assert_eq!((code, &told["would_end"]), (5, &Value::Null), "{told}");
     assert_eq!(told["keeper_runs"], false);
     mail.mailhost
-        .run(["sed", "-i", "s/member alice, bob;/member alice;/", POLICY])?;
-    let shown = mail
-        .mailhost
-        .command(["usher", "policy", "apply", "--dry-run"])
-        .run()?;
+        .replace(POLICY, "member alice, bob;", "member alice;")?;
+    let shown = dry_run(&mail.mailhost)?;
     assert_eq!(shown.status.code(), Some(1), "{shown:?}");
     for line in [
         "- lose: bob\n",
@@ -340,16 +327,9 @@ fn without_a_keeper_the_rest_is_told_and_what_would_end_is_said_to_be_not_known(
         (0, &serde_json::json!([])),
         "{told}"
     );
-    mail.laptop.run([
-        "sed",
-        "-i",
-        "s/member alice, bob, carol;/member bob, carol;/",
-        POLICY,
-    ])?;
-    let shown = mail
-        .laptop
-        .command(["usher", "policy", "apply", "--dry-run"])
-        .run()?;
+    mail.laptop
+        .replace(POLICY, "member alice, bob, carol;", "member bob, carol;")?;
+    let shown = dry_run(&mail.laptop)?;
     assert_eq!(shown.status.code(), Some(1), "{shown:?}");
     for line in [
         "imap@mailhost from laptop (the server's policy is not known here)\n- lose: alice\n",
@@ -361,12 +341,7 @@ fn without_a_keeper_the_rest_is_told_and_what_would_end_is_said_to_be_not_known(
     let said = mail.laptop.run(["usher", "policy", "apply"])?.stdout;
     assert!(!said.contains("ended"), "{said}");
     lives(&mut alice)?;
-    let refused = mail
-        .laptop
-        .command(["usher", "connect", "mailhost:imap"])
-        .user("alice")
-        .run()?;
-    assert!(!refused.status.success(), "{refused:?}");
+    refused(&mail, "alice", "mailhost:imap")?;
     Ok(())
 }
 

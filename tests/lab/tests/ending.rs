@@ -3,60 +3,24 @@
 #![forbid(unsafe_code)]
 
 mod attack;
+mod reading;
+mod users;
 
-use attack::{Attack, LONG, Result, eventually, still_works};
+use attack::{Attack, Result, still_works};
+use reading::{connect, is_gone, lives};
+use users::{json, recent, refused};
 use usher_lab::hostile::{Channel, id_of, private_key};
-use usher_lab::{ALICE, BOB, Lab, Mail, Running, Signal};
+use usher_lab::{ALICE, BOB, Lab, Mail, Running, Signal, eventually, in_time};
 use usher_proto::{Chain, ChainElement, ClientFrame, Refusal, ServerFrame, SessionId};
+
+const POLICY: &str = "/etc/usher/policy.d/mail.policy";
 
 /// Adds a statement to mailhost's service and puts it in force.
 fn demand(mail: &Mail, statement: &str) -> Result {
-    let path = "/etc/usher/policy.d/mail.policy";
-    let policy = mail.mailhost.read(path)?;
-    let demanding = policy.replace("listen 143;", &format!("listen 143; {statement}"));
-    mail.mailhost.write(path, demanding)?;
+    let demanding = format!("listen 143; {statement}");
+    mail.mailhost.replace(POLICY, "listen 143;", &demanding)?;
     mail.mailhost.run(["usher", "policy", "apply"])?;
     Ok(())
-}
-
-/// Opens a connection that stays open.
-fn connect(mail: &Mail, user: &str) -> Result<Running> {
-    let mut connection = mail
-        .laptop
-        .command(["usher", "connect", "mailhost:imap"])
-        .user(user)
-        .spawn()?;
-    let greeting = connection.read_past("\n", LONG)?;
-    assert!(greeting.starts_with("* PREAUTH"), "{greeting}");
-    Ok(connection)
-}
-
-fn lives(connection: &mut Running) -> Result {
-    connection.write("x NOOP\r\n")?;
-    connection.read_past("x OK", LONG)?;
-    Ok(())
-}
-
-fn is_cut(mail: &Mail, connection: &mut Running, uid: u32) -> Result {
-    assert!(connection.wait(LONG)?.is_some(), "it is still there");
-    eventually(|| Ok(!mail.mailhost.processes()?.iter().any(|p| p.uid == uid)))
-}
-
-/// User and reason of each session that has ended, oldest first.
-fn recent(mail: &Mail) -> Result<Vec<(String, String)>> {
-    let said = mail.mailhost.run(["usher", "--json", "who", "--recent"])?;
-    let view: serde_json::Value = serde_json::from_str(&said.stdout)?;
-    let ended = view["ended"].as_array().ok_or("no list")?;
-    ended
-        .iter()
-        .map(|ended| {
-            let word = |member: &str| ended[member].as_str().map(str::to_owned);
-            Ok((
-                word("user").ok_or("no user")?,
-                word("reason").ok_or("no reason")?,
-            ))
-        })
-        .collect()
 }
 
 fn ends(user: &str, reason: Refusal) -> (String, String) {
@@ -65,8 +29,7 @@ fn ends(user: &str, reason: Refusal) -> (String, String) {
 
 /// The elements that a user's sessions have used.
 fn used(mail: &Mail, user: &str) -> Result<u64> {
-    let said = mail.mailhost.run(["usher", "--json", "who"])?;
-    let view: serde_json::Value = serde_json::from_str(&said.stdout)?;
+    let view = json(&mail.mailhost, &["who"])?;
     let sessions = view["sessions"].as_array().ok_or("no list")?.iter();
     let of_user = sessions.filter(|session| session["user"] == user);
     Ok(of_user.filter_map(|session| session["used"].as_u64()).sum())
@@ -74,17 +37,17 @@ fn used(mail: &Mail, user: &str) -> Result<u64> {
 
 #[test]
 fn who_recent_tells_why_each_session_has_ended() -> Result {
-    let mut mail = usher_lab::Lab::mail()?;
+    let mut mail = Lab::mail()?;
     let text = mail.mailhost.run(["usher", "who", "--recent"])?.stdout;
     assert!(text.contains("no session has ended"), "{text}");
     let mut alice = connect(&mail, "alice")?;
     mail.mailhost.run(["usher", "user", "disable", "alice"])?;
-    is_cut(&mail, &mut alice, ALICE.mailhost_uid)?;
+    is_gone(&mail, &mut alice, ALICE)?;
     let mut bob = connect(&mail, "bob")?;
     mail.mailhost
         .write("/etc/usher/users/bob/authorized_keys", "")?;
     mail.mailhost.run(["usher", "policy", "apply"])?;
-    is_cut(&mail, &mut bob, BOB.mailhost_uid)?;
+    is_gone(&mail, &mut bob, BOB)?;
     let ended = [
         ends("alice", Refusal::DisabledUser),
         ends("bob", Refusal::UnknownUser),
@@ -106,11 +69,11 @@ fn who_recent_tells_why_each_session_has_ended() -> Result {
 
 #[test]
 fn a_session_ends_when_its_time_is_up_and_its_connections_with_it() -> Result {
-    let mail = usher_lab::Lab::mail()?;
+    let mail = Lab::mail()?;
     demand(&mail, "session 8s;")?;
     let mut alice = connect(&mail, "alice")?;
     lives(&mut alice)?;
-    is_cut(&mail, &mut alice, ALICE.mailhost_uid)?;
+    is_gone(&mail, &mut alice, ALICE)?;
     assert_eq!(recent(&mail)?, [ends("alice", Refusal::Expired)]);
     let mut again = connect(&mail, "alice")?;
     lives(&mut again)
@@ -118,16 +81,18 @@ fn a_session_ends_when_its_time_is_up_and_its_connections_with_it() -> Result {
 
 #[test]
 fn a_user_whose_host_answers_stays_and_one_who_is_disabled_there_does_not() -> Result {
-    let mail = usher_lab::Lab::mail()?;
+    let mail = Lab::mail()?;
     demand(&mail, "reauthenticate 6s;")?;
     let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
     // Nobody connects meanwhile: the elements are those that the server asks for.
     let (of_alice, of_bob) = (used(&mail, "alice")?, used(&mail, "bob")?);
-    eventually(|| Ok(used(&mail, "alice")? > of_alice + 2 && used(&mail, "bob")? > of_bob + 2))?;
+    eventually("both have been authenticated again", || {
+        Ok(used(&mail, "alice")? > of_alice + 2 && used(&mail, "bob")? > of_bob + 2)
+    })?;
     lives(&mut alice)?;
     assert_eq!(recent(&mail)?, []);
     mail.laptop.run(["usher", "user", "disable", "alice"])?;
-    is_cut(&mail, &mut alice, ALICE.mailhost_uid)?;
+    is_gone(&mail, &mut alice, ALICE)?;
     let ended = recent(&mail)?;
     assert!(
         ended.contains(&ends("alice", Refusal::NotAuthenticatedAgain)),
@@ -139,11 +104,11 @@ fn a_user_whose_host_answers_stays_and_one_who_is_disabled_there_does_not() -> R
 
 #[test]
 fn who_comes_from_a_host_that_has_gone_is_cut_and_comes_back_with_it() -> Result {
-    let mut mail = usher_lab::Lab::mail()?;
+    let mut mail = Lab::mail()?;
     demand(&mail, "reauthenticate 6s;")?;
     let mut alice = connect(&mail, "alice")?;
     mail.courier.kill(Signal::STOP)?;
-    is_cut(&mail, &mut alice, ALICE.mailhost_uid)?;
+    is_gone(&mail, &mut alice, ALICE)?;
     assert_eq!(
         recent(&mail)?,
         [ends("alice", Refusal::NotAuthenticatedAgain)]
@@ -177,9 +142,11 @@ fn answer(
 #[test]
 fn an_element_authenticates_its_own_session_once_and_what_is_made_up_does_not() -> Result {
     let attack = Attack::new()?;
+    let stranger = attack.add_stranger()?;
     demand(&attack.mail, "reauthenticate 8s;")?;
     let key = attack.user_key("alice")?;
     let mut channel = attack.channel()?;
+    let mut elsewhere = Channel::connect(&attack.mail.stranger, &attack.mail.mailhost, &stranger)?;
     let mut asked = attack.asked("alice")?;
     let mut connection = attack.granted(&mut channel, &mut asked, &key)?;
     let session = id_of(&asked.sign(&key)?);
@@ -192,9 +159,6 @@ fn an_element_authenticates_its_own_session_once_and_what_is_made_up_does_not() 
         Err(Refusal::ChainMismatch)
     );
     let element = asked.chain.next().ok_or("no element")?;
-    let stranger = attack.add_stranger()?;
-    attack.mail.mailhost.run(["usher", "policy", "apply"])?;
-    let mut elsewhere = Channel::connect(&attack.mail.stranger, &attack.mail.mailhost, &stranger)?;
     let stolen = answer(&mut elsewhere, session, element)?;
     assert_eq!(stolen, Err(Refusal::UnknownSession));
     assert_eq!(answer(&mut channel, session, element)?, Ok(()));
@@ -239,7 +203,7 @@ fn a_closed_sessions_connections_go_on_while_another_session_is_authenticated() 
         still_works(&mut connection)?;
     }
     assert_eq!(channel.close(session)?, Ok(()));
-    eventually(|| Ok(still_works(&mut connection).is_err()))?;
+    eventually("it is cut", || Ok(still_works(&mut connection).is_err()))?;
     let ended = recent(&attack.mail)?;
     let cut = ends("alice", Refusal::NotAuthenticatedAgain);
     assert_eq!(
@@ -295,12 +259,12 @@ fn a_closed_sessions_connections_go_on_when_the_users_last_open_session_ends() -
     assert_eq!(channel.close(closed)?, Ok(()));
 
     ends_only(&attack, &former, id_of(&other.sign(&keys.1)?))?;
-    eventually(|| Ok(still_works(&mut by_fresh).is_err()))?;
+    eventually("it is cut", || Ok(still_works(&mut by_fresh).is_err()))?;
     still_works(&mut by_former)?;
     // And what is closed ends by its own key.
     ends_only(&attack, "", closed)?;
-    eventually(|| Ok(still_works(&mut by_former).is_err()))?;
-    eventually(|| {
+    eventually("it is cut", || Ok(still_works(&mut by_former).is_err()))?;
+    eventually("alice has no processes", || {
         let processes = attack.mail.mailhost.processes()?;
         Ok(!processes.iter().any(|p| p.uid == ALICE.mailhost_uid))
     })
@@ -313,37 +277,51 @@ fn time_in(mail: &Mail, seconds: u32) -> Result<String> {
     Ok(mail.mailhost.run(date)?.stdout.trim().to_owned())
 }
 
+/// A connection of bob's, who is a guest until a time that `admit` is given and puts in force; and
+/// that time.
+fn guest(mail: &Mail, mut admit: impl FnMut(&str) -> Result) -> Result<(Running, String)> {
+    in_time(|seconds| {
+        let until = time_in(mail, seconds)?;
+        admit(&until)?;
+        let mut bob = connect(mail, "bob")?;
+        lives(&mut bob)?;
+        Ok((bob, until))
+    })
+}
+
+/// Waits until the guest has gone, which must not be before the time.
+fn goes_in_time(mail: &Mail, connection: &mut Running, until: &str) -> Result {
+    is_gone(mail, connection, BOB)?;
+    let now = time_in(mail, 0)?;
+    assert!(now.as_str() >= until, "before its time: {now}, not {until}");
+    Ok(())
+}
+
+/// Demands that no session but bob's has ended, and for this reason.
+fn only_bob_has_ended(mail: &Mail, reason: Refusal) -> Result {
+    let (ended, expected) = (recent(mail)?, ends("bob", reason));
+    let only = ended.iter().all(|ended| *ended == expected);
+    assert!(only && !ended.is_empty(), "{ended:?}");
+    Ok(())
+}
+
 #[test]
 fn a_guest_leaves_by_itself_and_is_not_let_in_again() -> Result {
     let mail = Lab::mail()?;
-    let path = "/etc/usher/policy.d/mail.policy";
-    let policy = mail.mailhost.read(path)?;
-    let until = time_in(&mail, 25)?;
-    let guest = format!("member alice; guest bob until {until};");
-    let policy = policy.replace("member alice, bob;", &guest);
-    mail.mailhost.write(path, policy)?;
-    mail.mailhost.run(["usher", "policy", "apply"])?;
     let mut of_alice = connect(&mail, "alice")?;
-    let mut of_bob = connect(&mail, "bob")?;
-    lives(&mut of_bob)?;
-
-    is_cut(&mail, &mut of_bob, BOB.mailhost_uid)?;
-    let now = mail.mailhost.run(["date", "-u", "+%Y-%m-%dT%H:%M:%SZ"])?;
-    assert!(
-        now.stdout.trim() >= until.as_str(),
-        "before its time: {}",
-        now.stdout
-    );
-    let ended = recent(&mail)?;
-    assert_eq!(ended, [("bob".to_owned(), "guest_over".to_owned())]);
-    let again = mail
-        .laptop
-        .command(["usher", "connect", "mailhost:imap"])
-        .user("bob")
-        .run()?;
-    assert!(!again.status.success());
+    let mut former = "member alice, bob;".to_owned();
+    let (mut of_bob, until) = guest(&mail, |until| {
+        let users = format!("member alice; guest bob until {until};");
+        mail.mailhost.replace(POLICY, &former, &users)?;
+        former = users;
+        mail.mailhost.run(["usher", "policy", "apply"])?;
+        Ok(())
+    })?;
+    goes_in_time(&mail, &mut of_bob, &until)?;
+    only_bob_has_ended(&mail, Refusal::GuestOver)?;
+    let told = refused(&mail, "bob", "mailhost:imap")?;
     let said = "the time until which the server's policy admits the user as a guest has passed";
-    assert!(again.stderr.contains(said), "{}", again.stderr);
+    assert!(told.contains(said), "{told}");
     lives(&mut of_alice)?;
     let told = mail.mailhost.run(["usher", "policy", "check"])?.stderr;
     let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -355,36 +333,22 @@ fn a_guest_leaves_by_itself_and_is_not_let_in_again() -> Result {
 #[test]
 fn a_guest_of_the_client_is_not_signed_for_beyond_its_time() -> Result {
     let mail = Lab::mail()?;
-    let path = "/etc/usher/policy.d/mail.policy";
-    let policy = mail.laptop.read(path)?;
-    let guest = |until: &str| format!("member alice, carol; guest bob until {until};");
+    let policy = mail.laptop.read(POLICY)?;
+    let members = "member alice, bob, carol;";
+    assert!(policy.contains(members), "{policy}");
     let put = |until: &str| -> Result {
-        let policy = policy.replace("member alice, bob, carol;", &guest(until));
-        mail.laptop.write(path, policy)?;
+        let users = format!("member alice, carol; guest bob until {until};");
+        mail.laptop.write(POLICY, policy.replace(members, &users))?;
         mail.laptop.run(["usher", "policy", "apply"])?;
         Ok(())
     };
     put("2020-01-01T00:00Z")?;
-    let refused = mail
-        .laptop
-        .command(["usher", "connect", "mailhost:imap"])
-        .user("bob")
-        .run()?;
-    assert!(!refused.status.success());
-    assert!(refused.stderr.contains("policy"), "{}", refused.stderr);
+    let told = refused(&mail, "bob", "mailhost:imap")?;
+    assert!(told.contains("policy"), "{told}");
 
     // The session that it opens ends with the time, by the server.
-    let until = time_in(&mail, 25)?;
-    put(&until)?;
-    let mut of_bob = connect(&mail, "bob")?;
-    lives(&mut of_bob)?;
-    is_cut(&mail, &mut of_bob, BOB.mailhost_uid)?;
-    let now = mail.mailhost.run(["date", "-u", "+%Y-%m-%dT%H:%M:%SZ"])?;
-    assert!(
-        now.stdout.trim() >= until.as_str(),
-        "before its time: {}",
-        now.stdout
-    );
-    assert_eq!(recent(&mail)?, [("bob".to_owned(), "expired".to_owned())]);
+    let (mut of_bob, until) = guest(&mail, put)?;
+    goes_in_time(&mail, &mut of_bob, &until)?;
+    only_bob_has_ended(&mail, Refusal::Expired)?;
     Ok(())
 }

@@ -4,13 +4,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use usher_lab::{Host, Lab, Mail, Output, Running};
+use usher_lab::{Host, Lab, Mail, Output, PATIENCE, Running};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where the Python server and its package are in a host.
 const PYTHON: &str = "/var/lib/calendar";

@@ -2,8 +2,8 @@
 
 mod reading;
 
-use reading::{Outcome, PATIENCE};
-use usher_lab::{Lab, Mail};
+use reading::Outcome;
+use usher_lab::{Lab, Mail, PATIENCE};
 
 /// Executes what it is told, as the user.
 const SHELL: &str = "program \"/bin/sh\" \"-c\" \"read -r deed; (eval \\\"$deed\\\") 2>&1; echo end\"; \
@@ -40,9 +40,7 @@ fn mail() -> Result<Mail, Box<dyn std::error::Error>> {
         .write("/etc/usher/policy.d/more.policy", policy(FILES))?;
     mail.laptop
         .write("/etc/usher/policy.d/more.policy", CLIENT)?;
-    for host in [&mail.laptop, &mail.mailhost] {
-        host.run(["usher", "policy", "apply"])?;
-    }
+    mail.apply()?;
     Ok(mail)
 }
 
@@ -126,15 +124,11 @@ fn a_program_without_its_libraries_is_not_started_and_the_log_says_why() -> Outc
 #[test]
 fn dovecot_serves_mail_with_files_of_its_own_only() -> Outcome {
     let mail = Lab::mail()?;
-    let path = "/etc/usher/policy.d/mail.policy";
-    let policy = mail.mailhost.read(path)?;
-    let confined = policy.replacen(
+    mail.mailhost.replace(
+        "/etc/usher/policy.d/mail.policy",
         "listen 143;",
         "listen 143; files \"/usr\" read, \"/etc\" read, \"/dev/null\" write, \"~/Maildir\" write;",
-        1,
-    );
-    assert_ne!(confined, policy);
-    mail.mailhost.write(path, confined)?;
+    )?;
     mail.mailhost.run(["usher", "policy", "apply"])?;
     let mut connection = reading::connect(&mail, "alice")?;
     for (command, answer) in [

@@ -5,11 +5,9 @@ use std::error::Error;
 use std::fs;
 use std::time::Duration;
 
-use usher_lab::{Lab, LabError, Signal};
+use usher_lab::{Lab, LabError, PATIENCE, Signal, eventually};
 
 type Result = std::result::Result<(), Box<dyn Error>>;
-
-const SECONDS: Duration = Duration::from_secs(10);
 
 #[test]
 fn hosts_reach_each_other_over_tcp_on_both_families() -> Result {
@@ -165,14 +163,7 @@ fn a_command_that_takes_too_long_is_killed_with_what_it_started() -> Result {
         .filter(|process| process.name == "sleep")
         .count();
     assert_eq!(sleeping, 0);
-    assert_eq!(
-        host.command(["sleep", "0"])
-            .limit(SECONDS)
-            .run()?
-            .status
-            .code(),
-        Some(0)
-    );
+    assert_eq!(host.command(["sleep", "0"]).run()?.status.code(), Some(0));
     Ok(())
 }
 
@@ -199,7 +190,7 @@ fn a_started_command_is_spoken_to_and_gets_signals() -> Result {
         "trap 'echo caught' USR1; while read -r line; do echo \"got $line\"; done; echo end";
     let mut shell = host.command(["bash", "-c", script]).user("alice").spawn()?;
     shell.write("one\n")?;
-    assert_eq!(shell.read_past("got one", SECONDS)?, "got one\n");
+    assert_eq!(shell.read_past("got one", PATIENCE)?, "got one\n");
     let processes = host.processes()?;
     let process = processes
         .iter()
@@ -210,11 +201,11 @@ fn a_started_command_is_spoken_to_and_gets_signals() -> Result {
     );
     shell.kill(Signal::USR1)?;
     shell.write("two\n")?;
-    assert_eq!(shell.read_past("got two", SECONDS)?, "caught\ngot two\n");
+    assert_eq!(shell.read_past("got two", PATIENCE)?, "caught\ngot two\n");
     shell.close_input();
-    assert_eq!(shell.read_past("end", SECONDS)?, "end\n");
+    assert_eq!(shell.read_past("end", PATIENCE)?, "end\n");
     assert_eq!(
-        shell.wait(SECONDS)?.and_then(|status| status.code()),
+        shell.wait(PATIENCE)?.and_then(|status| status.code()),
         Some(0)
     );
     assert!(matches!(
@@ -229,8 +220,6 @@ fn orphans_are_reaped() -> Result {
     let lab = Lab::new()?;
     let host = lab.host("one")?;
     host.run(["sh", "-c", "(sleep 0.05 &) ; (sleep 0.05 &)"])?;
-    let begin = std::time::Instant::now();
-    // Only the first process, which waits for the lab's end, remains; nor a zombie beside it.
     let numbers = || -> std::io::Result<Vec<String>> {
         let entries = fs::read_dir(host.path("/proc"))?.flatten();
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -238,11 +227,8 @@ fn orphans_are_reaped() -> Result {
             .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()))
             .collect())
     };
-    while numbers()? != ["1"] {
-        assert!(begin.elapsed() < SECONDS, "{:?}", numbers()?);
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
+    // The one that waits for the lab's end; nor a zombie beside it.
+    eventually("only the first process remains", || Ok(numbers()? == ["1"]))
 }
 
 #[test]

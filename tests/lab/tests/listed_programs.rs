@@ -61,7 +61,6 @@ fn curl(mail: &Mail, user: &str, path: &str) -> Command {
     mail.laptop
         .command([path, "--silent", "--max-time", "50", &url])
         .user(user)
-        .limit(LONG)
 }
 
 fn greeted(command: &Command, uid: u32) -> Result {
@@ -87,7 +86,6 @@ fn python(mail: &Mail, user: &str) -> Command {
     mail.laptop
         .command(["python3", "/var/lib/client.py", &address])
         .user(user)
-        .limit(LONG)
 }
 
 fn refused(command: &Command) -> Result {
@@ -175,7 +173,7 @@ fn a_users_own_mount_namespace_makes_no_program_a_listed_one() -> Result {
             "-c",
             words,
         ];
-        mail.laptop.command(unshare).user("alice").limit(LONG)
+        mail.laptop.command(unshare).user("alice")
     };
     let address = mail.mailhost.ipv4();
     let client = format!("{path} /var/lib/client.py {address}");
@@ -193,7 +191,7 @@ fn programs_that_ask_have_to_be_listed_as_well() -> Result {
     let mail = topology_of_curl()?;
     let asked = ["usher", "connect", "mailhost:greeter"];
     let greeting = format!("{}\n", ALICE.mailhost_uid);
-    let connects = || connects(&mail, "alice", "1", "3").limit(LONG).run();
+    let connects = || connects(&mail, "alice", "1", "3").run();
     let told = |output: &usher_lab::Output| {
         assert!(!output.status.success());
         assert!(
@@ -204,7 +202,7 @@ fn programs_that_ask_have_to_be_listed_as_well() -> Result {
     let through_the_proxy = || {
         let url = "telnet://127.0.1.1:7000";
         let curl = mail.laptop.command([&in_folder("curl"), "--silent", url]);
-        curl.user("alice").limit(LONG).run()
+        curl.user("alice").run()
     };
     told(&mail.laptop.command(asked).user("alice").run()?);
     assert!(connects()?.stdout.starts_with("errno 13: "));
@@ -288,7 +286,6 @@ fn who_asks_with_a_socket_of_which_no_program_is_told_is_refused() -> Result {
         mail.laptop
             .command(["python3", "/var/lib/asks.py", flag])
             .user("alice")
-            .limit(LONG)
             .run()
     };
     mail.laptop.write("/var/lib/asks.py", ASKS)?;

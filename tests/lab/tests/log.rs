@@ -1,39 +1,16 @@
 //! Every session is on record: what clients signed, in a log whose history shows when it is changed.
 
-use std::time::Duration;
+mod reading;
+mod users;
 
-use usher_lab::{ALICE, Lab, Mail, Running, Signal};
+use reading::{connect, lives};
+use usher_lab::{ALICE, Lab, Mail, PATIENCE, Signal};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-const PATIENCE: Duration = Duration::from_secs(60);
-
-fn connect(mail: &Mail, user: &str) -> Result<Running> {
-    let mut connection = mail
-        .laptop
-        .command(["usher", "connect", "mailhost:imap"])
-        .user(user)
-        .spawn()?;
-    let greeting = connection.read_past("\n", PATIENCE)?;
-    assert!(greeting.starts_with("* PREAUTH"), "{greeting}");
-    Ok(connection)
-}
-
-fn refused(mail: &Mail, user: &str) -> Result<String> {
-    let output = mail
-        .laptop
-        .command(["usher", "connect", "mailhost:imap"])
-        .user(user)
-        .run()?;
-    assert!(!output.status.success(), "{output:?}");
-    Ok(output.stderr)
-}
-
 /// Has the user signed for anew: sessions are the signer's memory.
 fn forget_sessions(mail: &mut Mail) -> Result {
-    mail.signer.kill(Signal::KILL)?;
-    mail.signer.wait(PATIENCE)?;
-    Ok(mail.signer.start()?)
+    Ok(mail.signer.crash()?)
 }
 
 /// The users of the records, in their order.
@@ -155,12 +132,11 @@ fn without_the_recorder_there_are_no_new_sessions_and_open_ones_go_on() -> Resul
     let mut alice = connect(&mail, "alice")?;
     mail.recorder.kill(Signal::KILL)?;
     mail.recorder.wait(PATIENCE)?;
-    let said = refused(&mail, "bob")?;
+    let said = users::refused(&mail, "bob", "mailhost:imap")?;
     assert!(said.contains("cannot keep a record"), "{said}");
     // Alice's session is on record.
     drop(connect(&mail, "alice")?);
-    alice.write("x NOOP\r\n")?;
-    alice.read_past("x OK", PATIENCE)?;
+    lives(&mut alice)?;
     let who = mail.mailhost.run(["usher", "who"])?.stdout;
     assert!(!who.contains("bob"), "{who}");
     mail.recorder.start()?;
@@ -219,10 +195,9 @@ fn a_full_disk_refuses_new_sessions_and_loses_nothing() -> Result {
         "-c",
         &format!("head -c 1M /dev/zero > {log}/filler 2>/dev/null || true"),
     ])?;
-    let said = refused(&mail, "bob")?;
+    let said = users::refused(&mail, "bob", "mailhost:imap")?;
     assert!(said.contains("cannot keep a record"), "{said}");
-    alice.write("x NOOP\r\n")?;
-    alice.read_past("x OK", PATIENCE)?;
+    lives(&mut alice)?;
     mail.mailhost.run(["rm", &format!("{log}/filler")])?;
     drop(connect(&mail, "bob")?);
     assert_eq!(recorded(&mail)?, ["alice", "bob"]);

@@ -1,12 +1,18 @@
 //! What the analyser says of two hosts' policies, beside what their daemons do.
 
+mod reading;
+mod users;
+
 use std::path::Path;
 
+use reading::{Outcome, is_served};
 use serde_json::Value;
+use users::answer;
 use usher_lab::{Host, Lab, Mail};
 
-type Outcome = Result<(), Box<dyn std::error::Error>>;
-
+const POLICY: &str = "/etc/usher/policy.d/mail.policy";
+/// Beside the topology's own.
+const MORE: &str = "/etc/usher/policy.d/more.policy";
 const USERS: [&str; 3] = ["alice", "bob", "carol"];
 const SERVICES: [&str; 5] = ["imap", "vault", "elsewhere", "moved", "gone"];
 /// Where the copies of both hosts' /etc/usher are, on mailhost.
@@ -63,13 +69,9 @@ fn collect_to(mail: &Mail, copies: &str) -> Outcome {
     Ok(())
 }
 
+/// The exit status of a question about a host's policy, and the answer.
 fn ask(host: &Host, question: &[&str]) -> Result<(i32, Value), Box<dyn std::error::Error>> {
-    let told = host
-        .command([&["usher", "--json", "policy"], question].concat())
-        .run()?;
-    let code = told.status.code().ok_or("killed")?;
-    let json = serde_json::from_str(&told.stdout);
-    Ok((code, json.map_err(|error| format!("{error}: {told:?}"))?))
+    answer(host, &[&["policy"], question].concat())
 }
 
 /// By both policies: exit status and answer.
@@ -83,20 +85,6 @@ fn explain(
         &mail.mailhost,
         &["explain", &user, &service, "--hosts", COPIES],
     )
-}
-
-/// By the daemons.
-fn is_served(mail: &Mail, user: &str, service: &str) -> Result<bool, Box<dyn std::error::Error>> {
-    let connection = mail
-        .laptop
-        .command(["usher", "connect", &format!("mailhost:{service}")])
-        .user(user)
-        .input("x LOGOUT\r\n")
-        .run()?;
-    let served = connection.stdout.contains(&format!("Logged in as {user}"));
-    let refused = connection.stderr.contains("refused: ");
-    assert!(served != refused, "{connection:?}");
-    Ok(served)
 }
 
 /// Users of each service who are served, by the analyser; each answer is compared with the daemons'.
@@ -130,12 +118,8 @@ fn compare(mail: &Mail) -> Result<Vec<String>, Box<dyn std::error::Error>> {
 #[test]
 fn who_is_permitted_by_the_analyser_is_served_and_who_is_not_is_refused() -> Outcome {
     let mail = Lab::mail()?;
-    let (laptop, mailhost) = (&mail.laptop, &mail.mailhost);
-    mailhost.write("/etc/usher/policy.d/more.policy", MAILHOST)?;
-    laptop.write("/etc/usher/policy.d/more.policy", LAPTOP)?;
-    for host in [laptop, mailhost] {
-        host.run(["usher", "policy", "apply"])?;
-    }
+    let mailhost = &mail.mailhost;
+    put_more(&mail, MAILHOST, LAPTOP)?;
     assert_eq!(compare(&mail)?, ["alice imap", "bob imap", "alice vault"]);
 
     // Why not, and which line would have to change.
@@ -173,25 +157,13 @@ fn who_is_permitted_by_the_analyser_is_served_and_who_is_not_is_refused() -> Out
     assert_eq!(compare(&mail)?, ["alice imap", "alice vault"]);
     mailhost.run(["usher", "user", "enable", "bob"])?;
     mailhost.run(["rm", "/etc/usher/users/alice/authorized_keys"])?;
-    let policy = mailhost.read("/etc/usher/policy.d/mail.policy")?;
-    let more = policy.replace("member alice, bob;", "member alice, bob, carol;");
-    assert_ne!(policy, more);
-    mailhost.write("/etc/usher/policy.d/mail.policy", more)?;
+    mailhost.replace(POLICY, "member alice, bob;", "member alice, bob, carol;")?;
     mailhost.run(["usher", "policy", "apply"])?;
     assert_eq!(compare(&mail)?, ["bob imap", "carol imap"]);
     mailhost.run(["rm", "/etc/usher/policy.d/host-laptop.policy"])?;
-    mailhost.run([
-        "sed",
-        "-i",
-        "s/hosts laptop;/hosts any;/",
-        "/etc/usher/policy.d/mail.policy",
-    ])?;
-    mailhost.run([
-        "sed",
-        "-i",
-        "s/hosts laptop;/hosts any;/",
-        "/etc/usher/policy.d/more.policy",
-    ])?;
+    for policy in [POLICY, MORE] {
+        mailhost.replace(policy, "hosts laptop;", "hosts any;")?;
+    }
     mailhost.run(["usher", "policy", "apply"])?;
     assert_eq!(compare(&mail)?, [""; 0]);
     Ok(())
@@ -246,12 +218,8 @@ fn expectations_are_tried_on_both_hosts_policies_and_tell_what_shows_that_they_f
     assert_eq!((code, counts(&told)), (0, [3, 0, 0]), "{told}");
 
     // What somebody has broken elsewhere.
-    mail.laptop.run([
-        "sed",
-        "-i",
-        "s/member alice, bob, carol;/member alice, carol;/",
-        "/etc/usher/policy.d/mail.policy",
-    ])?;
+    mail.laptop
+        .replace(POLICY, "member alice, bob, carol;", "member alice, carol;")?;
     let (code, told) = test(good)?;
     assert_eq!((code, counts(&told)), (1, [2, 1, 0]), "{told}");
     let shown = mail
@@ -284,9 +252,9 @@ fn expectations_are_tried_on_both_hosts_policies_and_tell_what_shows_that_they_f
 /// Writes both hosts' policies beside the topology's own and puts them in force.
 fn put_more(mail: &Mail, mailhost: &str, laptop: &str) -> Outcome {
     for (host, text) in [(&mail.mailhost, mailhost), (&mail.laptop, laptop)] {
-        host.write("/etc/usher/policy.d/more.policy", text)?;
-        host.run(["usher", "policy", "apply"])?;
+        host.write(MORE, text)?;
     }
+    mail.apply()?;
     Ok(())
 }
 
@@ -321,11 +289,8 @@ fn contradictions_of_two_hosts_are_told_until_they_agree() -> Outcome {
         .replace("member alice, carol;", "member alice, bob;")
         .replace("port 147;", "port 146;")
         .replace("  service gone at mailhost port 148;\n", "");
-    let path = "/etc/usher/policy.d/mail.policy";
-    let mail_policy = mail.laptop.read(path)?;
-    let fewer = mail_policy.replace("member alice, bob, carol;", "member alice, bob;");
-    assert_ne!(mail_policy, fewer);
-    mail.laptop.write(path, fewer)?;
+    mail.laptop
+        .replace(POLICY, "member alice, bob, carol;", "member alice, bob;")?;
     put_more(&mail, &mailhost, &laptop)?;
     assert_eq!(agree()?, (0, Vec::new()));
     let permitted = ["imap", "vault", "elsewhere", "moved"];
@@ -358,11 +323,8 @@ fn who_gains_and_who_loses_by_the_analyser_does_so_by_the_daemons() -> Outcome {
     let mailhost = MAILHOST
         .replace("member alice, bob;", "member alice, carol;")
         .replace("hosts mailhost;", "hosts laptop;");
-    let path = "/etc/usher/policy.d/mail.policy";
-    let policy = mail.mailhost.read(path)?;
-    let fewer = policy.replace("member alice, bob;", "member alice;");
-    assert_ne!(policy, fewer);
-    mail.mailhost.write(path, fewer)?;
+    mail.mailhost
+        .replace(POLICY, "member alice, bob;", "member alice;")?;
     put_more(&mail, &mailhost, LAPTOP)?;
     collect(&mail)?;
     let after = served()?;

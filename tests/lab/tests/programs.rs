@@ -1,9 +1,9 @@
 //! Unmodified programs on both ends: curl and mbsync through the proxy, gunicorn as a user's
 //! service, and the sessions that their connections share.
 
-use std::time::{Duration, Instant};
-
-use usher_lab::{ALICE, BOB, CAROL, Command, Lab, Mail, Output, Running, Signal};
+use usher_lab::{
+    ALICE, BOB, CAROL, Command, Lab, Mail, Output, PATIENCE, Running, Signal, eventually,
+};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -14,8 +14,6 @@ struct Session {
     /// How many elements of its chain have been used: one a connection.
     used: u64,
 }
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 const MBSYNC: &str = "\
 IMAPAccount mailhost
@@ -253,9 +251,7 @@ fn gunicorn_serves_each_user_as_that_user_by_its_own_socket_activation() -> Outc
         .write("/etc/usher/policy.d/web.policy", server)?;
     mail.laptop
         .write("/etc/usher/policy.d/web.policy", client)?;
-    for host in [&mail.laptop, &mail.mailhost] {
-        host.run(["usher", "policy", "apply"])?;
-    }
+    mail.apply()?;
     let get = |user: &str| {
         let request = "GET / HTTP/1.0\r\n\r\n";
         mail.laptop
@@ -268,16 +264,10 @@ fn gunicorn_serves_each_user_as_that_user_by_its_own_socket_activation() -> Outc
     assert!(alice.stdout.ends_with("uid 2001\n"), "{alice:?}");
     assert!(bob.stdout.ends_with("uid 2002\n"), "{bob:?}");
     // Idle, master and workers end; asked again, they are back.
-    let deadline = Instant::now() + PATIENCE;
-    while mail
-        .mailhost
-        .processes()?
-        .iter()
-        .any(|process| process.command.contains("gunicorn"))
-    {
-        assert!(Instant::now() < deadline, "idle gunicorns do not end");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    eventually("idle gunicorns have ended", || {
+        let processes = mail.mailhost.processes()?;
+        Ok(!processes.iter().any(|p| p.command.contains("gunicorn")))
+    })?;
     let again = get("alice")?;
     assert!(again.stdout.ends_with("uid 2001\n"), "{again:?}");
     Ok(())

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use usher_lab::{Lab, LabError};
+use usher_lab::{Lab, LabError, PATIENCE};
 
 type Result = std::result::Result<(), Box<dyn Error>>;
 
@@ -53,7 +53,7 @@ fn inhabitants(spaces: &Held) -> Vec<u32> {
 fn eventually(what: &str, done: impl Fn() -> bool) {
     let begin = Instant::now();
     while !done() {
-        assert!(begin.elapsed() < Duration::from_secs(10), "{what}");
+        assert!(begin.elapsed() < PATIENCE, "{what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

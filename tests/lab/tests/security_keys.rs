@@ -6,12 +6,10 @@ mod agent;
 mod attack;
 mod greeter;
 
-use agent::{
-    LONG, Result, eventually, forget_sessions, lend, loans, refused, register, served, ssh_agent,
-};
+use agent::{Result, forget_sessions, lend, loans, refused, register, served, ssh_agent};
 use attack::Attack;
 use ssh_encoding::Encode;
-use usher_lab::{Lab, Mail, Running};
+use usher_lab::{Lab, Mail, PATIENCE, Running, eventually};
 use usher_proto::ssh_key::SshSig;
 use usher_proto::{Authenticator, NAMESPACE, Refusal};
 
@@ -95,7 +93,7 @@ fn a_touch_opens_the_session_and_nobody_else_waits_for_it() -> Result {
         }
         touching(&mail, "hand")?;
         for connection in &mut waiting {
-            connection.read_past("Logged in as alice", LONG)?;
+            connection.read_past("Logged in as alice", PATIENCE)?;
         }
         // One touch, and none for what is connected in the same session.
         served(&mail, "alice")?;
@@ -225,9 +223,7 @@ fn nobody_is_asked_to_touch_anything_ahead_of_need() -> Result {
     let _lender = lend(&mail, "alice")?;
     let connects = |count: u32| -> Result {
         let count = count.to_string();
-        let output = greeter::connects(&mail, "alice", "1", &count)
-            .limit(LONG * 2)
-            .run()?;
+        let output = greeter::connects(&mail, "alice", "1", &count).run()?;
         assert_eq!(
             output.stdout,
             format!("{count} connections\n"),

@@ -2,13 +2,10 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error;
-use std::time::Duration;
 
-use usher_lab::{Daemon, Host, Lab, LabError, Role, Signal};
+use usher_lab::{Daemon, Host, Lab, LabError, PATIENCE, Role, Signal, eventually};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
-
-const SECONDS: Duration = Duration::from_secs(10);
 
 /// A daemon that stores its listener, and at its next start finds it again. It accepts only when
 /// told to by SIGUSR1, so that connections wait in the queue meanwhile.
@@ -58,21 +55,24 @@ fn a_stored_listener_and_its_queue_outlive_a_killed_daemon() -> Result {
 
     let address = format!("TCP4:{}:7000", server.ipv4());
     let mut waiting = client.spawn(["socat", "-d", "-d", "-d", "-", &address])?;
-    while !waiting.stderr()?.contains("successfully connected") {
+    eventually("the client is connected", || {
         assert!(!waiting.has_ended()?, "{}", waiting.stderr()?);
-        std::thread::sleep(Duration::from_millis(2));
-    }
+        Ok(waiting.stderr()?.contains("successfully connected"))
+    })?;
 
     daemon.kill(Signal::KILL)?;
-    assert!(daemon.wait(SECONDS)?.is_some());
+    assert!(daemon.wait(PATIENCE)?.is_some());
     assert!(!daemon.is_running()?);
     // Nobody accepts, the kernel still answers.
     let mut second = client.spawn(["socat", "-", &address])?;
     daemon.start()?;
     daemon.kill(Signal::USR1)?;
-    assert_eq!(waiting.read_past("served", SECONDS)?, "served by start 2\n");
+    assert_eq!(
+        waiting.read_past("served", PATIENCE)?,
+        "served by start 2\n"
+    );
     daemon.kill(Signal::USR1)?;
-    assert_eq!(second.read_past("served", SECONDS)?, "served by start 2\n");
+    assert_eq!(second.read_past("served", PATIENCE)?, "served by start 2\n");
     assert_eq!(daemon.log()?, "start 1 with 0\nstart 2 with 2\n");
     Ok(())
 }
@@ -129,7 +129,7 @@ fn what_a_daemon_started_outlives_it_and_not_the_lab() -> Result {
             .count())
     };
     daemon.kill(Signal::KILL)?;
-    assert!(daemon.wait(SECONDS)?.is_some());
+    assert!(daemon.wait(PATIENCE)?.is_some());
     daemon.end()?;
     assert_eq!(sleeping()?, 1);
     drop(daemon);

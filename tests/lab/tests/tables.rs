@@ -4,7 +4,8 @@
 
 mod attack;
 
-use attack::{Attack, Result, eventually, listen, still_works};
+use attack::{Attack, Result, listen, still_works};
+use usher_lab::eventually;
 use usher_lab::hostile::{Asked, Channel, id_of, random};
 use usher_proto::{Refusal, SessionId};
 
@@ -19,9 +20,8 @@ fn with_table(option: &str, size: &str) -> Result<Attack> {
         .run(["rm", "-r", "/sys/fs/bpf/usher"])?;
     attack.mail.keeper.add_arguments([option, size]);
     attack.mail.keeper.start()?;
-    // The verifier finds the new keeper.
     let mut channel = attack.channel()?;
-    eventually(|| {
+    eventually("the verifier has found the new keeper", || {
         let verdict = channel.close(SessionId::from_bytes(random()))?;
         Ok(verdict == Err(Refusal::UnknownSession))
     })?;
@@ -62,7 +62,7 @@ fn a_full_table_of_connections_refuses_and_has_room_when_one_ends() -> Result {
     // A connection ends.
     drop(second);
     let mut last = None;
-    eventually(|| {
+    eventually("there is room for a connection", || {
         let port = attack.port()?;
         let announcement = attack.announcement(&mut asked, &port)?;
         let verdict = channel.announce(session, announcement)?;
@@ -138,7 +138,7 @@ fn a_full_table_of_listeners_refuses_other_users_until_one_has_gone() -> Result 
         assert_eq!(channel.close(session)?, Ok(()));
     }
     let mut served = None;
-    eventually(|| {
+    eventually("there is room for a listener", || {
         let mut asked = attack.asked("bob")?;
         let port = attack.port()?;
         let first = attack.announcement(&mut asked, &port)?;

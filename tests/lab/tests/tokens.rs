@@ -4,17 +4,15 @@
 
 mod greeter;
 
-use greeter::{
-    LONG, Result, connect, connects, eventually, has_ticket, number, sessions, topology,
-};
-use usher_lab::{ALICE, BOB, Mail, Running};
+use greeter::{Result, connect, connects, has_ticket, number, sessions, topology};
+use usher_lab::{ALICE, BOB, Mail, PATIENCE, Running, eventually};
 
 /// A program of alice's that has connected by her ticket and remembers the address.
 fn who_remembers(mail: &Mail) -> Result<Running> {
     connect(mail, "alice", 1, 1)?;
     has_ticket(mail, 1)?;
     let mut program = connects(mail, "alice", "1", "1").spawn()?;
-    program.read_past("1 connections", LONG)?;
+    program.read_past("1 connections", PATIENCE)?;
     assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 1);
     Ok(program)
 }
@@ -101,11 +99,11 @@ fn a_program_that_remembers_the_address_tries_one_token_and_not_two() -> Result 
     let mut mail = topology()?;
     let mut program = who_remembers(&mail)?;
     program.write("again\n")?;
-    program.read_past("1 connections", LONG)?;
+    program.read_past("1 connections", PATIENCE)?;
     assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 2);
     end_session_in_silence(&mut mail)?;
     program.write("again\n")?;
-    program.read_past("1 connections", LONG)?;
+    program.read_past("1 connections", PATIENCE)?;
     assert_eq!(number(&mail.mailhost, "keeper", "token_unknown")?, 1);
     assert_eq!(number(&mail.laptop, "signer", "tickets")?, 0);
     Ok(())
@@ -142,7 +140,7 @@ fn a_ticket_goes_and_its_session_is_closed_when_policy_permits_it_no_longer() ->
     })?;
     program.write("again\n")?;
     // EACCES.
-    let refused = program.read_past("0 connections", LONG)?;
+    let refused = program.read_past("0 connections", PATIENCE)?;
     assert!(refused.contains("errno 13: refused"), "{refused}");
     connect(&mail, "bob", 1, 1)?;
     // Hers and his: she has sent no other.
@@ -160,13 +158,13 @@ fn a_disabled_users_connections_by_token_are_cut_and_no_more_are_made() -> Resul
             .user("alice")
             .spawn()
     };
-    connect_imap()?.read_past("Logged in as alice", LONG)?;
+    connect_imap()?.read_past("Logged in as alice", PATIENCE)?;
     has_ticket(&mail, 1)?;
     let mut living = connect_imap()?;
-    living.read_past("Logged in as alice", LONG)?;
+    living.read_past("Logged in as alice", PATIENCE)?;
     assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 1);
     mail.mailhost.run(["usher", "user", "disable", "alice"])?;
-    assert!(living.wait(LONG)?.is_some(), "the connection lives");
+    assert!(living.wait(PATIENCE)?.is_some(), "the connection lives");
     let refused = mail
         .laptop
         .command(["usher", "connect", "mailhost:imap"])
@@ -177,7 +175,7 @@ fn a_disabled_users_connections_by_token_are_cut_and_no_more_are_made() -> Resul
         "{refused:?}"
     );
     mail.mailhost.run(["usher", "user", "enable", "alice"])?;
-    connect_imap()?.read_past("Logged in as alice", LONG)?;
+    connect_imap()?.read_past("Logged in as alice", PATIENCE)?;
     Ok(())
 }
 

@@ -5,9 +5,9 @@ mod attack;
 
 use std::fs;
 
-use attack::{Attack, Result, eventually, listen};
-use usher_lab::Signal;
+use attack::{Attack, Result, listen};
 use usher_lab::hostile::{Channel, id_of, random};
+use usher_lab::{Signal, eventually};
 use usher_proto::{ClientFrame, Refusal, ServerFrame, SessionId, TokenKey};
 
 fn key() -> TokenKey {
@@ -82,7 +82,9 @@ fn nothing_is_granted_or_announced_in_a_session_that_is_not_on_record_yet() -> R
 
     attack.mail.recorder.kill(Signal::STOP)?;
     let pid = attack.mail.recorder.pid()?;
-    eventually(|| Ok(fs::read_to_string(format!("/proc/{pid}/stat"))?.contains(") T ")))?;
+    eventually("the recorder is stopped", || {
+        Ok(fs::read_to_string(format!("/proc/{pid}/stat"))?.contains(") T "))
+    })?;
     let request = 1_000_000;
     let open = ClientFrame::Open {
         request,

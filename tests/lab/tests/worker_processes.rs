@@ -1,12 +1,8 @@
 //! What runs as the user: who it is, when it starts, when it ends, and what its crash costs.
 
-use std::time::{Duration, Instant};
-
-use usher_lab::{Lab, Mail, Running};
+use usher_lab::{Lab, Mail, PATIENCE, Running, eventually};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Says on its connection what the process is, by the kernel's word.
 const REVEAL: &str = r#"#!/usr/bin/python3
@@ -63,9 +59,7 @@ fn mail() -> Result<Mail, Box<dyn std::error::Error>> {
         .write("/etc/usher/policy.d/more.policy", SERVER)?;
     mail.laptop
         .write("/etc/usher/policy.d/more.policy", CLIENT)?;
-    for host in [&mail.laptop, &mail.mailhost] {
-        host.run(["usher", "policy", "apply"])?;
-    }
+    mail.apply()?;
     Ok(mail)
 }
 
@@ -175,16 +169,10 @@ fn a_users_worker_serves_on_ends_when_idle_and_comes_back() -> Outcome {
         "another process served the second connection"
     );
     drop(second);
-    let deadline = Instant::now() + PATIENCE;
-    while mail
-        .mailhost
-        .processes()?
-        .iter()
-        .any(|process| process.pid.to_string() == pid)
-    {
-        assert!(Instant::now() < deadline, "the idle worker does not end");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    eventually("the idle worker has ended", || {
+        let processes = mail.mailhost.processes()?;
+        Ok(!processes.iter().any(|p| p.pid.to_string() == pid))
+    })?;
     let (_third, said) = reveal(&mail, "alice", "one")?;
     assert_ne!(number(&said, "pid"), pid);
     Ok(())

@@ -2,14 +2,11 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::error::Error;
-use std::time::{Duration, Instant};
 
-use usher_lab::{Lab, Mail, Output, Running, Signal};
+use usher_lab::{Lab, Mail, Output, PATIENCE, Running, Signal, eventually};
 
 pub type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
-/// How long anything may take. Generous: timing decides no test.
-pub const LONG: Duration = Duration::from_secs(60);
 /// Where a user's ssh-agent listens.
 pub const SOCKET: &str = "agent.sock";
 /// The key that the mail topology has made for each user.
@@ -88,7 +85,7 @@ pub fn loans(mail: &Mail) -> Result<usize> {
 /// Has a user signed for anew: sessions and loans are the signer's memory.
 pub fn forget_sessions(mail: &mut Mail) -> Result {
     mail.signer.kill(Signal::KILL)?;
-    mail.signer.wait(LONG)?;
+    mail.signer.wait(PATIENCE)?;
     Ok(mail.signer.start()?)
 }
 
@@ -98,7 +95,6 @@ pub fn connect(mail: &Mail, user: &str) -> Result<Output> {
         .command(["usher", "connect", "mailhost:imap"])
         .user(user)
         .input("a LOGOUT\r\n")
-        .limit(LONG * 2)
         .run()?;
     Ok(output)
 }
@@ -126,13 +122,4 @@ pub fn listed(mail: &Mail, user: &str) -> Result<String> {
     let list = mail.laptop.run(["usher", "user", "list"])?.stdout;
     let line = list.lines().find(|line| line.starts_with(user));
     Ok(line.ok_or("not listed")?.to_owned())
-}
-
-pub fn eventually(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result {
-    let begun = Instant::now();
-    while !done()? {
-        assert!(begun.elapsed() < LONG, "did not happen: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
 }

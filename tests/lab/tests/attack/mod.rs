@@ -7,14 +7,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use usher_lab::hostile::{Asked, Channel, Identity, Port, private_key, read_line};
-use usher_lab::{Daemon, Lab, Mail};
+use usher_lab::{Daemon, Lab, Mail, PATIENCE};
 use usher_proto::ssh_key::PrivateKey;
 use usher_proto::{Announcement, ConnectionTuple, Refusal};
 
 pub type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
-/// How long anything may take. Generous: timing decides no test.
-pub const LONG: Duration = Duration::from_secs(30);
 /// The port of the service of the mail topology.
 pub const IMAP: u16 = 143;
 
@@ -153,18 +151,6 @@ impl Attack {
     }
 }
 
-/// Tries until it holds.
-pub fn eventually(mut holds: impl FnMut() -> Result<bool>) -> Result {
-    let deadline = Instant::now() + LONG;
-    while !holds()? {
-        if Instant::now() > deadline {
-            return Err("it never came to hold".into());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
-
 /// The connection is served as ever.
 pub fn still_works(stream: &mut TcpStream) -> Result {
     stream.write_all(b"a NOOP\r\n")?;
@@ -181,7 +167,7 @@ pub fn listen(daemon: &Daemon) -> Result<Heard> {
 impl Heard {
     /// Waits for a line of the log that contains all of `words`.
     pub fn line(&self, daemon: &Daemon, words: &[&str]) -> Result<String> {
-        let deadline = Instant::now() + LONG;
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let log = daemon.log()?;
             let found = log[self.0..]

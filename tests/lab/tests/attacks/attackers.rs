@@ -3,8 +3,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::service::{LONG, Result, as_account};
-use usher_lab::{ALICE, Host, Mail, Running};
+use crate::service::{Result, as_account};
+use usher_lab::{ALICE, Host, Mail, PATIENCE, Running};
 
 /// What hostile processes begin with.
 pub const HOSTILE: &str = include_str!("../../programs/hostile.py");
@@ -60,7 +60,7 @@ pub fn knock(mail: &Mail, user: &str) -> Result<Running> {
 #[track_caller]
 pub fn says(process: &mut Running, lines: &[&str]) -> Result {
     for line in lines {
-        let said = process.read_past("\n", LONG)?;
+        let said = process.read_past("\n", PATIENCE)?;
         assert_eq!(said.trim_end(), *line, "{}", process.stderr()?);
     }
     Ok(())
@@ -69,11 +69,11 @@ pub fn says(process: &mut Running, lines: &[&str]) -> Result {
 /// Demands that a process with all four of a user's ids serves the connection, and that it works.
 #[track_caller]
 pub fn served_as(connection: &mut Running, uid: u32) -> Result {
-    let greeting = connection.read_past("\n", LONG)?;
+    let greeting = connection.read_past("\n", PATIENCE)?;
     let ids = format!("for {uid} {uid} {uid} {uid}\n");
     assert!(greeting.ends_with(&ids), "{greeting}");
     connection.write("are you there?\n")?;
-    assert_eq!(connection.read_past("\n", LONG)?, "are you there?\n");
+    assert_eq!(connection.read_past("\n", PATIENCE)?, "are you there?\n");
     Ok(())
 }
 
@@ -88,7 +88,7 @@ _, queue = settle(reservation)
 allow_tracing()
 serve_and_tell(queue)",
     )?;
-    let place = service.read_past("\n", LONG)?.trim_end().to_owned();
+    let place = service.read_past("\n", PATIENCE)?.trim_end().to_owned();
     served_as(&mut alice, ALICE.mailhost_uid)?;
     Ok((alice, service, place))
 }

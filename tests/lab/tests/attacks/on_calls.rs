@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use crate::attackers::{hostile, knock, live_connection, process_of, says, served_as};
-use crate::service::{Client, LONG, Result, as_account, fenced, reads_mail, start_service};
-use usher_lab::{ALICE, BOB, Mail};
+use crate::service::{Client, Result, as_account, fenced, reads_mail, start_service};
+use usher_lab::{ALICE, BOB, Mail, PATIENCE};
 use usher_proto::ConnectionTuple;
 
 /// A connection with unsent bytes that lingers when it is closed.
@@ -200,7 +200,7 @@ tell(again[1].what)",
     says(&mut process_of(&mail, "alice", &ask)?, &["connection"])?;
     reads_mail(&mail, "bob")?;
     alice.write("still there?\n")?;
-    assert_eq!(alice.read_past("\n", LONG)?, "still there?\n");
+    assert_eq!(alice.read_past("\n", PATIENCE)?, "still there?\n");
     flood.write("\n")?;
     says(&mut flood, &["attached"])
 }

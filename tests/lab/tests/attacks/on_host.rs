@@ -2,12 +2,12 @@
 //! processes that have to do with it.
 
 use crate::attackers::{hostile, knock, live_connection, process_of, says, served_as};
-use crate::service::{LONG, Result, fenced};
-use usher_lab::{ALICE, Running};
+use crate::service::{Result, fenced};
+use usher_lab::{ALICE, PATIENCE, Running};
 
 fn still_there(alice: &mut Running) -> Result {
     alice.write("still there?\n")?;
-    assert_eq!(alice.read_past("\n", LONG)?, "still there?\n");
+    assert_eq!(alice.read_past("\n", PATIENCE)?, "still there?\n");
     Ok(())
 }
 
@@ -50,9 +50,9 @@ tell(len(descriptors), bool(flags & socket.MSG_CTRUNC))";
         service.write(format!("receiver-{uid}\n"))?;
         says(&mut process, &[expected])?;
     }
-    let _greeting = alice.read_past("\n", LONG)?;
+    let _greeting = alice.read_past("\n", PATIENCE)?;
     assert_eq!(
-        alice.read_past("\n", LONG)?,
+        alice.read_past("\n", PATIENCE)?,
         "from another process of hers\n"
     );
     Ok(())
@@ -171,7 +171,7 @@ tell(reservation.hex())
 hear()
 serve(settle(reservation)[1])",
     )?;
-    let reservation = service.read_past("\n", LONG)?;
+    let reservation = service.read_past("\n", PATIENCE)?;
     for user in ["bob", "alice", "root"] {
         let mut other = process_of(
             &mail,

@@ -2,8 +2,8 @@
 //! own. They need no LSM programs and run on every kernel.
 
 use crate::attackers::{run_as, says};
-use crate::service::{LONG, Result, eventually, reads_mail, shared};
-use usher_lab::{Host, Mail, Running};
+use crate::service::{Result, reads_mail, shared};
+use usher_lab::{Host, Mail, PATIENCE, Running, eventually};
 
 const NETWORK: &str = include_str!("../../programs/network.py");
 
@@ -106,7 +106,7 @@ tell(connect('{}', {port}))",
             (&mail.laptop, "alice"),
         ] {
             let mut attempt = attacker(host, user, &script)?;
-            let said = attempt.read_past("\n", LONG)?;
+            let said = attempt.read_past("\n", PATIENCE)?;
             assert!(!said.contains("done"), "{user} on {}: {said}", host.name());
             says(&mut attempt, &["ECONNREFUSED"])?;
         }

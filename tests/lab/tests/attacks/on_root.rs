@@ -2,8 +2,8 @@
 //! pins, its daemons. What root can do all the same is in docs/threat-model.md.
 
 use crate::attackers::{hostile, knock, live_connection, process_of, says, served_as};
-use crate::service::{Client, LONG, Result, fenced, start_service};
-use usher_lab::{BOB, Mail, Signal};
+use crate::service::{Client, Result, fenced, start_service};
+use usher_lab::{BOB, Mail, PATIENCE, Signal};
 
 /// Counts the kernel's objects that bpf(2) gives a descriptor of, and those that it refuses.
 const COUNT: &str = "
@@ -92,7 +92,7 @@ tell(refused[0])"
     );
     let mut root = process_of(mail, "root", &script)?;
     says(&mut root, &["True True True True"])?;
-    Ok(root.read_past("\n", LONG)?.trim_end().to_owned())
+    Ok(root.read_past("\n", PATIENCE)?.trim_end().to_owned())
 }
 
 #[test]
@@ -205,7 +205,7 @@ serve(settle(reservation)[1])",
     )?;
     says(&mut service, &["reserved"])?;
     mail.keeper.kill(Signal::KILL)?;
-    mail.keeper.wait(LONG)?;
+    mail.keeper.wait(PATIENCE)?;
     service.write("\n")?;
     says(&mut service, &["EPERM EPERM EPERM"])?;
     pins_are_guarded(&mail)?;
@@ -219,7 +219,7 @@ tell(attempt(take, target, connection), attempt(take, target, pipe))",
     root.write(format!("{place}\n"))?;
     says(&mut root, &["EPERM done"])?;
     alice.write("without a keeper\n")?;
-    assert_eq!(alice.read_past("\n", LONG)?, "without a keeper\n");
+    assert_eq!(alice.read_past("\n", PATIENCE)?, "without a keeper\n");
     mail.keeper.start()?;
     service.write("\n")?;
     served_as(&mut bobs, BOB.mailhost_uid)

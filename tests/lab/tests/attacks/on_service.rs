@@ -2,13 +2,13 @@
 //! to the keeper themselves. What each attempt is refused is then permitted to who may.
 
 use crate::attackers::{HOSTILE, hostile, knock, says, served_as};
-use crate::service::{Client, LONG, Result, fenced, start_service};
-use usher_lab::{ALICE, BOB, Running, Signal};
+use crate::service::{Client, Result, fenced, start_service};
+use usher_lab::{ALICE, BOB, PATIENCE, Running, Signal};
 
 /// Demands that a well-behaved service serves the connection.
 #[track_caller]
 fn served_honestly(connection: &mut Running, user: &str) -> Result {
-    let greeting = connection.read_past("\n", LONG)?;
+    let greeting = connection.read_past("\n", PATIENCE)?;
     assert!(
         greeting.contains(&format!(" {user} at calls ")),
         "{greeting}"
@@ -29,7 +29,7 @@ tell(reservation.hex())
 hear()
 in_child(lambda: serve(settle(reservation)[1]))",
     )?;
-    let reservation = maker.read_past("\n", LONG)?;
+    let reservation = maker.read_past("\n", PATIENCE)?;
     let mut thief = hostile(&mail, "tell(claim(bytes.fromhex(hear()))[1].what)")?;
     thief.write(reservation)?;
     says(&mut thief, &["reservation_lapsed"])?;
@@ -341,7 +341,7 @@ hear()",
     )?;
     says(&mut service, &["granted"])?;
     mail.keeper.kill(Signal::KILL)?;
-    mail.keeper.wait(LONG)?;
+    mail.keeper.wait(PATIENCE)?;
     service.write("\n")?;
     says(&mut service, &["EPERM EPERM done EPERM", "closed"])?;
     mail.keeper.start()?;
@@ -377,7 +377,7 @@ in_child(lambda: serve(settle(reservation)[1]))",
     )?;
     says(&mut service, &["identity"])?;
     mail.keeper.kill(Signal::KILL)?;
-    mail.keeper.wait(LONG)?;
+    mail.keeper.wait(PATIENCE)?;
     mail.keeper.start()?;
     says(&mut service, &["True"])?;
     served_as(&mut alice, ALICE.mailhost_uid)

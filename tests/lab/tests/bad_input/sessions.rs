@@ -1,6 +1,7 @@
 //! Sessions that are not granted, not granted twice, and no other host's.
 
-use crate::attack::{Attack, IMAP, LONG, Result, eventually, listen, still_works};
+use crate::attack::{Attack, IMAP, Result, listen, still_works};
+use usher_lab::eventually;
 use usher_lab::hostile::{Asked, Channel, Port, fresh_user_key, id_of, now, random};
 use usher_proto::{Refusal, SessionId};
 
@@ -135,18 +136,16 @@ fn an_authenticator_opens_one_session_once() -> Result {
 
 /// A channel to a verifier that has its keeper: one that closes an unknown session says so.
 fn reconnected(attack: &Attack) -> Result<Channel> {
-    let deadline = std::time::Instant::now() + LONG;
-    loop {
+    let mut found = None;
+    eventually("the daemons find each other again", || {
         if let Ok(mut channel) = attack.channel()
             && channel.close(SessionId::from_bytes(random()))? == Err(Refusal::UnknownSession)
         {
-            return Ok(channel);
+            found = Some(channel);
         }
-        if std::time::Instant::now() > deadline {
-            return Err("the daemons do not find each other again".into());
-        }
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+        Ok(found.is_some())
+    })?;
+    Ok(found.ok_or("no channel")?)
 }
 
 #[test]
@@ -205,6 +204,8 @@ fn a_closed_sessions_connections_end_when_it_would_have_and_another_sessions_do_
     still_works(&mut connection)?;
     let keeper = listen(&attack.mail.keeper)?;
     keeper.line(&attack.mail.keeper, &["session ended", "expired"])?;
-    eventually(|| Ok(still_works(&mut connection).is_err()))?;
+    eventually("the connection is cut", || {
+        Ok(still_works(&mut connection).is_err())
+    })?;
     still_works(&mut others)
 }

@@ -1,7 +1,7 @@
 //! Where processes may connect that have become their users.
 
-use crate::service::{Client, LONG, Result, fenced, start_service};
-use usher_lab::Mail;
+use crate::service::{Client, Result, fenced, start_service};
+use usher_lab::{Mail, PATIENCE};
 
 const POLICY: &str = "/etc/usher/policy.d/calls.policy";
 
@@ -10,7 +10,7 @@ fn reaches(client: &mut Client, address: &str) -> Result<String> {
     client.connection.write(format!("connect {address}\n"))?;
     Ok(client
         .connection
-        .read_past("\n", LONG)?
+        .read_past("\n", PATIENCE)?
         .trim_end()
         .to_owned())
 }

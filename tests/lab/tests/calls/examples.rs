@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::service::{LONG, Result, as_account, eventually, fenced};
-use usher_lab::{ALICE, BOB, Mail, Running};
+use crate::service::{Result, as_account, fenced};
+use usher_lab::{ALICE, BOB, Mail, PATIENCE, Running, eventually};
 
 const ECHO: &str = include_str!("../../../../examples/echo/echo.c");
 /// Where the Python server and its package are on mailhost.
@@ -20,7 +20,7 @@ fn connect(mail: &Mail, user: &str, service: &str) -> Result<Running> {
 
 fn ask(connection: &mut Running, line: &str) -> Result<String> {
     connection.write(format!("{line}\n"))?;
-    Ok(connection.read_past("\n", LONG)?)
+    Ok(connection.read_past("\n", PATIENCE)?)
 }
 
 /// How many processes on mailhost are the user's and have `word` in their command.
@@ -69,7 +69,7 @@ fn one_process_serves_all_applications_of_a_user(mail: &Mail, word: &str) -> Res
     ))?;
     let added: serde_json::Value = serde_json::from_str(&ask(&mut feed, ADD)?)?;
     assert_eq!(added["uids"][0], "1", "{added}");
-    let changed = agenda.read_past("\n", LONG)?;
+    let changed = agenda.read_past("\n", PATIENCE)?;
     let changed: serde_json::Value = serde_json::from_str(&changed)?;
     assert!(
         changed["version"].is_string() && changed["version"] != version,

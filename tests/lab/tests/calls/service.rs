@@ -4,14 +4,11 @@
 
 use std::error::Error;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Duration, Instant};
 
-use usher_lab::{ALICE, BOB, LIBRARY_PATH, Lab, Mail, Running};
+use usher_lab::{ALICE, BOB, LIBRARY_PATH, Lab, Mail, PATIENCE, Running, eventually};
 
 pub type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
-/// How long anything may take. Generous, also in an emulated machine: timing decides no test.
-pub const LONG: Duration = Duration::from_secs(180);
 /// The service's account on mailhost.
 pub const ACCOUNT: &str = "calls";
 /// Its user id.
@@ -70,9 +67,7 @@ pub fn topology() -> Result<Mail> {
            service plain at mailhost port 7003;
          }\n",
     )?;
-    for host in [&mail.laptop, &mail.mailhost] {
-        host.run(["usher", "policy", "apply"])?;
-    }
+    mail.apply()?;
     mail.mailhost.compile_c(SERVICE, "/var/lib/service")?;
     Ok(mail)
 }
@@ -191,7 +186,7 @@ pub fn start_at(mail: &Mail, port: &str, arguments: &[&str]) -> Result<Running> 
     let mut words = vec!["/var/lib/service", port];
     words.extend(arguments);
     let mut service = as_account(mail, &words)?;
-    let said = service.read_past("\n", LONG)?;
+    let said = service.read_past("\n", PATIENCE)?;
     if said != "ready\n" {
         return Err(format!("the service says: {said}").into());
     }
@@ -215,7 +210,7 @@ impl Client {
             .command(["usher", "connect", service])
             .user(user)
             .spawn()?;
-        let greeting = connection.read_past("\n", LONG)?;
+        let greeting = connection.read_past("\n", PATIENCE)?;
         Ok(Self {
             connection,
             greeting,
@@ -232,7 +227,7 @@ impl Client {
     /// Says something and hears it back.
     pub fn echo(&mut self, text: &str) -> Result {
         self.connection.write(format!("{text}\n"))?;
-        let heard = self.connection.read_past("\n", LONG)?;
+        let heard = self.connection.read_past("\n", PATIENCE)?;
         assert_eq!(heard, format!("{text}\n"));
         Ok(())
     }
@@ -246,20 +241,8 @@ pub fn reads_mail(mail: &Mail, user: &str) -> Result {
         .command(["usher", "connect", "mailhost:imap"])
         .user(user)
         .spawn()?;
-    let greeting = mailbox.read_past("\n", LONG)?;
+    let greeting = mailbox.read_past("\n", PATIENCE)?;
     let logged_in = format!("Logged in as {user}");
     assert!(greeting.contains(&logged_in), "{greeting}");
-    Ok(())
-}
-
-/// Waits until it holds.
-pub fn eventually(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result {
-    let deadline = Instant::now() + LONG;
-    while !holds()? {
-        if Instant::now() > deadline {
-            return Err(format!("it never came to be that {what}").into());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! Processes that become their users, and who may serve at all.
 
 use crate::service::{
-    ACCOUNT_UID, Client, LONG, Result, as_account, eventually, fenced, has_fence, reads_mail,
-    shared, start_at, start_service, with_capabilities,
+    ACCOUNT_UID, Client, Result, as_account, fenced, has_fence, reads_mail, shared, start_at,
+    start_service, with_capabilities,
 };
-use usher_lab::{ALICE, BOB, Mail, Signal};
+use usher_lab::{ALICE, BOB, Mail, PATIENCE, Signal, eventually};
 
 const THREADED: &str = include_str!("../../programs/threaded.c");
 
@@ -26,14 +26,14 @@ fn without_lsm_programs_the_calls_refuse_in_words_and_programs_are_served_all_th
         return Ok(());
     }
     let mut service = as_account(&mail, &["/var/lib/service", "7000", "fork"])?;
-    let said = service.read_past("\n", LONG)?;
+    let said = service.read_past("\n", PATIENCE)?;
     assert!(said.starts_with("set_accept_mode: errno 95: "), "{said}");
     for word in ["LSM programs", "`program`", "usher doctor"] {
         assert!(said.contains(word), "{said}");
     }
     let warned = mail
         .keeper
-        .wait_log("services with an `account` are refused", LONG)?;
+        .wait_log("services with an `account` are refused", PATIENCE)?;
     assert!(warned, "the keeper says nothing");
     let applied = mail.mailhost.run(["usher", "policy", "apply"])?.stderr;
     assert!(
@@ -192,7 +192,7 @@ fn a_restarted_keeper_finds_the_service_and_its_processes() -> Result {
     let _service = start_service(&mail, &["fork"])?;
     let mut alice = Client::connect(&mail, "alice")?;
     mail.keeper.kill(Signal::KILL)?;
-    mail.keeper.wait(LONG)?;
+    mail.keeper.wait(PATIENCE)?;
     alice.echo("without a keeper")?;
     mail.keeper.start()?;
     let pid = alice.pid()?;
@@ -220,7 +220,7 @@ fn a_service_that_comes_back_serves_whom_the_queue_has_kept() -> Result {
         Ok(who.contains("established"))
     })?;
     let _service = start_service(&mail, &["fork"])?;
-    let greeting = waiting.read_past("\n", LONG)?;
+    let greeting = waiting.read_past("\n", PATIENCE)?;
     assert!(
         greeting.contains(&format!("for {} alice", ALICE.mailhost_uid)),
         "{greeting}"
@@ -244,7 +244,7 @@ fn only_the_account_that_the_policy_names_is_let_serve() -> Result {
             .run()?;
         Ok(output.stdout)
     };
-    let said = with_capabilities(&mail, "-all", &program)?.read_past("\n", LONG)?;
+    let said = with_capabilities(&mail, "-all", &program)?.read_past("\n", PATIENCE)?;
     assert!(said.starts_with("set_accept_mode: errno 1: "), "{said}");
     // The port is kept for the account.
     let said = run("bob")?;
@@ -258,7 +258,7 @@ fn only_the_account_that_the_policy_names_is_let_serve() -> Result {
     assert!(root.starts_with("set_accept_mode: errno 13: "), "{root}");
     // Another port than the service's.
     let mut other = as_account(&mail, &["/var/lib/service", "7002", "fork"])?;
-    let said = other.read_past("\n", LONG)?;
+    let said = other.read_past("\n", PATIENCE)?;
     assert!(said.starts_with("set_accept_mode: errno 13: "), "{said}");
     let _service = start_service(&mail, &["fork"])?;
     let alice = Client::connect(&mail, "alice")?;
@@ -276,7 +276,7 @@ fn a_users_process_has_nothing_of_the_services_conversations_and_keyring() -> Re
     mail.mailhost.compile_c(THREADED, "/var/lib/threaded")?;
     let mut service = as_account(&mail, &["/var/lib/threaded"])?;
     // The conversation of the thread that waits, and the service's key.
-    assert_eq!(service.read_past("\n", LONG)?, "1 1\n");
+    assert_eq!(service.read_past("\n", PATIENCE)?, "1 1\n");
     let alice = Client::connect(&mail, "alice")?;
     assert_eq!(alice.greeting, "0 0\n");
     Ok(())
@@ -296,7 +296,7 @@ fn a_users_new_group_is_that_of_the_next_sessions_process() -> Result {
     mail.mailhost
         .run(["usermod", "--append", "--groups", "beekeepers", "alice"])?;
     mail.signer.kill(Signal::KILL)?;
-    mail.signer.wait(LONG)?;
+    mail.signer.wait(PATIENCE)?;
     mail.signer.start()?;
     let alice = Client::connect(&mail, "alice")?;
     assert!(alice.greeting.contains(" 5000"), "{}", alice.greeting);

@@ -1,7 +1,7 @@
 //! An authority of the users' house, what it certifies, and who has it.
 
 use crate::attack::Result;
-use crate::users::{add, json, keygen};
+use crate::users::{self, add, keygen};
 use usher_lab::{Host, Lab, Mail};
 
 pub const AUTHORITIES: &str = "/etc/usher/user_ca_keys";
@@ -50,9 +50,7 @@ pub fn certified() -> Result<Mail> {
 
 /// Why each of a user's sessions has ended, the latest first.
 pub fn recent(mail: &Mail, user: &str) -> Result<Vec<String>> {
-    let view = json(&mail.mailhost, &["who", "--recent"])?;
-    let ended = view["ended"].as_array().ok_or("no list")?;
-    let of_user = ended.iter().filter(|session| session["user"] == user);
-    let reasons = of_user.filter_map(|session| session["reason"].as_str());
-    Ok(reasons.rev().map(str::to_owned).collect())
+    let ended = users::recent(mail)?.into_iter().rev();
+    let of_user = ended.filter(|(of, _)| of == user);
+    Ok(of_user.map(|(_, reason)| reason).collect())
 }

@@ -4,6 +4,7 @@ use crate::attack::Result;
 use crate::authority::{AUTHORITIES, apply, certified, certify, certify_user, give, recent};
 use crate::reading::{connect, is_cut, lives, who};
 use crate::users::{add, json, refused};
+use usher_lab::in_time;
 
 const REVOKED: &str = "/etc/usher/revoked_keys";
 
@@ -113,28 +114,37 @@ fn an_authority_that_is_no_longer_trusted_ends_its_sessions_also_while_no_keeper
 #[test]
 fn a_session_ends_with_its_certificate_and_another_one_is_taken_without_a_gap() -> Result {
     let mail = certified()?;
-    let (laptop, short) = (
-        &mail.laptop,
-        ["-I", "short", "-n", "alice", "-V", "-1m:+20s"],
-    );
-    give(&mail, "alice", &certify(laptop, "ca", "alice", &short)?)?;
-    let mut by_short = connect(&mail, "alice")?;
-    let listed = laptop.run(["usher", "user", "list"])?.stdout;
-    assert!(
-        listed.contains("private key, certificate until 20"),
-        "{listed}"
-    );
-    // Renewed: the next session is by the new one, and connections stay as long as they would have.
-    give(&mail, "alice", &certify_user(laptop, "alice", "41")?)?;
-    let mut alice = loop {
-        let connection = connect(&mail, "alice")?;
-        let sessions = json(&mail.mailhost, &["who"])?;
-        let sessions = sessions["sessions"].as_array().ok_or("no list")?;
-        let serial = |session: &serde_json::Value| session["certificate"]["serial"].clone();
-        if sessions.iter().any(|session| serial(session) == 41) {
-            break connection;
+    let laptop = &mail.laptop;
+    let (mut by_short, mut alice) = in_time(|seconds| {
+        let valid = format!("-1m:+{seconds}s");
+        let short = ["-I", "short", "-n", "alice", "-V", &valid];
+        give(&mail, "alice", &certify(laptop, "ca", "alice", &short)?)?;
+        let mut by_short = connect(&mail, "alice")?;
+        let listed = laptop.run(["usher", "user", "list"])?.stdout;
+        if !listed.contains("private key, certificate until 20") {
+            return Err(listed.into());
         }
-    };
+        // Renewed: the next session is by the new one, and connections stay as long as they would
+        // have.
+        // Another one for each attempt.
+        let number = 33 + seconds;
+        give(
+            &mail,
+            "alice",
+            &certify_user(laptop, "alice", &number.to_string())?,
+        )?;
+        let alice = loop {
+            let connection = connect(&mail, "alice")?;
+            let sessions = json(&mail.mailhost, &["who"])?;
+            let sessions = sessions["sessions"].as_array().ok_or("no list")?;
+            let serial = |session: &serde_json::Value| session["certificate"]["serial"].clone();
+            if sessions.iter().any(|session| serial(session) == number) {
+                break connection;
+            }
+        };
+        lives(&mut by_short)?;
+        Ok((by_short, alice))
+    })?;
     is_cut(&mut by_short)?;
     assert_eq!(recent(&mail, "alice")?[0], "expired_certificate");
     lives(&mut alice)?;

@@ -2,14 +2,10 @@
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::error::Error;
-use std::time::{Duration, Instant};
 
-use usher_lab::{Command, Host, LIBRARY_PATH, Lab, Mail};
+use usher_lab::{Command, Host, LIBRARY_PATH, Lab, Mail, eventually};
 
 pub type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
-
-/// How long anything may take.
-pub const LONG: Duration = Duration::from_secs(60);
 
 const CONNECTS: &str = include_str!("../../programs/connects.c");
 
@@ -39,16 +35,6 @@ pub fn number(host: &Host, role: &str, name: &str) -> Result<u64> {
         .ok_or_else(|| format!("the {role} does not count {name}: {line}").into())
 }
 
-/// Tries until it is done.
-pub fn eventually(what: &str, mut done: impl FnMut() -> Result<bool>) -> Result {
-    let begun = Instant::now();
-    while !done()? {
-        assert!(begun.elapsed() < LONG, "did not happen: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
-
 /// What laptop's policy says of the greeter to programs that ask.
 const CLIENTS_POLICY: &str =
     "client greeter { users mail; service greeter at mailhost port 7000; }\n";
@@ -71,9 +57,7 @@ pub fn topology_for(clients_policy: &str) -> Result<Mail> {
     )?;
     mail.laptop
         .write("/etc/usher/policy.d/greeter.policy", clients_policy)?;
-    for host in [&mail.laptop, &mail.mailhost] {
-        host.run(["usher", "policy", "apply"])?;
-    }
+    mail.apply()?;
     Ok(mail)
 }
 
@@ -103,9 +87,7 @@ pub fn connects(mail: &Mail, user: &str, threads: &str, count: &str) -> Command 
 /// So many connections of the user, by so many threads of one process.
 pub fn connect(mail: &Mail, user: &str, threads: u32, count: u32) -> Result {
     let (threads_text, count_text) = (threads.to_string(), count.to_string());
-    let output = connects(mail, user, &threads_text, &count_text)
-        .limit(LONG)
-        .run()?;
+    let output = connects(mail, user, &threads_text, &count_text).run()?;
     let expected = format!("{} connections\n", threads * count);
     assert_eq!(output.stdout, expected, "{}", output.stderr);
     Ok(())

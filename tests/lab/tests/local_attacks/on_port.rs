@@ -1,8 +1,8 @@
 //! One user against another's announced port.
 
-use crate::attack::{LONG, Result};
+use crate::attack::Result;
 use crate::programs::{PRELUDE, connect};
-use usher_lab::{Lab, Running};
+use usher_lab::{Lab, PATIENCE, Running};
 
 #[test]
 fn nobody_takes_over_an_announced_port() -> Result {
@@ -49,7 +49,7 @@ except ConnectionRefusedError:
         let program = format!("{PRELUDE}{}", alice.replace("@connects@", connects));
         let command = mail.laptop.command(["python3", "-c", &program]);
         let mut alice = command.user("alice").spawn()?;
-        let said = alice.read_past("port", LONG)?;
+        let said = alice.read_past("port", PATIENCE)?;
         Ok((alice, said))
     };
     for ends in [true, false] {
@@ -58,12 +58,12 @@ except ConnectionRefusedError:
         let program = format!("{PRELUDE}{}", bob.replace("@port@", port));
         let command = mail.laptop.command(["python3", "-c", &program]);
         let mut bob = command.user("bob").spawn()?;
-        bob.read_past("taken", LONG)?;
+        bob.read_past("taken", PATIENCE)?;
         if ends {
             alice.end()?;
         }
         // While alice lives the signer lets go when the announcement has expired.
-        let said = bob.read_past("re", LONG * 2)?;
+        let said = bob.read_past("re", PATIENCE)?;
         assert!(said.starts_with("reset"), "alice ends: {ends}: {said}");
     }
     // The twin: alice herself.

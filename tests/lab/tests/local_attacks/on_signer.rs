@@ -1,8 +1,8 @@
 //! A user against the signer.
 
-use crate::attack::{LONG, Result, listen};
+use crate::attack::{Result, listen};
 use crate::programs::{PRELUDE, alice_reads, connect, local, packet, python};
-use usher_lab::Lab;
+use usher_lab::{Lab, PATIENCE};
 use usher_proto::{LocalReply, LocalRequest, Refusal};
 
 #[test]
@@ -219,7 +219,7 @@ tell("after", reply)
         .command(["python3", "-c", &program])
         .user("bob")
         .spawn()?;
-    let flooded = bob.read_past("overloaded", LONG)?;
+    let flooded = bob.read_past("overloaded", PATIENCE)?;
     let words: Vec<&str> = flooded.split_whitespace().collect();
     assert_eq!(words[1], "88", "{flooded}");
     assert_eq!(words.len(), 3, "{flooded}");
@@ -235,7 +235,7 @@ tell("after", reply)
     assert!(matches!(local(&ready[0]), Some(LocalReply::Ready { .. })));
     // And bob when he has stopped.
     bob.write("\n")?;
-    let after = bob.read_past("after", LONG)?;
+    let after = bob.read_past("after", PATIENCE)?;
     let reply = after.split_whitespace().nth(1).and_then(local);
     assert!(matches!(reply, Some(LocalReply::Ready { .. })), "{after}");
     Ok(())
@@ -295,6 +295,6 @@ sys.stdin.readline()
         .command(["python3", "-c", &program])
         .user("bob")
         .spawn()?;
-    bob.read_past("sent", LONG)?;
+    bob.read_past("sent", PATIENCE)?;
     alice_reads(&mail)
 }

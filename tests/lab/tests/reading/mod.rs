@@ -1,15 +1,10 @@
 //! Users who read their mail, on connections that stay open.
 #![allow(dead_code, reason = "each test program uses its part")]
 
-use std::time::Duration;
-
-use usher_lab::{Mail, Running};
+use usher_lab::{Mail, PATIENCE, Running, User, eventually};
 
 /// What a test comes to.
 pub type Outcome = Result<(), Box<dyn std::error::Error>>;
-
-/// Generous: time decides no test.
-pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Opens a connection that stays open.
 pub fn connect(mail: &Mail, user: &str) -> Result<Running, Box<dyn std::error::Error>> {
@@ -32,6 +27,24 @@ pub fn connect_to(
     Ok(connection)
 }
 
+/// Whether the user is served; who is not has to be refused.
+pub fn is_served(
+    mail: &Mail,
+    user: &str,
+    service: &str,
+) -> Result<bool, Box<dyn std::error::Error>> {
+    let connection = mail
+        .laptop
+        .command(["usher", "connect", &format!("mailhost:{service}")])
+        .user(user)
+        .input("x LOGOUT\r\n")
+        .run()?;
+    let served = connection.stdout.contains(&format!("Logged in as {user}"));
+    let refused = connection.stderr.contains("refused: ");
+    assert!(served != refused, "{connection:?}");
+    Ok(served)
+}
+
 /// Says something and is answered.
 pub fn lives(connection: &mut Running) -> Outcome {
     connection.write("x NOOP\r\n")?;
@@ -46,6 +59,15 @@ pub fn is_cut(connection: &mut Running) -> Outcome {
         "the connection is still there"
     );
     Ok(())
+}
+
+/// Waits until it has ended, and its user's processes on mailhost have.
+pub fn is_gone(mail: &Mail, connection: &mut Running, user: User) -> Outcome {
+    is_cut(connection)?;
+    eventually("the user has no processes", || {
+        let processes = mail.mailhost.processes()?;
+        Ok(!processes.iter().any(|p| p.uid == user.mailhost_uid))
+    })
 }
 
 /// What the keeper tells in JSON.

@@ -1,5 +1,4 @@
-//! What the tests of keys and of certificates share: what is made for users and given to hosts, and
-//! what users and hosts tell.
+//! What is made for users and given to hosts, and what users and hosts tell.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::error::Error;
@@ -32,6 +31,25 @@ pub fn add(host: &Host, user: &str, options: &[&str]) -> Result<String, Box<dyn 
 pub fn json(host: &Host, command: &[&str]) -> Result<Value, Box<dyn Error>> {
     let told = host.run([&["usher", "--json"], command].concat())?;
     Ok(serde_json::from_str(&told.stdout)?)
+}
+
+/// The exit status of a command of Usher's on a host, and what it tells in JSON.
+pub fn answer(host: &Host, command: &[&str]) -> Result<(i32, Value), Box<dyn Error>> {
+    let told = host
+        .command([&["usher", "--json"], command].concat())
+        .run()?;
+    let code = told.status.code().ok_or("killed")?;
+    let json = serde_json::from_str(&told.stdout);
+    Ok((code, json.map_err(|error| format!("{error}: {told:?}"))?))
+}
+
+/// User and reason of each session that has ended, oldest first.
+pub fn recent(mail: &Mail) -> Result<Vec<(String, String)>, Box<dyn Error>> {
+    let view = json(&mail.mailhost, &["who", "--recent"])?;
+    let ended = view["ended"].as_array().ok_or("no list")?.iter();
+    let word = |ended: &Value, member: &str| ended[member].as_str().map(str::to_owned);
+    let ended = ended.map(|ended| Some((word(ended, "user")?, word(ended, "reason")?)));
+    Ok(ended.collect::<Option<_>>().ok_or("a member is missing")?)
 }
 
 /// What somebody is told whose connection is refused.
