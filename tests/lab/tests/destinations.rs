@@ -6,7 +6,7 @@ mod users;
 
 use greeter::number;
 use reading::Outcome;
-use usher_lab::{Host, Lab, Mail, PATIENCE, Running};
+use usher_lab::{Host, Lab, Mail, PATIENCE, Running, Signal};
 
 /// Does what it is told, line by line and by itself, as the user.
 const SHELL: &str = "program \"/bin/bash\" \"-c\" \
@@ -182,7 +182,8 @@ fn what_is_refused_stays_so_without_the_keeper() -> Outcome {
         [&world.mail.laptop, &world.mail.stranger].map(|host| host.ipv4().to_string());
     let mut process = world.start("alice", "closed")?;
     assert_eq!(process.reaches(&stranger, 9100)?, "refused");
-    world.mail.keeper.crash()?;
+    world.mail.keeper.kill(Signal::KILL)?;
+    world.mail.keeper.wait(PATIENCE)?;
     assert_eq!(process.reaches(&stranger, 9100)?, "refused");
     assert_eq!(process.reaches(&laptop, 9100)?, "reached");
     world.mail.keeper.start()?;
