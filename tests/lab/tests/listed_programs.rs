@@ -103,9 +103,11 @@ fn the_listed_program_is_authenticated_and_another_of_the_same_user_is_not() -> 
         greeted(&curl(&mail, user, &path), uid)?;
     }
     has_ticket(&mail, 2)?;
-    assert_eq!(number(&mail.laptop, "signer", "plain_held")?, 4);
+    // More when a SYN was sent again before it was decided about.
+    let held = number(&mail.laptop, "signer", "plain_held")?;
+    assert!(held >= 4, "{held}");
     greeted(&curl(&mail, "alice", &path), ALICE.mailhost_uid)?;
-    assert_eq!(number(&mail.laptop, "signer", "plain_held")?, 4);
+    assert_eq!(number(&mail.laptop, "signer", "plain_held")?, held);
     assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 1);
     refused(&python(&mail, "alice"))?;
     // The same bytes elsewhere are not that program.

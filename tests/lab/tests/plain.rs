@@ -52,9 +52,11 @@ fn a_plain_connect_is_the_users_and_the_next_ones_carry_tokens() -> Result {
     let greeting = format!("{}\n", ALICE.mailhost_uid);
     assert_eq!(client(&mail, "alice", 1).run()?.stdout, greeting);
     has_ticket(&mail, 1)?;
-    assert_eq!(number(&mail.laptop, "signer", "plain_held")?, 1);
+    // More when a SYN was sent again before it was decided about.
+    let held = number(&mail.laptop, "signer", "plain_held")?;
+    assert!(held >= 1, "{held}");
     assert_eq!(client(&mail, "alice", 3).run()?.stdout, greeting.repeat(3));
-    assert_eq!(number(&mail.laptop, "signer", "plain_held")?, 1);
+    assert_eq!(number(&mail.laptop, "signer", "plain_held")?, held);
     assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 3);
     Ok(())
 }
@@ -248,7 +250,7 @@ fn connections_of_programs_that_ask_are_not_held() -> Result {
         client(&mail, "bob", 1).run()?.stdout,
         format!("{}\n", BOB.mailhost_uid)
     );
-    assert_eq!(number(&mail.laptop, "signer", "plain_held")?, 1);
+    assert!(number(&mail.laptop, "signer", "plain_held")? >= 1);
     Ok(())
 }
 
