@@ -161,8 +161,14 @@ fn a_users_worker_serves_on_ends_when_idle_and_comes_back() -> Outcome {
     let mail = mail()?;
     let (first, said) = reveal(&mail, "alice", "one")?;
     let pid = number(&said, "pid");
+    // One after the other: this one waits in the queue, and the worker is not idle in between.
+    let mut second = open(&mail, "alice", "one")?;
+    eventually("the second connection waits", || {
+        let who = mail.mailhost.run(["usher", "who"])?.stdout;
+        Ok(who.matches("established").count() == 2)
+    })?;
     drop(first);
-    let (second, said) = reveal(&mail, "alice", "one")?;
+    let said = second.read_past("\n", PATIENCE)?;
     assert_eq!(
         number(&said, "pid"),
         pid,

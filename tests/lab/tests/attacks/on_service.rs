@@ -171,6 +171,7 @@ fn threads_that_race_for_the_user_leave_one_user_or_none() -> Result {
     };
     let mut alice = knock(&mail, "alice")?;
     // Threads come and go while the process tries to settle: as long as there is one it is refused.
+    // Fewer attempts where the machine is slow, as the keeper waits 10 s for it to settle.
     let mut service = hostile(
         &mail,
         "_, reservation, _ = reserve()
@@ -185,7 +186,11 @@ def come_and_go():
         thread.join()
 racer = threading.Thread(target=come_and_go)
 racer.start()
-outcomes = {take_user(uid) for _ in range(200)}
+enough, outcomes = time.monotonic() + 4, set()
+for _ in range(200):
+    outcomes.add(take_user(uid))
+    if time.monotonic() > enough:
+        break
 users = ids()
 done.set()
 racer.join()
