@@ -35,6 +35,7 @@ mod mail;
 mod network;
 mod notify;
 mod running;
+mod status;
 mod topology;
 mod waiting;
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use attack::{Attack, Result, listen};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use usher_lab::hostile::{ALPN, Channel, Identity, Port, dial, id_of};
-use usher_lab::{Daemon, Host, Lab, Mail, PATIENCE};
+use usher_lab::{Daemon, Host, Lab, Mail, PATIENCE, Role};
 use usher_proto::{ClientFrame, Refusal, ServerFrame, SessionId};
 
 const CONTROL: u16 = 3440;
@@ -45,19 +45,6 @@ fn alice_reads(mail: &Mail) -> Result {
     Ok(())
 }
 
-/// A number of the verifier's status.
-fn number(mailhost: &Host, name: &str) -> Result<u64> {
-    // What the control protocol says, asked as the command line asks.
-    let script = "import socket,sys; s=socket.socket(socket.AF_UNIX); \
-                  s.connect('/run/usher/verifier/control.sock'); \
-                  s.sendall(b'{\"request\":\"status\"}\\n'); print(s.makefile().readline())";
-    let answer = mailhost.run(["python3", "-c", script])?.stdout;
-    let answer: serde_json::Value = serde_json::from_str(&answer)?;
-    answer["numbers"][name]
-        .as_u64()
-        .ok_or_else(|| format!("no {name} in {answer}").into())
-}
-
 /// Whether the server has closed this connection; what it said before is passed over.
 fn closed(stream: &mut TcpStream) -> bool {
     let mut bytes = [0; 1024];
@@ -75,7 +62,7 @@ fn who_is_no_known_host_gets_no_channel() -> Result {
     let attack = Attack::new()?;
     let (mailhost, stranger) = (&attack.mail.mailhost, &attack.mail.stranger);
     let verifier = &attack.mail.verifier;
-    let open = || number(mailhost, "channels");
+    let open = || mailhost.number(Role::Verifier, "channels");
     let before = open()?;
 
     // A key mailhost does not know, from the stranger and from laptop's own address.
@@ -167,7 +154,7 @@ fn the_newest_channel_of_a_host_is_the_one() -> Result {
     let mut second = attack.channel()?;
     assert_eq!(first.receive()?, None, "the older channel stays open");
     assert!(first.ping().is_err());
-    assert_eq!(number(&attack.mail.mailhost, "channels")?, 1);
+    assert_eq!(attack.mail.mailhost.number(Role::Verifier, "channels")?, 1);
     // Sessions are the host's and not the channel's.
     let port = attack.port()?;
     let announcement = attack.announcement(&mut asked, &port)?;
@@ -267,7 +254,7 @@ fn ten_thousand_idle_connections_take_a_bounded_room_and_disturb_nobody() -> Res
         alice_reads(&mail)?;
         mail.courier.crash()?;
         alice_reads(&mail)?;
-        let half_open = number(&mail.mailhost, "half_open")?;
+        let half_open = mail.mailhost.number(Role::Verifier, "half_open")?;
         assert!(half_open <= bound, "{half_open} half-open connections");
         let open = descriptors(&mut mail.verifier)?;
         assert!(
@@ -278,7 +265,10 @@ fn ten_thousand_idle_connections_take_a_bounded_room_and_disturb_nobody() -> Res
         assert!(memory < 64 * 1024, "{memory} KiB");
         // The oldest were closed.
         assert!(closed(&mut idle[0]));
-        assert!(number(&mail.mailhost, "half_open_dropped")? >= IDLE as u64 - TOTAL - PER_ADDRESS);
+        assert!(
+            mail.mailhost.number(Role::Verifier, "half_open_dropped")?
+                >= IDLE as u64 - TOTAL - PER_ADDRESS
+        );
     }
     alice_reads(&mail)?;
     // The log was not flooded as well: a line at each power of two.

@@ -69,7 +69,7 @@ fn a_dropped_lab_is_gone_when_drop_returns() -> Result {
     host.run(["sh", "-c", "trap '' TERM HUP INT; (setsid sleep 1001 &)"])?;
     assert!(inhabitants(&spaces).len() >= 3 && group.exists());
     drop(lab);
-    assert_eq!(inhabitants(&spaces), []);
+    assert_eq!(inhabitants(&spaces), [0_u32; 0]);
     assert!(!group.exists() && !group.parent().is_some_and(Path::exists));
     assert!(host.run(["true"]).is_err());
     Ok(())
@@ -84,7 +84,7 @@ fn a_remover_removes_from_another_thread_and_nothing_can_be_added_after() -> Res
     std::thread::spawn(move || remover.remove())
         .join()
         .expect("no panic")?;
-    assert_eq!(inhabitants(&spaces), []);
+    assert_eq!(inhabitants(&spaces), [0_u32; 0]);
     assert!(matches!(lab.host("two"), Err(LabError::Removed)));
     lab.remover().remove()?;
     Ok(())

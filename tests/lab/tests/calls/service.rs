@@ -5,7 +5,7 @@
 use std::error::Error;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use usher_lab::{ALICE, BOB, LIBRARY_PATH, Lab, Mail, PATIENCE, Running, eventually};
+use usher_lab::{ALICE, BOB, LIBRARY_PATH, Lab, Mail, PATIENCE, Role, Running, eventually};
 
 pub type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
@@ -16,29 +16,15 @@ pub const ACCOUNT_UID: u32 = 900;
 
 const SERVICE: &str = include_str!("../../programs/service.c");
 
-/// Whether the keeper has what the calls need. Asked of `usher doctor`, as an administrator would;
-/// once, because the kernel stays the same and doctor tries its programs, which takes seconds in an
-/// emulated machine.
+/// Whether the keeper has what the calls need. Asked once: one that a test has killed does not
+/// answer, and the kernel stays the same.
 pub fn has_fence(mail: &Mail) -> Result<bool> {
     static FENCE: OnceLock<bool> = OnceLock::new();
     if let Some(has) = FENCE.get() {
         return Ok(*has);
     }
-    let has = ask_for_fence(mail)?;
+    let has = mail.mailhost.number(Role::Keeper, "fence")? == 1;
     Ok(*FENCE.get_or_init(|| has))
-}
-
-fn ask_for_fence(mail: &Mail) -> Result<bool> {
-    let doctor = mail.mailhost.command(["usher", "doctor"]).run()?.stdout;
-    let line = doctor
-        .lines()
-        .find(|line| line.contains("daemon keeper"))
-        .ok_or_else(|| format!("doctor says nothing of the keeper:\n{doctor}"))?;
-    match ["fence 1", "fence 0"].map(|number| line.contains(number)) {
-        [true, false] => Ok(true),
-        [false, true] => Ok(false),
-        _ => Err(format!("doctor says nothing of the fence: {line}").into()),
-    }
 }
 
 /// The mail topology with two services of the account, not started: `calls` at port 7000 in the

@@ -1,0 +1,32 @@
+//! What the daemons of a host say of themselves.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+
+use crate::daemon::Role;
+use crate::error::{Attempt, LabError};
+use crate::host::Host;
+use crate::waiting::PATIENCE;
+
+impl Host {
+    /// A number of a daemon's status, asked as the command line asks (docs/PROTOCOL.md, "Control
+    /// socket"). `usher doctor` shows them all, after it has tried every program in the kernel.
+    ///
+    /// # Errors
+    /// When the daemon does not answer, or has no such number.
+    pub fn number(&self, role: Role, name: &str) -> Result<u64, LabError> {
+        let socket = format!("/run/usher/{}/control.sock", role.name());
+        let ask = || {
+            let mut stream = UnixStream::connect(self.path(socket))?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.write_all(b"{\"request\":\"status\"}\n")?;
+            let mut answer = String::new();
+            BufReader::new(stream).read_line(&mut answer)?;
+            let status: serde_json::Value = serde_json::from_str(&answer)?;
+            status["numbers"][name]
+                .as_u64()
+                .ok_or_else(|| io::Error::other(format!("no {name} in {answer}")))
+        };
+        ask().attempt(|| format!("host {}: the status of its {}", self.name(), role.name()))
+    }
+}
