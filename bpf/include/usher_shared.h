@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * What the kernel programs and user space both read and write. The Rust side of these structures is
- * crates/usher-kernel/src/admission/layout.rs; both sides assert the sizes, and USHER_LAYOUT_VERSION goes up
- * with every change of a size, an offset or a meaning, because the maps outlive the keeper.
+ * crates/usher-kernel/src/admission/layout.rs; both sides assert the sizes, and
+ * USHER_LAYOUT_VERSION goes up with every change of a size, an offset or a meaning, because the
+ * maps outlive the keeper.
  */
 #ifndef USHER_SHARED_H
 #define USHER_SHARED_H
