@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -113,12 +113,13 @@ impl<T> Link<T> {
             match AsyncPacketSocket::connect(Path::new(path)) {
                 Ok(connection) => {
                     tracing::info!("connected to the {role}");
-                    let connection = Arc::new(connection);
                     let (sender, outgoing) = mpsc::channel(QUEUE);
                     self.lock().outgoing = Some(sender);
-                    let writing = tokio::spawn(write(Arc::clone(&connection), outgoing));
-                    let error = read(&connection, limit, &mut heard).await;
-                    writing.abort();
+                    // Who can be heard and not be told, or told and not be heard, has gone.
+                    let error = tokio::select! {
+                        error = read(&connection, limit, &mut heard) => error,
+                        error = write(&connection, outgoing) => error,
+                    };
                     let mut state = self.lock();
                     state.outgoing = None;
                     // Dropping the senders tells those who wait.
@@ -137,13 +138,16 @@ impl<T> Link<T> {
     }
 }
 
-async fn write(connection: Arc<AsyncPacketSocket>, mut outgoing: mpsc::Receiver<Vec<u8>>) {
+async fn write(
+    connection: &AsyncPacketSocket,
+    mut outgoing: mpsc::Receiver<Vec<u8>>,
+) -> Option<io::Error> {
     while let Some(packet) = outgoing.recv().await {
         if let Err(error) = connection.send(&packet).await {
-            tracing::warn!(%error, "sending a request");
-            return;
+            return Some(error);
         }
     }
+    None
 }
 
 async fn read(

@@ -1,12 +1,13 @@
 //! No session without a record: the recorder keeps what a client has signed, and says what that is,
 //! before the session is opened.
 
-use std::collections::HashSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::time::timeout;
 use usher_local::paths;
+use usher_proto::name::HostName;
 use usher_proto::opening::Opening;
 use usher_proto::recorder::{MAX_RECORDER_PACKET, RecorderReply, RecorderRequest};
 use usher_proto::refusal::Refusal;
@@ -14,9 +15,10 @@ use usher_proto::session_id::SessionId;
 
 use crate::link::Link;
 
-/// Sessions that may be about to be opened at one time; more are refused with
+/// Sessions that may be about to be opened at one time, and of one host's; more are refused with
 /// [`Refusal::Overloaded`].
-const OPENING: usize = 4096;
+const OPENING: usize = 1024;
+const OPENING_OF_HOST: usize = 512;
 /// How long the disk may take over a record.
 const KEEPING: Duration = Duration::from_secs(10);
 /// How long a session waits for a recorder that is being restarted, and how often it looks.
@@ -26,13 +28,16 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The way to the recorder.
 pub struct Recording {
     recorder: Link<Box<Opening>>,
-    /// Sessions whose records are being kept.
-    opening: Mutex<HashSet<SessionId>>,
+    opening: Arc<Opens>,
 }
 
+/// Sessions that are being opened, and the hosts that ask for it.
+#[derive(Default)]
+struct Opens(Mutex<HashMap<SessionId, HostName>>);
+
 /// A session that is being opened, once at one time.
-pub struct Place<'r> {
-    recording: &'r Recording,
+pub struct Place {
+    all: Arc<Opens>,
     session: SessionId,
 }
 
@@ -41,7 +46,7 @@ impl Recording {
     pub fn new() -> Self {
         Self {
             recorder: Link::new(Refusal::RecorderUnavailable),
-            opening: Mutex::default(),
+            opening: Arc::default(),
         }
     }
 
@@ -50,21 +55,22 @@ impl Recording {
         self.recorder.is_connected()
     }
 
-    /// A place for a session that is to be opened.
+    /// A place for a session of a host that is to be opened.
     ///
     /// # Errors
     /// [`Refusal::Replayed`] when it is being opened already, [`Refusal::Overloaded`].
-    pub fn place(&self, session: SessionId) -> Result<Place<'_>, Refusal> {
-        let mut opening = self.opening();
-        if opening.contains(&session) {
+    pub fn place(&self, session: SessionId, host: &HostName) -> Result<Place, Refusal> {
+        let mut opening = self.opening.lock();
+        if opening.contains_key(&session) {
             return Err(Refusal::Replayed);
         }
-        if opening.len() >= OPENING {
+        let of_host = opening.values().filter(|other| *other == host).count();
+        if opening.len() >= OPENING || of_host >= OPENING_OF_HOST {
             return Err(Refusal::Overloaded);
         }
-        opening.insert(session);
+        opening.insert(session, host.clone());
         Ok(Place {
-            recording: self,
+            all: Arc::clone(&self.opening),
             session,
         })
     }
@@ -107,15 +113,17 @@ impl Recording {
             .keep_up("recorder", paths::RECORDER, MAX_RECORDER_PACKET, heard)
             .await;
     }
+}
 
-    fn opening(&self) -> MutexGuard<'_, HashSet<SessionId>> {
-        self.opening.lock().unwrap_or_else(PoisonError::into_inner)
+impl Opens {
+    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, HostName>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Place {
     fn drop(&mut self) {
-        self.recording.opening().remove(&self.session);
+        self.all.lock().remove(&self.session);
     }
 }
 
@@ -124,20 +132,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_session_is_opened_once_at_one_time_and_so_many_are() {
+    fn a_session_is_opened_once_at_one_time_and_so_many_of_a_host_and_of_all_are() {
         let recording = Recording::new();
-        let session = |number: u64| {
+        let place = |number: u64, host: &str| {
             let mut bytes = [0; 16];
             bytes[..8].copy_from_slice(&number.to_be_bytes());
-            SessionId::from_bytes(bytes)
+            recording.place(SessionId::from_bytes(bytes), &host.parse().unwrap())
         };
-        let mut places: Vec<_> = (0..OPENING as u64)
-            .map(|number| recording.place(session(number)).unwrap())
+        let half = OPENING_OF_HOST as u64;
+        let mut places: Vec<_> = (0..half)
+            .map(|number| place(number, "one").unwrap())
             .collect();
-        let refusal = |number| recording.place(session(number)).err();
-        assert_eq!(refusal(7), Some(Refusal::Replayed));
-        assert_eq!(refusal(OPENING as u64), Some(Refusal::Overloaded));
+        let refusal = |number, host| place(number, host).err();
+        assert_eq!(refusal(7, "other"), Some(Refusal::Replayed));
+        assert_eq!(refusal(half, "one"), Some(Refusal::Overloaded));
+        let others = half..OPENING as u64;
+        places.extend(others.map(|number| place(number, "other").unwrap()));
+        assert_eq!(refusal(OPENING as u64, "third"), Some(Refusal::Overloaded));
         places.pop();
-        assert_eq!(refusal(OPENING as u64), None);
+        assert_eq!(refusal(OPENING as u64, "third"), None);
     }
 }

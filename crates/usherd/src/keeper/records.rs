@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use usher_kernel::admission::{AnnounceError, Announced, SessionError, SessionRecord};
 use usher_kernel::worker::confines_files;
 use usher_local::clock::unix_time;
@@ -49,26 +50,27 @@ pub async fn serve(keeper: Arc<Keeper>, listener: OwnedFd, verifier: u32) -> io:
         *keeper.verifier() = Some(replies.clone());
         tracing::info!("verifier connected");
         let keeper = Arc::clone(&keeper);
+        // All that is done for it ends with it.
         present = Some(tokio::spawn(async move {
-            let connection = Arc::new(connection);
-            let writing = tokio::spawn(write(Arc::clone(&connection), queue));
-            let error = read(&keeper, &connection, replies).await;
-            writing.abort();
+            let error = tokio::select! {
+                error = read(&keeper, &connection, replies) => error,
+                error = write(&connection, queue) => error,
+            };
             tracing::warn!(?error, "verifier gone");
         }));
     }
 }
 
 async fn write(
-    connection: Arc<AsyncPacketSocket>,
+    connection: &AsyncPacketSocket,
     mut queue: mpsc::Receiver<[u8; KEEPER_RECORD_SIZE]>,
-) {
+) -> Option<io::Error> {
     while let Some(record) = queue.recv().await {
         if let Err(error) = connection.send(&record).await {
-            tracing::warn!(%error, "answering the verifier");
-            return;
+            return Some(error);
         }
     }
+    None
 }
 
 async fn read(
@@ -76,7 +78,9 @@ async fn read(
     connection: &AsyncPacketSocket,
     replies: mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>,
 ) -> Option<io::Error> {
+    let mut opening = JoinSet::new();
     loop {
+        while opening.try_join_next().is_some() {}
         let packet = match connection.receive(MAX_KEEPER_REQUEST).await {
             Ok(packet) if packet.bytes.is_empty() => return None,
             Ok(packet) => packet,
@@ -86,19 +90,23 @@ async fn read(
             Ok(KeeperRequest::Open {
                 request,
                 host,
-                opening,
+                opening: claimed,
                 first,
                 record,
-            }) => {
-                // Looks up an account and has the record kept, which may take long; nothing else
-                // waits for it.
-                let (keeper, replies) = (Arc::clone(keeper), replies.clone());
-                tokio::spawn(async move {
-                    let verdict = open(&keeper, &host, &opening, first, &record).await;
-                    send(&replies, request, verdict).await;
-                });
-                continue;
-            }
+            }) => match keeper.recording.place(claimed.session(), &host) {
+                Ok(place) => {
+                    // Looks up an account and has the record kept, which may take long; nothing
+                    // else waits for it. It has its place until its answer is on its way.
+                    let (keeper, replies) = (Arc::clone(keeper), replies.clone());
+                    opening.spawn(async move {
+                        let verdict = open(&keeper, &host, &claimed, first, &record).await;
+                        send(&replies, request, verdict).await;
+                        drop(place);
+                    });
+                    continue;
+                }
+                Err(refusal) => (request, Err(refusal)),
+            },
             Ok(KeeperRequest::Announce {
                 request,
                 session,
@@ -227,7 +235,6 @@ async fn open(
 ) -> Result<(), Refusal> {
     let session = opening.session();
     let user = &opening.statement.user;
-    let _place = keeper.recording.place(session)?;
     // What is refused costs no room in the log, but for what has changed by the time it is kept.
     may_open(keeper, host, opening)?;
     let account = keeper.accounts.by_name(user).await?;

@@ -37,7 +37,7 @@ const WRITE: Duration = Duration::from_secs(10);
 const ANSWERS: usize = 1024;
 /// Requests of one channel that may wait for the keeper's verdict or for a reader of it; more are
 /// refused with [`Refusal::Overloaded`].
-const UNDER_WAY: usize = 4096;
+const UNDER_WAY: usize = 1024;
 
 /// An open channel, as the rest of the verifier sees it. Dropping it closes the channel.
 pub struct OpenChannel {
