@@ -9,7 +9,7 @@ mod users;
 use attack::{Attack, Result, still_works};
 use reading::{connect, is_gone, lives};
 use users::{json, recent, refused};
-use usher_lab::hostile::{Channel, id_of, private_key};
+use usher_lab::hostile::{Channel, Identity, id_of, private_key};
 use usher_lab::{ALICE, BOB, Lab, Mail, Running, Signal, eventually, in_time};
 use usher_proto::{Chain, ChainElement, ClientFrame, Refusal, ServerFrame, SessionId};
 
@@ -350,5 +350,33 @@ fn a_guest_of_the_client_is_not_signed_for_beyond_its_time() -> Result {
     let (mut of_bob, until) = guest(&mail, put)?;
     goes_in_time(&mail, &mut of_bob, &until)?;
     only_bob_has_ended(&mail, Refusal::Expired)?;
+    Ok(())
+}
+
+#[test]
+fn the_sessions_of_a_host_end_when_its_key_is_another_ones() -> Result {
+    let mail = Lab::mail()?;
+    let mailhost = &mail.mailhost;
+    let mut alice = connect(&mail, "alice")?;
+    mailhost.run(["usher", "policy", "apply"])?;
+    lives(&mut alice)?;
+
+    let former = mail.laptop.read("/etc/usher/host_key.pub")?;
+    let key = former.split(' ').nth(1).ok_or("no key")?;
+    let fresh = Identity::fresh().public().to_openssh();
+    let fresh = fresh.split(' ').nth(1).ok_or("no key")?;
+    let exchange = format!("sed -i 's#{key}#{fresh}#' /etc/usher/policy.d/*.policy");
+    mailhost.run(["sh", "-c", &exchange])?;
+    let dry = ["usher", "--json", "policy", "apply", "--dry-run"];
+    let told = mailhost.command(dry).run()?.stdout;
+    assert_eq!(sessions(&told, "would_end")?.len(), 1, "{told}");
+    let told = mailhost.run(["usher", "--json", "policy", "apply"])?.stdout;
+    assert_eq!(sessions(&told, "ended")?.len(), 1, "{told}");
+    is_gone(&mail, &mut alice, ALICE)?;
+    let ended = recent(&mail)?;
+    assert_eq!(
+        ended.last(),
+        Some(&ends("alice", Refusal::HostNotPermitted))
+    );
     Ok(())
 }

@@ -81,7 +81,8 @@ pub fn end_forbidden(keeper: &Keeper, former: &Checked) -> Result<Vec<EndingView
     keeper.agenda.clear();
     for (session, mut record) in sessions {
         if is_live(&record) {
-            let permitted = permitted(keeper, &configuration, &session, &record, now)
+            let permitted = has_same_key(former, &configuration.1, &record.host)
+                .and_then(|()| permitted(keeper, &configuration, &session, &record, now))
                 .and_then(|latest| shorten(keeper, &session, &mut record, latest));
             if let Err(reason) = permitted {
                 forbidden.push(Entry {
@@ -126,11 +127,14 @@ pub fn would_end(
     candidate: &(Applied, Checked),
 ) -> Result<Vec<EndingView>, KernelError> {
     let now = unix_time();
+    let configuration = keeper.configuration();
     let sessions = keeper.admission.sessions()?.into_iter();
     let mut forbidden: Vec<Entry> = sessions
         .filter(|(_, record)| is_live(record))
         .filter_map(|(session, record)| {
-            let reason = permitted(keeper, candidate, &session, &record, now).err()?;
+            let reason = has_same_key(&configuration.1, &candidate.1, &record.host)
+                .and_then(|()| permitted(keeper, candidate, &session, &record, now))
+                .err()?;
             Some(Entry {
                 session,
                 record,
@@ -140,7 +144,6 @@ pub fn would_end(
         .collect();
     let rows = keeper.admission.admissions()?;
     leave_out_idle(&mut forbidden, &rows);
-    let configuration = keeper.configuration();
     Ok(who::ending_views(
         keeper,
         &configuration.1,
@@ -211,6 +214,18 @@ pub fn expired(keeper: &Keeper, session: &SessionId, record: &SessionRecord) -> 
     match until == Some(record.expires) {
         true => Refusal::GuestOver,
         false => Refusal::Expired,
+    }
+}
+
+/// Whether a host is the one that it was: by another key it is another machine.
+///
+/// # Errors
+/// [`Refusal::HostNotPermitted`].
+fn has_same_key(former: &Checked, fresh: &Checked, host: &HostName) -> Result<(), Refusal> {
+    let key = |checked: &Checked| checked.policy.hosts.get(host).map(|host| host.key);
+    match (key(former), key(fresh)) {
+        (Some(former), Some(fresh)) if former != fresh => Err(Refusal::HostNotPermitted),
+        _ => Ok(()),
     }
 }
 
