@@ -36,7 +36,10 @@ pub enum Failure {
     #[error(transparent)]
     Control(#[from] ControlError),
     /// A daemon refused the configuration; the former one is in force again.
-    #[error("{0}; the former configuration is in force again")]
+    #[error(
+        "{0}; the former configuration is in force again. To go on without that daemon, stop it and \
+         apply again"
+    )]
     RolledBack(ControlError, Vec<EndingView>),
     /// A daemon refused the configuration, and going back failed as well.
     #[error(

@@ -6,6 +6,7 @@ mod reading;
 
 use attack::Attack;
 use reading::{Outcome, connect, is_cut, lives};
+use serde_json::Value;
 use usher_lab::hostile::{Asked, id_of, read_line};
 use usher_lab::{ALICE, BOB, Daemon, Lab, Mail, Output, Role, User, eventually};
 use usher_proto::{Announcement, ConnectionTuple};
@@ -125,7 +126,14 @@ fn a_daemon_that_refuses_keeps_nobody_from_being_disabled() -> Outcome {
 fn an_apply_that_a_daemon_refuses_is_taken_back_and_tells_what_it_has_ended() -> Outcome {
     let mail = Lab::mail()?;
     let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
-    let before = mail.mailhost.read("/var/lib/usher/applied.json")?;
+    // The configuration in force, and its number.
+    let in_force = || -> Result<(Value, Option<u64>), Box<dyn std::error::Error>> {
+        let text = mail.mailhost.read("/var/lib/usher/applied.json")?;
+        let mut applied: Value = serde_json::from_str(&text)?;
+        let generation = applied["generation"].take().as_u64();
+        Ok((applied, generation))
+    };
+    let (before, number) = in_force()?;
     let signer = with_a_faulty_signer(&mail)?;
     mail.mailhost
         .run(["rm", "/etc/usher/users/alice/authorized_keys"])?;
@@ -138,7 +146,10 @@ fn an_apply_that_a_daemon_refuses_is_taken_back_and_tells_what_it_has_ended() ->
     ] {
         assert!(output.stderr.contains(text), "{text}: {output:?}");
     }
-    assert_eq!(mail.mailhost.read("/var/lib/usher/applied.json")?, before);
+    // The same, under a number that nothing else had.
+    let (after, another) = in_force()?;
+    assert_eq!(after, before);
+    assert!(another > number.map(|number| number + 1), "{another:?}");
     is_cut(&mut alice)?;
     lives(&mut bob)?;
     drop(signer);

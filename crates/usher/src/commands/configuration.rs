@@ -153,7 +153,7 @@ pub fn put_in_force(
     on_refusal: OnRefusal,
 ) -> Result<Outcome, Failure> {
     check(&fresh)?.enforceable()?;
-    let former = in_force()?;
+    let mut former = in_force()?;
     fresh.generation = former.generation + 1;
     let (path, previous) = (
         Path::new(paths::APPLIED),
@@ -181,7 +181,10 @@ pub fn put_in_force(
             // It will read the file when it starts.
             Err(ControlError::NotRunning { .. }) => {}
             Err(error) if on_refusal == OnRefusal::GoOn => not_taken.push(error.to_string()),
-            Err(error) => return Err(roll_back(&former, error, outcome.ended)),
+            Err(error) => {
+                former.generation = fresh.generation + 1;
+                return Err(roll_back(&former, error, outcome.ended));
+            }
         }
     }
     if !not_taken.is_empty() {
@@ -205,7 +208,8 @@ pub fn keeper_has_run() -> bool {
     Path::new(paths::PIN_DIRECTORY).exists()
 }
 
-/// Goes back to the former configuration. What the refused one has ended stays ended.
+/// Goes back to the former configuration, under a number of its own. What the refused one has ended
+/// stays ended.
 fn roll_back(former: &Applied, cause: ControlError, mut ended: Vec<EndingView>) -> Failure {
     let (path, previous) = (
         Path::new(paths::APPLIED),
