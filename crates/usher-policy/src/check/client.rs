@@ -181,13 +181,5 @@ fn program(
         reporter.report(item.location, PolicyErrorKind::InvalidProgram { found });
         return None;
     }
-    if let Some(first) = listed.claim(path.to_owned(), item.location) {
-        let found = item.shown();
-        reporter.report_repeated(item.location, first, |first| PolicyErrorKind::ListedTwice {
-            found,
-            first,
-        });
-        return None;
-    }
-    Some(())
+    listed.list(path.to_owned(), item, reporter)
 }

@@ -28,13 +28,7 @@ pub(super) fn check(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<Vec
     for group in groups {
         let rule = match group.as_slice() {
             [path, access] => values::text(path, reporter).and_then(|text| {
-                if let Some(first) = paths.claim(text.to_owned(), path.location) {
-                    let found = path.shown();
-                    reporter.report_repeated(path.location, first, |first| {
-                        PolicyErrorKind::ListedTwice { found, first }
-                    });
-                    return None;
-                }
+                paths.list(text.to_owned(), path, reporter)?;
                 if !is_path(text) {
                     let found = text.to_owned();
                     reporter.report(path.location, PolicyErrorKind::InvalidFilePath { found });

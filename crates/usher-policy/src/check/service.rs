@@ -192,13 +192,7 @@ fn hosts(field: Field<'_>, names: &Names<'_>, reporter: &mut Reporter<'_>) -> Op
         let Some(found) = values::name::<HostName>(item, NameKind::Host, reporter) else {
             continue;
         };
-        if let Some(first) = listed.claim(found.clone(), item.location) {
-            let found = item.shown();
-            reporter.report_repeated(item.location, first, |first| PolicyErrorKind::ListedTwice {
-                found,
-                first,
-            });
-        } else {
+        if listed.list(found.clone(), item, reporter).is_some() {
             values::known_host(found, item, names.hosts, reporter);
         }
     }

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::error::PolicyErrorKind;
+use crate::report::Reporter;
 use crate::source::Location;
+use crate::syntax::Item;
 
 pub(super) struct Unique<K>(BTreeMap<K, Location>);
 
@@ -17,6 +20,19 @@ impl<K: Ord> Unique<K> {
     pub(super) fn claim(&mut self, key: K, location: Location) -> Option<Location> {
         let first = *self.0.entry(key).or_insert(location);
         (first != location).then_some(first)
+    }
+
+    /// Takes the key of a list's item; none, and reported, when it is listed already.
+    pub(super) fn list(&mut self, key: K, item: &Item, reporter: &mut Reporter<'_>) -> Option<()> {
+        let Some(first) = self.claim(key, item.location) else {
+            return Some(());
+        };
+        let found = item.shown();
+        reporter.report_repeated(item.location, first, |first| PolicyErrorKind::ListedTwice {
+            found,
+            first,
+        });
+        None
     }
 
     /// The keys.

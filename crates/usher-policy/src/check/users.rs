@@ -74,14 +74,7 @@ fn user(
         reporter.report(item.location, error);
         return None;
     }
-    if let Some(first) = listed.claim(user.clone(), item.location) {
-        let found = item.shown();
-        reporter.report_repeated(item.location, first, |first| PolicyErrorKind::ListedTwice {
-            found,
-            first,
-        });
-        return None;
-    }
+    listed.list(user.clone(), item, reporter)?;
     Some(user)
 }
 
@@ -120,11 +113,7 @@ fn groups_of(
             let Some(name) = values::name::<GroupName>(item, NameKind::Group, reporter) else {
                 continue;
             };
-            if let Some(first) = listed.claim(name.clone(), item.location) {
-                let found = item.shown();
-                reporter.report_repeated(item.location, first, |first| {
-                    PolicyErrorKind::ListedTwice { found, first }
-                });
+            if listed.list(name.clone(), item, reporter).is_none() {
                 continue;
             }
             let reason = match known.get(&name) {
@@ -148,13 +137,7 @@ fn principals(fields: &Fields<'_>, reporter: &mut Reporter<'_>) -> BTreeSet<Prin
     for field in fields.all("principal") {
         for item in field.list(reporter).unwrap_or_default() {
             let name = values::name::<Principal>(item, NameKind::Principal, reporter);
-            let Some(name) = name else { continue };
-            if let Some(first) = listed.claim(name, item.location) {
-                let found = item.shown();
-                reporter.report_repeated(item.location, first, |first| {
-                    PolicyErrorKind::ListedTwice { found, first }
-                });
-            }
+            name.and_then(|name| listed.list(name, item, reporter));
         }
     }
     listed.into_keys()
@@ -172,12 +155,7 @@ pub(super) fn resolve(
         let Some(found) = values::name::<Name>(item, NameKind::Block, reporter) else {
             continue;
         };
-        if let Some(first) = listed.claim(found.clone(), item.location) {
-            let found = item.shown();
-            reporter.report_repeated(item.location, first, |first| PolicyErrorKind::ListedTwice {
-                found,
-                first,
-            });
+        if listed.list(found.clone(), item, reporter).is_none() {
             continue;
         }
         let Some(users) = names.users.get(&found) else {
