@@ -6,13 +6,12 @@ use usher_proto::HostName;
 
 use super::fields::{Field, Fields};
 use super::unique::Unique;
-use super::{peers, values};
+use super::{Declared, declared, peers, values};
 use crate::application::{
-    Application, ApplicationPolicy, Level, Network, Protection, ProtectionItem, Transform,
-    Treatment,
+    Application, ApplicationPolicy, Level, Network, Protection, ProtectionItem, Treatment,
 };
 use crate::error::{NameKind, PolicyErrorKind};
-use crate::keywords::LOCAL_PORT;
+use crate::keywords::{BlockKind, LOCAL_PORT};
 use crate::model::Host;
 use crate::name::Name;
 use crate::report::Reporter;
@@ -133,23 +132,12 @@ fn protections(
     block: &Block,
     reporter: &mut Reporter<'_>,
 ) -> (BTreeSet<Name>, Option<BTreeMap<Name, Protection>>) {
-    let mut names = Unique::default();
+    let kind = BlockKind::Protection;
+    let declared = declared::<Name>(&block.blocks, kind, NameKind::Block, reporter);
+    let names = declared.iter().filter_map(|block| block.name.clone());
+    let names = names.collect();
     let mut found = Some(BTreeMap::new());
-    for block in &block.blocks {
-        let name = block.name.as_ref().and_then(|item| {
-            let name = values::name::<Name>(item, NameKind::Block, reporter)?;
-            if let Some(first) = names.claim(name.clone(), item.location) {
-                reporter.report_repeated(item.location, first, |first| {
-                    PolicyErrorKind::DuplicateBlock {
-                        block: block.kind,
-                        name: item.shown(),
-                        first,
-                    }
-                });
-                return None;
-            }
-            Some(name)
-        });
+    for Declared { name, block } in declared {
         let items: Vec<Option<ProtectionItem>> = Fields::read(block, reporter)
             .all(LOCAL_PORT)
             .map(|field| item(field, reporter))
@@ -172,7 +160,7 @@ fn protections(
                 found
             });
     }
-    (names.into_keys(), found)
+    (names, found)
 }
 
 /// `localport=PORT remoteport=PORT encryption|authentication optional|mandatory;`
@@ -199,12 +187,12 @@ fn item(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<ProtectionItem>
         }
         _ => field.unexpected(remote, reporter),
     };
-    let transform = values::choice(transform, &["encryption", "authentication"], reporter);
+    let transform = values::transform(transform, reporter);
     let level = values::choice(level, &["optional", "mandatory"], reporter);
     Some(ProtectionItem {
         local: local?,
         remote: remote?,
-        transform: [Transform::Encryption, Transform::Authentication][transform?],
+        transform: transform?,
         level: [Level::Optional, Level::Mandatory][level?],
         origin: reporter.origin(field.statement.location, field.statement.last),
     })

@@ -8,7 +8,6 @@ use super::fields::{Field, Fields};
 use super::host::ControlPort;
 use super::unique::Unique;
 use super::{Names, connect, served_by, users, values};
-use crate::application::Transform;
 use crate::error::{NameKind, PolicyErrorKind};
 use crate::keywords::BlockKind;
 use crate::model::{
@@ -205,9 +204,8 @@ fn hosts(field: Field<'_>, names: &Names<'_>, reporter: &mut Reporter<'_>) -> Op
 /// `protection encryption;` or `protection authentication;`
 fn protection(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<RequiredProtection> {
     let item = field.single(reporter)?;
-    let position = values::choice(item, &["encryption", "authentication"], reporter)?;
     Some(RequiredProtection {
-        transform: [Transform::Encryption, Transform::Authentication][position],
+        transform: values::transform(item, reporter)?,
         origin: reporter.origin(field.statement.location, field.statement.last),
     })
 }

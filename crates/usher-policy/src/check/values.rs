@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use usher_proto::HostName;
 
+use crate::application::Transform;
 use crate::error::{NameKind, PolicyErrorKind};
 use crate::model::MAXIMUM_DURATION;
 use crate::nearest::nearest;
@@ -147,6 +148,12 @@ pub(super) fn choice(
         );
     }
     position
+}
+
+/// `encryption` or `authentication`.
+pub(super) fn transform(item: &Item, reporter: &mut Reporter<'_>) -> Option<Transform> {
+    choice(item, &["encryption", "authentication"], reporter)
+        .map(|position| [Transform::Encryption, Transform::Authentication][position])
 }
 
 /// A host that the policy has.
