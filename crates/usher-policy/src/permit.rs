@@ -137,11 +137,7 @@ impl Service {
     /// The second from which on it does not admit a user any more who has a certificate with these
     /// principals, as [`Policy::service_permits`] has it and whatever the host; none for who never
     /// is a user of it.
-    pub fn admits_until(
-        &self,
-        user: &UserName,
-        principals: &[TrustedPrincipal<'_>],
-    ) -> Option<u64> {
+    fn admits_until(&self, user: &UserName, principals: &[TrustedPrincipal<'_>]) -> Option<u64> {
         let by_certificate = match self.may_certify(user) {
             true => self.users.until_by(principals),
             false => None,
