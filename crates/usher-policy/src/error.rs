@@ -280,7 +280,7 @@ pub enum PolicyErrorKind {
     #[error("{} must be a word, not a string", shown(found))]
     ExpectedWord { found: String },
     /// A statement that has no meaning for the service's style.
-    #[error("`{statement}` has no meaning with `style {}`", style_word(*style))]
+    #[error("`{statement}` has no meaning with `style {style}`")]
     NotForStyle {
         statement: &'static str,
         style: Style,
@@ -544,13 +544,6 @@ pub enum PolicyErrorKind {
         host: HostName,
         first: Place,
     },
-}
-
-pub(crate) fn style_word(style: Style) -> &'static str {
-    match style {
-        Style::Connection => "connection",
-        Style::User => "user",
-    }
 }
 
 /// Text of the policy made fit for a terminal: on one line, short, nothing invisible.

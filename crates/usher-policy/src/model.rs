@@ -195,6 +195,16 @@ pub enum Style {
     User,
 }
 
+impl fmt::Display for Style {
+    /// The word of the language.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Connection => "connection",
+            Self::User => "user",
+        })
+    }
+}
+
 /// A `service` block: a service that this host offers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Service {

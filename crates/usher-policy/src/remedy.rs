@@ -1,7 +1,7 @@
 //! What to do about each mistake.
 
 use crate::destinations::MAXIMUM_DESTINATIONS;
-use crate::error::{AddressFault, EnvironmentFault, PolicyErrorKind, style_word};
+use crate::error::{AddressFault, EnvironmentFault, PolicyErrorKind};
 use crate::keywords::{ACCOUNT_FORM, ITEM_FORM, PROGRAM_FORM, outer_words};
 use crate::model::{
     MAXIMUM_DURATION, MAXIMUM_FILE_RULES, MAXIMUM_HOST_ADDRESSES, MAXIMUM_PROGRAMS, Style,
@@ -80,7 +80,6 @@ impl PolicyErrorKind {
                     Style::Connection => Style::User,
                     Style::User => Style::Connection,
                 };
-                let other = style_word(other);
                 format!("remove `{statement}`; it is for `style {other}`")
             }
             Self::NotServed => format!("add {PROGRAM_FORM} or {ACCOUNT_FORM}"),

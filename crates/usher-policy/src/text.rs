@@ -96,15 +96,14 @@ impl Service {
         } else {
             block.list("hosts", &self.hosts);
         }
+        block.statement("style", self.style);
         match self.style {
             Style::Connection => {
-                block.statement("style", "connection");
                 if self.connections != DEFAULT_CONNECTIONS {
                     block.statement("connections", self.connections);
                 }
             }
             Style::User => {
-                block.statement("style", "user");
                 if self.idle != DEFAULT_IDLE {
                     block.statement("idle", Units(self.idle));
                 }

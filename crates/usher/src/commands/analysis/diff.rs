@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use usher_analysis::{Change, How, Offer, Request, difference};
-use usher_policy::{Programs, Protocol, Style};
+use usher_policy::{Programs, Protocol};
 use usher_proto::name::UserName;
 
 use super::NO;
@@ -148,13 +148,7 @@ fn statements(how: &How) -> Vec<(&'static str, String)> {
         ("account", server.and_then(|offer| offer.account.clone())),
         ("files", server.and_then(files)),
         ("connect", server.and_then(connect)),
-        (
-            "style",
-            server.map(|offer| match offer.style {
-                Style::Connection => "connection".to_owned(),
-                Style::User => "user".to_owned(),
-            }),
-        ),
+        ("style", server.map(|offer| offer.style.to_string())),
         (
             "keys",
             server.and_then(|offer| Some(offer.keys.as_ref()?.to_string())),
