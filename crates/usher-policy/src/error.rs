@@ -13,7 +13,7 @@ use crate::model::{
 use crate::name::{GroupName, Name};
 use crate::ranges::AddressRange;
 use crate::report::MAXIMUM_ERRORS;
-use crate::source::{MAXIMUM_SOURCE_BYTES, Place, Span};
+use crate::source::{MAXIMUM_SOURCE_BYTES, Origin, Place, Span};
 use crate::syntax::MAXIMUM_STATEMENTS;
 
 /// One mistake and where it is. Displays as `file:line:column: reason`.
@@ -33,6 +33,18 @@ pub struct PolicyError {
 }
 
 impl PolicyError {
+    /// A mistake of a statement that was read without one.
+    pub(crate) fn at(origin: &Origin, kind: PolicyErrorKind) -> Self {
+        let Place { file, line, column } = origin.place.clone();
+        Self {
+            file,
+            line,
+            column,
+            span: origin.span,
+            kind,
+        }
+    }
+
     /// What to do about it: one sentence for the administrator.
     pub fn remedy(&self) -> String {
         self.kind.remedy()

@@ -21,17 +21,9 @@ pub struct Include {
 impl Include {
     /// The mistake of naming a file that cannot be read.
     pub fn unreadable(&self, reason: String) -> PolicyError {
-        let place = &self.origin.place;
-        PolicyError {
-            file: place.file.clone(),
-            line: place.line,
-            column: place.column,
-            span: self.origin.span,
-            kind: PolicyErrorKind::UnreadableInclude {
-                found: self.path.clone(),
-                reason,
-            },
-        }
+        let found = self.path.clone();
+        let kind = PolicyErrorKind::UnreadableInclude { found, reason };
+        PolicyError::at(&self.origin, kind)
     }
 }
 

@@ -117,16 +117,8 @@ impl Policy {
 }
 
 fn unresolved(name: &HostName, reason: &str, origin: &Origin) -> PolicyError {
-    PolicyError {
-        file: origin.place.file.clone(),
-        line: origin.place.line,
-        column: origin.place.column,
-        span: origin.span,
-        kind: PolicyErrorKind::UnresolvedName {
-            name: name.clone(),
-            reason: reason.to_owned(),
-        },
-    }
+    let (name, reason) = (name.clone(), reason.to_owned());
+    PolicyError::at(origin, PolicyErrorKind::UnresolvedName { name, reason })
 }
 
 /// A `host` block.
