@@ -13,6 +13,7 @@ use crate::model::{
 use crate::name::{GroupName, Name};
 use crate::ranges::AddressRange;
 use crate::report::MAXIMUM_ERRORS;
+use crate::shown::{shown, shown_up_to};
 use crate::source::{MAXIMUM_SOURCE_BYTES, Origin, Place, Span};
 use crate::syntax::MAXIMUM_STATEMENTS;
 
@@ -83,40 +84,6 @@ impl NameKind {
             Self::Key => "key",
             Self::Group => "group",
             Self::Principal => "principal",
-        }
-    }
-
-    pub(crate) fn rule(self) -> &'static str {
-        match self {
-            Self::User => {
-                "a user name is a small letter or `_`, then small letters, digits, `_`, `.` or \
-                 `-`, at most 32 in all"
-            }
-            Self::Account => {
-                "an account name is a small letter or `_`, then small letters, digits, `_`, `.` \
-                 or `-`, at most 32 in all"
-            }
-            Self::Service => {
-                "a service name is a letter or digit, then letters, digits, `_`, `.` or `-`, at \
-                 most 32 in all"
-            }
-            Self::Host => {
-                "a host name is a letter or digit, then letters, digits, `.` or `-`, at most 63 \
-                 in all, and not `any`"
-            }
-            Self::Block => {
-                "the name of a block is a letter or digit, then letters, digits, `_`, `.` or `-`, \
-                 at most 32 in all, and not `any`"
-            }
-            Self::Key => {
-                "what keys are for is named by a letter or digit, then letters, digits, `_`, `.` \
-                 or `-`, at most 32 in all, and not `any`"
-            }
-            Self::Group => {
-                "the name of a group is a letter, digit or `_`, then letters, digits and `_ . - @ \
-                 + \\ $`, at most 64 in all; `getent group` tells which there are"
-            }
-            Self::Principal => "a principal has at most 511 bytes",
         }
     }
 }
@@ -556,31 +523,4 @@ pub enum PolicyErrorKind {
         host: HostName,
         first: Place,
     },
-}
-
-/// Text of the policy made fit for a terminal: on one line, short, nothing invisible.
-pub(crate) fn shown(text: &str) -> String {
-    shown_up_to(60, text)
-}
-
-/// The same of at most so many characters.
-fn shown_up_to(longest: usize, text: &str) -> String {
-    let mut shown: String = text
-        .chars()
-        .take(longest)
-        .flat_map(|character| {
-            let plain = character.is_ascii_graphic() || character == ' ' || {
-                character.is_alphanumeric() && !character.is_ascii()
-            };
-            let escaped = (!plain).then(|| character.escape_default());
-            escaped
-                .into_iter()
-                .flatten()
-                .chain(plain.then_some(character))
-        })
-        .collect();
-    if text.chars().nth(longest).is_some() {
-        shown.push_str("...");
-    }
-    shown
 }

@@ -42,6 +42,7 @@ mod places;
 mod ranges;
 mod remedy;
 mod report;
+mod shown;
 mod source;
 mod syntax;
 mod text;

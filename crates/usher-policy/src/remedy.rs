@@ -1,7 +1,7 @@
 //! What to do about each mistake.
 
 use crate::destinations::MAXIMUM_DESTINATIONS;
-use crate::error::{AddressFault, EnvironmentFault, PolicyErrorKind};
+use crate::error::{AddressFault, EnvironmentFault, NameKind, PolicyErrorKind};
 use crate::keywords::{ACCOUNT_FORM, ITEM_FORM, PROGRAM_FORM, outer_words};
 use crate::model::{
     MAXIMUM_DURATION, MAXIMUM_FILE_RULES, MAXIMUM_HOST_ADDRESSES, MAXIMUM_PROGRAMS, Style,
@@ -277,6 +277,43 @@ impl PolicyErrorKind {
             Self::DuplicateClientPort { .. } => {
                 "a port of a host has one service; correct one of the two".into()
             }
+        }
+    }
+}
+
+impl NameKind {
+    /// Which names there can be.
+    fn rule(self) -> &'static str {
+        match self {
+            Self::User => {
+                "a user name is a small letter or `_`, then small letters, digits, `_`, `.` or \
+                 `-`, at most 32 in all"
+            }
+            Self::Account => {
+                "an account name is a small letter or `_`, then small letters, digits, `_`, `.` \
+                 or `-`, at most 32 in all"
+            }
+            Self::Service => {
+                "a service name is a letter or digit, then letters, digits, `_`, `.` or `-`, at \
+                 most 32 in all"
+            }
+            Self::Host => {
+                "a host name is a letter or digit, then letters, digits, `.` or `-`, at most 63 \
+                 in all, and not `any`"
+            }
+            Self::Block => {
+                "the name of a block is a letter or digit, then letters, digits, `_`, `.` or `-`, \
+                 at most 32 in all, and not `any`"
+            }
+            Self::Key => {
+                "what keys are for is named by a letter or digit, then letters, digits, `_`, `.` \
+                 or `-`, at most 32 in all, and not `any`"
+            }
+            Self::Group => {
+                "the name of a group is a letter, digit or `_`, then letters, digits and `_ . - @ \
+                 + \\ $`, at most 64 in all; `getent group` tells which there are"
+            }
+            Self::Principal => "a principal has at most 511 bytes",
         }
     }
 }

@@ -7,10 +7,10 @@ use std::net::IpAddr;
 
 use usher_proto::{HostName, ServiceName, UserName};
 
-use crate::error::shown;
 use crate::model::{Policy, Protocol, ServedBy};
 use crate::moment::Moment;
 use crate::name::{GroupName, Name};
+use crate::shown::shown;
 use crate::source::Place;
 
 /// Something in a policy that has no effect, or another than it seems. Never a reason to refuse
