@@ -10,7 +10,8 @@ use crate::keywords::BlockKind;
 use crate::name::GroupName;
 use crate::report::Reporter;
 use crate::source::Source;
-use crate::syntax::{self, Value};
+use crate::syntax;
+use crate::tree::Value;
 
 /// By group the names of its accounts, as the system says them, or why they are not known.
 pub type Groups = BTreeMap<GroupName, Result<BTreeSet<String>, String>>;

@@ -4,7 +4,8 @@
 use crate::error::{PolicyError, PolicyErrorKind};
 use crate::report::Reporter;
 use crate::source::{Origin, Source};
-use crate::syntax::{self, Item, Value};
+use crate::syntax;
+use crate::tree::{Item, Value};
 
 /// Longest path of an `include`, in bytes: PATH_MAX of Linux, with its ending zero.
 pub const MAXIMUM_INCLUDE_BYTES: usize = 4095;

@@ -46,6 +46,7 @@ mod shown;
 mod source;
 mod syntax;
 mod text;
+mod tree;
 mod warning;
 
 pub use application::{
@@ -123,7 +124,7 @@ pub fn parse_with_places<'s>(
 fn parse_blocks(
     sources: &[Source],
     groups: &Groups,
-) -> Result<(Policy, Vec<syntax::Block>), Vec<PolicyError>> {
+) -> Result<(Policy, Vec<tree::Block>), Vec<PolicyError>> {
     let mut reporter = report::Reporter::new(sources);
     let checked = syntax::parse_sources(sources, &mut reporter)
         .map(|tree| (check::check(&tree, groups, &mut reporter), tree.blocks));

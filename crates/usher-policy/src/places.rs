@@ -13,7 +13,7 @@ use crate::keywords::BlockKind;
 use crate::model::Users;
 use crate::name::Principal;
 use crate::source::{Location, Place, Source, place_of};
-use crate::syntax::{Block, Value};
+use crate::tree::{Block, Value};
 
 /// A block, a statement of it, or one value of the statement, named by what it says.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

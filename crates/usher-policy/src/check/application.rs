@@ -15,7 +15,7 @@ use crate::keywords::{BlockKind, LOCAL_PORT};
 use crate::model::Host;
 use crate::name::Name;
 use crate::report::Reporter;
-use crate::syntax::{Block, Item, Value};
+use crate::tree::{Block, Item, Value};
 
 /// Remembers which programs have a policy.
 pub(super) struct ApplicationChecker<'p> {

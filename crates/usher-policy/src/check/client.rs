@@ -13,7 +13,7 @@ use crate::keywords::BlockKind;
 use crate::model::{Client, ClientService, MAXIMUM_PROGRAMS, Programs, Protocol};
 use crate::name::Name;
 use crate::report::Reporter;
-use crate::syntax::{Block, Item, Value};
+use crate::tree::{Block, Item, Value};
 
 /// Remembers what may stand once in all `client` blocks together.
 #[derive(Default)]

@@ -8,7 +8,7 @@ use crate::destinations::{
 };
 use crate::error::PolicyErrorKind;
 use crate::report::Reporter;
-use crate::syntax::Item;
+use crate::tree::Item;
 
 /// `connect none;` or `connect PEERS port PORT - PORT, ...;`
 pub(super) fn check(

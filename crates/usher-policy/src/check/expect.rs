@@ -9,7 +9,7 @@ use super::values;
 use crate::error::{NameKind, PolicyErrorKind};
 use crate::model::{Expectation, Policy};
 use crate::report::Reporter;
-use crate::syntax::Item;
+use crate::tree::Item;
 
 /// What `expect` statements may name.
 pub(super) struct Known<'p> {

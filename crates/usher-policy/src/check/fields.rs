@@ -7,7 +7,7 @@ use crate::keywords::{BlockKind, Occurrence, StatementRule};
 use crate::name::Name;
 use crate::nearest::nearest;
 use crate::report::Reporter;
-use crate::syntax::{Block, Item, Statement};
+use crate::tree::{Block, Item, Statement};
 
 /// A block's statements; unknown, repeated and missing ones have been reported.
 pub(super) struct Fields<'b> {

@@ -12,7 +12,7 @@ use crate::error::{AddressFault, PolicyErrorKind};
 use crate::model::{DEFAULT_CONTROL_PORT, Host, MAXIMUM_HOST_ADDRESSES};
 use crate::report::Reporter;
 use crate::source::Location;
-use crate::syntax::{Block, Item};
+use crate::tree::{Block, Item};
 
 /// Remembers what no two hosts may share.
 #[derive(Default)]

@@ -3,7 +3,7 @@
 use crate::mac::{MacBlock, MacStatement, MacValue};
 use crate::name::Name;
 use crate::report::Reporter;
-use crate::syntax::{Block, Item, Statement, Value};
+use crate::tree::{Block, Item, Statement, Value};
 
 pub(super) fn check(module: Name, block: &Block, reporter: &mut Reporter<'_>) -> Option<MacBlock> {
     let statements: Option<Vec<MacStatement>> = block.statements.iter().map(statement).collect();

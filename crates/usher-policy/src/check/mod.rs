@@ -33,7 +33,7 @@ use crate::keywords::{BlockKind, outer_rule};
 use crate::model::Policy;
 use crate::name::Name;
 use crate::report::Reporter;
-use crate::syntax::{Block, Tree};
+use crate::tree::{Block, Tree};
 
 /// Checks what the sources have, and in `groups` who is in the groups that they name. The policy is
 /// whole only if the reporter stays empty.

@@ -10,7 +10,7 @@ use crate::error::PolicyErrorKind;
 use crate::model::Host;
 use crate::ranges::{AddressRange, RangeFault};
 use crate::report::Reporter;
-use crate::syntax::Item;
+use crate::tree::Item;
 
 /// The words of the peers that a list of values begins with, and the others. None: there are too few.
 pub(super) fn split(items: &[Item]) -> Option<(&[Item], &[Item])> {

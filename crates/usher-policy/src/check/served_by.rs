@@ -13,7 +13,7 @@ use crate::group::is_ushers;
 use crate::model::{MAXIMUM_ARGUMENT_BYTES, Program, ServedBy};
 use crate::name::Name;
 use crate::report::Reporter;
-use crate::syntax::Block;
+use crate::tree::Block;
 
 /// `program` with its `environment` and `files`, or `account`: exactly one of the two.
 ///

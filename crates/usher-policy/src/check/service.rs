@@ -15,7 +15,7 @@ use crate::model::{
     MAXIMUM_PROCESSES, MINIMUM_REAUTHENTICATION, RequiredProtection, Service, Style, service_id,
 };
 use crate::report::Reporter;
-use crate::syntax::Block;
+use crate::tree::Block;
 
 /// Remembers what no two services may share.
 pub(super) struct ServiceChecker {

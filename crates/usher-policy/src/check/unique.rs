@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::error::PolicyErrorKind;
 use crate::report::Reporter;
 use crate::source::Location;
-use crate::syntax::Item;
+use crate::tree::Item;
 
 pub(super) struct Unique<K>(BTreeMap<K, Location>);
 

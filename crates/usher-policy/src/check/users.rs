@@ -16,7 +16,7 @@ use crate::model::Users;
 use crate::moment::Moment;
 use crate::name::{GroupName, Name, Principal};
 use crate::report::Reporter;
-use crate::syntax::{Block, Item};
+use crate::tree::{Block, Item};
 
 /// A block; none when it has no name.
 pub(super) fn check(

@@ -11,7 +11,7 @@ use crate::error::{NameKind, PolicyErrorKind};
 use crate::model::MAXIMUM_DURATION;
 use crate::nearest::nearest;
 use crate::report::Reporter;
-use crate::syntax::{Item, Value};
+use crate::tree::{Item, Value};
 
 pub(super) fn word<'i>(item: &'i Item, reporter: &mut Reporter<'_>) -> Option<&'i str> {
     match &item.value {
