@@ -14,7 +14,7 @@ use crate::report::Row;
 const USERS: usize = 10_000;
 /// Services, and `application` blocks.
 const APPLICATIONS: usize = 2_000;
-/// Networks of all `application` blocks together.
+/// Networks of all `application` blocks together, besides the two of each for all the rest.
 const NETWORKS: usize = 5_000;
 /// Users of one `users` block.
 const BLOCK: usize = 100;

@@ -16,7 +16,7 @@
 //! lexer makes words, strings and punctuation; the syntax stage makes blocks of statements without
 //! knowing what they mean, and goes on after a mistake; the check stage knows each block's
 //! statements, resolves names over all sources and builds the [`Policy`]. A `Policy` from
-//! [`parse`] is complete: nothing in it names anything that does not exist.
+//! [`parse`] is complete: what is named in it exists, as far as it can be known here.
 //!
 //! No I/O and no clock: the caller reads the files. The language is described in docs/policy.md.
 #![forbid(unsafe_code)]

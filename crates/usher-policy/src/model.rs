@@ -58,7 +58,9 @@ pub const MAXIMUM_HOST_ADDRESSES: usize = usher_proto::MAX_CONTROL_ADDRESSES;
 pub const MAXIMUM_ARGUMENT_BYTES: usize = 64 * 1024;
 
 /// A whole policy. From [`crate::parse`] it is complete: every name in it is defined in it, but for
-/// the services of other hosts, which [`ClientService::service`] names.
+/// those of services of other hosts ([`ClientService::service`]), of hosts that the caller looks up
+/// ([`Policy::look_up_names`]), and of users whom groups or certificates may have
+/// ([`Expectation::user`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Policy {
     /// The machines that this policy knows. Addresses and keys are unique over all of them.
@@ -357,12 +359,14 @@ pub struct ClientService {
 ///
 /// What is left out stands for everything that it could be: `expect permit user alice service imap`
 /// expects alice to be permitted from some host, to imap of some host, on the port that it has
-/// there; with `refuse`, from none and to none. Whether it holds is not this crate's question; that its names exist is.
+/// there; with `refuse`, from none and to none. Whether it holds is not this crate's question; that
+/// its names exist is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Expectation {
     /// `permit`; otherwise `refuse`.
     pub permit: bool,
-    /// A member of one of the policy's `users` blocks.
+    /// Somebody of one of the policy's `users` blocks; anybody when one of these has a group or a
+    /// principal, as it may come to have the user.
     pub user: UserName,
     /// The host from which the user comes, one of the policy's.
     pub from: Option<HostName>,

@@ -1,5 +1,6 @@
 //! Where the statements of a policy stand, for whoever explains a decision by them. The [`Policy`]
-//! itself does not know: the daemons have no use for it.
+//! itself knows it of a few only, for the messages about them ([`Origin`](crate::Origin)): the
+//! daemons have no use for it.
 //!
 //! [`Policy`]: crate::Policy
 

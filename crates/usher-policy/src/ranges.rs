@@ -1,4 +1,4 @@
-//! Ranges of addresses, and exact sets of them.
+//! Ranges of addresses; exact sets of them are [`crate::cover`]'s.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
