@@ -4,7 +4,7 @@ use usher_policy::{BlockKind, Clause, Name, Service};
 use usher_proto::UserName;
 
 use crate::decision::Case;
-use crate::network::{Holders, HostPolicy};
+use crate::network::HostPolicy;
 use crate::objection::{Objection, Reason};
 
 impl Case<'_> {
@@ -119,9 +119,5 @@ impl Case<'_> {
 
 /// Whether the user can have a good key for a service, as far as is known.
 pub(crate) fn has_key(host: &HostPolicy, user: &UserName, service: &Service) -> bool {
-    match host.users.holders(&service.keys) {
-        Holders::Everybody => true,
-        Holders::These(users) => users.contains(user),
-        Holders::Nobody => false,
-    }
+    host.users.holders(&service.keys).has(user)
 }

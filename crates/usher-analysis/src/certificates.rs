@@ -34,11 +34,7 @@ impl HostPolicy {
         }
         let principals = service.users.principals().iter();
         principals
-            .filter(|principal| match self.users.certified(service, principal) {
-                Holders::Everybody => true,
-                Holders::These(users) => users.contains(user),
-                Holders::Nobody => false,
-            })
+            .filter(|principal| self.users.certified(service, principal).has(user))
             .collect()
     }
 }

@@ -45,6 +45,17 @@ pub(crate) enum Holders<'n> {
     Nobody,
 }
 
+impl Holders<'_> {
+    /// Whether the user can.
+    pub(crate) fn has(&self, user: &UserName) -> bool {
+        match self {
+            Self::Everybody => true,
+            Self::These(users) => users.contains(user),
+            Self::Nobody => false,
+        }
+    }
+}
+
 impl UserState {
     pub(crate) fn holders(&self, purpose: &Option<Name>) -> Holders<'_> {
         match &self.keys {

@@ -81,14 +81,10 @@ impl<'n> Universe<'n> {
             barred: HashMap::new(),
         };
         universe.number_classes();
-        universe.number(vec![0; universe.words()]);
+        universe.of_classes([]);
         for set in sets {
-            let mut bits = vec![0; universe.words()];
-            for user in set {
-                let class = universe.class_of[user] as usize;
-                bits[class / 64] |= 1 << (class % 64);
-            }
-            let number = universe.number(bits);
+            let classes: Vec<usize> = set.iter().map(|user| universe.class(user)).collect();
+            let number = universe.of_classes(classes);
             universe.borrowed.insert(address(set), number);
         }
         universe
@@ -117,6 +113,19 @@ impl<'n> Universe<'n> {
 
     fn words(&self) -> usize {
         self.classes.len().div_ceil(64)
+    }
+
+    /// The class of a user whom the universe has.
+    fn class(&self, user: &UserName) -> usize {
+        self.class_of[user] as usize
+    }
+
+    fn of_classes(&mut self, classes: impl IntoIterator<Item = usize>) -> SetId {
+        let mut bits = vec![0; self.words()];
+        for class in classes {
+            bits[class / 64] |= 1 << (class % 64);
+        }
+        self.number(bits)
     }
 
     fn number(&mut self, bits: Vec<u64>) -> SetId {
@@ -157,19 +166,12 @@ impl<'n> Universe<'n> {
 
     /// All users of the universe.
     pub(crate) fn everybody(&mut self) -> SetId {
-        let mut bits = vec![0; self.words()];
-        for class in 0..self.classes.len() {
-            bits[class / 64] |= 1 << (class % 64);
-        }
-        self.number(bits)
+        self.of_classes(0..self.classes.len())
     }
 
     /// One of [`Self::set_apart`] alone.
     pub(crate) fn single(&mut self, user: &UserName) -> SetId {
-        let class = self.class_of[user] as usize;
-        let mut bits = vec![0; self.words()];
-        bits[class / 64] |= 1 << (class % 64);
-        self.number(bits)
+        self.of_classes([self.class(user)])
     }
 
     /// Users each of whom is a class.
