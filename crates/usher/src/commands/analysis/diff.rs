@@ -93,81 +93,102 @@ fn differences(before: &How, after: &How) -> Vec<String> {
 /// What policies say of how, in the same order for all: keywords and values, `-` for what is at
 /// its default or not known.
 fn statements(how: &How) -> Vec<(&'static str, String)> {
-    let (client, server) = (how.client.as_ref(), how.server.as_ref());
-    let quoted = |texts: &mut dyn Iterator<Item = &String>| {
-        let texts: Vec<String> = texts.map(|text| format!("{text:?}")).collect();
-        texts.join(" ")
-    };
-    let listed = |texts: Vec<String>| Some(texts.join(", ")).filter(|text| !text.is_empty());
-    let programs = |request: &Request| match &request.programs {
-        Programs::Asking => None,
-        Programs::Any => Some("any".to_owned()),
-        Programs::Listed(paths) => Some(quoted(&mut paths.iter())),
-    };
-    let files = |offer: &Offer| {
-        let files = offer.files.as_ref()?.iter();
-        listed(
-            files
-                .map(|rule| format!("{:?} {}", rule.path, rule.access))
-                .collect(),
-        )
-    };
-    let connect = |offer: &Offer| {
-        let connect = offer.connect.as_ref()?;
-        Some(if connect.entries.is_empty() {
-            "none".to_owned()
-        } else {
-            connect.to_string()
-        })
-    };
-    let said = [
-        ("port", how.port.map(|port| port.to_string())),
-        ("programs", client.and_then(programs)),
-        (
-            "protocol",
-            client.and_then(|request| match request.protocol {
-                Protocol::Raw => None,
-                Protocol::Imap => Some("imap".to_owned()),
-            }),
-        ),
-        (
-            "key",
-            client.and_then(|request| Some(request.key.as_ref()?.to_string())),
-        ),
-        (
-            "loopback",
-            client.and_then(|request| {
-                let proxy = request.proxy.iter();
-                listed(proxy.map(|address| address.ip().to_string()).collect())
-            }),
-        ),
-        (
-            "program",
-            server.and_then(|offer| Some(quoted(&mut offer.program.as_ref()?.iter()))),
-        ),
-        ("account", server.and_then(|offer| offer.account.clone())),
-        ("files", server.and_then(files)),
-        ("connect", server.and_then(connect)),
-        ("style", server.map(|offer| offer.style.to_string())),
-        (
-            "keys",
-            server.and_then(|offer| Some(offer.keys.as_ref()?.to_string())),
-        ),
-        (
-            "session",
-            server.map(|offer| units(offer.session_seconds).to_string()),
-        ),
-        (
-            "reauthenticate",
-            server.and_then(|offer| Some(units(offer.reauthenticate_seconds?).to_string())),
-        ),
-        (
-            "protection",
-            server.and_then(|offer| Some(offer.protection?.to_string())),
-        ),
-    ];
-    let shown = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
-    said.into_iter()
-        .map(|(keyword, value)| (keyword, shown(value)))
+    // Rights, which are compared, have no routes.
+    let How {
+        port,
+        routes: _,
+        client,
+        server,
+    } = how;
+    let port = [port.map(|port| port.to_string())];
+    let client = client.as_ref().map(requested).unwrap_or_default();
+    let server = server.as_ref().map(offered).unwrap_or_default();
+    let keywords = ["port"].into_iter().chain(REQUESTED).chain(OFFERED);
+    let values = port.into_iter().chain(client).chain(server);
+    keywords
+        .zip(values.map(|value| value.unwrap_or_else(|| "-".to_owned())))
         .collect()
+}
+
+const REQUESTED: [&str; 4] = ["programs", "protocol", "key", "loopback"];
+
+/// The values of [`REQUESTED`]; each field is named, so that a new one is not forgotten.
+fn requested(request: &Request) -> [Option<String>; REQUESTED.len()] {
+    let Request {
+        programs,
+        key,
+        protocol,
+        proxy,
+    } = request;
+    [
+        match programs {
+            Programs::Asking => None,
+            Programs::Any => Some("any".to_owned()),
+            Programs::Listed(paths) => Some(quoted(paths.iter())),
+        },
+        match protocol {
+            Protocol::Raw => None,
+            Protocol::Imap => Some("imap".to_owned()),
+        },
+        key.as_ref().map(ToString::to_string),
+        listed(proxy.iter().map(|address| address.ip().to_string())),
+    ]
+}
+
+const OFFERED: [&str; 9] = [
+    "program",
+    "account",
+    "files",
+    "connect",
+    "style",
+    "keys",
+    "session",
+    "reauthenticate",
+    "protection",
+];
+
+/// The values of [`OFFERED`], in the same way.
+fn offered(offer: &Offer) -> [Option<String>; OFFERED.len()] {
+    let Offer {
+        style,
+        program,
+        files,
+        connect,
+        account,
+        keys,
+        session_seconds,
+        reauthenticate_seconds,
+        protection,
+    } = offer;
+    [
+        program.as_ref().map(|program| quoted(program.iter())),
+        account.clone(),
+        files.as_ref().and_then(|files| {
+            let files = files.iter();
+            listed(files.map(|rule| format!("{:?} {}", rule.path, rule.access)))
+        }),
+        connect.as_ref().map(|connect| {
+            if connect.entries.is_empty() {
+                "none".to_owned()
+            } else {
+                connect.to_string()
+            }
+        }),
+        Some(style.to_string()),
+        keys.as_ref().map(ToString::to_string),
+        Some(units(*session_seconds).to_string()),
+        reauthenticate_seconds.map(|seconds| units(seconds).to_string()),
+        protection.map(|protection| protection.to_string()),
+    ]
+}
+
+fn quoted<'t>(texts: impl Iterator<Item = &'t String>) -> String {
+    let texts: Vec<String> = texts.map(|text| format!("{text:?}")).collect();
+    texts.join(" ")
+}
+
+/// The values of a list; none for one without any.
+fn listed(texts: impl Iterator<Item = String>) -> Option<String> {
+    let texts: Vec<String> = texts.collect();
+    Some(texts.join(", ")).filter(|text| !text.is_empty())
 }
