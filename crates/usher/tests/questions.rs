@@ -251,3 +251,32 @@ fn what_is_served_otherwise_is_told_in_the_words_of_the_policy() {
          ! otherwise: connect: the same hosts at other addresses\n";
     assert_eq!((code, text.as_str()), (1, expected));
 }
+
+#[test]
+fn a_test_says_of_a_certificate_only_where_one_would_help_and_what_to_add_where_nothing_is_expected()
+ {
+    let folder = copies();
+    let test = || ask(folder.path(), &["test", "--hosts", "hosts"]);
+    let (code, _, told) = test();
+    let advice = "nothing was tested; add some, such as `expect refuse user bob service imap;`";
+    assert!(code == 2 && told.contains(advice), "{told}");
+    let path = folder.path().join("hosts/mailhost/policy.d/mail.policy");
+    let text = fs::read_to_string(&path).unwrap();
+    let text = text.replace("member alice;", "member alice; principal ops;");
+    let expected = "expect permit user dave service imap;";
+    let ask = |hosts: &str| {
+        let text = text.replace("hosts any;", hosts);
+        fs::write(&path, format!("{text}{expected}")).unwrap();
+        // The laptop's policy would have to name the user.
+        ask(
+            folder.path(),
+            &["test", "--host", "mailhost=hosts/mailhost"],
+        )
+    };
+    let certificate = " (only with a certificate that names ops)";
+    let (code, told, _) = ask("hosts laptop;");
+    assert!(code == 5 && told.contains(certificate), "{told}");
+    let (code, told, _) = ask("hosts mailhost;");
+    let refused = "dave@laptop is refused at imap@mailhost\n";
+    assert!(told.contains(refused), "{code}: {told}");
+}

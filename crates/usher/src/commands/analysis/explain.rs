@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use usher_analysis::{Decision, Offer, Question, Request, Verdict};
-use usher_policy::{Clause, Place, Principal, Programs, Protocol, Style, Transform, Units};
+use usher_policy::{Clause, Place, Programs, Protocol, Style, Transform, Units};
 use usher_proto::name::{ServiceName, UserName};
 
 use super::hosts::Loaded;
 use super::lines::Lines;
-use super::who_can::only_with;
+use super::who_can::certificate;
 use super::{At, NO, NOT_KNOWN, spelling};
 use crate::failure::Failure;
 use crate::output::Output;
@@ -101,11 +101,7 @@ fn text(decision: &Decision, lines: &Lines<'_>) -> String {
         Verdict::WithCertificate => "is not refused here at",
         Verdict::Refused => "may NOT use",
     };
-    let principals: Vec<&Principal> = match decision.verdict {
-        Verdict::WithCertificate => decision.principals.iter().collect(),
-        _ => Vec::new(),
-    };
-    let certificate = only_with(&principals);
+    let certificate = certificate(decision);
     let mut text = format!("{user}@{client} {answer} {service}@{server}{certificate}\n");
     for host in &decision.not_known {
         let _ = writeln!(text, "  the policy of {host} is not known here");

@@ -6,7 +6,7 @@ use serde_json::json;
 use usher_analysis::{Expected, Outcome, Verdict};
 
 use super::hosts::Loaded;
-use super::who_can::only_with;
+use super::who_can::certificate;
 use super::{NO, NOT_KNOWN};
 use crate::failure::Failure;
 use crate::output::Output;
@@ -18,7 +18,8 @@ use crate::output::Output;
 pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
     let outcomes = loaded.network.try_expectations();
     if outcomes.is_empty() {
-        let reason = "the policies have no `expect` statement: nothing was tested";
+        let reason = "the policies have no `expect` statement: nothing was tested; add some, such as \
+                      `expect refuse user bob service imap;`";
         return Err(Failure::Question(reason.to_owned()));
     }
     let count = |result| {
@@ -81,7 +82,7 @@ fn text(outcome: &Outcome) -> String {
             question.client,
             question.service,
             question.server,
-            only_with(&decision.principals.iter().collect::<Vec<_>>())
+            certificate(decision)
         );
         for objection in &decision.objections {
             let _ = writeln!(text, "      {}", objection.reason);

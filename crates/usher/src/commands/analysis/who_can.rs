@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde_json::{Value, json};
-use usher_analysis::{Known, Right, SetId, Universe};
+use usher_analysis::{Decision, Known, Right, SetId, Universe, Verdict};
 use usher_policy::Principal;
 use usher_proto::name::{HostName, ServiceName};
 
@@ -123,6 +123,15 @@ pub fn only_with(principals: &[&Principal]) -> String {
             " (only with a certificate that names {})",
             names.join(" or ")
         ),
+    }
+}
+
+/// What to add to what was decided of a user who needs a certificate.
+pub fn certificate(decision: &Decision) -> String {
+    match decision.verdict {
+        Verdict::WithCertificate => only_with(&decision.principals.iter().collect::<Vec<_>>()),
+        // A refused one may be refused with a certificate, too.
+        Verdict::Permitted | Verdict::NotRefusedHere | Verdict::Refused => String::new(),
     }
 }
 
