@@ -245,7 +245,7 @@ pub struct WorkerView {
 /// How a daemon is.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
 pub struct StatusView {
-    /// `keeper`, `verifier`, `signer`, `courier` or `proxy`.
+    /// `keeper`, `verifier`, `recorder`, `signer`, `courier` or `proxy`.
     pub role: String,
     /// Version of the program.
     pub version: String,

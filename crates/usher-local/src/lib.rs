@@ -11,8 +11,10 @@
 //!   [`error`]: what can be wrong with it.
 //! * [`includes`]: the files of a policy, and those that they include; [`copy`]: copies of hosts'
 //!   configurations, which are not left; [`writers`]: who else may write what is read.
+//! * [`lock_file`]: files that are there to be locked.
 //! * [`clock`]: the time by which things expire.
-//! * [`keys`]: the public keys by which users are known; [`key_options`]: what is said of them.
+//! * [`keys`]: the public keys by which users are known; [`key_options`]: what is said of them;
+//!   `principals`: whom services admit by them.
 #![forbid(unsafe_code)]
 
 pub mod applied;

@@ -41,7 +41,7 @@ pub const RUNTIME_DIRECTORY: &str = "/run/usher";
 
 /// Verifier to keeper: fixed-size records.
 pub const KEEPER_RECORDS: &str = "/run/usher/keeper/records.sock";
-/// Verifier to recorder: see `usher_proto::recorder`.
+/// Keeper to recorder: see `usher_proto::recorder`.
 pub const RECORDER: &str = "/run/usher/recorder/records.sock";
 /// Processes of services to keeper: see `usher_proto::calls`.
 pub const KEEPER_CALLS: &str = "/run/usher/keeper/calls.sock";
