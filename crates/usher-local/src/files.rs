@@ -151,9 +151,10 @@ pub(crate) fn sorted(
 }
 
 /// What was read, or nothing when the file is not there.
-pub(crate) fn optional<T>(
-    read: Result<T, ConfigurationError>,
-) -> Result<Option<T>, ConfigurationError> {
+///
+/// # Errors
+/// What else was wrong.
+pub fn optional<T>(read: Result<T, ConfigurationError>) -> Result<Option<T>, ConfigurationError> {
     match read {
         Ok(found) => Ok(Some(found)),
         Err(ConfigurationError::File { error, .. }) if error.kind() == io::ErrorKind::NotFound => {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use usher_local::clock::unix_time;
 use usher_local::error::ConfigurationError;
-use usher_local::files::{read_bounded, write_atomically};
+use usher_local::files::{optional, read_bounded, write_atomically};
 use usher_local::keys::{keys_of, list_name, private_key_name};
 use usher_local::signing_key::{Credential, SigningKey, certificate_of, split};
 use usher_local::{control, paths};
@@ -255,15 +255,8 @@ fn lent_agents() -> Option<BTreeSet<UserName>> {
 
 /// With what a user signs here, if with anything.
 fn signing_key(user: &UserName) -> Result<Option<Credential>, ConfigurationError> {
-    match read_bounded(&private_key_path(user, None)) {
-        Ok(text) => Ok(Credential::parse(&Zeroizing::new(text)).ok()),
-        Err(ConfigurationError::File { error, .. })
-            if error.kind() == std::io::ErrorKind::NotFound =>
-        {
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
+    let text = optional(read_bounded(&private_key_path(user, None)))?.map(Zeroizing::new);
+    Ok(text.and_then(|text| Credential::parse(&text).ok()))
 }
 
 fn user_folder(user: &UserName) -> PathBuf {
@@ -285,19 +278,14 @@ fn known(user: &UserName) -> Result<PathBuf, Failure> {
 
 /// The text of the key that is kept for a user.
 fn kept_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
-    match read_bounded(path) {
-        Ok(text) => Ok(Zeroizing::new(text)),
-        Err(ConfigurationError::File { error, .. })
-            if error.kind() == std::io::ErrorKind::NotFound =>
-        {
-            Err(Failure::PublicKey(
-                "the user has no key here that a certificate could be for; give it as well, with \
-                 --private-key or --agent-key"
-                    .into(),
-            ))
-        }
-        Err(error) => Err(error.into()),
-    }
+    let text = optional(read_bounded(path))?.map(Zeroizing::new);
+    text.ok_or_else(|| {
+        Failure::PublicKey(
+            "the user has no key here that a certificate could be for; give it as well, with \
+             --private-key or --agent-key"
+                .into(),
+        )
+    })
 }
 
 /// A key's text, with the certificate in a file in the place of one that it may have.
