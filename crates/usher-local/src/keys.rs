@@ -141,15 +141,11 @@ pub fn parse_keys(
     text: &str,
 ) -> Result<Vec<UserKey>, ConfigurationError> {
     let mut keys = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
+    for (number, line) in lines(text) {
         let (key, options) = parse_line(line).map_err(|reason| ConfigurationError::Key {
             user: user.clone(),
             list: list_name(purpose),
-            line: index + 1,
+            line: number,
             reason,
         })?;
         keys.push(UserKey {
@@ -160,6 +156,14 @@ pub fn parse_keys(
         });
     }
     Ok(keys)
+}
+
+/// The lines of a list that say something, with their numbers from 1: neither blank ones nor comments.
+pub fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = text.lines().map(str::trim).zip(1..);
+    lines
+        .filter(|(line, _)| !line.is_empty() && !line.starts_with('#'))
+        .map(|(line, number)| (number, line))
 }
 
 fn parse_line(line: &str) -> Result<(PublicKey, KeyOptions), KeyProblem> {
@@ -188,12 +192,8 @@ pub fn parse_authorities(
     text: &str,
 ) -> Result<BTreeMap<Fingerprint, PublicKey>, (usize, KeyProblem)> {
     let mut authorities = BTreeMap::new();
-    for (index, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let wrong = |reason| (index + 1, reason);
+    for (number, line) in lines(text) {
+        let wrong = |reason| (number, reason);
         let (key, _) = parse_line(line).map_err(wrong)?;
         if PublicKey::from_openssh(line).is_err() {
             return Err(wrong(KeyProblem::OptionsOfAnAuthority));

@@ -4,10 +4,9 @@ use std::path::Path;
 use std::str::FromStr;
 
 use usher_local::clock::unix_time;
-use usher_local::error::ConfigurationError;
-use usher_local::files::{read_bounded, write_atomically};
+use usher_local::files::{optional, read_bounded, write_atomically};
 use usher_local::key_options;
-use usher_local::keys::{LIST, UserKey, parse_keys};
+use usher_local::keys::{self, LIST, UserKey, parse_keys};
 use usher_local::paths;
 use usher_proto::name::UserName;
 
@@ -104,11 +103,11 @@ pub struct Line {
 pub fn read(user: &UserName, path: &Path, expires: Option<Expiry>) -> Result<Vec<Line>, Failure> {
     let wrong = |reason: String| Failure::PublicKey(format!("{}: {reason}", path.display()));
     let text = read_bounded(path)?;
-    let keys = parse_keys(user, None, &text).map_err(|error| wrong(error.to_string()))?;
-    if keys.is_empty() {
+    let found = parse_keys(user, None, &text).map_err(|error| wrong(error.to_string()))?;
+    if found.is_empty() {
         return Err(wrong("holds no public key".into()));
     }
-    if keys.iter().any(|key| key.options.authority) {
+    if found.iter().any(|key| key.options.authority) {
         let list = Path::new(paths::USERS_DIRECTORY).join(user.as_ref());
         return Err(wrong(format!(
             "has a cert-authority line, by which others say which keys are {user}'s and which \
@@ -117,13 +116,9 @@ pub fn read(user: &UserName, path: &Path, expires: Option<Expiry>) -> Result<Vec
             list.join(LIST).display()
         )));
     }
-    let lines = text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with('#'));
-    lines
-        .zip(keys)
-        .map(|(line, key)| {
+    keys::lines(&text)
+        .zip(found)
+        .map(|((_, line), key)| {
             let Some(time) = expires.and_then(|Expiry(at)| key_options::expiry_time(at)) else {
                 let text = line.to_owned();
                 return Ok(Line { text, key });
@@ -147,15 +142,7 @@ pub fn read(user: &UserName, path: &Path, expires: Option<Expiry>) -> Result<Vec
 /// # Errors
 /// When the list cannot be read or written.
 pub fn add(user: &UserName, path: &Path, fresh: &[Line]) -> Result<(), Failure> {
-    let list = match read_bounded(path) {
-        Ok(list) => list,
-        Err(ConfigurationError::File { error, .. })
-            if error.kind() == std::io::ErrorKind::NotFound =>
-        {
-            String::new()
-        }
-        Err(error) => return Err(error.into()),
-    };
+    let list = optional(read_bounded(path))?.unwrap_or_default();
     let list = merge(user, &list, fresh);
     write_atomically(path, list.as_bytes(), 0o644).at(path)
 }

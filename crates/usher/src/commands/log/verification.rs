@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use usher_local::files::{read_bounded, write_atomically};
+use usher_local::keys;
 use usher_log::{Damage, Reader, Verified, VerifyingKey};
 use usher_proto::ssh_key::public::KeyData;
 use usher_proto::ssh_key::{HashAlg, PublicKey};
@@ -69,8 +70,7 @@ pub fn verify(
         })
     })?;
     if let Some(path) = verification.keep {
-        let place = std::path::absolute(path).at(path)?;
-        write_atomically(&place, report.checkpoint.note().as_bytes(), 0o644).at(path)?;
+        write_atomically(path, report.checkpoint.note().as_bytes(), 0o644).at(path)?;
     }
     let checkpoint = report.checkpoint.checkpoint();
     let view = VerifiedView {
@@ -152,13 +152,8 @@ fn certifies(names: &[String], user: &str, principals: &Principals) -> bool {
 
 fn signers(path: &Path) -> Result<Signers, Failure> {
     let mut signers = Signers::default();
-    for (number, line) in read_bounded(path)?.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
+    for (number, line) in keys::lines(&read_bounded(path)?) {
         let refused = |reason: &str| {
-            let number = number + 1;
             Failure::PublicKey(format!(
                 "{} line {number}: {reason}; give lines of the form \"USER[,USER] TYPE KEY\" or \
                  \"USER[,PRINCIPAL] cert-authority TYPE KEY\"",
