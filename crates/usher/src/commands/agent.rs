@@ -117,7 +117,10 @@ impl Own {
             .map_err(|error| format!("the account {}: {error}", account.name))?;
         let path = paths::HOST_PUBLIC_KEY;
         let text = std::fs::read_to_string(path).map_err(|error| {
-            format!("{path}: {error}: this host's key, which has to be in what is signed")
+            format!(
+                "{path}: {error}: this host's key, which has to be in what is signed; `usher init` \
+                 makes it"
+            )
         })?;
         let host_key = HostPublicKey::from_openssh(text.trim())
             .map_err(|error| format!("{path}: {error}; `usher init` makes it"))?;

@@ -13,6 +13,7 @@ use usher_local::paths;
 
 use super::analysis::hosts::Loaded;
 use super::analysis::{NO, NOT_KNOWN, diff};
+use super::who::not_understood;
 use super::{configuration, ending, policy};
 use crate::failure::Failure;
 use crate::output::Output;
@@ -104,9 +105,7 @@ fn would_end(candidate: &Applied) -> Result<(Result<Vec<EndingView>, String>, bo
     };
     match ask("keeper", &request) {
         Ok(Answer::WouldEnd { ended }) => Ok((Ok(ended), true)),
-        Ok(_) => Err(Failure::Host(
-            "the keeper's answer is not understood".into(),
-        )),
+        Ok(_) => Err(not_understood()),
         Err(ControlError::NotRunning { .. }) if configuration::keeper_has_run() => {
             let reason = "the keeper does not run on this host, and what it has admitted lives on \
                           without it; start it (systemctl start usher-keeper) and ask again";

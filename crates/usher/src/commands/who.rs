@@ -34,8 +34,11 @@ pub fn recent(output: &Output) -> Result<(), Failure> {
     }
 }
 
-fn not_understood() -> Failure {
-    Failure::Host("the keeper's answer is not understood".into())
+/// The error of an answer of the keeper's that is none to the question.
+pub(super) fn not_understood() -> Failure {
+    let reason =
+        "the keeper's answer is not understood; are `usher` and the keeper of one version?";
+    Failure::Host(reason.into())
 }
 
 fn recent_text(view: &RecentView) -> String {
