@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 use super::configuration::{self, OnRefusal};
 use super::key_list::{self, Expiry};
 use crate::failure::{At, Failure};
-use crate::output::{Output, table};
+use crate::output::{Output, table, warn};
 
 /// What `usher user add` is told.
 pub struct Addition<'a> {
@@ -65,10 +65,10 @@ pub fn add(output: &Output, user: &UserName, addition: &Addition<'_>) -> Result<
             )));
         }
         Ok(Some(_)) => {}
-        Ok(None) => {
-            eprintln!("warning: there is no account {user} on this host yet; make it first")
-        }
-        Err(error) => eprintln!("warning: cannot look up the account {user}: {error}"),
+        Ok(None) => warn(&format!(
+            "there is no account {user} on this host yet; make it first"
+        )),
+        Err(error) => warn(&format!("cannot look up the account {user}: {error}")),
     }
     let lock = configuration::lock()?;
     // Everything is read and checked before anything is written.
@@ -104,10 +104,11 @@ pub fn add(output: &Output, user: &UserName, addition: &Addition<'_>) -> Result<
 pub fn disable(output: &Output, user: &UserName, reason: &str) -> Result<(), Failure> {
     let lock = configuration::lock()?;
     let mut fresh = configuration::in_force()?;
-    let has_account = || matches!(nix::unistd::User::from_name(user.as_ref()), Ok(Some(_)));
+    // A name service that does not answer keeps nobody from being disabled either.
+    let may_have_account = || !matches!(nix::unistd::User::from_name(user.as_ref()), Ok(None));
     let folder = match known(user) {
         // Users whom an authority certifies have no folder; another one's was removed.
-        Err(_) if fresh.users.contains_key(user) || has_account() => {
+        Err(_) if fresh.users.contains_key(user) || may_have_account() => {
             let folder = user_folder(user);
             std::fs::create_dir_all(&folder).at(&folder)?;
             folder
@@ -302,7 +303,7 @@ fn with_certificate(key: &str, path: &Path) -> Result<Zeroizing<String>, Failure
     if let Err(refusal) = certificate.check(unix_time()) {
         match refusal {
             // It will be.
-            Refusal::CertificateNotYetValid => eprintln!("warning: {refusal}"),
+            Refusal::CertificateNotYetValid => warn(&refusal.to_string()),
             _ => return Err(problem(refusal.to_string())),
         }
     }

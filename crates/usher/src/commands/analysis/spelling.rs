@@ -4,6 +4,8 @@ use usher_analysis::{HostPolicy, Network};
 use usher_policy::nearest;
 use usher_proto::name::{HostName, ServiceName, UserName};
 
+use crate::output;
+
 /// Warns of a user whom no policy names.
 pub fn warn_of_user(network: &Network, user: &UserName) {
     let named = |host: &'_ HostPolicy| -> Vec<String> {
@@ -39,5 +41,5 @@ fn warn(network: &Network, what: &str, name: &str, named: impl Fn(&HostPolicy) -
     }
     let meant = nearest(name, known.iter().map(String::as_str));
     let meant = meant.map_or_else(String::new, |meant| format!("; did you mean `{meant}`?"));
-    eprintln!("warning: no policy here names the {what} {name}{meant}");
+    output::warn(&format!("no policy here names the {what} {name}{meant}"));
 }
