@@ -23,6 +23,34 @@ pub const MAX_FILE: u64 = 1 << 20;
 /// # Errors
 /// As the system says; the old file is then untouched.
 pub fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
+    write(path, bytes, mode, None)
+}
+
+/// The same, and gives the file to an account. It is nobody else's to read before it is that one's.
+///
+/// # Errors
+/// As [`write_atomically`]; also when this process may not give files away.
+pub fn write_atomically_for(path: &Path, bytes: &[u8], mode: u32, owner: Owner) -> io::Result<()> {
+    write(path, bytes, mode, Some(owner))
+}
+
+/// Whose a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The account's user id.
+    pub uid: u32,
+    /// Its group.
+    pub gid: u32,
+}
+
+impl Owner {
+    fn of(file: &Metadata) -> Self {
+        let (uid, gid) = (file.uid(), file.gid());
+        Self { uid, gid }
+    }
+}
+
+fn write(path: &Path, bytes: &[u8], mode: u32, owner: Option<Owner>) -> io::Result<()> {
     let parent = match path.parent() {
         Some(parent) if parent.as_os_str().is_empty() => Path::new("."),
         Some(parent) => parent,
@@ -30,7 +58,7 @@ pub fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> 
     };
     let folder = openat(CWD, parent, folder_flags(), Mode::empty())?;
     let name = path.file_name().unwrap_or_default();
-    replace(&folder, name, bytes, mode, None)
+    replace(&folder, name, bytes, mode, owner)
 }
 
 /// A file that is to stay as it is but for its text. Its folder stays open, and is the one in which
@@ -68,8 +96,8 @@ impl Rewritable {
     /// # Errors
     /// As [`write_atomically`]; also when this process may not give the owner a file.
     pub fn rewrite(&self, bytes: &[u8]) -> io::Result<()> {
-        let (mode, former) = (self.former.mode() & 0o777, Some(&self.former));
-        replace(&self.folder, &self.name, bytes, mode, former)
+        let (mode, owner) = (self.former.mode() & 0o777, Owner::of(&self.former));
+        replace(&self.folder, &self.name, bytes, mode, Some(owner))
     }
 }
 
@@ -79,7 +107,7 @@ fn replace(
     name: &OsStr,
     bytes: &[u8],
     mode: u32,
-    former: Option<&Metadata>,
+    owner: Option<Owner>,
 ) -> io::Result<()> {
     // Of a name that nobody knows before, and made by this call or not at all.
     let random = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
@@ -89,7 +117,7 @@ fn replace(
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let file = openat(folder, &fresh, flags, Mode::RUSR | Mode::WUSR)?.into();
     let replaced =
-        fill(file, bytes, mode, former).and_then(|()| Ok(renameat(folder, &fresh, folder, name)?));
+        fill(file, bytes, mode, owner).and_then(|()| Ok(renameat(folder, &fresh, folder, name)?));
     if replaced.is_err() {
         // What went wrong first is told.
         let _ = unlinkat(folder, &fresh, AtFlags::empty());
@@ -98,13 +126,11 @@ fn replace(
     Ok(fsync(folder)?)
 }
 
-fn fill(mut file: File, bytes: &[u8], mode: u32, former: Option<&Metadata>) -> io::Result<()> {
+fn fill(mut file: File, bytes: &[u8], mode: u32, owner: Option<Owner>) -> io::Result<()> {
     file.write_all(bytes)?;
-    let own = file.metadata()?;
-    if let Some(former) = former
-        && (former.uid(), former.gid()) != (own.uid(), own.gid())
-    {
-        std::os::unix::fs::fchown(&file, Some(former.uid()), Some(former.gid()))?;
+    let own = Owner::of(&file.metadata()?);
+    if let Some(Owner { uid, gid }) = owner.filter(|&owner| owner != own) {
+        std::os::unix::fs::fchown(&file, Some(uid), Some(gid))?;
     }
     file.set_permissions(Permissions::from_mode(mode))?;
     file.sync_all()
@@ -294,6 +320,23 @@ mod tests {
         assert_eq!(of(&written), of(&former));
         let text = std::fs::read_to_string(path("elsewhere/file")).unwrap();
         assert_eq!(text, "newer");
+    }
+
+    #[test]
+    fn a_file_is_made_anothers_and_may_be_refused_to_all_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        let own = Owner::of(&std::fs::metadata(folder.path()).unwrap());
+        let owner = match rustix::process::geteuid().is_root() {
+            true => Owner { uid: 1, gid: 2 },
+            false => own,
+        };
+        write_atomically_for(&path, b"old", 0o644, own).unwrap();
+        write_atomically_for(&path, b"new", 0o400, owner).unwrap();
+        let written = std::fs::metadata(&path).unwrap();
+        assert_eq!(Owner::of(&written), owner);
+        assert_eq!(written.mode() & 0o7777, 0o400);
+        assert_eq!(std::fs::read(&path).unwrap(), b"new");
     }
 
     #[test]

@@ -2,12 +2,12 @@
 //! files that are being edited stay out of force until `usher policy apply`.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use usher_local::clock::unix_time;
 use usher_local::error::ConfigurationError;
-use usher_local::files::{optional, read_bounded, write_atomically};
+use usher_local::files::{Owner, optional, read_bounded, write_atomically, write_atomically_for};
 use usher_local::keys::{keys_of, list_name, private_key_name};
 use usher_local::signing_key::{Credential, SigningKey, certificate_of, split};
 use usher_local::{control, paths};
@@ -357,38 +357,23 @@ fn read_agent_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
     }
 }
 
-/// Stores a key for the signer: made unreadable for all others before a byte is in it.
+/// Stores a key for the signer, which nobody else can read at any time.
 fn store_signing_key(path: &Path, key: &str) -> Result<(), Failure> {
-    use std::io::Write;
     let signer = nix::unistd::User::from_name("usher-signer")
         .ok()
         .flatten()
         .ok_or_else(|| {
             Failure::Host("there is no account usher-signer; run `usher init`".into())
         })?;
+    let owner = Owner {
+        uid: signer.uid.as_raw(),
+        gid: signer.gid.as_raw(),
+    };
     let folder = Path::new(paths::PRIVATE_KEYS_DIRECTORY);
     std::fs::create_dir_all(folder).at(folder)?;
     std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700)).at(folder)?;
-    std::os::unix::fs::chown(folder, Some(signer.uid.as_raw()), Some(signer.gid.as_raw()))
-        .at(folder)?;
-    let temporary = folder.join(format!(".new-{}", std::process::id()));
-    let write = || {
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o400)
-            .open(&temporary)?;
-        std::os::unix::fs::fchown(&file, Some(signer.uid.as_raw()), Some(signer.gid.as_raw()))?;
-        file.write_all(key.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, path)
-    };
-    let result = write();
-    if result.is_err() {
-        // The first error is the one to report.
-        drop(std::fs::remove_file(&temporary));
-    }
-    result.at(path)
+    std::os::unix::fs::chown(folder, Some(owner.uid), Some(owner.gid)).at(folder)?;
+    write_atomically_for(path, key.as_bytes(), 0o400, owner).at(path)
 }
 
 /// The policy in force stays; the users are those below /etc/usher now.
