@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use chrono::{DateTime, SecondsFormat};
 use serde::Serialize;
 use usher_local::key_options;
-use usher_log::{LogError, Reader, Record, RecordError};
+use usher_log::{LogError, Reader, Record, RecordError, Verified};
 use usher_proto::ssh_key::{HashAlg, PublicKey};
 use usher_proto::{Certificate, HostPublicKey, NAMESPACE, ServiceName, SessionId, UserName};
 
@@ -69,16 +69,13 @@ impl CertificateView {
 }
 
 impl RecordView {
-    fn new(index: u64, record: &Record) -> Result<Self, Failure> {
-        let verified = record
-            .verify()
-            .map_err(|error| Failure::LogRecord { index, error })?;
-        let statement = verified.statement;
+    fn new(index: u64, record: &Record, verified: &Verified) -> Result<Self, Failure> {
+        let statement = &verified.statement;
         Ok(Self {
             index,
             session: record.session(),
-            user: statement.user,
-            service: statement.service,
+            user: statement.user.clone(),
+            service: statement.service.clone(),
             server: statement.server,
             issued: statement.issued,
             expires: statement.expires,
@@ -143,7 +140,7 @@ pub fn show(
     let records = reader.records(from..size.min(from.saturating_add(count)))?;
     let records = (from..)
         .zip(&records)
-        .map(|(index, record)| RecordView::new(index, record))
+        .map(|(index, record)| RecordView::new(index, record, &verified(index, record)?))
         .collect::<Result<Vec<_>, _>>()?;
     let view = RecordsView { size, records };
     output.print(&view, || text(&view));
@@ -208,8 +205,8 @@ pub fn export(output: &Output, directory: &Path, index: u64, target: &Path) -> R
     let reader = Reader::open(directory)?;
     let proof = reader.tlog_proof(index)?;
     let record = reader.record(index)?;
-    let view = RecordView::new(index, &record)?;
-    let verified_certificate = record.verify().ok().and_then(|found| found.certificate);
+    let verified = verified(index, &record)?;
+    let view = RecordView::new(index, &record, &verified)?;
     let signature = record.authenticator.signature_pem();
     let signature = signature.map_err(|refusal| Failure::LogRecord {
         index,
@@ -221,7 +218,7 @@ pub fn export(output: &Output, directory: &Path, index: u64, target: &Path) -> R
         None => String::new(),
         Some(_) => format!("-O verify-time={} ", verify_time(view.issued)),
     };
-    let key = match &verified_certificate {
+    let key = match &verified.certificate {
         Some(certificate) => certificate.line(),
         None => view.key.clone(),
     };
@@ -257,6 +254,13 @@ pub fn export(output: &Output, directory: &Path, index: u64, target: &Path) -> R
         )
     });
     Ok(())
+}
+
+/// What a record says, if a client has signed it.
+fn verified(index: u64, record: &Record) -> Result<Verified, Failure> {
+    record
+        .verify()
+        .map_err(|error| Failure::LogRecord { index, error })
 }
 
 fn openssh(key: &PublicKey) -> Result<String, Failure> {
