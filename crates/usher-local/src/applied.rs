@@ -119,30 +119,27 @@ impl Applied {
             })
     }
 
-    /// Reads what an administrator has written: policy files (`*.policy`, by name) and what they
-    /// include, users, revoked keys, authorities. `copy` is the copy of a host's configuration that
-    /// these are of, if they are: nothing outside of it is read.
+    /// Reads what an administrator has written in a folder as /etc/usher is: policy files
+    /// (`*.policy`, by name) and what they include, users, revoked keys, authorities. `copy` is the
+    /// copy of a host's configuration that the folder is, if it is: nothing outside of it is read.
     ///
     /// # Errors
     /// Names the first file that cannot be read. The text is not checked here: see
     /// [`Applied::check`].
     pub fn collect(
-        policy: &Path,
-        users: &Path,
-        revoked_keys: &Path,
-        user_authorities: &Path,
+        folder: &Path,
         copy: Option<&ConfigurationCopy>,
     ) -> Result<Self, ConfigurationError> {
         let mut applied = Self {
-            user_authorities: optional(read_in(user_authorities, copy))?,
-            revoked_keys: optional(read_bytes(revoked_keys, copy))?
+            user_authorities: optional(read_in(&folder.join("user_ca_keys"), copy))?,
+            revoked_keys: optional(read_bytes(&folder.join("revoked_keys"), copy))?
                 .map(|bytes| Base64::encode_string(&bytes)),
             copy: copy.map(|copy| copy.folder().to_owned()),
             ..Self::default()
         };
-        let files = policy_files(policy, copy)?;
+        let files = policy_files(&folder.join("policy.d"), copy)?;
         applied.take_policy(includes::read(&files, |path| open(path, copy), copy)?);
-        applied.users = users_in(users, copy)?;
+        applied.users = users_in(&folder.join("users"), copy)?;
         Ok(applied)
     }
 
@@ -368,13 +365,7 @@ pub(crate) mod tests {
     }
 
     pub(crate) fn collect(folder: &tempfile::TempDir) -> Result<Applied, ConfigurationError> {
-        Applied::collect(
-            &folder.path().join("policy.d"),
-            &folder.path().join("users"),
-            &folder.path().join("revoked_keys"),
-            &folder.path().join("user_ca_keys"),
-            None,
-        )
+        Applied::collect(folder.path(), None)
     }
 
     #[test]
@@ -447,13 +438,7 @@ pub(crate) mod tests {
         let root = folder.path();
         let copy = ConfigurationCopy::open(root).unwrap();
         let told = |copy: Option<&ConfigurationCopy>| {
-            let read = Applied::collect(
-                &root.join("policy.d"),
-                &root.join("users"),
-                &root.join("revoked_keys"),
-                &root.join("user_ca_keys"),
-                copy,
-            );
+            let read = Applied::collect(root, copy);
             read.unwrap().check().map(|_| ()).unwrap_err().to_string()
         };
         for (file, of_this_host, line) in [

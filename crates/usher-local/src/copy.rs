@@ -99,13 +99,7 @@ mod tests {
 
     fn collect(host: &Path) -> Result<Applied, ConfigurationError> {
         let copy = ConfigurationCopy::open(host).unwrap();
-        Applied::collect(
-            &host.join("policy.d"),
-            &host.join("users"),
-            &host.join("revoked_keys"),
-            &host.join("user_ca_keys"),
-            Some(&copy),
-        )
+        Applied::collect(host, Some(&copy))
     }
 
     #[test]

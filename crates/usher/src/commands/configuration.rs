@@ -82,13 +82,8 @@ pub fn collect() -> Result<Applied, Failure> {
 /// # Errors
 /// As [`collect`].
 pub fn read() -> Result<Applied, Failure> {
-    Ok(Applied::collect(
-        Path::new(paths::POLICY_DIRECTORY),
-        Path::new(paths::USERS_DIRECTORY),
-        Path::new(paths::REVOKED_KEYS),
-        Path::new(paths::USER_AUTHORITIES),
-        None,
-    )?)
+    let folder = Path::new(paths::CONFIGURATION_DIRECTORY);
+    Ok(Applied::collect(folder, None)?)
 }
 
 /// Reads what is written below /etc/usher/users, and nothing else.

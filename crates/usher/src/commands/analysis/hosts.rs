@@ -96,22 +96,15 @@ impl Loaded {
         let mut read = Vec::new();
         for HostCopy { name, folder } in copies {
             let copy = ConfigurationCopy::open(&folder)?;
-            let policy = folder.join("policy.d");
             if let Some(reason) = wrong_level(&folder) {
                 return Err(Failure::Question(reason));
             }
             // Missing, it would be an empty policy, which permits nothing.
             if !copy.has_folder("policy.d")? {
-                return Err(io::Error::from(io::ErrorKind::NotFound)).at(policy);
+                return Err(io::Error::from(io::ErrorKind::NotFound)).at(folder.join("policy.d"));
             }
             let users_are_known = copy.has_folder("users")?;
-            let mut applied = Applied::collect(
-                &policy,
-                &folder.join("users"),
-                &folder.join("revoked_keys"),
-                &folder.join("user_ca_keys"),
-                Some(&copy),
-            )?;
+            let mut applied = Applied::collect(&folder, Some(&copy))?;
             applied.look_up_groups(|group| groups::accounts_in_copy(&copy, group));
             let checked = configuration::check(&applied)?;
             read.push((name, applied, checked, users_are_known));
