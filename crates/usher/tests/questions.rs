@@ -280,3 +280,32 @@ fn a_test_says_of_a_certificate_only_where_one_would_help_and_what_to_add_where_
     let refused = "dave@laptop is refused at imap@mailhost\n";
     assert!(told.contains(refused), "{code}: {told}");
 }
+
+#[test]
+fn for_programs_a_test_tells_why_an_expectation_does_not_hold_and_where_that_is_written() {
+    let folder = copies();
+    let path = folder.path().join("hosts/mailhost/policy.d/mail.policy");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::write(
+        &path,
+        format!("{text}\nexpect permit user olga service imap at mailhost;"),
+    )
+    .unwrap();
+    let question = ["test", "--json", "--hosts", "hosts"];
+    let (code, told, _) = ask(folder.path(), &question);
+    assert_eq!(code, 1, "{told}");
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    let failed = &told["expectations"][0];
+    assert_eq!(failed["expectation"]["origin"]["line"], 11);
+    let from_laptop = failed["examples"].as_array().unwrap().iter();
+    let mut from_laptop = from_laptop.filter(|decision| decision["question"]["client"] == "laptop");
+    let objection = &from_laptop.next().unwrap()["objections"][0];
+    let reason = objection["text"].as_str().unwrap();
+    assert!(
+        reason.starts_with("olga was a guest of `service imap`"),
+        "{reason}"
+    );
+    let line = &objection["lines"][0];
+    assert_eq!(line["place"]["file"], "hosts/mailhost/policy.d/mail.policy");
+    assert_eq!(line["place"]["line"], 9);
+}

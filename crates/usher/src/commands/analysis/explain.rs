@@ -54,7 +54,8 @@ pub fn run(
     })
 }
 
-fn view(decision: &Decision, lines: &Lines<'_>) -> Value {
+/// A decision with its reasons, their texts and places, for programs.
+pub fn view(decision: &Decision, lines: &Lines<'_>) -> Value {
     let line = |place: Option<Place>, clause: &Clause| json!({ "place": place, "says": clause });
     let objections: Vec<Value> = decision
         .objections

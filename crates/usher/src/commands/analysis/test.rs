@@ -1,20 +1,23 @@
 //! `usher policy test`: whether what policies are expected to permit and to refuse is so.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use usher_analysis::{Expected, Outcome, Verdict};
+use usher_proto::name::HostName;
 
 use super::hosts::Loaded;
+use super::lines::Lines;
 use super::who_can::certificate;
-use super::{NO, NOT_KNOWN};
+use super::{NO, NOT_KNOWN, explain};
 use crate::failure::Failure;
 use crate::output::Output;
 
 /// Tries all `expect` statements; the exit code says whether all hold.
 ///
 /// # Errors
-/// When there are none: a test that tests nothing has not passed.
+/// When there are none, as a test that tests nothing has not passed; as [`Lines::of`].
 pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
     let outcomes = loaded.network.try_expectations();
     if outcomes.is_empty() {
@@ -30,8 +33,15 @@ pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
     };
     let (hold, fail) = (count(Expected::Holds), count(Expected::Fails));
     let not_known = count(Expected::NotKnown);
+    let told: BTreeSet<&HostName> = outcomes.iter().flat_map(concerned).collect();
+    // People are told reasons, which have no places; the texts are not read again for them.
+    let lines = Lines::of(loaded, |host| output.json && told.contains(host))?;
+    let views: Vec<Value> = outcomes
+        .iter()
+        .map(|outcome| view(outcome, &lines))
+        .collect();
     let value = json!({
-        "hold": hold, "fail": fail, "not_known": not_known, "expectations": outcomes,
+        "hold": hold, "fail": fail, "not_known": not_known, "expectations": views,
     });
     output.print(&value, || {
         let told = outcomes
@@ -49,6 +59,26 @@ pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
         (0, _) => NOT_KNOWN,
         _ => NO,
     })
+}
+
+/// The hosts of the connections that are told of.
+fn concerned(outcome: &Outcome) -> impl Iterator<Item = &HostName> {
+    let questions = outcome.examples.iter().map(|decision| &decision.question);
+    questions.flat_map(|question| [&question.client, &question.server])
+}
+
+fn view(outcome: &Outcome, lines: &Lines<'_>) -> Value {
+    let Outcome {
+        host,
+        expectation,
+        result,
+        examples,
+    } = outcome;
+    let examples = examples.iter();
+    let examples: Vec<Value> = examples
+        .map(|decision| explain::view(decision, lines))
+        .collect();
+    json!({ "host": host, "expectation": expectation, "result": result, "examples": examples })
 }
 
 fn text(outcome: &Outcome) -> String {
