@@ -81,6 +81,7 @@ impl Fault {
     }
 
     fn warning(self, place: &Path, files: &[&Path]) -> String {
+        let argument = for_shell(place);
         let place_shown = place.display();
         let (who, remedy) = match self {
             Self::Owner(uid) => (format!("uid {uid}, whose it is,"), "chown -h root"),
@@ -96,7 +97,18 @@ impl Fault {
                 format!(" and so change {file} and {more} more")
             }
         };
-        format!("{place_shown}: {who} may write it{so}: `{remedy} {place_shown}`")
+        format!("{place_shown}: {who} may write it{so}: `{remedy} {argument}`")
+    }
+}
+
+/// A path as one word of a shell, which does nothing else with it. With characters that are not
+/// shown as they are it is no path any more, and still one word.
+fn for_shell(path: &Path) -> String {
+    let path = path.display().to_string();
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._+,:@%=-".contains(&byte);
+    match path.bytes().all(plain) {
+        true => path,
+        false => format!("'{}'", path.replace('\'', "'\\''")),
     }
 }
 
@@ -216,6 +228,37 @@ mod tests {
         mode("shared", 0o1777);
         assert_eq!(told("shared/a.policy"), [""; 0]);
         assert!(told("shared/missing")[0].contains("everybody may write it"));
+    }
+
+    #[test]
+    fn a_remedy_is_what_a_shell_can_be_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let told = |name: &str| {
+            let path = folder.path().join(name);
+            write(&path, "").unwrap();
+            set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+            let warning = written_by_others(&[path]).pop().unwrap();
+            warning.split('`').nth(1).unwrap().to_owned()
+        };
+        let remedy = |path: &str| {
+            let folder = folder.path().display();
+            format!("chmod go-w {}", path.replace("DIR", &folder.to_string()))
+        };
+        assert_eq!(told("a-1.policy"), remedy("DIR/a-1.policy"));
+        for (name, path) in [
+            ("two words", "'DIR/two words'"),
+            ("$(reboot);", "'DIR/$(reboot);'"),
+            ("it's", "'DIR/it'\\''s'"),
+        ] {
+            assert_eq!(told(name), remedy(path));
+        }
+        // As the shell has it.
+        let path = folder.path().join("it's; $(x)");
+        let echoed = std::process::Command::new("sh")
+            .args(["-c", &format!("printf %s {}", for_shell(&path))])
+            .output()
+            .unwrap();
+        assert_eq!(echoed.stdout, path.to_str().unwrap().as_bytes());
     }
 
     #[test]
