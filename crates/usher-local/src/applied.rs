@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 
 use base64ct::{Base64, Encoding};
 use serde::{Deserialize, Serialize};
-use usher_policy::{GroupName, Groups, MAXIMUM_GROUP_MEMBERS, PolicyError, Source};
+use usher_policy::{
+    GroupName, Groups, MAXIMUM_GROUP_MEMBERS, PolicyError, Source, mistakes_of_part,
+};
 use usher_proto::name::UserName;
 use usher_proto::{DecodeError, RevokedKeys, RevokedKeysError};
 
@@ -38,9 +40,9 @@ pub struct Applied {
     /// The copy of another host's files that this was read from, for messages; never in force.
     #[serde(skip)]
     pub copy: Option<PathBuf>,
-    /// Files that could not be included; never in force.
+    /// Files of the policy that could not be read, and why; never in force.
     #[serde(skip)]
-    pub include_mistakes: Vec<PolicyError>,
+    pub unread: Vec<PolicyError>,
     /// Groups that could not be looked up, and why; never in force.
     #[serde(skip)]
     pub unknown_groups: BTreeMap<GroupName, String>,
@@ -153,8 +155,8 @@ impl Applied {
         users_in(users, None)
     }
 
-    /// Takes these policy files, which may be pipes, and what they include for the policy. What
-    /// cannot be included is told by [`Applied::check`].
+    /// Takes these policy files, which may be pipes, and what they include for the policy. What is
+    /// not UTF-8 or cannot be included is told by [`Applied::check`].
     ///
     /// # Errors
     /// As [`includes::read`].
@@ -165,7 +167,7 @@ impl Applied {
 
     fn take_policy(&mut self, read: includes::Files) {
         self.sources = read.sources;
-        self.include_mistakes = read.mistakes;
+        self.unread = read.mistakes;
     }
 
     /// Has every group looked up that the policy names, each once. One that cannot be is told by
@@ -219,11 +221,12 @@ impl Applied {
     /// # Errors
     /// All errors of the policy, or the first of the key lists.
     pub fn check(&self) -> Result<Checked, ConfigurationError> {
-        // What is missing would be missed everywhere.
-        if !self.include_mistakes.is_empty() {
-            return Err(ConfigurationError::Policy(self.include_mistakes.clone()));
-        }
         let sources = self.policy_sources();
+        if !self.unread.is_empty() {
+            let mut errors = self.unread.clone();
+            errors.extend(mistakes_of_part(&sources, &self.known_groups()));
+            return Err(ConfigurationError::Policy(errors));
+        }
         let policy = usher_policy::parse_with_groups(&sources, &self.known_groups())
             .map_err(ConfigurationError::Policy)?;
         let keys = self

@@ -265,7 +265,7 @@ pub(crate) fn folder_flags() -> OFlags {
     OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY
 }
 
-fn read_open(path: &Path, file: &File) -> Result<Vec<u8>, ConfigurationError> {
+pub(crate) fn read_open(path: &Path, file: &File) -> Result<Vec<u8>, ConfigurationError> {
     let mut bytes = Vec::new();
     file.take(MAX_FILE + 1)
         .read_to_end(&mut bytes)

@@ -11,7 +11,7 @@ use usher_policy::{Include, PolicyError, Source, includes};
 use crate::applied::PolicyFile;
 use crate::copy::ConfigurationCopy;
 use crate::error::ConfigurationError;
-use crate::files::{file_error, open, read_bounded_open};
+use crate::files::{file_error, open, read_bounded_open, read_open};
 use crate::paths;
 
 /// Most files that all files of a policy include together.
@@ -26,7 +26,8 @@ pub struct Files {
     /// The given files in their order, then those that are included. No file is there twice, by
     /// whatever path it is named.
     pub sources: Vec<PolicyFile>,
-    /// An `include` for each file that cannot be read.
+    /// For each file that cannot be read the place at fault: its `include`, or of a given file the
+    /// first byte that is not of UTF-8.
     pub mistakes: Vec<PolicyError>,
 }
 
@@ -35,7 +36,7 @@ pub struct Files {
 /// else.
 ///
 /// # Errors
-/// Names the first of the given files that cannot be read.
+/// Names the first of the given files that cannot be opened or is too large.
 pub fn read(
     files: &[PathBuf],
     open_given: impl Fn(&Path) -> io::Result<File>,
@@ -48,9 +49,12 @@ pub fn read(
         let (file, identity) = open_given(path)
             .and_then(identified)
             .map_err(|error| file_error(path, error))?;
-        let text = read_bounded_open(path, &file)?;
+        let bytes = read_open(path, &file)?;
         if seen.insert(identity) {
-            read.add(path, text, &mut pending);
+            match Source::from_utf8(path.display().to_string(), bytes) {
+                Ok(source) => read.add(path, source, &mut pending),
+                Err(mistake) => read.mistakes.push(*mistake),
+            }
         }
     }
     let (mut depth, mut included) = (0, 0);
@@ -82,7 +86,8 @@ pub fn read(
             match found {
                 Ok(Some((path, text))) => {
                     included += 1;
-                    read.add(&path, text, &mut pending);
+                    let name = path.display().to_string();
+                    read.add(&path, Source { name, text }, &mut pending);
                 }
                 Ok(None) => {}
                 Err(reason) => read.mistakes.push(include.unreadable(reason)),
@@ -99,11 +104,7 @@ fn identified(file: File) -> io::Result<(File, (u64, u64))> {
 }
 
 impl Files {
-    fn add(&mut self, path: &Path, text: String, pending: &mut Vec<(PathBuf, Include)>) {
-        let source = Source {
-            name: path.display().to_string(),
-            text,
-        };
+    fn add(&mut self, path: &Path, source: Source, pending: &mut Vec<(PathBuf, Include)>) {
         let folder = path.parent().unwrap_or(Path::new("/"));
         let found = includes(&source).into_iter();
         pending.extend(found.map(|include| (folder.to_owned(), include)));

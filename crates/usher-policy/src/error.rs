@@ -52,6 +52,19 @@ impl PolicyError {
     }
 }
 
+impl PolicyErrorKind {
+    /// Whether it is about a name that another source may define.
+    pub(crate) fn is_of_unknown_name(&self) -> bool {
+        matches!(
+            self,
+            Self::UnknownUsers { .. }
+                | Self::UnknownHost { .. }
+                | Self::UnknownUser { .. }
+                | Self::UnknownService { .. }
+        )
+    }
+}
+
 /// The names that users, services, hosts and blocks may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameKind {
@@ -142,6 +155,9 @@ pub enum PolicyErrorKind {
     /// The source is longer than [`MAXIMUM_SOURCE_BYTES`]; nothing of it was read.
     #[error("the file has {length} bytes, more than {MAXIMUM_SOURCE_BYTES}")]
     SourceTooLong { length: usize },
+    /// A byte that is not of UTF-8; nothing of the source was read.
+    #[error("the byte 0x{byte:02x} does not belong in UTF-8 here")]
+    NotUtf8 { byte: u8 },
     /// More statements than [`MAXIMUM_STATEMENTS`]; nothing after this one was read.
     #[error("this is more than {MAXIMUM_STATEMENTS} statements")]
     TooManyStatements,

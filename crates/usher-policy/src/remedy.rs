@@ -15,6 +15,9 @@ impl PolicyErrorKind {
             Self::SourceTooLong { .. } => {
                 format!("split it into files of at most {MAXIMUM_SOURCE_BYTES} bytes")
             }
+            Self::NotUtf8 { .. } => {
+                "write the file in UTF-8; iconv(1) converts it from another encoding".into()
+            }
             Self::TooManyStatements => {
                 "name several users in one `member` statement, and remove what is not needed".into()
             }

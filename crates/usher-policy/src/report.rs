@@ -11,6 +11,8 @@ pub(crate) struct Reporter<'a> {
     sources: &'a [Source],
     found: Vec<(Location, PolicyErrorKind)>,
     first_unreported: Option<Location>,
+    /// There are sources besides these.
+    of_part: bool,
     places: PlaceFinder,
 }
 
@@ -20,13 +22,24 @@ impl<'a> Reporter<'a> {
             sources,
             found: Vec::new(),
             first_unreported: None,
+            of_part: false,
             places: PlaceFinder::default(),
+        }
+    }
+
+    /// Of sources that are not all of the policy: a name that they do not define is no mistake.
+    pub(crate) fn of_part(sources: &'a [Source]) -> Self {
+        Self {
+            of_part: true,
+            ..Self::new(sources)
         }
     }
 
     /// Notes a mistake.
     pub(crate) fn report(&mut self, location: Location, kind: PolicyErrorKind) {
-        self.report_against(location, || kind);
+        if !(self.of_part && kind.is_of_unknown_name()) {
+            self.report_against(location, || kind);
+        }
     }
 
     /// Notes a mistake that contradicts an earlier text at `first`.

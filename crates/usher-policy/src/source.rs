@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::error::{PolicyError, PolicyErrorKind};
+
 /// Longest source in bytes. A longer one is refused whole ([`crate::PolicyErrorKind::SourceTooLong`]).
 pub const MAXIMUM_SOURCE_BYTES: usize = 1024 * 1024;
 
@@ -14,6 +16,38 @@ pub struct Source {
     pub name: String,
     /// The whole text.
     pub text: String,
+}
+
+impl Source {
+    /// The text of these bytes.
+    ///
+    /// # Errors
+    ///
+    /// The mistake of the first byte that is not of UTF-8.
+    pub fn from_utf8(name: String, bytes: Vec<u8>) -> Result<Self, Box<PolicyError>> {
+        let error = match String::from_utf8(bytes) {
+            Ok(text) => return Ok(Self { name, text }),
+            Err(error) => error,
+        };
+        let (bytes, error) = (error.as_bytes(), error.utf8_error());
+        let offset = error.valid_up_to();
+        let length = error.error_len().unwrap_or(bytes.len() - offset);
+        let readable = Self {
+            name,
+            text: String::from_utf8_lossy(&bytes[..offset]).into_owned(),
+        };
+        let location = Location {
+            source: 0,
+            span: Span { offset, length },
+        };
+        let byte = bytes[offset];
+        let origin = Origin {
+            place: place_of(&[readable], location),
+            span: location.span,
+        };
+        let mistake = PolicyError::at(&origin, PolicyErrorKind::NotUtf8 { byte });
+        Err(mistake.into())
+    }
 }
 
 /// A range of a source's text, in bytes.
@@ -127,4 +161,28 @@ impl PlaceFinder {
 /// The place of one location. Walks the text: for errors only.
 pub(crate) fn place_of(sources: &[Source], location: Location) -> Place {
     PlaceFinder::default().place(sources, location)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_that_is_not_of_utf_8_is_told_by_its_place() {
+        let read = |bytes: &[u8]| Source::from_utf8("a.policy".to_owned(), bytes.to_owned());
+        assert_eq!(read("é\n".as_bytes()).unwrap().text, "é\n");
+        for (bytes, told) in [
+            (&b"\xff"[..], "a.policy:1:1: the byte 0xff "),
+            (
+                b"users u {\n  # \xc3\xa9t\xe9 {",
+                "a.policy:2:7: the byte 0xe9 ",
+            ),
+            // A character that the end cuts.
+            (b"# \xe2\x82", "a.policy:1:3: the byte 0xe2 "),
+        ] {
+            let error = read(bytes).unwrap_err();
+            assert!(error.to_string().starts_with(told), "{error}");
+            assert!(error.span.end() <= bytes.len());
+        }
+    }
 }

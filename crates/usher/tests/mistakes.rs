@@ -64,3 +64,43 @@ fn nothing_that_a_terminal_obeys_or_hides_is_shown_as_it_is() {
     assert!(picture.chars().all(plain), "{picture:?}");
     assert!(picture.contains('\u{241b}'), "{picture}");
 }
+
+#[test]
+fn a_file_that_cannot_be_read_hides_no_mistakes_of_others_and_makes_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &[u8]| std::fs::write(folder.path().join(name), text).unwrap();
+    write("latin.policy", b"users u { member ren\xe9; }");
+    write(
+        "site.policy",
+        b"include \"hosts\";\n\
+        # What these name may be in the other files.\n\
+        service s { program \"/bin/cat\"; listen 1; users v; hosts h; style user; connect g port 1; }\n\
+        expect permit user bob service t at h;\n\
+        users u { membr bob; }\n\
+        users u { }\n",
+    );
+    let output = Command::new(env!("CARGO_BIN_EXE_usher"))
+        .args(["--json", "policy", "check", "latin.policy", "site.policy"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let told: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    let told = told["policy_errors"].as_array().unwrap().iter();
+    let told: Vec<String> = told
+        .map(|error| {
+            let text = |name: &str| error[name].as_str().unwrap();
+            format!("{}:{}: {}", text("file"), error["line"], text("reason"))
+        })
+        .collect();
+    let expected = [
+        "latin.policy:1: the byte 0xe9 ",
+        "site.policy:1: hosts cannot be included: ",
+        "site.policy:5: ",
+        "site.policy:6: the `users` block `u` is already defined ",
+    ];
+    assert_eq!(told.len(), expected.len(), "{told:?}");
+    for (told, expected) in told.iter().zip(expected) {
+        assert!(told.starts_with(expected), "{told}");
+    }
+}
