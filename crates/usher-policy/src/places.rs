@@ -13,7 +13,7 @@ use usher_proto::UserName;
 use crate::keywords::BlockKind;
 use crate::model::Users;
 use crate::name::Principal;
-use crate::source::{Location, Place, Source, place_of};
+use crate::source::{Location, Place, Source};
 use crate::tree::{Block, Value};
 
 /// A block, a statement of it, or one value of the statement, named by what it says.
@@ -105,6 +105,8 @@ impl Users {
 #[derive(Clone, Debug)]
 pub struct Places<'s> {
     sources: &'s [Source],
+    /// Of each source the bytes at which its lines begin: thousands of places may be asked for.
+    lines: Vec<Vec<usize>>,
     clauses: BTreeMap<Clause, Location>,
 }
 
@@ -133,12 +135,34 @@ impl<'s> Places<'s> {
                 }
             }
         }
-        Self { sources, clauses }
+        let lines = sources.iter().map(|source| {
+            let ends = source.text.match_indices('\n').map(|(end, _)| end);
+            std::iter::once(0).chain(ends.map(|end| end + 1)).collect()
+        });
+        Self {
+            sources,
+            lines: lines.collect(),
+            clauses,
+        }
     }
 
     /// Where a clause stands; none for what the policy does not say, such as a default.
     pub fn place(&self, clause: &Clause) -> Option<Place> {
-        let location = self.clauses.get(clause)?;
-        Some(place_of(self.sources, *location))
+        let Location { source, span } = *self.clauses.get(clause)?;
+        let lines = &self.lines[source];
+        let line = lines.partition_point(|begin| *begin <= span.offset);
+        let Source { name, text } = &self.sources[source];
+        let before = &text[lines[line - 1]..span.offset];
+        Some(Place {
+            file: name.clone(),
+            line,
+            column: before.chars().count() + 1,
+        })
+    }
+
+    /// Where it stands, or the block in which it would have to.
+    pub fn nearest(&self, clause: &Clause) -> Option<Place> {
+        let block = Clause::block(clause.block, &clause.name);
+        self.place(clause).or_else(|| self.place(&block))
     }
 }

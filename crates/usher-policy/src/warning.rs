@@ -7,9 +7,11 @@ use std::net::IpAddr;
 
 use usher_proto::{HostName, ServiceName, UserName};
 
+use crate::keywords::BlockKind;
 use crate::model::{Policy, Protocol, ServedBy};
 use crate::moment::Moment;
 use crate::name::{GroupName, Name};
+use crate::places::Clause;
 use crate::shown::shown;
 use crate::source::Place;
 
@@ -87,6 +89,8 @@ pub enum PolicyWarning {
              of this policy listens on {listen}"
     )]
     ClientPortDiffers {
+        /// The client block.
+        client: Name,
         /// The service's name in both blocks.
         service: ServiceName,
         /// The host that the client names.
@@ -162,6 +166,56 @@ pub enum PolicyWarning {
         /// Where the other item stands.
         mandatory: Place,
     },
+}
+
+impl PolicyWarning {
+    /// What of the policy it is about; none where the warning itself says the place.
+    pub fn clause(&self) -> Option<Clause> {
+        Some(match self {
+            Self::UsersWithoutMembers(users) | Self::UsersUnused(users) => {
+                Clause::block(BlockKind::Users, users)
+            }
+            Self::GuestOver { users, user, until } => {
+                let guest = format!("{user} until {until}");
+                Clause::value(BlockKind::Users, users, "guest", guest)
+            }
+            Self::GroupMembersLeftOut { users, group, .. } => {
+                Clause::value(BlockKind::Users, users, "group", group)
+            }
+            Self::ServiceWithoutUsers(service) => {
+                Clause::statement(BlockKind::Service, service, "users")
+            }
+            Self::ServiceWithoutHosts(service) => {
+                Clause::statement(BlockKind::Service, service, "hosts")
+            }
+            Self::AccountIsUserElsewhere { service, .. } => {
+                Clause::statement(BlockKind::Service, service, "account")
+            }
+            Self::ClientWithoutUsers(client) => {
+                Clause::statement(BlockKind::Client, client, "users")
+            }
+            Self::ClientPortDiffers {
+                client,
+                service,
+                host,
+                port,
+                ..
+            } => {
+                let target = format!("{service} at {host} port {port}");
+                Clause::value(BlockKind::Client, client, "service", target)
+            }
+            Self::ProtocolWithoutProxy { client, .. } => {
+                Clause::statement(BlockKind::Client, client, "protocol")
+            }
+            Self::LoopbackUnused(host) => Clause::statement(BlockKind::Host, host, "loopback"),
+            Self::DestinationNeedless { .. }
+            | Self::NetworkShadowed { .. }
+            | Self::ItemShadowed { .. }
+            | Self::ProtectionUnused { .. }
+            | Self::AddressesLeftOut { .. }
+            | Self::OptionalBesideMandatory { .. } => return None,
+        })
+    }
 }
 
 impl Policy {
@@ -244,6 +298,7 @@ impl Policy {
                 let offered = self.services.get(&entry.service);
                 if let Some(service) = offered.filter(|service| service.listen != entry.port) {
                     warnings.push(PolicyWarning::ClientPortDiffers {
+                        client: client.name.clone(),
                         service: entry.service.clone(),
                         host: entry.host.clone(),
                         port: entry.port,
