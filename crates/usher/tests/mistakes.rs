@@ -104,3 +104,39 @@ fn a_file_that_cannot_be_read_hides_no_mistakes_of_others_and_makes_none() {
         assert!(told.starts_with(expected), "{told}");
     }
 }
+
+#[test]
+fn warnings_have_the_places_of_what_they_are_about() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write(
+        "hosts",
+        "host mailhost {\n  address 192.0.2.2;\n  loopback 127.0.1.1;\n  key \"ssh-ed25519 \
+         AAAAC3NzaC1lZDI1NTE5AAAAIDN+lhThOY09sVkymKufxRzTC3vJMRefe9T40lK8/E1t\";\n}\n",
+    );
+    write(
+        "site.policy",
+        "include \"hosts\";\n\
+         users mail { member alice;\n  guest olga until 2001-01-01T00:00Z; }\n\
+         users none { }\n\
+         service imap { program \"/bin/cat\"; listen 143; style user;\n  \
+         users none; hosts any; }\n",
+    );
+    let output = Command::new(env!("CARGO_BIN_EXE_usher"))
+        .args(["policy", "check", "site.policy"])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let told = String::from_utf8(output.stderr).unwrap();
+    let expected = [
+        "site.policy:2:1: `users mail` is named by no service and no client",
+        "site.policy:4:1: `users none` has no member",
+        "site.policy:6:3: `service imap` admits no user",
+        "hosts:3:3: `host mailhost` has a `loopback` address, but no client block names a service \
+         of it",
+        "site.policy:3:9: `users mail`: the time of the guest olga was over at 2001-01-01T00:00Z",
+    ];
+    let expected = expected.map(|warning| format!("warning: {warning}\n"));
+    assert_eq!(told, expected.concat());
+}

@@ -3,9 +3,10 @@
 use std::fs::File;
 use std::io::Read;
 
-use usher_policy::Policy;
+use usher_policy::{BlockKind, Clause, Policy};
 
 use super::policy::fault_of_program;
+use super::warning::Warning;
 
 /// Folders of which the signer's unit sees nothing, or others of the same name.
 const HIDDEN: [&str; 5] = ["/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/"];
@@ -13,7 +14,7 @@ const HIDDEN: [&str; 5] = ["/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/
 const FIRST_LINE: u64 = 512;
 
 /// Listed programs as which nothing will be authenticated, as things are on this host.
-pub fn of_no_use(policy: &Policy) -> Vec<String> {
+pub fn of_no_use(policy: &Policy) -> Vec<Warning> {
     let blocks = policy.clients.values();
     let listed = blocks.filter_map(|block| {
         let entry = block.services.first()?;
@@ -21,8 +22,12 @@ pub fn of_no_use(policy: &Policy) -> Vec<String> {
     });
     listed
         .flat_map(|(block, paths)| {
-            let faults = paths.iter().filter_map(|path| fault(path));
-            faults.map(move |fault| format!("`client {block}`: {fault}"))
+            let faults = paths.iter().filter_map(|path| Some((path, fault(path)?)));
+            faults.map(move |(path, fault)| {
+                let value = format!("\"{path}\"");
+                let clause = Clause::value(BlockKind::Client, block, "programs", value);
+                Warning::about(clause, format!("`client {block}`: {fault}"))
+            })
         })
         .collect()
 }

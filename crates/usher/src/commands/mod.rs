@@ -16,4 +16,5 @@ mod listed_programs;
 pub mod log;
 pub mod policy;
 pub mod user;
+mod warning;
 pub mod who;

@@ -7,10 +7,11 @@ use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::clock::unix_time;
 use usher_local::{paths, writers};
-use usher_policy::{Policy, Program, ServedBy, Service};
+use usher_policy::{BlockKind, Clause, Policy, Program, ServedBy, Service};
 use usher_proto::name::UserName;
 
 use super::configuration::{self, OnRefusal};
+use super::warning::{Warning, with_places};
 use super::{groups, listed_programs};
 use crate::failure::Failure;
 use crate::output::{Output, warn};
@@ -34,24 +35,27 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
     let now = unix_time();
     let mut warnings = warnings_of(policy, now);
     if applied.sources.is_empty() {
-        warnings.push(format!(
+        let text = format!(
             "{} has no *.policy file: nothing is permitted",
             paths::POLICY_DIRECTORY
-        ));
+        );
+        warnings.push(text.into());
     }
     if let Some(block) = policy.applications.first() {
-        warnings.push(format!(
+        let text = format!(
             "{}: this version reads `application` blocks and does not protect traffic: `usher \
              policy apply` refuses a policy that has them",
             block.origin.place
-        ));
+        );
+        warnings.push(text.into());
     }
     if let Some(block) = policy.mac.first() {
-        warnings.push(format!(
+        let text = format!(
             "{}: this version reads `mac` blocks and has no MAC framework: `usher policy apply` \
              refuses a policy that has them",
             block.origin.place
-        ));
+        );
+        warnings.push(text.into());
     }
     warnings.extend(services_to_be_protected(policy));
     if files.is_empty() {
@@ -59,8 +63,9 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
         // Only the whole configuration says who has keys.
         warnings.extend(principals_of_no_authority(&checked, now));
         warnings.extend(users_without_keys(&checked, now));
-        warnings.extend(writers::warnings(&applied));
+        warnings.extend(writers::warnings(&applied).into_iter().map(Warning::from));
     }
+    let warnings = with_places(warnings, &applied);
     for warning in &warnings {
         warn(warning);
     }
@@ -105,26 +110,25 @@ pub fn candidate() -> Result<(Applied, Checked), Failure> {
     let fresh = configuration::collect()?;
     let checked = configuration::check(&fresh)?;
     let policy = &checked.policy;
-    for warning in warnings_of(policy, unix_time())
-        .into_iter()
-        .chain(warnings_of_this_host(policy))
-        .chain(services_without_fence(policy))
-        .chain(writers::warnings(&fresh))
-    {
+    let mut warnings = warnings_of(policy, unix_time());
+    warnings.extend(warnings_of_this_host(policy));
+    warnings.extend(services_without_fence(policy));
+    warnings.extend(writers::warnings(&fresh).into_iter().map(Warning::from));
+    for warning in with_places(warnings, &fresh) {
         warn(&warning);
     }
     Ok((fresh, checked.enforceable()?))
 }
 
 /// What the policy itself warns of, at this time.
-fn warnings_of(policy: &Policy, now: u64) -> Vec<String> {
+fn warnings_of(policy: &Policy, now: u64) -> Vec<Warning> {
     let warnings = policy.warnings().into_iter();
     let warnings = warnings.chain(policy.guests_over(now));
-    warnings.map(|warning| warning.to_string()).collect()
+    warnings.map(Warning::from).collect()
 }
 
 /// What of the policy cannot be had on this host as things are; of the fence an apply warns.
-fn warnings_of_this_host(policy: &Policy) -> Vec<String> {
+fn warnings_of_this_host(policy: &Policy) -> Vec<Warning> {
     let mut warnings = services_that_cannot_run(policy);
     warnings.extend(services_at_ports_given_out(policy));
     warnings.extend(services_without_connect(policy));
@@ -133,7 +137,7 @@ fn warnings_of_this_host(policy: &Policy) -> Vec<String> {
 }
 
 /// Users of services who have no key for them.
-fn users_without_keys(checked: &Checked, now: u64) -> Vec<String> {
+fn users_without_keys(checked: &Checked, now: u64) -> Vec<Warning> {
     let services = checked.policy.services.values();
     services
         .flat_map(|service| {
@@ -147,23 +151,24 @@ fn users_without_keys(checked: &Checked, now: u64) -> Vec<String> {
                 .keys
                 .as_ref()
                 .map_or_else(String::new, |purpose| format!(" --key {purpose}"));
-            format!(
+            let text = format!(
                 "`service {}` admits {user}, who has no public key here for it: `usher user add \
                  {user} --public-key FILE{purpose}`",
                 service.name
-            )
+            );
+            Warning::about(said(service, "users"), text)
         })
         .collect()
 }
 
 /// Services of this host whose processes cannot run on it as things are.
-fn services_that_cannot_run(policy: &Policy) -> Vec<String> {
+fn services_that_cannot_run(policy: &Policy) -> Vec<Warning> {
     let services = policy.services.values();
     services.filter_map(why_it_cannot_run).collect()
 }
 
 /// Principals that no certificate can name for a service that admits them.
-fn principals_of_no_authority(checked: &Checked, now: u64) -> Vec<String> {
+fn principals_of_no_authority(checked: &Checked, now: u64) -> Vec<Warning> {
     let services = checked.policy.services.values();
     services
         .flat_map(|service| {
@@ -181,32 +186,34 @@ fn principals_of_no_authority(checked: &Checked, now: u64) -> Vec<String> {
                     paths::USER_AUTHORITIES
                 ),
             };
-            format!(
+            let text = format!(
                 "`service {}` admits holders of certificates with the principal {principal}, and \
                  no authority is trusted to name it: add {list}",
                 service.name
-            )
+            );
+            Warning::about(said(service, "users"), text)
         })
         .collect()
 }
 
 /// Services whose policy is refused, since nobody would protect their connections.
-fn services_to_be_protected(policy: &Policy) -> Vec<String> {
+fn services_to_be_protected(policy: &Policy) -> Vec<Warning> {
     let services = policy.services.values();
     services
         .filter_map(|service| Some((&service.name, service.protection.as_ref()?)))
         .map(|(name, protection)| {
-            format!(
+            let text = format!(
                 "{}: this version reads `protection` of `service {name}` and does not protect \
                  traffic: `usher policy apply` refuses a policy that has it",
                 protection.origin.place
-            )
+            );
+            text.into()
         })
         .collect()
 }
 
 /// Services at ports that this host's kernel gives to whoever connects.
-fn services_at_ports_given_out(policy: &Policy) -> Vec<String> {
+fn services_at_ports_given_out(policy: &Policy) -> Vec<Warning> {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}"));
     let (Ok(range), Ok(reserved)) = (read("ip_local_port_range"), read("ip_local_reserved_ports"))
     else {
@@ -216,13 +223,14 @@ fn services_at_ports_given_out(policy: &Policy) -> Vec<String> {
     services
         .filter(|service| is_given_out(service.listen, &range, &reserved))
         .map(|service| {
-            format!(
+            let text = format!(
                 "`service {}`: the kernel gives port {port} to whoever connects or listens \
                  (net.ipv4.ip_local_port_range); keep it by net.ipv4.ip_local_reserved_ports, or \
                  take another",
                 service.name,
                 port = service.listen
-            )
+            );
+            Warning::about(said(service, "listen"), text)
         })
         .collect()
 }
@@ -241,22 +249,23 @@ fn is_given_out(port: u16, range: &str, reserved: &str) -> bool {
 }
 
 /// Services whose sessions this host refuses, for want of the fence that they need.
-fn services_without_fence(policy: &Policy) -> Option<String> {
+fn services_without_fence(policy: &Policy) -> Option<Warning> {
     let services = named(policy, |service| {
         matches!(service.served_by, ServedBy::Account(_))
     })?;
     let reason = usher_kernel::probe::lsm_programs_run().err()?;
-    Some(format!("sessions with {services} are refused: {reason}"))
+    Some(format!("sessions with {services} are refused: {reason}").into())
 }
 
 /// Services whose processes cannot be kept to where they may connect: their users are refused.
-fn services_without_connect(policy: &Policy) -> Option<String> {
+fn services_without_connect(policy: &Policy) -> Option<Warning> {
     let services = named(policy, |service| service.connect.is_some())?;
     let reason = usher_kernel::probe::load_destinations().err()?;
-    Some(format!(
+    let text = format!(
         "users of {services} are refused: this kernel does not take the programs for `connect` \
          ({reason})"
-    ))
+    );
+    Some(text.into())
 }
 
 /// Those services of a policy, by name; none when there are none.
@@ -270,17 +279,23 @@ fn named(policy: &Policy, those: impl Fn(&Service) -> bool) -> Option<String> {
     (!services.is_empty()).then(|| services.join(", "))
 }
 
-fn why_it_cannot_run(service: &Service) -> Option<String> {
-    let reason = match &service.served_by {
-        ServedBy::Program(Program { files: Some(_), .. }) if !confines_files() => Some(
-            "it has `files`, and this kernel has no Landlock (`landlock` in lsm=...): its users are \
-             refused"
-                .into(),
-        ),
-        ServedBy::Program(program) => fault_of_program(&program.path),
-        ServedBy::Account(account) => fault_of_account(account),
-    }?;
-    Some(format!("`service {}`: {reason}", service.name))
+fn why_it_cannot_run(service: &Service) -> Option<Warning> {
+    let (keyword, reason) = match &service.served_by {
+        ServedBy::Program(Program { files: Some(_), .. }) if !confines_files() => {
+            let reason = "it has `files`, and this kernel has no Landlock (`landlock` in \
+                          lsm=...): its users are refused";
+            ("files", reason.into())
+        }
+        ServedBy::Program(program) => ("program", fault_of_program(&program.path)?),
+        ServedBy::Account(account) => ("account", fault_of_account(account)?),
+    };
+    let text = format!("`service {}`: {reason}", service.name);
+    Some(Warning::about(said(service, keyword), text))
+}
+
+/// Where a service says something.
+fn said(service: &Service, keyword: &str) -> Clause {
+    Clause::statement(BlockKind::Service, &service.name, keyword)
 }
 
 /// Why a path is no program of this host.
@@ -306,7 +321,7 @@ fn fault_of_account(account: &UserName) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use usher_policy::{Source, parse};
+    use usher_local::applied::PolicyFile;
 
     use super::*;
 
@@ -315,8 +330,13 @@ mod tests {
             "users u {{ member alice; }}
              service s {{ {served_by}; listen 143; users u; hosts any; style user; }}"
         );
-        let name = "test.policy".into();
-        services_that_cannot_run(&parse(&[Source { name, text }]).expect("a correct policy"))
+        let mut applied = Applied::default();
+        applied.sources.push(PolicyFile {
+            name: "test.policy".into(),
+            text,
+        });
+        let checked = applied.check().expect("a correct policy");
+        with_places(services_that_cannot_run(&checked.policy), &applied)
     }
 
     #[test]
@@ -347,12 +367,16 @@ mod tests {
         assert_eq!(warnings_with("program \"/bin/sh\""), [""; 0]);
         assert_eq!(
             warnings_with("program \"/nonexistent/program\""),
-            ["`service s`: /nonexistent/program is missing on this host or not executable"]
+            [
+                "test.policy:2:26: `service s`: /nonexistent/program is missing on this host or not executable"
+            ]
         );
         assert_eq!(warnings_with("account nobody"), [""; 0]);
         assert_eq!(
             warnings_with("account no-such-account"),
-            ["`service s`: there is no account no-such-account on this host yet; make it first"]
+            [
+                "test.policy:2:26: `service s`: there is no account no-such-account on this host yet; make it first"
+            ]
         );
     }
 }

@@ -36,7 +36,6 @@ impl<'l> Lines<'l> {
 
     /// Where it says this, or would have to.
     pub fn nearest(&self, host: &HostName, clause: &Clause) -> Option<Place> {
-        let block = || self.place(host, &Clause::block(clause.block, &clause.name));
-        self.place(host, clause).or_else(block)
+        self.0.get(host)?.nearest(clause)
     }
 }
