@@ -4,10 +4,10 @@
 use std::fmt;
 
 use base64ct::{Base64, Encoding};
-use signature::Signer as _;
+use ed25519_dalek::Signer as _;
 use signed_note::{Note, StandardVerifier, Verifier as _, VerifierList};
-use usher_proto::ssh_key::private::{Ed25519Keypair, KeypairData};
-use usher_proto::ssh_key::{PrivateKey, Signature};
+use usher_proto::ssh_key::PrivateKey;
+use usher_proto::ssh_key::private::KeypairData;
 
 use crate::merkle::{Frontier, Hash};
 
@@ -54,7 +54,8 @@ pub enum CheckpointError {
 /// The private key of a log, with the log's name.
 pub struct SigningKey {
     verifying: VerifyingKey,
-    key: Ed25519Keypair,
+    /// Ready to sign: `ssh-key` would derive the public key anew for each signature.
+    key: ed25519_dalek::SigningKey,
 }
 
 impl SigningKey {
@@ -67,9 +68,10 @@ impl SigningKey {
         let KeypairData::Ed25519(key) = key.key_data() else {
             return Err(CheckpointError::PrivateKey);
         };
+        let key = ed25519_dalek::SigningKey::from_bytes(key.private.as_ref());
         Ok(Self {
-            verifying: VerifyingKey::new(origin, &key.public.0)?,
-            key: key.clone(),
+            verifying: VerifyingKey::new(origin, key.verifying_key().as_bytes())?,
+            key,
         })
     }
 
@@ -112,8 +114,7 @@ impl signed_note::Signer for SigningKey {
     }
 
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, signature::Error> {
-        let signature: Signature = self.key.try_sign(message)?;
-        Ok(signature.as_bytes().to_vec())
+        Ok(self.key.sign(message).to_bytes().to_vec())
     }
 }
 

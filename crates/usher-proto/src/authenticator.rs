@@ -6,10 +6,10 @@
 use crate::certificate::{Certificate, is_certificate};
 use crate::codec::{Reader, put_string};
 use crate::statement::MAX_STATEMENT_SIZE;
+use crate::verification::verify;
 use crate::{DecodeError, Refusal, Statement};
 use ssh_encoding::pem::PemLabel;
 use ssh_encoding::{Decode, Encode, EncodePem, Writer};
-use ssh_key::public::KeyData;
 use ssh_key::{
     Algorithm, EcdsaCurve, HashAlg, LineEnding, PrivateKey, PublicKey, Signature, SshSig,
 };
@@ -169,15 +169,16 @@ impl Authenticator {
         if signature.algorithm() != algorithm {
             return Err(Refusal::Malformed);
         }
-        refuse_weak_key(signature.public_key())?;
-        let key = PublicKey::from(signature.public_key().clone());
-        key.verify(NAMESPACE, &self.statement, &signature)
-            .map_err(|_| Refusal::BadSignature)?;
+        let signed = Self::signed_data(&self.statement).map_err(|_| Refusal::BadSignature)?;
+        verify(signature.public_key(), &signed, signature.signature())?;
         refuse_absent_user(signature.signature())?;
         if let Some(certificate) = &certificate {
             certificate.verify()?;
         }
-        Ok(Signed { key, certificate })
+        Ok(Signed {
+            key: PublicKey::from(signature.public_key().clone()),
+            certificate,
+        })
     }
 
     /// The signature in the armoured form that `ssh-keygen -Y verify -s` reads.
@@ -380,22 +381,4 @@ pub fn is_security_key(algorithm: &Algorithm) -> bool {
         algorithm,
         Algorithm::SkEd25519 | Algorithm::SkEcdsaSha2NistP256
     )
-}
-
-/// Refuses Ed25519 keys of small order: under such a key one signature fits many statements, and
-/// anybody can make it (RFC 8032 section 8.7 leaves the check to the application). The log would
-/// prove nothing.
-pub(crate) fn refuse_weak_key(key: &KeyData) -> Result<(), Refusal> {
-    let key = match key {
-        KeyData::Ed25519(key) => Some(key),
-        KeyData::SkEd25519(key) => Some(key.public_key()),
-        _ => None,
-    };
-    if let Some(key) = key {
-        let key = ed25519_dalek::VerifyingKey::try_from(key).map_err(|_| Refusal::BadSignature)?;
-        if key.is_weak() {
-            return Err(Refusal::UnsupportedKey);
-        }
-    }
-    Ok(())
 }

@@ -8,13 +8,13 @@ use std::str::FromStr;
 
 use sha1::Sha1;
 use sha2::{Digest, Sha256};
-use signature::Verifier;
 use ssh_encoding::Decode;
 use ssh_encoding::base64::{Base64, Encoding};
 use ssh_key::{PublicKey, Signature};
 
-use crate::authenticator::{is_security_key, is_supported, refuse_weak_key};
+use crate::authenticator::{is_security_key, is_supported};
 use crate::codec::{Reader, put_string};
+use crate::verification::{refuse_weak_key, verify};
 use crate::{DecodeError, Refusal};
 
 /// Longest certificate in bytes. An Ed25519 one with two principals has about 450.
@@ -318,10 +318,11 @@ impl Certificate {
         if self.signature.algorithm() != self.authority.algorithm() {
             return Err(Refusal::BadSignature);
         }
-        self.authority
-            .key_data()
-            .verify(&self.bytes[..self.signed], &self.signature)
-            .map_err(|_| Refusal::BadSignature)
+        verify(
+            self.authority.key_data(),
+            &self.bytes[..self.signed],
+            &self.signature,
+        )
     }
 
     /// Whether it lets a user do anything at this time, as far as it says itself. A critical option

@@ -18,6 +18,7 @@
 mod codec;
 mod serde_text;
 mod verdict;
+mod verification;
 
 pub mod agent;
 pub mod authenticator;

@@ -4,11 +4,13 @@
 mod common;
 
 use common::{NOW, authenticator, client_key, server_key, statement, user_key};
+use proptest::prelude::*;
+use ssh_encoding::Decode as _;
 use usher_proto::ssh_key::private::Ed25519Keypair;
-use usher_proto::ssh_key::{HashAlg, PrivateKey};
+use usher_proto::ssh_key::{HashAlg, PrivateKey, PublicKey, SshSig};
 use usher_proto::{
     Authenticator, Expectation, HostPublicKey, MAX_CHAIN_LENGTH, MAX_SIGNATURE_SIZE,
-    MAX_STATEMENT_SIZE, Refusal, Statement,
+    MAX_STATEMENT_SIZE, NAMESPACE, Refusal, Statement,
 };
 
 struct Verifier {
@@ -243,4 +245,78 @@ fn sizes_are_bounded() {
     assert_eq!(short.verify_signature(), Err(Refusal::Truncated));
     short.signature.clear();
     assert_eq!(short.verify_signature(), Err(Refusal::Truncated));
+}
+
+/// Whether ssh-key, with its own older dalek, takes the signature, too.
+fn ssh_key_verifies(authenticator: &Authenticator) -> bool {
+    let Ok(blob) = SshSig::decode(&mut authenticator.signature.as_slice()) else {
+        return false;
+    };
+    let key = PublicKey::from(blob.public_key().clone());
+    key.verify(NAMESPACE, &authenticator.statement, &blob)
+        .is_ok()
+}
+
+/// Where value and scalar of an Ed25519 signature and its key stand in a blob.
+fn ed25519_parts(authenticator: &Authenticator) -> [std::ops::Range<usize>; 3] {
+    let key_at = 6 + 4 + 4 + 4 + 11 + 4;
+    let length = authenticator.signature.len();
+    [
+        key_at..key_at + 32,
+        length - 64..length - 32,
+        length - 32..length,
+    ]
+}
+
+proptest! {
+    /// The code for AVX-512 is not what ssh-key has: both say the same of what was changed anywhere.
+    #[test]
+    fn ed25519_is_verified_as_by_another_implementation(
+        seed: [u8; 32],
+        nonce: [u8; 16],
+        part in 0..4_usize,
+        byte: proptest::sample::Index,
+        bits: u8,
+    ) {
+        let key = PrivateKey::from(Ed25519Keypair::from_seed(&seed));
+        let statement = Statement { nonce, ..statement() };
+        let mut changed = Authenticator::sign(&statement, &key).unwrap();
+        prop_assert!(changed.verify_signature().is_ok());
+        prop_assert!(ssh_key_verifies(&changed));
+        if let Some(part) = ed25519_parts(&changed).get(part) {
+            let byte = part.start + byte.index(part.len());
+            changed.signature[byte] ^= bits;
+        } else {
+            let byte = byte.index(changed.statement.len());
+            changed.statement[byte] ^= bits;
+        }
+        prop_assert_eq!(changed.verify_signature().is_ok(), ssh_key_verifies(&changed));
+        prop_assert_eq!(changed.verify_signature().is_ok(), bits == 0);
+    }
+}
+
+#[test]
+fn a_scalar_has_one_spelling_and_a_point_of_small_order_is_no_nonce() {
+    // The order of the base point (RFC 8032 section 5.1), little-endian.
+    const ORDER: [u8; 32] = [
+        0xed, 0xd3, 0xf5, 0x5c, 0x1a, 0x63, 0x12, 0x58, 0xd6, 0x9c, 0xf7, 0xa2, 0xde, 0xf9, 0xde,
+        0x14, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10,
+    ];
+    let good = authenticator();
+    let [_, nonce, scalar] = ed25519_parts(&good);
+    let mut longer = good.clone();
+    let mut carry = 0;
+    for (byte, order) in longer.signature[scalar].iter_mut().zip(ORDER) {
+        let sum = u16::from(*byte) + u16::from(order) + carry;
+        *byte = sum as u8;
+        carry = sum >> 8;
+    }
+    assert_eq!(carry, 0);
+    let mut identity = good;
+    identity.signature[nonce.clone()].fill(0);
+    identity.signature[nonce.start] = 1;
+    for forged in [longer, identity] {
+        assert_eq!(forged.verify_signature(), Err(Refusal::BadSignature));
+        assert!(!ssh_key_verifies(&forged));
+    }
 }
