@@ -11,8 +11,6 @@ use tokio::io::unix::AsyncFd;
 
 use crate::packet::{self, Packet, PacketSocket, Peer};
 
-const BOTH: Interest = Interest::READABLE.add(Interest::WRITABLE);
-
 /// Waits for a descriptor's readiness on the running tokio reactor.
 ///
 /// # Errors
@@ -49,6 +47,8 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
 pub struct PacketListener(AsyncFd<OwnedFd>);
 
 /// A connected packet socket. All methods take `&self`: one task may send while another receives.
+/// Registered for receiving only: the kernel would wake this process each time the peer has taken a
+/// packet, to say that there is room for another.
 #[derive(Debug)]
 pub struct AsyncPacketSocket(AsyncFd<OwnedFd>);
 
@@ -58,7 +58,7 @@ impl PacketListener {
     /// # Errors
     /// When the reactor cannot take the descriptor.
     pub fn new(listener: OwnedFd) -> io::Result<Self> {
-        Ok(Self(register(listener, BOTH)?))
+        Ok(Self(register(listener, Interest::READABLE)?))
     }
 
     /// Waits for a connection and says who it is.
@@ -73,7 +73,7 @@ impl PacketListener {
             match ready.try_io(|socket| Ok(rustix::net::accept_with(socket.get_ref(), flags)?)) {
                 Ok(Ok(connection)) => {
                     let peer = packet::peer(connection.as_fd())?;
-                    return Ok((AsyncPacketSocket(register(connection, BOTH)?), peer));
+                    return Ok((AsyncPacketSocket::register(connection)?, peer));
                 }
                 Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionAborted => {}
                 Ok(Err(error)) if is_shortage(&error) => tokio::time::sleep(SHORTAGE).await,
@@ -108,6 +108,10 @@ impl AsyncPacketSocket {
         Self::from_blocking(PacketSocket::connect(path)?)
     }
 
+    fn register(connection: OwnedFd) -> io::Result<Self> {
+        Ok(Self(register(connection, Interest::READABLE)?))
+    }
+
     /// Makes a blocking packet socket asynchronous.
     ///
     /// # Errors
@@ -115,7 +119,7 @@ impl AsyncPacketSocket {
     pub fn from_blocking(socket: PacketSocket) -> io::Result<Self> {
         let descriptor = OwnedFd::from(socket);
         rustix::io::ioctl_fionbio(&descriptor, true)?;
-        Ok(Self(register(descriptor, BOTH)?))
+        Self::register(descriptor)
     }
 
     /// Sends one packet, waiting while the peer's queue is full.
@@ -131,8 +135,13 @@ impl AsyncPacketSocket {
     /// # Errors
     /// As [`PacketSocket::send`].
     pub async fn send_with(&self, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+        match packet::send(self.as_fd(), bytes, descriptors) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            sent => return sent,
+        }
+        let full = register(self.as_fd().try_clone_to_owned()?, Interest::WRITABLE)?;
         loop {
-            let mut ready = self.0.writable().await?;
+            let mut ready = full.writable().await?;
             match ready.try_io(|socket| packet::send(socket.as_fd(), bytes, descriptors)) {
                 Ok(result) => return result,
                 Err(_would_block) => {}
@@ -182,6 +191,7 @@ impl AsFd for AsyncPacketSocket {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::packet::Senders;
 
     #[test]
     fn a_shortage_passes_and_other_errors_do_not() {
@@ -190,5 +200,32 @@ mod tests {
         assert!(is_shortage(&Errno::NOMEM.into()));
         assert!(!is_shortage(&Errno::INVAL.into()));
         assert!(!is_shortage(&io::ErrorKind::UnexpectedEof.into()));
+    }
+
+    #[tokio::test]
+    async fn a_sender_waits_until_there_is_room_and_no_packet_is_lost() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = PacketListener::new(packet::listen(&path, Senders::Told).unwrap()).unwrap();
+        let sender = AsyncPacketSocket::connect(&path).unwrap();
+        let (receiver, _) = listener.accept().await.unwrap();
+        const PACKETS: u32 = 2000;
+        let sending = async {
+            for number in 0..PACKETS {
+                let mut packet = [0; 4096];
+                packet[..4].copy_from_slice(&number.to_be_bytes());
+                sender.send(&packet).await.unwrap();
+            }
+        };
+        let receiving = async {
+            // Full by now: it was sent without a pause until there was no room.
+            let full = packet::send(sender.as_fd(), &[0], &[]).unwrap_err();
+            assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+            for number in 0..PACKETS {
+                let packet = receiver.receive(4096).await.unwrap();
+                assert_eq!(packet.bytes[..4], number.to_be_bytes());
+            }
+        };
+        tokio::join!(sending, receiving);
     }
 }
