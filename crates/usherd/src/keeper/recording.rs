@@ -115,6 +115,13 @@ impl Recording {
     }
 }
 
+impl Place {
+    /// The session.
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+}
+
 impl Opens {
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, HostName>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)

@@ -99,7 +99,8 @@ async fn read(
                     // else waits for it. It has its place until its answer is on its way.
                     let (keeper, replies) = (Arc::clone(keeper), replies.clone());
                     opening.spawn(async move {
-                        let verdict = open(&keeper, &host, &claimed, first, &record).await;
+                        let verdict =
+                            open(&keeper, place.session(), &host, &claimed, first, &record).await;
                         send(&replies, request, verdict).await;
                         drop(place);
                     });
@@ -195,16 +196,15 @@ fn may_open(keeper: &Keeper, host: &HostName, opening: &Opening) -> Result<(u32,
     Ok((service.id, expires))
 }
 
-/// The session of an account that may be opened now.
+/// The session of an account, by what [`may_open`] says.
 fn session_record(
-    keeper: &Keeper,
     host: &HostName,
     opening: &Opening,
     uid: u32,
-) -> Result<SessionRecord, Refusal> {
-    let (service, expires) = may_open(keeper, host, opening)?;
+    (service, expires): (u32, u64),
+) -> SessionRecord {
     let statement = &opening.statement;
-    Ok(SessionRecord {
+    SessionRecord {
         uid,
         service,
         user: statement.user.clone(),
@@ -221,30 +221,33 @@ fn session_record(
         opened: unix_time(),
         expires,
         ended: None,
-    })
+    }
 }
 
-/// Opens a session and announces its first connection, when what the user signed is on record and
+/// Opens a session and announces its first connection, when what the user `signed` is on record and
 /// the recorder says the same of it as the verifier.
 async fn open(
     keeper: &Arc<Keeper>,
+    session: SessionId,
     host: &HostName,
     opening: &Opening,
     first: Option<Announcement>,
-    record: &[u8],
+    signed: &[u8],
 ) -> Result<(), Refusal> {
-    let session = opening.session();
     let user = &opening.statement.user;
     // What is refused costs no room in the log, but for what has changed by the time it is kept.
-    may_open(keeper, host, opening)?;
+    let permitted = may_open(keeper, host, opening)?;
     let account = keeper.accounts.by_name(user).await?;
     let known = keeper.admission.session(&session).map_err(kernel_failed)?;
     if known.is_some() {
         return Err(Refusal::Replayed);
     }
-    revocation::has_room(keeper, &session_record(keeper, host, opening, account.uid)?)?;
+    revocation::has_room(
+        keeper,
+        &session_record(host, opening, account.uid, permitted),
+    )?;
     let (kept, ()) = tokio::join!(
-        keeper.recording.keep(record),
+        keeper.recording.keep(signed),
         prepare_queue(keeper, opening, &account)
     );
     let kept = kept?;
@@ -255,7 +258,8 @@ async fn open(
     }
     // Both took their time: what counts is account and policy now. Nothing is waited for after it.
     let account = keeper.accounts.by_name(user).await?;
-    let record = session_record(keeper, host, opening, account.uid)?;
+    let permitted = may_open(keeper, host, opening)?;
+    let record = session_record(host, opening, account.uid, permitted);
     revocation::make_room(keeper, &record)?;
     let inserted = match &opening.certificate {
         Some(certificate) => {

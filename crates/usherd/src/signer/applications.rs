@@ -260,7 +260,7 @@ async fn prepare(
     socket: &OwnedFd,
     doubt: &mut bool,
 ) -> Result<(Place, SessionId, ConnectionTuple), Refusal> {
-    let connection = bind(socket, &asked.host, asked.port)?;
+    let connection = bind(signer.network, socket, &asked.host, asked.port)?;
     let key = SessionKey {
         user: asked.key_user.clone(),
         host: asked.host.name.clone(),
@@ -283,10 +283,16 @@ async fn prepare(
     Ok((place, session, connection))
 }
 
-/// Binds the socket to the address it will come from and to a port nobody else has.
-fn bind(socket: &OwnedFd, host: &Host, port: u16) -> Result<ConnectionTuple, Refusal> {
+/// Binds the socket, which has to be in this `network`, to the address it will come from and to a port
+/// nobody else has.
+fn bind(
+    network: u64,
+    socket: &OwnedFd,
+    host: &Host,
+    port: u16,
+) -> Result<ConnectionTuple, Refusal> {
     let malformed = |_| Refusal::Malformed;
-    if !is_of_this_network(socket)? {
+    if !is_of_this_network(network, socket)? {
         // Its address and port are of another host, whatever they look like.
         return Err(Refusal::Malformed);
     }
@@ -321,14 +327,10 @@ fn bind(socket: &OwnedFd, host: &Host, port: u16) -> Result<ConnectionTuple, Ref
 
 /// Whether the socket is in the network namespace of this process, whose addresses and ports the
 /// server is told of.
-fn is_of_this_network(socket: &OwnedFd) -> Result<bool, Refusal> {
-    let own = namespace::own_network().map_err(|error| {
-        tracing::error!(%error, "cannot tell which network this is");
-        Refusal::SignerUnavailable
-    })?;
+fn is_of_this_network(network: u64, socket: &OwnedFd) -> Result<bool, Refusal> {
     // What is no socket has none.
     let its = namespace::network_of(socket).map_err(|_| Refusal::Malformed)?;
-    Ok(its == own)
+    Ok(its == network)
 }
 
 /// Binds the socket to a port by its number: a socket whose port the kernel has chosen lets go of
@@ -414,12 +416,16 @@ mod tests {
         rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
     }
 
+    fn own_network() -> u64 {
+        namespace::own_network().unwrap()
+    }
+
     #[test]
     fn a_socket_gets_an_address_of_its_own() {
         let v4 = host(&[Ipv4Addr::LOCALHOST.into()]);
         for family in [AddressFamily::INET, AddressFamily::INET6] {
             let socket = tcp(family);
-            let connection = bind(&socket, &v4, 143).unwrap();
+            let connection = bind(own_network(), &socket, &v4, 143).unwrap();
             assert_eq!(connection.client.ip(), Ipv4Addr::LOCALHOST);
             assert_ne!(connection.client.port(), 0);
             assert_eq!(connection.server, SocketAddr::from(([127, 0, 0, 1], 143)));
@@ -431,7 +437,7 @@ mod tests {
         let v4 = host(&[Ipv4Addr::LOCALHOST.into()]);
         for family in [AddressFamily::INET, AddressFamily::INET6] {
             let socket = tcp(family);
-            let bound = bind(&socket, &v4, 1).unwrap().client;
+            let bound = bind(own_network(), &socket, &v4, 1).unwrap().client;
             let duplicate = socket.try_clone().unwrap();
             // Connected to itself would be no failure, but nobody listens at port 1.
             let nobody = match family {
@@ -449,13 +455,19 @@ mod tests {
     #[test]
     fn a_socket_whose_port_could_be_shared_is_refused() {
         let v6 = host(&[Ipv6Addr::LOCALHOST.into()]);
-        assert!(bind(&tcp(AddressFamily::INET6), &v6, 143).is_ok());
+        assert!(bind(own_network(), &tcp(AddressFamily::INET6), &v6, 143).is_ok());
         let shared = tcp(AddressFamily::INET6);
         sockopt::set_socket_reuseport(&shared, true).unwrap();
-        assert_eq!(bind(&shared, &v6, 143), Err(Refusal::Malformed));
+        assert_eq!(
+            bind(own_network(), &shared, &v6, 143),
+            Err(Refusal::Malformed)
+        );
         let shared = tcp(AddressFamily::INET6);
         sockopt::set_socket_reuseaddr(&shared, true).unwrap();
-        assert_eq!(bind(&shared, &v6, 143), Err(Refusal::Malformed));
+        assert_eq!(
+            bind(own_network(), &shared, &v6, 143),
+            Err(Refusal::Malformed)
+        );
     }
 
     #[test]
@@ -468,9 +480,12 @@ mod tests {
             None,
         )
         .unwrap();
-        assert_eq!(bind(&datagram, &v4, 143), Err(Refusal::Malformed));
+        assert_eq!(
+            bind(own_network(), &datagram, &v4, 143),
+            Err(Refusal::Malformed)
+        );
         let bound = tcp(AddressFamily::INET);
         rustix::net::bind(&bound, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-        assert!(bind(&bound, &v4, 143).is_err());
+        assert!(bind(own_network(), &bound, &v4, 143).is_err());
     }
 }

@@ -46,6 +46,8 @@ use tickets::Tickets;
 /// What all of the signer's tasks share.
 struct Signer {
     host_key: HostPublicKey,
+    /// Cookie of the network namespace that the signer is in, for good.
+    network: u64,
     configuration: RwLock<Arc<(Applied, Checked)>>,
     sessions: Sessions,
     tickets: Tickets,
@@ -121,6 +123,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
     )?;
     let signer = Arc::new(Signer {
         host_key: host_key.public(),
+        network: usher_kernel::namespace::own_network()?,
         configuration: RwLock::new(Arc::new(configuration)),
         sessions: Sessions::default(),
         tickets,

@@ -19,7 +19,7 @@ use usher_proto::host_key::HostPublicKey;
 use usher_proto::keeper_record::KeeperRequest;
 use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
-use usher_proto::session_id::SessionId;
+use usher_proto::session_id::{SessionId, session_id};
 use usher_proto::token::TokenSlot;
 
 use super::Verifier;
@@ -266,7 +266,7 @@ impl Channel {
                         return self.verdict(request, Err(refusal));
                     }
                 };
-                let session = granted.opening.session();
+                let session = session_id(&authenticator.statement);
                 let record = Record {
                     authenticator,
                     public_key: granted.public_key,
