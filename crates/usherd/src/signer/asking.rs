@@ -12,6 +12,10 @@ use usher_kernel::ticket::TicketKey;
 pub const PAUSE: Duration = Duration::from_secs(60);
 /// The longest such pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8 * 3600);
+/// The pause where tokens had passed before: one was drawn long before its SYN went, as by a program
+/// that had to wait for a processor. Longer than a program waits for an answer to its token, so that
+/// others that are late by then are told of within it.
+pub const LATE: Duration = Duration::from_secs(5);
 /// From one renewal to the next. Who draws faster makes the signer sign no faster.
 const SPACING: Duration = Duration::from_millis(250);
 
@@ -87,14 +91,14 @@ impl Asking {
         }
     }
 
-    /// Tokens did not pass. `proven`: others had passed for a while before.
+    /// A token did not pass. `proven`: others had.
     pub fn refused(&mut self, key: TicketKey, proven: bool, now: Instant) {
         let former = self.tried.get(&key).map(|tried| tried.pause);
         let pause = former
             .filter(|_| !proven)
             .map_or(PAUSE, |pause| (pause * 4).min(LONGEST_PAUSE));
         let tried = Tried {
-            until: now + pause,
+            until: now + if proven { LATE } else { pause },
             pause,
             refused: true,
         };
@@ -171,9 +175,13 @@ mod tests {
         asking.end(&key(1));
         asking.refused(key(1), false, over);
         assert!(!asking.claim(key(1), over + PAUSE * 16 - SPACING));
-        // Where they had passed, the pause is short.
+        // Where they had passed, the pause is short, and the next one is the first of long ones.
         asking.refused(key(1), true, over);
-        assert!(!asking.claim(key(1), over + PAUSE - SPACING));
-        assert!(asking.claim(key(1), over + PAUSE));
+        assert!(!asking.claim(key(1), over + LATE - SPACING));
+        assert!(asking.claim(key(1), over + LATE));
+        asking.end(&key(1));
+        asking.refused(key(1), false, over + LATE);
+        assert!(!asking.claim(key(1), over + LATE + PAUSE * 4 - SPACING));
+        assert!(asking.claim(key(1), over + LATE + PAUSE * 4));
     }
 }

@@ -46,6 +46,8 @@ struct State {
 
 struct Issued {
     since: Instant,
+    /// Whether tokens of the one before had turned out to pass.
+    proven: bool,
     number: u32,
     session: SessionId,
     chain: TokenChain,
@@ -172,12 +174,16 @@ impl Tickets {
         let now = Instant::now();
         let mut state = self.lock();
         if state.asking.is_suspended(&key, now) {
+            tracing::info!(uid = key.uid, server = %key.server,
+                "a ticket is not issued: a token was refused a short while ago");
             return None;
         }
         state.last_number = state.last_number.wrapping_add(1);
         let number = state.last_number;
+        let former = state.issued.get(&key);
         let mut issued = Issued {
             since: now,
+            proven: former.is_some_and(|former| former.is_proven(now)),
             number,
             session: grant.session,
             chain: grant.chain,
@@ -268,14 +274,15 @@ impl Tickets {
             issued.fill(kernel, block);
             // A quarter is left for the time that a signature and the server take.
             let due = block >= issued.chain.blocks() * 3 / 4;
-            let key = issued.place.ticket_key();
-            if due
-                && issued.renewal != Renewal::UnderWay
-                && let Some(from) = state.asking.begin(key, Instant::now())
-            {
+            if due && issued.renewal != Renewal::UnderWay {
+                let key = issued.place.ticket_key();
                 issued.renewal = Renewal::UnderWay;
-                let state = Arc::clone(&self.state);
-                renewals.push((issued.place.clone(), Turn { state, key, from }));
+                // None: somebody asks for a new session's tokens, which are as good. When nothing
+                // comes of it, the renewal has failed.
+                if let Some(from) = state.asking.begin(key, Instant::now()) {
+                    let state = Arc::clone(&self.state);
+                    renewals.push((issued.place.clone(), Turn { state, key, from }));
+                }
             }
         }
         renewals
@@ -297,14 +304,18 @@ impl State {
             .get(&key)
             .filter(|issued| issued.number == number)?;
         let lost = self.issued.remove(&key)?;
-        // A ticket that was of use for a while: the way lets tokens pass.
-        let proven = now >= lost.since + PAUSE;
-        self.asking.refused(key, proven, now);
+        self.asking.refused(key, lost.is_proven(now), now);
         Some(lost)
     }
 }
 
 impl Issued {
+    /// Whether the way lets tokens pass: this ticket or those before it were of use for a while, or
+    /// so often that another block is being spent, and nobody has complained.
+    fn is_proven(&self, now: Instant) -> bool {
+        self.proven || self.filled > 1 + AHEAD || now >= self.since + PAUSE
+    }
+
     /// Gives the kernel what it may need while it spends `block`, and takes back what is spent.
     fn fill(&mut self, kernel: &ticket::Tickets, block: u32) {
         let wanted = (block + 1 + AHEAD).min(self.chain.blocks());
@@ -374,6 +385,7 @@ mod tests {
     use usher_proto::host_key::HostPublicKey;
 
     use super::*;
+    use crate::signer::asking::LATE;
 
     const KEY: TicketKey = TicketKey {
         uid: 1001,
@@ -391,6 +403,7 @@ mod tests {
         };
         Issued {
             since,
+            proven: false,
             number,
             session: SessionId::from_bytes([1; _]),
             chain: TokenChain::generate(64, [0; _], [0; _]),
@@ -425,6 +438,27 @@ mod tests {
                 .is_suspended(&KEY, now + PAUSE * 4 - Duration::from_secs(1))
         );
         assert!(!state.asking.is_suspended(&KEY, now + PAUSE * 4));
+    }
+
+    #[test]
+    fn a_late_token_of_a_ticket_that_was_of_use_makes_a_short_pause() {
+        let now = Instant::now();
+        let used_for_long = issued(7, now - PAUSE);
+        let used_often = Issued {
+            filled: 2 + AHEAD,
+            ..issued(7, now)
+        };
+        let follows_one_that_was = Issued {
+            proven: true,
+            ..issued(7, now)
+        };
+        for lost in [used_for_long, used_often, follows_one_that_was] {
+            let mut state = State::default();
+            state.issued.insert(KEY, lost);
+            assert!(state.suspend(KEY, 7, now).is_some());
+            assert!(state.asking.is_suspended(&KEY, now));
+            assert!(!state.asking.is_suspended(&KEY, now + LATE));
+        }
     }
 
     #[test]
