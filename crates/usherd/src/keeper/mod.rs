@@ -1,6 +1,6 @@
 //! The keeper: owns the admission tables, the listeners and the worker processes. It starts as
-//! root and keeps the few capabilities that this takes; it parses fixed-size records of the
-//! verifier and the recorder's answers, and nothing that comes from the network.
+//! root and keeps the few capabilities that this takes; it parses records of the verifier,
+//! passes on unread what of them came from the network, and parses the recorder's answers.
 
 mod accounts;
 mod agenda;

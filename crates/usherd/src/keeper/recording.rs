@@ -20,7 +20,7 @@ use crate::link::Link;
 const OPENING: usize = 1024;
 const OPENING_OF_HOST: usize = 512;
 /// How long the disk may take over a record.
-const KEEPING: Duration = Duration::from_secs(10);
+const KEEPING: Duration = Duration::from_secs(8);
 /// How long a session waits for a recorder that is being restarted, and how often it looks.
 const RESTART: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);

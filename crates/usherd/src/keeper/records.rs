@@ -29,6 +29,9 @@ use super::accounts::Account;
 use super::{Keeper, agenda, revocation, service_by_id, tokens};
 use crate::opening::{Claim, permitted};
 
+/// How long opening a session may take. Who waits for its first connection waits as long, and keeps
+/// the connection's port as long again: nothing is announced after that.
+const OPENING: Duration = Duration::from_secs(10);
 /// How long an announced connection may take to arrive.
 const ANNOUNCED: Duration = Duration::from_secs(10);
 /// Replies that may wait for the verifier.
@@ -99,8 +102,10 @@ async fn read(
                     // else waits for it. It has its place until its answer is on its way.
                     let (keeper, replies) = (Arc::clone(keeper), replies.clone());
                     opening.spawn(async move {
-                        let verdict =
-                            open(&keeper, place.session(), &host, &claimed, first, &record).await;
+                        let opened =
+                            open(&keeper, place.session(), &host, &claimed, first, &record);
+                        let verdict = tokio::time::timeout(OPENING, opened).await;
+                        let verdict = verdict.unwrap_or(Err(Refusal::KeeperUnavailable));
                         send(&replies, request, verdict).await;
                         drop(place);
                     });
@@ -237,6 +242,9 @@ async fn open(
     let user = &opening.statement.user;
     // What is refused costs no room in the log, but for what has changed by the time it is kept.
     let permitted = may_open(keeper, host, opening)?;
+    if let Some(announcement) = &first {
+        may_announce(keeper, permitted.0, host, &announcement.connection)?;
+    }
     let account = keeper.accounts.by_name(user).await?;
     let known = keeper.admission.session(&session).map_err(kernel_failed)?;
     if known.is_some() {
@@ -260,7 +268,6 @@ async fn open(
     let account = keeper.accounts.by_name(user).await?;
     let permitted = may_open(keeper, host, opening)?;
     let record = session_record(host, opening, account.uid, permitted);
-    revocation::make_room(keeper, &record)?;
     let inserted = match &opening.certificate {
         Some(certificate) => {
             keeper
@@ -277,7 +284,8 @@ async fn open(
     let configuration = keeper.configuration();
     let ready = service_by_id(&configuration.1, record.service)
         .ok_or(Refusal::UnknownService)
-        .and_then(|service| keeper.queues.ensure(keeper, service, &account));
+        .and_then(|service| keeper.queues.ensure(keeper, service, &account))
+        .and_then(|()| revocation::make_room(keeper, &record));
     if let Err(refusal) = ready {
         keeper
             .admission
@@ -290,10 +298,15 @@ async fn open(
     agenda::enter(keeper, session, &record);
     tracing::info!(%session, %user, uid = account.uid, service = %opening.statement.service,
         %host, "session opened");
-    match first {
+    let announced = match first {
         Some(announcement) => announce(keeper, session, host, &announcement),
         None => Ok(()),
+    };
+    if announced.is_err() {
+        // Who asked has no session.
+        revocation::close(keeper, &session, host)?;
     }
+    announced
 }
 
 /// Makes the user's queue while the recorder is at work: it takes as long, and admits nobody without
@@ -348,6 +361,28 @@ pub(super) fn live_session(
     Ok(record)
 }
 
+/// Whether a host may announce such a connection in a session for this service.
+fn may_announce(
+    keeper: &Keeper,
+    service: u32,
+    host: &HostName,
+    connection: &ConnectionTuple,
+) -> Result<(), Refusal> {
+    let configuration = keeper.configuration();
+    let service = service_by_id(&configuration.1, service).ok_or(Refusal::UnknownService)?;
+    if connection.server.port() != service.listen {
+        return Err(Refusal::WrongServerAddress);
+    }
+    let hosts = &configuration.1.policy.hosts;
+    let host = hosts.get(host).ok_or(Refusal::HostNotPermitted)?;
+    if !host.addresses.contains(&connection.client.ip()) {
+        // A host may announce its own connections only: else it could have another host's user
+        // served as its own.
+        return Err(Refusal::ForeignAddress);
+    }
+    Ok(())
+}
+
 fn announce(
     keeper: &Keeper,
     session: SessionId,
@@ -355,22 +390,8 @@ fn announce(
     announcement: &Announcement,
 ) -> Result<(), Refusal> {
     let mut record = live_session(keeper, session, host)?;
-    let configuration = keeper.configuration();
-    let policy = &configuration.1.policy;
-    let service = service_by_id(&configuration.1, record.service).ok_or(Refusal::UnknownService)?;
     let connection = announcement.connection;
-    if connection.server.port() != service.listen {
-        return Err(Refusal::WrongServerAddress);
-    }
-    let host = policy
-        .hosts
-        .get(&record.host)
-        .ok_or(Refusal::HostNotPermitted)?;
-    if !host.addresses.contains(&connection.client.ip()) {
-        // A host may announce its own connections only: else it could have another host's user
-        // served as its own.
-        return Err(Refusal::ForeignAddress);
-    }
+    may_announce(keeper, record.service, host, &connection)?;
     if !keeper.queues.has(record.service, record.uid) {
         return Err(Refusal::SessionEnded);
     }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::attack::{Attack, Result, listen};
+use usher_lab::Role;
 use usher_lab::hostile::{Port, id_of, random};
 use usher_proto::{Announcement, ChainElement, Refusal, SessionId};
 
@@ -199,6 +200,64 @@ fn only_what_is_announced_now_and_by_its_own_address_is_admitted() -> Result {
     let port = attack.port()?;
     let announcement = attack.announcement(&mut asked, &port)?;
     assert_eq!(channel.announce(session, announcement)?, Ok(()));
+    attack.served(port, "alice")?;
+    Ok(())
+}
+
+#[test]
+fn a_session_whose_first_connection_may_not_be_announced_is_neither_opened_nor_recorded() -> Result
+{
+    let attack = Attack::new()?;
+    let key = attack.user_key("alice")?;
+    let mut channel = attack.channel()?;
+    let records = || attack.mail.mailhost.number(Role::Recorder, "records");
+    let before = records()?;
+    let port = attack.port()?;
+    let mut asked = attack.asked("alice")?;
+    let authenticator = asked.sign(&key)?;
+    let right = Announcement {
+        element: asked.chain.next().ok_or("no element")?,
+        connection: attack.tuple(&port),
+    };
+    let (mut foreign, mut other) = (right, right);
+    foreign
+        .connection
+        .client
+        .set_ip(attack.mail.stranger.ipv4().into());
+    other.connection.server.set_port(22);
+    for (first, reason) in [
+        (foreign, Refusal::ForeignAddress),
+        (other, Refusal::WrongServerAddress),
+    ] {
+        let heard = listen(&attack.mail.verifier)?;
+        let verdict = channel.open_session(&authenticator, first)?;
+        assert_eq!(verdict, Err(reason.disclosed()));
+        heard.reason(&attack.mail.verifier, reason, "a first connection")?;
+        assert_eq!(records()?, before);
+        let session = id_of(&authenticator);
+        assert_eq!(channel.close(session)?, Err(Refusal::UnknownSession));
+    }
+    // The twin: the same authenticator with its own connection.
+    assert_eq!(channel.open_session(&authenticator, right)?, Ok(()));
+    assert_eq!(records()?, before + 1);
+    attack.served(port, "alice")?;
+
+    // One that turns out to be announced already: recorded by then, and closed.
+    let port = attack.port()?;
+    let mut asked = [attack.asked("alice")?, attack.asked("alice")?];
+    let [opened, refused] = asked.each_mut().map(|asked| {
+        let authenticator = asked.sign(&key)?;
+        let first = Announcement {
+            element: asked.chain.next().ok_or("no element")?,
+            connection: attack.tuple(&port),
+        };
+        let verdict = channel.open_session(&authenticator, first)?;
+        Result::<_>::Ok((id_of(&authenticator), verdict))
+    });
+    assert_eq!(opened?.1, Ok(()));
+    let (session, verdict) = refused?;
+    assert_eq!(verdict, Err(Refusal::AlreadyAnnounced));
+    assert_eq!(channel.close(session)?, Err(Refusal::SessionEnded));
     attack.served(port, "alice")?;
     Ok(())
 }
