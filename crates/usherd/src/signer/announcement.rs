@@ -74,8 +74,8 @@ pub async fn announce(
 ) -> Result<SessionId, Refusal> {
     let mut refusal = Refusal::VerifierUnavailable;
     for attempt in 0..ATTEMPTS {
-        let mut asked = false;
-        match attempt_once(signer, place, connection, &mut asked).await {
+        let (mut asked, mut used) = (false, None);
+        match attempt_once(signer, place, connection, &mut asked, &mut used).await {
             Ok((session, by_agent)) => {
                 if !by_agent {
                     renew_for_tokens(signer, place);
@@ -92,7 +92,12 @@ pub async fn announce(
             | Refusal::ChainExhausted
             | Refusal::ChainMismatch
             | Refusal::ChainReplayed
-            | Refusal::ChainGap => *signer.sessions.slot(&place.key).lock().await = None,
+            | Refusal::ChainGap => {
+                // Another one may have opened the next meanwhile.
+                if let Some(used) = used {
+                    signer.sessions.forget(&place.key, used).await;
+                }
+            }
             Refusal::VerifierUnavailable | Refusal::KeeperUnavailable => {
                 *doubt = true;
                 // Not asked once more for each attempt: who wants to connect tries again.
@@ -107,11 +112,13 @@ pub async fn announce(
     Err(refusal)
 }
 
+/// `used`: the session that was open already.
 async fn attempt_once(
     signer: &Arc<Signer>,
     place: &Place,
     connection: ConnectionTuple,
     asked: &mut bool,
+    used: &mut Option<SessionId>,
 ) -> Result<(SessionId, bool), Refusal> {
     let arrived = Instant::now();
     let slot = signer.sessions.slot(&place.key);
@@ -135,6 +142,7 @@ async fn attempt_once(
         let element = session.chain.next()?;
         Some((session.id, session.by_agent, element))
     }) {
+        *used = Some(session);
         let announcement = Announcement {
             element,
             connection,
