@@ -223,7 +223,7 @@ pub fn run(
     runtime
         .block_on(async {
             let ends = children::Children::signals()?;
-            keeper.look_accounts_up().await;
+            keeper.look_accounts_up_in_time().await;
             queues::restore(&keeper, stored);
             if let Err(error) = keeper.destinations.retain(&restricted) {
                 tracing::error!(%error, "lifting restrictions of an earlier policy");
@@ -323,13 +323,7 @@ impl Answerer for Keeper {
                 Ok(answer) => {
                     // In force already: what is left must not keep a revocation waiting, and a
                     // process of an account that is not fenced yet is when it first asks.
-                    let looked_up = self.look_accounts_up();
-                    if tokio::time::timeout(LOOKING_UP, looked_up).await.is_err() {
-                        tracing::warn!(
-                            "looking up the accounts of services takes long: it is tried \
-                            again until they are found"
-                        );
-                    }
+                    self.look_accounts_up_in_time().await;
                     answer
                 }
                 Err(error) => Answer::Failed {
@@ -381,6 +375,17 @@ impl Keeper {
         }
         self.fence.set_incomplete(!fenced);
         self.ports.complete(generation, policy, &found);
+    }
+
+    /// The same, waited for only so long.
+    async fn look_accounts_up_in_time(&self) {
+        let looked_up = self.look_accounts_up();
+        if tokio::time::timeout(LOOKING_UP, looked_up).await.is_err() {
+            tracing::warn!(
+                "looking up the accounts of services takes long: it is tried again until they are \
+                found"
+            );
+        }
     }
 
     /// Puts the applied configuration in force and ends what it no longer permits.
