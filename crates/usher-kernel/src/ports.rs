@@ -136,11 +136,13 @@ impl Ports {
             }
         }
         // An address counts only beside its port: entered before it, taken away after it.
-        let lock = |error| PoisonError::into_inner(error);
-        let mut of_addresses = self.addresses.lock().unwrap_or_else(lock);
-        of_addresses.enter(&addresses)?;
+        let mut of_addresses = self
+            .addresses
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        of_addresses.enter_or_exchange(&addresses)?;
         let mut of_ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
-        of_ports.enter(&ports)?;
+        of_ports.enter_or_exchange(&ports)?;
         of_ports.retain(&ports)?;
         Ok(of_addresses.retain(&addresses)?)
     }
@@ -181,6 +183,17 @@ impl<K: Plain + Ord + Copy, V: Plain + PartialEq + Copy> Mirrored<K, V> {
             }
         }
         Ok(())
+    }
+
+    /// Enters before anything goes; where there is no room for both, what goes makes some.
+    fn enter_or_exchange(&mut self, wanted: &BTreeMap<K, V>) -> Result<(), PortsError> {
+        match self.enter(wanted) {
+            Err(PortsError::Full) => {
+                self.retain(wanted)?;
+                self.enter(wanted)
+            }
+            entered => entered,
+        }
     }
 
     fn retain(&mut self, wanted: &BTreeMap<K, V>) -> Result<(), KernelError> {

@@ -19,13 +19,15 @@ impl ReservedPorts {
         Self(ports.ok())
     }
 
-    /// Reserves these and no others.
-    pub fn reserve(&self, reserved: impl IntoIterator<Item = Reserved>) {
+    /// Reserves these and no others. Gives whether they are, or nothing is reserved here at all.
+    pub fn reserve(&self, reserved: impl IntoIterator<Item = Reserved>) -> bool {
         if let Some(ports) = &self.0
             && let Err(error) = ports.reserve(reserved)
         {
             tracing::error!(%error, "not all ports are reserved");
+            return false;
         }
+        true
     }
 
     /// How often somebody was refused one.

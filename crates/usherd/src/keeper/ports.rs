@@ -70,7 +70,8 @@ impl ServicePorts {
     pub fn complete(&self, generation: u64, policy: &Policy, found: &Found) {
         let mut state = self.lock();
         if state.take(generation, found) {
-            self.reserved.reserve(state.ports(policy));
+            // Tried again when not all of them are.
+            state.pending = !self.reserved.reserve(state.ports(policy));
         }
     }
 
