@@ -258,7 +258,7 @@ fn attach_namespace(object: &Object, pins: &Path) -> Result<(), KernelError> {
         let (mut link, info) = attach::open_link(&pin)?;
         let LinkTypeInfo::NetNs(info) = info else {
             return Err(KernelError::UnreadableEntry {
-                table: "link_follow",
+                table: "link_choose_queue",
             });
         };
         // 0 when the namespace is gone.

@@ -228,7 +228,9 @@ impl Queue {
         let worker = match started {
             Ok(worker) => worker,
             Err(error) => {
-                self.lock().starting = false;
+                let mut state = self.lock();
+                state.starting = false;
+                self.end_left(&state);
                 return Err(error);
             }
         };
@@ -439,6 +441,24 @@ impl End {
     }
 }
 
+impl Queue {
+    /// Ends what workers that have ended left behind, when they were the user's last.
+    fn end_left(&self, state: &State) {
+        // The next worker is in the group before it is known here: it must not be killed, nor its
+        // own group be taken away before it is in it.
+        if state.starting {
+            return;
+        }
+        if let Err(error) = self.group.sweep() {
+            tracing::error!(%error, "cannot sweep a user's cgroup");
+        }
+        if state.workers.is_empty() && self.occupied() {
+            // What a worker forked and left must not keep the listener or the user's presence.
+            self.kill();
+        }
+    }
+}
+
 /// Waits for a worker's end, and ends what it has left behind when it was the user's last.
 async fn reap(queue: Arc<Queue>, pid: u32, end: End) {
     match end.wait().await {
@@ -451,17 +471,7 @@ async fn reap(queue: Arc<Queue>, pid: u32, end: End) {
     }
     let mut state = queue.lock();
     state.workers.retain(|running| running.pid != pid);
-    // The next worker is in the group before it is known here: it must not be killed, nor its own
-    // group be taken away before it is in it.
-    if !state.starting {
-        if let Err(error) = queue.group.sweep() {
-            tracing::error!(%error, "cannot sweep a user's cgroup");
-        }
-        if state.workers.is_empty() && queue.occupied() {
-            // What a worker forked and left must not keep the listener or the user's presence.
-            queue.kill();
-        }
-    }
+    queue.end_left(&state);
     drop(state);
     queue.ended.notify_waiters();
 }

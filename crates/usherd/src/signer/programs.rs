@@ -93,6 +93,8 @@ impl ListedPrograms {
             }
             if let Some(listing) = tickets.listing() {
                 let mut before = before;
+                // The kernel may know lists by these numbers still.
+                before.last_number = after.last_number;
                 before.retain(listing, after);
                 *self.lock() = before;
             }
