@@ -36,14 +36,6 @@ pub enum LogError {
         /// The public side of the key given.
         given: String,
     },
-    /// A record is refused; nothing was appended.
-    #[error("record {position} of those to append: {error}; nothing was appended")]
-    Record {
-        /// Its position among the records given, from 0.
-        position: usize,
-        /// What is wrong with it.
-        error: RecordError,
-    },
     /// The checkpoint could not be signed; nothing was appended.
     #[error(transparent)]
     Signing(CheckpointError),

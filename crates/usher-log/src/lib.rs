@@ -29,4 +29,4 @@ pub use error::{Damage, LogError};
 pub use reader::Reader;
 pub use usher_proto::log_record::{Record, RecordError, Verified};
 pub use verify::Report;
-pub use writer::{Appended, Log};
+pub use writer::{Appended, Log, SignedRecord};

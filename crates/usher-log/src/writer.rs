@@ -15,13 +15,39 @@ use crate::recovery;
 use usher_proto::DecodeError;
 use usher_proto::log_record::{MAX_LOG_RECORD, Record, RecordError, Verified};
 
+/// A record whose signature is good, and that may go into the log.
+#[derive(Clone, Debug)]
+pub struct SignedRecord {
+    says: Verified,
+    entry: Vec<u8>,
+}
+
+impl SignedRecord {
+    /// Checks a record.
+    ///
+    /// # Errors
+    /// [`RecordError`] when its signature is not good, or it is longer than [`MAX_LOG_RECORD`].
+    pub fn new(record: &Record) -> Result<Self, RecordError> {
+        let says = record.verify()?;
+        let entry = record.encode();
+        if entry.len() > MAX_LOG_RECORD {
+            return Err(RecordError::Malformed(DecodeError::Oversized));
+        }
+        Ok(Self { says, entry })
+    }
+
+    /// What it says.
+    #[must_use]
+    pub fn says(&self) -> &Verified {
+        &self.says
+    }
+}
+
 /// What an append has done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Appended {
     /// Index of the first record appended; the others follow.
     pub first: u64,
-    /// What each of the records says.
-    pub verified: Vec<Verified>,
     /// The log's state with them: the client's receipt, if it wants one.
     pub checkpoint: SignedCheckpoint,
 }
@@ -86,24 +112,16 @@ impl Log {
     /// afterwards: their clients have signed them.
     ///
     /// # Errors
-    /// [`LogError::Record`] for a record whose signature is not good or that is longer than
-    /// [`MAX_LOG_RECORD`]; [`LogError::File`], [`LogError::Signing`], [`LogError::Unknown`].
-    pub fn append(&mut self, records: &[Record]) -> Result<Appended, LogError> {
+    /// [`LogError::File`], [`LogError::Signing`], [`LogError::Unknown`].
+    pub fn append(&mut self, records: &[SignedRecord]) -> Result<Appended, LogError> {
         if self.unknown {
             return Err(LogError::Unknown);
         }
-        let mut entries = Vec::with_capacity(records.len());
-        let mut verified = Vec::with_capacity(records.len());
-        for (position, record) in records.iter().enumerate() {
-            let (says, entry) =
-                entry(record).map_err(|error| LogError::Record { position, error })?;
-            verified.push(says);
-            entries.push(entry);
-        }
         let first = self.tree.size();
-        if !entries.is_empty() {
-            let leaves: Vec<Hash> = entries.iter().map(|entry| leaf_hash(entry)).collect();
-            match self.write(&entries) {
+        if !records.is_empty() {
+            let leaves = records.iter().map(|record| leaf_hash(&record.entry));
+            let leaves: Vec<Hash> = leaves.collect();
+            match self.write(records) {
                 Ok((written, length)) => self.seal(&written, &leaves, length)?,
                 Err(error) => {
                     self.take_back();
@@ -113,24 +131,23 @@ impl Log {
         }
         Ok(Appended {
             first,
-            verified,
             checkpoint: self.checkpoint.clone(),
         })
     }
 
-    /// Writes entries after the last one. Gives the files, and the last bundle's new length.
-    fn write(&self, entries: &[Vec<u8>]) -> Result<(Vec<Written>, u64), LogError> {
+    /// Writes records after the last one. Gives the files, and the last bundle's new length.
+    fn write(&self, records: &[SignedRecord]) -> Result<(Vec<Written>, u64), LogError> {
         let mut written = Vec::new();
         let mut index = self.tree.size();
         let mut offset = self.bundle_length;
-        let mut rest = entries;
+        let mut rest = records;
         while !rest.is_empty() {
             let room = TILE_WIDTH - index % TILE_WIDTH;
             let count = rest.len().min(usize::try_from(room).unwrap_or(usize::MAX));
             let (here, after) = rest.split_at(count);
             let mut bytes = Vec::new();
-            for entry in here {
-                bundle::put(&mut bytes, entry);
+            for record in here {
+                bundle::put(&mut bytes, &record.entry);
             }
             let path = self.layout.bundle(index / TILE_WIDTH);
             let top = self.layout.directory();
@@ -235,16 +252,6 @@ fn sync(written: &[Written]) -> Result<(), Failed> {
         })?;
     }
     Ok(())
-}
-
-/// What a record says that may go into the log, and its bytes.
-fn entry(record: &Record) -> Result<(Verified, Vec<u8>), RecordError> {
-    let verified = record.verify()?;
-    let entry = record.encode();
-    if entry.len() > MAX_LOG_RECORD {
-        return Err(RecordError::Malformed(DecodeError::Oversized));
-    }
-    Ok((verified, entry))
 }
 
 fn lock(layout: &Layout) -> Result<File, LogError> {

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{copy, log, log_key, record, records};
+use common::{copy, log, log_key, record, records, signed};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::hash_map::RandomState;
 use std::fs::{self, OpenOptions};
@@ -32,7 +32,7 @@ fn goes_on(directory: &Path, expected: &[Record], kept: &[&str]) {
     for kept in kept {
         assert_eq!(reader.verify(Some(kept)).unwrap().tail, 0);
     }
-    let receipt = log.append(&[record(2000)]).unwrap();
+    let receipt = log.append(&signed(&[record(2000)])).unwrap();
     assert_eq!(receipt.first, size);
     reader.verify(Some(receipt.checkpoint.note())).unwrap();
 }
@@ -51,7 +51,7 @@ fn a_write_torn_at_any_byte_leaves_what_was_whole() {
     let after = copied(before.path());
     Log::open(after.path(), log_key())
         .unwrap()
-        .append(&records(3..5))
+        .append(&signed(&records(3..5)))
         .unwrap();
     let old = fs::read(bundle(before.path(), 0)).unwrap().len();
     let bytes = fs::read(bundle(after.path(), 0)).unwrap();
@@ -84,7 +84,7 @@ fn records_whose_checkpoint_was_lost_are_in_the_log_again() {
         let after = copied(before.path());
         let receipt = Log::open(after.path(), log_key())
             .unwrap()
-            .append(&records(size..size + more))
+            .append(&signed(&records(size..size + more)))
             .unwrap();
         // All is there but for the checkpoint's new name; then nothing but the records is.
         fs::copy(
@@ -216,7 +216,7 @@ fn appends_until_killed() {
     let batches: [u64; 4] = [1, 3, 2, 7];
     let mut out = std::io::stdout();
     for batch in batches.iter().cycle() {
-        log.append(&records(next..next + batch)).unwrap();
+        log.append(&signed(&records(next..next + batch))).unwrap();
         next += batch;
         writeln!(out, "acknowledged {next}").unwrap();
         out.flush().unwrap();
@@ -283,13 +283,13 @@ fn on_a_small_disk() {
     };
     let mut log = Log::open(&target, log_key()).unwrap();
     // The next append needs new files of every kind.
-    log.append(&records(0..254)).unwrap();
+    log.append(&signed(&records(0..254))).unwrap();
     let mut refusals = 0;
     for pages in 0.. {
         free(pages);
         let before = log.checkpoint().clone();
         let size = before.checkpoint().size;
-        match log.append(&records(size..size + 4)) {
+        match log.append(&signed(&records(size..size + 4))) {
             Ok(appended) => {
                 assert_eq!(appended.first, 254);
                 break;
@@ -316,7 +316,7 @@ fn on_a_small_disk() {
     fs::remove_file(&filler).unwrap();
     let full = loop {
         let size = log.checkpoint().checkpoint().size;
-        if let Err(error) = log.append(&records(size..size + 50)) {
+        if let Err(error) = log.append(&signed(&records(size..size + 50))) {
             break error;
         }
     };
@@ -374,10 +374,13 @@ fn a_failed_wait_for_the_disk_is_not_forgotten() {
     fs::rename(&checkpoint, folder.path().join("aside")).unwrap();
     fs::create_dir(&checkpoint).unwrap();
     assert!(matches!(
-        log.append(&[record(2)]),
+        log.append(&signed(&[record(2)])),
         Err(LogError::File { .. })
     ));
-    assert!(matches!(log.append(&[record(3)]), Err(LogError::Unknown)));
+    assert!(matches!(
+        log.append(&signed(&[record(3)])),
+        Err(LogError::Unknown)
+    ));
     fs::remove_dir(&checkpoint).unwrap();
     fs::rename(folder.path().join("aside"), &checkpoint).unwrap();
     drop(log);
@@ -410,11 +413,11 @@ fn figures() {
     let (last, most) = all.split_last().unwrap();
     timed("append, 1,000 batches of 100", || {
         for batch in most.chunks(100) {
-            log.append(batch).unwrap();
+            log.append(&signed(batch)).unwrap();
         }
     });
     timed("append, 1 record", || {
-        log.append(std::slice::from_ref(last)).unwrap()
+        log.append(&signed(std::slice::from_ref(last))).unwrap()
     });
     let kept = log.checkpoint().note().to_owned();
     drop(log);

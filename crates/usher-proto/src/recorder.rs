@@ -1,7 +1,7 @@
 //! Keeper to recorder and back: one packet each on a SOCK_SEQPACKET socket.
 //!
-//! The recorder keeps what clients have signed, and says what that was: a record is so many bytes to
-//! the keeper; see [`crate::log_record`].
+//! The recorder keeps what clients have signed when that is what the verifier says: a record is so many
+//! bytes to the keeper; see [`crate::log_record`].
 
 use crate::codec::{Reader, put_string};
 use crate::log_record::MAX_LOG_RECORD;
@@ -9,10 +9,10 @@ use crate::opening::Opening;
 use crate::{DecodeError, Refusal, verdict};
 
 /// Longest packet in bytes, in both directions.
-pub const MAX_RECORDER_PACKET: usize = HEADER + 4 + MAX_LOG_RECORD;
+pub const MAX_RECORDER_PACKET: usize = HEADER + Opening::MAX_SIZE + 4 + MAX_LOG_RECORD;
 
 /// The version of the packets.
-pub const RECORDER_VERSION: u8 = 2;
+pub const RECORDER_VERSION: u8 = 3;
 
 const KEEP: u8 = 1;
 const KEPT: u8 = 129;
@@ -25,18 +25,21 @@ const HEADER: usize = 1 + 1 + 8;
 pub struct RecorderRequest {
     /// The number that the answer will carry.
     pub request: u64,
+    /// What it says, by the verifier's word.
+    pub opening: Box<Opening>,
     /// The record, at most [`MAX_LOG_RECORD`] bytes.
     pub record: Vec<u8>,
 }
 
-/// Whether a record is kept. It is on the disk, and its signature good, when the verdict says so.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// Whether a record is kept. It is on the disk, its signature good, and it says what was said of it,
+/// when the verdict says so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RecorderReply {
     /// The number of the request.
     pub request: u64,
-    /// What the record says; [`Refusal::RecorderUnavailable`] when the disk is full or fails,
-    /// [`Refusal::Malformed`] for what is no record or was not signed, and those of certificates.
-    pub verdict: Result<Box<Opening>, Refusal>,
+    /// [`Refusal::RecorderUnavailable`] when the disk is full or fails, [`Refusal::Malformed`] for
+    /// what is no record, was not signed or says something else, and those of certificates.
+    pub verdict: Result<(), Refusal>,
 }
 
 fn begin(kind: u8, request: u64, more: usize) -> Vec<u8> {
@@ -62,7 +65,9 @@ impl RecorderRequest {
     /// The packet.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = begin(KEEP, self.request, 4 + self.record.len());
+        let more = Opening::MAX_SIZE + 4 + self.record.len();
+        let mut out = begin(KEEP, self.request, more);
+        self.opening.put(&mut out);
         put_string(&mut out, &self.record);
         out
     }
@@ -75,6 +80,7 @@ impl RecorderRequest {
         let (mut reader, request) = start(packet, KEEP)?;
         let decoded = Self {
             request,
+            opening: Box::new(Opening::read(&mut reader)?),
             record: reader.string(MAX_LOG_RECORD)?.to_vec(),
         };
         reader.finish()?;
@@ -86,14 +92,8 @@ impl RecorderReply {
     /// The packet.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = begin(KEPT, self.request, 2 + Opening::MAX_SIZE);
-        verdict::put(
-            &mut out,
-            self.verdict.as_ref().map(drop).map_err(|refusal| *refusal),
-        );
-        if let Ok(opening) = &self.verdict {
-            opening.put(&mut out);
-        }
+        let mut out = begin(KEPT, self.request, 2);
+        verdict::put(&mut out, self.verdict);
         out
     }
 
@@ -105,10 +105,7 @@ impl RecorderReply {
         let (mut reader, request) = start(packet, KEPT)?;
         let decoded = Self {
             request,
-            verdict: match verdict::read(&mut reader)? {
-                Ok(()) => Ok(Box::new(Opening::read(&mut reader)?)),
-                Err(refusal) => Err(refusal),
-            },
+            verdict: verdict::read(&mut reader)?,
         };
         reader.finish()?;
         Ok(decoded)

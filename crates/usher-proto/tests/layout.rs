@@ -418,37 +418,41 @@ fn relay_packets_bound_their_addresses_and_frames() {
 
 #[test]
 fn recorder_packets_are_laid_out_as_documented_and_bounded() {
+    let statement = common::statement();
+    let signed = statement.encode();
+    let opening = Opening {
+        statement,
+        key_fingerprint: [5; 32],
+        certificate: None,
+    };
     let keep = |length| RecorderRequest {
         request: 7,
+        opening: Box::new(opening.clone()),
         record: vec![b'x'; length],
     };
+    let header = b"\x03\x01\x00\x00\x00\x00\x00\x00\x00\x07";
+    let length = u32::try_from(signed.len()).unwrap().to_be_bytes();
+    let said = [&length[..], &signed, &[5; 32], &[0]].concat();
     assert_eq!(
         keep(2).encode(),
-        b"\x02\x01\x00\x00\x00\x00\x00\x00\x00\x07\x00\x00\x00\x02xx"
+        [&header[..], &said, b"\x00\x00\x00\x02xx"].concat()
     );
     let longest = keep(MAX_LOG_RECORD);
-    assert_eq!(longest.encode().len(), MAX_RECORDER_PACKET);
+    assert!(longest.encode().len() <= MAX_RECORDER_PACKET);
     assert_eq!(RecorderRequest::decode(&longest.encode()), Ok(longest));
     assert_eq!(
         RecorderRequest::decode(&keep(MAX_LOG_RECORD + 1).encode()),
         Err(DecodeError::Oversized)
     );
-    let header = b"\x02\x81\x00\x00\x00\x00\x00\x00\x00\x07";
+    let header = b"\x03\x81\x00\x00\x00\x00\x00\x00\x00\x07";
     let reply = |verdict| RecorderReply {
         request: 7,
         verdict,
     };
     let refused = reply(Err(Refusal::RecorderUnavailable));
     assert_eq!(refused.encode(), [&header[..], &[0, 134]].concat());
-    let statement = common::statement();
-    let signed = statement.encode();
-    let length = u32::try_from(signed.len()).unwrap().to_be_bytes();
-    let kept = reply(Ok(Box::new(Opening {
-        statement,
-        key_fingerprint: [5; 32],
-        certificate: None,
-    })));
-    let packet = [header, &[0, 0][..], &length, &signed, &[5; 32], &[0]].concat();
+    let kept = reply(Ok(()));
+    let packet = [header, &[0, 0][..]].concat();
     assert_eq!(kept.encode(), packet);
     assert_eq!(RecorderReply::decode(&packet), Ok(kept));
 }

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
-use usher_log::{Log, Record, SigningKey};
+use usher_log::{Log, Record, SignedRecord, SigningKey};
 use usher_proto::ssh_key::PrivateKey;
 use usher_proto::{Authenticator, Chain, HostPublicKey, NAMESPACE, Statement};
 
@@ -54,9 +54,14 @@ fn world() -> (TempDir, Log) {
     for (user, kind) in ["alice", "bob", "carol"].iter().zip(KINDS) {
         let key = key(folder.path(), user, kind);
         let signed = Authenticator::sign(&statement(user), &key).unwrap();
-        log.append(&[Record::new(signed).unwrap()]).unwrap();
+        append(&mut log, signed);
     }
     (folder, log)
+}
+
+fn append(log: &mut Log, signed: Authenticator) {
+    let record = SignedRecord::new(&Record::new(signed).unwrap()).unwrap();
+    log.append(&[record]).unwrap();
 }
 
 fn usher(folder: &Path, arguments: &[&str]) -> Output {
@@ -214,7 +219,7 @@ fn verify_compares_with_the_kept_checkpoint_and_the_kept_keys() {
     // Root makes a key for alice, and has the log's: the record is good but for whose key it is.
     let made = key(folder.path(), "made-by-root", KINDS[0]);
     let signed = Authenticator::sign(&statement("alice"), &made).unwrap();
-    log.append(&[Record::new(signed).unwrap()]).unwrap();
+    append(&mut log, signed);
     let kept = ["--checkpoint", "kept", "--key", "key"];
     let text = succeeds(folder.path(), &[&["--json", "verify"], &kept[..]].concat());
     for part in ["\"records\": 4", "\"kept\": 3", "\"tail\": 0"] {

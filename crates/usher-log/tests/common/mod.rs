@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::{fs, io};
-use usher_log::{Log, Record, SigningKey};
+use usher_log::{Log, Record, SignedRecord, SigningKey};
 use usher_proto::ssh_key::PrivateKey;
 use usher_proto::ssh_key::private::Ed25519Keypair;
 use usher_proto::{Authenticator, Chain, HostPublicKey, Statement};
@@ -60,11 +60,19 @@ pub fn records(numbers: std::ops::Range<u64>) -> Vec<Record> {
     numbers.map(record).collect()
 }
 
+/// The same records, as a log takes them.
+pub fn signed(records: &[Record]) -> Vec<SignedRecord> {
+    let signed = records
+        .iter()
+        .map(|record| SignedRecord::new(record).unwrap());
+    signed.collect()
+}
+
 /// A log of these records, appended a few at a time.
 pub fn log(directory: &Path, records: &[Record]) -> Log {
     let mut log = Log::open(directory, log_key()).unwrap();
     for batch in records.chunks(3) {
-        log.append(batch).unwrap();
+        log.append(&signed(batch)).unwrap();
     }
     log
 }

@@ -169,24 +169,29 @@ pub fn keeper() -> Inputs {
 }
 
 pub fn recorder() -> Inputs {
-    let mut inputs = common_to_all(16_398);
-    let keep = RecorderRequest {
-        request: 7,
-        record: b"a record".to_vec(),
-    };
-    // Offsets: version, type, 8 request, then the record's length.
-    inputs.extend(variations(
-        "keep",
-        keep.encode(),
-        &[
-            ("version", 0, 1),
-            ("type", 1, 77),
-            ("length-huge", 10, 0xff),
-        ],
-    ));
+    let mut inputs = common_to_all(17_580);
+    for (name, certificate) in [("keep", None), ("keep-certified", Some(certified()))] {
+        let keep = RecorderRequest {
+            request: 7,
+            opening: Box::new(opening(certificate)),
+            record: b"a record".to_vec(),
+        };
+        let keep = keep.encode();
+        let record_at = keep.len() - 4 - b"a record".len();
+        // Offsets: version, type, 8 request, then the length of the statement.
+        inputs.extend(variations(
+            name,
+            keep,
+            &[
+                ("version", 0, 1),
+                ("type", 1, 77),
+                ("statement-huge", 10, 0xff),
+                ("record-huge", record_at, 0xff),
+            ],
+        ));
+    }
     for (name, verdict) in [
-        ("kept", Ok(Box::new(opening(None)))),
-        ("kept-certified", Ok(Box::new(opening(Some(certified()))))),
+        ("kept", Ok(())),
         ("not-kept", Err(Refusal::RecorderUnavailable)),
     ] {
         let reply = RecorderReply {

@@ -1,5 +1,5 @@
-//! No session without a record: the recorder keeps what a client has signed, and says what that is,
-//! before the session is opened.
+//! No session without a record: the recorder keeps what a client has signed, when that is what the
+//! verifier says, before the session is opened.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// The way to the recorder.
 pub struct Recording {
-    recorder: Link<Box<Opening>>,
+    recorder: Link<()>,
     opening: Arc<Opens>,
 }
 
@@ -75,16 +75,22 @@ impl Recording {
         })
     }
 
-    /// Has a record kept. Gives what it says, by the recorder's word, who has checked the signature.
+    /// Has a record kept that says what the verifier says of it. By the recorder's word, who has
+    /// checked the signature.
     ///
     /// # Errors
     /// The recorder's refusal, [`Refusal::RecorderUnavailable`], [`Refusal::Overloaded`].
-    pub async fn keep(&self, record: &[u8]) -> Result<Box<Opening>, Refusal> {
+    pub async fn keep(&self, opening: &Opening, record: &[u8]) -> Result<(), Refusal> {
         let begun = Instant::now();
         loop {
             let sent = self.recorder.send(|request| {
-                let record = record.to_vec();
-                RecorderRequest { request, record }.encode()
+                let (opening, record) = (Box::new(opening.clone()), record.to_vec());
+                let asked = RecorderRequest {
+                    request,
+                    opening,
+                    record,
+                };
+                asked.encode()
             });
             let kept = match sent {
                 Ok(sent) => timeout(KEEPING, sent.verdict())

@@ -255,15 +255,10 @@ async fn open(
         &session_record(host, opening, account.uid, permitted),
     )?;
     let (kept, ()) = tokio::join!(
-        keeper.recording.keep(signed),
+        keeper.recording.keep(opening, signed),
         prepare_queue(keeper, opening, &account)
     );
-    let kept = kept?;
-    if *kept != *opening {
-        tracing::error!(%session, %user, %host, signed_by = %kept.statement.user,
-            "the verifier does not say what was signed: nothing is opened");
-        return Err(Refusal::Malformed);
-    }
+    kept?;
     // Both took their time: what counts is account and policy now. Nothing is waited for after it.
     let account = keeper.accounts.by_name(user).await?;
     let permitted = may_open(keeper, host, opening)?;

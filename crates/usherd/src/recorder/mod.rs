@@ -1,7 +1,7 @@
 //! The recorder: keeps every authentication as the bytes that the client signed, in the log of
 //! `usher-log`, whose key it holds. It listens to the keeper only, touches no network and no other
-//! file. It checks each record's signature, as the verifier has, and says what was signed: the
-//! keeper opens no session on the verifier's word alone.
+//! file. It checks each record's signature, as the verifier has, and whether what was signed is what
+//! the verifier says: the keeper opens no session on the verifier's word alone.
 
 mod pen;
 
@@ -16,7 +16,6 @@ use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_local::paths;
 use usher_log::{Log, SigningKey};
-use usher_proto::opening::Opening;
 use usher_proto::recorder::{MAX_RECORDER_PACKET, RecorderReply, RecorderRequest};
 use usher_proto::refusal::Refusal;
 use zeroize::Zeroizing;
@@ -106,22 +105,19 @@ async fn take(
             Ok(packet) => packet,
             Err(error) => return Some(error),
         };
-        let RecorderRequest { request, record } = match RecorderRequest::decode(&packet.bytes) {
+        let asked = match RecorderRequest::decode(&packet.bytes) {
             Ok(asked) => asked,
             Err(error) => return Some(io::Error::other(error)),
         };
-        if let Err(refusal) = pen.write(request, record, replies.clone()) {
+        let request = asked.request;
+        if let Err(refusal) = pen.write(asked, replies.clone()) {
             tell(replies, request, Err(refusal));
         }
     }
 }
 
 /// A keeper that does not read its answers loses them, and refuses the sessions.
-fn tell(
-    replies: &mpsc::Sender<RecorderReply>,
-    request: u64,
-    verdict: Result<Box<Opening>, Refusal>,
-) {
+fn tell(replies: &mpsc::Sender<RecorderReply>, request: u64, verdict: Result<(), Refusal>) {
     if replies
         .try_send(RecorderReply { request, verdict })
         .is_err()

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
 use usher_local::clock::unix_time;
-use usher_log::{Log, LogError, Record};
+use usher_log::{Log, LogError, Record, SignedRecord};
 use usher_proto::opening::Opening;
-use usher_proto::recorder::RecorderReply;
+use usher_proto::recorder::{RecorderReply, RecorderRequest};
 use usher_proto::refusal::Refusal;
 
 use super::tell;
@@ -34,7 +34,7 @@ struct Counts {
 
 struct Entry {
     request: u64,
-    record: Record,
+    record: SignedRecord,
     replies: mpsc::Sender<RecorderReply>,
 }
 
@@ -57,16 +57,18 @@ impl Pen {
     /// Hands over a record; its verdict goes to `replies` when it is on the disk.
     ///
     /// # Errors
-    /// [`Refusal::Malformed`] for what is no record, [`Refusal::Overloaded`].
+    /// [`Refusal::Malformed`] for what is no record, what nobody has signed and what does not say
+    /// what was said of it; [`Refusal::Overloaded`]; those of certificates.
     pub fn write(
         &self,
-        request: u64,
-        record: Vec<u8>,
+        asked: RecorderRequest,
         replies: mpsc::Sender<RecorderReply>,
     ) -> Result<(), Refusal> {
-        let record = Record::decode(&record)?;
+        let record = check(&asked).inspect_err(|_| {
+            self.counts.refused.fetch_add(1, Ordering::Relaxed);
+        })?;
         let entry = Entry {
-            request,
+            request: asked.request,
             record,
             replies,
         };
@@ -93,6 +95,23 @@ impl Counts {
     }
 }
 
+/// The record, when its client has signed what is said of it. Compared before anything is written: a
+/// verifier that was taken over could have kept what anybody has signed, again and again.
+fn check(asked: &RecorderRequest) -> Result<SignedRecord, Refusal> {
+    let record = Record::decode(&asked.record)?;
+    let record = SignedRecord::new(&record).map_err(|error| {
+        tracing::error!(%error, "refused a record");
+        Refusal::Malformed
+    })?;
+    let signed = Opening::new(record.says().clone(), unix_time())?;
+    if signed != *asked.opening {
+        tracing::error!(user = %asked.opening.statement.user, signed_by = %signed.statement.user,
+            "the verifier does not say what was signed: nothing is recorded");
+        return Err(Refusal::Malformed);
+    }
+    Ok(record)
+}
+
 /// Writes until there is nobody to write for, or the log cannot be gone on with: then its error.
 async fn write(
     mut log: Log,
@@ -101,44 +120,29 @@ async fn write(
 ) -> Option<LogError> {
     let mut entries = Vec::new();
     while waiting.recv_many(&mut entries, TOGETHER).await > 0 {
-        let (mut records, mut tellers): (Vec<_>, Vec<_>) = entries
+        let (records, tellers): (Vec<_>, Vec<_>) = entries
             .drain(..)
             .map(|entry| (entry.record, (entry.request, entry.replies)))
             .unzip();
-        let outcome = loop {
-            match log.append(&records) {
-                // What nobody has signed is left out, and the others are not.
-                Err(LogError::Record { position, error }) => {
-                    tracing::error!(%error, "refused a record");
-                    counts.refused.fetch_add(1, Ordering::Relaxed);
-                    records.remove(position);
-                    let (request, replies) = tellers.remove(position);
-                    tell(&replies, request, Err(Refusal::Malformed));
-                }
-                outcome => break outcome,
-            }
-        };
+        let outcome = log.append(&records);
         counts.set_records(&log);
-        match outcome {
-            Ok(appended) => {
-                let now = unix_time();
-                for ((request, replies), verified) in tellers.into_iter().zip(appended.verified) {
-                    tell(&replies, request, Opening::new(verified, now).map(Box::new));
-                }
-            }
+        let verdict = match &outcome {
+            Ok(_) => Ok(()),
             Err(error) => {
                 tracing::error!(%error, "authentications could not be kept");
-                counts
-                    .refused
-                    .fetch_add(records.len() as u64, Ordering::Relaxed);
-                for (request, replies) in tellers {
-                    tell(&replies, request, Err(Refusal::RecorderUnavailable));
-                }
-                // Begun anew, the log finds out what is on the disk.
-                if !error.is_full() {
-                    return Some(error);
-                }
+                let lost = records.len() as u64;
+                counts.refused.fetch_add(lost, Ordering::Relaxed);
+                Err(Refusal::RecorderUnavailable)
             }
+        };
+        for (request, replies) in tellers {
+            tell(&replies, request, verdict);
+        }
+        // Begun anew, the log finds out what is on the disk.
+        if let Err(error) = outcome
+            && !error.is_full()
+        {
+            return Some(error);
         }
     }
     None

@@ -2,6 +2,7 @@
 
 use crate::attack::{Attack, IMAP, Result, listen};
 use crate::programs::{alice_reads, bytes, packet, python};
+use usher_lab::Role;
 use usher_lab::hostile::{Asked, Identity};
 use usher_proto::log_record::Record;
 use usher_proto::ssh_key::PrivateKey;
@@ -49,6 +50,8 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
     }
     mailhost.run(["usher", "policy", "apply"])?;
     attack.mail.verifier.stop()?;
+    let recorded = || mailhost.number(Role::Recorder, "records");
+    let before = recorded()?;
     let (alice, bob) = (attack.user_key("alice")?, attack.user_key("bob")?);
     let asked = |user: &str, service: &str| {
         let client = attack.laptop_key.public();
@@ -98,6 +101,13 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
         (close.clone(), Err(Refusal::UnknownSession)),
     ];
     // The presence of a user who has signed nothing, or something else.
+    let by_bob = open("alice")?;
+    let statement = by_bob.opening.statement.clone();
+    let by_bob = Signed {
+        record: Signed::new(statement, &bob)?.record,
+        ..by_bob
+    };
+    cases.push(refused(by_bob, Refusal::Malformed));
     for (record, refusal) in [
         (
             Signed::new(asked("bob", "imap")?, &bob)?.record,
@@ -134,9 +144,11 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
         };
         assert_eq!(verdict, *expected, "{request:?}");
     }
-    let said = attack.mail.keeper.log()?;
+    let said = attack.mail.recorder.log()?;
     let lied = "the verifier does not say what was signed";
-    assert_eq!(said.matches(lied).count(), 2, "{said}");
+    assert_eq!(said.matches(lied).count(), 3, "{said}");
+    // Nor is the log filled with what users have signed at another time.
+    assert_eq!(recorded()?, before + 1);
     let sessions = mailhost.run(["usher", "who"])?.stdout;
     assert_eq!(sessions.matches("0/8").count(), 1, "{sessions}");
     // What is no record ends the connection and nothing else.
