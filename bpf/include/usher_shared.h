@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * What the kernel programs and user space both read and write. The Rust side of these structures is
- * crates/usher-kernel/src/admission/layout.rs; both sides assert the sizes, and
- * USHER_LAYOUT_VERSION goes up with every change of a size, an offset or a meaning, because the
- * maps outlive the keeper.
+ * crates/usher-kernel/src/admission/layout.rs; both sides assert the sizes, a test compares the
+ * versions, and USHER_LAYOUT_VERSION goes up with every change of a size, an offset or a meaning,
+ * because the maps outlive the keeper.
  */
 #ifndef USHER_SHARED_H
 #define USHER_SHARED_H
@@ -11,7 +11,7 @@
 #include <linux/types.h>
 #include <linux/bpf.h>
 
-#define USHER_LAYOUT_VERSION 3
+#define USHER_LAYOUT_VERSION 5
 
 /* Connections of one user at one service that tokens have admitted and that are not established.
  */
@@ -92,7 +92,7 @@ struct usher_session {
 	__u32 reason; /* refusal code, once ended */
 	__u8 token_anchor[11];
 	__u8 certified; /* 1: the table of certificates has an entry for it */
-	__u8 reserved[8];
+	__u64 host_number; /* the host's, by the key that it had */
 };
 
 /* By which certificate the key of a session is the user's: user space's, like the session. */

@@ -36,6 +36,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), Path::new(cgroup), &limits)?;
     let key_fingerprint = keys::fingerprint(&crowds_key()?);
+    let (_, checked) = usher_local::applied::load_checked()?;
+    let host = crowd::HOST.parse()?;
+    let host_number = checked
+        .policy
+        .hosts
+        .get(&host)
+        .ok_or("no host")?
+        .key
+        .number(&host);
     let service = usher_policy::service_id(&crowd::SERVICE.parse()?);
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
     let (sessions, users): (u32, u32) = (sessions.parse()?, users.parse()?);
@@ -45,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             uid: crowd::uid(user),
             service,
             user: crowd::name(user).parse()?,
-            host: crowd::HOST.parse()?,
+            host: host.clone(),
             tip: ChainTip {
                 position: 0,
                 value: chain.anchor(),
@@ -55,6 +64,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             token_anchor: [1; 11],
             key_fingerprint,
             certified: false,
+            host_number,
             opened: now,
             expires: now + LIFETIME.as_secs(),
             ended: None,

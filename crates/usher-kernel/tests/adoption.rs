@@ -27,6 +27,7 @@ fn record(uid: u32) -> SessionRecord {
         token_anchor: [6; 11],
         key_fingerprint: [3; 32],
         certified: false,
+        host_number: 7,
         opened: 1_700_000_000,
         expires: 1_700_003_600,
         ended: None,

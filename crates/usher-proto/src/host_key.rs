@@ -1,6 +1,8 @@
 //! Host keys: Ed25519, in OpenSSH form for administrators and as SubjectPublicKeyInfo for TLS.
 
 use crate::DecodeError;
+use crate::name::HostName;
+use sha2::{Digest, Sha256};
 use ssh_key::public::{Ed25519PublicKey, KeyData};
 use ssh_key::{HashAlg, PublicKey};
 use std::fmt;
@@ -111,6 +113,19 @@ impl HostPublicKey {
         }
     }
 
+    /// What the kernel of a server knows the host of this name by while it has this key. Hosts choose
+    /// their keys: hence a hash that nobody finds a second input for.
+    #[must_use]
+    pub fn number(&self, name: &HostName) -> u64 {
+        let digest = Sha256::new()
+            .chain_update(self.0)
+            .chain_update(name.as_str())
+            .finalize();
+        let mut number = [0; 8];
+        number.copy_from_slice(&digest[..8]);
+        u64::from_be_bytes(number)
+    }
+
     fn public_key(self) -> PublicKey {
         PublicKey::from(KeyData::Ed25519(Ed25519PublicKey(self.0)))
     }
@@ -191,6 +206,16 @@ mod tests {
                 field: "subject public key info"
             })
         );
+    }
+
+    #[test]
+    fn a_number_is_one_hosts_with_one_key() {
+        let key = HostPublicKey::from_bytes(RFC_8410_KEY);
+        let [laptop, tablet] = ["laptop", "tablet"].map(|name| name.parse().unwrap());
+        let number = key.number(&laptop);
+        assert_eq!(key.number(&laptop), number);
+        assert_ne!(key.number(&tablet), number);
+        assert_ne!(HostPublicKey::from_bytes([1; _]).number(&laptop), number);
     }
 
     #[test]

@@ -6,11 +6,11 @@ mod attack;
 mod reading;
 mod users;
 
-use attack::{Attack, Result, still_works};
+use attack::{Attack, IMAP, Result, still_works};
 use reading::{connect, is_gone, lives};
 use users::{json, recent, refused};
-use usher_lab::hostile::{Channel, Identity, id_of, private_key};
-use usher_lab::{ALICE, BOB, Lab, Mail, Running, Signal, eventually, in_time};
+use usher_lab::hostile::{Asked, Channel, Identity, Port, id_of, private_key};
+use usher_lab::{ALICE, BOB, Host, Lab, Mail, Running, Signal, eventually, in_time};
 use usher_proto::{Chain, ChainElement, ClientFrame, Refusal, ServerFrame, SessionId};
 
 const POLICY: &str = "/etc/usher/policy.d/mail.policy";
@@ -353,6 +353,17 @@ fn a_guest_of_the_client_is_not_signed_for_beyond_its_time() -> Result {
     Ok(())
 }
 
+/// Writes another key for laptop into mailhost's policy, which is not in force by that.
+fn exchange_key(laptop: &Host, mailhost: &Host) -> Result {
+    let former = laptop.read("/etc/usher/host_key.pub")?;
+    let key = former.split(' ').nth(1).ok_or("no key")?;
+    let fresh = Identity::fresh().public().to_openssh();
+    let fresh = fresh.split(' ').nth(1).ok_or("no key")?;
+    let exchange = format!("sed -i 's#{key}#{fresh}#' /etc/usher/policy.d/*.policy");
+    mailhost.run(["sh", "-c", &exchange])?;
+    Ok(())
+}
+
 #[test]
 fn the_sessions_of_a_host_end_when_its_key_is_another_ones() -> Result {
     let mail = Lab::mail()?;
@@ -361,12 +372,7 @@ fn the_sessions_of_a_host_end_when_its_key_is_another_ones() -> Result {
     mailhost.run(["usher", "policy", "apply"])?;
     lives(&mut alice)?;
 
-    let former = mail.laptop.read("/etc/usher/host_key.pub")?;
-    let key = former.split(' ').nth(1).ok_or("no key")?;
-    let fresh = Identity::fresh().public().to_openssh();
-    let fresh = fresh.split(' ').nth(1).ok_or("no key")?;
-    let exchange = format!("sed -i 's#{key}#{fresh}#' /etc/usher/policy.d/*.policy");
-    mailhost.run(["sh", "-c", &exchange])?;
+    exchange_key(&mail.laptop, mailhost)?;
     let dry = ["usher", "--json", "policy", "apply", "--dry-run"];
     let told = mailhost.command(dry).run()?.stdout;
     assert_eq!(sessions(&told, "would_end")?.len(), 1, "{told}");
@@ -379,4 +385,40 @@ fn the_sessions_of_a_host_end_when_its_key_is_another_ones() -> Result {
         Some(&ends("alice", Refusal::HostNotPermitted))
     );
     Ok(())
+}
+
+#[test]
+fn they_end_with_the_next_keeper_when_none_ran_and_another_hosts_go_on() -> Result {
+    let mut attack = Attack::new()?;
+    let stranger = attack.add_stranger()?;
+    let host = &attack.mail.mailhost;
+    host.replace(POLICY, "hosts laptop;", "hosts laptop, stranger;")?;
+    host.run(["usher", "policy", "apply"])?;
+    let (alice, bob) = (attack.user_key("alice")?, attack.user_key("bob")?);
+    let mut channel = attack.channel()?;
+    let mut of_laptop = attack.granted(&mut channel, &mut attack.asked("alice")?, &alice)?;
+
+    let near = &attack.mail.stranger;
+    let mut channel = Channel::connect(near, host, &stranger)?;
+    let mut asked = Asked::right("bob", "imap", stranger.public(), host, IMAP, 256)?;
+    let port = Port::any(near, near.ipv4())?;
+    let first = attack.announcement(&mut asked, &port)?;
+    assert_eq!(channel.open_session(&asked.sign(&bob)?, first)?, Ok(()));
+    let mut of_stranger = attack.served(port, "bob")?;
+
+    // A keeper after another ends nothing by itself.
+    attack.mail.keeper.stop()?;
+    attack.mail.keeper.start()?;
+    assert_eq!(recent(&attack.mail)?, []);
+    attack.mail.keeper.stop()?;
+    let mail = &attack.mail;
+    exchange_key(&mail.laptop, &mail.mailhost)?;
+    let applied = mail.mailhost.command(["usher", "policy", "apply"]).run()?;
+    assert_eq!(applied.status.code(), Some(3), "{applied:?}");
+    still_works(&mut of_laptop)?;
+    attack.mail.keeper.start()?;
+    eventually("it is cut", || Ok(still_works(&mut of_laptop).is_err()))?;
+    let ended = [ends("alice", Refusal::HostNotPermitted)];
+    assert_eq!(recent(&attack.mail)?, ended);
+    still_works(&mut of_stranger)
 }

@@ -11,7 +11,7 @@ use usher_proto::{
 use super::types::{AdmissionRow, AdmissionState, Counters, Ended, SessionRecord};
 use crate::KernelError;
 
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 
 const STATE_BITS: u32 = 8;
 const ANNOUNCED: u64 = 1;
@@ -108,7 +108,7 @@ pub(super) struct Session {
     reason: u32,
     token_anchor: [u8; 11],
     certified: u8,
-    reserved: [u8; 8],
+    host_number: u64,
 }
 plain!(Session, 224);
 
@@ -272,7 +272,7 @@ impl From<&SessionRecord> for Session {
             reason: record.ended.map_or(0, |ended| ended.reason.code().into()),
             token_anchor: record.token_anchor,
             certified: record.certified.into(),
-            reserved: [0; 8],
+            host_number: record.host_number,
         }
     }
 }
@@ -308,6 +308,7 @@ impl TryFrom<&Session> for SessionRecord {
             token_anchor: session.token_anchor,
             key_fingerprint: session.key_fingerprint,
             certified: session.certified != 0,
+            host_number: session.host_number,
             opened: session.opened,
             expires: session.expires,
             ended,
@@ -400,6 +401,7 @@ mod tests {
             token_anchor: [4; 11],
             key_fingerprint: [6; 32],
             certified: false,
+            host_number: u64::MAX - 1,
             opened: 1,
             expires: 2,
             ended: None,
@@ -424,6 +426,13 @@ mod tests {
             ..live
         };
         assert_eq!(there_and_back(&ended), ended);
+    }
+
+    #[test]
+    fn the_header_has_the_version() {
+        let header = include_str!("../../../../bpf/include/usher_shared.h");
+        let version = format!("#define USHER_LAYOUT_VERSION {VERSION}\n");
+        assert!(header.contains(&version), "{version}");
     }
 
     #[test]

@@ -141,6 +141,8 @@ pub struct SessionRecord {
     pub key_fingerprint: [u8; 32],
     /// Whether that key is the user's by a certificate: see [`super::Admission::certificate`].
     pub certified: bool,
+    /// [`usher_proto::HostPublicKey::number`] of the host, by the key that it had then.
+    pub host_number: u64,
     /// When it was opened, in seconds since 1970.
     pub opened: u64,
     /// When it ends, in seconds since 1970.

@@ -19,6 +19,7 @@ pub fn record() -> SessionRecord {
         token_anchor: [0; 11],
         key_fingerprint: [0; 32],
         certified: false,
+        host_number: 0,
         opened: 0,
         expires: 0,
         ended: None,

@@ -223,6 +223,7 @@ fn session_record(
         token_anchor: statement.token_anchor,
         key_fingerprint: opening.key_fingerprint,
         certified: opening.certificate.is_some(),
+        host_number: statement.client_host_key.number(host),
         opened: unix_time(),
         expires,
         ended: None,

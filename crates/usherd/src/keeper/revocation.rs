@@ -81,8 +81,7 @@ pub fn end_forbidden(keeper: &Keeper, former: &Checked) -> Result<Vec<EndingView
     keeper.agenda.clear();
     for (session, mut record) in sessions {
         if is_live(&record) {
-            let permitted = has_same_key(former, &configuration.1, &record.host)
-                .and_then(|()| permitted(keeper, &configuration, &session, &record, now))
+            let permitted = permitted(keeper, &configuration, &session, &record, now)
                 .and_then(|latest| shorten(keeper, &session, &mut record, latest));
             if let Err(reason) = permitted {
                 forbidden.push(Entry {
@@ -132,9 +131,7 @@ pub fn would_end(
     let mut forbidden: Vec<Entry> = sessions
         .filter(|(_, record)| is_live(record))
         .filter_map(|(session, record)| {
-            let reason = has_same_key(&configuration.1, &candidate.1, &record.host)
-                .and_then(|()| permitted(keeper, candidate, &session, &record, now))
-                .err()?;
+            let reason = permitted(keeper, candidate, &session, &record, now).err()?;
             Some(Entry {
                 session,
                 record,
@@ -217,15 +214,17 @@ pub fn expired(keeper: &Keeper, session: &SessionId, record: &SessionRecord) -> 
     }
 }
 
-/// Whether a host is the one that it was: by another key it is another machine.
+/// Whether the session's host is the one that opened it: by another key it is another machine.
+/// One that the policy no longer has is in no service's `hosts`.
 ///
 /// # Errors
 /// [`Refusal::HostNotPermitted`].
-fn has_same_key(former: &Checked, fresh: &Checked, host: &HostName) -> Result<(), Refusal> {
-    let key = |checked: &Checked| checked.policy.hosts.get(host).map(|host| host.key);
-    match (key(former), key(fresh)) {
-        (Some(former), Some(fresh)) if former != fresh => Err(Refusal::HostNotPermitted),
-        _ => Ok(()),
+fn has_same_key(checked: &Checked, record: &SessionRecord) -> Result<(), Refusal> {
+    match checked.policy.hosts.get(&record.host) {
+        Some(host) if host.key.number(&record.host) != record.host_number => {
+            Err(Refusal::HostNotPermitted)
+        }
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -240,6 +239,7 @@ fn permitted(
     record: &SessionRecord,
     now: u64,
 ) -> Result<u64, Refusal> {
+    has_same_key(checked, record)?;
     let service = service_by_id(checked, record.service).ok_or(Refusal::UnknownService)?;
     keeper.destinations.serves(service)?;
     let certificate = certificate(keeper, session, record)?;

@@ -4,10 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use sha2::{Digest, Sha256};
 use usher_kernel::admission::{Admission, TokenError, TokenSession};
 use usher_local::clock::unix_time;
-use usher_policy::{Host, Policy};
+use usher_policy::Policy;
 use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
@@ -39,7 +38,7 @@ pub fn open(
         session,
         service: record.service,
         uid: record.uid,
-        host: host_number(host),
+        host: host.key.number(&host.name),
         anchor: record.token_anchor,
         salt: record.chain_salt,
         length: record.chain_length,
@@ -66,25 +65,13 @@ pub fn set_client_addresses(admission: &Admission, policy: &Policy) {
     let hosts = policy.hosts.values();
     let addresses: Vec<_> = hosts
         .flat_map(|host| {
-            let number = host_number(host);
+            let number = host.key.number(&host.name);
             host.addresses.iter().map(move |address| (number, *address))
         })
         .collect();
     if let Err(error) = admission.set_client_addresses(&addresses) {
         tracing::error!(%error, "setting the addresses of client hosts");
     }
-}
-
-/// The kernel's number for a host by this name with this key. Hosts choose their keys: hence a hash
-/// that nobody finds a second input for.
-fn host_number(host: &Host) -> u64 {
-    let digest = Sha256::new()
-        .chain_update(host.key.as_bytes())
-        .chain_update(host.name.as_str())
-        .finalize();
-    let mut number = [0; 8];
-    number.copy_from_slice(&digest[..8]);
-    u64::from_be_bytes(number)
 }
 
 /// Accepts no tokens of a session any more. Who cuts its connections looks for them afterwards.
