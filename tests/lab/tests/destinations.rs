@@ -5,8 +5,9 @@ mod reading;
 mod users;
 
 use greeter::number;
-use reading::Outcome;
+use reading::{Outcome, is_cut};
 use usher_lab::{Host, Lab, Mail, PATIENCE, Running, Signal};
+use usher_proto::Refusal;
 
 /// Does what it is told, line by line and by itself, as the user.
 const SHELL: &str = "program \"/bin/bash\" \"-c\" \
@@ -197,17 +198,22 @@ fn what_is_refused_stays_so_without_the_keeper() -> Outcome {
     Ok(())
 }
 
-/// The keeper goes on without the programs when it cannot have them: here their tables are held by
-/// somebody else, on other kernels they do not load.
+/// Has the keeper go on without the programs, as it does when it cannot have them: here their tables
+/// are held by somebody else, on other kernels they do not load.
+fn without_programs(mail: &mut Mail) -> Result<Running> {
+    mail.keeper.stop()?;
+    let pins = "/sys/fs/bpf/usher/destinations";
+    let script = "exec 9<$0; flock -n 9 && echo ready; read -r";
+    let mut holder = mail.mailhost.spawn(["bash", "-c", script, pins])?;
+    holder.read_past("ready\n", PATIENCE)?;
+    mail.keeper.start()?;
+    Ok(holder)
+}
+
 #[test]
 fn a_service_that_cannot_be_restricted_refuses_its_users() -> Outcome {
     let mut world = world("connect none;")?;
-    world.mail.keeper.stop()?;
-    let pins = "/sys/fs/bpf/usher/destinations";
-    let script = "exec 9<$0; flock -n 9 && echo ready; read -r";
-    let mut holder = world.mail.mailhost.spawn(["bash", "-c", script, pins])?;
-    holder.read_past("ready\n", PATIENCE)?;
-    world.mail.keeper.start()?;
+    let _holder = without_programs(&mut world.mail)?;
     let mut open = world.start("alice", "open")?;
     assert_eq!(open.does("echo served")?, "served");
     let told = users::refused(&world.mail, "alice", "mailhost:closed")?;
@@ -215,5 +221,23 @@ fn a_service_that_cannot_be_restricted_refuses_its_users() -> Outcome {
     world.apply("")?;
     let mut closed = world.start("alice", "closed")?;
     assert_eq!(closed.does("echo served")?, "served");
+    Ok(())
+}
+
+#[test]
+fn a_session_ends_when_its_service_is_to_be_restricted_and_cannot_be() -> Outcome {
+    let mut world = world("")?;
+    let _holder = without_programs(&mut world.mail)?;
+    let mut open = world.start("alice", "open")?;
+    let mut closed = world.start("alice", "closed")?;
+    world.apply("")?;
+    for process in [&mut open, &mut closed] {
+        assert_eq!(process.does("echo served")?, "served");
+    }
+    world.apply("connect none;")?;
+    is_cut(&mut closed.0)?;
+    let ended = ("alice".into(), Refusal::NoConnectConfinement.name().into());
+    assert_eq!(users::recent(&world.mail)?, [ended]);
+    assert_eq!(open.does("echo served")?, "served");
     Ok(())
 }
