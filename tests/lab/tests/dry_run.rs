@@ -201,7 +201,7 @@ fn whatever_a_change_is_of_the_dry_run_tells_what_it_ends() -> Outcome {
         // Its hosts.
         (
             "sed -i 's/hosts laptop;/hosts mailhost;/' /etc/usher/policy.d/vault.policy",
-            &["alice laptop vault "],
+            &["alice laptop vault host_not_permitted"],
             [false, true, false],
         ),
         // A host is removed.
@@ -209,9 +209,9 @@ fn whatever_a_change_is_of_the_dry_run_tells_what_it_ends() -> Outcome {
             "rm /etc/usher/policy.d/host-laptop.policy; \
              sed -i 's/hosts laptop;/hosts any;/' /etc/usher/policy.d/*",
             &[
-                "alice laptop imap ",
-                "alice laptop vault ",
-                "bob laptop imap ",
+                "alice laptop imap host_not_permitted",
+                "alice laptop vault host_not_permitted",
+                "bob laptop imap host_not_permitted",
             ],
             [true, true, true],
         ),
