@@ -15,7 +15,7 @@ use libbpf_rs::{MapCore, MapHandle};
 use ownership::{call, ring};
 use rustix::net::{AddressFamily, Protocol, SocketType};
 use usher_kernel::cgroup::Group;
-use usher_kernel::destinations::Destinations;
+use usher_kernel::destinations::{Destinations, GovernError};
 use world::*;
 
 const REFUSED: i32 = libc::EACCES;
@@ -332,6 +332,26 @@ tests! {
         assert_ne!(table(FIRST), first);
         enter(world, &destinations, "s-1", FIRST);
         assert_eq!(["10.9.0.1:9", "10.9.0.2:9"].map(to).map(udp), [0, REFUSED]);
+    }
+
+    fn a_full_table_of_groups_refuses_until_one_has_gone(world) {
+        let destinations = open(world);
+        destinations.govern(&group(world, "s-1"), FIRST).unwrap();
+        let map = MapHandle::from_pinned_path(world.pins.join("governed")).unwrap();
+        // Groups that there never are, and all at once.
+        let others = map.max_entries() - 1;
+        let gone = |number: u32| u64::MAX - u64::from(number);
+        let keys: Vec<u8> = (0..others).flat_map(|number| gone(number).to_ne_bytes()).collect();
+        let values: Vec<u8> = (0..others).flat_map(|_| SECOND.to_ne_bytes()).collect();
+        let any = libbpf_rs::MapFlags::ANY;
+        map.update_batch(&keys, &values, others, any, any).unwrap();
+
+        let full = destinations.govern(&group(world, "s-2"), FIRST);
+        assert!(matches!(full, Err(GovernError::Full)), "{full:?}");
+        // One that is there needs no room.
+        destinations.govern(&group(world, "s-1"), SECOND).unwrap();
+        map.delete(&gone(0).to_ne_bytes()).unwrap();
+        destinations.govern(&group(world, "s-2"), FIRST).unwrap();
     }
 
     fn groups_that_are_gone_are_forgotten(world) {

@@ -408,6 +408,26 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_group_has_accounts_up_to_a_limit_and_beyond_it_is_a_mistake() {
+        let folder = tree();
+        let path = folder.path().join("policy.d/groups.policy");
+        std::fs::write(path, "users u { group staff, crowd; }\n").unwrap();
+        let mut applied = collect(&folder).unwrap();
+        let accounts = |count: usize| (0..count).map(|number| format!("a{number}")).collect();
+        let mut look_up = |of_crowd: usize| {
+            applied.look_up_groups(|group| match group.as_ref() {
+                "crowd" => Ok(accounts(of_crowd)),
+                _ => Ok(accounts(1)),
+            });
+            (applied.groups.len(), applied.check().is_ok())
+        };
+        assert_eq!(look_up(MAXIMUM_GROUP_MEMBERS), (2, true));
+        assert_eq!(look_up(MAXIMUM_GROUP_MEMBERS + 1), (1, false));
+        let reason = &applied.unknown_groups[&"crowd".parse().unwrap()];
+        assert_eq!(reason, "it has more than 65536 accounts");
+    }
+
+    #[test]
     fn a_damaged_list_of_revoked_keys_is_an_error_and_not_an_empty_one() {
         let folder = tree();
         let path = folder.path().join("revoked_keys");

@@ -303,6 +303,15 @@ pub(crate) mod tests {
         let expiring = "cert-authority,principals=\"ops\",expiry-time=\"197001010001Z\"";
         list("authorized_keys", expiring);
         assert_eq!(admitted(&folder, "ops", None), Ok(60));
+        for (time, outcome) in [
+            ("19700101000010Z", Err(Refusal::ExpiredKey)),
+            ("19700101000011Z", Ok(11)),
+        ] {
+            let options = format!("cert-authority,principals=\"ops\",expiry-time=\"{time}\"");
+            list("authorized_keys", &options);
+            assert_eq!(admitted(&folder, "ops", None), outcome, "{time}");
+            assert_eq!(admitted(&folder, "dev", None), wrong, "{time}");
+        }
         list("authorized_keys", "restrict");
         let unknown = Err(Refusal::UnknownAuthority);
         assert_eq!(admitted(&folder, "alice", None), unknown);

@@ -371,6 +371,28 @@ mod tests {
     }
 
     #[test]
+    fn a_configuration_to_ask_about_has_a_limit_and_up_to_it_is_sent() {
+        let asked = |size: usize| {
+            let mut candidate = Applied {
+                user_authorities: Some(String::new()),
+                ..Applied::default()
+            };
+            let rest = serde_json::to_vec(&candidate).unwrap().len();
+            candidate.user_authorities = Some("x".repeat(size - rest));
+            Request::would_end(&candidate)
+        };
+        let limit = usize::try_from(MAX_CANDIDATE).unwrap();
+        match asked(limit).unwrap() {
+            Request::WouldEnd { bytes, candidate } => {
+                assert_eq!((bytes, candidate.len()), (MAX_CANDIDATE, limit));
+            }
+            other => panic!("{other:?}"),
+        }
+        let refused = asked(limit + 1).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::FileTooLarge);
+    }
+
+    #[test]
     fn an_answer_has_a_limit_and_below_it_is_taken() {
         let whole = Answer::Failed {
             reason: "no".into(),

@@ -237,6 +237,31 @@ mod tests {
     }
 
     #[test]
+    fn an_authority_is_on_no_security_key_and_a_users_key_may_be() {
+        const SECURITY_KEY: &str = "sk-ssh-ed25519@openssh.com AAAAGnNrLXNzaC1lZDI1NTE5QG9wZW5zc2g\
+                                    uY29tAAAAIJfJ3eGmZ2r0Yl7r1lY5Y2n1xJY8u0v9hX0m3xU5Jb7kAAAABHNzaDo=";
+        let alice = "alice".parse().unwrap();
+        let listed = |line: &str| parse_keys(&alice, None, line).map(|keys| keys.len());
+        let among_all = |line: &str| parse_authorities(line).map(|found| found.len());
+        assert_eq!(listed(SECURITY_KEY).unwrap(), 1);
+        assert_eq!(listed(&format!("cert-authority {KEY}")).unwrap(), 1);
+        assert!(matches!(
+            listed(&format!("cert-authority {SECURITY_KEY}")),
+            Err(ConfigurationError::Key {
+                line: 1,
+                reason: KeyProblem::Authority,
+                ..
+            })
+        ));
+        assert_eq!(among_all(KEY).unwrap(), 1);
+        let refused = among_all(&format!("{KEY}\n{SECURITY_KEY}"));
+        assert!(
+            matches!(refused, Err((2, KeyProblem::Authority))),
+            "{refused:?}"
+        );
+    }
+
+    #[test]
     fn a_key_has_its_options_or_none_and_wrong_ones_are_named() {
         let alice = "alice".parse().unwrap();
         let list = format!("{KEY}\nexpiry-time=\"19700102Z\",restrict\t {KEY} alice@laptop\n");

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::ssh_keygen::ssh_keygen;
+use common::ssh_keygen::{make_key, ssh_keygen};
 use common::{blob, statement};
 use std::fs::{self, File};
 use std::path::Path;
@@ -169,6 +169,24 @@ fn a_security_keys_certificate_may_stand_in_its_place() {
         let authority = fs::read_to_string(key.path().join("ca.pub")).unwrap();
         let signers = format!("alice cert-authority {authority}");
         assert!(key.ssh_keygen_verifies_by(&signed, &signers), "{kind}");
+    }
+}
+
+#[test]
+fn a_security_key_certifies_nobody_and_another_authority_does() {
+    for kind in KINDS {
+        let key = SecurityKey::new(kind, &[]);
+        let certified_by = |authority: &str| {
+            let certify = ["-q", "-s", authority, "-I", "id", "-n", "alice", "user.pub"];
+            assert!(key.ssh_keygen().args(certify).status().unwrap().success());
+            let line = fs::read_to_string(key.path().join("user-cert.pub")).unwrap();
+            Certificate::parse(&line).map(|certificate| certificate.key_id)
+        };
+        for name in ["ca", "user"] {
+            make_key(key.path(), name, "ed25519");
+        }
+        assert_eq!(certified_by("ca").as_deref(), Ok("id"));
+        assert_eq!(certified_by("key"), Err(Refusal::UnsupportedKey), "{kind}");
     }
 }
 
