@@ -3,7 +3,7 @@
 
 use std::error::Error;
 
-use usher_lab::{Command, Host, LIBRARY_PATH, Lab, Mail, eventually};
+use usher_lab::{Command, Host, LIBRARY_PATH, Lab, Mail, Role, eventually};
 
 pub type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
@@ -20,19 +20,14 @@ while True:
     connection.close()
 ";
 
-/// What a daemon counts, by `usher doctor`.
+/// What a daemon counts.
 pub fn number(host: &Host, role: &str, name: &str) -> Result<u64> {
-    let doctor = host.command(["usher", "doctor"]).run()?.stdout;
-    let line = doctor
-        .lines()
-        .find(|line| line.contains(&format!("daemon {role}")))
-        .ok_or_else(|| format!("doctor says nothing of the {role}:\n{doctor}"))?;
-    let mut words = line.split([' ', ',']).filter(|word| !word.is_empty());
-    words
-        .find(|word| *word == name)
-        .and_then(|_| words.next())
-        .and_then(|number| number.parse().ok())
-        .ok_or_else(|| format!("the {role} does not count {name}: {line}").into())
+    let role = match role {
+        "keeper" => Role::Keeper,
+        "signer" => Role::Signer,
+        other => return Err(format!("the {other} counts nothing").into()),
+    };
+    Ok(host.number(role, name)?)
 }
 
 /// What laptop's policy says of the greeter to programs that ask.
