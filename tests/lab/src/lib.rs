@@ -49,4 +49,4 @@ pub use running::Running;
 /// The signals of [`Daemon::kill`] and [`Running::kill`].
 pub use rustix::process::Signal;
 pub use topology::{Lab, Remover};
-pub use waiting::{PATIENCE, eventually, in_time};
+pub use waiting::{PATIENCE, eventual, eventually, in_time};

@@ -20,14 +20,27 @@ pub fn eventually(
     what: &str,
     mut holds: impl FnMut() -> Result<bool, Box<dyn Error>>,
 ) -> Result<(), Box<dyn Error>> {
+    eventual(what, || Ok(holds()?.then_some(())))
+}
+
+/// Waits until there is something, and gives it.
+///
+/// # Errors
+/// As [`eventually`].
+pub fn eventual<T>(
+    what: &str,
+    mut look: impl FnMut() -> Result<Option<T>, Box<dyn Error>>,
+) -> Result<T, Box<dyn Error>> {
     let deadline = Instant::now() + PATIENCE;
-    while !holds()? {
+    loop {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
         if Instant::now() > deadline {
             return Err(format!("it never came to be that {what}").into());
         }
         sleep(PAUSE);
     }
-    Ok(())
 }
 
 /// Does what has to be done before a time that is some seconds from then: eight, and more where this

@@ -6,7 +6,7 @@ mod users;
 use reading::{Outcome, connect, connect_to, is_cut, lives, who};
 use serde_json::Value;
 use users::{VAULT, add, json, keygen};
-use usher_lab::{Host, Lab, Mail, in_time};
+use usher_lab::{Host, Lab, Mail, eventual, in_time};
 
 const ALICES: &str = "/etc/usher/users/alice/authorized_keys";
 
@@ -47,12 +47,10 @@ fn a_key_is_rotated_and_only_what_the_former_one_opened_is_cut() -> Outcome {
     let of_former = fingerprint(&mail.laptop, "/home/alice/.ssh/id_ed25519.pub")?;
     let of_fresh = fingerprint(&mail.laptop, "/root/fresh.pub")?;
     // The signer leaves the former key's session aside, after it has answered.
-    let mut by_fresh = loop {
+    let mut by_fresh = eventual("a session is by the new one", || {
         let connection = connect(&mail, "alice")?;
-        if who(&mail)?.contains(&of_fresh) {
-            break connection;
-        }
-    };
+        Ok(who(&mail)?.contains(&of_fresh).then_some(connection))
+    })?;
     lives(&mut by_former)?;
     let text = mail.mailhost.run(["usher", "who"])?.stdout;
     assert!(

@@ -5,8 +5,8 @@
 mod attack;
 
 use attack::{Attack, Result, listen, still_works};
-use usher_lab::eventually;
 use usher_lab::hostile::{Asked, Channel, id_of, random};
+use usher_lab::{eventual, eventually};
 use usher_proto::{Refusal, SessionId};
 
 /// The mail topology, its keeper begun anew with this size of one of its tables.
@@ -61,20 +61,17 @@ fn a_full_table_of_connections_refuses_and_has_room_when_one_ends() -> Result {
 
     // A connection ends.
     drop(second);
-    let mut last = None;
-    eventually("there is room for a connection", || {
+    let (port, announcement) = eventual("there is room for a connection", || {
         let port = attack.port()?;
         let announcement = attack.announcement(&mut asked, &port)?;
-        let verdict = channel.announce(session, announcement)?;
-        let room = verdict.is_ok();
-        if room {
-            last = Some((port, announcement));
-        } else {
-            assert_eq!(verdict, Err(Refusal::AdmissionTableFull));
+        match channel.announce(session, announcement)? {
+            Ok(()) => Ok(Some((port, announcement))),
+            Err(refusal) => {
+                assert_eq!(refusal, Refusal::AdmissionTableFull);
+                Ok(None)
+            }
         }
-        Ok(room)
     })?;
-    let (port, announcement) = last.ok_or("no port")?;
     // An announcement is withdrawn.
     full(&attack, &mut channel, &mut asked, session)?;
     assert_eq!(channel.withdraw(session, announcement.connection)?, Ok(()));
@@ -135,18 +132,17 @@ fn a_full_table_of_listeners_refuses_other_users_until_one_has_gone() -> Result 
     for session in [session, id_of(&second.sign(&alice)?)] {
         assert_eq!(channel.close(session)?, Ok(()));
     }
-    let mut served = None;
-    eventually("there is room for a listener", || {
+    let mut served = eventual("there is room for a listener", || {
         let mut asked = attack.asked("bob")?;
         let port = attack.port()?;
         let first = attack.announcement(&mut asked, &port)?;
-        let verdict = channel.open_session(&asked.sign(&bob)?, first)?;
-        if verdict.is_ok() {
-            served = Some(attack.served(port, "bob")?);
-        } else {
-            assert_eq!(verdict, Err(Refusal::ListenerTableFull));
+        match channel.open_session(&asked.sign(&bob)?, first)? {
+            Ok(()) => attack.served(port, "bob").map(Some),
+            Err(refusal) => {
+                assert_eq!(refusal, Refusal::ListenerTableFull);
+                Ok(None)
+            }
         }
-        Ok(verdict.is_ok())
     })?;
-    still_works(&mut served.ok_or("not served")?)
+    still_works(&mut served)
 }

@@ -5,7 +5,7 @@ use crate::attack::{Attack, Result};
 use crate::authority::{AUTHORITIES, apply, certified, certify, certify_user, give, recent};
 use crate::reading::{connect, connect_to, is_cut, lives, who};
 use crate::users::{VAULT, add, keygen, refused};
-use usher_lab::Host;
+use usher_lab::{Host, eventual};
 use usher_proto::{Authenticator, Certificate, Refusal};
 
 const ALICES: &str = "/etc/usher/users/alice/authorized_keys";
@@ -197,12 +197,10 @@ fn an_authority_in_a_users_list_counts_by_its_principals_and_for_its_purpose_onl
     };
     list("dev,net")?;
     lives(&mut reading)?;
-    let mut by_role = loop {
+    let mut by_role = eventual("a session is by the roles", || {
         let connection = connect(&mail, "alice")?;
-        if who(&mail)?.contains("\"ops\"") {
-            break connection;
-        }
-    };
+        Ok(who(&mail)?.contains("\"ops\"").then_some(connection))
+    })?;
     let said = list("net")?;
     assert_eq!(said.matches("ended: alice").count(), 1, "{said}");
     is_cut(&mut by_role)?;

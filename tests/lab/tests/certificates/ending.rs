@@ -4,7 +4,7 @@ use crate::attack::Result;
 use crate::authority::{AUTHORITIES, apply, certified, certify, certify_user, give, recent};
 use crate::reading::{connect, is_cut, lives, who};
 use crate::users::{add, json, refused};
-use usher_lab::in_time;
+use usher_lab::{eventual, in_time};
 
 const REVOKED: &str = "/etc/usher/revoked_keys";
 
@@ -133,15 +133,14 @@ fn a_session_ends_with_its_certificate_and_another_one_is_taken_without_a_gap() 
             "alice",
             &certify_user(laptop, "alice", &number.to_string())?,
         )?;
-        let alice = loop {
+        let alice = eventual("a session is by the new one", || {
             let connection = connect(&mail, "alice")?;
             let sessions = json(&mail.mailhost, &["who"])?;
             let sessions = sessions["sessions"].as_array().ok_or("no list")?;
             let serial = |session: &serde_json::Value| session["certificate"]["serial"].clone();
-            if sessions.iter().any(|session| serial(session) == number) {
-                break connection;
-            }
-        };
+            let renewed = sessions.iter().any(|session| serial(session) == number);
+            Ok(renewed.then_some(connection))
+        })?;
         lives(&mut by_short)?;
         Ok((by_short, alice))
     })?;
@@ -160,13 +159,11 @@ fn a_session_ends_with_its_certificate_and_another_one_is_taken_without_a_gap() 
     laptop.run(["usher", "policy", "apply"])?;
     let heard = mail.verifier.log()?.len();
     // The signer leaves the former certificate's session aside, after it has answered.
-    let told = loop {
+    let told = eventual("alice is refused", || {
         let connect = laptop.command(["usher", "connect", "mailhost:imap"]);
         let output = connect.user("alice").run()?;
-        if !output.status.success() {
-            break output.stderr;
-        }
-    };
+        Ok((!output.status.success()).then_some(output.stderr))
+    })?;
     assert!(told.contains("the certificate has expired"), "{told}");
     let listed = laptop.run(["usher", "user", "list"])?.stdout;
     assert!(
