@@ -1,11 +1,9 @@
 //! Users who need a certificate with a principal, on the same two hosts.
 
-use usher_analysis::{
-    Change, Expected, HostPolicy, Network, Question, Universe, UserState, Verdict,
-};
+use usher_analysis::{Change, Expected, HostPolicy, Network, Universe, UserState, Verdict};
 use usher_analysis::{difference, graph};
 
-use super::{LAPTOP, MAILHOST, change, host, hosts_text, matters, names, network, tried};
+use super::{LAPTOP, MAILHOST, asked, change, host, hosts_text, matters, names, network, tried};
 
 const CERTIFIED: (&str, &str, &str) = (
     "mailhost",
@@ -36,14 +34,7 @@ fn with_lines(mut hosts: Vec<HostPolicy>) -> Network {
 
 /// The verdict on somebody from laptop, with the principals and how many objections.
 fn decided(network: &Network, user: &str) -> (Verdict, String, usize) {
-    let question = Question {
-        user: user.parse().expect("a user name"),
-        client: "laptop".parse().expect("a host name"),
-        service: "imap".parse().expect("a service name"),
-        server: "mailhost".parse().expect("a host name"),
-        port: None,
-    };
-    let decision = network.decide(&question).expect("one is known");
+    let decision = network.decide(&asked(user)).expect("one is known");
     let names: Vec<&str> = decision.principals.iter().map(AsRef::as_ref).collect();
     (decision.verdict, names.join(","), decision.objections.len())
 }

@@ -25,6 +25,17 @@ fn hosts_text() -> String {
     block(1, "laptop") + &block(2, "mailhost")
 }
 
+/// A connection of a user from laptop to imap of mailhost.
+fn asked(user: &str) -> Question {
+    Question {
+        user: user.parse().expect("a user name"),
+        client: "laptop".parse().expect("a host name"),
+        service: "imap".parse().expect("a service name"),
+        server: "mailhost".parse().expect("a host name"),
+        port: None,
+    }
+}
+
 fn host(name: &str, text: &str) -> HostPolicy {
     let name = name.parse().expect("a host name");
     let source = Source {
@@ -271,11 +282,8 @@ fn a_host_is_asked_for_by_either_sides_name_and_told_from_others_by_its_key() {
     let network = network(&other);
     for server in ["mailhost", "post"] {
         let question = Question {
-            user: "alice".parse().expect("a user name"),
-            client: "laptop".parse().expect("a host name"),
-            service: "imap".parse().expect("a service name"),
             server: server.parse().expect("a host name"),
-            port: None,
+            ..asked("alice")
         };
         let decision = network.decide(&question).expect("both are known");
         assert_eq!(decision.verdict, Verdict::Permitted, "{decision:?}");
@@ -338,11 +346,9 @@ fn rights_are_found_by_the_names_by_which_a_connection_is_asked_for() {
         };
         let found = right.is_from(network, &host(client)) && right.is_at(network, &host(server));
         let question = Question {
-            user: "alice".parse().expect("a user name"),
             client: host(client),
-            service: "imap".parse().expect("a service name"),
             server: host(server),
-            port: None,
+            ..asked("alice")
         };
         let decision = network.decide(&question);
         // Names on both sides are asked for one at a time.

@@ -1,21 +1,14 @@
 //! What is objected to a connection, and the remedy.
 
-use usher_analysis::{HostPolicy, Network, Question};
+use usher_analysis::{HostPolicy, Network};
 use usher_policy::Moment;
 use usher_proto::HostPublicKey;
 
-use super::network;
+use super::{asked, network};
 
 /// What is objected to this user's connection from laptop to imap of mailhost: why, what to do.
 fn objections(network: &Network, user: &str) -> Vec<(String, Option<String>)> {
-    let question = Question {
-        user: user.parse().expect("a user name"),
-        client: "laptop".parse().expect("a host name"),
-        service: "imap".parse().expect("a service name"),
-        server: "mailhost".parse().expect("a host name"),
-        port: None,
-    };
-    let decision = network.decide(&question).expect("both are known");
+    let decision = network.decide(&asked(user)).expect("both are known");
     let told = decision
         .objections
         .iter()
