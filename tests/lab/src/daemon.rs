@@ -56,7 +56,6 @@ pub struct Daemon {
     name: String,
     launcher: Vec<OsString>,
     arguments: Vec<OsString>,
-    environment: Vec<(OsString, OsString)>,
     group: PathBuf,
     log: PathBuf,
     notify_socket: PathBuf,
@@ -142,7 +141,6 @@ impl Host {
             name: name.into(),
             launcher: Vec::new(),
             arguments,
-            environment: Vec::new(),
             group,
             log: logs.join(format!("{name}.log")),
             unit: Unit::bind(&self.path(&notify_socket))
@@ -160,12 +158,6 @@ impl Daemon {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// Gives it a variable in its environment from its next start on.
-    pub fn set_environment(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) {
-        self.environment
-            .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
     }
 
     /// Gives it more arguments from its next start on.
@@ -214,9 +206,6 @@ impl Daemon {
             .host
             .command(self.launcher.iter().chain(&self.arguments))
             .environment("NOTIFY_SOCKET", &self.notify_socket);
-        for (name, value) in &self.environment {
-            command = command.environment(name, value);
-        }
         let (names, descriptors): (Vec<_>, Vec<_>) = stored.into_iter().unzip();
         if !names.is_empty() {
             command = command
