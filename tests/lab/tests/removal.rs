@@ -7,9 +7,8 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use usher_lab::{Lab, LabError, PATIENCE};
+use usher_lab::{Lab, LabError, eventually};
 
 type Result = std::result::Result<(), Box<dyn Error>>;
 
@@ -47,15 +46,6 @@ fn inhabitants(spaces: &Held) -> Vec<u32> {
     pids.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter(|pid| namespaces(*pid).is_ok_and(|own| !own.is_disjoint(&spaces.links)))
         .collect()
-}
-
-/// Waits until `done`: what the kernel tears down after a kill takes it a moment.
-fn eventually(what: &str, done: impl Fn() -> bool) {
-    let begin = Instant::now();
-    while !done() {
-        assert!(begin.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]
@@ -153,15 +143,16 @@ fn a_killed_lab_takes_its_hosts_along_and_the_next_one_sweeps_its_cgroups() -> R
     drop(Lab::new()?);
     assert_eq!(groups_of(pid)?.len(), 1);
     eventually("the sleeper is in the host", || {
-        inhabitants(&spaces).len() >= 2
-    });
+        Ok(inhabitants(&spaces).len() >= 2)
+    })?;
 
     foreign.process.kill()?;
     foreign.process.wait()?;
     sleeper.wait()?;
-    eventually("processes outlive a killed lab", || {
-        inhabitants(&spaces).is_empty()
-    });
+    // What the kernel tears down after a kill takes it a moment.
+    eventually("no process outlives a killed lab", || {
+        Ok(inhabitants(&spaces).is_empty())
+    })?;
     drop(Lab::new()?);
     assert_eq!(groups_of(pid)?, [] as [PathBuf; 0]);
     Ok(())
