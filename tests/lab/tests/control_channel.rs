@@ -10,10 +10,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use attack::{Attack, Result, listen};
+use attack::{Attack, Result, alice_reads, listen};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use usher_lab::hostile::{ALPN, Channel, Identity, Port, dial, id_of};
-use usher_lab::{Daemon, Host, Lab, Mail, PATIENCE, Role};
+use usher_lab::{Daemon, Host, Lab, PATIENCE, Role};
 use usher_proto::{ClientFrame, Refusal, ServerFrame, SessionId};
 
 const CONTROL: u16 = 3440;
@@ -26,23 +26,6 @@ const TOTAL: u64 = 512;
 
 fn control(server: &Host) -> SocketAddr {
     (server.ipv4(), CONTROL).into()
-}
-
-/// alice fetches her mail as a mail program does, through the proxy and all daemons.
-fn alice_reads(mail: &Mail) -> Result {
-    let read = mail.laptop.run_as(
-        "alice",
-        [
-            "curl",
-            "--silent",
-            "--show-error",
-            "--user",
-            "alice:",
-            "imap://mailhost/INBOX;MAILINDEX=1",
-        ],
-    )?;
-    assert!(read.stdout.contains("hive has swarmed"), "{}", read.stdout);
-    Ok(())
 }
 
 /// Whether the server has closed this connection; what it said before is passed over.

@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use usher_lab::hostile::{Asked, Channel, Identity, Port, private_key, read_line};
-use usher_lab::{Daemon, Lab, Mail, PATIENCE};
+use usher_lab::{ALICE, Daemon, Lab, Mail, PATIENCE};
 use usher_proto::ssh_key::PrivateKey;
 use usher_proto::{Announcement, ConnectionTuple, Refusal};
 
@@ -149,6 +149,15 @@ impl Attack {
         assert_eq!(channel.open_session(&asked.sign(key)?, first)?, Ok(()));
         self.served(port, asked.statement.user.as_ref())
     }
+}
+
+/// alice fetches her mail as a mail program does, through the proxy and all daemons.
+pub fn alice_reads(mail: &Mail) -> Result {
+    let url = "imap://mailhost/INBOX;MAILINDEX=1";
+    let fetch = ["curl", "--silent", "--show-error", "--user", "alice:", url];
+    let read = mail.laptop.run_as(ALICE.name, fetch)?;
+    assert!(read.stdout.contains(ALICE.subject), "{}", read.stdout);
+    Ok(())
 }
 
 /// The connection is served as ever.

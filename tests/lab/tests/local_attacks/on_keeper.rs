@@ -1,7 +1,7 @@
 //! Against the keeper, by whoever has the verifier.
 
-use crate::attack::{Attack, IMAP, Result, listen};
-use crate::programs::{alice_reads, bytes, packet, python};
+use crate::attack::{Attack, IMAP, Result, alice_reads, listen};
+use crate::programs::{bytes, packet, python};
 use usher_lab::Role;
 use usher_lab::hostile::{Asked, Identity};
 use usher_proto::log_record::Record;

@@ -1,7 +1,7 @@
 //! Against keys, and the sockets behind which they are.
 
-use crate::attack::Result;
-use crate::programs::{alice_reads, packet, python};
+use crate::attack::{Result, alice_reads};
+use crate::programs::{packet, python};
 use usher_lab::Lab;
 
 #[test]

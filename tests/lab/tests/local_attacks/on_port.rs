@@ -1,7 +1,7 @@
 //! One user against another's announced port.
 
 use crate::attack::Result;
-use crate::programs::{PRELUDE, connect};
+use crate::programs::{connect, start};
 use usher_lab::{Lab, PATIENCE, Running};
 
 #[test]
@@ -46,18 +46,15 @@ except ConnectionRefusedError:
     .replace("@client@", &mail.laptop.ipv4().to_string());
 
     let alice = |connects: &str| -> Result<(Running, String)> {
-        let program = format!("{PRELUDE}{}", alice.replace("@connects@", connects));
-        let command = mail.laptop.command(["python3", "-c", &program]);
-        let mut alice = command.user("alice").spawn()?;
+        let program = alice.replace("@connects@", connects);
+        let mut alice = start(&mail.laptop, "alice", &program)?;
         let said = alice.read_past("port", PATIENCE)?;
         Ok((alice, said))
     };
     for ends in [true, false] {
         let (mut alice, said) = alice("no")?;
         let port = said.split_whitespace().last().ok_or("no port")?;
-        let program = format!("{PRELUDE}{}", bob.replace("@port@", port));
-        let command = mail.laptop.command(["python3", "-c", &program]);
-        let mut bob = command.user("bob").spawn()?;
+        let mut bob = start(&mail.laptop, "bob", &bob.replace("@port@", port))?;
         bob.read_past("taken", PATIENCE)?;
         if ends {
             alice.end()?;

@@ -1,7 +1,7 @@
 //! A user against the signer.
 
-use crate::attack::{Result, listen};
-use crate::programs::{PRELUDE, alice_reads, connect, local, packet, python};
+use crate::attack::{Result, alice_reads, listen};
+use crate::programs::{connect, local, packet, python, start};
 use usher_lab::{Lab, PATIENCE};
 use usher_proto::{LocalReply, LocalRequest, Refusal};
 
@@ -205,7 +205,6 @@ tell("overloaded", len(overloaded), *sorted(set(overloaded)))
 sys.stdin.readline()
 for peer in peers:
     peer.close()
-time.sleep(0)
 while True:
     reply, peer = ask(SIGNER, @connect@, tcp())
     if reply != overloaded[0]:
@@ -213,12 +212,7 @@ while True:
 tell("after", reply)
 "#
     .replace("@connect@", &connect()?);
-    let program = format!("{PRELUDE}{program}");
-    let mut bob = mail
-        .laptop
-        .command(["python3", "-c", &program])
-        .user("bob")
-        .spawn()?;
+    let mut bob = start(&mail.laptop, "bob", &program)?;
     let flooded = bob.read_past("overloaded", PATIENCE)?;
     let words: Vec<&str> = flooded.split_whitespace().collect();
     assert_eq!(words[1], "88", "{flooded}");
@@ -280,7 +274,9 @@ send(peer, @done@)
 send(peer, b"more", last)
 close(last)
 peers.append(peer)
-time.sleep(1)
+# Taken up: each is answered or its peer closed.
+for peer in peers:
+    answer(peer)
 tell("sent")
 sys.stdin.readline()
 "#
@@ -289,12 +285,7 @@ sys.stdin.readline()
         "@done@",
         &packet(&LocalRequest::Done { connected: false }.encode()),
     );
-    let program = format!("{PRELUDE}{program}");
-    let mut bob = mail
-        .laptop
-        .command(["python3", "-c", &program])
-        .user("bob")
-        .spawn()?;
+    let mut bob = start(&mail.laptop, "bob", &program)?;
     bob.read_past("sent", PATIENCE)?;
     alice_reads(&mail)
 }

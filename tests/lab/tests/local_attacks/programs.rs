@@ -1,12 +1,12 @@
 //! The attackers' programs, and what they send and hear.
 
 use crate::attack::Result;
-use usher_lab::{Host, Mail};
+use usher_lab::{Command, Host, Running};
 use usher_proto::{LocalReply, LocalRequest};
 
 /// What the attackers' programs begin with. `ask` sends a packet with descriptors and prints the
 /// answer in hexadecimal, `-` for none.
-pub const PRELUDE: &str = r#"
+const PRELUDE: &str = r#"
 import array, errno, os, socket, sys, time
 
 def reach(path):
@@ -42,16 +42,24 @@ def tell(*words):
 SIGNER = "/run/usher/signer/applications.sock"
 "#;
 
-/// A program in the host, and its lines.
-pub fn python(host: &Host, user: &str, program: &str) -> Result<Vec<String>> {
+fn command(host: &Host, user: &str, program: &str) -> Command {
     let program = format!("{PRELUDE}{program}");
     let command = host.command(["python3", "-c", &program]);
-    let command = match user {
+    match user {
         "root" => command,
         _ => command.user(user),
-    };
-    let output = command.succeed()?;
+    }
+}
+
+/// A program in the host, and its lines.
+pub fn python(host: &Host, user: &str, program: &str) -> Result<Vec<String>> {
+    let output = command(host, user, program).succeed()?;
     Ok(output.stdout.lines().map(str::to_owned).collect())
+}
+
+/// A program that goes on.
+pub fn start(host: &Host, user: &str, program: &str) -> Result<Running> {
+    Ok(command(host, user, program).spawn()?)
 }
 
 pub fn bytes(hexadecimal: &str) -> Option<Vec<u8>> {
@@ -80,13 +88,4 @@ pub fn connect() -> Result<String> {
         service: "imap".parse()?,
     };
     Ok(packet(&request.encode()))
-}
-
-pub fn alice_reads(mail: &Mail) -> Result {
-    let url = "imap://mailhost/INBOX;MAILINDEX=1";
-    let read = mail
-        .laptop
-        .run_as("alice", ["curl", "-sS", "--user", "alice:", url])?;
-    assert!(read.stdout.contains("hive has swarmed"), "{}", read.stdout);
-    Ok(())
 }
