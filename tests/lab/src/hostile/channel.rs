@@ -1,0 +1,292 @@
+//! The control channel, from the client's end.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use rustls::client::AlwaysResolvesClientRawPublicKeys;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, StreamOwned};
+use usher_proto::{
+    Announcement, Authenticator, ClientFrame, ConnectionTuple, FrameBuffer, Refusal, ServerFrame,
+    SessionId, TokenKey, TokenSlot,
+};
+
+use super::{Identity, dial};
+use crate::host::Host;
+
+/// Application protocol of the control channel.
+pub const ALPN: &[u8] = b"usher/1";
+
+/// The client end of a control channel.
+#[derive(Debug)]
+pub struct Channel {
+    stream: StreamOwned<ClientConnection, TcpStream>,
+    frames: FrameBuffer,
+    next_request: u64,
+}
+
+impl Channel {
+    /// Shakes hands over `stream`. Whether the server accepts the key shows only at the first
+    /// answer: in TLS 1.3 the client is done before the server has looked.
+    ///
+    /// # Errors
+    /// When the server ends the handshake.
+    pub fn open(stream: TcpStream, identity: &Identity, protocol: &[u8]) -> io::Result<Self> {
+        let certified = identity.certified().map_err(io::Error::other)?;
+        let mut config = ClientConfig::builder_with_provider(Arc::new(
+            rustls::crypto::aws_lc_rs::default_provider(),
+        ))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(io::Error::other)?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyServer))
+        .with_client_cert_resolver(Arc::new(AlwaysResolvesClientRawPublicKeys::new(Arc::new(
+            certified,
+        ))));
+        config.alpn_protocols = vec![protocol.to_vec()];
+        config.resumption = rustls::client::Resumption::disabled();
+        let server = ServerName::IpAddress(stream.peer_addr()?.ip().into());
+        let connection =
+            ClientConnection::new(Arc::new(config), server).map_err(io::Error::other)?;
+        let mut stream = StreamOwned::new(connection, stream);
+        while stream.conn.is_handshaking() {
+            stream.conn.complete_io(&mut stream.sock)?;
+        }
+        Ok(Self {
+            stream,
+            frames: FrameBuffer::new(),
+            next_request: 1,
+        })
+    }
+
+    /// Connects to the control port of `server` and makes a channel as `identity`; it has answered
+    /// a ping.
+    ///
+    /// # Errors
+    /// When the server does not take it.
+    pub fn connect(from: &Host, server: &Host, identity: &Identity) -> io::Result<Self> {
+        let stream = dial(from, (server.ipv4(), 3440).into())?;
+        let mut channel = Self::open(stream, identity, ALPN)?;
+        channel.ping()?;
+        Ok(channel)
+    }
+
+    /// Sends bytes, whatever they are.
+    ///
+    /// # Errors
+    /// When the channel has closed.
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes)?;
+        self.stream.flush()
+    }
+
+    /// The next frame; nothing when the server has closed the channel.
+    ///
+    /// # Errors
+    /// When nothing comes, or what is no frame.
+    pub fn receive(&mut self) -> io::Result<Option<ServerFrame>> {
+        loop {
+            if let Some(payload) = self.frames.next().map_err(io::Error::other)? {
+                return ServerFrame::decode(&payload)
+                    .map(Some)
+                    .map_err(io::Error::other);
+            }
+            let mut bytes = [0; 4096];
+            match self.stream.read(&mut bytes) {
+                Ok(0) => return Ok(None),
+                Ok(length) => self.frames.push(&bytes[..length]),
+                // Closed without a close_notify, or with a RST as unread bytes were there.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset
+                    ) =>
+                {
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Whether the server answers.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn ping(&mut self) -> io::Result<()> {
+        let request = self.request();
+        self.send(&ClientFrame::Ping { request }.encode())?;
+        loop {
+            match self.receive()? {
+                Some(ServerFrame::Pong { request: answered }) if answered == request => {
+                    return Ok(());
+                }
+                Some(_) => {}
+                None => return Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        }
+    }
+
+    /// Asks, and gives the verdict.
+    ///
+    /// # Errors
+    /// When the channel closes before, or the answer is another.
+    pub fn ask(
+        &mut self,
+        frame: impl FnOnce(u64) -> ClientFrame,
+    ) -> io::Result<Result<(), Refusal>> {
+        match self.answer(frame)? {
+            ServerFrame::Reply { verdict, .. } => Ok(verdict),
+            other => Err(io::Error::other(format!("{other:?} is no verdict"))),
+        }
+    }
+
+    /// Asks for tokens.
+    ///
+    /// # Errors
+    /// As [`Channel::ask`].
+    pub fn tokens(
+        &mut self,
+        session: SessionId,
+        key: TokenKey,
+    ) -> io::Result<Result<TokenSlot, Refusal>> {
+        let answer = self.answer(|request| ClientFrame::Tokens {
+            request,
+            session,
+            key,
+        })?;
+        match answer {
+            ServerFrame::Slot { slot, .. } => Ok(Ok(slot)),
+            ServerFrame::Reply {
+                verdict: Err(refusal),
+                ..
+            } => Ok(Err(refusal)),
+            other => Err(io::Error::other(format!("{other:?} is no slot"))),
+        }
+    }
+
+    fn answer(&mut self, frame: impl FnOnce(u64) -> ClientFrame) -> io::Result<ServerFrame> {
+        let request = self.request();
+        self.send(&frame(request).encode())?;
+        loop {
+            match self.receive()? {
+                Some(
+                    answer @ (ServerFrame::Reply {
+                        request: answered, ..
+                    }
+                    | ServerFrame::Slot {
+                        request: answered, ..
+                    }),
+                ) if answered == request => return Ok(answer),
+                Some(_) => {}
+                None => return Err(io::ErrorKind::UnexpectedEof.into()),
+            }
+        }
+    }
+
+    /// Opens a session.
+    ///
+    /// # Errors
+    /// As [`Channel::ask`].
+    pub fn open_session(
+        &mut self,
+        authenticator: &Authenticator,
+        first: Announcement,
+    ) -> io::Result<Result<(), Refusal>> {
+        self.ask(|request| ClientFrame::Open {
+            request,
+            authenticator: authenticator.clone(),
+            first: Some(first),
+        })
+    }
+
+    /// Announces a connection.
+    ///
+    /// # Errors
+    /// As [`Channel::ask`].
+    pub fn announce(
+        &mut self,
+        session: SessionId,
+        announcement: Announcement,
+    ) -> io::Result<Result<(), Refusal>> {
+        self.ask(|request| ClientFrame::Announce {
+            request,
+            session,
+            announcement,
+        })
+    }
+
+    /// Withdraws an announcement.
+    ///
+    /// # Errors
+    /// As [`Channel::ask`].
+    pub fn withdraw(
+        &mut self,
+        session: SessionId,
+        connection: ConnectionTuple,
+    ) -> io::Result<Result<(), Refusal>> {
+        self.ask(|request| ClientFrame::Withdraw {
+            request,
+            session,
+            connection,
+        })
+    }
+
+    /// Ends a session.
+    ///
+    /// # Errors
+    /// As [`Channel::ask`].
+    pub fn close(&mut self, session: SessionId) -> io::Result<Result<(), Refusal>> {
+        self.ask(|request| ClientFrame::Close { request, session })
+    }
+
+    fn request(&mut self) -> u64 {
+        self.next_request += 1;
+        self.next_request
+    }
+}
+
+/// Believes any server: it is the server that is tested.
+#[derive(Debug)]
+struct AnyServer;
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.2 is not spoken here".into()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        vec![SignatureScheme::ED25519]
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
