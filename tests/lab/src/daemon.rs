@@ -397,10 +397,21 @@ impl Daemon {
     }
 }
 
+/// Whether what is printed is shown when a test fails and not otherwise: so it is with tests that
+/// cargo runs, but not in virtual machines (tests/vm), nor with the demo and the bench.
+fn is_shown_on_failure_only() -> bool {
+    let program = std::env::current_exe().unwrap_or_default();
+    let is_test = program
+        .parent()
+        .is_some_and(|folder| folder.ends_with("deps"));
+    is_test && std::env::var_os("USHER_VM").is_none()
+}
+
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // The log goes with the host; a test that failed wants it.
-        if std::thread::panicking() {
+        // The log goes with the host; a test that failed wants it. One that gives an error is not
+        // told here from one that does well.
+        if std::thread::panicking() || is_shown_on_failure_only() {
             match self.log() {
                 Ok(log) => eprintln!("--- log of {} on {}\n{log}", self.name, self.host.name()),
                 Err(error) => eprintln!("usher-lab: {error}"),
