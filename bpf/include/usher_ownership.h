@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * What the programs of bpf/ownership and user space both read and write. The Rust side is
- * crates/usher-kernel/src/ownership/layout.rs; both sides assert the sizes, and
- * USHER_OWNERSHIP_VERSION goes up with every change of a size, an offset or a meaning, because the
- * maps outlive the keeper.
+ * crates/usher-kernel/src/ownership/layout.rs; both sides assert the sizes, a test compares the
+ * versions, and USHER_OWNERSHIP_VERSION goes up with every change of a size, an offset or a
+ * meaning, because the maps outlive the keeper.
  */
 #ifndef USHER_OWNERSHIP_H
 #define USHER_OWNERSHIP_H

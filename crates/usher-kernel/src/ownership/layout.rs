@@ -56,3 +56,15 @@ pub(super) struct Protection {
     pub daemon: [u8; PATH_SIZE],
 }
 plain!(Protection, 272);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_header_has_the_version() {
+        let header = include_str!("../../../../bpf/include/usher_ownership.h");
+        let version = format!("#define USHER_OWNERSHIP_VERSION {VERSION}\n");
+        assert!(header.contains(&version), "{version}");
+    }
+}
