@@ -4,9 +4,8 @@ mod greeter;
 mod reading;
 mod users;
 
-use greeter::number;
 use reading::{Outcome, is_cut};
-use usher_lab::{Host, Lab, Mail, PATIENCE, Running, Signal};
+use usher_lab::{Host, Lab, Mail, PATIENCE, Role, Running, Signal};
 use usher_proto::Refusal;
 
 /// Does what it is told, line by line and by itself, as the user.
@@ -147,7 +146,10 @@ fn a_service_reaches_what_the_policy_says_and_nothing_else() -> Outcome {
         let elsewhere = world.mail.mailhost.command(["bash", "-c", &script]);
         elsewhere.user(user).succeed()?;
     }
-    let refused = number(&world.mail.mailhost, "keeper", "connect_refused")?;
+    let refused = world
+        .mail
+        .mailhost
+        .number(Role::Keeper, "connect_refused")?;
     assert_eq!(refused, 2 * (2 + 2 + 4));
     Ok(())
 }

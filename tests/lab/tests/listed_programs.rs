@@ -4,7 +4,7 @@
 mod greeter;
 
 use greeter::*;
-use usher_lab::{ALICE, BOB, Command, Mail};
+use usher_lab::{ALICE, BOB, Command, Mail, Role};
 
 /// Where the tests install programs.
 const FOLDER: &str = "/var/lib/programs";
@@ -104,17 +104,17 @@ fn the_listed_program_is_authenticated_and_another_of_the_same_user_is_not() -> 
     }
     has_ticket(&mail, 2)?;
     // More when a SYN was sent again before it was decided about.
-    let held = number(&mail.laptop, "signer", "plain_held")?;
+    let held = mail.laptop.number(Role::Signer, "plain_held")?;
     assert!(held >= 4, "{held}");
     greeted(&curl(&mail, "alice", &path), ALICE.mailhost_uid)?;
-    assert_eq!(number(&mail.laptop, "signer", "plain_held")?, held);
-    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 1);
+    assert_eq!(mail.laptop.number(Role::Signer, "plain_held")?, held);
+    assert_eq!(mail.mailhost.number(Role::Keeper, "token_accepted")?, 1);
     refused(&python(&mail, "alice"))?;
     // The same bytes elsewhere are not that program.
     not_connected(&curl(&mail, "alice", "/usr/bin/curl"))?;
-    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 1);
-    assert_eq!(number(&mail.laptop, "signer", "plain_refused")?, 4);
-    assert_eq!(number(&mail.laptop, "signer", "programs_found")?, 1);
+    assert_eq!(mail.mailhost.number(Role::Keeper, "token_accepted")?, 1);
+    assert_eq!(mail.laptop.number(Role::Signer, "plain_refused")?, 4);
+    assert_eq!(mail.laptop.number(Role::Signer, "programs_found")?, 1);
     // Who is not permitted is not, with whichever program.
     not_connected(&curl(&mail, "carol", &path))?;
     let log = mail.signer.log()?;
@@ -153,10 +153,10 @@ fn a_file_that_takes_the_place_of_a_listed_one_counts_at_once_and_the_former_doe
     laptop.run(["rm", &path])?;
     not_connected(&curl(&mail, "alice", &kept))?;
     list(&mail, &[&path])?;
-    assert_eq!(number(laptop, "signer", "programs_missing")?, 1);
+    assert_eq!(laptop.number(Role::Signer, "programs_missing")?, 1);
     laptop.run(["cp", "/usr/bin/curl", &path])?;
     greeted(&curl(&mail, "alice", &path), ALICE.mailhost_uid)?;
-    assert_eq!(number(laptop, "signer", "programs_missing")?, 0);
+    assert_eq!(laptop.number(Role::Signer, "programs_missing")?, 0);
     Ok(())
 }
 
@@ -253,7 +253,7 @@ fn what_is_listed_and_can_be_no_program_is_told_before_and_after() -> Result {
     assert!(!check.contains("curl is"), "{check}");
     let log = mail.signer.log()?;
     assert!(log.contains("/usr/bin/no-such-program"), "{log}");
-    assert_eq!(number(&mail.laptop, "signer", "programs_missing")?, 1);
+    assert_eq!(mail.laptop.number(Role::Signer, "programs_missing")?, 1);
     greeted(
         &curl(&mail, "alice", &in_folder("curl")),
         ALICE.mailhost_uid,

@@ -5,9 +5,9 @@ mod greeter;
 
 use std::time::Duration;
 
-use greeter::{Result, has_ticket, number};
+use greeter::{Result, has_ticket};
 use rustix::process::Signal;
-use usher_lab::{ALICE, BOB, Command, LIBRARY_PATH, Mail, PATIENCE, eventually};
+use usher_lab::{ALICE, BOB, Command, LIBRARY_PATH, Mail, PATIENCE, Role, eventually};
 
 /// Connects to ADDRESS COUNT times and prints what it is greeted with, or the error.
 const CLIENT: &str = "
@@ -53,11 +53,11 @@ fn a_plain_connect_is_the_users_and_the_next_ones_carry_tokens() -> Result {
     assert_eq!(client(&mail, "alice", 1).run()?.stdout, greeting);
     has_ticket(&mail, 1)?;
     // More when a SYN was sent again before it was decided about.
-    let held = number(&mail.laptop, "signer", "plain_held")?;
+    let held = mail.laptop.number(Role::Signer, "plain_held")?;
     assert!(held >= 1, "{held}");
     assert_eq!(client(&mail, "alice", 3).run()?.stdout, greeting.repeat(3));
-    assert_eq!(number(&mail.laptop, "signer", "plain_held")?, held);
-    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 3);
+    assert_eq!(mail.laptop.number(Role::Signer, "plain_held")?, held);
+    assert_eq!(mail.mailhost.number(Role::Keeper, "token_accepted")?, 3);
     Ok(())
 }
 
@@ -70,8 +70,8 @@ fn who_is_not_permitted_is_refused_at_once() -> Result {
         let refused = client(&mail, user, 2).run()?;
         assert_eq!(refused.stdout, "ECONNREFUSED\nECONNREFUSED\n", "{user}");
     }
-    assert_eq!(number(&mail.laptop, "signer", "plain_refused")?, 6);
-    assert_eq!(number(&mail.laptop, "signer", "plain_announced")?, 0);
+    assert_eq!(mail.laptop.number(Role::Signer, "plain_refused")?, 6);
+    assert_eq!(mail.laptop.number(Role::Signer, "plain_announced")?, 0);
     let greeting = format!("{}\n", ALICE.mailhost_uid);
     assert_eq!(client(&mail, "alice", 1).run()?.stdout, greeting);
     Ok(())
@@ -120,7 +120,7 @@ fn curl_reads_its_users_mail_from_the_services_own_address() -> Result {
     // CURLE_COULDNT_CONNECT.
     assert_eq!(fetch("carol", &v4.to_string())?.status.code(), Some(7));
     // The proxy's own connections are its users', and not held.
-    let held = number(&mail.laptop, "signer", "plain_held")?;
+    let held = mail.laptop.number(Role::Signer, "plain_held")?;
     let login = [
         "curl",
         "--silent",
@@ -130,7 +130,7 @@ fn curl_reads_its_users_mail_from_the_services_own_address() -> Result {
     ];
     let fetched = mail.laptop.run_as("bob", login)?;
     assert!(fetched.stdout.contains(BOB.subject), "{fetched:?}");
-    assert_eq!(number(&mail.laptop, "signer", "plain_held")?, held);
+    assert_eq!(mail.laptop.number(Role::Signer, "plain_held")?, held);
     Ok(())
 }
 
@@ -166,7 +166,10 @@ fn every_way_to_connect_is_held_at_first_and_served_by_either_family() -> Result
                 continue;
             };
             assert_eq!(first, greeting, "{way} to {address}");
-            assert!(number(&mail.laptop, "signer", "plain_held")? >= 1, "{way}");
+            assert!(
+                mail.laptop.number(Role::Signer, "plain_held")? >= 1,
+                "{way}"
+            );
             has_ticket(&mail, 1)?;
             let next = connect(&mail, "bob", way, address)?;
             assert_eq!(next.as_ref(), Some(&greeting), "{way} to {address} again");
@@ -225,15 +228,15 @@ fn what_policy_permits_no_longer_is_refused_also_when_it_is_held_already() -> Re
     mail.courier.stop()?;
     let mut waiting = client(&mail, "alice", 1).spawn()?;
     eventually("her SYN is held", || {
-        Ok(number(&mail.laptop, "signer", "plain_held")? >= 1)
+        Ok(mail.laptop.number(Role::Signer, "plain_held")? >= 1)
     })?;
     mail.laptop
         .write("/etc/usher/policy.d/greeter.policy", "users none { }\n")?;
     mail.laptop.run(["usher", "policy", "apply"])?;
     mail.courier.start()?;
     waiting.read_past("ECONNREFUSED", PATIENCE)?;
-    assert_eq!(number(&mail.laptop, "signer", "plain_announced")?, 0);
-    assert_eq!(number(&mail.laptop, "signer", "plain_refused")?, 1);
+    assert_eq!(mail.laptop.number(Role::Signer, "plain_announced")?, 0);
+    assert_eq!(mail.laptop.number(Role::Signer, "plain_refused")?, 1);
     Ok(())
 }
 
@@ -245,12 +248,12 @@ fn connections_of_programs_that_ask_are_not_held() -> Result {
     assert_eq!(mail.laptop.run_as("alice", asked)?.stdout, greeting);
     has_ticket(&mail, 1)?;
     assert_eq!(mail.laptop.run_as("alice", asked)?.stdout, greeting);
-    assert_eq!(number(&mail.laptop, "signer", "plain_held")?, 0);
+    assert_eq!(mail.laptop.number(Role::Signer, "plain_held")?, 0);
     assert_eq!(
         client(&mail, "bob", 1).run()?.stdout,
         format!("{}\n", BOB.mailhost_uid)
     );
-    assert!(number(&mail.laptop, "signer", "plain_held")? >= 1);
+    assert!(mail.laptop.number(Role::Signer, "plain_held")? >= 1);
     Ok(())
 }
 
@@ -286,7 +289,7 @@ fn who_has_no_account_shares_a_quota_with_all_who_have_none_and_keeps_no_user_ou
         "client desert { users mail; service greeter at desert port 7000; programs any; }\n",
     )?;
     mail.laptop.run(["usher", "policy", "apply"])?;
-    let guards = || number(&mail.laptop, "signer", "plain_guards");
+    let guards = || mail.laptop.number(Role::Signer, "plain_guards");
     let mut flood = mail
         .laptop
         .command(["python3", "-c", FLOOD, desert])
@@ -318,10 +321,10 @@ fn a_refused_token_is_told_once_and_the_next_connection_is_announced() -> Result
     mail.mailhost.run(["usher", "user", "enable", "alice"])?;
     mail.courier.start()?;
     assert_eq!(client(&mail, "alice", 1).run()?.stdout, "ECONNREFUSED\n");
-    assert_eq!(number(&mail.mailhost, "keeper", "token_unknown")?, 1);
+    assert_eq!(mail.mailhost.number(Role::Keeper, "token_unknown")?, 1);
     has_ticket(&mail, 0)?;
     assert_eq!(client(&mail, "alice", 2).run()?.stdout, greeting.repeat(2));
-    assert_eq!(number(&mail.mailhost, "keeper", "token_unknown")?, 1);
-    assert_eq!(number(&mail.laptop, "signer", "plain_announced")?, 3);
+    assert_eq!(mail.mailhost.number(Role::Keeper, "token_unknown")?, 1);
+    assert_eq!(mail.laptop.number(Role::Signer, "plain_announced")?, 3);
     Ok(())
 }

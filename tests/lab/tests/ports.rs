@@ -2,8 +2,8 @@
 
 mod greeter;
 
-use greeter::{Result, number, topology};
-use usher_lab::Host;
+use greeter::{Result, topology};
+use usher_lab::{Host, Role};
 
 /// What comes of binding each of these, in one word.
 fn binds(host: &Host, user: &str, places: &[(&str, u16)]) -> Result<Vec<String>> {
@@ -46,7 +46,7 @@ fn a_services_port_is_the_services_while_policy_has_it() -> Result {
     );
     assert_eq!(binds(host, "bob", &[(&own, 7000)])?, ["EACCES"]);
     assert_eq!(binds(host, "root", &places)?, ["bound"; 4]);
-    assert_eq!(number(host, "keeper", "port_refused")?, 4);
+    assert_eq!(host.number(Role::Keeper, "port_refused")?, 4);
     // Another host offers nothing there.
     assert_eq!(
         binds(&mail.laptop, "bob", &[("127.0.0.1", 7000)])?,
@@ -74,7 +74,7 @@ fn nobody_stands_in_for_another_host_while_the_proxy_does_not_run() -> Result {
         binds(&mail.laptop, "bob", &places)?,
         ["EACCES", "EACCES", "EACCES", "EACCES", "bound", "bound"]
     );
-    assert_eq!(number(&mail.laptop, "signer", "port_refused")?, 4);
+    assert_eq!(mail.laptop.number(Role::Signer, "port_refused")?, 4);
     // The proxy has what is its own, and serves.
     mail.proxy.restart()?;
     let script =

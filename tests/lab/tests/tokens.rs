@@ -4,8 +4,8 @@
 
 mod greeter;
 
-use greeter::{Result, connect, connects, has_ticket, number, sessions, topology};
-use usher_lab::{ALICE, BOB, Mail, PATIENCE, Running, eventually};
+use greeter::{Result, connect, connects, has_ticket, sessions, topology};
+use usher_lab::{ALICE, BOB, Mail, PATIENCE, Role, Running, eventually};
 
 /// A program of alice's that has connected by her ticket and remembers the address.
 fn who_remembers(mail: &Mail) -> Result<Running> {
@@ -13,7 +13,7 @@ fn who_remembers(mail: &Mail) -> Result<Running> {
     has_ticket(mail, 1)?;
     let mut program = connects(mail, "alice", "1", "1").spawn()?;
     program.read_past("1 connections", PATIENCE)?;
-    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 1);
+    assert_eq!(mail.mailhost.number(Role::Keeper, "token_accepted")?, 1);
     Ok(program)
 }
 
@@ -23,7 +23,7 @@ fn end_session_in_silence(mail: &mut Mail) -> Result {
     mail.mailhost.run(["usher", "user", "disable", "alice"])?;
     mail.mailhost.run(["usher", "user", "enable", "alice"])?;
     mail.courier.start()?;
-    assert_eq!(number(&mail.laptop, "signer", "tickets")?, 1);
+    assert_eq!(mail.laptop.number(Role::Signer, "tickets")?, 1);
     Ok(())
 }
 
@@ -32,16 +32,16 @@ fn after_the_first_connection_nothing_is_announced() -> Result {
     let mail = topology()?;
     connect(&mail, "alice", 1, 1)?;
     has_ticket(&mail, 1)?;
-    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 0);
+    assert_eq!(mail.mailhost.number(Role::Keeper, "token_accepted")?, 0);
     // Another process of hers, and one that connects again and again.
     connect(&mail, "alice", 1, 1)?;
     connect(&mail, "alice", 1, 20)?;
-    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 21);
+    assert_eq!(mail.mailhost.number(Role::Keeper, "token_accepted")?, 21);
     // Each user's first is announced.
     connect(&mail, "bob", 1, 1)?;
     has_ticket(&mail, 2)?;
     connect(&mail, "bob", 1, 1)?;
-    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 22);
+    assert_eq!(mail.mailhost.number(Role::Keeper, "token_accepted")?, 22);
     let mut used = sessions(&mail)?;
     used.sort();
     assert_eq!(
@@ -76,7 +76,7 @@ fn two_users_of_one_host_are_told_apart() -> Result {
             assert_eq!(greeting, format!("{}\n", user.mailhost_uid));
         }
     }
-    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 6);
+    assert_eq!(mail.mailhost.number(Role::Keeper, "token_accepted")?, 6);
     Ok(())
 }
 
@@ -87,10 +87,10 @@ fn a_token_that_is_refused_is_followed_by_an_announcement() -> Result {
     has_ticket(&mail, 1)?;
     end_session_in_silence(&mut mail)?;
     connect(&mail, "alice", 1, 2)?;
-    assert_eq!(number(&mail.mailhost, "keeper", "token_unknown")?, 1);
+    assert_eq!(mail.mailhost.number(Role::Keeper, "token_unknown")?, 1);
     // Both announced, in one session, which gets no tokens for a while.
     assert_eq!(sessions(&mail)?, [("alice".into(), 2, None)]);
-    assert_eq!(number(&mail.laptop, "signer", "tickets")?, 0);
+    assert_eq!(mail.laptop.number(Role::Signer, "tickets")?, 0);
     Ok(())
 }
 
@@ -100,12 +100,12 @@ fn a_program_that_remembers_the_address_tries_one_token_and_not_two() -> Result 
     let mut program = who_remembers(&mail)?;
     program.write("again\n")?;
     program.read_past("1 connections", PATIENCE)?;
-    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 2);
+    assert_eq!(mail.mailhost.number(Role::Keeper, "token_accepted")?, 2);
     end_session_in_silence(&mut mail)?;
     program.write("again\n")?;
     program.read_past("1 connections", PATIENCE)?;
-    assert_eq!(number(&mail.mailhost, "keeper", "token_unknown")?, 1);
-    assert_eq!(number(&mail.laptop, "signer", "tickets")?, 0);
+    assert_eq!(mail.mailhost.number(Role::Keeper, "token_unknown")?, 1);
+    assert_eq!(mail.laptop.number(Role::Signer, "tickets")?, 0);
     Ok(())
 }
 
@@ -133,7 +133,7 @@ fn a_ticket_goes_and_its_session_is_closed_when_policy_permits_it_no_longer() ->
          client greeter { users greeted; service greeter at mailhost port 7000; }\n",
     )?;
     mail.laptop.run(["usher", "policy", "apply"])?;
-    assert_eq!(number(&mail.laptop, "signer", "tickets")?, 1);
+    assert_eq!(mail.laptop.number(Role::Signer, "tickets")?, 1);
     eventually("her session is closed, and his is not", || {
         let users = sessions(&mail)?.into_iter().map(|(user, ..)| user);
         Ok(users.eq(["bob"]))
@@ -144,8 +144,8 @@ fn a_ticket_goes_and_its_session_is_closed_when_policy_permits_it_no_longer() ->
     assert!(refused.contains("errno 13: refused"), "{refused}");
     connect(&mail, "bob", 1, 1)?;
     // Hers and his: she has sent no other.
-    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 2);
-    assert_eq!(number(&mail.mailhost, "keeper", "token_unknown")?, 0);
+    assert_eq!(mail.mailhost.number(Role::Keeper, "token_accepted")?, 2);
+    assert_eq!(mail.mailhost.number(Role::Keeper, "token_unknown")?, 0);
     Ok(())
 }
 
@@ -162,7 +162,7 @@ fn a_disabled_users_connections_by_token_are_cut_and_no_more_are_made() -> Resul
     has_ticket(&mail, 1)?;
     let mut living = connect_imap()?;
     living.read_past("Logged in as alice", PATIENCE)?;
-    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 1);
+    assert_eq!(mail.mailhost.number(Role::Keeper, "token_accepted")?, 1);
     mail.mailhost.run(["usher", "user", "disable", "alice"])?;
     assert!(living.wait(PATIENCE)?.is_some(), "the connection lives");
     let refused = mail
@@ -192,11 +192,11 @@ fn tokens_outlive_the_keeper_and_the_verifier_and_not_the_signer() -> Result {
     mail.keeper.start()?;
     mail.verifier.start()?;
     connect(&mail, "alice", 1, 5)?;
-    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 10);
+    assert_eq!(mail.mailhost.number(Role::Keeper, "token_accepted")?, 10);
     mail.signer.restart()?;
-    assert_eq!(number(&mail.laptop, "signer", "tickets")?, 0);
+    assert_eq!(mail.laptop.number(Role::Signer, "tickets")?, 0);
     connect(&mail, "alice", 1, 1)?;
-    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 10);
+    assert_eq!(mail.mailhost.number(Role::Keeper, "token_accepted")?, 10);
     has_ticket(&mail, 1)?;
     Ok(())
 }
@@ -231,8 +231,8 @@ fn without_the_filter_connections_are_announced_and_tokens_come_back_with_it() -
     assert!(mail.mailhost.run(filters)?.stdout.contains("check_token"));
     connect(&mail, "alice", 1, 2)?;
     // Announced for a while, whatever the filter: the token was refused.
-    assert_eq!(number(&mail.laptop, "signer", "tickets")?, 0);
-    assert_eq!(number(&mail.mailhost, "keeper", "token_accepted")?, 0);
+    assert_eq!(mail.laptop.number(Role::Signer, "tickets")?, 0);
+    assert_eq!(mail.mailhost.number(Role::Keeper, "token_accepted")?, 0);
     Ok(())
 }
 
@@ -258,7 +258,7 @@ fn a_session_is_renewed_before_its_tokens_are_used_up() -> Result {
         })?;
     }
     // More than two chains have, and fewer than three, none of which was used up.
-    let by_token = number(&mail.mailhost, "keeper", "token_accepted")?;
+    let by_token = mail.mailhost.number(Role::Keeper, "token_accepted")?;
     assert!((2 * 1024..3 * 1024).contains(&by_token), "{by_token}");
     Ok(())
 }
@@ -274,12 +274,12 @@ fn who_is_faster_than_renewals_has_connections_announced_and_no_pause() -> Resul
     // the last renewal then by a next connection.
     eventually("the signer has the ticket again", || {
         connect(&mail, "alice", 1, 1)?;
-        Ok(number(&mail.laptop, "signer", "tickets")? == 1)
+        Ok(mail.laptop.number(Role::Signer, "tickets")? == 1)
     })?;
-    let before = number(&mail.mailhost, "keeper", "token_accepted")?;
+    let before = mail.mailhost.number(Role::Keeper, "token_accepted")?;
     eventually("a connection by token", || {
         connect(&mail, "alice", 1, 1)?;
-        Ok(number(&mail.mailhost, "keeper", "token_accepted")? > before)
+        Ok(mail.mailhost.number(Role::Keeper, "token_accepted")? > before)
     })?;
     Ok(())
 }

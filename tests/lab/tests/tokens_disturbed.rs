@@ -4,7 +4,8 @@
 
 mod greeter;
 
-use greeter::{Result, connect, has_ticket, number, topology};
+use greeter::{Result, connect, has_ticket, topology};
+use usher_lab::Role;
 
 /// Fewer than the window is wide: whose SYN was lost comes a second later, behind all others.
 const AT_ONCE: u32 = 100;
@@ -30,7 +31,7 @@ fn syns_that_are_lost_or_overtaken_are_accepted_once() -> Result {
     // All are served. One that is lost twice has its connection announced, and those that are begun
     // after that as well.
     connect(&mail, "alice", AT_ONCE, 1)?;
-    let count = |name| number(&mail.mailhost, "keeper", name);
+    let count = |name| mail.mailhost.number(Role::Keeper, name);
     let accepted = count("token_accepted")?;
     assert!(accepted > u64::from(AT_ONCE) / 2, "{accepted}");
     // An answer was lost, and the SYN came again.

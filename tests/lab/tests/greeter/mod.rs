@@ -3,7 +3,7 @@
 
 use std::error::Error;
 
-use usher_lab::{Command, Host, LIBRARY_PATH, Lab, Mail, Role, eventually};
+use usher_lab::{Command, LIBRARY_PATH, Lab, Mail, Role, eventually};
 
 pub type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
@@ -19,16 +19,6 @@ while True:
     connection.sendall(f'{os.getuid()}\\n'.encode())
     connection.close()
 ";
-
-/// What a daemon counts.
-pub fn number(host: &Host, role: &str, name: &str) -> Result<u64> {
-    let role = match role {
-        "keeper" => Role::Keeper,
-        "signer" => Role::Signer,
-        other => return Err(format!("the {other} counts nothing").into()),
-    };
-    Ok(host.number(role, name)?)
-}
 
 /// What laptop's policy says of the greeter to programs that ask.
 const CLIENTS_POLICY: &str =
@@ -91,6 +81,6 @@ pub fn connect(mail: &Mail, user: &str, threads: u32, count: u32) -> Result {
 /// Waits until the signer has so many tickets.
 pub fn has_ticket(mail: &Mail, count: u64) -> Result {
     eventually("the signer has the ticket", || {
-        Ok(number(&mail.laptop, "signer", "tickets")? == count)
+        Ok(mail.laptop.number(Role::Signer, "tickets")? == count)
     })
 }
