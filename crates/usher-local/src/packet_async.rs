@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustix::net::SocketFlags;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+use tokio::task::coop::consume_budget;
 
 use crate::packet::{self, Packet, PacketSocket, Peer};
 
@@ -46,7 +47,9 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
 #[derive(Debug)]
 pub struct PacketListener(AsyncFd<OwnedFd>);
 
-/// A connected packet socket. All methods take `&self`: one task may send while another receives.
+/// A connected packet socket. All methods that wait let other tasks run from time to time, also when
+/// there is always something for them: a peer that never stops would keep the whole daemon busy, as
+/// tokio's readiness of descriptors has no such limit. All methods take `&self`: one task may send while another receives.
 /// Registered for receiving only: the kernel would wake this process each time the peer has taken a
 /// packet, to say that there is room for another.
 #[derive(Debug)]
@@ -69,6 +72,7 @@ impl PacketListener {
     pub async fn accept(&self) -> io::Result<(AsyncPacketSocket, Peer)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         loop {
+            consume_budget().await;
             let mut ready = self.0.readable().await?;
             match ready.try_io(|socket| Ok(rustix::net::accept_with(socket.get_ref(), flags)?)) {
                 Ok(Ok(connection)) => {
@@ -139,7 +143,12 @@ impl AsyncPacketSocket {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             sent => return sent,
         }
-        let full = register(self.as_fd().try_clone_to_owned()?, Interest::WRITABLE)?;
+        let full = loop {
+            match self.as_fd().try_clone_to_owned() {
+                Err(error) if is_shortage(&error) => tokio::time::sleep(SHORTAGE).await,
+                descriptor => break register(descriptor?, Interest::WRITABLE)?,
+            }
+        };
         loop {
             let mut ready = full.writable().await?;
             match ready.try_io(|socket| packet::send(socket.as_fd(), bytes, descriptors)) {
@@ -154,6 +163,7 @@ impl AsyncPacketSocket {
     /// # Errors
     /// As [`PacketSocket::receive`].
     pub async fn receive(&self, limit: usize) -> io::Result<Packet> {
+        consume_budget().await;
         loop {
             let mut ready = self.0.readable().await?;
             match ready.try_io(|socket| packet::receive(socket.as_fd(), limit)) {
@@ -172,6 +182,7 @@ impl AsyncPacketSocket {
     /// # Errors
     /// As recvmsg(2).
     pub async fn receive_any(&self, limit: usize) -> io::Result<(Packet, bool)> {
+        consume_budget().await;
         loop {
             let mut ready = self.0.readable().await?;
             match ready.try_io(|socket| packet::receive_any(socket.as_fd(), limit)) {
@@ -227,5 +238,31 @@ mod tests {
             }
         };
         tokio::join!(sending, receiving);
+    }
+
+    #[tokio::test]
+    async fn who_always_has_something_to_say_lets_other_tasks_run() {
+        const PACKETS: u32 = 250;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = PacketListener::new(packet::listen(&path, Senders::Told).unwrap()).unwrap();
+        let sender = AsyncPacketSocket::connect(&path).unwrap();
+        let (receiver, _) = listener.accept().await.unwrap();
+        for _ in 0..PACKETS {
+            packet::send(sender.as_fd(), &[1], &[]).unwrap();
+        }
+        let received = std::cell::Cell::new(0);
+        let receiving = async {
+            for _ in 0..PACKETS {
+                receiver.receive(1).await.unwrap();
+                received.set(received.get() + 1);
+            }
+        };
+        let other = async { received.get() };
+        let ((), at_other) = tokio::join!(receiving, other);
+        assert!(
+            at_other < PACKETS,
+            "{at_other} packets before the other task ran"
+        );
     }
 }
