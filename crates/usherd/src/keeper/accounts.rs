@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::unistd::{Gid, User, getgrouplist};
+use tokio::sync::OwnedMutexGuard;
 use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
 
@@ -66,13 +67,14 @@ const BELIEVED: Duration = Duration::from_secs(1);
 const KEPT: usize = 4096;
 
 /// The user ids of accounts, each looked up once a second at most: every local process and every
-/// client host can make the keeper look. One that takes long keeps only those waiting who ask for
-/// it.
+/// client host can make the keeper look. One that takes long keeps one thread, and only those waiting
+/// who ask for it.
 #[derive(Default)]
 pub struct Accounts(Mutex<HashMap<UserName, Arc<Known>>>);
 
 /// When an account was looked up, and what was found.
-type Known = tokio::sync::Mutex<Option<(Instant, Result<u32, Refusal>)>>;
+type Answer = Option<(Instant, Result<u32, Refusal>)>;
+type Known = tokio::sync::Mutex<Answer>;
 
 impl Accounts {
     /// The account of this name. That there is none is not believed, so that one that has just
@@ -99,18 +101,12 @@ impl Accounts {
         name: &UserName,
         believable: impl Fn(&Result<u32, Refusal>) -> bool,
     ) -> Result<Account, Refusal> {
-        let known = self.entry(name);
-        // Held while somebody looks: the others wait for what that one finds.
-        let mut known = known.lock().await;
+        // Held while the name service is asked, by what asks, which goes on when nobody waits any
+        // longer: the others wait for what that one finds.
+        let known = self.entry(name).lock_owned().await;
         let uid = match &*known {
             Some((at, found)) if at.elapsed() < BELIEVED && believable(found) => *found,
-            _ => {
-                // An answer is as old as its question.
-                let asked = Instant::now();
-                let found = look_up(name.clone()).await;
-                *known = Some((asked, found));
-                found
-            }
+            _ => look_up(name.clone(), known).await,
         };
         Ok(Account {
             name: name.clone(),
@@ -135,13 +131,19 @@ impl Accounts {
 }
 
 /// Asks the name service (NSS), which may ask other hosts, so not on the reactor's thread.
-async fn look_up(name: UserName) -> Result<u32, Refusal> {
-    tokio::task::spawn_blocking(move || find(&name).map(|user| user.uid.as_raw()))
-        .await
-        .map_err(|error| {
-            tracing::error!(%error, "looking up an account");
-            Refusal::NoLocalAccount
-        })?
+async fn look_up(name: UserName, mut known: OwnedMutexGuard<Answer>) -> Result<u32, Refusal> {
+    // An answer is as old as its question.
+    let asked = Instant::now();
+    tokio::task::spawn_blocking(move || {
+        let found = find(&name).map(|user| user.uid.as_raw());
+        *known = Some((asked, found));
+        found
+    })
+    .await
+    .map_err(|error| {
+        tracing::error!(%error, "looking up an account");
+        Refusal::NoLocalAccount
+    })?
 }
 
 fn find(name: &UserName) -> Result<User, Refusal> {
