@@ -10,7 +10,7 @@ use crate::statement::MAX_STATEMENT_SIZE;
 use crate::{DecodeError, Refusal, SessionId, Statement, session_id};
 
 /// What a user has signed, and with which key. The verifier says so to the keeper, and the recorder
-/// says so of what it has kept: the keeper believes what both say alike.
+/// keeps what was signed when it finds the same: the keeper believes what both find.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Opening {
     /// What was signed.

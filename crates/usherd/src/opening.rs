@@ -1,5 +1,5 @@
 //! May this session be opened? The verifier asks, which answers the network, and the keeper asks
-//! again, which goes by its own policy and by what the recorder says was signed.
+//! again, which goes by its own policy, and has the recorder say whether this was signed.
 
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;

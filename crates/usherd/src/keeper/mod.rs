@@ -207,7 +207,7 @@ pub fn run(
         desk: Arc::default(),
         accounts: accounts::Accounts::default(),
         reloaded: tokio::sync::watch::Sender::new(0),
-        shares: share::Shares::default(),
+        shares: share::Shares::new(limits.sessions),
         agenda: agenda::Agenda::default(),
         recent: recent::Recent::default(),
         recording: recording::Recording::new(),

@@ -1,5 +1,5 @@
 //! Records from the verifier. Every one is checked against the keeper's own copy of the policy, and
-//! a session is opened with what the recorder says was signed: a subverted verifier can neither
+//! a session is opened when the recorder has found that this is what was signed: a subverted verifier can neither
 //! invent a user, a service or a host, nor claim the presence of a user who has not signed.
 
 use std::io;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::time::Instant;
 use usher_kernel::admission::{AnnounceError, Announced, SessionError, SessionRecord};
 use usher_kernel::worker::confines_files;
 use usher_local::clock::unix_time;
@@ -29,8 +29,8 @@ use super::accounts::Account;
 use super::{Keeper, agenda, revocation, service_by_id, tokens};
 use crate::opening::{Claim, permitted};
 
-/// How long opening a session may take. Who waits for its first connection waits as long, and keeps
-/// the connection's port as long again: nothing is announced after that.
+/// How long opening a session may take. Who asked keeps the port of the first connection for that long
+/// and for as long as that stays announced: nothing is announced after it.
 const OPENING: Duration = Duration::from_secs(10);
 /// How long an announced connection may take to arrive.
 const ANNOUNCED: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ pub async fn serve(keeper: Arc<Keeper>, listener: OwnedFd, verifier: u32) -> io:
         *keeper.verifier() = Some(replies.clone());
         tracing::info!("verifier connected");
         let keeper = Arc::clone(&keeper);
-        // All that is done for it ends with it.
+        // All that is done for it ends with it, but for sessions that are being opened.
         present = Some(tokio::spawn(async move {
             let error = tokio::select! {
                 error = read(&keeper, &connection, replies) => error,
@@ -81,9 +81,7 @@ async fn read(
     connection: &AsyncPacketSocket,
     replies: mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>,
 ) -> Option<io::Error> {
-    let mut opening = JoinSet::new();
     loop {
-        while opening.try_join_next().is_some() {}
         let packet = match connection.receive(MAX_KEEPER_REQUEST).await {
             Ok(packet) if packet.bytes.is_empty() => return None,
             Ok(packet) => packet,
@@ -99,14 +97,25 @@ async fn read(
             }) => match keeper.recording.place(claimed.session(), &host) {
                 Ok(place) => {
                     // Looks up an account and has the record kept, which may take long; nothing
-                    // else waits for it. It has its place until its answer is on its way.
+                    // else waits for it. It has its place until its answer is on its way, and ends
+                    // as it would have when the verifier goes: what has been recorded is a session
+                    // then, which cannot be recorded again.
                     let (keeper, replies) = (Arc::clone(keeper), replies.clone());
-                    opening.spawn(async move {
-                        let opened =
-                            open(&keeper, place.session(), &host, &claimed, first, &record);
-                        let verdict = tokio::time::timeout(OPENING, opened).await;
+                    tokio::spawn(async move {
+                        let (session, until) = (place.session(), Instant::now() + OPENING);
+                        let asked = Asked {
+                            session,
+                            host: &host,
+                            opening: &claimed,
+                            first,
+                            until,
+                        };
+                        let opened = open(&keeper, &asked, &record);
+                        let verdict = tokio::time::timeout_at(until, opened).await;
                         let verdict = verdict.unwrap_or(Err(Refusal::KeeperUnavailable));
-                        send(&replies, request, verdict).await;
+                        if !send(&replies, request, verdict).await && verdict.is_ok() {
+                            close(&keeper, &session, &host);
+                        }
                         drop(place);
                     });
                     continue;
@@ -158,13 +167,23 @@ async fn send(
     replies: &mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>,
     request: u64,
     verdict: Result<(), Refusal>,
-) {
-    answer(replies, &KeeperReply::Verdict { request, verdict }).await;
+) -> bool {
+    answer(replies, &KeeperReply::Verdict { request, verdict }).await
 }
 
-async fn answer(replies: &mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>, reply: &KeeperReply) {
-    if replies.send(reply.encode()).await.is_err() {
+/// Whether the verifier is there to be answered.
+async fn answer(replies: &mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>, reply: &KeeperReply) -> bool {
+    let sent = replies.send(reply.encode()).await.is_ok();
+    if !sent {
         tracing::debug!(?reply, "the verifier went before its answer");
+    }
+    sent
+}
+
+/// A session is of no use to who asked for it.
+fn close(keeper: &Keeper, session: &SessionId, host: &HostName) {
+    if let Err(refusal) = revocation::close(keeper, session, host) {
+        tracing::error!(%session, reason = refusal.name(), "a session of nobody's is not closed");
     }
 }
 
@@ -230,16 +249,28 @@ fn session_record(
     }
 }
 
-/// Opens a session and announces its first connection, when what the user `signed` is on record and
-/// the recorder says the same of it as the verifier.
-async fn open(
-    keeper: &Arc<Keeper>,
+/// A session that is to be opened.
+struct Asked<'a> {
     session: SessionId,
-    host: &HostName,
-    opening: &Opening,
+    /// Whose channel it was asked on.
+    host: &'a HostName,
+    /// What the verifier says was signed.
+    opening: &'a Opening,
     first: Option<Announcement>,
-    signed: &[u8],
-) -> Result<(), Refusal> {
+    /// Not after that.
+    until: Instant,
+}
+
+/// Opens a session and announces its first connection, when what the user `signed` is on record, and
+/// is what the verifier says.
+async fn open(keeper: &Arc<Keeper>, asked: &Asked<'_>, signed: &[u8]) -> Result<(), Refusal> {
+    let Asked {
+        session,
+        host,
+        opening,
+        first,
+        until,
+    } = *asked;
     let user = &opening.statement.user;
     // What is refused costs no room in the log, but for what has changed by the time it is kept.
     let permitted = may_open(keeper, host, opening)?;
@@ -262,6 +293,9 @@ async fn open(
     kept?;
     // Both took their time: what counts is account and policy now. Nothing is waited for after it.
     let account = keeper.accounts.by_name(user).await?;
+    if Instant::now() >= until {
+        return Err(Refusal::KeeperUnavailable);
+    }
     let permitted = may_open(keeper, host, opening)?;
     let record = session_record(host, opening, account.uid, permitted);
     let inserted = match &opening.certificate {
@@ -299,8 +333,7 @@ async fn open(
         None => Ok(()),
     };
     if announced.is_err() {
-        // Who asked has no session.
-        revocation::close(keeper, &session, host)?;
+        close(keeper, &session, host);
     }
     announced
 }

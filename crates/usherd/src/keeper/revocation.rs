@@ -352,8 +352,11 @@ pub fn make_room(keeper: &Keeper, fresh: &SessionRecord) -> Result<(), Refusal> 
 /// Whether there is room, or could be made. Changes nothing.
 ///
 /// # Errors
-/// As [`make_room`].
+/// As [`make_room`]; [`Refusal::SessionTableFull`].
 pub fn has_room(keeper: &Keeper, fresh: &SessionRecord) -> Result<(), Refusal> {
+    if keeper.shares.is_full() {
+        return Err(Refusal::SessionTableFull);
+    }
     in_the_way(keeper, fresh).map(drop)
 }
 
@@ -407,7 +410,7 @@ pub fn end_all(keeper: &Keeper, ending: Vec<Entry>) -> Vec<AdmissionRow> {
 }
 
 /// Which of these queues have connections of a session that its client has closed, and that is none
-/// of those that end: the workers of these go on. None when that cannot be read.
+/// of those that end: the workers of these go on. Where that cannot be read, none of them.
 fn used_by_closed(
     keeper: &Keeper,
     queues: &HashSet<Key>,

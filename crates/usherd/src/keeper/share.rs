@@ -4,6 +4,7 @@
 //! when the user was last authenticated.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use usher_kernel::admission::SessionRecord;
@@ -20,8 +21,12 @@ pub const SESSIONS: usize = 16;
 pub const KEPT: usize = 4096;
 
 /// What each user has at each service, from each host.
-#[derive(Default)]
-pub struct Shares(Mutex<HashMap<Key, HashMap<HostName, Share>>>);
+pub struct Shares {
+    shares: Mutex<HashMap<Key, HashMap<HostName, Share>>>,
+    /// Sessions that the table keeps, and may.
+    kept: AtomicUsize,
+    most: usize,
+}
 
 #[derive(Default)]
 struct Share {
@@ -34,6 +39,15 @@ struct Share {
 }
 
 impl Shares {
+    /// Of a table with so much room.
+    pub fn new(most: u32) -> Self {
+        Self {
+            shares: Mutex::default(),
+            kept: AtomicUsize::new(0),
+            most: most as usize,
+        }
+    }
+
     /// Enters a live session, which has just been authenticated or taken up again.
     pub fn enter(&self, session: SessionId, record: &SessionRecord, now: u64) {
         self.with(record, |share| {
@@ -52,11 +66,17 @@ impl Shares {
     /// The table keeps a session, live or ended.
     pub fn keep(&self, record: &SessionRecord) {
         self.with(record, |share| share.kept += 1);
+        self.kept.fetch_add(1, Ordering::Relaxed);
     }
 
     /// The table has forgotten a session.
     pub fn forget(&self, record: &SessionRecord) {
-        self.with(record, |share| share.kept = share.kept.saturating_sub(1));
+        let kept = self.with(record, |share| {
+            let kept = share.kept > 0;
+            share.kept -= usize::from(kept);
+            kept
+        });
+        self.kept.fetch_sub(usize::from(kept), Ordering::Relaxed);
     }
 
     /// The user has been authenticated again.
@@ -67,6 +87,11 @@ impl Shares {
     /// When the user was last authenticated in any of these sessions, in seconds since 1970.
     pub fn last_authenticated(&self, record: &SessionRecord) -> u64 {
         self.with(record, |share| share.authenticated)
+    }
+
+    /// Whether the table keeps as many sessions as it may.
+    pub fn is_full(&self) -> bool {
+        self.kept.load(Ordering::Relaxed) >= self.most
     }
 
     /// Whether the table keeps as many sessions as it may of those that share with `record`.
@@ -105,7 +130,7 @@ impl Shares {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, HashMap<HostName, Share>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -123,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_share_is_one_users_and_is_given_back() {
-        let shares = Shares::default();
+        let shares = Shares::new(65_536);
         for number in 0..SESSIONS {
             assert_eq!(shares.used_up(&record(1000)), None);
             shares.enter(SessionId::from_bytes([number as u8; 16]), &record(1000), 1);
@@ -137,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_user_is_at_a_service_as_long_as_a_session_of_any_host_lives() {
-        let shares = Shares::default();
+        let shares = Shares::new(65_536);
         let (here, mut there) = (record(1000), record(1000));
         there.host = "tablet".parse().unwrap();
         let [first, second] = [1, 2].map(|number| SessionId::from_bytes([number; _]));
@@ -152,7 +177,7 @@ mod tests {
 
     #[test]
     fn an_authentication_counts_for_all_sessions_of_the_user_from_that_host() {
-        let shares = Shares::default();
+        let shares = Shares::new(65_536);
         let (here, mut there) = (record(1000), record(1000));
         there.host = "tablet".parse().unwrap();
         for (number, record) in [(1, &here), (2, &here), (3, &there)] {
@@ -170,7 +195,7 @@ mod tests {
 
     #[test]
     fn sessions_that_are_remembered_count_until_they_are_forgotten() {
-        let shares = Shares::default();
+        let shares = Shares::new(65_536);
         for _ in 0..KEPT {
             assert!(!shares.crowded(&record(1000)));
             shares.keep(&record(1000));
@@ -179,5 +204,20 @@ mod tests {
         assert!(!shares.crowded(&record(1001)));
         shares.forget(&record(1000));
         assert!(!shares.crowded(&record(1000)));
+    }
+
+    #[test]
+    fn a_table_is_full_of_all_users_sessions_until_one_is_forgotten() {
+        let shares = Shares::new(2);
+        for uid in [1000, 1001] {
+            assert!(!shares.is_full());
+            shares.keep(&record(uid));
+        }
+        assert!(shares.is_full());
+        // Nothing is kept of this one.
+        shares.forget(&record(1002));
+        assert!(shares.is_full());
+        shares.forget(&record(1001));
+        assert!(!shares.is_full());
     }
 }
