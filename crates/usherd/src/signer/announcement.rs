@@ -29,7 +29,7 @@ pub const SESSION: u64 = 8 * 3600;
 const RENEW: u64 = 5;
 /// How often an announcement is tried when the channel breaks or the server has lost the session.
 const ATTEMPTS: u32 = 8;
-/// How long one answer is waited for.
+/// How long one answer is waited for, and as long the server may take to announce what it was asked to.
 pub const ANSWER: Duration = Duration::from_secs(10);
 /// Pause before another try: 50 ms, doubled each time, so that a daemon that is restarted on the
 /// way is waited for (6 s in all), and one that does not come back is not waited for long.
@@ -93,10 +93,12 @@ pub async fn announce(
             | Refusal::ChainMismatch
             | Refusal::ChainReplayed
             | Refusal::ChainGap => {
+                // Of a session that was to be opened, the next try says the same.
+                let Some(used) = used else {
+                    return Err(refusal);
+                };
                 // Another one may have opened the next meanwhile.
-                if let Some(used) = used {
-                    signer.sessions.forget(&place.key, used).await;
-                }
+                signer.sessions.forget(&place.key, used).await;
             }
             Refusal::VerifierUnavailable | Refusal::KeeperUnavailable => {
                 *doubt = true;

@@ -20,7 +20,7 @@ use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
 use super::Signer;
-use super::announcement::{Place, announce, withdraw};
+use super::announcement::{ANSWER, Place, announce, withdraw};
 use super::closing::suspend;
 use super::loans;
 use super::sessions::SessionKey;
@@ -109,7 +109,7 @@ async fn serve_one(signer: &Arc<Signer>, mut application: Application) {
             reply(&application, &LocalReply::Refused(refusal)).await;
             if doubt {
                 // Perhaps announced all the same: nobody else has the port until that is over.
-                tokio::time::sleep(CONNECT).await;
+                tokio::time::sleep(ANSWER + CONNECT).await;
             }
         }
     }

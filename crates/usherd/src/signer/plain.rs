@@ -26,7 +26,7 @@ use usher_proto::connection::ConnectionTuple;
 use usher_proto::refusal::Refusal;
 
 use super::Signer;
-use super::announcement::{Place, announce, withdraw};
+use super::announcement::{ANSWER, Place, announce, withdraw};
 use super::closing::suspend;
 use super::sessions::SessionKey;
 use crate::log_share::LogShares;
@@ -326,8 +326,8 @@ async fn announce_and_release(
         Err(refusal) => {
             refuse_and_release(turn, holding, refusal, report, syn);
             if doubt {
-                // Perhaps announced all the same.
-                tokio::time::sleep(CONNECT).await;
+                // Perhaps announced all the same, as late as the server may answer.
+                tokio::time::sleep(ANSWER + CONNECT).await;
             } else {
                 turn.has_ended().await;
             }
