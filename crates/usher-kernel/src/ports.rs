@@ -140,11 +140,13 @@ impl Ports {
             .addresses
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        of_addresses.enter_or_exchange(&addresses)?;
+        // Those that find no room are not reserved, and the others are.
+        let addresses_entered = of_addresses.enter_or_exchange(&addresses);
         let mut of_ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
-        of_ports.enter_or_exchange(&ports)?;
+        let ports_entered = of_ports.enter_or_exchange(&ports);
         of_ports.retain(&ports)?;
-        Ok(of_addresses.retain(&addresses)?)
+        of_addresses.retain(&addresses)?;
+        addresses_entered.and(ports_entered)
     }
 
     /// How often somebody was refused a port.

@@ -228,9 +228,7 @@ impl Queue {
         let worker = match started {
             Ok(worker) => worker,
             Err(error) => {
-                let mut state = self.lock();
-                state.starting = false;
-                self.end_left(&state);
+                self.nothing_starts();
                 return Err(error);
             }
         };
@@ -442,6 +440,13 @@ impl End {
 }
 
 impl Queue {
+    /// What was to be a worker is none.
+    fn nothing_starts(&self) {
+        let mut state = self.lock();
+        state.starting = false;
+        self.end_left(&state);
+    }
+
     /// Ends what workers that have ended left behind, when they were the user's last.
     fn end_left(&self, state: &State) {
         // The next worker is in the group before it is known here: it must not be killed, nor its

@@ -35,11 +35,11 @@ impl Queue {
         let guest = match moved {
             Ok(Ok(guest)) => guest,
             Ok(Err(error)) => {
-                self.lock().starting = false;
+                self.nothing_starts();
                 return Err(failed(&error));
             }
             Err(error) => {
-                self.lock().starting = false;
+                self.nothing_starts();
                 return Err(failed(&error));
             }
         };
@@ -59,7 +59,7 @@ impl Queue {
             tracing::error!(?left, service = %self.service, user = %self.account.name,
                 "cannot move a process back that has not become its user");
         }
-        self.lock().starting = false;
+        self.nothing_starts();
     }
 
     /// Takes an admitted process, which has become the user, for a worker.
