@@ -41,6 +41,8 @@ struct usher_ticket {
 	__u64 key[2];
 	__u32 slot;
 	__u32 next; /* the position drawn last */
+	__u32 passed; /* 1: a connection with one of its tokens was established */
+	__u32 reserved; /* 0 */
 };
 
 /* Elements of a ticket at the positions block * USHER_TOKEN_BLOCK + 1 on. */
@@ -153,7 +155,7 @@ struct usher_ticket_counters {
 
 _Static_assert(sizeof(struct usher_destination) == 20, "usher_destination");
 _Static_assert(sizeof(struct usher_ticket_key) == 24, "usher_ticket_key");
-_Static_assert(sizeof(struct usher_ticket) == 40, "usher_ticket");
+_Static_assert(sizeof(struct usher_ticket) == 48, "usher_ticket");
 _Static_assert(sizeof(struct usher_block_key) == 8, "usher_block_key");
 _Static_assert(sizeof(struct usher_block) == 708, "usher_block");
 _Static_assert(sizeof(struct usher_ticket_counters) == 160, "usher_ticket_counters");

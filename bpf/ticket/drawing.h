@@ -135,6 +135,7 @@ static __always_inline int draw_for(struct bpf_sock *socket, const struct usher_
 		COUNT(without_ticket);
 		return -ENOENT;
 	}
+	fresh.uid = key->uid;
 	fresh.server = key->server;
 	kept = bpf_sk_storage_get(&drawn, socket, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!kept)

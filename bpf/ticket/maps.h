@@ -41,6 +41,7 @@ struct {
 struct drawn {
 	__u64 key[2];
 	__u32 ticket;
+	__u32 uid; /* whose it is */
 	struct usher_destination server;
 	__u8 begun; /* connecting: it is never for another connection */
 	__u8 asked; /* the callbacks that were not asked for before */

@@ -332,6 +332,17 @@ static __always_inline void end_hold(struct bpf_sock_ops *context, struct bpf_so
 	bpf_sk_storage_delete(&holds, socket);
 }
 
+/* The way lets tokens pass: one that is late on it says nothing of the others. In an entry that is
+ * being replaced this may be of the next ticket, whose way is the same, or be lost. */
+static __always_inline void note_passed(const struct drawn *token)
+{
+	struct usher_ticket_key key __aligned = { .uid = token->uid, .server = token->server };
+	struct usher_ticket *ticket = bpf_map_lookup_elem(&tickets, &key);
+
+	if (ticket && ticket->mark >> 32 == token->ticket && !ticket->passed)
+		ticket->passed = 1;
+}
+
 static __always_inline void change_state(struct bpf_sock_ops *context, struct bpf_sock *socket,
 					 struct drawn *token, struct usher_hold *hold)
 {
@@ -342,7 +353,9 @@ static __always_inline void change_state(struct bpf_sock_ops *context, struct bp
 	 * must not be taken back. */
 	if (context->args[1] == BPF_TCP_ESTABLISHED) {
 		/* Where nothing is left, no length is asked for. */
-		if (!token->written)
+		if (token->written)
+			note_passed(token);
+		else
 			COUNT(no_room);
 		COUNT(established);
 	} else if (context->args[1] == BPF_TCP_CLOSE) {

@@ -53,6 +53,23 @@ tests! {
         assert_eq!(counted(&tickets), all);
     }
 
+    fn that_a_ticket_was_of_use_says_a_connection_that_was_established(world) {
+        let tickets = open(world);
+        let passed = |user| tickets.has_passed(&key(user, v4(PORT))).unwrap();
+        Session::given(&tickets, 1, 8, &key(ALICE, v4(PORT)));
+        Session::given(&tickets, 2, 8, &key(BOB, v4(PORT)));
+        let error = connect(ALICE, &drawn(v4(PORT)), v4(PORT)).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ECONNREFUSED));
+        assert!(!passed(ALICE));
+        let server = Server::new();
+        connect(ALICE, &drawn(v4(PORT)), v4(PORT)).unwrap();
+        server.syn();
+        assert!(passed(ALICE) && !passed(BOB));
+        // Of the present one: user space knows of those before it.
+        Session::given(&tickets, 3, 8, &key(ALICE, v4(PORT)));
+        assert!(!passed(ALICE));
+    }
+
     fn a_connect_that_does_not_wait_carries_it_too(world) {
         let tickets = open(world);
         let server = Server::new();

@@ -29,8 +29,10 @@ pub(super) struct Entry {
     key: [u8; 16],
     slot: u32,
     pub next: u32,
+    pub passed: u32,
+    reserved: u32,
 }
-plain!(Entry, 40);
+plain!(Entry, 48);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -215,6 +217,8 @@ impl Entry {
             key: *ticket.key,
             slot: ticket.slot.number(),
             next: ticket.next,
+            passed: 0,
+            reserved: 0,
         })
     }
 }

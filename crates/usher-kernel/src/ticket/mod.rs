@@ -122,6 +122,16 @@ impl Tickets {
         Ok(entry.map(|entry| entry.next))
     }
 
+    /// Whether a connection with a token of the present ticket was established; false when there is
+    /// none.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn has_passed(&self, key: &TicketKey) -> Result<bool, KernelError> {
+        let entry = self.tickets.get(&key.into())?.map(Zeroizing::new);
+        Ok(entry.is_some_and(|entry| entry.passed != 0))
+    }
+
     /// Gives the ticket of this number the elements at positions `block` * 64 + 1 on. To be done
     /// once a block: what is filled again after having been dropped may be read half.
     ///

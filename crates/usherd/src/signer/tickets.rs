@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 
 use super::Signer;
 use super::announcement::{Place, renew};
-use super::asking::{Asking, PAUSE};
+use super::asking::Asking;
 use super::sessions::SessionKey;
 
 /// Blocks of a chain that the kernel has ahead of the one it spends: 192 connections, as many as may
@@ -45,8 +45,7 @@ struct State {
 }
 
 struct Issued {
-    since: Instant,
-    /// Whether tokens of the one before had turned out to pass.
+    /// Whether tokens of those before it had turned out to pass.
     proven: bool,
     number: u32,
     session: SessionId,
@@ -182,8 +181,7 @@ impl Tickets {
         let number = state.last_number;
         let former = state.issued.get(&key);
         let mut issued = Issued {
-            since: now,
-            proven: former.is_some_and(|former| former.is_proven(now)),
+            proven: former.is_some_and(|former| self.is_proven(&key, former)),
             number,
             session: grant.session,
             chain: grant.chain,
@@ -216,10 +214,24 @@ impl Tickets {
     pub fn suspend(&self, uid: u32, server: SocketAddr, number: u32) -> Option<(Place, SessionId)> {
         let key = TicketKey { uid, server };
         let mut state = self.lock();
-        let lost = state.suspend(key, number, Instant::now())?;
+        let present = state.issued.get(&key)?;
+        let proven = self.is_proven(&key, present);
+        let lost = state.suspend(key, number, proven, Instant::now())?;
         tracing::info!(uid, %server, "a token was not taken: connections are announced for a while");
         self.take_away(&key, &lost);
         Some((lost.place, lost.session))
+    }
+
+    /// Whether the way lets tokens pass: connections with tokens of this ticket, the present one, or
+    /// of those before it were established.
+    fn is_proven(&self, key: &TicketKey, present: &Issued) -> bool {
+        let passed = |kernel: &ticket::Tickets| {
+            kernel.has_passed(key).unwrap_or_else(|error| {
+                tracing::error!(%error, "reading a ticket");
+                false
+            })
+        };
+        present.proven || self.kernel.as_ref().is_some_and(passed)
     }
 
     /// The server has ended the session, or it is about to be closed.
@@ -299,23 +311,24 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 
 impl State {
     /// Takes the ticket of this number off the list and has tokens asked for after a pause only.
-    fn suspend(&mut self, key: TicketKey, number: u32, now: Instant) -> Option<Issued> {
+    /// `proven`: others had passed.
+    fn suspend(
+        &mut self,
+        key: TicketKey,
+        number: u32,
+        proven: bool,
+        now: Instant,
+    ) -> Option<Issued> {
         self.issued
             .get(&key)
             .filter(|issued| issued.number == number)?;
         let lost = self.issued.remove(&key)?;
-        self.asking.refused(key, lost.is_proven(now), now);
+        self.asking.refused(key, proven, now);
         Some(lost)
     }
 }
 
 impl Issued {
-    /// Whether the way lets tokens pass: this ticket or those before it were of use for a while, or
-    /// so often that another block is being spent, and nobody has complained.
-    fn is_proven(&self, now: Instant) -> bool {
-        self.proven || self.filled > 1 + AHEAD || now >= self.since + PAUSE
-    }
-
     /// Gives the kernel what it may need while it spends `block`, and takes back what is spent.
     fn fill(&mut self, kernel: &ticket::Tickets, block: u32) {
         let wanted = (block + 1 + AHEAD).min(self.chain.blocks());
@@ -385,14 +398,14 @@ mod tests {
     use usher_proto::host_key::HostPublicKey;
 
     use super::*;
-    use crate::signer::asking::LATE;
+    use crate::signer::asking::{LATE, PAUSE};
 
     const KEY: TicketKey = TicketKey {
         uid: 1001,
         server: SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 143),
     };
 
-    fn issued(number: u32, since: Instant) -> Issued {
+    fn issued(number: u32) -> Issued {
         let host_key = HostPublicKey::from_bytes([1; _]);
         let host = Host {
             name: "here".parse().unwrap(),
@@ -402,7 +415,6 @@ mod tests {
             loopback: Vec::new(),
         };
         Issued {
-            since,
             proven: false,
             number,
             session: SessionId::from_bytes([1; _]),
@@ -428,8 +440,8 @@ mod tests {
         let (mut state, now) = (State::default(), Instant::now());
         assert!(state.asking.claim(KEY, now));
         state.asking.end(&KEY);
-        state.issued.insert(KEY, issued(7, now));
-        let taken = (0..5).filter(|_| state.suspend(KEY, 7, now).is_some());
+        state.issued.insert(KEY, issued(7));
+        let taken = (0..5).filter(|_| state.suspend(KEY, 7, false, now).is_some());
         assert_eq!(taken.count(), 1);
         // One that was refused at once.
         assert!(
@@ -442,39 +454,27 @@ mod tests {
 
     #[test]
     fn a_late_token_of_a_ticket_that_was_of_use_makes_a_short_pause() {
-        let now = Instant::now();
-        let used_for_long = issued(7, now - PAUSE);
-        let used_often = Issued {
-            filled: 2 + AHEAD,
-            ..issued(7, now)
-        };
-        let follows_one_that_was = Issued {
-            proven: true,
-            ..issued(7, now)
-        };
-        for lost in [used_for_long, used_often, follows_one_that_was] {
-            let mut state = State::default();
-            state.issued.insert(KEY, lost);
-            assert!(state.suspend(KEY, 7, now).is_some());
-            assert!(state.asking.is_suspended(&KEY, now));
-            assert!(!state.asking.is_suspended(&KEY, now + LATE));
-        }
+        let (mut state, now) = (State::default(), Instant::now());
+        state.issued.insert(KEY, issued(7));
+        assert!(state.suspend(KEY, 7, true, now).is_some());
+        assert!(state.asking.is_suspended(&KEY, now));
+        assert!(!state.asking.is_suspended(&KEY, now + LATE));
     }
 
     #[test]
     fn a_failure_of_a_ticket_that_was_replaced_says_nothing_of_the_new_one() {
         let (mut state, now) = (State::default(), Instant::now());
-        state.issued.insert(KEY, issued(8, now));
-        assert!(state.suspend(KEY, 7, now).is_none());
+        state.issued.insert(KEY, issued(8));
+        assert!(state.suspend(KEY, 7, false, now).is_none());
         assert!(state.issued.contains_key(&KEY) && !state.asking.is_suspended(&KEY, now));
-        assert!(state.suspend(KEY, 8, now).is_some());
+        assert!(state.suspend(KEY, 8, false, now).is_some());
         assert!(!state.issued.contains_key(&KEY) && state.asking.is_suspended(&KEY, now));
     }
 
     #[test]
     fn a_renewal_that_comes_to_nothing_may_be_tried_again() {
         let (state, now) = (Arc::new(Mutex::new(State::default())), Instant::now());
-        let mut renewed = issued(7, now);
+        let mut renewed = issued(7);
         renewed.renewal = Renewal::UnderWay;
         lock(&state).issued.insert(KEY, renewed);
         assert_eq!(lock(&state).asking.begin(KEY, now), Some(now));
