@@ -105,7 +105,15 @@ pub fn disable(output: &Output, user: &UserName, reason: &str) -> Result<(), Fai
     let lock = configuration::lock()?;
     let mut fresh = configuration::in_force()?;
     // A name service that does not answer keeps nobody from being disabled either.
-    let may_have_account = || !matches!(nix::unistd::User::from_name(user.as_ref()), Ok(None));
+    let may_have_account = || match nix::unistd::User::from_name(user.as_ref()) {
+        Ok(found) => found.is_some(),
+        Err(error) => {
+            warn(&format!(
+                "whether there is an account {user} is not known ({error}): check the name"
+            ));
+            true
+        }
+    };
     let folder = match known(user) {
         // Users whom an authority certifies have no folder; another one's was removed.
         Err(_) if fresh.users.contains_key(user) || may_have_account() => {
