@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use ticket::as_user;
-use usher_kernel::ports::{Ports, Reserved};
+use usher_kernel::ports::{Ports, PortsError, Reserved};
 use world::*;
 
 fn reserved(address: Option<&str>, port: u16, uid: u32) -> Reserved {
@@ -94,6 +94,31 @@ tests! {
     }
 
     /// The kernel chooses among few ports, all but one of which are reserved.
+    fn former_addresses_make_room_and_what_finds_none_leaves_the_others_reserved(world) {
+        const ROOM: u32 = 16_384;
+        let ports = Ports::open(&world.cgroup).unwrap();
+        let of = |addresses: std::ops::Range<u32>, port| {
+            let first = u32::from(std::net::Ipv4Addr::new(127, 1, 0, 0));
+            addresses.map(move |number| Reserved {
+                address: Some(std::net::Ipv4Addr::from(first + number).into()),
+                port,
+                uid: ALICE,
+            })
+        };
+        ports.reserve(of(0..ROOM, 8025)).unwrap();
+        assert_eq!(tcp(BOB, "127.1.0.0:8025"), libc::EACCES);
+        // As many others.
+        ports.reserve(of(ROOM..2 * ROOM, 8025)).unwrap();
+        assert_eq!(tcp(BOB, "127.1.0.0:8025"), 0);
+        assert_eq!(tcp(BOB, "127.1.64.0:8025"), libc::EACCES);
+        // One too many, and a port at all addresses.
+        let too_many = of(0..ROOM + 1, 8025).chain([reserved(None, 8026, ALICE)]);
+        assert!(matches!(ports.reserve(too_many), Err(PortsError::Full)));
+        assert_eq!(tcp(BOB, "127.1.0.0:8025"), libc::EACCES);
+        assert_eq!(tcp(BOB, "0.0.0.0:8026"), libc::EACCES);
+        assert_eq!(tcp(BOB, "127.1.64.1:8025"), 0);
+    }
+
     fn a_reserved_port_is_not_had_by_chance(world) {
         let ports = Ports::open(&world.cgroup).unwrap();
         std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40003").unwrap();

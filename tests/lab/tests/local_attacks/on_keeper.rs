@@ -2,8 +2,8 @@
 
 use crate::attack::{Attack, IMAP, Result, alice_reads, listen};
 use crate::programs::{bytes, packet, python};
-use usher_lab::Role;
 use usher_lab::hostile::{Asked, Identity};
+use usher_lab::{Role, eventually};
 use usher_proto::log_record::Record;
 use usher_proto::ssh_key::PrivateKey;
 use usher_proto::{
@@ -151,6 +151,23 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
     assert_eq!(recorded()?, before + 1);
     let sessions = mailhost.run(["usher", "who"])?.stdout;
     assert_eq!(sessions.matches("0/8").count(), 1, "{sessions}");
+    // One that asks, goes and comes again has an authenticator recorded once.
+    let again = packet(&open("alice")?.request("laptop").encode());
+    let goes = format!("peer = reach('{records}'); send(peer, {again}); peer.close()");
+    python(&mailhost, "usher-verifier", &[goes.as_str(); 5].join("\n"))?;
+    eventually("the authenticator is recorded", || {
+        Ok(recorded()? == before + 2)
+    })?;
+    let replayed = python(
+        &mailhost,
+        "usher-verifier",
+        &format!("tell(ask('{records}', {again})[0])"),
+    )?;
+    let reply = bytes(&replayed[0]).map(|record| KeeperReply::decode(&record));
+    let Some(Ok(KeeperReply::Verdict { verdict, .. })) = reply else {
+        panic!("{replayed:?}");
+    };
+    assert_eq!((verdict, recorded()?), (Err(Refusal::Replayed), before + 2));
     // What is no record ends the connection and nothing else.
     let close = close.encode();
     let mut unknown = close.clone();
