@@ -4,7 +4,10 @@
 mod common;
 
 use common::{NOW, authenticator, client_key, server_key, statement, user_key};
+use curve25519_dalek::constants::EIGHT_TORSION;
+use curve25519_dalek::{EdwardsPoint, Scalar};
 use proptest::prelude::*;
+use sha2::{Digest, Sha512};
 use ssh_encoding::Decode as _;
 use usher_proto::ssh_key::private::Ed25519Keypair;
 use usher_proto::ssh_key::{HashAlg, PrivateKey, PublicKey, SshSig};
@@ -319,4 +322,42 @@ fn a_scalar_has_one_spelling_and_a_point_of_small_order_is_no_nonce() {
         assert_eq!(forged.verify_signature(), Err(Refusal::BadSignature));
         assert!(!ssh_key_verifies(&forged));
     }
+}
+
+/// Implementations differ in what they take of keys of mixed order, which their owner can make: by one
+/// in eight of such signatures here. What is in the log has to be what `ssh-keygen -Y verify` takes.
+#[test]
+fn signatures_of_keys_of_mixed_order_are_verified_as_by_another_implementation() {
+    let secret = Scalar::from_bytes_mod_order([7; 32]);
+    let key = EdwardsPoint::mul_base(&secret) + EIGHT_TORSION[1];
+    let key = key.compress().to_bytes();
+    let mut taken = 0;
+    const TRIED: u8 = 64;
+    for number in 0..TRIED {
+        let mut forged = Authenticator {
+            statement: Statement {
+                nonce: [number; 16],
+                ..statement()
+            }
+            .encode(),
+            ..authenticator()
+        };
+        let message = Authenticator::signed_data(&forged.statement).unwrap();
+        let blinding = Scalar::from_bytes_mod_order([number + 1; 32]);
+        let point = EdwardsPoint::mul_base(&blinding).compress().to_bytes();
+        let hash = Sha512::new()
+            .chain_update(point)
+            .chain_update(key)
+            .chain_update(message);
+        let challenge = Scalar::from_bytes_mod_order_wide(&hash.finalize().into());
+        let answer = (blinding + challenge * secret).to_bytes();
+        let [key_at, point_at, answer_at] = ed25519_parts(&forged);
+        for (at, bytes) in [(key_at, key), (point_at, point), (answer_at, answer)] {
+            forged.signature[at].copy_from_slice(&bytes);
+        }
+        let verified = forged.verify_signature().is_ok();
+        assert_eq!(verified, ssh_key_verifies(&forged), "{number}");
+        taken += u8::from(verified);
+    }
+    assert!((1..TRIED).contains(&taken), "{taken}");
 }
