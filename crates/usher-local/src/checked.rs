@@ -195,7 +195,7 @@ impl Checked {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::applied::tests::{collect, tree};
+    use crate::collect::tests::{collect, tree};
     use crate::keys;
 
     #[test]

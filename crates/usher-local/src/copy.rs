@@ -95,7 +95,7 @@ mod tests {
 
     use super::*;
     use crate::applied::Applied;
-    use crate::applied::tests::tree;
+    use crate::collect::tests::tree;
 
     fn collect(host: &Path) -> Result<Applied, ConfigurationError> {
         let copy = ConfigurationCopy::open(host).unwrap();

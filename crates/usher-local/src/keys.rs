@@ -158,7 +158,8 @@ pub fn parse_keys(
     Ok(keys)
 }
 
-/// The lines of a list that say something, with their numbers from 1: neither blank ones nor comments.
+/// The lines of a list that say something, with their numbers from 1: neither blank ones nor
+/// comments.
 pub fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = text.lines().map(str::trim).zip(1..);
     lines

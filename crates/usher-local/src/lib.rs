@@ -7,7 +7,8 @@
 //! * [`control_server`]: the daemons' side of it, on tokio.
 //! * [`signing_key`]: with what a user signs.
 //! * [`applied`]: the configuration that is in force, one file, replaced atomically; [`checked`]:
-//!   what it says, after all checks; [`files`]: how files are read and replaced;
+//!   what it says, after all checks; `collect`: how it is made of what an administrator has
+//!   written; [`files`]: how files are read and replaced;
 //!   [`error`]: what can be wrong with it.
 //! * [`includes`]: the files of a policy, and those that they include; [`copy`]: copies of hosts'
 //!   configurations, which are not left; [`writers`]: who else may write what is read.
@@ -20,6 +21,7 @@
 pub mod applied;
 pub mod checked;
 pub mod clock;
+mod collect;
 pub mod control;
 #[cfg(feature = "tokio")]
 pub mod control_server;

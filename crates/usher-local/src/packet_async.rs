@@ -47,11 +47,12 @@ pub(crate) fn is_shortage(error: &io::Error) -> bool {
 #[derive(Debug)]
 pub struct PacketListener(AsyncFd<OwnedFd>);
 
-/// A connected packet socket. All methods that wait let other tasks run from time to time, also when
-/// there is always something for them: a peer that never stops would keep the whole daemon busy, as
-/// tokio's readiness of descriptors has no such limit. All methods take `&self`: one task may send while another receives.
-/// Registered for receiving only: the kernel would wake this process each time the peer has taken a
-/// packet, to say that there is room for another.
+/// A connected packet socket. All methods take `&self`: one task may send while another receives.
+///
+/// Who receives lets other tasks run from time to time, also when there is always something to
+/// receive: a peer that never stops would keep the whole daemon busy, as tokio's readiness of
+/// descriptors has no such limit. Registered for receiving only: the kernel would wake this process
+/// each time that the peer has taken a packet, to say that there is room for another.
 #[derive(Debug)]
 pub struct AsyncPacketSocket(AsyncFd<OwnedFd>);
 

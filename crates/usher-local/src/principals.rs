@@ -93,8 +93,8 @@ impl Checked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::applied::tests::{collect, tree};
     use crate::checked::tests::{AUTHORITY, admitted, certificate};
+    use crate::collect::tests::{collect, tree};
 
     const HOST: &str =
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBFOSSDcMLHY83KZsUhkjz4XH1G8fT/qEwy0LI/7FFAu";

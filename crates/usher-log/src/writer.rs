@@ -18,28 +18,21 @@ use usher_proto::log_record::{MAX_LOG_RECORD, Record, RecordError, Verified};
 /// A record whose signature is good, and that may go into the log.
 #[derive(Clone, Debug)]
 pub struct SignedRecord {
-    says: Verified,
     entry: Vec<u8>,
 }
 
 impl SignedRecord {
-    /// Checks a record.
+    /// Checks a record, and gives what it says as well.
     ///
     /// # Errors
     /// [`RecordError`] when its signature is not good, or it is longer than [`MAX_LOG_RECORD`].
-    pub fn new(record: &Record) -> Result<Self, RecordError> {
+    pub fn new(record: &Record) -> Result<(Self, Verified), RecordError> {
         let says = record.verify()?;
         let entry = record.encode();
         if entry.len() > MAX_LOG_RECORD {
             return Err(RecordError::Malformed(DecodeError::Oversized));
         }
-        Ok(Self { says, entry })
-    }
-
-    /// What it says.
-    #[must_use]
-    pub fn says(&self) -> &Verified {
-        &self.says
+        Ok((Self { entry }, says))
     }
 }
 

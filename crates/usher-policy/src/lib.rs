@@ -121,8 +121,8 @@ pub fn parse_with_places<'s>(
     parse_blocks(sources, groups).map(|(policy, blocks)| (policy, Places::of(sources, &blocks)))
 }
 
-/// The mistakes of a policy of which some sources cannot be read. What is missing in these and may be
-/// in the others, as a host or a service that is named, is none.
+/// The mistakes of a policy of which some sources cannot be read. What is missing in these and may
+/// be in the others, as a host or a service that is named, is none.
 pub fn mistakes_of_part(sources: &[Source], groups: &Groups) -> Vec<PolicyError> {
     let mut reporter = report::Reporter::of_part(sources);
     if let Some(tree) = syntax::parse_sources(sources, &mut reporter) {

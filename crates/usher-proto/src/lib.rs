@@ -72,7 +72,7 @@ pub use local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 pub use log_record::{MAX_LOG_RECORD, MAX_PUBLIC_KEY_SIZE};
 pub use name::{HostName, NameError, ServiceName, UserName};
 pub use opening::Opening;
-pub use recorder::{MAX_RECORDER_PACKET, RecorderReply, RecorderRequest};
+pub use recorder::{MAX_RECORDER_PACKET, RECORDER_REPLY_SIZE, RecorderReply, RecorderRequest};
 pub use refusal::Refusal;
 pub use relay::{MAX_CONTROL_ADDRESSES, MAX_RELAY_PACKET, RelayReply, RelayRequest};
 pub use session_id::{SESSION_ID_SIZE, SessionId, session_id};

@@ -1,15 +1,18 @@
 //! Keeper to recorder and back: one packet each on a SOCK_SEQPACKET socket.
 //!
-//! The recorder keeps what clients have signed when that is what the verifier says: a record is so many
-//! bytes to the keeper; see [`crate::log_record`].
+//! The recorder keeps what clients have signed when that is what the verifier says: a record is so
+//! many bytes to the keeper; see [`crate::log_record`].
 
 use crate::codec::{Reader, put_string};
 use crate::log_record::MAX_LOG_RECORD;
 use crate::opening::Opening;
 use crate::{DecodeError, Refusal, verdict};
 
-/// Longest packet in bytes, in both directions.
+/// Longest packet in bytes.
 pub const MAX_RECORDER_PACKET: usize = HEADER + Opening::MAX_SIZE + 4 + MAX_LOG_RECORD;
+
+/// Bytes of an answer.
+pub const RECORDER_REPLY_SIZE: usize = HEADER + 2;
 
 /// The version of the packets.
 pub const RECORDER_VERSION: u8 = 3;
@@ -65,10 +68,15 @@ impl RecorderRequest {
     /// The packet.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let more = Opening::MAX_SIZE + 4 + self.record.len();
-        let mut out = begin(KEEP, self.request, more);
-        self.opening.put(&mut out);
-        put_string(&mut out, &self.record);
+        Self::packet(self.request, &self.opening, &self.record)
+    }
+
+    /// The packet of these.
+    #[must_use]
+    pub fn packet(request: u64, opening: &Opening, record: &[u8]) -> Vec<u8> {
+        let mut out = begin(KEEP, request, Opening::MAX_SIZE + 4 + record.len());
+        opening.put(&mut out);
+        put_string(&mut out, record);
         out
     }
 
@@ -92,7 +100,7 @@ impl RecorderReply {
     /// The packet.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = begin(KEPT, self.request, 2);
+        let mut out = begin(KEPT, self.request, RECORDER_REPLY_SIZE - HEADER);
         verdict::put(&mut out, self.verdict);
         out
     }

@@ -4,16 +4,19 @@
 
 use ed25519_dalek::Verifier as _;
 use signature::Verifier as _;
+use ssh_key::Signature;
 use ssh_key::public::{Ed25519PublicKey, KeyData};
-use ssh_key::{Algorithm, Signature};
 
 use crate::Refusal;
 
-/// Whether `signature` is the key's, over these bytes.
+/// Whether `signature` is the key's, of its kind, over these bytes.
 ///
 /// # Errors
 /// [`Refusal::UnsupportedKey`] for a weak key, [`Refusal::BadSignature`].
 pub(crate) fn verify(key: &KeyData, signed: &[u8], signature: &Signature) -> Result<(), Refusal> {
+    if signature.algorithm() != key.algorithm() {
+        return Err(Refusal::BadSignature);
+    }
     let KeyData::Ed25519(key) = key else {
         refuse_weak_key(key)?;
         return key
@@ -21,9 +24,6 @@ pub(crate) fn verify(key: &KeyData, signed: &[u8], signature: &Signature) -> Res
             .map_err(|_| Refusal::BadSignature);
     };
     let key = strong_key(key)?;
-    if signature.algorithm() != Algorithm::Ed25519 {
-        return Err(Refusal::BadSignature);
-    }
     let signature = ed25519_dalek::Signature::from_slice(signature.as_bytes())
         .map_err(|_| Refusal::BadSignature)?;
     key.verify(signed, &signature)

@@ -10,8 +10,8 @@ use usher_proto::{
     AgentAnswer, Certified, ClientFrame, DecodeError, FrameBuffer, FromLender, KEEPER_RECORD_SIZE,
     KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_FRAME, MAX_KEEPER_REQUEST,
     MAX_LOG_RECORD, MAX_PUBLIC_KEY_SIZE, MAX_RECORDER_PACKET, MAX_RELAY_PACKET, MAX_SIGNATURE_SIZE,
-    MAX_STATEMENT_SIZE, Opening, RecorderReply, RecorderRequest, Refusal, RelayReply, RelayRequest,
-    ServerFrame, SessionId, Statement, ToLender, agent,
+    MAX_STATEMENT_SIZE, Opening, RECORDER_REPLY_SIZE, RecorderReply, RecorderRequest, Refusal,
+    RelayReply, RelayRequest, ServerFrame, SessionId, Statement, ToLender, agent,
 };
 
 /// An independent decoder of RFC 4251 types reads the statement.
@@ -453,6 +453,7 @@ fn recorder_packets_are_laid_out_as_documented_and_bounded() {
     assert_eq!(refused.encode(), [&header[..], &[0, 134]].concat());
     let kept = reply(Ok(()));
     let packet = [header, &[0, 0][..]].concat();
+    assert_eq!(packet.len(), RECORDER_REPLY_SIZE);
     assert_eq!(kept.encode(), packet);
     assert_eq!(RecorderReply::decode(&packet), Ok(kept));
 }

@@ -60,7 +60,7 @@ fn world() -> (TempDir, Log) {
 }
 
 fn append(log: &mut Log, signed: Authenticator) {
-    let record = SignedRecord::new(&Record::new(signed).unwrap()).unwrap();
+    let (record, _) = SignedRecord::new(&Record::new(signed).unwrap()).unwrap();
     log.append(&[record]).unwrap();
 }
 

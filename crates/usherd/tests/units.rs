@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Examples are among the former.
+/// The examples are checked with those of the system, which they need.
 const KINDS: [&str; 2] = ["system", "user"];
 
 /// What systemd says of our units of a kind, which `change` may change.

@@ -64,7 +64,7 @@ pub fn records(numbers: std::ops::Range<u64>) -> Vec<Record> {
 pub fn signed(records: &[Record]) -> Vec<SignedRecord> {
     let signed = records
         .iter()
-        .map(|record| SignedRecord::new(record).unwrap());
+        .map(|record| SignedRecord::new(record).unwrap().0);
     signed.collect()
 }
 

@@ -19,6 +19,7 @@ mod recent;
 mod recording;
 mod records;
 mod revocation;
+mod room;
 mod share;
 mod tokens;
 mod who;

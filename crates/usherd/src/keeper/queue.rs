@@ -1,6 +1,7 @@
 //! One queue: the listener of one user at one service, and the worker processes that serve it.
 //! The keeper holds a duplicate of the listener, so what waits survives the worker's crash.
 
+mod ends;
 mod guests;
 
 use std::io;
@@ -10,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tokio::io::Interest;
-use tokio::sync::oneshot;
 use usher_kernel::cgroup::Group;
 use usher_kernel::worker::{self, Command, Input, SpawnError, spawn};
 use usher_local::packet_async::register;
@@ -19,10 +19,11 @@ use usher_proto::name::ServiceName;
 use usher_proto::refusal::Refusal;
 
 use super::accounts::{Account, Identity};
-use super::children::{Children, Ended};
+use super::children::Children;
 use super::process::Process;
 use super::queues::Key;
 use super::{Keeper, service_by_id};
+use ends::{End, reap};
 
 /// Search path of a worker; `environment` of the service does not change it.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
@@ -410,75 +411,6 @@ impl Queue {
             ready.clear_ready();
         }
     }
-
-    /// Waits until a worker has ended. Workers of an earlier keeper are not our children: they
-    /// are looked for once a second.
-    async fn wait_for_end(&self) {
-        let _ = tokio::time::timeout(Duration::from_secs(1), self.ended.notified()).await;
-    }
-}
-
-/// What tells of a worker's end.
-enum End {
-    /// One that this keeper has started.
-    Child(oneshot::Receiver<Ended>),
-    /// Another, whose status is its parent's.
-    Other(OwnedFd),
-}
-
-impl End {
-    /// Waits for it; gives the status where there is one.
-    async fn wait(self) -> io::Result<Option<Ended>> {
-        match self {
-            Self::Child(ended) => Ok(ended.await.ok()),
-            Self::Other(pidfd) => {
-                let _ended = register(pidfd, Interest::READABLE)?.readable().await?;
-                Ok(None)
-            }
-        }
-    }
-}
-
-impl Queue {
-    /// What was to be a worker is none.
-    fn nothing_starts(&self) {
-        let mut state = self.lock();
-        state.starting = false;
-        self.end_left(&state);
-    }
-
-    /// Ends what workers that have ended left behind, when they were the user's last.
-    fn end_left(&self, state: &State) {
-        // The next worker is in the group before it is known here: it must not be killed, nor its
-        // own group be taken away before it is in it.
-        if state.starting {
-            return;
-        }
-        if let Err(error) = self.group.sweep() {
-            tracing::error!(%error, "cannot sweep a user's cgroup");
-        }
-        if state.workers.is_empty() && self.occupied() {
-            // What a worker forked and left must not keep the listener or the user's presence.
-            self.kill();
-        }
-    }
-}
-
-/// Waits for a worker's end, and ends what it has left behind when it was the user's last.
-async fn reap(queue: Arc<Queue>, pid: u32, end: End) {
-    match end.wait().await {
-        Ok(status) => {
-            let (code, signal) = status.map_or((None, None), |ended| (ended.code, ended.signal));
-            tracing::info!(service = %queue.service, user = %queue.account.name, pid, code, signal,
-                "worker ended");
-        }
-        Err(error) => tracing::error!(%error, pid, "cannot wait for a worker"),
-    }
-    let mut state = queue.lock();
-    state.workers.retain(|running| running.pid != pid);
-    queue.end_left(&state);
-    drop(state);
-    queue.ended.notify_waiters();
 }
 
 fn longer(pause: Duration) -> Duration {

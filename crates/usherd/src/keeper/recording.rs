@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use usher_local::paths;
 use usher_proto::name::HostName;
 use usher_proto::opening::Opening;
-use usher_proto::recorder::{MAX_RECORDER_PACKET, RecorderReply, RecorderRequest};
+use usher_proto::recorder::{RECORDER_REPLY_SIZE, RecorderReply, RecorderRequest};
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
@@ -83,15 +83,9 @@ impl Recording {
     pub async fn keep(&self, opening: &Opening, record: &[u8]) -> Result<(), Refusal> {
         let begun = Instant::now();
         loop {
-            let sent = self.recorder.send(|request| {
-                let (opening, record) = (Box::new(opening.clone()), record.to_vec());
-                let asked = RecorderRequest {
-                    request,
-                    opening,
-                    record,
-                };
-                asked.encode()
-            });
+            let sent = self
+                .recorder
+                .send(|request| RecorderRequest::packet(request, opening, record));
             let kept = match sent {
                 Ok(sent) => timeout(KEEPING, sent.verdict())
                     .await
@@ -116,7 +110,7 @@ impl Recording {
             Ok(())
         };
         self.recorder
-            .keep_up("recorder", paths::RECORDER, MAX_RECORDER_PACKET, heard)
+            .keep_up("recorder", paths::RECORDER, RECORDER_REPLY_SIZE, heard)
             .await;
     }
 }

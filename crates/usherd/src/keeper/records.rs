@@ -1,6 +1,7 @@
 //! Records from the verifier. Every one is checked against the keeper's own copy of the policy, and
-//! a session is opened when the recorder has found that this is what was signed: a subverted verifier can neither
-//! invent a user, a service or a host, nor claim the presence of a user who has not signed.
+//! a session is opened when the recorder has found that this is what was signed: a subverted
+//! verifier can neither invent a user, a service or a host, nor claim the presence of a user who has
+//! not signed.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,7 +27,7 @@ use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
 use super::accounts::Account;
-use super::{Keeper, agenda, revocation, service_by_id, tokens};
+use super::{Keeper, agenda, revocation, room, service_by_id, tokens};
 use crate::opening::{Claim, permitted};
 
 /// How long opening a session may take. Who asked keeps the port of the first connection for that long
@@ -282,7 +283,7 @@ async fn open(keeper: &Arc<Keeper>, asked: &Asked<'_>, signed: &[u8]) -> Result<
     if known.is_some() {
         return Err(Refusal::Replayed);
     }
-    revocation::has_room(
+    room::exists(
         keeper,
         &session_record(host, opening, account.uid, permitted),
     )?;
@@ -315,7 +316,7 @@ async fn open(keeper: &Arc<Keeper>, asked: &Asked<'_>, signed: &[u8]) -> Result<
     let ready = service_by_id(&configuration.1, record.service)
         .ok_or(Refusal::UnknownService)
         .and_then(|service| keeper.queues.ensure(keeper, service, &account))
-        .and_then(|()| revocation::make_room(keeper, &record));
+        .and_then(|()| room::make(keeper, &record));
     if let Err(refusal) = ready {
         keeper
             .admission

@@ -334,53 +334,6 @@ pub fn cut_untracked(keeper: &Keeper) {
     }
 }
 
-/// Makes room in a user's share of the session table: the oldest session without connections ends.
-///
-/// # Errors
-/// [`Refusal::Overloaded`] when all of them have connections, or too many have just ended.
-pub fn make_room(keeper: &Keeper, fresh: &SessionRecord) -> Result<(), Refusal> {
-    let Some(oldest) = in_the_way(keeper, fresh)? else {
-        return Ok(());
-    };
-    match keeper.admission.session(&oldest).map_err(no_room)? {
-        Some(record) => mark(keeper, &oldest, record, Refusal::SessionEnded),
-        None => keeper.shares.leave(&oldest, fresh),
-    }
-    Ok(())
-}
-
-/// Whether there is room, or could be made. Changes nothing.
-///
-/// # Errors
-/// As [`make_room`]; [`Refusal::SessionTableFull`].
-pub fn has_room(keeper: &Keeper, fresh: &SessionRecord) -> Result<(), Refusal> {
-    if keeper.shares.is_full() {
-        return Err(Refusal::SessionTableFull);
-    }
-    in_the_way(keeper, fresh).map(drop)
-}
-
-/// The session that has to end for another one; none when there is room for both.
-fn in_the_way(keeper: &Keeper, fresh: &SessionRecord) -> Result<Option<SessionId>, Refusal> {
-    if keeper.shares.crowded(fresh) {
-        return Err(Refusal::Overloaded);
-    }
-    let Some(sessions) = keeper.shares.used_up(fresh) else {
-        return Ok(None);
-    };
-    let rows = keeper.admission.admissions().map_err(no_room)?;
-    let with_connections = with_connections(&rows);
-    let idle = sessions
-        .into_iter()
-        .find(|session| !with_connections.contains(session));
-    idle.map(Some).ok_or(Refusal::Overloaded)
-}
-
-fn no_room(error: KernelError) -> Refusal {
-    tracing::error!(%error, "making room in the session table");
-    Refusal::KeeperUnavailable
-}
-
 /// Ends sessions with their connections, and what no session is left for. Gives the connections
 /// that were cut; none when the table could not be read, and they are cut later.
 pub fn end_all(keeper: &Keeper, ending: Vec<Entry>) -> Vec<AdmissionRow> {
@@ -476,7 +429,12 @@ fn destroy(keeper: &Keeper, connection: &ConnectionTuple) {
     }
 }
 
-fn mark(keeper: &Keeper, session: &SessionId, mut record: SessionRecord, reason: Refusal) {
+pub(super) fn mark(
+    keeper: &Keeper,
+    session: &SessionId,
+    mut record: SessionRecord,
+    reason: Refusal,
+) {
     tracing::info!(%session, user = %record.user, host = %record.host, reason = reason.name(),
         "session ended: {reason}");
     keeper.shares.leave(session, &record);

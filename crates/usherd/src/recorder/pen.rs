@@ -99,11 +99,11 @@ impl Counts {
 /// verifier that was taken over could have kept what anybody has signed, again and again.
 fn check(asked: &RecorderRequest) -> Result<SignedRecord, Refusal> {
     let record = Record::decode(&asked.record)?;
-    let record = SignedRecord::new(&record).map_err(|error| {
+    let (record, says) = SignedRecord::new(&record).map_err(|error| {
         tracing::error!(%error, "refused a record");
         Refusal::Malformed
     })?;
-    let signed = Opening::new(record.says().clone(), unix_time())?;
+    let signed = Opening::new(says, unix_time())?;
     if signed != *asked.opening {
         tracing::error!(user = %asked.opening.statement.user, signed_by = %signed.statement.user,
             "the verifier does not say what was signed: nothing is recorded");

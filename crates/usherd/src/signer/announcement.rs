@@ -29,7 +29,8 @@ pub const SESSION: u64 = 8 * 3600;
 const RENEW: u64 = 5;
 /// How often an announcement is tried when the channel breaks or the server has lost the session.
 const ATTEMPTS: u32 = 8;
-/// How long one answer is waited for, and as long the server may take to announce what it was asked to.
+/// How long one answer is waited for, and how long the server may take to announce what it was asked
+/// to.
 pub const ANSWER: Duration = Duration::from_secs(10);
 /// Pause before another try: 50 ms, doubled each time, so that a daemon that is restarted on the
 /// way is waited for (6 s in all), and one that does not come back is not waited for long.

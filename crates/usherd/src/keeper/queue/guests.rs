@@ -9,7 +9,8 @@ use std::time::Instant;
 use usher_kernel::cgroup::{Group, Guest};
 use usher_proto::refusal::Refusal;
 
-use super::{End, Queue, Running, reap};
+use super::ends::{End, reap};
+use super::{Queue, Running};
 use crate::keeper::process::Process;
 
 impl Queue {

@@ -1,0 +1,151 @@
+//! What an administrator has written below /etc/usher, or stands in a copy of it, becomes an
+//! [`Applied`].
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use base64ct::{Base64, Encoding};
+use usher_proto::name::UserName;
+
+use crate::applied::{Applied, UserEntry};
+use crate::copy::ConfigurationCopy;
+use crate::error::ConfigurationError;
+use crate::files::{open, optional, policy_files, read_bytes, read_in, sorted};
+use crate::key_options::in_utc;
+use crate::{includes, keys};
+
+impl UserEntry {
+    /// Reads a user's folder.
+    fn read(folder: &Path, copy: Option<&ConfigurationCopy>) -> Result<Self, ConfigurationError> {
+        let mut entry = Self {
+            disabled: optional(read_in(&folder.join("disabled"), copy))?
+                .map(|reason| reason.trim().to_owned()),
+            ..Self::default()
+        };
+        for path in sorted(folder, copy)? {
+            let name = path.file_name().and_then(|name| name.to_str());
+            match name.and_then(|name| name.strip_prefix(keys::LIST)) {
+                Some("") => entry.authorized_keys = in_utc(&read_in(&path, copy)?),
+                Some(purpose) if purpose.starts_with('.') => {
+                    let list = in_utc(&read_in(&path, copy)?);
+                    let purpose = purpose[1..].to_owned();
+                    entry.authorized_keys_for.insert(purpose, list);
+                }
+                _ => {}
+            }
+        }
+        Ok(entry)
+    }
+}
+
+impl Applied {
+    /// Reads what an administrator has written in a folder as /etc/usher is: policy files
+    /// (`*.policy`, by name) and what they include, users, revoked keys, authorities. `copy` is the
+    /// copy of a host's configuration that the folder is, if it is: nothing outside of it is read.
+    ///
+    /// # Errors
+    /// Names the first file that cannot be read. The text is not checked here: see
+    /// [`Applied::check`].
+    pub fn collect(
+        folder: &Path,
+        copy: Option<&ConfigurationCopy>,
+    ) -> Result<Self, ConfigurationError> {
+        let mut applied = Self {
+            user_authorities: optional(read_in(&folder.join("user_ca_keys"), copy))?,
+            revoked_keys: optional(read_bytes(&folder.join("revoked_keys"), copy))?
+                .map(|bytes| Base64::encode_string(&bytes)),
+            copy: copy.map(|copy| copy.folder().to_owned()),
+            ..Self::default()
+        };
+        let files = policy_files(&folder.join("policy.d"), copy)?;
+        applied.take_policy(includes::read(&files, |path| open(path, copy), copy)?);
+        applied.users = users_in(&folder.join("users"), copy)?;
+        Ok(applied)
+    }
+
+    /// Reads what an administrator has written of users, and nothing else.
+    ///
+    /// # Errors
+    /// As [`Applied::collect`].
+    pub fn collect_users(
+        users: &Path,
+    ) -> Result<BTreeMap<UserName, UserEntry>, ConfigurationError> {
+        users_in(users, None)
+    }
+
+    /// Takes these policy files, which may be pipes, and what they include for the policy. What is
+    /// not UTF-8 or cannot be included is told by [`Applied::check`].
+    ///
+    /// # Errors
+    /// As [`includes::read`].
+    pub fn read_policy(&mut self, files: &[PathBuf]) -> Result<(), ConfigurationError> {
+        self.take_policy(includes::read(files, |path| File::open(path), None)?);
+        Ok(())
+    }
+
+    fn take_policy(&mut self, read: includes::Files) {
+        self.sources = read.sources;
+        self.unread = read.mistakes;
+    }
+}
+
+fn users_in(
+    users: &Path,
+    copy: Option<&ConfigurationCopy>,
+) -> Result<BTreeMap<UserName, UserEntry>, ConfigurationError> {
+    let mut found = BTreeMap::new();
+    for path in sorted(users, copy)? {
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        let name: UserName = name
+            .parse()
+            .map_err(|_| ConfigurationError::NotAUser { path: path.clone() })?;
+        found.insert(name, UserEntry::read(&path, copy)?);
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn tree() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(folder.path().join("policy.d")).unwrap();
+        std::fs::create_dir_all(folder.path().join("users/alice")).unwrap();
+        folder
+    }
+
+    pub(crate) fn collect(folder: &tempfile::TempDir) -> Result<Applied, ConfigurationError> {
+        Applied::collect(folder.path(), None)
+    }
+
+    #[test]
+    fn collects_policy_files_in_order_and_leaves_editors_leftovers_alone() {
+        let folder = tree();
+        for name in ["20-b.policy", "10-a.policy", "10-a.policy~", ".x.swp"] {
+            std::fs::write(folder.path().join("policy.d").join(name), "").unwrap();
+        }
+        let applied = collect(&folder).unwrap();
+        let names: Vec<_> = applied
+            .sources
+            .iter()
+            .map(|file| file.name.rsplit('/').next().unwrap())
+            .collect();
+        assert_eq!(names, ["10-a.policy", "20-b.policy"]);
+    }
+
+    #[test]
+    fn a_folder_that_is_no_user_name_is_refused() {
+        let folder = tree();
+        assert!(collect(&folder).is_ok());
+        std::fs::create_dir_all(folder.path().join("users/Not A User")).unwrap();
+        assert!(matches!(
+            collect(&folder),
+            Err(ConfigurationError::NotAUser { .. })
+        ));
+    }
+}

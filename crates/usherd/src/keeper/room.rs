@@ -1,0 +1,56 @@
+//! Room in the session table: each user has a share of it at each service from each host, and the
+//! oldest session without connections makes room for a new one.
+
+use usher_kernel::KernelError;
+use usher_kernel::admission::SessionRecord;
+use usher_proto::refusal::Refusal;
+use usher_proto::session_id::SessionId;
+
+use super::{Keeper, revocation};
+
+/// Makes room in a user's share of the session table: the oldest session without connections ends.
+///
+/// # Errors
+/// [`Refusal::Overloaded`] when all of them have connections, or too many have just ended.
+pub fn make(keeper: &Keeper, fresh: &SessionRecord) -> Result<(), Refusal> {
+    let Some(oldest) = in_the_way(keeper, fresh)? else {
+        return Ok(());
+    };
+    match keeper.admission.session(&oldest).map_err(no_room)? {
+        Some(record) => revocation::mark(keeper, &oldest, record, Refusal::SessionEnded),
+        None => keeper.shares.leave(&oldest, fresh),
+    }
+    Ok(())
+}
+
+/// Whether there is room, or could be made. Changes nothing.
+///
+/// # Errors
+/// As [`make`]; [`Refusal::SessionTableFull`].
+pub fn exists(keeper: &Keeper, fresh: &SessionRecord) -> Result<(), Refusal> {
+    if keeper.shares.is_full() {
+        return Err(Refusal::SessionTableFull);
+    }
+    in_the_way(keeper, fresh).map(drop)
+}
+
+/// The session that has to end for another one; none when there is room for both.
+fn in_the_way(keeper: &Keeper, fresh: &SessionRecord) -> Result<Option<SessionId>, Refusal> {
+    if keeper.shares.crowded(fresh) {
+        return Err(Refusal::Overloaded);
+    }
+    let Some(sessions) = keeper.shares.used_up(fresh) else {
+        return Ok(None);
+    };
+    let rows = keeper.admission.admissions().map_err(no_room)?;
+    let with_connections = revocation::with_connections(&rows);
+    let idle = sessions
+        .into_iter()
+        .find(|session| !with_connections.contains(session));
+    idle.map(Some).ok_or(Refusal::Overloaded)
+}
+
+fn no_room(error: KernelError) -> Refusal {
+    tracing::error!(%error, "making room in the session table");
+    Refusal::KeeperUnavailable
+}
