@@ -11,7 +11,7 @@
 #include <linux/types.h>
 #include <linux/bpf.h>
 
-#define USHER_LAYOUT_VERSION 5
+#define USHER_LAYOUT_VERSION 6
 
 /* Connections of one user at one service that tokens have admitted and that are not established.
  */
@@ -89,7 +89,9 @@ struct usher_session {
 	__u8 user[USHER_USER_NAME_SIZE]; /* padded with zeros */
 	__u8 host[USHER_HOST_NAME_SIZE]; /* padded with zeros */
 	__u64 ended; /* seconds since 1970, 0 while the session lives */
-	__u32 reason; /* refusal code, once ended */
+	__u16 reason; /* refusal code, once ended */
+	__u8 end_recorded; /* 1: the log has it that it ended so */
+	__u8 reserved;
 	__u8 token_anchor[11];
 	__u8 certified; /* 1: the table of certificates has an entry for it */
 	__u64 host_number; /* the host's, by the key that it had */

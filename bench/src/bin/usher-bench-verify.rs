@@ -26,7 +26,7 @@ use usher_local::checked::Checked;
 use usher_proto::frame::ClientFrame;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::keeper_record::KeeperRequest;
-use usher_proto::log_record::Record;
+use usher_proto::log_record::AuthenticationRecord;
 use usher_proto::name::HostName;
 use usher_proto::session_id;
 use usher_proto::ssh_key::public::KeyData;
@@ -68,7 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let granted = authenticate(&configuration, &claim, &authenticator)
                 .map_err(|refused| refused.refusal.name())?;
             std::hint::black_box(session_id(&authenticator.statement));
-            let record = Record {
+            let record = AuthenticationRecord {
                 authenticator,
                 public_key: granted.public_key,
             };

@@ -109,7 +109,7 @@ tests! {
         admission.insert_session(&session(2), &record(BOB)).unwrap();
         admission.update_session(&session(3), &record(BOB)).unwrap_err();
         let ended = SessionRecord {
-            ended: Some(Ended { at: 1_700_000_100, reason: Refusal::DisabledUser }),
+            ended: Some(Ended { at: 1_700_000_100, reason: Refusal::DisabledUser, recorded: false }),
             ..record(BOB)
         };
         admission.update_session(&session(2), &ended).unwrap();

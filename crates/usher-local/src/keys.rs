@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use usher_policy::Name;
 use usher_proto::Principals;
-use usher_proto::authenticator::{is_security_key, is_supported};
 use usher_proto::keeper_record::KEY_FINGERPRINT_SIZE;
 use usher_proto::name::UserName;
 use usher_proto::ssh_key::{self, Error, HashAlg, PublicKey};
+use usher_proto::sshsig::{is_security_key, is_supported};
 
 use crate::applied::UserEntry;
 use crate::error::ConfigurationError;

@@ -25,7 +25,7 @@ pub const APPLIED_PREVIOUS: &str = "/var/lib/usher/applied.previous.json";
 /// With what the users sign, one file a user, readable by the signer only: see
 /// [`crate::signing_key`].
 pub const PRIVATE_KEYS_DIRECTORY: &str = "/var/lib/usher/keys";
-/// The log of authentications, written by the recorder: see `usher_log`.
+/// The signed log, written by the recorder: see `usher_log`.
 pub const LOG_DIRECTORY: &str = "/var/lib/usher/log";
 /// The log's private key, OpenSSH format, Ed25519, readable by the recorder only. Its comment is
 /// the log's name.

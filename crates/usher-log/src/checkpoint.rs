@@ -6,8 +6,11 @@ use std::fmt;
 use base64ct::{Base64, Encoding};
 use ed25519_dalek::Signer as _;
 use signed_note::{Note, StandardVerifier, Verifier as _, VerifierList};
-use usher_proto::ssh_key::PrivateKey;
+use usher_proto::SessionEnd;
+use usher_proto::log_record::EndRecord;
 use usher_proto::ssh_key::private::KeypairData;
+use usher_proto::ssh_key::public::{Ed25519PublicKey, KeyData};
+use usher_proto::ssh_key::{PrivateKey, PublicKey};
 
 use crate::merkle::{Frontier, Hash};
 
@@ -47,7 +50,7 @@ pub enum CheckpointError {
     #[error("the checkpoint is not signed by the key of {0}")]
     Signature(String),
     /// Signing failed.
-    #[error("the checkpoint could not be signed")]
+    #[error("the log's key could not sign")]
     Signing,
 }
 
@@ -95,6 +98,20 @@ impl SigningKey {
         let note = String::from_utf8(note.to_bytes()).map_err(|_| CheckpointError::Malformed)?;
         Ok(SignedCheckpoint { checkpoint, note })
     }
+
+    /// Signs how a session ended.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Signing`], for no input that is known.
+    pub fn sign_end(&self, end: &SessionEnd) -> Result<EndRecord, CheckpointError> {
+        let signed = EndRecord::signed_data(end).map_err(|_| CheckpointError::Signing)?;
+        let signature = self.key.sign(&signed).to_bytes();
+        Ok(EndRecord::new(
+            end,
+            self.key.verifying_key().as_bytes(),
+            &signature,
+        ))
+    }
 }
 
 impl fmt::Debug for SigningKey {
@@ -123,6 +140,7 @@ impl signed_note::Signer for SigningKey {
 pub struct VerifyingKey {
     text: String,
     verifier: StandardVerifier,
+    public: PublicKey,
 }
 
 impl VerifyingKey {
@@ -139,7 +157,18 @@ impl VerifyingKey {
             Base64::encode_string(&key)
         );
         let verifier = StandardVerifier::new(&text).map_err(|_| CheckpointError::PrivateKey)?;
-        Ok(Self { text, verifier })
+        let public = KeyData::Ed25519(Ed25519PublicKey(*public)).into();
+        Ok(Self {
+            text,
+            verifier,
+            public,
+        })
+    }
+
+    /// The key as SSH has it: the ends of sessions verify by it.
+    #[must_use]
+    pub fn public_key(&self) -> &PublicKey {
+        &self.public
     }
 
     /// Reads `NAME+HASH+KEY`, the form that tools for C2SP notes use; one newline at the end is

@@ -36,7 +36,7 @@ pub enum LogError {
         /// The public side of the key given.
         given: String,
     },
-    /// The checkpoint could not be signed; nothing was appended.
+    /// A checkpoint or the end of a session could not be signed; nothing was appended.
     #[error(transparent)]
     Signing(CheckpointError),
     /// An earlier failure left it open what is on the disk.
@@ -133,8 +133,8 @@ pub enum Damage {
         /// The bundle.
         place: PathBuf,
     },
-    /// The log's key vouches for a record that no client signed.
-    #[error("{place}: forged: record {index} is in the log and is no client's: {error}")]
+    /// The log's key vouches for a record that neither a client nor the log has signed.
+    #[error("{place}: forged: record {index} is in the log and nobody has signed it: {error}")]
     Forged {
         /// The record.
         index: u64,

@@ -1,4 +1,5 @@
-//! The signed log: every authentication, kept as the bytes that the client signed.
+//! The signed log: every authentication, kept as the bytes that the client signed, and the end of
+//! every session, which the log signs.
 //!
 //! Records stand in a Merkle tree (RFC 6962, section 2.1) whose size and root the log signs
 //! (C2SP tlog-checkpoint); on disk they are entry bundles and hash tiles (C2SP tlog-tiles). The
@@ -27,6 +28,8 @@ pub use checkpoint::{
 };
 pub use error::{Damage, LogError};
 pub use reader::Reader;
-pub use usher_proto::log_record::{Record, RecordError, Verified};
+pub use usher_proto::log_record::{
+    AuthenticationRecord, EndRecord, Record, RecordError, Says, Verified,
+};
 pub use verify::Report;
 pub use writer::{Appended, Log, SignedRecord};

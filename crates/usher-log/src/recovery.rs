@@ -70,7 +70,7 @@ pub(crate) fn recover(log: &mut Log) -> Result<(), LogError> {
     log.tree = tree;
     log.bundle_length = entries.offset() as u64;
 
-    let tail = Tail::read(&log.layout, size, &bytes[entries.offset()..])?;
+    let tail = Tail::read(log, size, &bytes[entries.offset()..])?;
     let mut written = Vec::new();
     if !tail.leaves.is_empty() {
         for bundle in number..=(size + tail.leaves.len() as u64 - 1) / TILE_WIDTH {
@@ -123,7 +123,8 @@ struct Tail {
 }
 
 impl Tail {
-    fn read(layout: &Layout, size: u64, rest: &[u8]) -> Result<Self, LogError> {
+    fn read(log: &Log, size: u64, rest: &[u8]) -> Result<Self, LogError> {
+        let key = log.key.verifying_key().public_key();
         let mut tail = Self {
             leaves: Vec::new(),
             length: 0,
@@ -132,7 +133,7 @@ impl Tail {
         loop {
             let mut entries = Entries::new(&bytes);
             while let Some(entry) = entries.next() {
-                let genuine = Record::decode(entry).is_ok_and(|record| record.verify().is_ok());
+                let genuine = Record::decode(entry).is_ok_and(|record| record.verify(key).is_ok());
                 if !genuine {
                     break;
                 }
@@ -148,7 +149,7 @@ impl Tail {
                 return Ok(tail);
             }
             tail.length = 0;
-            let path = layout.bundle(end / TILE_WIDTH);
+            let path = log.layout.bundle(end / TILE_WIDTH);
             bytes = bundle::read(&path).at(&path)?;
         }
     }

@@ -12,7 +12,8 @@ use crate::checkpoint::{Checkpoint, SignedCheckpoint};
 use crate::error::{At, Damage, LogError};
 use crate::merkle::{Frontier, HASH_SIZE, Hash, TILE_WIDTH, leaf_hash};
 use crate::reader::Reader;
-use usher_proto::log_record::{Record, RecordError, Verified};
+use usher_proto::log_record::{Record, RecordError, Says};
+use usher_proto::ssh_key::PublicKey;
 
 /// Differences between records and leaf hashes that are looked at to tell whether records were
 /// exchanged.
@@ -23,6 +24,8 @@ const MAX_DIFFERENCES: usize = 1 << 16;
 pub struct Report {
     /// The log's newest checkpoint.
     pub checkpoint: SignedCheckpoint,
+    /// How many of its records are ends of sessions; the others are authentications.
+    pub ends: u64,
     /// Records of the kept checkpoint, with which the log is consistent.
     pub kept: Option<u64>,
     /// Bytes after the last record of the checkpoint: an append that is going on, or that a
@@ -52,7 +55,7 @@ impl Reader {
     pub fn verify_with(
         &self,
         kept: Option<&str>,
-        look: impl Fn(u64, &Verified) -> Result<(), Damage> + Sync,
+        look: impl Fn(u64, &Says) -> Result<(), Damage> + Sync,
     ) -> Result<Report, LogError> {
         let checkpoint = self.checkpoint()?;
         let kept = kept
@@ -88,6 +91,7 @@ impl Reader {
         let tail = self.tail(size, walk.last_bundle_length)?;
         Ok(Report {
             checkpoint,
+            ends: walk.ends,
             kept: kept.map(|kept| kept.size),
             tail,
         })
@@ -114,6 +118,8 @@ struct Bundle {
     length: u64,
     /// The first thing wrong with the file as such.
     end: Option<Damage>,
+    /// Ends of sessions among the records that were looked at.
+    ends: u64,
     /// The first record that is none, or that is refused.
     refused: Option<Damage>,
 }
@@ -123,7 +129,7 @@ impl Bundle {
         reader: &Reader,
         number: u64,
         size: u64,
-        look: &impl Fn(u64, &Verified) -> Result<(), Damage>,
+        look: &impl Fn(u64, &Says) -> Result<(), Damage>,
     ) -> Result<Self, LogError> {
         let place = reader.layout.bundle(number);
         let bytes = bundle::read(&place).at(&place)?;
@@ -134,6 +140,7 @@ impl Bundle {
             stored: stored(reader, number, end - first)?,
             length: 0,
             end: None,
+            ends: 0,
             refused: None,
         };
         let mut entries = Entries::new(&bytes);
@@ -150,39 +157,37 @@ impl Bundle {
             bundle.end = Some(Damage::Surplus { index, place });
         } else if bundle.leaves == bundle.stored {
             // Otherwise something is wrong already, and signatures would only take time.
-            bundle.refused = refused(&bytes, first..end, &place, look);
+            let key = reader.key.public_key();
+            bundle.refused = bundle.look_at(&bytes, first..end, &place, key, look).err();
         }
         Ok(bundle)
     }
-}
 
-/// The first record that is no client's, or that `look` refuses.
-fn refused(
-    bytes: &[u8],
-    indexes: Range<u64>,
-    place: &Path,
-    look: &impl Fn(u64, &Verified) -> Result<(), Damage>,
-) -> Option<Damage> {
-    let mut entries = Entries::new(bytes);
-    for index in indexes {
-        let entry = entries.next()?;
-        let refused = match verified(entry) {
-            Ok(verified) => look(index, &verified).err(),
-            Err(error) => Some(Damage::Forged {
+    /// Looks at each record, and gives the first that is neither a client's nor the log's, or that
+    /// `look` refuses.
+    fn look_at(
+        &mut self,
+        bytes: &[u8],
+        indexes: Range<u64>,
+        place: &Path,
+        log: &PublicKey,
+        look: &impl Fn(u64, &Says) -> Result<(), Damage>,
+    ) -> Result<(), Damage> {
+        for (index, entry) in indexes.zip(Entries::new(bytes)) {
+            let says = verified(entry, log).map_err(|error| Damage::Forged {
                 index,
                 place: place.to_owned(),
                 error,
-            }),
-        };
-        if refused.is_some() {
-            return refused;
+            })?;
+            self.ends += u64::from(matches!(says, Says::End(_)));
+            look(index, &says)?;
         }
+        Ok(())
     }
-    None
 }
 
-fn verified(entry: &[u8]) -> Result<Verified, RecordError> {
-    Record::decode(entry)?.verify()
+fn verified(entry: &[u8], log: &PublicKey) -> Result<Says, RecordError> {
+    Record::decode(entry)?.verify(log)
 }
 
 /// The leaf hashes that are stored for a bundle, up to `count`; what is not there is left out.
@@ -222,6 +227,7 @@ struct Walk {
     /// The stored hashes in those places.
     expected: HashSet<Hash>,
     last_bundle_length: u64,
+    ends: u64,
     end: Option<Damage>,
     refused: Option<Damage>,
 }
@@ -239,6 +245,7 @@ impl Walk {
             differences: Vec::new(),
             expected: HashSet::new(),
             last_bundle_length: 0,
+            ends: 0,
             end: None,
             refused: None,
         }
@@ -272,6 +279,7 @@ impl Walk {
             self.stored.push(hash, |_, _, _| {});
         }
         self.last_bundle_length = bundle.length;
+        self.ends += bundle.ends;
         self.refused = self.refused.take().or(bundle.refused);
         self.end = bundle.end;
     }

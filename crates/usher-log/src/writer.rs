@@ -6,14 +6,15 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use crate::bundle;
-use crate::checkpoint::{SignedCheckpoint, SigningKey};
+use crate::checkpoint::{CheckpointError, SignedCheckpoint, SigningKey};
 use crate::durable::{self, Written};
 use crate::error::{At, LogError};
 use crate::layout::Layout;
 use crate::merkle::{Frontier, HASH_SIZE, Hash, TILE_WIDTH, leaf_hash};
 use crate::recovery;
 use usher_proto::DecodeError;
-use usher_proto::log_record::{MAX_LOG_RECORD, Record, RecordError, Verified};
+use usher_proto::SessionEnd;
+use usher_proto::log_record::{AuthenticationRecord, MAX_LOG_RECORD, RecordError, Verified};
 
 /// A record whose signature is good, and that may go into the log.
 #[derive(Clone, Debug)]
@@ -22,17 +23,26 @@ pub struct SignedRecord {
 }
 
 impl SignedRecord {
-    /// Checks a record, and gives what it says as well.
+    /// Checks the record of an authentication, and gives what it says as well.
     ///
     /// # Errors
     /// [`RecordError`] when its signature is not good, or it is longer than [`MAX_LOG_RECORD`].
-    pub fn new(record: &Record) -> Result<(Self, Verified), RecordError> {
+    pub fn new(record: &AuthenticationRecord) -> Result<(Self, Verified), RecordError> {
         let says = record.verify()?;
         let entry = record.encode();
         if entry.len() > MAX_LOG_RECORD {
             return Err(RecordError::Malformed(DecodeError::Oversized));
         }
         Ok((Self { entry }, says))
+    }
+
+    /// The record of the end of a session, signed with the key of the log that it is for.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Signing`], for no input that is known.
+    pub fn of_end(end: &SessionEnd, log: &SigningKey) -> Result<Self, CheckpointError> {
+        let entry = log.sign_end(end)?.encode();
+        Ok(Self { entry })
     }
 }
 
@@ -94,6 +104,14 @@ impl Log {
         &self.checkpoint
     }
 
+    /// The record of the end of a session, signed with the log's key. It is not in the log yet.
+    ///
+    /// # Errors
+    /// [`LogError::Signing`].
+    pub fn sign_end(&self, end: &SessionEnd) -> Result<SignedRecord, LogError> {
+        SignedRecord::of_end(end, &self.key).map_err(LogError::Signing)
+    }
+
     /// Appends records, all or none, and returns when they are durable: one wait for the disk
     /// for the records and one for the checkpoint, however many records there are.
     ///
@@ -102,7 +120,7 @@ impl Log {
     /// append succeeds. After a failure to make something durable every further append is
     /// [`LogError::Unknown`], because the kernel may have dropped what it could not write: open
     /// the log anew. Records of an append that a crash has cut short may be found in the log
-    /// afterwards: their clients have signed them.
+    /// afterwards: they are signed.
     ///
     /// # Errors
     /// [`LogError::File`], [`LogError::Signing`], [`LogError::Unknown`].

@@ -3,10 +3,10 @@
 
 mod common;
 
-use common::{ORIGIN, log, log_key, record, records};
+use common::{ORIGIN, authentication, end, end_record, log, log_key, record, records};
 use proptest::prelude::*;
 use std::fs;
-use usher_log::{CheckpointError, Record, RecordError, VerifyingKey};
+use usher_log::{CheckpointError, Record, RecordError, Says, VerifyingKey};
 use usher_proto::{DecodeError, MAX_LOG_RECORD, Refusal};
 
 fn string(bytes: &[u8]) -> Vec<u8> {
@@ -15,7 +15,7 @@ fn string(bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_record_is_laid_out_as_the_document_says() {
-    let record = record(1);
+    let record = authentication(1);
     let expected = [
         vec![1],
         string(&record.authenticator.statement),
@@ -24,7 +24,66 @@ fn a_record_is_laid_out_as_the_document_says() {
     ];
     assert_eq!(record.encode(), expected.concat());
     assert_eq!(record.public_key[..15], *b"\0\0\0\x0bssh-ed25519");
-    assert_eq!(Record::decode(&record.encode()), Ok(record));
+    assert_eq!(
+        Record::decode(&record.encode()),
+        Ok(Record::Authentication(record))
+    );
+}
+
+#[test]
+fn the_record_of_an_end_is_laid_out_as_the_document_says() {
+    let record = end_record(1);
+    let end = end(1);
+    let expected = [
+        b"usher-session-end\0\0\0\x01".to_vec(),
+        string(end.session.as_bytes()),
+        string(b"alice"),
+        string(b"imap"),
+        1_800_000_001_u64.to_be_bytes().to_vec(),
+        string(b"disabled_user"),
+    ];
+    assert_eq!(record.end, expected.concat());
+    let expected = [vec![2], string(&record.end), string(&record.signature)];
+    assert_eq!(record.encode(), expected.concat());
+    assert_eq!(
+        Record::decode(&record.encode()),
+        Ok(Record::End(record.clone()))
+    );
+    let log = log_key();
+    let log = log.verifying_key().public_key();
+    assert_eq!(record.verify(log), Ok(end.clone()));
+    assert_eq!(Record::End(record).verify(log), Ok(Says::End(end)));
+}
+
+#[test]
+fn an_end_is_one_that_the_log_signed_and_no_client_and_no_other_log() {
+    let key = log_key();
+    let log = key.verifying_key().public_key();
+    let mut other = end_record(1);
+    other.signature = end_record(2).signature;
+    assert_eq!(
+        other.verify(log),
+        Err(RecordError::EndSignature(Refusal::BadSignature))
+    );
+    let of_user = usher_log::SigningKey::new(ORIGIN, &common::user_key()).unwrap();
+    assert_eq!(
+        of_user.sign_end(&end(1)).unwrap().verify(log),
+        Err(RecordError::EndSignature(Refusal::UnknownKey))
+    );
+    // What the log's key has signed for another purpose is no end, and an end opens no session.
+    let mut other = end_record(1);
+    other.signature = authentication(1).authenticator.signature;
+    assert_eq!(
+        other.verify(log),
+        Err(RecordError::EndSignature(Refusal::BadSignature))
+    );
+    let mut other = authentication(1);
+    other.authenticator.statement = end_record(1).end;
+    other.authenticator.signature = end_record(1).signature;
+    assert_eq!(
+        other.verify(),
+        Err(RecordError::Signature(Refusal::BadSignature))
+    );
 }
 
 #[test]
@@ -39,8 +98,13 @@ fn what_is_no_record_is_refused() {
     }
     let longer = [&bytes[..], &[0]].concat();
     assert_eq!(Record::decode(&longer), Err(DecodeError::TrailingBytes));
-    let version = [&[2], &bytes[1..]].concat();
-    assert_eq!(Record::decode(&version), Err(DecodeError::UnknownVersion));
+    for kind in [0, 3, 255] {
+        let kind = [&[kind], &bytes[1..]].concat();
+        assert_eq!(Record::decode(&kind), Err(DecodeError::UnknownType));
+    }
+    // A key too many for an end.
+    let end = [&[2], &bytes[1..]].concat();
+    assert_eq!(Record::decode(&end), Err(DecodeError::TrailingBytes));
     let long = [vec![1], string(&[0; 513]), string(&[]), string(&[])].concat();
     assert_eq!(Record::decode(&long), Err(DecodeError::Oversized));
     assert_eq!(
@@ -51,14 +115,14 @@ fn what_is_no_record_is_refused() {
 
 #[test]
 fn a_record_is_one_that_its_key_signed() {
-    record(1).verify().unwrap();
-    let mut other = record(1);
-    other.authenticator.signature = record(2).authenticator.signature;
+    authentication(1).verify().unwrap();
+    let mut other = authentication(1);
+    other.authenticator.signature = authentication(2).authenticator.signature;
     assert_eq!(
         other.verify(),
         Err(RecordError::Signature(Refusal::BadSignature))
     );
-    let mut other = record(1);
+    let mut other = authentication(1);
     other.public_key[30] ^= 1;
     assert_eq!(other.verify(), Err(RecordError::OtherKey));
 }
@@ -141,15 +205,16 @@ proptest! {
 
     #[test]
     fn a_changed_record_is_no_record_or_another_one(
+        number in 1..3_u64,
         place in any::<prop::sample::Index>(),
         bit in 0..8_u8,
     ) {
-        let mut bytes = record(1).encode();
+        let mut bytes = record(number).encode();
         let place = place.index(bytes.len());
         bytes[place] ^= 1 << bit;
         if let Ok(record) = Record::decode(&bytes) {
             prop_assert_eq!(record.encode(), &bytes[..]);
-            prop_assert!(record.verify().is_err());
+            prop_assert!(record.verify(log_key().verifying_key().public_key()).is_err());
         }
     }
 

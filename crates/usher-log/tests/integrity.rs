@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{ORIGIN, copy, files, log, log_key, record, records, signed};
+use common::{ORIGIN, authentication, copy, files, log, log_key, record, records, signed};
 use proptest::prelude::*;
 use std::fs;
 use std::path::Path;
@@ -191,25 +191,26 @@ fn a_log_set_back_with_an_old_checkpoint_is_found() {
 }
 
 #[test]
-fn a_record_that_no_client_signed_is_found_though_the_log_has_signed_for_it() {
+fn a_record_that_nobody_signed_is_found_though_the_log_vouches_for_it() {
     // Root has the log's key, and does without the library's refusal.
-    let forged = {
-        let mut record = record(3);
-        record.authenticator.statement = common::statement(99).encode();
-        record
-    };
+    let mut forged = authentication(3);
+    forged.authenticator.statement = common::statement(99).encode();
     let folder = tempfile::tempdir().unwrap();
     drop(log(folder.path(), &records(0..3)));
     assert_eq!(
         SignedRecord::new(&forged).err(),
         Some(RecordError::Signature(Refusal::BadSignature))
     );
-    rewrite(folder.path(), &[records(0..3), vec![forged]].concat());
-    let reader = Reader::open(folder.path()).unwrap();
-    let Err(LogError::Damaged(damage)) = reader.verify(None) else {
-        panic!("not found");
-    };
-    assert_eq!((damage.kind(), damage.index()), ("forged", Some(3)));
+    let other_log = SigningKey::new(ORIGIN, &common::user_key()).unwrap();
+    let end_of_another = other_log.sign_end(&common::end(3)).unwrap();
+    for forged in [Record::Authentication(forged), Record::End(end_of_another)] {
+        rewrite(folder.path(), &[records(0..3), vec![forged]].concat());
+        let reader = Reader::open(folder.path()).unwrap();
+        let Err(LogError::Damaged(damage)) = reader.verify(None) else {
+            panic!("not found");
+        };
+        assert_eq!((damage.kind(), damage.index()), ("forged", Some(3)));
+    }
 }
 
 /// Writes a log of these bytes as somebody who has the key can, and who is careful.

@@ -12,8 +12,8 @@ use ssh_encoding::Decode;
 use ssh_encoding::base64::{Base64, Encoding};
 use ssh_key::{PublicKey, Signature};
 
-use crate::authenticator::{is_security_key, is_supported};
 use crate::codec::{Reader, put_string};
+use crate::sshsig::{is_security_key, is_supported};
 use crate::verification::{refuse_weak_key, verify};
 use crate::{DecodeError, Refusal};
 

@@ -40,12 +40,14 @@ pub mod opening;
 pub mod recorder;
 pub mod refusal;
 pub mod relay;
+pub mod session_end;
 pub mod session_id;
+pub mod sshsig;
 pub mod statement;
 pub mod token;
 
 pub use agent::{AgentAnswer, MAX_AGENT_ANSWER};
-pub use authenticator::{Authenticator, MAX_SIGNATURE_SIZE, NAMESPACE, SignError, Signed};
+pub use authenticator::{Authenticator, NAMESPACE, SignError};
 pub use calls::{
     CallReply, CallRequest, ConnectionInfo, MAX_CALL_PACKET, MAX_GROUPS, ReservationId,
 };
@@ -72,10 +74,14 @@ pub use local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 pub use log_record::{MAX_LOG_RECORD, MAX_PUBLIC_KEY_SIZE};
 pub use name::{HostName, NameError, ServiceName, UserName};
 pub use opening::Opening;
-pub use recorder::{MAX_RECORDER_PACKET, RECORDER_REPLY_SIZE, RecorderReply, RecorderRequest};
+pub use recorder::{
+    Keep, MAX_RECORDER_PACKET, RECORDER_REPLY_SIZE, RecorderReply, RecorderRequest,
+};
 pub use refusal::Refusal;
 pub use relay::{MAX_CONTROL_ADDRESSES, MAX_RELAY_PACKET, RelayReply, RelayRequest};
+pub use session_end::{MAX_SESSION_END_SIZE, SESSION_END_NAMESPACE, SessionEnd};
 pub use session_id::{SESSION_ID_SIZE, SessionId, session_id};
+pub use sshsig::{MAX_SIGNATURE_SIZE, Signed};
 pub use statement::{
     Expectation, MAX_STATEMENT_SIZE, NONCE_SIZE, STATEMENT_MAGIC, STATEMENT_VERSION, Statement,
 };

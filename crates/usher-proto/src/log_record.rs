@@ -1,11 +1,12 @@
-//! A record of the signed log: what a client signed, its signature, and the key that made it.
+//! The records of the signed log: what a client signed to authenticate, and how a session ended.
 
 use ssh_key::PublicKey;
 
 use crate::codec::{Reader, put_string};
+use crate::sshsig::{self, Signed};
 use crate::{
-    Authenticator, Certificate, DecodeError, MAX_SIGNATURE_SIZE, MAX_STATEMENT_SIZE, Refusal,
-    SessionId, Statement, session_id,
+    Authenticator, Certificate, DecodeError, MAX_SESSION_END_SIZE, MAX_SIGNATURE_SIZE,
+    MAX_STATEMENT_SIZE, Refusal, SESSION_END_NAMESPACE, SessionEnd, Statement,
 };
 
 /// Longest record in bytes. The formats inside are bounded lower; the entry bundles of C2SP
@@ -15,7 +16,9 @@ pub const MAX_LOG_RECORD: usize = 16 * 1024;
 /// Longest public key in bytes (RFC 4253 section 6.6). An Ed25519 one has 51.
 pub const MAX_PUBLIC_KEY_SIZE: usize = 4096;
 
-const RECORD_VERSION: u8 = 1;
+/// The kinds of records, by their first byte.
+const AUTHENTICATION: u8 = 1;
+const END: u8 = 2;
 
 /// Why a record does not belong in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,13 +35,28 @@ pub enum RecordError {
     /// The public key beside the signature is not the one that made it.
     #[error("the public key beside the signature is not the one that made it")]
     OtherKey,
+    /// What was signed as the end of a session is none.
+    #[error("not the end of a session: {0}")]
+    End(#[source] DecodeError),
+    /// The signature of an end is not the log's.
+    #[error("not signed by the log: {0}")]
+    EndSignature(#[source] Refusal),
 }
 
-/// One authentication, as the bytes that came from the client.
+/// A record of the log.
 ///
 /// Nothing is promised about the bytes until [`Record::verify`] succeeded.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Record {
+pub enum Record {
+    /// A client has authenticated.
+    Authentication(AuthenticationRecord),
+    /// A session has ended.
+    End(EndRecord),
+}
+
+/// One authentication, as the bytes that came from the client.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AuthenticationRecord {
     /// Statement and SSHSIG signature.
     pub authenticator: Authenticator,
     /// The public key in its wire form (RFC 4253 section 6.6), or its certificate, which has it
@@ -46,7 +64,26 @@ pub struct Record {
     pub public_key: Vec<u8>,
 }
 
+/// The end of one session, signed with the log's key: who has not got that cannot write one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct EndRecord {
+    /// [`SessionEnd::encode`]'s bytes, at most [`MAX_SESSION_END_SIZE`].
+    pub end: Vec<u8>,
+    /// The binary SSHSIG blob in the namespace [`SESSION_END_NAMESPACE`], at most
+    /// [`MAX_SIGNATURE_SIZE`] bytes.
+    pub signature: Vec<u8>,
+}
+
 /// What a record says, once its signature is known to be good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Says {
+    /// What a client has signed.
+    Authentication(Box<Verified>),
+    /// What the log has signed.
+    End(SessionEnd),
+}
+
+/// What the record of an authentication says, once its signature is known to be good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
     /// What was signed.
@@ -59,6 +96,40 @@ pub struct Verified {
 }
 
 impl Record {
+    /// Checks the signature, of an end against the key of the log, and reads what was signed.
+    ///
+    /// # Errors
+    /// [`RecordError`]; which users the key of a client belongs to is not looked at.
+    pub fn verify(&self, log: &PublicKey) -> Result<Says, RecordError> {
+        match self {
+            Self::Authentication(record) => Ok(Says::Authentication(Box::new(record.verify()?))),
+            Self::End(record) => Ok(Says::End(record.verify(log)?)),
+        }
+    }
+
+    /// The bytes in the log, which are what is hashed into the tree.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Authentication(record) => record.encode(),
+            Self::End(record) => record.encode(),
+        }
+    }
+
+    /// Reads the bytes in the log. Says nothing about truth: [`Record::verify`] does.
+    ///
+    /// # Errors
+    /// [`DecodeError`]; no two byte strings decode to the same record.
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let kind = *bytes.first().ok_or(DecodeError::Truncated)?;
+        match kind {
+            END => Ok(Self::End(EndRecord::decode(bytes)?)),
+            _ => Ok(Self::Authentication(AuthenticationRecord::decode(bytes)?)),
+        }
+    }
+}
+
+impl AuthenticationRecord {
     /// A record of an authenticator whose signature is good.
     ///
     /// # Errors
@@ -95,35 +166,22 @@ impl Record {
         })
     }
 
-    /// The session that the statement opened, by which daemons and `usher who` name it.
-    #[must_use]
-    pub fn session(&self) -> SessionId {
-        session_id(&self.authenticator.statement)
-    }
-
-    /// The bytes in the log, which are what is hashed into the tree.
+    /// As [`Record::encode`].
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let Authenticator {
             statement,
             signature,
         } = &self.authenticator;
-        let mut out = vec![RECORD_VERSION];
-        for part in [statement, signature, &self.public_key] {
-            put_string(&mut out, part);
-        }
-        out
+        encode(AUTHENTICATION, &[statement, signature, &self.public_key])
     }
 
-    /// Reads the bytes in the log. Says nothing about truth: [`Record::verify`] does.
+    /// As [`Record::decode`], of an authentication only.
     ///
     /// # Errors
-    /// [`DecodeError`]; no two byte strings decode to the same record.
+    /// [`DecodeError`].
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let mut reader = Reader::bounded(bytes, MAX_LOG_RECORD)?;
-        if reader.u8()? != RECORD_VERSION {
-            return Err(DecodeError::UnknownVersion);
-        }
+        let mut reader = begin(bytes, AUTHENTICATION)?;
         let authenticator = Authenticator {
             statement: reader.string(MAX_STATEMENT_SIZE)?.to_vec(),
             signature: reader.string(MAX_SIGNATURE_SIZE)?.to_vec(),
@@ -135,4 +193,78 @@ impl Record {
             public_key,
         })
     }
+}
+
+impl EndRecord {
+    /// What the log signs with its key.
+    ///
+    /// # Errors
+    /// For no input that is known.
+    pub fn signed_data(end: &SessionEnd) -> Result<Vec<u8>, ssh_key::Error> {
+        sshsig::signed_data(SESSION_END_NAMESPACE, &end.encode())
+    }
+
+    /// The record with the log's key and the signature that it has made over
+    /// [`EndRecord::signed_data`].
+    #[must_use]
+    pub fn new(end: &SessionEnd, log: &[u8; 32], signature: &[u8; 64]) -> Self {
+        Self {
+            end: end.encode(),
+            signature: sshsig::ed25519_blob(log, SESSION_END_NAMESPACE, signature),
+        }
+    }
+
+    /// Checks that the log's key has signed it, and reads it.
+    ///
+    /// # Errors
+    /// [`RecordError::EndSignature`], also for another key's; [`RecordError::End`].
+    pub fn verify(&self, log: &PublicKey) -> Result<SessionEnd, RecordError> {
+        let Signed { key, certificate } =
+            sshsig::verify(SESSION_END_NAMESPACE, &self.end, &self.signature)
+                .map_err(RecordError::EndSignature)?;
+        if key.key_data() != log.key_data() || certificate.is_some() {
+            return Err(RecordError::EndSignature(Refusal::UnknownKey));
+        }
+        SessionEnd::decode(&self.end).map_err(RecordError::End)
+    }
+
+    /// The signature in the armoured form that `ssh-keygen -Y verify -s` reads.
+    ///
+    /// # Errors
+    /// [`RecordError::EndSignature`] when it is not a canonical SSHSIG blob.
+    pub fn signature_pem(&self) -> Result<String, RecordError> {
+        sshsig::armoured(&self.signature).map_err(RecordError::EndSignature)
+    }
+
+    /// As [`Record::encode`].
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        encode(END, &[&self.end, &self.signature])
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = begin(bytes, END)?;
+        let decoded = Self {
+            end: reader.string(MAX_SESSION_END_SIZE)?.to_vec(),
+            signature: reader.string(MAX_SIGNATURE_SIZE)?.to_vec(),
+        };
+        reader.finish()?;
+        Ok(decoded)
+    }
+}
+
+fn encode(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let mut out = vec![kind];
+    for part in parts {
+        put_string(&mut out, part);
+    }
+    out
+}
+
+fn begin(bytes: &[u8], kind: u8) -> Result<Reader<'_>, DecodeError> {
+    let mut reader = Reader::bounded(bytes, MAX_LOG_RECORD)?;
+    if reader.u8()? != kind {
+        return Err(DecodeError::UnknownType);
+    }
+    Ok(reader)
 }

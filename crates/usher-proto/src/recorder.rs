@@ -1,12 +1,13 @@
 //! Keeper to recorder and back: one packet each on a SOCK_SEQPACKET socket.
 //!
 //! The recorder keeps what clients have signed when that is what the verifier says: a record is so
-//! many bytes to the keeper; see [`crate::log_record`].
+//! many bytes to the keeper; see [`crate::log_record`]. How a session ended it signs itself, by the
+//! keeper's word.
 
 use crate::codec::{Reader, put_string};
 use crate::log_record::MAX_LOG_RECORD;
 use crate::opening::Opening;
-use crate::{DecodeError, Refusal, verdict};
+use crate::{DecodeError, MAX_SESSION_END_SIZE, Refusal, SessionEnd, verdict};
 
 /// Longest packet in bytes.
 pub const MAX_RECORDER_PACKET: usize = HEADER + Opening::MAX_SIZE + 4 + MAX_LOG_RECORD;
@@ -15,27 +16,40 @@ pub const MAX_RECORDER_PACKET: usize = HEADER + Opening::MAX_SIZE + 4 + MAX_LOG_
 pub const RECORDER_REPLY_SIZE: usize = HEADER + 2;
 
 /// The version of the packets.
-pub const RECORDER_VERSION: u8 = 3;
+pub const RECORDER_VERSION: u8 = 4;
 
 const KEEP: u8 = 1;
+const KEEP_END: u8 = 2;
 const KEPT: u8 = 129;
 
 /// Version, type, number of the request.
 const HEADER: usize = 1 + 1 + 8;
 
-/// A record to be kept.
+/// Something to be kept.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RecorderRequest {
     /// The number that the answer will carry.
     pub request: u64,
-    /// What it says, by the verifier's word.
-    pub opening: Box<Opening>,
-    /// The record, at most [`MAX_LOG_RECORD`] bytes.
-    pub record: Vec<u8>,
+    /// What.
+    pub keep: Keep,
 }
 
-/// Whether a record is kept. It is on the disk, its signature good, and it says what was said of it,
-/// when the verdict says so.
+/// What the recorder is to keep.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Keep {
+    /// The record of an authentication.
+    Authentication {
+        /// What it says, by the verifier's word.
+        opening: Box<Opening>,
+        /// The record, at most [`MAX_LOG_RECORD`] bytes.
+        record: Vec<u8>,
+    },
+    /// How a session has ended.
+    End(SessionEnd),
+}
+
+/// Whether it is kept: on the disk, and an authentication's signature good and what was said of it
+/// said by it, when the verdict says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RecorderReply {
     /// The number of the request.
@@ -52,31 +66,42 @@ fn begin(kind: u8, request: u64, more: usize) -> Vec<u8> {
     out
 }
 
-fn start(packet: &[u8], kind: u8) -> Result<(Reader<'_>, u64), DecodeError> {
+fn start(packet: &[u8]) -> Result<(Reader<'_>, u8, u64), DecodeError> {
     let mut reader = Reader::bounded(packet, MAX_RECORDER_PACKET)?;
     if reader.u8()? != RECORDER_VERSION {
         return Err(DecodeError::UnknownVersion);
     }
-    if reader.u8()? != kind {
-        return Err(DecodeError::UnknownType);
-    }
+    let kind = reader.u8()?;
     let request = reader.u64()?;
-    Ok((reader, request))
+    Ok((reader, kind, request))
 }
 
 impl RecorderRequest {
     /// The packet.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        Self::packet(self.request, &self.opening, &self.record)
+        match &self.keep {
+            Keep::Authentication { opening, record } => {
+                Self::authentication(self.request, opening, record)
+            }
+            Keep::End(end) => Self::end(self.request, end),
+        }
     }
 
-    /// The packet of these.
+    /// The packet of the record of an authentication.
     #[must_use]
-    pub fn packet(request: u64, opening: &Opening, record: &[u8]) -> Vec<u8> {
+    pub fn authentication(request: u64, opening: &Opening, record: &[u8]) -> Vec<u8> {
         let mut out = begin(KEEP, request, Opening::MAX_SIZE + 4 + record.len());
         opening.put(&mut out);
         put_string(&mut out, record);
+        out
+    }
+
+    /// The packet of the end of a session.
+    #[must_use]
+    pub fn end(request: u64, end: &SessionEnd) -> Vec<u8> {
+        let mut out = begin(KEEP_END, request, 4 + MAX_SESSION_END_SIZE);
+        put_string(&mut out, &end.encode());
         out
     }
 
@@ -85,14 +110,17 @@ impl RecorderRequest {
     /// # Errors
     /// [`DecodeError`].
     pub fn decode(packet: &[u8]) -> Result<Self, DecodeError> {
-        let (mut reader, request) = start(packet, KEEP)?;
-        let decoded = Self {
-            request,
-            opening: Box::new(Opening::read(&mut reader)?),
-            record: reader.string(MAX_LOG_RECORD)?.to_vec(),
+        let (mut reader, kind, request) = start(packet)?;
+        let keep = match kind {
+            KEEP => Keep::Authentication {
+                opening: Box::new(Opening::read(&mut reader)?),
+                record: reader.string(MAX_LOG_RECORD)?.to_vec(),
+            },
+            KEEP_END => Keep::End(SessionEnd::decode(reader.string(MAX_SESSION_END_SIZE)?)?),
+            _ => return Err(DecodeError::UnknownType),
         };
         reader.finish()?;
-        Ok(decoded)
+        Ok(Self { request, keep })
     }
 }
 
@@ -110,7 +138,10 @@ impl RecorderReply {
     /// # Errors
     /// [`DecodeError`].
     pub fn decode(packet: &[u8]) -> Result<Self, DecodeError> {
-        let (mut reader, request) = start(packet, KEPT)?;
+        let (mut reader, kind, request) = start(packet)?;
+        if kind != KEPT {
+            return Err(DecodeError::UnknownType);
+        }
         let decoded = Self {
             request,
             verdict: verdict::read(&mut reader)?,

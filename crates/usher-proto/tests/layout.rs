@@ -8,10 +8,10 @@ use ssh_encoding::{Decode, Reader as _};
 use usher_proto::certificate::MAX_PRINCIPALS_SIZE;
 use usher_proto::{
     AgentAnswer, Certified, ClientFrame, DecodeError, FrameBuffer, FromLender, KEEPER_RECORD_SIZE,
-    KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_FRAME, MAX_KEEPER_REQUEST,
+    Keep, KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_FRAME, MAX_KEEPER_REQUEST,
     MAX_LOG_RECORD, MAX_PUBLIC_KEY_SIZE, MAX_RECORDER_PACKET, MAX_RELAY_PACKET, MAX_SIGNATURE_SIZE,
     MAX_STATEMENT_SIZE, Opening, RECORDER_REPLY_SIZE, RecorderReply, RecorderRequest, Refusal,
-    RelayReply, RelayRequest, ServerFrame, SessionId, Statement, ToLender, agent,
+    RelayReply, RelayRequest, ServerFrame, SessionEnd, SessionId, Statement, ToLender, agent,
 };
 
 /// An independent decoder of RFC 4251 types reads the statement.
@@ -427,10 +427,12 @@ fn recorder_packets_are_laid_out_as_documented_and_bounded() {
     };
     let keep = |length| RecorderRequest {
         request: 7,
-        opening: Box::new(opening.clone()),
-        record: vec![b'x'; length],
+        keep: Keep::Authentication {
+            opening: Box::new(opening.clone()),
+            record: vec![b'x'; length],
+        },
     };
-    let header = b"\x03\x01\x00\x00\x00\x00\x00\x00\x00\x07";
+    let header = b"\x04\x01\x00\x00\x00\x00\x00\x00\x00\x07";
     let length = u32::try_from(signed.len()).unwrap().to_be_bytes();
     let said = [&length[..], &signed, &[5; 32], &[0]].concat();
     assert_eq!(
@@ -444,7 +446,23 @@ fn recorder_packets_are_laid_out_as_documented_and_bounded() {
         RecorderRequest::decode(&keep(MAX_LOG_RECORD + 1).encode()),
         Err(DecodeError::Oversized)
     );
-    let header = b"\x03\x81\x00\x00\x00\x00\x00\x00\x00\x07";
+    let end = SessionEnd {
+        session: SessionId::from_bytes([9; 16]),
+        user: "alice".parse().unwrap(),
+        service: "imap".parse().unwrap(),
+        ended: 5,
+        reason: Refusal::RevokedKey,
+    };
+    let packet = RecorderRequest::end(7, &end);
+    let header = b"\x04\x02\x00\x00\x00\x00\x00\x00\x00\x07";
+    let length = u32::try_from(end.encode().len()).unwrap().to_be_bytes();
+    assert_eq!(packet, [&header[..], &length, &end.encode()].concat());
+    let keep = Keep::End(end);
+    assert_eq!(
+        RecorderRequest::decode(&packet),
+        Ok(RecorderRequest { request: 7, keep })
+    );
+    let header = b"\x04\x81\x00\x00\x00\x00\x00\x00\x00\x07";
     let reply = |verdict| RecorderReply {
         request: 7,
         verdict,
@@ -483,6 +501,7 @@ fn the_document_tells_the_code() {
         ("answer of an ssh-agent", usher_proto::MAX_AGENT_ANSWER),
         ("relay packet", MAX_RELAY_PACKET),
         ("recorder packet", MAX_RECORDER_PACKET),
+        ("end of a session", usher_proto::MAX_SESSION_END_SIZE),
         ("record of the log", MAX_LOG_RECORD),
     ] {
         let row = format!("| {what} | {}", thousands(value));

@@ -102,7 +102,7 @@ pub enum Failure {
     #[error(transparent)]
     Log(#[from] LogError),
     /// A record of the log is not a client's.
-    #[error("record {index} of the log is no client's: {error}; `usher log verify` says more")]
+    #[error("nobody has signed record {index} of the log: {error}; `usher log verify` says more")]
     LogRecord {
         /// The record.
         index: u64,

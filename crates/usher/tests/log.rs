@@ -5,9 +5,12 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use tempfile::TempDir;
-use usher_log::{Log, Record, SignedRecord, SigningKey};
+use usher_log::{AuthenticationRecord, Log, SignedRecord, SigningKey};
 use usher_proto::ssh_key::PrivateKey;
-use usher_proto::{Authenticator, Chain, HostPublicKey, NAMESPACE, Statement};
+use usher_proto::{
+    Authenticator, Chain, HostPublicKey, NAMESPACE, Refusal, SESSION_END_NAMESPACE, SessionEnd,
+    Statement, session_id,
+};
 
 const KINDS: [&[&str]; 3] = [
     &["-t", "ed25519"],
@@ -60,7 +63,7 @@ fn world() -> (TempDir, Log) {
 }
 
 fn append(log: &mut Log, signed: Authenticator) {
-    let (record, _) = SignedRecord::new(&Record::new(signed).unwrap()).unwrap();
+    let (record, _) = SignedRecord::new(&AuthenticationRecord::new(signed).unwrap()).unwrap();
     log.append(&[record]).unwrap();
 }
 
@@ -94,6 +97,10 @@ fn fails(folder: &Path, arguments: &[&str], status: i32) -> String {
 
 /// The command that docs/PROTOCOL.md tells.
 fn ssh_keygen_verifies(folder: &Path, user: &str) -> bool {
+    ssh_keygen_verifies_for(NAMESPACE, folder, user)
+}
+
+fn ssh_keygen_verifies_for(namespace: &str, folder: &Path, identity: &str) -> bool {
     Command::new("ssh-keygen")
         .current_dir(folder)
         .args([
@@ -102,9 +109,9 @@ fn ssh_keygen_verifies(folder: &Path, user: &str) -> bool {
             "-f",
             "allowed_signers",
             "-I",
-            user,
+            identity,
             "-n",
-            NAMESPACE,
+            namespace,
         ])
         .args(["-s", "statement.sig"])
         .stdin(File::open(folder.join("statement")).unwrap())
@@ -159,6 +166,70 @@ fn an_exported_record_verifies_with_ssh_keygen_and_not_when_a_byte_is_changed() 
 }
 
 #[test]
+fn the_end_of_a_session_is_shown_exported_and_counted() {
+    let (folder, mut log) = world();
+    let end = SessionEnd {
+        session: session_id(&statement("bob").encode()),
+        user: "bob".parse().unwrap(),
+        service: "imap".parse().unwrap(),
+        ended: 1_800_000_060,
+        reason: Refusal::RevokedKey,
+    };
+    let signed = log.sign_end(&end).unwrap();
+    log.append(&[signed]).unwrap();
+    let text = succeeds(folder.path(), &["show", "--from", "1"]);
+    let session = end.session.to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[1].contains(&session) && lines[1].contains("authenticated for 192.0.2.2:143"));
+    let ended = format!(
+        "bob    imap     {session}  ended: {} (revoked_key)",
+        end.reason
+    );
+    assert!(
+        lines[3].contains("2027-01-15T08:01:00Z") && lines[3].ends_with(&ended),
+        "{text}"
+    );
+    let text = succeeds(folder.path(), &["--json", "show", "--from", "2"]);
+    for part in [
+        "\"kind\": \"authentication\"",
+        "\"kind\": \"session_end\"",
+        "\"ended\": 1800000060",
+        "\"reason\": \"revoked_key\"",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    let text = succeeds(folder.path(), &["--json", "verify"]);
+    assert!(
+        text.contains("\"records\": 4") && text.contains("\"ends\": 1"),
+        "{text}"
+    );
+
+    let text = succeeds(folder.path(), &["export", "3", "--directory", "out"]);
+    assert!(
+        text.contains("-n session-end@usher") && text.contains("-I log"),
+        "{text}"
+    );
+    let out = folder.path().join("out");
+    let verifies = |identity| ssh_keygen_verifies_for(SESSION_END_NAMESPACE, &out, identity);
+    assert!(verifies("log"));
+    assert!(!verifies("bob"));
+    assert!(!ssh_keygen_verifies_for(NAMESPACE, &out, "log"));
+    // By the log's key as the auditor knows it.
+    let public = fs::read_to_string(folder.path().join("log-key.pub")).unwrap();
+    fs::write(out.join("allowed_signers"), format!("log {public}")).unwrap();
+    assert!(verifies("log"));
+    let genuine = fs::read(out.join("statement")).unwrap();
+    fs::write(
+        out.join("statement"),
+        SessionEnd { ended: 1, ..end }.encode(),
+    )
+    .unwrap();
+    assert!(!verifies("log"));
+    fs::write(out.join("statement"), genuine).unwrap();
+    assert!(verifies("log"));
+}
+
+#[test]
 fn show_tells_who_asked_for_what() {
     let (folder, _log) = world();
     let text = succeeds(folder.path(), &["show"]);
@@ -198,7 +269,7 @@ fn verify_compares_with_the_kept_checkpoint_and_the_kept_keys() {
     let (folder, mut log) = world();
     let text = succeeds(folder.path(), &["verify", "--keep", "kept"]);
     assert!(
-        text.starts_with("3 records of mailhost.example.org/usher,"),
+        text.starts_with("3 records of mailhost.example.org/usher: 3 authentications, "),
         "{text}"
     );
     assert!(text.contains("no kept checkpoint was given"), "{text}");

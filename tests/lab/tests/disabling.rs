@@ -95,7 +95,7 @@ fn a_user_whose_folder_is_gone_is_disabled_and_one_who_was_never_known_is_not() 
 /// other daemons can.
 fn with_a_faulty_signer(mail: &Mail) -> Result<Daemon, Box<dyn std::error::Error>> {
     let signer = mail.mailhost.start_daemon(Role::Signer)?;
-    let close = "chgrp usher-verifier /var/lib/usher; chmod 750 /var/lib/usher";
+    let close = "chgrp usher-signer /var/lib/usher; chmod 705 /var/lib/usher";
     mail.mailhost.run(["sh", "-e", "-c", close])?;
     Ok(signer)
 }

@@ -3,8 +3,9 @@
 mod reading;
 mod users;
 
-use reading::{connect, lives};
-use usher_lab::{ALICE, Lab, Mail, PATIENCE, Signal};
+use reading::{connect, is_cut, lives};
+use serde_json::Value;
+use usher_lab::{ALICE, Lab, Mail, PATIENCE, Role, Signal, eventually};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -13,13 +14,35 @@ fn forget_sessions(mail: &mut Mail) -> Result {
     Ok(mail.signer.crash()?)
 }
 
-/// The users of the records, in their order.
-fn recorded(mail: &Mail) -> Result<Vec<String>> {
-    let shown = mail.mailhost.run(["usher", "log", "show"])?.stdout;
-    let users = shown.lines().skip(1);
-    Ok(users
-        .filter_map(|line| Some(line.split_whitespace().nth(2)?.to_owned()))
+/// What the log has of a kind, each as these members, in their order.
+fn shown(mail: &Mail, kind: &str, members: &[&str]) -> Result<Vec<Vec<String>>> {
+    let show = ["log", "show", "--count", "1000"];
+    let shown = users::json(&mail.mailhost, &show)?;
+    let records = shown["records"].as_array().ok_or("no records")?.iter();
+    Ok(records
+        .filter(|record| record["kind"] == kind)
+        .map(|record| {
+            let text = |member: &&str| match &record[*member] {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            members.iter().map(text).collect()
+        })
         .collect())
+}
+
+/// The users who have authenticated, in the order of the records.
+fn recorded(mail: &Mail) -> Result<Vec<String>> {
+    Ok(shown(mail, "authentication", &["user"])?.concat())
+}
+
+/// The ends of sessions: user, service and reason, and the session.
+fn ends(mail: &Mail) -> Result<Vec<Vec<String>>> {
+    shown(
+        mail,
+        "session_end",
+        &["user", "service", "reason", "session"],
+    )
 }
 
 /// What `usher log verify` says of the log, against a kept checkpoint.
@@ -201,5 +224,100 @@ fn a_full_disk_refuses_new_sessions_and_loses_nothing() -> Result {
     mail.mailhost.run(["rm", &format!("{log}/filler")])?;
     drop(connect(&mail, "bob")?);
     assert_eq!(recorded(&mail)?, ["alice", "bob"]);
+    Ok(())
+}
+
+/// The sessions that a user has authenticated for.
+fn sessions_of(mail: &Mail, user: &str) -> Result<Vec<String>> {
+    let sessions = shown(mail, "authentication", &["user", "session"])?;
+    let of_user = sessions.into_iter().filter(|record| record[0] == user);
+    Ok(of_user.map(|record| record[1].clone()).collect())
+}
+
+#[test]
+fn why_a_session_ended_is_on_record_and_ssh_keygen_verifies_it() -> Result {
+    let mail = Lab::mail()?;
+    let mut alice = connect(&mail, "alice")?;
+    let _bob = connect(&mail, "bob")?;
+    mail.mailhost.run(["usher", "user", "disable", "alice"])?;
+    is_cut(&mut alice)?;
+    eventually("the end is recorded", || Ok(!ends(&mail)?.is_empty()))?;
+    let sessions = sessions_of(&mail, "alice")?;
+    assert_eq!(sessions.len(), 1);
+    assert_eq!(
+        ends(&mail)?,
+        [["alice", "imap", "disabled_user", sessions[0].as_str()]]
+    );
+    mail.mailhost
+        .run(["usher", "log", "export", "2", "--directory", "/root/end"])?;
+    // By the log's key as the host has it, and by no other.
+    let check = |key: &str, statement: &str| {
+        let line = format!(
+            "cd /root/end && echo \"log $({key})\" > allowed_signers && ssh-keygen -Y verify \
+             -f allowed_signers -I log -n session-end@usher -s statement.sig < {statement}"
+        );
+        mail.mailhost.command(["sh", "-c", &line]).run()
+    };
+    let key = "ssh-keygen -y -f /etc/usher/log_key";
+    let output = check(key, "statement")?;
+    assert!(output.status.success(), "{output:?}");
+    mail.mailhost.run([
+        "sh",
+        "-c",
+        "cd /root/end && sed s/alice/carol/ statement > other",
+    ])?;
+    assert!(!check(key, "other")?.status.success());
+    let other = "ssh-keygen -q -N '' -t ed25519 -f other-key; cat other-key.pub";
+    assert!(!check(other, "statement")?.status.success());
+    let said = mail.mailhost.run(["usher", "log", "verify"])?.stdout;
+    let counted = said.contains("2 authentications") && said.contains("1 ends");
+    assert!(counted, "{said}");
+    Ok(())
+}
+
+#[test]
+fn an_end_waits_for_room_on_the_disk_and_for_the_daemons_and_is_recorded_once() -> Result {
+    let mut mail = Lab::mail()?;
+    mail.recorder.kill(Signal::KILL)?;
+    mail.recorder.wait(PATIENCE)?;
+    let log = "/var/lib/usher/log";
+    mail.mailhost
+        .run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", log])?;
+    mail.recorder.start()?;
+    let mut alice = connect(&mail, "alice")?;
+    let mut bob = connect(&mail, "bob")?;
+    // The session ends at once, whatever the log can do.
+    mail.mailhost.run([
+        "sh",
+        "-c",
+        &format!("head -c 1M /dev/zero > {log}/filler 2>/dev/null || true"),
+    ])?;
+    mail.mailhost.run(["usher", "user", "disable", "alice"])?;
+    is_cut(&mut alice)?;
+    eventually("the full disk is met", || {
+        Ok(mail.mailhost.number(Role::Recorder, "refused")? > 0)
+    })?;
+    // Without the recorder it waits as it does for room; a keeper that dies knows it afterwards.
+    mail.recorder.kill(Signal::KILL)?;
+    mail.recorder.wait(PATIENCE)?;
+    mail.mailhost.run(["usher", "user", "disable", "bob"])?;
+    is_cut(&mut bob)?;
+    assert_eq!(mail.mailhost.number(Role::Keeper, "ends_waiting")?, 2);
+    mail.keeper.crash()?;
+    mail.mailhost.run(["rm", &format!("{log}/filler")])?;
+    mail.recorder.start()?;
+    eventually("both ends are recorded", || Ok(ends(&mail)?.len() == 2))?;
+    eventually("nothing waits", || {
+        Ok(mail.mailhost.number(Role::Keeper, "ends_waiting")? == 0)
+    })?;
+    mail.keeper.crash()?;
+    mail.mailhost.run(["usher", "user", "enable", "alice"])?;
+    drop(connect(&mail, "alice")?);
+    let users = ends(&mail)?.into_iter().map(|end| end[0].clone());
+    let mut users: Vec<String> = users.collect();
+    users.sort();
+    assert_eq!(users, ["alice", "bob"]);
+    let output = mail.mailhost.run(["usher", "log", "verify"])?;
+    assert!(output.status.success(), "{output:?}");
     Ok(())
 }

@@ -11,7 +11,7 @@ use usher_proto::{
 use super::types::{AdmissionRow, AdmissionState, Counters, Ended, SessionRecord};
 use crate::KernelError;
 
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 
 const STATE_BITS: u32 = 8;
 const ANNOUNCED: u64 = 1;
@@ -105,7 +105,9 @@ pub(super) struct Session {
     user: [u8; 32],
     host: [u8; 64],
     ended: u64,
-    reason: u32,
+    reason: u16,
+    end_recorded: u8,
+    reserved: u8,
     token_anchor: [u8; 11],
     certified: u8,
     host_number: u64,
@@ -269,7 +271,9 @@ impl From<&SessionRecord> for Session {
             user: padded(record.user.as_str()),
             host: padded(record.host.as_str()),
             ended: record.ended.map_or(0, |ended| ended.at),
-            reason: record.ended.map_or(0, |ended| ended.reason.code().into()),
+            reason: record.ended.map_or(0, |ended| ended.reason.code()),
+            end_recorded: record.ended.is_some_and(|ended| ended.recorded).into(),
+            reserved: 0,
             token_anchor: record.token_anchor,
             certified: record.certified.into(),
             host_number: record.host_number,
@@ -286,13 +290,11 @@ impl TryFrom<&Session> for SessionRecord {
         let host = unpadded(&session.host).ok_or(UNREADABLE)?;
         let ended = match session.ended {
             0 => None,
-            at => {
-                let code = u16::try_from(session.reason).map_err(|_| UNREADABLE)?;
-                Some(Ended {
-                    at,
-                    reason: Refusal::from_code(code).ok_or(UNREADABLE)?,
-                })
-            }
+            at => Some(Ended {
+                at,
+                reason: Refusal::from_code(session.reason).ok_or(UNREADABLE)?,
+                recorded: session.end_recorded != 0,
+            }),
         };
         Ok(Self {
             uid: session.uid,
@@ -416,16 +418,18 @@ mod tests {
     fn a_session_comes_back_as_it_went() {
         let live = record();
         assert_eq!(there_and_back(&live), live);
-        let ended = Some(Ended {
-            at: 5,
-            reason: Refusal::DisabledUser,
-        });
-        let ended = SessionRecord {
-            ended,
-            certified: true,
-            ..live
-        };
-        assert_eq!(there_and_back(&ended), ended);
+        for recorded in [false, true] {
+            let ended = SessionRecord {
+                ended: Some(Ended {
+                    at: 5,
+                    reason: Refusal::DisabledUser,
+                    recorded,
+                }),
+                certified: true,
+                ..live.clone()
+            };
+            assert_eq!(there_and_back(&ended), ended);
+        }
     }
 
     #[test]
@@ -469,7 +473,7 @@ mod tests {
         SessionRecord::try_from(&session).unwrap_err();
         let mut session = Session::from(&record());
         session.ended = 1;
-        session.reason = u32::MAX;
+        session.reason = u16::MAX;
         SessionRecord::try_from(&session).unwrap_err();
     }
 }

@@ -158,6 +158,8 @@ pub struct Ended {
     pub at: u64,
     /// Why.
     pub reason: Refusal,
+    /// Whether the log has it that it ended so.
+    pub recorded: bool,
 }
 
 /// What the programs have counted since the tables were made.

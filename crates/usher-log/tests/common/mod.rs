@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::{fs, io};
-use usher_log::{Log, Record, SignedRecord, SigningKey};
+use usher_log::{AuthenticationRecord, EndRecord, Log, Record, SignedRecord, SigningKey};
 use usher_proto::ssh_key::PrivateKey;
 use usher_proto::ssh_key::private::Ed25519Keypair;
-use usher_proto::{Authenticator, Chain, HostPublicKey, Statement};
+use usher_proto::{Authenticator, Chain, HostPublicKey, Refusal, SessionEnd, SessionId, Statement};
 
 pub const ORIGIN: &str = "mailhost.example.org/usher";
 
@@ -40,7 +40,31 @@ pub fn statement(number: u64) -> Statement {
     }
 }
 
-/// Record `number` of a client: always the same bytes. Made once, as signing takes its time.
+/// The end of session `number`.
+pub fn end(number: u64) -> SessionEnd {
+    let mut session = [4; 16];
+    session[..8].copy_from_slice(&number.to_be_bytes());
+    SessionEnd {
+        session: SessionId::from_bytes(session),
+        user: "alice".parse().unwrap(),
+        service: "imap".parse().unwrap(),
+        ended: 1_800_000_000 + number,
+        reason: Refusal::DisabledUser,
+    }
+}
+
+/// The record of it, signed by [`log_key`].
+pub fn end_record(number: u64) -> EndRecord {
+    log_key().sign_end(&end(number)).unwrap()
+}
+
+/// The record of an authentication: always the same bytes.
+pub fn authentication(number: u64) -> AuthenticationRecord {
+    AuthenticationRecord::new(Authenticator::sign(&statement(number), &user_key()).unwrap())
+        .unwrap()
+}
+
+/// Record `number`: always the same bytes. Each third one is the end of a session. Made once, as signing takes its time.
 pub fn record(number: u64) -> Record {
     static MADE: Mutex<BTreeMap<u64, Record>> = Mutex::new(BTreeMap::new());
     if let Some(record) = MADE.lock().unwrap().get(&number) {
@@ -53,7 +77,10 @@ pub fn record(number: u64) -> Record {
 
 /// The same, made now.
 pub fn fresh(number: u64) -> Record {
-    Record::new(Authenticator::sign(&statement(number), &user_key()).unwrap()).unwrap()
+    match number % 3 {
+        2 => Record::End(end_record(number)),
+        _ => Record::Authentication(authentication(number)),
+    }
 }
 
 pub fn records(numbers: std::ops::Range<u64>) -> Vec<Record> {
@@ -62,9 +89,12 @@ pub fn records(numbers: std::ops::Range<u64>) -> Vec<Record> {
 
 /// The same records, as a log takes them.
 pub fn signed(records: &[Record]) -> Vec<SignedRecord> {
-    let signed = records
-        .iter()
-        .map(|record| SignedRecord::new(record).unwrap().0);
+    let signed = records.iter().map(|record| match record {
+        Record::Authentication(record) => SignedRecord::new(record).unwrap().0,
+        Record::End(record) => {
+            SignedRecord::of_end(&SessionEnd::decode(&record.end).unwrap(), &log_key()).unwrap()
+        }
+    });
     signed.collect()
 }
 

@@ -4,11 +4,11 @@ use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use usher_proto::{
     Announcement, Authenticator, CallReply, CallRequest, Certified, ChainElement, ClientFrame,
-    ConnectionInfo, ConnectionTuple, FromLender, HostName, HostPublicKey, KeeperReply,
+    ConnectionInfo, ConnectionTuple, FromLender, HostName, HostPublicKey, Keep, KeeperReply,
     KeeperRequest, LocalReply, LocalRequest, MAX_GROUPS, MAX_PUBLIC_KEY_SIZE, MAX_SIGNATURE_SIZE,
     MAX_STATEMENT_SIZE, Opening, Principals, RecorderReply, RecorderRequest, Refusal, RelayReply,
-    RelayRequest, ReservationId, ServerFrame, ServiceName, SessionId, Statement, ToLender,
-    TokenKey, TokenSlot, UserName,
+    RelayRequest, ReservationId, ServerFrame, ServiceName, SessionEnd, SessionId, Statement,
+    ToLender, TokenKey, TokenSlot, UserName,
 };
 
 prop_compose! {
@@ -421,10 +421,26 @@ pub fn relay_reply() -> impl Strategy<Value = RelayReply> {
 prop_compose! {
     pub fn recorder_request()(
         request in any::<u64>(),
-        opening in opening(),
-        record in prop::collection::vec(any::<u8>(), 0..600),
+        keep in prop_oneof![
+            (opening(), prop::collection::vec(any::<u8>(), 0..600)).prop_map(|(opening, record)| {
+                Keep::Authentication { opening: Box::new(opening), record }
+            }),
+            session_end().prop_map(Keep::End),
+        ],
     ) -> RecorderRequest {
-        RecorderRequest { request, opening: Box::new(opening), record }
+        RecorderRequest { request, keep }
+    }
+}
+
+prop_compose! {
+    pub fn session_end()(
+        session in session(),
+        user in user_name(),
+        service in service_name(),
+        ended in any::<u64>(),
+        reason in refusal(),
+    ) -> SessionEnd {
+        SessionEnd { session, user, service, ended, reason }
     }
 }
 

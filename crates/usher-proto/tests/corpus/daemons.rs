@@ -3,8 +3,8 @@
 use crate::common::{NOW, SESSION, announcement, connection, statement};
 use crate::inputs::{Inputs, common_to_all, variations};
 use usher_proto::{
-    Certified, HostName, KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest, MAX_KEEPER_REQUEST,
-    Opening, RecorderReply, RecorderRequest, Refusal, TokenKey, TokenSlot,
+    Certified, HostName, KEEPER_RECORD_SIZE, Keep, KeeperReply, KeeperRequest, MAX_KEEPER_REQUEST,
+    Opening, RecorderReply, RecorderRequest, Refusal, SessionEnd, SessionId, TokenKey, TokenSlot,
 };
 
 fn opening(certificate: Option<Certified>) -> Opening {
@@ -173,8 +173,10 @@ pub fn recorder() -> Inputs {
     for (name, certificate) in [("keep", None), ("keep-certified", Some(certified()))] {
         let keep = RecorderRequest {
             request: 7,
-            opening: Box::new(opening(certificate)),
-            record: b"a record".to_vec(),
+            keep: Keep::Authentication {
+                opening: Box::new(opening(certificate)),
+                record: b"a record".to_vec(),
+            },
         };
         let keep = keep.encode();
         let record_at = keep.len() - 4 - b"a record".len();
@@ -190,6 +192,26 @@ pub fn recorder() -> Inputs {
             ],
         ));
     }
+    let end = SessionEnd {
+        session: SessionId::from_bytes([9; 16]),
+        user: "alice".parse().unwrap(),
+        service: "imap".parse().unwrap(),
+        ended: 1_800_000_000,
+        reason: Refusal::DisabledUser,
+    };
+    let keep_end = RecorderRequest::end(7, &end);
+    // After the header the length of the end, its magic and its version; at the end the reason.
+    let reason_at = keep_end.len() - "disabled_user".len();
+    inputs.extend(variations(
+        "keep-end",
+        keep_end,
+        &[
+            ("end-huge", 10, 0xff),
+            ("magic", 14, b'U'),
+            ("end-version", 34, 9),
+            ("reason", reason_at, b'x'),
+        ],
+    ));
     for (name, verdict) in [
         ("kept", Ok(())),
         ("not-kept", Err(Refusal::RecorderUnavailable)),

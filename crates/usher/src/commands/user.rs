@@ -12,9 +12,9 @@ use usher_local::keys::{keys_of, list_name, private_key_name};
 use usher_local::signing_key::{Credential, SigningKey, certificate_of, split};
 use usher_local::{control, paths};
 use usher_policy::Name;
-use usher_proto::authenticator::{is_security_key, is_supported};
 use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
+use usher_proto::sshsig::{is_security_key, is_supported};
 use zeroize::Zeroizing;
 
 use super::configuration::{self, OnRefusal};

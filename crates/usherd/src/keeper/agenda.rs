@@ -75,10 +75,13 @@ fn due(record: &SessionRecord, circumstances: &Circumstances, now: u64) -> Due {
         && !(is_closed(record) && circumstances.connected)
     {
         let until = ended.at + REMEMBERED + 1;
-        return if until <= now {
-            Due::Forget
-        } else {
-            Due::Nothing { until }
+        return match (until <= now, ended.recorded) {
+            (true, true) => Due::Forget,
+            (false, _) => Due::Nothing { until },
+            // The table remembers for the log what that does not have yet.
+            (true, false) => Due::Nothing {
+                until: now + REMEMBERED,
+            },
         };
     }
     if record.expires <= now {
@@ -231,6 +234,7 @@ mod tests {
             ended: ended.map(|(after, reason)| Ended {
                 at: OPENED + after,
                 reason,
+                recorded: true,
             }),
             ..example::record()
         }

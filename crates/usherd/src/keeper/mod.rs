@@ -8,6 +8,7 @@ mod announced;
 mod calls;
 mod children;
 mod destinations;
+mod ends;
 #[cfg(test)]
 mod example;
 mod fence;
@@ -83,6 +84,7 @@ struct Keeper {
     shares: share::Shares,
     agenda: agenda::Agenda,
     recent: recent::Recent,
+    ends: ends::Ends,
     recording: recording::Recording,
     announced: announced::Announcements,
     unread: tokens::Unread,
@@ -211,6 +213,7 @@ pub fn run(
         shares: share::Shares::new(limits.sessions),
         agenda: agenda::Agenda::default(),
         recent: recent::Recent::default(),
+        ends: ends::Ends::default(),
         recording: recording::Recording::new(),
         announced: announced::Announcements::default(),
         unread: tokens::Unread::default(),
@@ -263,6 +266,7 @@ async fn serve(
     let records = records::serve(Arc::clone(&keeper), sockets.records, verifier);
     let calls = calls::serve(Arc::clone(&keeper), sockets.calls);
     let recorder = Arc::clone(&keeper);
+    let ending = Arc::clone(&keeper);
     let upkeep = upkeep(Arc::clone(&keeper));
     start::ready();
     tracing::info!("keeper ready");
@@ -272,6 +276,7 @@ async fn serve(
         result = records => result,
         result = calls => result,
         () = recorder.recording.hear() => Ok(()),
+        () = ends::record(&ending) => Ok(()),
         () = upkeep => Ok(()),
     }
 }

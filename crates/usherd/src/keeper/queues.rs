@@ -244,6 +244,9 @@ pub fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
             keeper.shares.authenticated(&record, unix_time());
             keeper.recent.enter(session, &record, ended);
             keeper.agenda.enter(ended.at, session);
+            if !ended.recorded {
+                keeper.ends.enter(session);
+            }
             continue;
         }
         // When the user was last authenticated, the former keeper knew: counted from now on.

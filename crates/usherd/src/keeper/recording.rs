@@ -1,5 +1,5 @@
 //! No session without a record: the recorder keeps what a client has signed, when that is what the
-//! verifier says, before the session is opened.
+//! verifier says, before the session is opened. And it keeps how a session has ended.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,9 +11,10 @@ use usher_proto::name::HostName;
 use usher_proto::opening::Opening;
 use usher_proto::recorder::{RECORDER_REPLY_SIZE, RecorderReply, RecorderRequest};
 use usher_proto::refusal::Refusal;
+use usher_proto::session_end::SessionEnd;
 use usher_proto::session_id::SessionId;
 
-use crate::link::Link;
+use crate::link::{Link, Pending};
 
 /// Sessions that may be about to be opened at one time, and of one host's; more are refused with
 /// [`Refusal::Overloaded`].
@@ -85,7 +86,7 @@ impl Recording {
         loop {
             let sent = self
                 .recorder
-                .send(|request| RecorderRequest::packet(request, opening, record));
+                .send(|request| RecorderRequest::authentication(request, opening, record));
             let kept = match sent {
                 Ok(sent) => timeout(KEEPING, sent.verdict())
                     .await
@@ -99,6 +100,15 @@ impl Recording {
             }
             tokio::time::sleep(PAUSE).await;
         }
+    }
+
+    /// Asks for the end of a session to be kept.
+    ///
+    /// # Errors
+    /// [`Refusal::RecorderUnavailable`], [`Refusal::Overloaded`].
+    pub fn send_end(&self, end: &SessionEnd) -> Result<Pending<()>, Refusal> {
+        self.recorder
+            .send(|request| RecorderRequest::end(request, end))
     }
 
     /// Listens to the recorder, for ever.

@@ -1,5 +1,6 @@
 //! Ending sessions: by the client, by the clock (`agenda`), by a changed policy or a disabled user.
-//! What ends takes its connections and its worker along, and the log says why.
+//! What ends takes its connections and its worker along, and both logs say why: the service manager's
+//! at once, the signed one as soon as the disk has it (`ends`).
 
 use std::collections::HashSet;
 
@@ -442,6 +443,7 @@ pub(super) fn mark(
     let ended = Ended {
         at: unix_time(),
         reason,
+        recorded: false,
     };
     keeper.recent.enter(*session, &record, ended);
     keeper.agenda.enter(ended.at + REMEMBERED + 1, *session);
@@ -449,6 +451,7 @@ pub(super) fn mark(
     if let Err(error) = keeper.admission.update_session(session, &record) {
         tracing::error!(%error, "marking a session ended");
     }
+    keeper.ends.enter(*session);
     let told = KeeperReply::SessionEnded {
         session: *session,
         host: record.host,

@@ -180,6 +180,7 @@ fn certificate_view(
 pub fn status(keeper: &Keeper) -> Result<StatusView, KernelError> {
     let counters = keeper.admission.counters()?;
     let mut numbers: BTreeMap<String, u64> = counters.named().into_iter().collect();
+    numbers.insert("ends_waiting".into(), keeper.ends.waiting() as u64);
     numbers.insert("sessions".into(), keeper.admission.sessions()?.len() as u64);
     numbers.insert(
         "connections".into(),

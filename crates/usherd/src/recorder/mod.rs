@@ -1,7 +1,8 @@
 //! The recorder: keeps every authentication as the bytes that the client signed, in the log of
-//! `usher-log`, whose key it holds. It listens to the keeper only, touches no network and no other
-//! file. It checks each record's signature, as the verifier has, and whether what was signed is what
-//! the verifier says: the keeper opens no session on the verifier's word alone.
+//! `usher-log`, whose key it holds, and signs how each session ended. It listens to the keeper only,
+//! touches no network and no other file. It checks each authentication's signature, as the verifier
+//! has, and whether what was signed is what the verifier says: the keeper opens no session on the
+//! verifier's word alone.
 
 mod pen;
 
@@ -142,11 +143,7 @@ impl Answerer for Pen {
                 role: "recorder".into(),
                 version: env!("CARGO_PKG_VERSION").into(),
                 generation: 0,
-                numbers: [
-                    ("records".to_owned(), self.records()),
-                    ("refused".to_owned(), self.refused()),
-                ]
-                .into(),
+                numbers: self.numbers(),
             }),
             Request::Who | Request::Recent | Request::WouldEnd { .. } => Answer::Failed {
                 reason: "the recorder keeps no sessions: ask the keeper".into(),

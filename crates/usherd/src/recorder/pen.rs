@@ -2,15 +2,17 @@
 //! other work would be waiting for the records anyhow: a thread of its own costs each first
 //! connection two hand-overs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
 use usher_local::clock::unix_time;
-use usher_log::{Log, LogError, Record, SignedRecord};
+use usher_log::{AuthenticationRecord, Log, LogError, SignedRecord};
 use usher_proto::opening::Opening;
-use usher_proto::recorder::{RecorderReply, RecorderRequest};
+use usher_proto::recorder::{Keep, RecorderReply, RecorderRequest};
 use usher_proto::refusal::Refusal;
+use usher_proto::session_end::SessionEnd;
 
 use super::tell;
 use crate::start::StartError;
@@ -29,13 +31,21 @@ pub struct Pen {
 #[derive(Default)]
 struct Counts {
     records: AtomicU64,
+    authentications: AtomicU64,
+    ends: AtomicU64,
     refused: AtomicU64,
 }
 
 struct Entry {
     request: u64,
-    record: SignedRecord,
+    record: Unwritten,
     replies: mpsc::Sender<RecorderReply>,
+}
+
+enum Unwritten {
+    Authentication(SignedRecord),
+    /// To be signed by who has the log.
+    End(SessionEnd),
 }
 
 impl Pen {
@@ -57,16 +67,21 @@ impl Pen {
     /// Hands over a record; its verdict goes to `replies` when it is on the disk.
     ///
     /// # Errors
-    /// [`Refusal::Malformed`] for what is no record, what nobody has signed and what does not say
-    /// what was said of it; [`Refusal::Overloaded`]; those of certificates.
+    /// Of an authentication, [`Refusal::Malformed`] for what is no record, what nobody has signed and
+    /// what does not say what was said of it, and those of certificates; [`Refusal::Overloaded`].
     pub fn write(
         &self,
         asked: RecorderRequest,
         replies: mpsc::Sender<RecorderReply>,
     ) -> Result<(), Refusal> {
-        let record = check(&asked).inspect_err(|_| {
-            self.counts.refused.fetch_add(1, Ordering::Relaxed);
-        })?;
+        let record = match asked.keep {
+            Keep::Authentication { opening, record } => check(&opening, &record)
+                .map(Unwritten::Authentication)
+                .inspect_err(|_| {
+                    self.counts.refused.fetch_add(1, Ordering::Relaxed);
+                })?,
+            Keep::End(end) => Unwritten::End(end),
+        };
         let entry = Entry {
             request: asked.request,
             record,
@@ -82,9 +97,18 @@ impl Pen {
         self.counts.records.load(Ordering::Relaxed)
     }
 
-    /// Records that could not be kept since the recorder began.
-    pub fn refused(&self) -> u64 {
-        self.counts.refused.load(Ordering::Relaxed)
+    /// What is counted, by name: records in the log; and since the recorder began authentications and
+    /// ends that were kept, and what could not be kept, once for each time that it was tried.
+    pub fn numbers(&self) -> BTreeMap<String, u64> {
+        let counts = &self.counts;
+        [
+            ("records", &counts.records),
+            ("authentications", &counts.authentications),
+            ("ends", &counts.ends),
+            ("refused", &counts.refused),
+        ]
+        .map(|(name, count)| (name.to_owned(), count.load(Ordering::Relaxed)))
+        .into()
     }
 }
 
@@ -93,19 +117,27 @@ impl Counts {
         let size = log.checkpoint().checkpoint().size;
         self.records.store(size, Ordering::Relaxed);
     }
+
+    /// So many more are in the log, so many of them ends.
+    fn kept(&self, log: &Log, records: u64, ends: u64) {
+        self.set_records(log);
+        self.authentications
+            .fetch_add(records - ends, Ordering::Relaxed);
+        self.ends.fetch_add(ends, Ordering::Relaxed);
+    }
 }
 
 /// The record, when its client has signed what is said of it. Compared before anything is written: a
 /// verifier that was taken over could have kept what anybody has signed, again and again.
-fn check(asked: &RecorderRequest) -> Result<SignedRecord, Refusal> {
-    let record = Record::decode(&asked.record)?;
+fn check(opening: &Opening, record: &[u8]) -> Result<SignedRecord, Refusal> {
+    let record = AuthenticationRecord::decode(record)?;
     let (record, says) = SignedRecord::new(&record).map_err(|error| {
         tracing::error!(%error, "refused a record");
         Refusal::Malformed
     })?;
     let signed = Opening::new(says, unix_time())?;
-    if signed != *asked.opening {
-        tracing::error!(user = %asked.opening.statement.user, signed_by = %signed.statement.user,
+    if signed != *opening {
+        tracing::error!(user = %opening.statement.user, signed_by = %signed.statement.user,
             "the verifier does not say what was signed: nothing is recorded");
         return Err(Refusal::Malformed);
     }
@@ -124,14 +156,18 @@ async fn write(
             .drain(..)
             .map(|entry| (entry.record, (entry.request, entry.replies)))
             .unzip();
-        let outcome = log.append(&records);
-        counts.set_records(&log);
+        let is_end = |record: &&Unwritten| matches!(record, Unwritten::End(_));
+        let ends = records.iter().filter(is_end).count() as u64;
+        let count = records.len() as u64;
+        let outcome = append(&mut log, records);
         let verdict = match &outcome {
-            Ok(_) => Ok(()),
+            Ok(()) => {
+                counts.kept(&log, count, ends);
+                Ok(())
+            }
             Err(error) => {
-                tracing::error!(%error, "authentications could not be kept");
-                let lost = records.len() as u64;
-                counts.refused.fetch_add(lost, Ordering::Relaxed);
+                tracing::error!(%error, records = count, "records could not be kept");
+                counts.refused.fetch_add(count, Ordering::Relaxed);
                 Err(Refusal::RecorderUnavailable)
             }
         };
@@ -146,4 +182,13 @@ async fn write(
         }
     }
     None
+}
+
+fn append(log: &mut Log, records: Vec<Unwritten>) -> Result<(), LogError> {
+    let signed = records.into_iter().map(|record| match record {
+        Unwritten::Authentication(record) => Ok(record),
+        Unwritten::End(end) => log.sign_end(&end),
+    });
+    let signed: Vec<SignedRecord> = signed.collect::<Result<_, _>>()?;
+    log.append(&signed).map(drop)
 }

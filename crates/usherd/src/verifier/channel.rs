@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use usher_local::clock::unix_time;
-use usher_log::Record;
+use usher_log::AuthenticationRecord;
 use usher_proto::frame::{ClientFrame, FrameBuffer, ServerFrame};
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::keeper_record::KeeperRequest;
@@ -267,7 +267,7 @@ impl Channel {
                     }
                 };
                 let session = session_id(&authenticator.statement);
-                let record = Record {
+                let record = AuthenticationRecord {
                     authenticator,
                     public_key: granted.public_key,
                 };

@@ -210,7 +210,10 @@ fn a_session_whose_first_connection_may_not_be_announced_is_neither_opened_nor_r
     let attack = Attack::new()?;
     let key = attack.user_key("alice")?;
     let mut channel = attack.channel()?;
-    let records = || attack.mail.mailhost.number(Role::Recorder, "records");
+    let records = || {
+        let mailhost = &attack.mail.mailhost;
+        mailhost.number(Role::Recorder, "authentications")
+    };
     let before = records()?;
     let port = attack.port()?;
     let mut asked = attack.asked("alice")?;

@@ -4,7 +4,7 @@ use crate::attack::{Attack, IMAP, Result, alice_reads, listen};
 use crate::programs::{bytes, packet, python};
 use usher_lab::hostile::{Asked, Identity};
 use usher_lab::{Role, eventually};
-use usher_proto::log_record::Record;
+use usher_proto::log_record::AuthenticationRecord;
 use usher_proto::ssh_key::PrivateKey;
 use usher_proto::{
     Authenticator, ClientFrame, KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest, Opening, Refusal,
@@ -50,7 +50,7 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
     }
     mailhost.run(["usher", "policy", "apply"])?;
     attack.mail.verifier.stop()?;
-    let recorded = || mailhost.number(Role::Recorder, "records");
+    let recorded = || mailhost.number(Role::Recorder, "authentications");
     let before = recorded()?;
     let (alice, bob) = (attack.user_key("alice")?, attack.user_key("bob")?);
     let asked = |user: &str, service: &str| {
@@ -118,7 +118,7 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
             open("alice")?.with_another_signature()?.record,
             Refusal::Malformed,
         ),
-        (b"nonsense".to_vec(), Refusal::UnknownVersion),
+        (b"nonsense".to_vec(), Refusal::Malformed),
         (Vec::new(), Refusal::Truncated),
     ] {
         let claimed = Signed {
@@ -194,7 +194,7 @@ struct Signed {
 
 impl Signed {
     fn new(statement: Statement, key: &PrivateKey) -> Result<Self> {
-        let record = Record::new(Authenticator::sign(&statement, key)?)?;
+        let record = AuthenticationRecord::new(Authenticator::sign(&statement, key)?)?;
         Ok(Self {
             opening: Opening::new(record.verify()?, usher_lab::hostile::now())?,
             record: record.encode(),
@@ -203,7 +203,7 @@ impl Signed {
 
     /// The record, of a signature that is not one.
     fn with_another_signature(self) -> Result<Self> {
-        let mut record = Record::decode(&self.record)?;
+        let mut record = AuthenticationRecord::decode(&self.record)?;
         let last = record.authenticator.signature.last_mut();
         *last.ok_or("no signature")? ^= 1;
         Ok(Self {

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 use usher_local::files::{read_bounded, write_atomically};
 use usher_local::keys;
-use usher_log::{Damage, Reader, Verified, VerifyingKey};
+use usher_log::{Damage, Reader, Says, Verified, VerifyingKey};
 use usher_proto::ssh_key::public::KeyData;
 use usher_proto::ssh_key::{HashAlg, PublicKey};
 use usher_proto::{Principals, UserName};
@@ -30,6 +30,7 @@ pub struct Verification<'a> {
 struct VerifiedView {
     origin: String,
     records: u64,
+    ends: u64,
     root: String,
     kept: Option<u64>,
     tail: u64,
@@ -56,8 +57,8 @@ pub fn verify(
     };
     let kept = verification.checkpoint.map(read_bounded).transpose()?;
     let signers = verification.signers.map(signers).transpose()?;
-    let report = reader.verify_with(kept.as_deref(), |index, verified| {
-        let Some(signers) = &signers else {
+    let report = reader.verify_with(kept.as_deref(), |index, says| {
+        let (Some(signers), Says::Authentication(verified)) = (&signers, says) else {
             return Ok(());
         };
         if signers.know(verified) {
@@ -76,6 +77,7 @@ pub fn verify(
     let view = VerifiedView {
         origin: checkpoint.origin.clone(),
         records: checkpoint.size,
+        ends: report.ends,
         root: checkpoint.root_text(),
         kept: report.kept,
         tail: report.tail,
@@ -87,8 +89,13 @@ pub fn verify(
 
 fn verified_text(view: &VerifiedView) -> String {
     let mut text = format!(
-        "{} records of {}, each as a client signed it\nroot {}\n",
-        view.records, view.origin, view.root
+        "{} records of {}: {} authentications, each as a client signed it, and {} ends of \
+         sessions, each as the log signed it\nroot {}\n",
+        view.records,
+        view.origin,
+        view.records - view.ends,
+        view.ends,
+        view.root
     );
     text += &match view.kept {
         Some(kept) => format!("goes on from the kept checkpoint of {kept} records\n"),
@@ -97,7 +104,7 @@ fn verified_text(view: &VerifiedView) -> String {
             .into(),
     };
     text += if view.signers_checked {
-        "every record is signed by a key known of its user, or certified by such\n"
+        "every authentication is signed by a key known of its user, or certified by such\n"
     } else {
         "whose keys they are was not looked at (--signers)\n"
     };
