@@ -46,7 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [client_key, own_key] =
         [fresh_user_key(), fresh_user_key()].map(|key| key.public_key().to_openssh());
     let (client_key, own_key) = (client_key?, own_key?);
-    let configuration = configuration(&keys, &client_key, &own_key)?;
+    let checked = configuration(&keys, &client_key, &own_key)?;
     let host: HostName = "laptop".parse()?;
     let hosts = (client_key.parse()?, own_key.parse()?);
     let asked = (0..AUTHENTICATORS)
@@ -65,7 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 own_key: &hosts.1,
                 now: asked.issued,
             };
-            let granted = authenticate(&configuration, &claim, &authenticator)
+            let granted = authenticate(&checked, &claim, &authenticator)
                 .map_err(|refused| refused.refusal.name())?;
             std::hint::black_box(session_id(&authenticator.statement));
             let record = AuthenticationRecord {
@@ -190,11 +190,7 @@ fn processor_time() -> Duration {
 }
 
 /// The configuration of a host with these users and one service.
-fn configuration(
-    keys: &[PrivateKey],
-    client: &str,
-    own: &str,
-) -> Result<(Applied, Checked), Box<dyn Error>> {
+fn configuration(keys: &[PrivateKey], client: &str, own: &str) -> Result<Checked, Box<dyn Error>> {
     let members: Vec<String> = (0..USERS).map(|number| format!("user{number}")).collect();
     let text = format!(
         "host laptop {{ address 192.0.2.1; key \"{client}\"; }}\n\
@@ -218,6 +214,5 @@ fn configuration(
         };
         applied.users.insert(member.parse()?, entry);
     }
-    let checked = applied.check()?;
-    Ok((applied, checked))
+    Ok(applied.check()?)
 }

@@ -162,6 +162,10 @@ impl Applied {
                     error: Box::new(error),
                 },
             })?;
+        let disabled = self
+            .users
+            .iter()
+            .filter(|(_, entry)| entry.disabled.is_some());
         let revoked =
             self.read_revoked_keys()
                 .map_err(|error| ConfigurationError::RevokedKeys {
@@ -185,6 +189,7 @@ impl Applied {
             policy,
             services_by_number,
             keys,
+            disabled: disabled.map(|(user, _)| user.clone()).collect(),
             authorities,
             revoked,
         })
@@ -227,14 +232,6 @@ impl Applied {
             })?;
         write_atomically(path, &text, 0o644).map_err(|error| file_error(path, error))
     }
-
-    /// Whether the user is disabled on this host.
-    #[must_use]
-    pub fn is_disabled(&self, user: &UserName) -> bool {
-        self.users
-            .get(user)
-            .is_some_and(|entry| entry.disabled.is_some())
-    }
 }
 
 /// Loads and checks the configuration in force; a host without one has an empty policy, which
@@ -268,11 +265,22 @@ mod tests {
     #[test]
     fn a_disabled_user_is_disabled_and_another_is_not() {
         let folder = tree();
-        std::fs::create_dir_all(folder.path().join("users/bob")).unwrap();
-        std::fs::write(folder.path().join("users/bob/disabled"), "left\n").unwrap();
+        for (name, reason) in [("bob", "left\n"), ("carol", "")] {
+            let entry = folder.path().join("users").join(name);
+            std::fs::create_dir_all(&entry).unwrap();
+            std::fs::write(entry.join("disabled"), reason).unwrap();
+        }
         let applied = collect(&folder).unwrap();
-        assert!(applied.is_disabled(&"bob".parse().unwrap()));
-        assert!(!applied.is_disabled(&"alice".parse().unwrap()));
+        let checked = applied.check().unwrap();
+        for (name, disabled) in [
+            ("bob", true),
+            ("carol", true),
+            ("alice", false),
+            ("nobody", false),
+        ] {
+            let user = name.parse().unwrap();
+            assert_eq!(checked.disabled.contains(&user), disabled, "{name}");
+        }
     }
 
     #[test]

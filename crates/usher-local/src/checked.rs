@@ -1,6 +1,6 @@
 //! The configuration after all checks, and what it says of users' keys and certificates.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use usher_policy::{Name, Policy};
 use usher_proto::name::{ServiceName, UserName};
@@ -20,6 +20,9 @@ pub struct Checked {
     pub services_by_number: HashMap<u32, ServiceName>,
     /// Each user's public keys, and authorities for that user.
     pub keys: BTreeMap<UserName, Vec<UserKey>>,
+    /// The users who are disabled on this host. Apart from all the others, as every authentication
+    /// asks, and they are few.
+    pub disabled: BTreeSet<UserName>,
     /// Authorities for every user, at services without `keys`; also those that are revoked.
     pub authorities: BTreeMap<Fingerprint, PublicKey>,
     /// Keys that are no longer anybody's.

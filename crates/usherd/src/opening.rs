@@ -1,7 +1,6 @@
 //! May this session be opened? The verifier asks, which answers the network, and the keeper asks
 //! again, which goes by its own policy, and has the recorder say whether this was signed.
 
-use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_policy::Service;
 use usher_proto::host_key::HostPublicKey;
@@ -51,7 +50,7 @@ impl Claim<'_> {
 /// The first check that fails. Whether there is such a service, who has not authenticated does not
 /// learn: the key is asked for first.
 pub fn permitted<'c>(
-    (applied, checked): &'c (Applied, Checked),
+    checked: &'c Checked,
     claim: &Claim<'_>,
     opening: &Opening,
 ) -> Result<(&'c Service, u64), Refusal> {
@@ -66,7 +65,7 @@ pub fn permitted<'c>(
         purpose,
         (claim.now, statement.expires),
     )?;
-    if applied.is_disabled(&statement.user) {
+    if checked.disabled.contains(&statement.user) {
         return Err(Refusal::DisabledUser);
     }
     let (service, until) = checked.service_permits(

@@ -206,7 +206,7 @@ fn may_open(keeper: &Keeper, host: &HostName, opening: &Opening) -> Result<(u32,
         now: unix_time(),
     };
     opening.statement.check(&claim.expectation())?;
-    let (service, expires) = permitted(&configuration, &claim, opening)?;
+    let (service, expires) = permitted(&configuration.1, &claim, opening)?;
     // Nobody would ever serve the connection.
     match &service.served_by {
         ServedBy::Account(_) if keeper.fence.missing().is_some() => {

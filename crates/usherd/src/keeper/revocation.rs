@@ -82,7 +82,7 @@ pub fn end_forbidden(keeper: &Keeper, former: &Checked) -> Result<Vec<EndingView
     keeper.agenda.clear();
     for (session, mut record) in sessions {
         if is_live(&record) {
-            let permitted = permitted(keeper, &configuration, &session, &record, now)
+            let permitted = permitted(keeper, &configuration.1, &session, &record, now)
                 .and_then(|latest| shorten(keeper, &session, &mut record, latest));
             if let Err(reason) = permitted {
                 forbidden.push(Entry {
@@ -132,7 +132,7 @@ pub fn would_end(
     let mut forbidden: Vec<Entry> = sessions
         .filter(|(_, record)| is_live(record))
         .filter_map(|(session, record)| {
-            let reason = permitted(keeper, candidate, &session, &record, now).err()?;
+            let reason = permitted(keeper, &candidate.1, &session, &record, now).err()?;
             Some(Entry {
                 session,
                 record,
@@ -235,7 +235,7 @@ fn has_same_key(checked: &Checked, record: &SessionRecord) -> Result<(), Refusal
 /// Why it may not.
 fn permitted(
     keeper: &Keeper,
-    (applied, checked): &(Applied, Checked),
+    checked: &Checked,
     session: &SessionId,
     record: &SessionRecord,
     now: u64,
@@ -244,19 +244,18 @@ fn permitted(
     let service = service_by_id(checked, record.service).ok_or(Refusal::UnknownService)?;
     keeper.destinations.serves(service)?;
     let certificate = certificate(keeper, session, record)?;
-    permitted_until(applied, checked, record, certificate.as_ref(), now)
+    permitted_until(checked, record, certificate.as_ref(), now)
 }
 
 /// Until when a session may live by a configuration, as far as its key or certificate says, and its
 /// user as a guest.
 fn permitted_until(
-    applied: &Applied,
     checked: &Checked,
     record: &SessionRecord,
     certificate: Option<&Certified>,
     now: u64,
 ) -> Result<u64, Refusal> {
-    if applied.is_disabled(&record.user) {
+    if checked.disabled.contains(&record.user) {
         return Err(Refusal::DisabledUser);
     }
     let service = service_by_id(checked, record.service).ok_or(Refusal::UnknownService)?;
@@ -308,17 +307,17 @@ pub fn remove_unused_queues(keeper: &Keeper) {
         if keeper.shares.has_live(queue.key) || used.contains(&queue.key) {
             continue;
         }
-        if !is_user(&configuration, &queue, now) || !queue.has_worker() {
+        if !is_user(&configuration.1, &queue, now) || !queue.has_worker() {
             keeper.queues.remove(keeper, queue.key);
         }
     }
 }
 
 /// Whether the queue's user may use its service, by name: by a certificate there is a session.
-fn is_user((applied, checked): &(Applied, Checked), queue: &Queue, now: u64) -> bool {
+fn is_user(checked: &Checked, queue: &Queue, now: u64) -> bool {
     let user = &queue.account.name;
     let service = service_by_id(checked, queue.key.0);
-    service.is_some_and(|service| service.users.has(user, now)) && !applied.is_disabled(user)
+    service.is_some_and(|service| service.users.has(user, now)) && !checked.disabled.contains(user)
 }
 
 /// Cuts established connections whose announcement was gone when they were established.

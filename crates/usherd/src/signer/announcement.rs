@@ -58,7 +58,7 @@ impl Place {
 
     /// Whether the configuration in force permits it.
     pub fn is_permitted(&self, signer: &Signer) -> bool {
-        is_permitted(&self.key, &signer.configuration())
+        is_permitted(&self.key, &signer.configuration().1)
     }
 }
 

@@ -170,8 +170,8 @@ async fn admit<'a>(
     };
     let user = signer.names.of(uid).await?;
     let configuration = signer.configuration();
-    let (applied, checked) = &*configuration;
-    if applied.is_disabled(&user) {
+    let checked = &configuration.1;
+    if checked.disabled.contains(&user) {
         return Err(Refusal::DisabledUser);
     }
     let permitted = checked

@@ -279,7 +279,7 @@ pub async fn serve(signer: &Signer, mut application: Application) {
 async fn may_lend(signer: &Signer, uid: u32) -> Result<UserName, Refusal> {
     let user = signer.names.of(uid).await?;
     let configuration = signer.configuration();
-    if configuration.0.is_disabled(&user) {
+    if configuration.1.disabled.contains(&user) {
         return Err(Refusal::DisabledUser);
     }
     match keys::has_agent(&user, &configuration.1.policy) {

@@ -354,8 +354,8 @@ async fn permitted(signer: &Signer, report: &Report) -> Result<Place, Refusal> {
     let user = signer.names.of(report.uid).await?;
     let server = report.connection.server;
     let configuration = signer.configuration();
-    let (applied, checked) = &*configuration;
-    if applied.is_disabled(&user) {
+    let checked = &configuration.1;
+    if checked.disabled.contains(&user) {
         return Err(Refusal::DisabledUser);
     }
     let (host, entry) = checked

@@ -40,7 +40,7 @@ pub fn reauthenticate(signer: &Arc<Signer>, host: &HostName, id: SessionId) {
         }
         session.quiet_until = Some(now + PACE);
     }
-    if !is_permitted(&held.key, &configuration) {
+    if !is_permitted(&held.key, &configuration.1) {
         return tracing::info!(host = %host.name, session = %id, user = %held.key.user,
             "not authenticated again: this host's policy no longer permits the session");
     }

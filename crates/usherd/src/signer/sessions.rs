@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use tokio::sync::OwnedMutexGuard;
-use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::clock::unix_time;
 use usher_policy::{Name, Policy};
@@ -71,14 +70,14 @@ pub fn permitted_until(key: &SessionKey, policy: &Policy) -> u64 {
 }
 
 /// Whether a configuration permits what a session is for.
-pub fn is_permitted(key: &SessionKey, (applied, checked): &(Applied, Checked)) -> bool {
+pub fn is_permitted(key: &SessionKey, checked: &Checked) -> bool {
     let policy = &checked.policy;
     let is_the_host = policy
         .hosts
         .get(&key.host)
         .is_some_and(|host| host.key == key.host_key && host.addresses.contains(&key.server.ip()));
     let service = policy.client_permits(&key.user, &key.host, &key.service, unix_time());
-    !applied.is_disabled(&key.user)
+    !checked.disabled.contains(&key.user)
         && is_the_host
         && service.is_ok_and(|service| service.port == key.server.port())
 }
@@ -169,9 +168,8 @@ impl Sessions {
     }
 
     /// Forgets what a new configuration no longer permits.
-    pub fn retain_permitted(&self, configuration: &(Applied, Checked)) {
-        self.lock()
-            .retain(|key, _| is_permitted(key, configuration));
+    pub fn retain_permitted(&self, checked: &Checked) {
+        self.lock().retain(|key, _| is_permitted(key, checked));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SessionKey, Slot>> {
@@ -181,14 +179,14 @@ impl Sessions {
 
 #[cfg(test)]
 mod tests {
-    use usher_local::applied::{PolicyFile, UserEntry};
+    use usher_local::applied::{Applied, PolicyFile, UserEntry};
 
     use super::*;
 
     const KEY: &str =
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDN+lhThOY09sVkymKufxRzTC3vJMRefe9T40lK8/E1t";
 
-    fn configuration(disabled: Option<&str>) -> (Applied, Checked) {
+    fn configuration(disabled: Option<&str>) -> Checked {
         let text = format!(
             "host mailhost {{ address 10.77.0.2; key \"{KEY}\"; }}\n\
              users mail {{ member alice; }}\n\
@@ -206,15 +204,14 @@ mod tests {
             users: [("alice".parse().unwrap(), alice)].into(),
             ..Applied::default()
         };
-        let checked = applied.check().unwrap();
-        (applied, checked)
+        applied.check().unwrap()
     }
 
-    fn key(configuration: &(Applied, Checked)) -> SessionKey {
+    fn key(checked: &Checked) -> SessionKey {
         let host: HostName = "mailhost".parse().unwrap();
         SessionKey {
             user: "alice".parse().unwrap(),
-            host_key: configuration.1.policy.hosts[&host].key,
+            host_key: checked.policy.hosts[&host].key,
             host,
             service: "imap".parse().unwrap(),
             server: ([10, 77, 0, 2], 143).into(),

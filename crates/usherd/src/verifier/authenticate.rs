@@ -2,7 +2,6 @@
 //! least: form, binding to the two hosts, freshness, signature; only then whether the user exists
 //! and what the policy says.
 
-use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_proto::authenticator::Authenticator;
 use usher_proto::log_record::Verified;
@@ -33,7 +32,7 @@ pub struct Granted {
 /// # Errors
 /// The first check that fails.
 pub fn authenticate(
-    configuration: &(Applied, Checked),
+    checked: &Checked,
     claim: &Claim<'_>,
     authenticator: &Authenticator,
 ) -> Result<Granted, Refused> {
@@ -41,14 +40,14 @@ pub fn authenticate(
         refusal: error.into(),
         statement: None,
     })?;
-    check(configuration, claim, authenticator, &statement).map_err(|refusal| Refused {
+    check(checked, claim, authenticator, &statement).map_err(|refusal| Refused {
         refusal,
         statement: Some(Box::new(statement)),
     })
 }
 
 fn check(
-    configuration: &(Applied, Checked),
+    checked: &Checked,
     claim: &Claim<'_>,
     authenticator: &Authenticator,
     statement: &Statement,
@@ -63,7 +62,7 @@ fn check(
     };
     // What the certificate says of itself is no secret to its holder.
     let opening = Opening::new(verified, claim.now)?;
-    permitted(configuration, claim, &opening)?;
+    permitted(checked, claim, &opening)?;
     Ok(Granted {
         opening: Box::new(opening),
         public_key,

@@ -256,7 +256,7 @@ impl Channel {
                     now: unix_time(),
                 };
                 let configuration = self.verifier.configuration();
-                let granted = match authenticate(&configuration, &claim, &authenticator) {
+                let granted = match authenticate(&configuration.1, &claim, &authenticator) {
                     Ok(granted) => granted,
                     Err(Refused { refusal, statement }) => {
                         let user = statement.as_ref().map(|s| s.user.to_string());

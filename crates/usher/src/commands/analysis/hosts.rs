@@ -120,7 +120,7 @@ impl Loaded {
             let texts = (applied.policy_sources(), applied.known_groups());
             sources.insert(name.clone(), texts);
             let users = if users_are_known {
-                user_state(&applied, &checked, now)
+                user_state(&checked, now)
             } else {
                 UserState::default()
             };
@@ -229,11 +229,7 @@ fn named(applied: Applied, checked: Checked) -> Result<Read, Failure> {
 }
 
 /// Who is disabled, who has a key that is good now, and whom authorities can certify as what.
-fn user_state(applied: &Applied, checked: &Checked, now: u64) -> UserState {
-    let disabled = applied
-        .users
-        .keys()
-        .filter(|user| applied.is_disabled(user));
+fn user_state(checked: &Checked, now: u64) -> UserState {
     let mut keys: BTreeMap<Option<Name>, BTreeSet<UserName>> = BTreeMap::new();
     let mut authorities: BTreeMap<Option<Name>, BTreeMap<String, BTreeSet<UserName>>> =
         BTreeMap::new();
@@ -255,7 +251,7 @@ fn user_state(applied: &Applied, checked: &Checked, now: u64) -> UserState {
         }
     }
     UserState {
-        disabled: disabled.cloned().collect(),
+        disabled: checked.disabled.iter().cloned().collect(),
         keys: Some(keys),
         authorities,
         certified: checked.has_authority(),
