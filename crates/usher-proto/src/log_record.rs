@@ -3,7 +3,7 @@
 use ssh_key::PublicKey;
 
 use crate::codec::{Reader, put_string};
-use crate::sshsig::{self, Signed};
+use crate::sshsig;
 use crate::{
     Authenticator, Certificate, DecodeError, MAX_SESSION_END_SIZE, MAX_SIGNATURE_SIZE,
     MAX_STATEMENT_SIZE, Refusal, SESSION_END_NAMESPACE, SessionEnd, Statement,
@@ -141,7 +141,7 @@ impl AuthenticationRecord {
         Statement::decode(&authenticator.statement).map_err(RecordError::Statement)?;
         Ok(Self {
             authenticator,
-            public_key: signed.public_key().map_err(RecordError::Signature)?,
+            public_key: signed.public_key,
         })
     }
 
@@ -154,7 +154,7 @@ impl AuthenticationRecord {
             .authenticator
             .verify_signature()
             .map_err(RecordError::Signature)?;
-        if signed.public_key().map_err(RecordError::Signature)? != self.public_key {
+        if signed.public_key != self.public_key {
             return Err(RecordError::OtherKey);
         }
         let statement =
@@ -219,10 +219,9 @@ impl EndRecord {
     /// # Errors
     /// [`RecordError::EndSignature`], also for another key's; [`RecordError::End`].
     pub fn verify(&self, log: &PublicKey) -> Result<SessionEnd, RecordError> {
-        let Signed { key, certificate } =
-            sshsig::verify(SESSION_END_NAMESPACE, &self.end, &self.signature)
-                .map_err(RecordError::EndSignature)?;
-        if key.key_data() != log.key_data() || certificate.is_some() {
+        let signed = sshsig::verify(SESSION_END_NAMESPACE, &self.end, &self.signature)
+            .map_err(RecordError::EndSignature)?;
+        if signed.key.key_data() != log.key_data() || signed.certificate.is_some() {
             return Err(RecordError::EndSignature(Refusal::UnknownKey));
         }
         SessionEnd::decode(&self.end).map_err(RecordError::End)

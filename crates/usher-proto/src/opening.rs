@@ -1,6 +1,6 @@
 //! What a session is opened with, as the daemons of the server's host tell each other.
 
-use sha2::{Digest, Sha256};
+use ssh_key::HashAlg;
 
 use crate::certificate::Certified;
 use crate::codec::{Reader, put_string};
@@ -39,11 +39,10 @@ impl Opening {
             }
             None => None,
         };
-        let key = verified.key.to_bytes();
-        let key = key.map_err(|_| Refusal::UnsupportedKey)?;
+        let fingerprint = verified.key.fingerprint(HashAlg::Sha256);
         Ok(Self {
             statement: verified.statement,
-            key_fingerprint: Sha256::digest(key).into(),
+            key_fingerprint: fingerprint.sha256().ok_or(Refusal::UnsupportedKey)?,
             certificate,
         })
     }

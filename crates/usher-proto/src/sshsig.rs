@@ -97,6 +97,7 @@ pub(crate) fn verify(namespace: &str, message: &[u8], blob: &[u8]) -> Result<Sig
     Ok(Signed {
         key: PublicKey::from(made.key),
         certificate: made.certificate,
+        public_key: envelope.public_key.to_vec(),
     })
 }
 
@@ -118,19 +119,8 @@ pub struct Signed {
     pub key: PublicKey,
     /// What an authority says of it; its signature is good.
     pub certificate: Option<Certificate>,
-}
-
-impl Signed {
     /// What stands in the signature for the key, in its wire form: the certificate, or the key.
-    ///
-    /// # Errors
-    /// [`Refusal::UnsupportedKey`], for no key that was decoded.
-    pub fn public_key(&self) -> Result<Vec<u8>, Refusal> {
-        match &self.certificate {
-            Some(certificate) => Ok(certificate.as_bytes().to_vec()),
-            None => self.key.to_bytes().map_err(|_| Refusal::UnsupportedKey),
-        }
-    }
+    pub public_key: Vec<u8>,
 }
 
 /// The bytes of a blob as they came: `SshSig` of ssh-key 0.6.7 writes ECDSA signatures of security

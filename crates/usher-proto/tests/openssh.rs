@@ -133,7 +133,7 @@ fn what_ssh_keygen_signs_with_a_certificate_is_verified_and_ours_is_the_same() {
                 private_key(path).public_key().key_data()
             );
             assert_eq!(found.certificate.as_ref(), Some(&certificate), "{kind:?}");
-            assert_eq!(found.public_key().unwrap(), certificate.as_bytes());
+            assert_eq!(found.public_key, certificate.as_bytes());
             assert!(signed.signature_pem().is_ok());
             signed.statement[30] ^= 1;
             assert_eq!(signed.verify_signature(), Err(Refusal::BadSignature));

@@ -54,7 +54,6 @@ fn check(
 ) -> Result<Granted, Refusal> {
     statement.check(&claim.expectation())?;
     let signed = authenticator.verify_signature()?;
-    let public_key = signed.public_key()?;
     let verified = Verified {
         statement: statement.clone(),
         key: signed.key,
@@ -65,6 +64,6 @@ fn check(
     permitted(checked, claim, &opening)?;
     Ok(Granted {
         opening: Box::new(opening),
-        public_key,
+        public_key: signed.public_key,
     })
 }
