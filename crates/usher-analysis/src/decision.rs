@@ -289,6 +289,10 @@ impl Case<'_> {
                 host: own,
                 user: question.user.clone(),
                 keys: service.keys.clone(),
+                former: host
+                    .users
+                    .former_keys(&service.keys, &question.user)
+                    .to_vec(),
             };
             self.object(host, reason, Vec::new());
         }

@@ -36,7 +36,7 @@ pub use disagreement::{Disagreement, Matter};
 pub use expectation::{Expected, MAXIMUM_EXAMPLES, Outcome};
 pub use graph::graph;
 pub use how::{How, Offer, Request, Route};
-pub use network::{HostPolicy, Network, NetworkError, UserState};
+pub use network::{FormerKey, HostPolicy, KeyFault, Network, NetworkError, UserState};
 pub use objection::{Objection, Reason};
 pub use rights::{Known, Right};
 pub use sets::{Sample, SetId, Universe};

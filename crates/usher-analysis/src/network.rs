@@ -1,7 +1,9 @@
 //! The hosts whose policies are known, and what two of them know of each other.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
+use serde::Serialize;
 use usher_policy::{Host, Moment, Name, Policy, Principal, Service};
 use usher_proto::{HostName, HostPublicKey, UserName};
 
@@ -30,12 +32,43 @@ pub struct UserState {
     pub disabled: BTreeSet<UserName>,
     /// By what keys are for, those with a good public key for it; absent when nothing is known.
     pub keys: Option<BTreeMap<Option<Name>, BTreeSet<UserName>>>,
+    /// By what keys are for, the keys of users that are not good any more; only to tell why.
+    pub former_keys: BTreeMap<Option<Name>, BTreeMap<UserName, Vec<FormerKey>>>,
     /// By what keys are for and by principal, those in whose list a good authority is trusted to
     /// name it; counts where [`Self::keys`] are known.
     pub authorities: BTreeMap<Option<Name>, BTreeMap<String, BTreeSet<UserName>>>,
     /// The host takes every user's certificate of some authority, for services whose keys are for
     /// nothing in particular: who has none in a list may have one.
     pub certified: bool,
+}
+
+/// A key of a user's list that is not good any more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FormerKey {
+    /// As **ssh-keygen** shows it.
+    pub fingerprint: String,
+    /// Why.
+    pub fault: KeyFault,
+}
+
+/// Why a key of a user's list is not good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum KeyFault {
+    /// It is on the list of revoked keys.
+    Revoked,
+    /// Its `expiry-time` is over.
+    Expired,
+}
+
+impl fmt::Display for FormerKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.fault {
+            KeyFault::Revoked => "is revoked",
+            KeyFault::Expired => "has expired",
+        };
+        write!(formatter, "{} {what}", self.fingerprint)
+    }
 }
 
 /// Who can have a good key for something, as far as is known.
@@ -64,6 +97,14 @@ impl UserState {
             }
             _ => Holders::Everybody,
         }
+    }
+
+    /// The user's keys for something that are not good any more.
+    pub(crate) fn former_keys(&self, purpose: &Option<Name>, user: &UserName) -> &[FormerKey] {
+        let of_purpose = self.former_keys.get(purpose);
+        of_purpose
+            .and_then(|users| users.get(user))
+            .map_or(&[], Vec::as_slice)
     }
 
     /// Who can have a certificate that names a principal and counts for a service.

@@ -4,6 +4,8 @@ use serde::Serialize;
 use usher_policy::{Clause, Moment, Name, may_be_user};
 use usher_proto::{HostName, ServiceName, UserName};
 
+use crate::network::FormerKey;
+
 /// One reason of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Objection {
@@ -119,17 +121,28 @@ pub enum Reason {
     #[error("{user} is disabled on {host}")]
     Disabled { host: HostName, user: UserName },
     /// The server knows no good key of the user for this service.
-    #[error("{host} has no good public key of {user}{}", purpose(.keys))]
+    #[error("{host} has no good public key of {user}{}{}", purpose(.keys), faults(.former))]
     NoKey {
         host: HostName,
         user: UserName,
         keys: Option<Name>,
+        /// Those that were good once.
+        former: Vec<FormerKey>,
     },
 }
 
 fn purpose(keys: &Option<Name>) -> String {
     keys.as_ref()
         .map_or_else(String::new, |keys| format!(" for {keys}"))
+}
+
+/// What is wrong with the keys that there are.
+fn faults(former: &[FormerKey]) -> String {
+    let faults: Vec<String> = former.iter().map(FormerKey::to_string).collect();
+    if faults.is_empty() {
+        return String::new();
+    }
+    format!(" ({})", faults.join(", "))
 }
 
 impl Reason {

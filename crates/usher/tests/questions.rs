@@ -83,6 +83,44 @@ fn an_expired_guest_is_shown_with_the_line_and_the_time() {
 }
 
 #[test]
+fn a_key_that_is_revoked_or_expired_is_shown_with_that() {
+    let folder = copies();
+    let mailhost = folder.path().join("hosts/mailhost");
+    let public = |name: &str| {
+        let made = Command::new("ssh-keygen")
+            .current_dir(folder.path())
+            .args(["-q", "-t", "ed25519", "-N", "", "-C", name, "-f", name])
+            .status();
+        assert!(made.unwrap().success());
+        fs::read_to_string(folder.path().join(format!("{name}.pub"))).unwrap()
+    };
+    let (revoked, expired) = (public("revoked"), public("expired"));
+    fs::create_dir_all(mailhost.join("users/alice")).unwrap();
+    let keys = format!("{revoked}expiry-time=\"20010101Z\" {expired}");
+    fs::write(mailhost.join("users/alice/authorized_keys"), keys).unwrap();
+    fs::write(mailhost.join("revoked_keys"), revoked).unwrap();
+    let question = [
+        "explain",
+        "alice@laptop",
+        "imap@mailhost",
+        "--hosts",
+        "hosts",
+    ];
+    let (code, explained, _) = ask(folder.path(), &question);
+    assert_eq!(code, 1, "{explained}");
+    let said = explained
+        .split("has no good public key of alice (SHA256:")
+        .nth(1);
+    let said = said.unwrap_or_else(|| panic!("{explained}"));
+    assert!(said.contains(" is revoked, SHA256:"), "{explained}");
+    assert!(said.contains(" has expired)"), "{explained}");
+    let (_, json, _) = ask(folder.path(), &[&question[..], &["--json"]].concat());
+    for part in ["\"fault\": \"revoked\"", "\"fault\": \"expired\""] {
+        assert!(json.contains(part), "{part} in {json}");
+    }
+}
+
+#[test]
 fn a_mistake_in_a_copy_is_told_by_the_copys_path() {
     let folder = copies();
     let agree = || ask(folder.path(), &["agree", "--hosts", "hosts"]);

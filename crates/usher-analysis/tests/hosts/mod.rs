@@ -280,6 +280,7 @@ pub fn host_policy(host: usize, choices: &Choices) -> HostPolicy {
         users: UserState {
             disabled: users_of(choices.disabled),
             keys,
+            former_keys: Default::default(),
             authorities,
             certified: choices.certified,
         },

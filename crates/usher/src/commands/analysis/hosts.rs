@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
-use usher_analysis::{HostPolicy, Network, UserState};
+use usher_analysis::{FormerKey, HostPolicy, KeyFault, Network, UserState};
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::clock::unix_time;
@@ -15,6 +15,7 @@ use usher_local::paths;
 use usher_policy::{Groups, Name, Source};
 use usher_proto::HostPublicKey;
 use usher_proto::name::{HostName, UserName};
+use usher_proto::ssh_key::HashAlg;
 
 use crate::commands::{configuration, groups};
 use crate::failure::{At, Failure};
@@ -233,14 +234,24 @@ fn user_state(checked: &Checked, now: u64) -> UserState {
     let mut keys: BTreeMap<Option<Name>, BTreeSet<UserName>> = BTreeMap::new();
     let mut authorities: BTreeMap<Option<Name>, BTreeMap<String, BTreeSet<UserName>>> =
         BTreeMap::new();
+    let mut former_keys: BTreeMap<Option<Name>, BTreeMap<UserName, Vec<FormerKey>>> =
+        BTreeMap::new();
     for (user, user_keys) in &checked.keys {
-        let good = user_keys
-            .iter()
-            .filter(|key| !checked.revoked.has_key(&key.key) && !key.has_expired(now));
-        for key in good {
-            keys.entry(key.purpose.clone())
-                .or_default()
-                .insert(user.clone());
+        for key in user_keys {
+            let fault = if checked.revoked.has_key(&key.key) {
+                KeyFault::Revoked
+            } else if key.has_expired(now) {
+                KeyFault::Expired
+            } else {
+                let users = keys.entry(key.purpose.clone()).or_default();
+                users.insert(user.clone());
+                continue;
+            };
+            let users = former_keys.entry(key.purpose.clone()).or_default();
+            users.entry(user.clone()).or_default().push(FormerKey {
+                fingerprint: key.key.fingerprint(HashAlg::Sha256).to_string(),
+                fault,
+            });
         }
         for line in checked.good_authorities(user_keys, now) {
             for principal in line.trusted(user) {
@@ -253,6 +264,7 @@ fn user_state(checked: &Checked, now: u64) -> UserState {
     UserState {
         disabled: checked.disabled.iter().cloned().collect(),
         keys: Some(keys),
+        former_keys,
         authorities,
         certified: checked.has_authority(),
     }
