@@ -68,7 +68,7 @@ fn an_end_is_one_that_the_log_signed_and_no_client_and_no_other_log() {
     let of_user = usher_log::SigningKey::new(ORIGIN, &common::user_key()).unwrap();
     assert_eq!(
         of_user.sign_end(&end(1)).unwrap().verify(log),
-        Err(RecordError::EndSignature(Refusal::UnknownKey))
+        Err(RecordError::OtherLog)
     );
     // What the log's key has signed for another purpose is no end, and an end opens no session.
     let mut other = end_record(1);

@@ -143,6 +143,6 @@ impl Authenticator {
     /// # Errors
     /// [`Refusal`] when the signature is not a canonical SSHSIG blob.
     pub fn signature_pem(&self) -> Result<String, Refusal> {
-        sshsig::armoured(&self.signature)
+        sshsig::armoured(NAMESPACE, &self.signature)
     }
 }

@@ -38,9 +38,12 @@ pub enum RecordError {
     /// What was signed as the end of a session is none.
     #[error("not the end of a session: {0}")]
     End(#[source] DecodeError),
-    /// The signature of an end is not the log's.
+    /// The signature of an end is none.
     #[error("not signed by the log: {0}")]
     EndSignature(#[source] Refusal),
+    /// Another key has signed an end.
+    #[error("signed by another key than the log's")]
+    OtherLog,
 }
 
 /// A record of the log.
@@ -217,12 +220,12 @@ impl EndRecord {
     /// Checks that the log's key has signed it, and reads it.
     ///
     /// # Errors
-    /// [`RecordError::EndSignature`], also for another key's; [`RecordError::End`].
+    /// [`RecordError::EndSignature`], [`RecordError::OtherLog`], [`RecordError::End`].
     pub fn verify(&self, log: &PublicKey) -> Result<SessionEnd, RecordError> {
         let signed = sshsig::verify(SESSION_END_NAMESPACE, &self.end, &self.signature)
             .map_err(RecordError::EndSignature)?;
         if signed.key.key_data() != log.key_data() || signed.certificate.is_some() {
-            return Err(RecordError::EndSignature(Refusal::UnknownKey));
+            return Err(RecordError::OtherLog);
         }
         SessionEnd::decode(&self.end).map_err(RecordError::End)
     }
@@ -232,7 +235,7 @@ impl EndRecord {
     /// # Errors
     /// [`RecordError::EndSignature`] when it is not a canonical SSHSIG blob.
     pub fn signature_pem(&self) -> Result<String, RecordError> {
-        sshsig::armoured(&self.signature).map_err(RecordError::EndSignature)
+        sshsig::armoured(SESSION_END_NAMESPACE, &self.signature).map_err(RecordError::EndSignature)
     }
 
     /// As [`Record::encode`].

@@ -25,7 +25,7 @@ pub struct SessionEnd {
     pub session: SessionId,
     /// Its user.
     pub user: UserName,
-    /// The service, by the name that it had when the session ended.
+    /// The service, by the name that it had when the end was recorded.
     pub service: ServiceName,
     /// When it ended, by the server's clock, in seconds since 1970 (UTC).
     pub ended: u64,

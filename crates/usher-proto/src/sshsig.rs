@@ -80,13 +80,7 @@ pub(crate) fn with_certificate(
 /// [`Refusal::BadSignature`] when it is for another namespace or does not verify;
 /// [`Refusal::UserNotPresent`] when a security key has signed without a touch.
 pub(crate) fn verify(namespace: &str, message: &[u8], blob: &[u8]) -> Result<Signed, Refusal> {
-    let envelope = Envelope::decode(blob)?;
-    if envelope.namespace != namespace.as_bytes() {
-        return Err(Refusal::BadSignature);
-    }
-    if envelope.hash != HASH {
-        return Err(Refusal::UnsupportedKey);
-    }
+    let envelope = Envelope::decode_for(namespace, blob)?;
     let made = envelope.decode_made(blob)?;
     let signed = signed_data(namespace, message).map_err(|_| Refusal::BadSignature)?;
     verification::verify(&made.key, &signed, &made.signature)?;
@@ -104,9 +98,9 @@ pub(crate) fn verify(namespace: &str, message: &[u8], blob: &[u8]) -> Result<Sig
 /// A blob in the armoured form that `ssh-keygen -Y verify -s` reads.
 ///
 /// # Errors
-/// [`Refusal`] when it is not a canonical SSHSIG blob.
-pub(crate) fn armoured(blob: &[u8]) -> Result<String, Refusal> {
-    Envelope::decode(blob)?.decode_made(blob)?;
+/// [`Refusal`] when it is not a canonical SSHSIG blob for this purpose.
+pub(crate) fn armoured(namespace: &str, blob: &[u8]) -> Result<String, Refusal> {
+    Envelope::decode_for(namespace, blob)?.decode_made(blob)?;
     Armoured(blob)
         .encode_pem_string(LineEnding::LF)
         .map_err(|_| MALFORMED.into())
@@ -184,6 +178,18 @@ impl<'a> Envelope<'a> {
             hash,
             signature,
         })
+    }
+
+    /// The same, for a purpose and with the one hash that counts.
+    fn decode_for(namespace: &str, blob: &'a [u8]) -> Result<Self, Refusal> {
+        let envelope = Self::decode(blob)?;
+        if envelope.namespace != namespace.as_bytes() {
+            return Err(Refusal::BadSignature);
+        }
+        if envelope.hash != HASH {
+            return Err(Refusal::UnsupportedKey);
+        }
+        Ok(envelope)
     }
 
     /// The blob with another key in it.
@@ -372,13 +378,9 @@ mod tests {
                 let mut other = blob.clone();
                 other[place] ^= change;
                 // Purpose and hash are compared with what they must be, before.
-                let envelope = Envelope::decode(&other).ok();
-                let envelope = envelope
-                    .filter(|envelope| (envelope.namespace, envelope.hash) == (b"purpose", HASH));
-                let short = envelope
-                    .as_ref()
-                    .and_then(|envelope| envelope.decode_plain(&other).ok());
-                if envelope.is_some() {
+                let envelope = Envelope::decode_for("purpose", &other).ok();
+                if let Some(envelope) = envelope {
+                    let short = envelope.decode_plain(&other).ok();
                     assert_eq!(short, general(&other), "{place} {change}");
                 }
                 assert!(verify("purpose", b"message", &other).is_err(), "{place}");

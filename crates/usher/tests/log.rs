@@ -9,7 +9,7 @@ use usher_log::{AuthenticationRecord, Log, SignedRecord, SigningKey};
 use usher_proto::ssh_key::PrivateKey;
 use usher_proto::{
     Authenticator, Chain, HostPublicKey, NAMESPACE, Refusal, SESSION_END_NAMESPACE, SessionEnd,
-    Statement, session_id,
+    SessionId, Statement, session_id,
 };
 
 const KINDS: [&[&str]; 3] = [
@@ -199,34 +199,56 @@ fn the_end_of_a_session_is_shown_exported_and_counted() {
         assert!(text.contains(part), "{part} in {text}");
     }
     let text = succeeds(folder.path(), &["--json", "verify"]);
-    assert!(
-        text.contains("\"records\": 4") && text.contains("\"ends\": 1"),
-        "{text}"
-    );
+    for part in ["\"records\": 4", "\"ends\": 1", "\"unmatched_ends\": 0"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
 
     let text = succeeds(folder.path(), &["export", "3", "--directory", "out"]);
     assert!(
-        text.contains("-n session-end@usher") && text.contains("-I log"),
+        text.contains("-n session-end@usher") && text.contains("-I log@usher"),
         "{text}"
     );
     let out = folder.path().join("out");
     let verifies = |identity| ssh_keygen_verifies_for(SESSION_END_NAMESPACE, &out, identity);
-    assert!(verifies("log"));
+    assert!(verifies("log@usher"));
     assert!(!verifies("bob"));
-    assert!(!ssh_keygen_verifies_for(NAMESPACE, &out, "log"));
+    assert!(!ssh_keygen_verifies_for(NAMESPACE, &out, "log@usher"));
     // By the log's key as the auditor knows it.
     let public = fs::read_to_string(folder.path().join("log-key.pub")).unwrap();
-    fs::write(out.join("allowed_signers"), format!("log {public}")).unwrap();
-    assert!(verifies("log"));
+    fs::write(out.join("allowed_signers"), format!("log@usher {public}")).unwrap();
+    assert!(verifies("log@usher"));
     let genuine = fs::read(out.join("statement")).unwrap();
     fs::write(
         out.join("statement"),
-        SessionEnd { ended: 1, ..end }.encode(),
+        SessionEnd {
+            ended: 1,
+            ..end.clone()
+        }
+        .encode(),
     )
     .unwrap();
-    assert!(!verifies("log"));
+    assert!(!verifies("log@usher"));
     fs::write(out.join("statement"), genuine).unwrap();
-    assert!(verifies("log"));
+    assert!(verifies("log@usher"));
+
+    // What the host says of sessions that nobody has begun, or somebody else, is told.
+    let carol = "carol".parse().unwrap();
+    let ends = [
+        SessionEnd {
+            session: SessionId::from_bytes([1; 16]),
+            ..end.clone()
+        },
+        SessionEnd { user: carol, ..end },
+    ];
+    let signed = ends.map(|end| log.sign_end(&end).unwrap());
+    log.append(&signed).unwrap();
+    let text = succeeds(folder.path(), &["verify"]);
+    let told = "2 ends are of sessions that nobody has authenticated for before";
+    assert!(text.contains(told), "{text}");
+    assert!(
+        text.contains("the one that lies beside it (--key)"),
+        "{text}"
+    );
 }
 
 #[test]

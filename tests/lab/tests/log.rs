@@ -1,10 +1,13 @@
 //! Every session is on record: what clients signed, in a log whose history shows when it is changed.
 
+mod attack;
 mod reading;
 mod users;
 
+use attack::{Attack, still_works};
 use reading::{connect, is_cut, lives};
 use serde_json::Value;
+use usher_lab::hostile::id_of;
 use usher_lab::{ALICE, Lab, Mail, PATIENCE, Role, Signal, eventually};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -253,8 +256,8 @@ fn why_a_session_ended_is_on_record_and_ssh_keygen_verifies_it() -> Result {
     // By the log's key as the host has it, and by no other.
     let check = |key: &str, statement: &str| {
         let line = format!(
-            "cd /root/end && echo \"log $({key})\" > allowed_signers && ssh-keygen -Y verify \
-             -f allowed_signers -I log -n session-end@usher -s statement.sig < {statement}"
+            "cd /root/end && echo \"log@usher $({key})\" > allowed_signers && ssh-keygen -Y verify \
+             -f allowed_signers -I log@usher -n session-end@usher -s statement.sig < {statement}"
         );
         mail.mailhost.command(["sh", "-c", &line]).run()
     };
@@ -319,5 +322,65 @@ fn an_end_waits_for_room_on_the_disk_and_for_the_daemons_and_is_recorded_once() 
     assert_eq!(users, ["alice", "bob"]);
     let output = mail.mailhost.run(["usher", "log", "verify"])?;
     assert!(output.status.success(), "{output:?}");
+    Ok(())
+}
+
+#[test]
+fn a_session_that_ends_twice_before_the_log_knows_has_both_ends_on_record() -> Result {
+    let mut attack = Attack::new()?;
+    let mut channel = attack.channel()?;
+    let mut asked = attack.asked("alice")?;
+    let authenticator = asked.sign(&attack.user_key("alice")?)?;
+    let port = attack.port()?;
+    let first = attack.announcement(&mut asked, &port)?;
+    assert_eq!(channel.open_session(&authenticator, first)?, Ok(()));
+    let mut connection = attack.served(port, "alice")?;
+    attack.mail.recorder.kill(Signal::KILL)?;
+    attack.mail.recorder.wait(PATIENCE)?;
+    // Closed, its connection goes on until she may not be there any more.
+    let session = id_of(&authenticator);
+    assert_eq!(channel.close(session)?, Ok(()));
+    still_works(&mut connection)?;
+    let mailhost = &attack.mail.mailhost;
+    mailhost.run(["usher", "user", "disable", "alice"])?;
+    eventually("the connection is cut", || {
+        Ok(still_works(&mut connection).is_err())
+    })?;
+    assert_eq!(mailhost.number(Role::Keeper, "ends_waiting")?, 2);
+    attack.mail.recorder.start()?;
+    eventually("both are on record", || {
+        Ok(attack.mail.mailhost.number(Role::Keeper, "ends_waiting")? == 0)
+    })?;
+    let session = session.to_string();
+    assert_eq!(
+        ends(&attack.mail)?,
+        ["session_ended", "disabled_user"].map(|why| ["alice", "imap", why, &session])
+    );
+    Ok(())
+}
+
+#[test]
+fn what_is_on_record_and_may_not_be_opened_any_more_has_ended_there_too() -> Result {
+    let mut mail = Lab::mail()?;
+    mail.recorder.kill(Signal::STOP)?;
+    let mut alice = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:imap"])
+        .user("alice")
+        .spawn()?;
+    // Her queue is made while the recorder has been asked.
+    eventually("the session is being opened", || {
+        Ok(mail.mailhost.number(Role::Keeper, "queues")? == 1)
+    })?;
+    mail.mailhost.run(["usher", "user", "disable", "alice"])?;
+    mail.recorder.kill(Signal::CONT)?;
+    let ended = alice.wait(PATIENCE)?;
+    assert!(ended.is_some_and(|status| !status.success()), "{ended:?}");
+    eventually("its end is on record", || Ok(!ends(&mail)?.is_empty()))?;
+    let sessions = sessions_of(&mail, "alice")?;
+    assert_eq!(
+        ends(&mail)?,
+        [["alice", "imap", "disabled_user", sessions[0].as_str()]]
+    );
     Ok(())
 }

@@ -7,34 +7,35 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
 use usher_kernel::admission::Ended;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_end::SessionEnd;
 use usher_proto::session_id::SessionId;
 
+use super::agenda::REMEMBERED;
 use super::records::kernel_failed;
 use super::{Keeper, who};
 
 /// Ends that are recorded together: authentications wait for the disk with them.
 const TOGETHER: usize = 256;
-/// How long the disk may take over them.
-const KEEPING: Duration = Duration::from_secs(8);
-/// How long they wait when they could not be recorded: longer each time, up to the second one.
+/// How long they wait when none could be recorded: longer each time, up to the second one.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(32));
+/// How often a recorder that is not there is looked for.
+const LOOK: Duration = Duration::from_millis(100);
 
-/// Sessions whose end the log does not have yet.
+/// Ends that the log does not have yet.
 #[derive(Default)]
 pub struct Ends {
-    /// Oldest first. A session is here once for each time that it was closed or ended, twice at most.
-    waiting: Mutex<VecDeque<SessionId>>,
+    /// Oldest first. A session that its client has closed may end once more before that is recorded:
+    /// at most two for each session of the table.
+    waiting: Mutex<VecDeque<(SessionId, Ended)>>,
     more: Notify,
 }
 
 impl Ends {
-    /// The table says that a session has ended, and that the log does not know.
-    pub fn enter(&self, session: SessionId) {
-        self.lock().push_back(session);
+    /// A session has ended, and the log does not know.
+    pub fn enter(&self, session: SessionId, ended: Ended) {
+        self.lock().push_back((session, ended));
         self.more.notify_one();
     }
 
@@ -44,9 +45,9 @@ impl Ends {
     }
 
     /// The oldest of them, which wait on until [`Ends::settle`]: there is somebody to wait for.
-    async fn first(&self) -> Vec<SessionId> {
+    async fn first(&self) -> Vec<(SessionId, Ended)> {
         loop {
-            let first: Vec<SessionId> = self.lock().iter().take(TOGETHER).copied().collect();
+            let first: Vec<_> = self.lock().iter().take(TOGETHER).copied().collect();
             if !first.is_empty() {
                 return first;
             }
@@ -54,16 +55,15 @@ impl Ends {
         }
     }
 
-    /// So many of the oldest have been tried, and these of them wait on.
-    fn settle(&self, tried: usize, left: Vec<SessionId>) {
+    /// So many of the oldest have been tried, and these of them wait on, behind the others: what
+    /// can never be recorded keeps nothing else from it.
+    fn settle(&self, tried: usize, left: Vec<(SessionId, Ended)>) {
         let mut waiting = self.lock();
         waiting.drain(..tried);
-        for session in left.into_iter().rev() {
-            waiting.push_front(session);
-        }
+        waiting.extend(left);
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<SessionId>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(SessionId, Ended)>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -73,16 +73,16 @@ pub async fn record(keeper: &Keeper) {
     let mut pause = None;
     loop {
         let first = keeper.ends.first().await;
+        // Without a recorder they wait, and nobody needs to be told again.
+        while !keeper.recording.is_connected() {
+            tokio::time::sleep(LOOK).await;
+        }
         let tried = first.len();
-        match record_all(keeper, first).await {
-            Ok(()) => {
-                keeper.ends.settle(tried, Vec::new());
-                if pause.take().is_some() {
-                    tracing::info!("ends of sessions are recorded again");
-                }
-            }
-            Err((left, refusal)) => {
-                keeper.ends.settle(tried, left);
+        let (left, refusal) = record_all(keeper, first).await;
+        let nothing = left.len() == tried;
+        keeper.ends.settle(tried, left);
+        match refusal {
+            Some(refusal) if nothing => {
                 let again = pause.map_or(PAUSE.0, |pause: Duration| PAUSE.1.min(pause * 2));
                 tracing::error!(
                     waiting = keeper.ends.waiting(),
@@ -93,80 +93,71 @@ pub async fn record(keeper: &Keeper) {
                 tokio::time::sleep(again).await;
                 pause = Some(again);
             }
+            _ => {
+                if pause.take().is_some() {
+                    tracing::info!("ends of sessions are recorded again");
+                }
+            }
         }
     }
 }
 
-/// Has some recorded.
-///
-/// # Errors
-/// Those that were not, and why.
+/// Has some recorded; gives those that were not, and why.
 async fn record_all(
     keeper: &Keeper,
-    sessions: Vec<SessionId>,
-) -> Result<(), (Vec<SessionId>, Refusal)> {
-    let until = Instant::now() + KEEPING;
-    let mut asked = Vec::new();
-    let mut left = Vec::new();
+    ends: Vec<(SessionId, Ended)>,
+) -> (Vec<(SessionId, Ended)>, Option<Refusal>) {
     let mut refused = None;
-    for session in sessions {
-        // Asked all together, and then waited for.
-        let sent = unrecorded(keeper, &session).and_then(|found| {
-            let Some((ended, end)) = found else {
-                return Ok(None);
-            };
-            Ok(Some((ended, keeper.recording.send_end(&end)?)))
+    let mut left = Vec::new();
+    // Asked all together, and then waited for; as long as it takes, as they would only be recorded
+    // twice. When the recorder goes the waiting is over.
+    let mut asked = Vec::new();
+    for (session, ended) in ends {
+        let sent = what_ended(keeper, &session, ended).and_then(|end| match end {
+            Some(end) => keeper.recording.send_end(&end).map(Some),
+            None => Ok(None),
         });
         match sent {
-            Ok(Some((ended, sent))) => asked.push((session, ended, sent)),
-            // Recorded with another end of the same session.
+            Ok(Some(sent)) => asked.push((session, ended, sent)),
             Ok(None) => {}
             Err(refusal) => {
-                left.push(session);
+                left.push((session, ended));
                 refused = Some(refusal);
             }
         }
     }
-    let mut late = Vec::new();
     for (session, ended, sent) in asked {
-        let verdict = timeout_at(until, sent.verdict()).await;
-        let verdict = verdict.unwrap_or(Err(Refusal::RecorderUnavailable));
-        if let Err(refusal) = verdict.and_then(|()| set_recorded(keeper, &session, ended)) {
-            late.push(session);
+        let kept = sent.verdict().await;
+        if let Err(refusal) = kept.and_then(|()| set_recorded(keeper, &session, ended)) {
+            left.push((session, ended));
             refused = Some(refusal);
         }
     }
-    late.extend(left);
-    match refused {
-        Some(refusal) => Err((late, refusal)),
-        None => Ok(()),
-    }
+    (left, refused)
 }
 
-/// How a session has ended, when the log does not have that yet.
-fn unrecorded(
+/// What is to be recorded; nothing of a session that the table has not got: somebody has removed it.
+fn what_ended(
     keeper: &Keeper,
     session: &SessionId,
-) -> Result<Option<(Ended, SessionEnd)>, Refusal> {
-    let record = keeper.admission.session(session).map_err(kernel_failed)?;
-    let Some((record, ended)) = record.and_then(|record| {
-        let ended = record.ended.filter(|ended| !ended.recorded)?;
-        Some((record, ended))
-    }) else {
+    ended: Ended,
+) -> Result<Option<SessionEnd>, Refusal> {
+    let Some(record) = keeper.admission.session(session).map_err(kernel_failed)? else {
+        tracing::error!(%session, reason = ended.reason.name(),
+            "an ended session is gone from the table; its end is not recorded");
         return Ok(None);
     };
     let configuration = keeper.configuration();
-    let end = SessionEnd {
+    Ok(Some(SessionEnd {
         session: *session,
         user: record.user,
         service: who::service_name(&configuration.1, record.service),
         ended: ended.at,
         reason: ended.reason,
-    };
-    Ok(Some((ended, end)))
+    }))
 }
 
-/// Notes that the log has it, unless the session has ended otherwise meanwhile: that is recorded, too.
+/// Notes that the log has it, unless the session has ended once more since: that is recorded next.
 fn set_recorded(keeper: &Keeper, session: &SessionId, ended: Ended) -> Result<(), Refusal> {
     let record = keeper.admission.session(session).map_err(kernel_failed)?;
     let Some(mut record) = record.filter(|record| record.ended == Some(ended)) else {
@@ -176,41 +167,59 @@ fn set_recorded(keeper: &Keeper, session: &SessionId, ended: Ended) -> Result<()
         recorded: true,
         ..ended
     });
-    let updated = keeper.admission.update_session(session, &record);
-    updated.map_err(kernel_failed)
+    keeper
+        .admission
+        .update_session(session, &record)
+        .map_err(kernel_failed)?;
+    // When it took long, it is remembered no longer than others.
+    keeper.agenda.enter(ended.at + REMEMBERED + 1, *session);
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn session(number: u8) -> SessionId {
-        SessionId::from_bytes([number; 16])
+    fn end(number: u8) -> (SessionId, Ended) {
+        let ended = Ended {
+            at: 1,
+            reason: Refusal::Expired,
+            recorded: false,
+        };
+        (SessionId::from_bytes([number; 16]), ended)
+    }
+
+    fn ends(numbers: std::ops::Range<u8>) -> Ends {
+        let ends = Ends::default();
+        for number in numbers {
+            let (session, ended) = end(number);
+            ends.enter(session, ended);
+        }
+        ends
     }
 
     #[tokio::test]
-    async fn what_could_not_be_recorded_comes_first_again() {
-        let ends = Ends::default();
-        for number in 0..3 {
-            ends.enter(session(number));
-        }
+    async fn what_could_not_be_recorded_waits_on_behind_the_others() {
+        let ends = ends(0..3);
         let first = ends.first().await;
-        assert_eq!(first, [session(0), session(1), session(2)]);
-        ends.enter(session(3));
+        assert_eq!(first, [end(0), end(1), end(2)]);
+        let (session, ended) = end(3);
+        ends.enter(session, ended);
         assert_eq!(ends.waiting(), 4);
         ends.settle(3, first[1..].to_vec());
         assert_eq!(ends.waiting(), 3);
-        assert_eq!(ends.first().await, [session(1), session(2), session(3)]);
+        assert_eq!(ends.first().await, [end(3), end(1), end(2)]);
     }
 
     #[tokio::test]
     async fn so_many_are_recorded_together() {
-        let ends = Ends::default();
-        for _ in 0..=TOGETHER {
-            ends.enter(session(1));
+        let ends = ends(0..255);
+        for number in [255, 0] {
+            let (session, ended) = end(number);
+            ends.enter(session, ended);
         }
         assert_eq!(ends.first().await.len(), TOGETHER);
         ends.settle(TOGETHER, Vec::new());
-        assert_eq!(ends.first().await.len(), 1);
+        assert_eq!(ends.first().await, [end(0)]);
     }
 }

@@ -245,7 +245,7 @@ pub fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
             keeper.recent.enter(session, &record, ended);
             keeper.agenda.enter(ended.at, session);
             if !ended.recorded {
-                keeper.ends.enter(session);
+                keeper.ends.enter(session, ended);
             }
             continue;
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use usher_kernel::admission::{AnnounceError, Announced, SessionError, SessionRecord};
 use usher_kernel::worker::confines_files;
 use usher_local::clock::unix_time;
@@ -112,7 +112,7 @@ async fn read(
                             until,
                         };
                         let opened = open(&keeper, &asked, &record);
-                        let verdict = tokio::time::timeout_at(until, opened).await;
+                        let verdict = timeout_at(until, opened).await;
                         let verdict = verdict.unwrap_or(Err(Refusal::KeeperUnavailable));
                         if !send(&replies, request, verdict).await && verdict.is_ok() {
                             close(&keeper, &session, &host);
@@ -283,17 +283,41 @@ async fn open(keeper: &Arc<Keeper>, asked: &Asked<'_>, signed: &[u8]) -> Result<
     if known.is_some() {
         return Err(Refusal::Replayed);
     }
-    room::exists(
-        keeper,
-        &session_record(host, opening, account.uid, permitted),
-    )?;
+    let record = session_record(host, opening, account.uid, permitted);
+    room::exists(keeper, &record)?;
     let (kept, ()) = tokio::join!(
         keeper.recording.keep(opening, signed),
         prepare_queue(keeper, opening, &account)
     );
     kept?;
     // Both took their time: what counts is account and policy now. Nothing is waited for after it.
-    let account = keeper.accounts.by_name(user).await?;
+    let account = timeout_at(until, keeper.accounts.by_name(user)).await;
+    let entered = account
+        .unwrap_or(Err(Refusal::KeeperUnavailable))
+        .and_then(|account| enter(keeper, asked, &account));
+    if let Err(refusal) = entered {
+        end_unopened(keeper, &session, record, refusal);
+        return Err(refusal);
+    }
+    let announced = match first {
+        Some(announcement) => announce(keeper, session, host, &announcement),
+        None => Ok(()),
+    };
+    if announced.is_err() {
+        close(keeper, &session, host);
+    }
+    announced
+}
+
+/// Enters a session whose authentication is on record.
+fn enter(keeper: &Arc<Keeper>, asked: &Asked<'_>, account: &Account) -> Result<(), Refusal> {
+    let Asked {
+        session,
+        host,
+        opening,
+        until,
+        ..
+    } = *asked;
     if Instant::now() >= until {
         return Err(Refusal::KeeperUnavailable);
     }
@@ -315,7 +339,7 @@ async fn open(keeper: &Arc<Keeper>, asked: &Asked<'_>, signed: &[u8]) -> Result<
     let configuration = keeper.configuration();
     let ready = service_by_id(&configuration.1, record.service)
         .ok_or(Refusal::UnknownService)
-        .and_then(|service| keeper.queues.ensure(keeper, service, &account))
+        .and_then(|service| keeper.queues.ensure(keeper, service, account))
         .and_then(|()| room::make(keeper, &record));
     if let Err(refusal) = ready {
         keeper
@@ -327,16 +351,30 @@ async fn open(keeper: &Arc<Keeper>, asked: &Asked<'_>, signed: &[u8]) -> Result<
     keeper.shares.keep(&record);
     keeper.shares.enter(session, &record, record.opened);
     agenda::enter(keeper, session, &record);
-    tracing::info!(%session, %user, uid = account.uid, service = %opening.statement.service,
-        %host, "session opened");
-    let announced = match first {
-        Some(announcement) => announce(keeper, session, host, &announcement),
-        None => Ok(()),
+    tracing::info!(%session, user = %record.user, uid = account.uid,
+        service = %opening.statement.service, %host, "session opened");
+    Ok(())
+}
+
+/// A session whose authentication is on record, and that could not be opened: it has ended before it
+/// began, is remembered like others, so that the authenticator is of no further use, and its end is
+/// put on record, too.
+fn end_unopened(keeper: &Keeper, session: &SessionId, record: SessionRecord, refusal: Refusal) {
+    let record = SessionRecord {
+        certified: false,
+        ..record
     };
-    if announced.is_err() {
-        close(keeper, &session, host);
+    match keeper.admission.insert_session(session, &record) {
+        Ok(()) => {
+            keeper.shares.keep(&record);
+            revocation::mark(keeper, session, record, refusal);
+        }
+        // It was opened by the same authenticator.
+        Err(SessionError::Exists) => {}
+        Err(error) => {
+            tracing::error!(%session, %error, "a session that was not opened has no end on record");
+        }
     }
-    announced
 }
 
 /// Makes the user's queue while the recorder is at work: it takes as long, and admits nobody without

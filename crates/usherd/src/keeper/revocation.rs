@@ -450,7 +450,7 @@ pub(super) fn mark(
     if let Err(error) = keeper.admission.update_session(session, &record) {
         tracing::error!(%error, "marking a session ended");
     }
-    keeper.ends.enter(*session);
+    keeper.ends.enter(*session, ended);
     let told = KeeperReply::SessionEnded {
         session: *session,
         host: record.host,

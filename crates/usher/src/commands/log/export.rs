@@ -13,8 +13,8 @@ use super::openssh;
 use crate::failure::{At, Failure};
 use crate::output::Output;
 
-/// Who is told to **ssh-keygen** that has signed the end of a session.
-const LOG: &str = "log";
+/// Who is told to **ssh-keygen** that has signed the end of a session: no user has such a name.
+const LOG: &str = "log@usher";
 
 #[derive(Serialize)]
 struct ExportView {
@@ -157,7 +157,7 @@ impl Signed {
         Ok(Self {
             signature: signature.map_err(|error| Failure::LogRecord { index, error })?,
             statement: record.end,
-            allowed_signer: format!("{LOG} {key}\n"),
+            allowed_signer: format!("{LOG} namespaces=\"{SESSION_END_NAMESPACE}\" {key}\n"),
             key,
             identity: LOG.to_owned(),
             namespace: SESSION_END_NAMESPACE,

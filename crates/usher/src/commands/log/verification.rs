@@ -1,7 +1,8 @@
 //! `usher log verify`: the whole log, and whose the keys are that signed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use serde::Serialize;
 use usher_local::files::{read_bounded, write_atomically};
@@ -9,7 +10,7 @@ use usher_local::keys;
 use usher_log::{Damage, Reader, Says, Verified, VerifyingKey};
 use usher_proto::ssh_key::public::KeyData;
 use usher_proto::ssh_key::{HashAlg, PublicKey};
-use usher_proto::{Principals, UserName};
+use usher_proto::{Principals, SessionId, UserName, session_id};
 
 use crate::failure::{At, Failure};
 use crate::output::Output;
@@ -35,6 +36,41 @@ struct VerifiedView {
     kept: Option<u64>,
     tail: u64,
     signers_checked: bool,
+    /// Whether the log's key was given, and not taken from beside the log.
+    key_checked: bool,
+    /// Ends of sessions that nobody has authenticated for before, in this log.
+    unmatched_ends: u64,
+}
+
+/// What the sessions of a log begin and end with, gathered in no order.
+#[derive(Default)]
+struct Sessions {
+    /// The first authentication for each session, and whose it is.
+    begun: HashMap<SessionId, (u64, UserName)>,
+    ended: Vec<(u64, SessionId, UserName)>,
+}
+
+impl Sessions {
+    fn enter(&mut self, index: u64, says: &Says) {
+        match says {
+            Says::Authentication(verified) => {
+                let session = session_id(&verified.statement.encode());
+                let user = verified.statement.user.clone();
+                let first = self.begun.entry(session).or_insert((index, user));
+                first.0 = first.0.min(index);
+            }
+            Says::End(end) => self.ended.push((index, end.session, end.user.clone())),
+        }
+    }
+
+    /// How many ends come without an earlier authentication of that user for that session.
+    fn unmatched(&self) -> u64 {
+        let unmatched = self.ended.iter().filter(|(index, session, user)| {
+            let begun = self.begun.get(session);
+            begun.is_none_or(|(first, whose)| first > index || whose != user)
+        });
+        unmatched.count() as u64
+    }
 }
 
 /// Verifies the whole log.
@@ -57,7 +93,11 @@ pub fn verify(
     };
     let kept = verification.checkpoint.map(read_bounded).transpose()?;
     let signers = verification.signers.map(signers).transpose()?;
+    let sessions = Mutex::new(Sessions::default());
     let report = reader.verify_with(kept.as_deref(), |index, says| {
+        let mut gathered = sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        gathered.enter(index, says);
+        drop(gathered);
         let (Some(signers), Says::Authentication(verified)) = (&signers, says) else {
             return Ok(());
         };
@@ -82,6 +122,11 @@ pub fn verify(
         kept: report.kept,
         tail: report.tail,
         signers_checked: signers.is_some(),
+        key_checked: verification.key.is_some(),
+        unmatched_ends: sessions
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner)
+            .unmatched(),
     };
     output.print(&view, || verified_text(&view));
     Ok(())
@@ -103,11 +148,22 @@ fn verified_text(view: &VerifiedView) -> String {
                  would look as good\n"
             .into(),
     };
+    if !view.key_checked {
+        text += "the log's key is the one that lies beside it (--key): somebody who can write there \
+                 could have brought another log with a key of their own\n";
+    }
     text += if view.signers_checked {
         "every authentication is signed by a key known of its user, or certified by such\n"
     } else {
         "whose keys they are was not looked at (--signers)\n"
     };
+    if view.unmatched_ends > 0 {
+        text += &format!(
+            "{} ends are of sessions that nobody has authenticated for before in this log: by the \
+             host's word alone\n",
+            view.unmatched_ends
+        );
+    }
     if view.tail > 0 {
         text += &format!(
             "{} bytes after the last record: an append that is going on, or that a crash has cut \
