@@ -206,25 +206,32 @@ fn a_killed_recorder_loses_no_session_that_was_opened() -> Result {
     Ok(())
 }
 
+const FILLER: &str = "/var/lib/usher/log/filler";
+
+fn put_on_a_small_disk(mail: &mut Mail) -> Result {
+    mail.recorder.kill(Signal::KILL)?;
+    mail.recorder.wait(PATIENCE)?;
+    let mount = "mount -t tmpfs -o size=256k tmpfs /var/lib/usher/log";
+    mail.mailhost.run(["sh", "-c", mount])?;
+    Ok(mail.recorder.start()?)
+}
+
+fn fill_the_disk(mail: &Mail) -> Result {
+    let fill = format!("head -c 1M /dev/zero > {FILLER} 2>/dev/null || true");
+    mail.mailhost.run(["sh", "-c", &fill])?;
+    Ok(())
+}
+
 #[test]
 fn a_full_disk_refuses_new_sessions_and_loses_nothing() -> Result {
     let mut mail = Lab::mail()?;
-    mail.recorder.kill(Signal::KILL)?;
-    mail.recorder.wait(PATIENCE)?;
-    let log = "/var/lib/usher/log";
-    mail.mailhost
-        .run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", log])?;
-    mail.recorder.start()?;
+    put_on_a_small_disk(&mut mail)?;
     let mut alice = connect(&mail, "alice")?;
-    mail.mailhost.run([
-        "sh",
-        "-c",
-        &format!("head -c 1M /dev/zero > {log}/filler 2>/dev/null || true"),
-    ])?;
+    fill_the_disk(&mail)?;
     let said = users::refused(&mail, "bob", "mailhost:imap")?;
     assert!(said.contains("cannot keep a record"), "{said}");
     lives(&mut alice)?;
-    mail.mailhost.run(["rm", &format!("{log}/filler")])?;
+    mail.mailhost.run(["rm", FILLER])?;
     drop(connect(&mail, "bob")?);
     assert_eq!(recorded(&mail)?, ["alice", "bob"]);
     Ok(())
@@ -281,20 +288,11 @@ fn why_a_session_ended_is_on_record_and_ssh_keygen_verifies_it() -> Result {
 #[test]
 fn an_end_waits_for_room_on_the_disk_and_for_the_daemons_and_is_recorded_once() -> Result {
     let mut mail = Lab::mail()?;
-    mail.recorder.kill(Signal::KILL)?;
-    mail.recorder.wait(PATIENCE)?;
-    let log = "/var/lib/usher/log";
-    mail.mailhost
-        .run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", log])?;
-    mail.recorder.start()?;
+    put_on_a_small_disk(&mut mail)?;
     let mut alice = connect(&mail, "alice")?;
     let mut bob = connect(&mail, "bob")?;
     // The session ends at once, whatever the log can do.
-    mail.mailhost.run([
-        "sh",
-        "-c",
-        &format!("head -c 1M /dev/zero > {log}/filler 2>/dev/null || true"),
-    ])?;
+    fill_the_disk(&mail)?;
     mail.mailhost.run(["usher", "user", "disable", "alice"])?;
     is_cut(&mut alice)?;
     eventually("the full disk is met", || {
@@ -307,7 +305,7 @@ fn an_end_waits_for_room_on_the_disk_and_for_the_daemons_and_is_recorded_once() 
     is_cut(&mut bob)?;
     assert_eq!(mail.mailhost.number(Role::Keeper, "ends_waiting")?, 2);
     mail.keeper.crash()?;
-    mail.mailhost.run(["rm", &format!("{log}/filler")])?;
+    mail.mailhost.run(["rm", FILLER])?;
     mail.recorder.start()?;
     eventually("both ends are recorded", || Ok(ends(&mail)?.len() == 2))?;
     eventually("nothing waits", || {
