@@ -86,7 +86,9 @@ $(MAN_DIR)/%: docs/man/%.md
 	$(PANDOC) --output $@ $<
 
 install: setup-build man ## install programs, library, header, manual pages and units below PREFIX
-	$(CARGO) build --release --package usher --package usherd --package libusher
+	# libbpf is built by a make of its own, which is not to install it in these places.
+	env -u MAKEFLAGS -u MAKEOVERRIDES -u DESTDIR -u PREFIX \
+	  $(CARGO) build --release --package usher --package usherd --package libusher
 	install -D -s -m 755 -t $(DESTDIR)$(PREFIX)/bin $(CARGO_TARGET_DIR)/release/usher
 	install -D -s -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(CARGO_TARGET_DIR)/release/usherd
 	$(MAKE) install-library install-man

@@ -57,6 +57,7 @@ impl ConnectError {
                 Refusal::UnknownHost => libc::EHOSTUNREACH,
                 Refusal::Overloaded => libc::EAGAIN,
                 Refusal::VerifierUnavailable
+                | Refusal::CourierUnavailable
                 | Refusal::KeeperUnavailable
                 | Refusal::SignerUnavailable => libc::ENETUNREACH,
                 Refusal::NoPrivateKey | Refusal::AgentUnavailable => libc::ENOKEY,

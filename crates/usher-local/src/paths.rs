@@ -30,6 +30,8 @@ pub const LOG_DIRECTORY: &str = "/var/lib/usher/log";
 /// The log's private key, OpenSSH format, Ed25519, readable by the recorder only. Its comment is
 /// the log's name.
 pub const LOG_KEY: &str = "/etc/usher/log_key";
+/// Its public side, as **ssh-keygen** has it.
+pub const LOG_PUBLIC_KEY: &str = "/etc/usher/log_key.pub";
 /// Pinned maps and links of the admission programs, on the BPF file system.
 pub const PIN_DIRECTORY: &str = "/sys/fs/bpf/usher";
 /// Those of the ownership programs.

@@ -146,7 +146,8 @@ pub enum Damage {
     /// A record's key is none of those that the auditor knows of its user.
     #[error(
         "forged: record {index} says {user} and is signed by {fingerprint}, which is none of the \
-         keys known of {user}"
+         keys known of {user}{}",
+        if *.is_known { "" } else { ": there are none, add a line if this user is a user" }
     )]
     UnknownSigner {
         /// The record.
@@ -155,6 +156,8 @@ pub enum Damage {
         user: String,
         /// The key that signed it.
         fingerprint: String,
+        /// Whether the auditor knows any key of the user.
+        is_known: bool,
     },
     /// The records and the hash tiles agree with each other and not with the checkpoint.
     #[error(

@@ -225,6 +225,10 @@ refusals! {
     ProgramNotPermitted = 167, "program_not_permitted",
         "this machine's policy lets only some programs authenticate to the service, and this one \
          is not listed: an administrator adds it to `programs` of the `client` block";
+    /// The courier, which speaks with other hosts, is not there.
+    CourierUnavailable = 168, "courier_unavailable",
+        "this machine's courier, which speaks with other hosts, is not there: is \
+         usher-courier.service running?";
 
     // 192 to 223: the calls of a service's process (libusher).
     /// The process is not of the account that the policy names for the service.

@@ -162,12 +162,16 @@ fn who_may_not_ask_is_told_so_and_what_does_not_run_as_well() -> Outcome {
         asked.stderr.contains("the keeper does not run"),
         "{asked:?}"
     );
-    let json = mail
-        .mailhost
-        .command(["usher", "--json", "doctor"])
-        .run()?
-        .stdout;
-    assert!(json.contains("\"daemon keeper\""), "{json}");
+    // Its policy has services, which nobody can use now.
+    let unhealthy = mail.mailhost.command(["usher", "--json", "doctor"]).run()?;
+    assert_eq!(unhealthy.status.code(), Some(1), "{unhealthy:?}");
+    let findings: serde_json::Value = serde_json::from_str(&unhealthy.stdout)?;
+    let findings = findings.as_array().ok_or("no list")?;
+    let missing = findings
+        .iter()
+        .filter(|finding| finding["required"] == true && finding["works"] == false);
+    let missing: Vec<_> = missing.map(|finding| finding["name"].as_str()).collect();
+    assert_eq!(missing, [Some("daemon keeper")], "{}", unhealthy.stdout);
     Ok(())
 }
 

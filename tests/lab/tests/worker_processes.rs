@@ -218,6 +218,25 @@ fn a_user_at_the_limit_of_processes_waits_and_another_does_not() -> Outcome {
 }
 
 #[test]
+fn the_first_connection_after_an_apply_is_served_by_what_was_applied() -> Outcome {
+    let mail = mail()?;
+    // Her session stays, and with it what waits for her connections.
+    let (connection, said) = reveal(&mail, "alice", "each")?;
+    assert!(said.contains("\"GREETING\": \"hello world\""), "{said}");
+    drop(connection);
+    for greeting in ["later", "later still"] {
+        let changed = SERVER.replace("hello world", greeting);
+        mail.mailhost
+            .write("/etc/usher/policy.d/more.policy", changed)?;
+        mail.mailhost.run(["usher", "policy", "apply"])?;
+        let (_connection, said) = reveal(&mail, "alice", "each")?;
+        let expected = format!("\"GREETING\": \"{greeting}\"");
+        assert!(said.contains(&expected), "{said}");
+    }
+    Ok(())
+}
+
+#[test]
 fn a_missing_program_is_told_and_disturbs_nobody() -> Outcome {
     let mail = mail()?;
     let mut missing = open(&mail, "alice", "missing")?;

@@ -39,12 +39,10 @@ pub fn run(output: &Output) -> Result<(), Failure> {
         .collect();
     findings.push(host_key());
     findings.push(configuration());
-    findings.extend(
-        [
-            "keeper", "verifier", "recorder", "signer", "courier", "proxy",
-        ]
-        .map(daemon),
-    );
+    let (offers, connects) = jobs();
+    findings.extend(["keeper", "verifier", "recorder"].map(|role| daemon(role, offers)));
+    findings.extend(["signer", "courier"].map(|role| daemon(role, connects)));
+    findings.push(daemon("proxy", false));
     findings.extend(agents());
     findings.extend(groups());
     output.print(&findings, || text(&findings));
@@ -118,6 +116,20 @@ fn configuration() -> Finding {
     }
 }
 
+/// Whether the policy in force offers services here, and whether it lets users reach others.
+fn jobs() -> (bool, bool) {
+    // One that cannot be read has been told.
+    let in_force = applied::Applied::load(Path::new(paths::APPLIED));
+    let checked = in_force
+        .ok()
+        .flatten()
+        .and_then(|in_force| in_force.check().ok());
+    checked.map_or((false, false), |checked| {
+        let policy = checked.policy;
+        (!policy.services.is_empty(), !policy.clients.is_empty())
+    })
+}
+
 /// Users who sign by an ssh-agent; nothing where there are none, or the signer does not run.
 fn agents() -> Option<Finding> {
     let Ok(Answer::Agents { mut agents }) = ask("signer", &Request::Who) else {
@@ -184,7 +196,7 @@ fn groups() -> Option<Finding> {
     })
 }
 
-fn daemon(role: &str) -> Finding {
+fn daemon(role: &str, required: bool) -> Finding {
     let (works, detail) = match ask(role, &Request::Status) {
         Ok(Answer::Status(status)) => {
             let numbers: Vec<String> = status
@@ -208,8 +220,7 @@ fn daemon(role: &str) -> Finding {
     Finding {
         name: format!("daemon {role}"),
         works,
-        // A host may be client or server only.
-        required: false,
+        required,
         detail,
         needed_for: match role {
             "keeper" | "verifier" | "recorder" => "offering services to users of other hosts",

@@ -105,18 +105,20 @@ fn host_name() -> Result<HostName, Failure> {
     })
 }
 
-/// Reads the host key, or makes one where there is none.
+/// Makes the host key where there is none. Gives its public line.
 fn make_host_key(name: &HostName) -> Result<String, Failure> {
-    let (private, public) = (
-        Path::new(paths::HOST_KEY),
-        Path::new(paths::HOST_PUBLIC_KEY),
-    );
+    let private = Path::new(paths::HOST_KEY);
     make_key(private, name.to_string())?;
-    let text = Zeroizing::new(std::fs::read(private).at(private)?);
+    write_public_key(private, Path::new(paths::HOST_PUBLIC_KEY))
+}
+
+/// Writes the public side of a key beside it, and gives it.
+fn write_public_key(private: &Path, public: &Path) -> Result<String, Failure> {
     let problem = |error: ssh_key::Error| Failure::PrivateKey {
         path: private.into(),
         reason: format!("not an Ed25519 key in OpenSSH's format ({error})"),
     };
+    let text = Zeroizing::new(std::fs::read(private).at(private)?);
     let key = ssh_key::PrivateKey::from_openssh(text.as_slice()).map_err(problem)?;
     let line = key.public_key().to_openssh().map_err(problem)?;
     write_atomically(public, format!("{line}\n").as_bytes(), 0o644).at(public)?;
@@ -132,7 +134,8 @@ fn make_log_key(name: &HostName) -> Result<(), Failure> {
         .map_err(|error| Failure::Host(format!("cannot look up the account {RECORDER}: {error}")))?
         .ok_or_else(|| Failure::Host(format!("the account {RECORDER} has just been removed")))?;
     let (uid, gid) = (recorder.uid.as_raw(), recorder.gid.as_raw());
-    std::os::unix::fs::chown(path, Some(uid), Some(gid)).at(path)
+    std::os::unix::fs::chown(path, Some(uid), Some(gid)).at(path)?;
+    write_public_key(path, Path::new(paths::LOG_PUBLIC_KEY)).map(drop)
 }
 
 /// Makes an Ed25519 key where there is none.

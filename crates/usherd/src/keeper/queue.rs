@@ -307,15 +307,21 @@ async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
     let mut pause = Duration::ZERO;
     loop {
         tokio::time::sleep(pause).await;
-        let Some(service) = room(&keeper, &queue).await else {
+        if room(&keeper, &queue).await.is_none() {
             return;
-        };
+        }
         if let Err(error) = queue.connection_waits().await {
             pause = longer(pause);
             tracing::error!(service = %queue.service, user = %queue.account.name, %error, ?pause,
                 "cannot wait for connections");
             continue;
         }
+        // The policy may have changed in the hours that nobody connected.
+        let service = match serving(&keeper, &queue) {
+            Some(service) if service.free => service,
+            Some(_) => continue,
+            None => return,
+        };
         let begun = Instant::now();
         let outcome = match service.served_by {
             ServedBy::Program(program) => {
@@ -369,33 +375,37 @@ async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
     }
 }
 
-/// What a queue that waits needs of its service. Not all of that: each queue would hold the names of
-/// all users.
+/// What is needed to start a worker of a service.
 struct Serving {
     id: u32,
     style: Style,
     served_by: ServedBy,
+    /// Whether another worker may be started.
+    free: bool,
 }
 
-/// Waits until another worker may be started; gives the service as the policy now has it.
-async fn room(keeper: &Weak<Keeper>, queue: &Arc<Queue>) -> Option<Serving> {
-    loop {
-        let configuration = keeper.upgrade()?.configuration();
-        let service = service_by_id(&configuration.1, queue.key.0)?;
-        let free = match service.style {
+/// The queue's service as the policy now has it; none when that has it no longer.
+fn serving(keeper: &Weak<Keeper>, queue: &Queue) -> Option<Serving> {
+    let configuration = keeper.upgrade()?.configuration();
+    let service = service_by_id(&configuration.1, queue.key.0)?;
+    Some(Serving {
+        id: service.id,
+        style: service.style,
+        served_by: service.served_by.clone(),
+        free: match service.style {
             // A worker of an earlier keeper still holds the listener.
             Style::User => !queue.has_worker(),
             Style::Connection => queue.workers().len() < service.connections as usize,
-        };
-        if free {
-            return Some(Serving {
-                id: service.id,
-                style: service.style,
-                served_by: service.served_by.clone(),
-            });
-        }
+        },
+    })
+}
+
+/// Waits until another worker may be started; none when the policy has the service no longer.
+async fn room(keeper: &Weak<Keeper>, queue: &Queue) -> Option<()> {
+    while !serving(keeper, queue)?.free {
         queue.wait_for_end().await;
     }
+    Some(())
 }
 
 impl Queue {

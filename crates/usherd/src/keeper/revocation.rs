@@ -197,7 +197,8 @@ fn certificate(
     }
 }
 
-/// Why a session ends whose time is over: its certificate's may be, or its user's as a guest.
+/// Why a session ends whose time is over: its certificate's may be, its key's, or its user's as a
+/// guest.
 pub fn expired(keeper: &Keeper, session: &SessionId, record: &SessionRecord) -> Refusal {
     let configuration = keeper.configuration();
     let certificate = certificate(keeper, session, record);
@@ -205,6 +206,11 @@ pub fn expired(keeper: &Keeper, session: &SessionId, record: &SessionRecord) -> 
         && certificate.valid_before <= record.expires
     {
         return Refusal::ExpiredCertificate;
+    }
+    let keys = configuration.1.keys.get(&record.user).into_iter().flatten();
+    let mut of_session = keys.filter(|key| key.fingerprint == record.key_fingerprint);
+    if !record.certified && of_session.any(|key| key.has_expired(record.expires)) {
+        return Refusal::ExpiredKey;
     }
     let service = service_by_id(&configuration.1, record.service);
     let until = service.and_then(|service| service.users.until(&record.user));

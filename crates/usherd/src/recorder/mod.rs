@@ -45,6 +45,13 @@ pub fn run() -> Result<(), StartError> {
     start::become_account("recorder", start::RECORDER, account)?;
     let key = signing_key(Path::new(paths::LOG_KEY))?;
     start::confine(&[], &[directory], usher_kernel::sandbox::Profile::Recorder)?;
+    if !directory.join("verifier-key").exists() {
+        tracing::warn!(
+            "there is no log in {}: a new one is begun. If there was one before, or a file system \
+             is not mounted, stop the recorder and bring it back",
+            paths::LOG_DIRECTORY
+        );
+    }
     let log = Log::open(directory, key)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

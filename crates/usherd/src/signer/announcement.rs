@@ -101,7 +101,9 @@ pub async fn announce(
                 // Another one may have opened the next meanwhile.
                 signer.sessions.forget(&place.key, used).await;
             }
-            Refusal::VerifierUnavailable | Refusal::KeeperUnavailable => {
+            Refusal::VerifierUnavailable
+            | Refusal::CourierUnavailable
+            | Refusal::KeeperUnavailable => {
                 *doubt = true;
                 // Not asked once more for each attempt: who wants to connect tries again.
                 if asked {

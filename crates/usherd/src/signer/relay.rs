@@ -113,7 +113,7 @@ impl Relay {
     /// number.
     ///
     /// # Errors
-    /// [`Refusal::VerifierUnavailable`] without a courier, [`Refusal::Overloaded`] when too much
+    /// [`Refusal::CourierUnavailable`], [`Refusal::Overloaded`] when too much
     /// waits already, of this host, of this user or for the courier.
     pub fn send(
         self: &Arc<Self>,
@@ -135,7 +135,7 @@ impl Relay {
         .encode();
         let (verdict, receiver) = oneshot::channel();
         let mut state = self.lock();
-        let outgoing = state.outgoing.clone().ok_or(Refusal::VerifierUnavailable)?;
+        let outgoing = state.outgoing.clone().ok_or(Refusal::CourierUnavailable)?;
         let waiting = Waiting {
             host: host.name.clone(),
             uid,
@@ -209,7 +209,7 @@ pub async fn serve(signer: Arc<Signer>, listener: OwnedFd, courier: u32) -> io::
             let error = read(&signer, &connection).await;
             writing.abort();
             signer.relay.lock().outgoing = None;
-            signer.relay.lost(None, Refusal::VerifierUnavailable);
+            signer.relay.lost(None, Refusal::CourierUnavailable);
             tracing::warn!(?error, "courier gone");
         }));
     }

@@ -22,6 +22,8 @@ struct ExportView {
     user: UserName,
     directory: PathBuf,
     files: Vec<&'static str>,
+    /// What checks it, in that directory.
+    command: String,
 }
 
 /// What is signed in a record, and how that is checked.
@@ -88,22 +90,25 @@ pub fn export(output: &Output, directory: &Path, index: u64, target: &Path) -> R
         let file = options.write(true).create_new(true).open(&path);
         file.and_then(|mut file| file.write_all(bytes)).at(&path)?;
     }
+    let time = signed.time.map_or_else(String::new, |time| {
+        format!("-O verify-time={} ", verify_time(time))
+    });
     let exported = ExportView {
         index,
         user,
         directory: target.to_owned(),
         files: files.iter().map(|(name, _)| *name).collect(),
+        command: format!(
+            "ssh-keygen -Y verify {time}-f allowed_signers -I {identity} -n {namespace} \
+             -s statement.sig < statement"
+        ),
     };
-    let time = signed.time.map_or_else(String::new, |time| {
-        format!("-O verify-time={} ", verify_time(time))
-    });
     output.print(&exported, || {
         format!(
             "wrote record {index} to {}; put the key that you know of {known} into \
-             allowed_signers, then there:\n\
-             ssh-keygen -Y verify {time}-f allowed_signers -I {identity} -n {namespace} \
-             -s statement.sig < statement\n",
+             allowed_signers, then there:\n{}\n",
             target.display(),
+            exported.command
         )
     });
     Ok(())

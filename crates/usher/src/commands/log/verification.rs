@@ -108,6 +108,7 @@ pub fn verify(
             index,
             user: verified.statement.user.to_string(),
             fingerprint: verified.key.fingerprint(HashAlg::Sha256).to_string(),
+            is_known: signers.keys.contains_key(&verified.statement.user),
         })
     })?;
     if let Some(path) = verification.keep {
