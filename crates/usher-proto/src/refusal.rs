@@ -335,7 +335,7 @@ mod tests {
             assert_eq!(refusal.name().parse(), Ok(refusal));
             assert!(!refusal.to_string().is_empty());
         }
-        assert_eq!(codes.len(), 70);
+        assert_eq!(codes.len(), 71);
     }
 
     #[test]

@@ -116,7 +116,7 @@ fn a_guest_is_gone_when_the_keys_time_is_over_and_others_are_not() -> Outcome {
     let told = refused(&mail, "alice")?;
     assert!(told.contains("did not accept the user, the key"), "{told}");
     let (keeper, verifier) = (mail.keeper.log()?, mail.verifier.log()?);
-    assert!(keeper.contains("reason=\"expired\""), "{keeper}");
+    assert!(keeper.contains("reason=\"expired_key\""), "{keeper}");
     assert!(verifier.contains("expired_key"), "{verifier}");
     let listed = mail.mailhost.run(["usher", "user", "list"])?.stdout;
     assert!(listed.contains("1 (expired)"), "{listed}");

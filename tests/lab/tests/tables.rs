@@ -119,9 +119,12 @@ fn a_full_table_of_listeners_refuses_other_users_until_one_has_gone() -> Result 
     let session = id_of(&asked.sign(&alice)?);
     let mut working = attack.granted(&mut channel, &mut asked, &alice)?;
     let refused = attack.asked("bob")?.sign(&bob)?;
-    // Again: what was refused has opened nothing that it could be a copy of.
-    for what in ["a second user", "the same once more"] {
-        attack.refused(&mut channel, what, &refused, Refusal::ListenerTableFull)?;
+    // On record by then, and ended at once: it is of no further use.
+    for (what, reason) in [
+        ("a second user", Refusal::ListenerTableFull),
+        ("the same once more", Refusal::Replayed),
+    ] {
+        attack.refused(&mut channel, what, &refused, reason)?;
     }
     // A second session of a user who has a listener takes none.
     let mut second = attack.asked("alice")?;

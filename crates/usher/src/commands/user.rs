@@ -315,6 +315,13 @@ fn with_certificate(key: &str, path: &Path) -> Result<Zeroizing<String>, Failure
             _ => return Err(problem(refusal.to_string())),
         }
     }
+    if certificate.principals.names().next().is_none() {
+        return Err(problem(
+            "the certificate has no principals, and is nobody's: have it signed with `ssh-keygen -s \
+             ... -n USER`"
+                .into(),
+        ));
+    }
     let key = key.trim_end();
     Ok(Zeroizing::new(format!("{key}\n{}\n", certificate.line())))
 }

@@ -235,7 +235,7 @@ pub fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
         Ok(sessions) => sessions,
         Err(error) => return tracing::error!(%error, "reading the session table"),
     };
-    sessions.sort_by_key(|(_, record)| record.opened);
+    sessions.sort_by_key(|(_, record)| record.ended.map_or(record.opened, |ended| ended.at));
     let configuration = keeper.configuration();
     for (session, record) in sessions {
         let key = (record.service, record.uid);

@@ -209,7 +209,7 @@ pub fn expired(keeper: &Keeper, session: &SessionId, record: &SessionRecord) -> 
     }
     let keys = configuration.1.keys.get(&record.user).into_iter().flatten();
     let mut of_session = keys.filter(|key| key.fingerprint == record.key_fingerprint);
-    if !record.certified && of_session.any(|key| key.has_expired(record.expires)) {
+    if of_session.any(|key| key.options.expires == Some(record.expires)) {
         return Refusal::ExpiredKey;
     }
     let service = service_by_id(&configuration.1, record.service);

@@ -99,3 +99,20 @@ fn a_record_is_verified_by_the_authoritys_key_and_one_without_its_certificate_is
     );
     Ok(())
 }
+
+#[test]
+fn a_certificate_that_is_nobodys_is_not_taken() -> Result {
+    let mail = certified()?;
+    let path = certify(
+        &mail.laptop,
+        "ca",
+        "alice",
+        &["-I", "alice", "-V", "-1m:+1h"],
+    )?;
+    let command = ["usher", "user", "add", "alice", "--certificate", &path];
+    let output = mail.laptop.command(command).run()?;
+    assert!(!output.status.success(), "{output:?}");
+    assert!(output.stderr.contains("has no principals"), "{output:?}");
+    // She signs as before.
+    connect(&mail, "alice").map(drop)
+}
