@@ -356,6 +356,6 @@ mod tests {
         assert_eq!(relay.lock().pending.len(), 1);
         relay.lock().outgoing = None;
         let third = relay.send(&here, 1, |_| vec![0]);
-        assert_eq!(third.err(), Some(Refusal::VerifierUnavailable));
+        assert_eq!(third.err(), Some(Refusal::CourierUnavailable));
     }
 }
