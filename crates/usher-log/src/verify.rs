@@ -24,8 +24,6 @@ const MAX_DIFFERENCES: usize = 1 << 16;
 pub struct Report {
     /// The log's newest checkpoint.
     pub checkpoint: SignedCheckpoint,
-    /// How many of its records are ends of sessions; the others are authentications.
-    pub ends: u64,
     /// Records of the kept checkpoint, with which the log is consistent.
     pub kept: Option<u64>,
     /// Bytes after the last record of the checkpoint: an append that is going on, or that a
@@ -91,7 +89,6 @@ impl Reader {
         let tail = self.tail(size, walk.last_bundle_length)?;
         Ok(Report {
             checkpoint,
-            ends: walk.ends,
             kept: kept.map(|kept| kept.size),
             tail,
         })
@@ -118,8 +115,6 @@ struct Bundle {
     length: u64,
     /// The first thing wrong with the file as such.
     end: Option<Damage>,
-    /// Ends of sessions among the records that were looked at.
-    ends: u64,
     /// The first record that is none, or that is refused.
     refused: Option<Damage>,
 }
@@ -140,7 +135,6 @@ impl Bundle {
             stored: stored(reader, number, end - first)?,
             length: 0,
             end: None,
-            ends: 0,
             refused: None,
         };
         let mut entries = Entries::new(&bytes);
@@ -158,32 +152,30 @@ impl Bundle {
         } else if bundle.leaves == bundle.stored {
             // Otherwise something is wrong already, and signatures would only take time.
             let key = reader.key.public_key();
-            bundle.refused = bundle.look_at(&bytes, first..end, &place, key, look).err();
+            bundle.refused = look_at(&bytes, first..end, &place, key, look).err();
         }
         Ok(bundle)
     }
+}
 
-    /// Looks at each record, and gives the first that is neither a client's nor the log's, or that
-    /// `look` refuses.
-    fn look_at(
-        &mut self,
-        bytes: &[u8],
-        indexes: Range<u64>,
-        place: &Path,
-        log: &PublicKey,
-        look: &impl Fn(u64, &Says) -> Result<(), Damage>,
-    ) -> Result<(), Damage> {
-        for (index, entry) in indexes.zip(Entries::new(bytes)) {
-            let says = verified(entry, log).map_err(|error| Damage::Forged {
-                index,
-                place: place.to_owned(),
-                error,
-            })?;
-            self.ends += u64::from(matches!(says, Says::End(_)));
-            look(index, &says)?;
-        }
-        Ok(())
+/// Looks at each record, and gives the first that is neither a client's nor the log's, or that
+/// `look` refuses.
+fn look_at(
+    bytes: &[u8],
+    indexes: Range<u64>,
+    place: &Path,
+    log: &PublicKey,
+    look: &impl Fn(u64, &Says) -> Result<(), Damage>,
+) -> Result<(), Damage> {
+    for (index, entry) in indexes.zip(Entries::new(bytes)) {
+        let says = verified(entry, log).map_err(|error| Damage::Forged {
+            index,
+            place: place.to_owned(),
+            error,
+        })?;
+        look(index, &says)?;
     }
+    Ok(())
 }
 
 fn verified(entry: &[u8], log: &PublicKey) -> Result<Says, RecordError> {
@@ -227,7 +219,6 @@ struct Walk {
     /// The stored hashes in those places.
     expected: HashSet<Hash>,
     last_bundle_length: u64,
-    ends: u64,
     end: Option<Damage>,
     refused: Option<Damage>,
 }
@@ -245,7 +236,6 @@ impl Walk {
             differences: Vec::new(),
             expected: HashSet::new(),
             last_bundle_length: 0,
-            ends: 0,
             end: None,
             refused: None,
         }
@@ -279,7 +269,6 @@ impl Walk {
             self.stored.push(hash, |_, _, _| {});
         }
         self.last_bundle_length = bundle.length;
-        self.ends += bundle.ends;
         self.refused = self.refused.take().or(bundle.refused);
         self.end = bundle.end;
     }

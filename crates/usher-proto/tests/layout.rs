@@ -8,8 +8,8 @@ use ssh_encoding::{Decode, Reader as _};
 use usher_proto::certificate::MAX_PRINCIPALS_SIZE;
 use usher_proto::{
     AgentAnswer, Certified, ClientFrame, DecodeError, FrameBuffer, FromLender, KEEPER_RECORD_SIZE,
-    Keep, KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_FRAME, MAX_KEEPER_REQUEST,
-    MAX_LOG_RECORD, MAX_PUBLIC_KEY_SIZE, MAX_RECORDER_PACKET, MAX_RELAY_PACKET, MAX_SIGNATURE_SIZE,
+    Keep, KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_FRAME, MAX_LOG_RECORD,
+    MAX_PUBLIC_KEY_SIZE, MAX_RECORDER_PACKET, MAX_RELAY_PACKET, MAX_SIGNATURE_SIZE,
     MAX_STATEMENT_SIZE, Opening, RECORDER_REPLY_SIZE, RecorderReply, RecorderRequest, Refusal,
     RelayReply, RelayRequest, ServerFrame, SessionEnd, SessionId, Statement, ToLender, agent,
 };
@@ -474,40 +474,4 @@ fn recorder_packets_are_laid_out_as_documented_and_bounded() {
     assert_eq!(packet.len(), RECORDER_REPLY_SIZE);
     assert_eq!(kept.encode(), packet);
     assert_eq!(RecorderReply::decode(&packet), Ok(kept));
-}
-
-/// docs/PROTOCOL.md lists every refusal with its code, name and text, and the constants.
-#[test]
-fn the_document_tells_the_code() {
-    let document = include_str!("../../../docs/PROTOCOL.md");
-    for refusal in Refusal::ALL {
-        let row = format!("| {} | `{}` | {refusal} |", refusal.code(), refusal.name());
-        assert!(document.contains(&row), "{row}");
-    }
-    let thousands = |number: usize| match number {
-        0..1000 => number.to_string(),
-        _ => format!("{},{:03}", number / 1000, number % 1000),
-    };
-    for (what, value) in [
-        ("connection tuple", usher_proto::CONNECTION_TUPLE_SIZE),
-        ("chain gap", usher_proto::MAX_CHAIN_GAP as usize),
-        ("SSHSIG blob", usher_proto::MAX_SIGNATURE_SIZE),
-        ("statement", usher_proto::MAX_STATEMENT_SIZE),
-        ("bytes waiting in a frame buffer", FrameBuffer::CAPACITY),
-        ("keeper record", KEEPER_RECORD_SIZE),
-        ("keeper request", MAX_KEEPER_REQUEST),
-        ("local packet", usher_proto::MAX_LOCAL_PACKET),
-        ("lending packet", usher_proto::MAX_LENDING_PACKET),
-        ("answer of an ssh-agent", usher_proto::MAX_AGENT_ANSWER),
-        ("relay packet", MAX_RELAY_PACKET),
-        ("recorder packet", MAX_RECORDER_PACKET),
-        ("end of a session", usher_proto::MAX_SESSION_END_SIZE),
-        ("record of the log", MAX_LOG_RECORD),
-    ] {
-        let row = format!("| {what} | {}", thousands(value));
-        assert!(document.contains(&row), "{row}");
-    }
-    let vector = usher_proto::Chain::generate(2, [0; 16], [0; 16]);
-    let anchor = SessionId::from_bytes(vector.anchor());
-    assert!(document.contains(&format!("h[0] = {anchor}")));
 }

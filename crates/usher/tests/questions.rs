@@ -42,6 +42,11 @@ fn ask(folder: &Path, question: &[&str]) -> (i32, String, String) {
     (code, text(output.stdout), text(output.stderr))
 }
 
+/// Whether somebody may read mail, asked of the copies.
+fn explain(from: &str) -> [&str; 5] {
+    ["explain", from, "imap@mailhost", "--hosts", "hosts"]
+}
+
 #[test]
 fn who_can_and_reach_take_the_names_that_explain_takes() {
     let folder = copies();
@@ -64,13 +69,7 @@ fn who_can_and_reach_take_the_names_that_explain_takes() {
 #[test]
 fn an_expired_guest_is_shown_with_the_line_and_the_time() {
     let folder = copies();
-    let question = [
-        "explain",
-        "olga@laptop",
-        "imap@mailhost",
-        "--hosts",
-        "hosts",
-    ];
+    let question = explain("olga@laptop");
     let (code, told, _) = ask(folder.path(), &question);
     assert_eq!(code, 1, "{told}");
     for words in [
@@ -99,13 +98,7 @@ fn a_key_that_is_revoked_or_expired_is_shown_with_that() {
     let keys = format!("{revoked}expiry-time=\"20010101Z\" {expired}");
     fs::write(mailhost.join("users/alice/authorized_keys"), keys).unwrap();
     fs::write(mailhost.join("revoked_keys"), revoked).unwrap();
-    let question = [
-        "explain",
-        "alice@laptop",
-        "imap@mailhost",
-        "--hosts",
-        "hosts",
-    ];
+    let question = explain("alice@laptop");
     let (code, explained, _) = ask(folder.path(), &question);
     assert_eq!(code, 1, "{explained}");
     let said = explained

@@ -12,6 +12,7 @@ mod ends;
 #[cfg(test)]
 mod example;
 mod fence;
+mod open;
 mod ports;
 mod process;
 mod queue;

@@ -1,5 +1,5 @@
-//! The sessions that have ended last, for `usher who --recent`. Memory only: the signed
-//! log has all of them.
+//! The sessions that have ended last, for `usher who --recent`. Memory only: the signed log has all
+//! of them.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};

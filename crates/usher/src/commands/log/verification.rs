@@ -111,6 +111,9 @@ pub fn verify(
             is_known: signers.keys.contains_key(&verified.statement.user),
         })
     })?;
+    let sessions = sessions
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
     if let Some(path) = verification.keep {
         write_atomically(path, report.checkpoint.note().as_bytes(), 0o644).at(path)?;
     }
@@ -118,16 +121,13 @@ pub fn verify(
     let view = VerifiedView {
         origin: checkpoint.origin.clone(),
         records: checkpoint.size,
-        ends: report.ends,
+        ends: sessions.ended.len() as u64,
         root: checkpoint.root_text(),
         kept: report.kept,
         tail: report.tail,
         signers_checked: signers.is_some(),
         key_checked: verification.key.is_some(),
-        unmatched_ends: sessions
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner)
-            .unmatched(),
+        unmatched_ends: sessions.unmatched(),
     };
     output.print(&view, || verified_text(&view));
     Ok(())
