@@ -13,7 +13,7 @@ use crate::error::{Attempt, LabError};
 ///
 /// Arguments: name, folder of Usher's programs. bash, because as the first process of a PID
 /// namespace it also reaps the processes that lose their parents.
-const HOST: &str = include_str!("host.bash");
+const HOST: &str = concat!(include_str!("copy.bash"), include_str!("host.bash"));
 
 /// The switch: nothing but a network namespace.
 const SWITCH: &str = include_str!("switch.bash");
@@ -124,5 +124,57 @@ impl Drop for Anchor {
         if let Err(error) = self.end() {
             eprintln!("usher-lab: cannot end the anchor {}: {error}", self.pid);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+    use std::process::Command;
+
+    /// Copies a folder as a host's `/etc` is copied; tar reads in the order of the names, and after
+    /// its first record removes the file `vanishing`.
+    fn copy(from: &Path, to: &Path) -> std::process::Output {
+        let script = concat!(
+            include_str!("copy.bash"),
+            "set -eu\ncopy_what_is_there \"$1\" \"$2\"\n"
+        );
+        let vanishing = from.join("z");
+        let options = format!(
+            "--sort=name --checkpoint=1 --checkpoint-action=exec=rm\\ -f\\ {}",
+            vanishing.display()
+        );
+        let mut bash = Command::new("bash");
+        bash.args(["-c", script, "bash"]).args([from, to]);
+        bash.env("LANG", "C").env("TAR_OPTIONS", options);
+        bash.output().expect("bash runs")
+    }
+
+    #[test]
+    fn a_file_that_goes_while_etc_is_copied_is_left_out() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        // More than tar's first record, so that the file is listed and not yet read when it goes.
+        fs::write(from.path().join("a"), [b'a'; 1 << 17]).unwrap();
+        fs::write(from.path().join("z"), "lock").unwrap();
+        let copied = copy(from.path(), to.path());
+        let told = String::from_utf8_lossy(&copied.stderr);
+        assert!(copied.status.success(), "{told}");
+        assert!(
+            told.contains("./z: File removed before we read it"),
+            "{told}"
+        );
+        assert_eq!(fs::read(to.path().join("a")).unwrap(), [b'a'; 1 << 17]);
+        assert!(!to.path().join("z").exists());
+        assert!(
+            !copy(from.path(), &to.path().join("missing"))
+                .status
+                .success()
+        );
+        assert!(
+            !copy(&from.path().join("missing"), to.path())
+                .status
+                .success()
+        );
     }
 }

@@ -10,7 +10,7 @@ mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/lab/bin /run/lab/notify /run/lab/etc /run/lock /run/user
 # Bound before the folders that may hold it are covered.
 mount --bind "$programs" /run/lab/bin
-cp -a /etc/. /run/lab/etc
+copy_what_is_there /etc /run/lab/etc
 cd /run/lab/etc
 
 # The machine's own users and its own Usher are not this host's.
