@@ -1,9 +1,9 @@
 //! Whether what policies are expected to permit and to refuse is so, with what shows it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use usher_policy::{Expectation, Policy};
+use usher_policy::{Expectation, ExpectedKind, Place, Policy, UnknownName};
 use usher_proto::{HostName, ServiceName};
 
 use crate::decision::{Decision, Question, Verdict};
@@ -21,6 +21,9 @@ pub struct Outcome {
     pub expectation: Expectation,
     /// Whether it is so.
     pub result: Expected,
+    /// Names in it that the policy lacks. It fails by them: what is refused to a name that no policy
+    /// has would hold whatever the policy says.
+    pub unknown: Vec<UnknownName>,
     /// Connections that show it, or of which it is not known; the first of them. None where it holds
     /// or where no host offers the service.
     pub examples: Vec<Decision>,
@@ -49,8 +52,20 @@ impl Network {
         let hosts = self.hosts();
         hosts
             .flat_map(|host| {
+                let mut unknown = unknown_names(host);
                 let expectations = host.policy.expectations.iter();
-                expectations.map(|expectation| self.try_one(host, expectation))
+                expectations.map(move |expectation| {
+                    match unknown.remove(&expectation.origin.place) {
+                        Some(unknown) => Outcome {
+                            host: host.name.clone(),
+                            expectation: expectation.clone(),
+                            result: Expected::Fails,
+                            unknown,
+                            examples: Vec::new(),
+                        },
+                        None => self.try_one(host, expectation),
+                    }
+                })
             })
             .collect()
     }
@@ -102,6 +117,7 @@ impl Network {
             host: host.name.clone(),
             expectation: expectation.clone(),
             result,
+            unknown: Vec::new(),
             examples,
         }
     }
@@ -117,4 +133,18 @@ impl Network {
         };
         policy.hosts.keys().filter(offers).collect()
     }
+}
+
+/// The names that expectations of a host's policy have and the policy lacks, by the statements'
+/// places. The policy is that of a moment: guests whose time is over are not in it, and known.
+fn unknown_names(host: &HostPolicy) -> BTreeMap<Place, Vec<UnknownName>> {
+    let guests = host.former_guests.keys();
+    let former: BTreeSet<&str> = guests.map(|(_, user)| user.as_ref()).collect();
+    let mut unknown: BTreeMap<Place, Vec<UnknownName>> = BTreeMap::new();
+    for name in host.policy.unknown_names() {
+        if name.kind != ExpectedKind::User || !former.contains(name.name.as_str()) {
+            unknown.entry(name.place.clone()).or_default().push(name);
+        }
+    }
+    unknown
 }

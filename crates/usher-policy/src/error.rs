@@ -55,13 +55,7 @@ impl PolicyError {
 impl PolicyErrorKind {
     /// Whether it is about a name that another source may define.
     pub(crate) fn is_of_unknown_name(&self) -> bool {
-        matches!(
-            self,
-            Self::UnknownUsers { .. }
-                | Self::UnknownHost { .. }
-                | Self::UnknownUser { .. }
-                | Self::UnknownService { .. }
-        )
+        matches!(self, Self::UnknownUsers { .. } | Self::UnknownHost { .. })
     }
 }
 
@@ -482,18 +476,6 @@ pub enum PolicyErrorKind {
     /// A program in two `application` blocks, or twice in one.
     #[error("`{}` already has a policy at {first}", shown(found))]
     DuplicateApplication { found: String, first: Place },
-    /// A user that no `users` block has.
-    #[error("no `users` block has the member `{found}`")]
-    UnknownUser {
-        found: UserName,
-        nearest: Option<String>,
-    },
-    /// A service that no `service` block defines and no `client` block names.
-    #[error("no `service` block is called `{found}`, and no `client` block names such a service")]
-    UnknownService {
-        found: ServiceName,
-        nearest: Option<String>,
-    },
     /// A second block of the same kind and name.
     #[error("the `{block}` block `{}` is already defined at {first}", shown(name))]
     DuplicateBlock {

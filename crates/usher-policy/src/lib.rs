@@ -26,6 +26,7 @@ mod check;
 mod cover;
 mod destinations;
 mod error;
+mod expectation;
 mod format;
 mod group;
 mod include;
@@ -58,6 +59,7 @@ pub use destinations::{
     PortRange,
 };
 pub use error::{AddressFault, EnvironmentFault, NameKind, PolicyError, PolicyErrorKind};
+pub use expectation::{ExpectedKind, UnknownName};
 pub use format::{LINE_WIDTH, format};
 pub use group::{Group, Groups, MAXIMUM_GROUP_MEMBERS, groups_named, may_be_user};
 pub use include::{Include, MAXIMUM_INCLUDE_BYTES, includes};

@@ -359,20 +359,19 @@ pub struct ClientService {
 ///
 /// What is left out stands for everything that it could be: `expect permit user alice service imap`
 /// expects alice to be permitted from some host, to imap of some host, on the port that it has
-/// there; with `refuse`, from none and to none. Whether it holds is not this crate's question; that
-/// its names exist is.
+/// there; with `refuse`, from none and to none. Whether it holds is not this crate's question; names
+/// in it that the policy lacks are warned of ([`Policy::unknown_names`]).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Expectation {
     /// `permit`; otherwise `refuse`.
     pub permit: bool,
-    /// Somebody of one of the policy's `users` blocks; anybody when one of these has a group or a
-    /// principal, as it may come to have the user.
+    /// The user.
     pub user: UserName,
-    /// The host from which the user comes, one of the policy's.
+    /// The host from which the user comes.
     pub from: Option<HostName>,
-    /// A service of this policy, or one that a `client` block names.
+    /// The service.
     pub service: ServiceName,
-    /// The host that offers the service, one of the policy's.
+    /// The host that offers the service.
     pub at: Option<HostName>,
     /// The TCP port on which the service is reached.
     pub port: Option<u16>,

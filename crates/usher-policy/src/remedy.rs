@@ -250,15 +250,6 @@ impl PolicyErrorKind {
             Self::DuplicateApplication { .. } => {
                 "write all of a program's policy in one `application` block".into()
             }
-            Self::UnknownUser { nearest, .. } => did_you_mean(
-                nearest,
-                "add the user to a `users` block; what is expected of a name that nobody has \
-                 would always hold",
-            ),
-            Self::UnknownService { nearest, .. } => did_you_mean(
-                nearest,
-                "name a service of this policy, or of a host that a `client` block names",
-            ),
             Self::DuplicateBlock { .. } => "rename one, or make one block of the two".into(),
             Self::ListedTwice { .. } => "keep one of the two".into(),
             Self::DuplicateAddress { .. } => {

@@ -65,11 +65,6 @@ impl<'a> Reporter<'a> {
         }
     }
 
-    /// Whether nothing has been noted yet.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.found.is_empty()
-    }
-
     /// True when nothing more will be kept and the stages may stop.
     pub(crate) fn is_full(&self) -> bool {
         self.first_unreported.is_some()

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 
 use usher_proto::{HostName, ServiceName, UserName};
 
+use crate::expectation::UnknownName;
 use crate::keywords::BlockKind;
 use crate::model::{Policy, Protocol, ServedBy};
 use crate::moment::Moment;
@@ -166,6 +167,15 @@ pub enum PolicyWarning {
         /// Where the other item stands.
         mandatory: Place,
     },
+    /// A name in an `expect` statement that the policy lacks.
+    #[error(
+        "{}: the expectation tests nothing, and `usher policy test` fails by it: {unknown}",
+        unknown.place
+    )]
+    ExpectationOfUnknown {
+        /// The name.
+        unknown: UnknownName,
+    },
 }
 
 impl PolicyWarning {
@@ -213,7 +223,8 @@ impl PolicyWarning {
             | Self::ItemShadowed { .. }
             | Self::ProtectionUnused { .. }
             | Self::AddressesLeftOut { .. }
-            | Self::OptionalBesideMandatory { .. } => return None,
+            | Self::OptionalBesideMandatory { .. }
+            | Self::ExpectationOfUnknown { .. } => return None,
         })
     }
 }
@@ -278,6 +289,8 @@ impl Policy {
             }
         }
         application::warn(self, &mut warnings);
+        let unknown = self.unknown_names().into_iter();
+        warnings.extend(unknown.map(|unknown| PolicyWarning::ExpectationOfUnknown { unknown }));
         warnings
     }
 

@@ -340,3 +340,45 @@ fn for_programs_a_test_tells_why_an_expectation_does_not_hold_and_where_that_is_
     assert_eq!(line["place"]["file"], "hosts/mailhost/policy.d/mail.policy");
     assert_eq!(line["place"]["line"], 9);
 }
+
+#[test]
+fn a_name_that_no_policy_has_fails_a_test_and_passes_a_check() {
+    let folder = copies();
+    let path = folder.path().join("hosts/mailhost/policy.d/mail.policy");
+    let text = fs::read_to_string(&path).unwrap();
+    let run = |expected: &str| {
+        fs::write(&path, format!("{text}\n{expected}\n")).unwrap();
+        let checked = path.display().to_string();
+        let (checks, _, warned) = ask(folder.path(), &["check", &checked]);
+        assert_eq!(checks, 0, "{warned}");
+        let (code, told, _) = ask(folder.path(), &["test", "--hosts", "hosts"]);
+        (code, told, warned)
+    };
+    // A user who has left; the service that was removed; a slip.
+    for (expected, reason) in [
+        (
+            "expect refuse user bob service imap;",
+            "no `users` block has the user `bob`",
+        ),
+        (
+            "expect refuse user alice service notes;",
+            "no `service` block is called `notes`, and no `client` block names such a service",
+        ),
+        (
+            "expect refuse user alice at labtop service imap;",
+            "no `host` block is called `labtop`; did you mean `laptop`?",
+        ),
+    ] {
+        let (code, told, warned) = run(expected);
+        assert_eq!(code, 1, "{told}");
+        assert!(
+            told.contains("does not hold") && told.contains(reason),
+            "{told}"
+        );
+        assert!(warned.contains(reason), "{warned}");
+    }
+    // The guest's time is over, and she is known all the same.
+    let (code, told, warned) = run("expect refuse user olga at laptop service imap;");
+    assert_eq!(code, 0, "{told}");
+    assert!(!warned.contains("expectation"), "{warned}");
+}

@@ -1,56 +1,18 @@
-//! `expect` statements.
-
-use std::collections::BTreeSet;
+//! `expect` statements: their form. Names that the policy lacks are no mistakes but warnings
+//! ([`crate::Policy::unknown_names`]): an expectation about what was removed must not keep the removal
+//! from being applied.
 
 use usher_proto::{HostName, ServiceName, UserName};
 
 use super::fields::Field;
 use super::values;
-use crate::error::{NameKind, PolicyErrorKind};
-use crate::model::{Expectation, Policy};
+use crate::error::NameKind;
+use crate::model::Expectation;
 use crate::report::Reporter;
 use crate::tree::Item;
 
-/// What `expect` statements may name.
-pub(super) struct Known<'p> {
-    pub(super) hosts: &'p BTreeSet<HostName>,
-    users: BTreeSet<&'p UserName>,
-    services: BTreeSet<&'p ServiceName>,
-    /// All users are named in the policy: one who is not found does not exist.
-    users_are_known: bool,
-    /// Every block is in the policy: a service that is not found does not exist.
-    whole: bool,
-}
-
-impl<'p> Known<'p> {
-    /// Of a policy whose blocks have been checked; `whole` when all of them are sound.
-    pub(super) fn of(policy: &'p Policy, hosts: &'p BTreeSet<HostName>, whole: bool) -> Self {
-        let offered = policy.services.keys();
-        let wanted = policy.client_services().map(|entry| &entry.service);
-        // Whom certificates or groups make users, no policy names; and who leaves a group must not
-        // make a mistake of an expectation, which would keep the policy from being applied.
-        let mut blocks = policy.users.values();
-        let by_name = blocks.all(|block| block.principals.is_empty() && block.groups.is_empty());
-        Self {
-            hosts,
-            users: policy
-                .users
-                .values()
-                .flat_map(|block| block.users())
-                .collect(),
-            services: offered.chain(wanted).collect(),
-            users_are_known: whole && by_name,
-            whole,
-        }
-    }
-}
-
 /// `expect permit|refuse user USER [at HOST] service SERVICE [at HOST] [port PORT];`
-pub(super) fn check(
-    field: Field<'_>,
-    known: &Known<'_>,
-    reporter: &mut Reporter<'_>,
-) -> Option<Expectation> {
+pub(super) fn check(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<Expectation> {
     let mut words = field.sequence(reporter)?.iter().peekable();
     let verdict = next(&mut words, field, reporter)?;
     let permit = values::choice(verdict, &["permit", "refuse"], reporter).map(|found| found == 0);
@@ -64,10 +26,10 @@ pub(super) fn check(
     if let Some(excess) = words.next() {
         return field.unexpected(excess, reporter);
     }
-    let user = known_user(user, known, reporter);
-    let from = from.map(|item| host(item, known, reporter));
-    let service = known_service(service, known, reporter);
-    let at = at.map(|item| host(item, known, reporter));
+    let user = values::name::<UserName>(user, NameKind::User, reporter);
+    let from = from.map(|item| values::name::<HostName>(item, NameKind::Host, reporter));
+    let service = values::name::<ServiceName>(service, NameKind::Service, reporter);
+    let at = at.map(|item| values::name::<HostName>(item, NameKind::Host, reporter));
     let port = port.map(|item| values::port(item, reporter));
     Some(Expectation {
         permit: permit?,
@@ -129,40 +91,4 @@ fn after_keyword<'i>(
         Some(_) => next(words, field, reporter).map(Some),
         None => Some(None),
     }
-}
-
-fn known_user(item: &Item, known: &Known<'_>, reporter: &mut Reporter<'_>) -> Option<UserName> {
-    let found = values::name::<UserName>(item, NameKind::User, reporter)?;
-    if known.users_are_known && !known.users.contains(&found) {
-        let nearest = values::nearest_name(found.as_ref(), known.users.iter().copied(), reporter);
-        reporter.report(
-            item.location,
-            PolicyErrorKind::UnknownUser { found, nearest },
-        );
-        return None;
-    }
-    Some(found)
-}
-
-fn known_service(
-    item: &Item,
-    known: &Known<'_>,
-    reporter: &mut Reporter<'_>,
-) -> Option<ServiceName> {
-    let found = values::name::<ServiceName>(item, NameKind::Service, reporter)?;
-    if known.whole && !known.services.contains(&found) {
-        let nearest =
-            values::nearest_name(found.as_ref(), known.services.iter().copied(), reporter);
-        reporter.report(
-            item.location,
-            PolicyErrorKind::UnknownService { found, nearest },
-        );
-        return None;
-    }
-    Some(found)
-}
-
-fn host(item: &Item, known: &Known<'_>, reporter: &mut Reporter<'_>) -> Option<HostName> {
-    let found = values::name::<HostName>(item, NameKind::Host, reporter)?;
-    values::known_host(found, item, known.hosts, reporter)
 }

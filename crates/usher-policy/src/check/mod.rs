@@ -91,17 +91,11 @@ pub(crate) fn check(tree: &Tree, groups: &Groups, reporter: &mut Reporter<'_>) -
         .into_iter()
         .filter_map(|Declared { name, block }| mac::check(name?, block, reporter))
         .collect();
-    policy.expectations = expectations(tree, &policy, &known_hosts, reporter);
+    policy.expectations = expectations(tree, reporter);
     policy
 }
 
-fn expectations(
-    tree: &Tree,
-    policy: &Policy,
-    hosts: &BTreeSet<HostName>,
-    reporter: &mut Reporter<'_>,
-) -> Vec<crate::Expectation> {
-    let known = expect::Known::of(policy, hosts, reporter.is_empty());
+fn expectations(tree: &Tree, reporter: &mut Reporter<'_>) -> Vec<crate::Expectation> {
     let statements = tree.statements.iter();
     statements
         .filter_map(|statement| {
@@ -111,7 +105,7 @@ fn expectations(
                 check_include(field, reporter);
                 return None;
             }
-            expect::check(field, &known, reporter)
+            expect::check(field, reporter)
         })
         .collect()
 }

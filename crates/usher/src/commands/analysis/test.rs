@@ -72,13 +72,15 @@ fn view(outcome: &Outcome, lines: &Lines<'_>) -> Value {
         host,
         expectation,
         result,
+        unknown,
         examples,
     } = outcome;
     let examples = examples.iter();
     let examples: Vec<Value> = examples
         .map(|decision| explain::view(decision, lines))
         .collect();
-    json!({ "host": host, "expectation": expectation, "result": result, "examples": examples })
+    json!({ "host": host, "expectation": expectation, "result": result, "unknown": unknown,
+            "examples": examples })
 }
 
 fn text(outcome: &Outcome) -> String {
@@ -93,7 +95,11 @@ fn text(outcome: &Outcome) -> String {
         expectation.origin.place,
         written.trim()
     );
-    if outcome.examples.is_empty() && outcome.result == Expected::Fails {
+    for name in &outcome.unknown {
+        let _ = writeln!(text, "    {name}");
+    }
+    let fails = outcome.result == Expected::Fails;
+    if fails && outcome.examples.is_empty() && outcome.unknown.is_empty() {
         let _ = writeln!(text, "    no known host offers {}", expectation.service);
     }
     for decision in &outcome.examples {
