@@ -40,6 +40,7 @@ fn script(text: &str) -> Command {
         directory: "/tmp".into(),
         name: "imap".into(),
         files: None,
+        errors: None,
     }
 }
 
@@ -291,6 +292,25 @@ tests! {
             assert_eq!(told(far)["directory"], "/");
             assert_eq!(wait(&worker), 0);
         }
+    }
+
+    fn a_worker_has_a_standard_error_of_its_own_or_none(world) {
+        let group = leaf(world);
+        let listener = TcpListener::bind("10.9.0.1:8025").unwrap();
+        let (mut said, errors) = std::io::pipe().unwrap();
+        let text = "echo \"errors $(readlink /proc/$$/fd/2)\"; echo a line >&2";
+        for errors in [None, Some(std::sync::Arc::new(errors.into()))] {
+            let goes_to = if errors.is_some() { "pipe:" } else { "/dev/null" };
+            let far = TcpStream::connect("10.9.0.1:8025").unwrap();
+            let command = Command { errors, ..script(text) };
+            let worker = spawn(&command, Input::AcceptOne(listener.as_fd()), &group).unwrap();
+            let errors = told(far)["errors"].clone();
+            assert!(errors.starts_with(goes_to), "{errors}");
+            assert_eq!(wait(&worker), 0);
+        }
+        let mut line = String::new();
+        said.read_to_string(&mut line).unwrap();
+        assert_eq!(line, "a line\n");
     }
 
     fn a_worker_touches_its_files_and_no_others(world) {

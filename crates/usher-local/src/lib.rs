@@ -13,6 +13,7 @@
 //! * [`includes`]: the files of a policy, and those that they include; [`copy`]: copies of hosts'
 //!   configurations, which are not left; [`writers`]: who else may write what is read.
 //! * [`lock_file`]: files that are there to be locked.
+//! * [`messages`]: what the daemons write.
 //! * [`clock`]: the time by which things expire.
 //! * [`keys`]: the public keys by which users are known; [`key_options`]: what is said of them;
 //!   `principals`: whom services admit by them.
@@ -32,6 +33,8 @@ pub mod includes;
 pub mod key_options;
 pub mod keys;
 pub mod lock_file;
+#[cfg(feature = "tokio")]
+pub mod messages;
 pub mod packet;
 #[cfg(feature = "tokio")]
 pub mod packet_async;

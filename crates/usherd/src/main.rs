@@ -69,7 +69,11 @@ enum Role {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    start::messages();
+    usher_local::messages::to_standard_error();
+    if let Err(error) = usher_kernel::process::end_when_asked() {
+        tracing::error!("{error}");
+        return ExitCode::FAILURE;
+    }
     let result = match arguments.role {
         Role::Keeper {
             cgroup,

@@ -1,4 +1,4 @@
-//! What every role does before it serves: messages, accounts, runtime folder, privileges.
+//! What every role does before it serves: accounts, runtime folder, privileges.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -136,24 +136,6 @@ pub fn public_host_key() -> Result<HostPublicKey, StartError> {
     };
     let text = std::fs::read_to_string(path).map_err(|error| problem(error.to_string()))?;
     HostPublicKey::from_openssh(text.trim()).map_err(|error| problem(error.to_string()))
-}
-
-/// Sends messages to standard error: the journal adds the time, a terminal and a file do not.
-pub fn messages() {
-    use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("USHER_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(false)
-        // Else it says so by eprintln!, which panics: who breaks the log must not end the daemon.
-        .log_internal_errors(false)
-        .with_target(false);
-    if std::env::var_os("JOURNAL_STREAM").is_some() {
-        builder.without_time().init();
-    } else {
-        builder.init();
-    }
 }
 
 /// Makes `/run/usher/ROLE`, owned by root so that a role cannot replace its own sockets.

@@ -78,3 +78,22 @@ fn a_mistake_in_a_unit_is_noticed() {
         }
     }
 }
+
+#[test]
+fn each_role_has_an_identifier_of_its_own_in_the_journal() {
+    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    let mut roles = 0;
+    for folder in [ours.clone(), ours.join("user")] {
+        for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+            let name = entry.file_name().into_string().unwrap();
+            let Some(role) = name.strip_suffix(".service") else {
+                continue;
+            };
+            let text = fs::read_to_string(entry.path()).unwrap();
+            let identifier = format!("SyslogIdentifier={role}");
+            assert!(text.lines().any(|line| line == identifier), "{name}");
+            roles += 1;
+        }
+    }
+    assert!(roles >= 7, "{roles}");
+}

@@ -153,3 +153,21 @@ fn a_role_that_has_not_been_built_is_reported() -> Result {
     }
     Ok(())
 }
+
+#[test]
+fn every_daemon_ends_with_status_0_when_asked() -> Result {
+    let mut mail = Lab::mail()?;
+    for daemon in [
+        &mut mail.proxy,
+        &mut mail.courier,
+        &mut mail.signer,
+        &mut mail.verifier,
+        &mut mail.recorder,
+        &mut mail.keeper,
+    ] {
+        daemon.kill(Signal::TERM)?;
+        let status = daemon.wait(PATIENCE)?.ok_or("it goes on")?;
+        assert_eq!(status.code(), Some(0), "{}: {status}", daemon.name());
+    }
+    Ok(())
+}

@@ -26,6 +26,8 @@ pub(super) struct Child<'a> {
     /// Where a zero brings the process into its cgroup, when it was not made there.
     pub entrance: Option<RawFd>,
     pub null: RawFd,
+    /// Standard error.
+    pub errors: RawFd,
     pub reporting: RawFd,
 }
 
@@ -170,23 +172,27 @@ impl Child<'_> {
         }
     }
 
-    /// Puts the connection at 0 and 1, or /dev/null there and the listener at 3. Standard error
-    /// stays the keeper's, which is the log. All others are closed now, but for the report: what
-    /// comes next touches the user's files, which can keep this process as long as they like.
+    /// Puts the connection at 0 and 1, or /dev/null there and the listener at 3, and what the
+    /// command says at 2. All others are closed now, but for the report: what comes next touches the
+    /// user's files, which can keep this process as long as they like.
     unsafe fn place(&self, source: RawFd, listener: Option<RawFd>) -> Result<(), i32> {
         // SAFETY: descriptor numbers of this process only.
         unsafe {
             // Out of the way of the places that are about to be filled.
             let source = libc::fcntl(source, libc::F_DUPFD_CLOEXEC, 10);
             let null = libc::fcntl(self.null, libc::F_DUPFD_CLOEXEC, 10);
-            if source < 0 || null < 0 {
+            let errors = libc::fcntl(self.errors, libc::F_DUPFD_CLOEXEC, 10);
+            if source < 0 || null < 0 || errors < 0 {
                 return Err(errno());
             }
             let (standard, listening) = match listener {
                 None => (source, None),
                 Some(target) => (null, Some((source, target))),
             };
-            if libc::dup2(standard, 0) < 0 || libc::dup2(standard, 1) < 0 {
+            if libc::dup2(standard, 0) < 0
+                || libc::dup2(standard, 1) < 0
+                || libc::dup2(errors, 2) < 0
+            {
                 return Err(errno());
             }
             let mut first_closed = 3;

@@ -13,6 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -51,6 +52,9 @@ pub struct Command {
     /// All files and folders that it may touch, with what is below them, besides the program; none:
     /// all that its user may. Those that are not there when it starts are left out.
     pub files: Option<Vec<(PathBuf, FileAccess)>>,
+    /// Standard error; none: /dev/null. Not the caller's: what a worker writes there would stand
+    /// among the caller's messages as if the caller had written it.
+    pub errors: Option<Arc<OwnedFd>>,
 }
 
 /// What the worker serves.
@@ -182,6 +186,7 @@ struct Prepared {
     uid: u32,
     gid: u32,
     confinement: Option<Confinement>,
+    errors: Option<Arc<OwnedFd>>,
 }
 
 impl Prepared {
@@ -221,6 +226,7 @@ impl Prepared {
                 .as_ref()
                 .map(|files| Confinement::new(&command.program, files))
                 .transpose()?,
+            errors: command.errors.clone(),
         })
     }
 }
@@ -290,6 +296,10 @@ fn attempt(
         input: &input,
         entrance: entrance.map(|entrance| entrance.as_raw_fd()),
         null: null.as_raw_fd(),
+        errors: prepared
+            .errors
+            .as_ref()
+            .map_or(null.as_raw_fd(), |errors| errors.as_raw_fd()),
         reporting: reporting.as_raw_fd(),
     };
     let cgroup = match entrance {

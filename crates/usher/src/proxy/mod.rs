@@ -35,13 +35,8 @@ struct Proxy {
 pub fn run() -> Result<(), Failure> {
     use usher_kernel::privileges::{self, Capability};
     use usher_kernel::sandbox;
-    tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_ansi(false)
-        // Else it says so by eprintln!, which panics: who breaks the log must not end the daemon.
-        .log_internal_errors(false)
-        .with_target(false)
-        .init();
+    usher_local::messages::to_standard_error();
+    usher_kernel::process::end_when_asked()?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::Host(format!(
             "`usher proxy` is started by root, which it gives up for {ACCOUNT}"

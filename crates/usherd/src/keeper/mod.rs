@@ -13,6 +13,7 @@ mod ends;
 mod example;
 mod fence;
 mod open;
+mod output;
 mod ports;
 mod process;
 mod queue;
@@ -308,6 +309,7 @@ async fn upkeep(keeper: Arc<Keeper>) {
             tracing::error!(%error, "counting connections that have not come");
         }
         keeper.queues.end_idle(&keeper);
+        usher_local::messages::summarize();
         keeper.unread.attach(&keeper);
         agenda::look(&keeper);
         if count.is_multiple_of(5) {

@@ -20,6 +20,7 @@ use usher_proto::refusal::Refusal;
 
 use super::accounts::{Account, Identity};
 use super::children::Children;
+use super::output::Output;
 use super::process::Process;
 use super::queues::Key;
 use super::{Keeper, service_by_id};
@@ -47,6 +48,7 @@ pub struct Queue {
     /// Where the user's processes at this service live.
     pub group: Group,
     children: Arc<Children>,
+    output: Output,
     state: Mutex<State>,
     /// A worker has ended: there may be room for another.
     ended: tokio::sync::Notify,
@@ -100,6 +102,7 @@ impl Queue {
             listener: Arc::new(listener),
             group,
             children,
+            output: Output::default(),
             state: Mutex::default(),
             ended: tokio::sync::Notify::new(),
         });
@@ -291,6 +294,7 @@ impl Queue {
             }),
             directory: identity.home,
             name: self.service.to_string(),
+            errors: self.output.stream(&self.service),
         }
     }
 }

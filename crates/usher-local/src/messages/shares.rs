@@ -1,0 +1,205 @@
+//! Each user's share of a daemon's messages: many lines are written because some user or host has
+//! done something, as often as they do it. A journal that is full of one user's lines loses those
+//! of all others.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use tracing::Event;
+use tracing::callsite::Identifier;
+use tracing::field::{Field, Visit};
+
+/// Lines of one kind about one user within [`WINDOW`].
+const LINES: u32 = 100;
+
+/// Lines of one kind that are about no user in particular, within [`WINDOW`].
+const LINES_ABOUT_NO_ONE: u32 = 1000;
+
+const WINDOW: Duration = Duration::from_secs(60);
+
+/// Users and kinds that are counted at one time. Beyond it, further users share one count for each
+/// kind of line.
+const COUNTED: usize = 16_384;
+
+/// Fields that say whom a line is about; of several, the first of these counts.
+const ABOUT: [&str; 4] = ["user", "uid", "address", "host"];
+
+/// What becomes of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It is written.
+    Written,
+    /// It is written, as the last of its share.
+    Last,
+    /// It is not.
+    LeftOut,
+}
+
+/// What has been written lately, by kind of line (the place in the program) and user.
+#[derive(Default)]
+pub(super) struct Shares {
+    counts: HashMap<(Identifier, String), Count>,
+    swept: Option<Instant>,
+    left_out: Vec<(String, u32)>,
+}
+
+struct Count {
+    begun: Instant,
+    lines: u32,
+    most: u32,
+    /// The line's constant text.
+    message: String,
+}
+
+/// What an event says of itself.
+#[derive(Default)]
+struct Content {
+    about: Option<(usize, String)>,
+    message: String,
+}
+
+impl Visit for Content {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            self.message = format!("{value:?}");
+        }
+        let Some(rank) = ABOUT.iter().position(|name| *name == field.name()) else {
+            return;
+        };
+        if self.about.as_ref().is_none_or(|(other, _)| rank < *other) {
+            self.about = Some((rank, format!("{value:?}")));
+        }
+    }
+}
+
+impl Shares {
+    /// Counts a line.
+    pub(super) fn admit(&mut self, event: &Event<'_>, now: Instant) -> Verdict {
+        let mut content = Content::default();
+        event.record(&mut content);
+        let about = content.about.map(|(rank, value)| {
+            // An address without its port: each connection has another.
+            let value = match ABOUT[rank] {
+                "address" => value.rsplit_once(':').map_or(&*value, |(host, _)| host),
+                _ => &value,
+            };
+            format!("{}={value}", ABOUT[rank])
+        });
+        self.admit_at(event.metadata().callsite(), about, &content.message, now)
+    }
+
+    fn admit_at(
+        &mut self,
+        kind: Identifier,
+        about: Option<String>,
+        message: &str,
+        now: Instant,
+    ) -> Verdict {
+        self.sweep(now);
+        let most = match about {
+            Some(_) => LINES,
+            None => LINES_ABOUT_NO_ONE,
+        };
+        let mut key = (kind, about.unwrap_or_default());
+        if self.counts.len() >= COUNTED && !self.counts.contains_key(&key) {
+            key.1 = "others".into();
+        }
+        let count = self.counts.entry(key).or_insert_with(|| Count {
+            begun: now,
+            lines: 0,
+            most,
+            message: message.into(),
+        });
+        count.lines = count.lines.saturating_add(1);
+        match count.lines {
+            lines if lines < count.most => Verdict::Written,
+            lines if lines == count.most => Verdict::Last,
+            _ => Verdict::LeftOut,
+        }
+    }
+
+    /// What was left out in windows that are over, with how many lines it were; each once.
+    pub(super) fn summaries(&mut self, now: Instant) -> Vec<(String, u32)> {
+        self.swept = None;
+        self.sweep(now);
+        std::mem::take(&mut self.left_out)
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        let due = |swept: Instant| now.duration_since(swept) >= Duration::from_secs(1);
+        if !self.swept.is_none_or(due) {
+            return;
+        }
+        self.swept = Some(now);
+        let left_out = &mut self.left_out;
+        self.counts.retain(|(_, about), count| {
+            let goes_on = now.duration_since(count.begun) < WINDOW;
+            let more = count.lines.saturating_sub(count.most);
+            if !goes_on && more > 0 && left_out.len() < COUNTED {
+                let separator = if about.is_empty() { "" } else { " " };
+                left_out.push((format!("{}{separator}{about}", count.message), more));
+            }
+            goes_on
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place() -> Identifier {
+        static CALLSITE: tracing::callsite::DefaultCallsite =
+            tracing::callsite::DefaultCallsite::new(&METADATA);
+        static METADATA: tracing::Metadata<'static> = tracing::metadata! {
+            name: "test", target: "test", level: tracing::Level::INFO, fields: &[],
+            callsite: &CALLSITE, kind: tracing::metadata::Kind::EVENT
+        };
+        METADATA.callsite()
+    }
+
+    #[test]
+    fn one_users_lines_end_with_the_share_and_others_go_on() {
+        let (mut shares, now) = (Shares::default(), Instant::now());
+        let alice = || Some("user=alice".to_owned());
+        for _ in 1..LINES {
+            assert_eq!(
+                shares.admit_at(place(), alice(), "m", now),
+                Verdict::Written
+            );
+        }
+        assert_eq!(shares.admit_at(place(), alice(), "m", now), Verdict::Last);
+        for _ in 0..7 {
+            assert_eq!(
+                shares.admit_at(place(), alice(), "m", now),
+                Verdict::LeftOut
+            );
+        }
+        let bob = Some("user=bob".to_owned());
+        assert_eq!(shares.admit_at(place(), bob, "m", now), Verdict::Written);
+        assert_eq!(shares.admit_at(place(), None, "m", now), Verdict::Written);
+        assert_eq!(shares.summaries(now), []);
+        let later = now + WINDOW;
+        assert_eq!(shares.summaries(later), [("m user=alice".to_owned(), 7)]);
+        assert_eq!(shares.summaries(later), []);
+        assert_eq!(
+            shares.admit_at(place(), alice(), "m", later),
+            Verdict::Written
+        );
+    }
+
+    #[test]
+    fn users_beyond_the_table_share_one_count() {
+        let (mut shares, now) = (Shares::default(), Instant::now());
+        let mut verdicts = (0..COUNTED + LINES as usize + 1)
+            .map(|uid| shares.admit_at(place(), Some(format!("uid={uid}")), "m", now));
+        assert_eq!(
+            verdicts.find(|verdict| *verdict != Verdict::Written),
+            Some(Verdict::Last)
+        );
+        assert_eq!(verdicts.next(), Some(Verdict::LeftOut));
+        drop(verdicts);
+        assert!(shares.counts.len() <= COUNTED + 1);
+    }
+}

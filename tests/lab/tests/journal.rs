@@ -1,0 +1,143 @@
+//! What daemons and workers write: priorities, whose lines they are, and how many one user may cause.
+#![forbid(unsafe_code)]
+
+use usher_lab::{Host, Lab, Mail, PATIENCE, Running, eventually};
+
+type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+/// Writes to standard error what a user would like to stand in the keeper's journal, and then to
+/// its connection.
+const FORGER: &str = "#!/bin/sh\n\
+    echo '<0>session opened session=0 user=bob' >&2\n\
+    echo done\n";
+
+const SERVER: &str = r#"
+service forge {
+  program "/var/lib/forger";
+  listen 7101; style connection; users mail; hosts laptop;
+}
+"#;
+
+const CLIENT: &str = "client more { users mail; service forge at mailhost port 7101; }\n";
+
+fn mail() -> Result<Mail, Box<dyn std::error::Error>> {
+    let mail = Lab::mail()?;
+    mail.mailhost.write("/var/lib/forger", FORGER)?;
+    mail.mailhost.run(["chmod", "755", "/var/lib/forger"])?;
+    mail.mailhost
+        .write("/etc/usher/policy.d/more.policy", SERVER)?;
+    mail.laptop
+        .write("/etc/usher/policy.d/more.policy", CLIENT)?;
+    mail.apply()?;
+    Ok(mail)
+}
+
+/// Has a worker write its line.
+fn forge(mail: &Mail, user: &str) -> Outcome {
+    let connect = ["usher", "connect", "mailhost:forge"];
+    let said = mail.laptop.command(connect).user(user).succeed()?;
+    assert_eq!(said.stdout, "done\n");
+    Ok(())
+}
+
+/// Starts systemd's journal on a host.
+fn journal(host: &Host) -> Result<Running, Box<dyn std::error::Error>> {
+    let settings = "[Journal]\nStorage=volatile\nReadKMsg=no\nAudit=no\n";
+    host.write("/etc/systemd/journald.conf", settings)?;
+    host.write("/etc/machine-id", "0123456789abcdef0123456789abcdef\n")?;
+    let running = host.spawn(["/lib/systemd/systemd-journald"])?;
+    eventually("the journal takes streams", || {
+        Ok(host.path("/run/systemd/journal/stdout").exists())
+    })?;
+    Ok(running)
+}
+
+/// Entries of a host's journal, as `journalctl --output=json` tells them.
+fn entries(host: &Host, matches: &[&str]) -> Result<Vec<serde_json::Value>, usher_lab::LabError> {
+    let command = ["journalctl", "--quiet", "--output=json", "--no-pager"];
+    let told = host.run([&command, matches].concat())?.stdout;
+    let entries = told.lines().map(serde_json::from_str::<serde_json::Value>);
+    Ok(entries.flatten().collect())
+}
+
+#[test]
+fn a_worker_writes_under_its_own_name_and_user() -> Outcome {
+    let mail = mail()?;
+    let _journal = journal(&mail.mailhost)?;
+    for (user, uid) in [("alice", "2001"), ("bob", "2002")] {
+        forge(&mail, user)?;
+        let of_user = ["SYSLOG_IDENTIFIER=usher-forge", &format!("_UID={uid}")];
+        eventually("the worker's line is in the journal", || {
+            Ok(entries(&mail.mailhost, &of_user)?.len() == 1)
+        })?;
+        let entry = &entries(&mail.mailhost, &of_user)?[0];
+        // The priority is not the worker's to say: the highest goes to all terminals.
+        assert_eq!(entry["PRIORITY"], "6", "{entry}");
+        assert_eq!(entry["MESSAGE"], "<0>session opened session=0 user=bob");
+        assert_ne!(entry["_PID"], mail_keeper(&mail)?, "{entry}");
+    }
+    assert!(!mail.keeper.log()?.contains("session=0"));
+    Ok(())
+}
+
+/// The keeper's process id, as its host sees it.
+fn mail_keeper(mail: &Mail) -> Result<String, Box<dyn std::error::Error>> {
+    let processes = mail.mailhost.processes()?;
+    let keeper = processes
+        .iter()
+        .find(|process| process.command.contains("usherd keeper"));
+    Ok(keeper.ok_or("no keeper")?.pid.to_string())
+}
+
+#[test]
+fn without_a_journal_a_workers_lines_are_lost() -> Outcome {
+    let mail = mail()?;
+    forge(&mail, "alice")?;
+    let log = mail.keeper.log()?;
+    assert!(!log.contains("session=0"), "{log}");
+    assert_eq!(log.matches("there is no journal").count(), 1, "{log}");
+    // The keeper's own lines are where they were.
+    assert!(log.contains("worker started"), "{log}");
+    Ok(())
+}
+
+#[test]
+fn one_users_lines_end_with_the_share_and_anothers_do_not() -> Outcome {
+    let mail = mail()?;
+    let connect = "for i in $(seq 130); do usher connect mailhost:forge </dev/null; done";
+    let alice = mail.laptop.command(["sh", "-c", connect]).user("alice");
+    assert_eq!(alice.succeed()?.stdout.matches("done").count(), 130);
+    forge(&mail, "bob")?;
+    assert!(
+        mail.keeper
+            .wait_log("worker started service=forge user=bob", PATIENCE)?
+    );
+    let log = mail.keeper.log()?;
+    let started = "worker started service=forge user=alice";
+    assert_eq!(log.matches(started).count(), 100, "{log}");
+    let last = log.lines().rfind(|line| line.contains(started));
+    assert!(
+        last.is_some_and(|line| line.contains("further lines like this one")),
+        "{log}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_line_for_the_journal_has_a_priority_and_no_time() -> Outcome {
+    let lab = Lab::new()?;
+    let host = lab.host("laptop")?;
+    // It has no accounts and no key: it says so and ends.
+    let to_journal = "exec 2>/root/said; \
+        export JOURNAL_STREAM=$(stat --dereference --format=%d:%i /proc/self/fd/2); \
+        exec usherd courier";
+    let elsewhere = "exec 2>/root/said; export JOURNAL_STREAM=1:2; exec usherd courier";
+    host.command(["sh", "-c", to_journal]).run()?;
+    let said = host.read("/root/said")?;
+    assert!(said.starts_with("<3>there is no account"), "{said}");
+    host.command(["sh", "-c", elsewhere]).run()?;
+    let said = host.read("/root/said")?;
+    assert!(said.contains(" ERROR there is no account"), "{said}");
+    assert!(said.starts_with("20"), "{said}");
+    Ok(())
+}
