@@ -128,12 +128,22 @@ impl Checked {
         authorities.any(|key| !self.revoked.has_key(key))
     }
 
-    /// Whether somebody's key or certificate may be the user's, for this.
+    /// Whether somebody's key or certificate may be the user's, for this, at `now`, in seconds since
+    /// 1970: keys and authorities that are revoked or have expired do not count.
     #[must_use]
-    pub fn has_way_in(&self, user: &UserName, purpose: Option<&Name>) -> bool {
-        let keys = self.keys.get(user).map_or(&[][..], Vec::as_slice);
-        purpose.is_none() && self.has_authority()
-            || keys.iter().any(|key| key.purpose.as_ref() == purpose)
+    pub fn has_way_in(&self, user: &UserName, purpose: Option<&Name>, now: u64) -> bool {
+        let good = |key: &UserKey| !self.revoked.has_key(&key.key) && !key.has_expired(now);
+        purpose.is_none() && self.has_authority() || self.keys_for(user, purpose).any(good)
+    }
+
+    /// The user's keys and authorities for this, good or not.
+    pub fn keys_for<'c>(
+        &'c self,
+        user: &UserName,
+        purpose: Option<&'c Name>,
+    ) -> impl Iterator<Item = &'c UserKey> {
+        let keys = self.keys.get(user).into_iter().flatten();
+        keys.filter(move |key| key.purpose.as_ref() == purpose)
     }
 
     /// The user's key that has this fingerprint, and is for this. Of several lines with one key that
@@ -233,6 +243,25 @@ pub(crate) mod tests {
         write("authorized_keys.any", KEY);
         let refused = collect(&folder).unwrap().check();
         assert!(matches!(refused, Err(ConfigurationError::KeysFor { .. })));
+    }
+
+    #[test]
+    fn a_key_that_expired_or_was_revoked_is_no_way_in_and_a_good_one_is() {
+        let folder = tree();
+        let list = folder.path().join("users/alice/authorized_keys");
+        let alice: UserName = "alice".parse().unwrap();
+        let way_in = |line: &str, revoked: &str| {
+            std::fs::write(&list, line).unwrap();
+            std::fs::write(folder.path().join("revoked_keys"), revoked).unwrap();
+            let checked = collect(&folder).unwrap().check().unwrap();
+            let found = checked.keys_for(&alice, None).count();
+            (found, checked.has_way_in(&alice, None, 1_000_000))
+        };
+        assert_eq!(way_in("", "# none\n"), (0, false));
+        assert_eq!(way_in(AUTHORITY, "# none\n"), (1, true));
+        assert_eq!(way_in(AUTHORITY, AUTHORITY), (1, false));
+        let expired = format!("expiry-time=\"19700102Z\" {AUTHORITY}");
+        assert_eq!(way_in(&expired, "# none\n"), (1, false));
     }
 
     pub(crate) const AUTHORITY: &str =

@@ -12,7 +12,7 @@ use usher_proto::name::UserName;
 
 use crate::commands::ending;
 use crate::excerpt::Excerpt;
-use crate::output::escaped;
+use crate::output::{escaped, tell};
 
 /// Why a command failed. Exit codes: 1 the thing asked for is refused or wrong, 2 the command
 /// line (clap), 3 a daemon does not answer, 4 a file or the system.
@@ -152,13 +152,13 @@ impl Failure {
     /// Writes to standard error what went wrong.
     pub fn report(&self, json: bool) -> ExitCode {
         if json {
-            eprintln!("{}", self.json());
+            tell(&format!("{}\n", self.json()));
         } else {
             if let Self::Policy { errors, sources } = self {
                 report_policy(errors, sources);
             }
-            eprint!("{}", escaped(&ending::lines("ended", self.ended())));
-            eprintln!("usher: {}", escaped(&self.to_string()));
+            tell(&escaped(&ending::lines("ended", self.ended())));
+            tell(&format!("usher: {}\n", escaped(&self.to_string())));
         }
         ExitCode::from(self.code())
     }
@@ -246,11 +246,11 @@ fn report_policy(errors: &[PolicyError], sources: &[Source]) {
             None => report,
         };
         // The first line is what editors and people with grep look for.
-        eprintln!(
-            "{}:{}:{}:\n{report:?}",
+        tell(&format!(
+            "{}:{}:{}:\n{report:?}\n",
             escaped(&error.file),
             error.line,
             error.column
-        );
+        ));
     }
 }

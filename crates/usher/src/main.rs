@@ -71,6 +71,10 @@ struct InitArguments {
 #[derive(Debug, Subcommand)]
 enum UserCommand {
     /// Make a user known, or give a known one another key; in force at once
+    #[command(group(clap::ArgGroup::new("what")
+        .required(true)
+        .multiple(true)
+        .args(["public_key", "private_key", "agent_key", "certificate"])))]
     Add {
         /// Local account
         name: UserName,
@@ -108,6 +112,26 @@ enum UserCommand {
         /// The user
         name: UserName,
     },
+    /// Forget a user, or only some of the user's keys; in force at once
+    #[command(group(clap::ArgGroup::new("what")
+        .multiple(true)
+        .args(["public_key", "fingerprint", "signing_key"])))]
+    Remove {
+        /// The user
+        name: UserName,
+        /// Forget the public keys in this file, and nothing else
+        #[arg(long, value_name = "FILE")]
+        public_key: Option<PathBuf>,
+        /// Forget the public key with this fingerprint, as `usher who` shows it, and nothing else
+        #[arg(long, value_name = "SHA256:...", value_parser = commands::removal::read_fingerprint)]
+        fingerprint: Option<usher_local::keys::Fingerprint>,
+        /// Forget what the signer keeps for the user to sign with, and nothing else
+        #[arg(long)]
+        signing_key: bool,
+        /// Only keys that are for this, by the name that `keys` and `key` of the policy have for it
+        #[arg(long, value_name = "NAME", requires = "what")]
+        key: Option<usher_policy::Name>,
+    },
     /// Users known on this host
     List,
 }
@@ -116,6 +140,11 @@ enum UserCommand {
 enum HostCommand {
     /// Write a host block into the policy folder; `usher policy apply` puts it in force
     Add(HostArguments),
+    /// Remove the file that `usher host add` has written; `usher policy apply` puts it in force
+    Remove {
+        /// Name of the host
+        name: HostName,
+    },
     /// Hosts of the policy folder
     List,
 }
@@ -153,6 +182,8 @@ enum PolicyCommand {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Print the policy in force, in its canonical form
+    Show,
     /// Write policy files in their canonical form; names the files that it has changed
     Fmt {
         /// Files to write instead of those of the policy folder
@@ -238,8 +269,32 @@ fn main() -> ExitCode {
             commands::user::disable(&output, &name, &reason)
         }
         Command::User(UserCommand::Enable { name }) => commands::user::enable(&output, &name),
+        Command::User(UserCommand::Remove {
+            name,
+            public_key,
+            fingerprint,
+            signing_key,
+            key,
+        }) => {
+            let keys = commands::removal::Keys {
+                public_key: public_key.as_deref(),
+                fingerprint,
+                signing_key,
+                purpose: key.as_ref(),
+            };
+            match keys {
+                commands::removal::Keys {
+                    public_key: None,
+                    fingerprint: None,
+                    signing_key: false,
+                    ..
+                } => commands::removal::user(&output, &name),
+                keys => commands::removal::keys(&output, &name, &keys),
+            }
+        }
         Command::User(UserCommand::List) => commands::user::list(&output),
         Command::Host(HostCommand::Add(host)) => commands::host::add(&output, &host),
+        Command::Host(HostCommand::Remove { name }) => commands::host::remove(&output, &name),
         Command::Host(HostCommand::List) => commands::host::list(&output),
         Command::Policy(PolicyCommand::Check { files }) => commands::policy::check(&output, &files),
         Command::Policy(PolicyCommand::Apply { dry_run: false }) => {
@@ -249,6 +304,7 @@ fn main() -> ExitCode {
             let told = commands::dry_run::run(&output).map(ExitCode::from);
             return told.unwrap_or_else(|failure| failure.report_unanswered(json));
         }
+        Command::Policy(PolicyCommand::Show) => commands::show::run(&output),
         Command::Policy(PolicyCommand::Fmt { files, check }) => {
             commands::format::run(&output, &files, check)
         }

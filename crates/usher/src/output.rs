@@ -17,7 +17,7 @@ impl Output {
         let text = if self.json {
             match serde_json::to_string_pretty(value) {
                 Ok(json) => json,
-                Err(error) => return eprintln!("usher: cannot write JSON: {error}"),
+                Err(error) => return tell(&format!("usher: cannot write JSON: {error}\n")),
             }
         } else {
             escaped(&text()).into_owned()
@@ -28,7 +28,7 @@ impl Output {
         match writeln!(std::io::stdout(), "{}", text.trim_end()) {
             // A reader that has seen enough (`usher who | head`) is no failure.
             Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-                eprintln!("usher: cannot write: {error}");
+                tell(&format!("usher: cannot write: {error}\n"));
             }
             _ => {}
         }
@@ -37,7 +37,13 @@ impl Output {
 
 /// Warns on standard error of what does not stop the command.
 pub fn warn(warning: &str) {
-    eprintln!("warning: {}", escaped(warning));
+    tell(&format!("warning: {}\n", escaped(warning)));
+}
+
+/// Writes to standard error. Nobody may read it any more (`usher policy check 2>&1 | head`): that is
+/// no failure of the command, and `eprintln!` would end it.
+pub fn tell(text: &str) {
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
 /// Text with nothing in it that a terminal would obey or hide, which comes from files, their names

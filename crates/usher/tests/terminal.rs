@@ -109,3 +109,52 @@ fn a_mistake_names_its_file_with_its_control_characters_escaped() {
     assert!(told.contains("\u{e9} cannot be included"), "{told}");
     assert!(!told.contains('\u{1b}'), "{told:?}");
 }
+
+/// The exit status of a command whose output nobody reads, and which of both is read.
+fn unread(arguments: &[&str], folder: &Path, errors_too: bool) -> Output {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_usher"));
+    command.args(arguments).current_dir(folder);
+    command.stdout(writer.try_clone().unwrap());
+    if errors_too {
+        command.stderr(writer);
+    }
+    command.output().unwrap()
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure_of_a_command() {
+    let folder = copy("laptop", KEY);
+    let site = "laptop/policy.d/site.policy";
+    fs::write(folder.path().join("wrong.policy"), "users u { membr a; }").unwrap();
+    for (arguments, code) in [
+        (&["policy", "check", site][..], 0),
+        (&["--json", "policy", "check", site], 0),
+        (&["policy", "check", "wrong.policy"], 1),
+        (&["--json", "policy", "check", "wrong.policy"], 1),
+        (
+            &[
+                "policy",
+                "who-can",
+                "imap@nowhere",
+                "--host",
+                "laptop=laptop",
+            ],
+            1,
+        ),
+        (&["policy", "check", "missing.policy"], 4),
+        (&["policy", "frobnicate"], 2),
+        (&["--help"], 0),
+    ] {
+        for errors_too in [false, true] {
+            let output = unread(arguments, folder.path(), errors_too);
+            let told = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(code), "{arguments:?}: {told}");
+            assert!(
+                !told.contains("cannot write") && !told.contains("pipe"),
+                "{told}"
+            );
+        }
+    }
+}

@@ -322,3 +322,71 @@ fn a_key_for_one_thing_opens_it_and_nothing_else_and_no_other_key_does() -> Outc
     is_cut(&mut at_the_vault)?;
     lives(&mut reading)
 }
+
+#[test]
+fn one_key_of_a_user_is_removed_and_the_other_goes_on() -> Outcome {
+    let mail = Lab::mail()?;
+    let fresh = keygen(&mail.laptop, "fresh")?;
+    mail.mailhost.write("/root/fresh.pub", &fresh)?;
+    add(
+        &mail.mailhost,
+        "alice",
+        &["--public-key", "/root/fresh.pub"],
+    )?;
+    let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+    let remove = |option: &str, key: &str| {
+        let command = ["usher", "user", "remove", "alice", option, key];
+        mail.mailhost.command(command).run()
+    };
+
+    let said = remove("--public-key", "/root/alice.pub")?;
+    assert!(said.stdout.contains("ended: alice from laptop"), "{said:?}");
+    assert_eq!(mail.mailhost.read(ALICES)?, fresh);
+    is_cut(&mut alice)?;
+    lives(&mut bob)?;
+    refused(&mail, "alice")?;
+    add(&mail.laptop, "alice", &["--private-key", "/root/fresh"])?;
+    let mut alice = connect(&mail, "alice")?;
+
+    // Not hers: nothing changes.
+    let of_bob = fingerprint(&mail.mailhost, "/root/bob.pub")?;
+    let told = remove("--fingerprint", &of_bob)?;
+    assert_eq!(told.status.code(), Some(1), "{told:?}");
+    assert!(told.stderr.contains("alice has no key SHA256:"), "{told:?}");
+    lives(&mut alice)?;
+    let of_fresh = fingerprint(&mail.mailhost, "/root/fresh.pub")?;
+    let said = remove("--fingerprint", &of_fresh)?;
+    let removed = format!("removed: {of_fresh} from {ALICES}\n");
+    assert!(said.stdout.contains(&removed), "{said:?}");
+    is_cut(&mut alice)?;
+    lives(&mut bob)?;
+    let wrong = remove("--fingerprint", "fresh")?;
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+    Ok(())
+}
+
+#[test]
+fn users_who_could_not_get_in_are_warned_of() -> Outcome {
+    let mail = Lab::mail()?;
+    let check = || Ok(mail.mailhost.run(["usher", "policy", "check"])?.stderr);
+    let policy = "/etc/usher/policy.d/mail.policy";
+    let warned: Result<String, Box<dyn std::error::Error>> = check();
+    assert!(!warned?.contains("alice"));
+    let revoke = "ssh-keygen -q -k -f /etc/usher/revoked_keys /root/alice.pub";
+    mail.mailhost.run(["sh", "-c", revoke])?;
+    mail.mailhost
+        .replace(policy, "alice, bob;", "alice, bob, dave;")?;
+    let warned = check()?;
+    for warning in [
+        "1:33: dave has no account on this host",
+        "admits dave, who has no public key here for it: ",
+        "admits alice, who has no public key here for it that is still good: ",
+    ] {
+        assert!(warned.contains(warning), "{warning}: {warned}");
+    }
+    assert!(!warned.contains("bob"), "{warned}");
+    mail.mailhost.run(["usher", "policy", "apply"])?;
+    let listed = mail.mailhost.run(["usher", "user", "list"])?.stdout;
+    assert!(listed.contains("1 (revoked)"), "{listed}");
+    Ok(())
+}

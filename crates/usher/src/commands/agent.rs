@@ -21,7 +21,7 @@ use usher_proto::refusal::Refusal;
 use usher_proto::statement::Statement;
 
 use crate::failure::{At, Failure};
-use crate::output::escaped;
+use crate::output::{escaped, tell};
 
 /// How long the agent may take, a touch of a security key included. The signer waits 30 s.
 const PATIENCE: Duration = Duration::from_secs(25);
@@ -59,7 +59,10 @@ pub fn run() -> Result<(), Failure> {
         }
         match ToLender::decode(&packet.bytes) {
             Ok(ToLender::Lent) => {
-                eprintln!("usher: the agent at {} is lent", agent.display());
+                tell(&format!(
+                    "usher: the agent at {} is lent\n",
+                    agent.display()
+                ));
                 sd_notify::notify(&[sd_notify::NotifyState::Ready]).at("NOTIFY_SOCKET")?;
             }
             Ok(ToLender::Sign {
@@ -71,14 +74,14 @@ pub fn run() -> Result<(), Failure> {
                 let answer = match signed {
                     Ok(signature) => FromLender::Signature(signature),
                     Err(reason) => {
-                        eprintln!("usher: not signed: {}", escaped(&reason));
+                        tell(&format!("usher: not signed: {}\n", escaped(&reason)));
                         FromLender::NotSigned
                     }
                 };
                 signer.send(&answer.encode(), &[]).map_err(no_signer)?;
             }
             Ok(ToLender::Replaced) => {
-                eprintln!("usher: another process lends an agent of yours from now on");
+                tell("usher: another process lends an agent of yours from now on\n");
                 return Ok(());
             }
             Ok(ToLender::Refused(Refusal::NoPrivateKey)) => {
@@ -172,10 +175,10 @@ fn in_words(statement: &Statement) -> String {
 /// signer gets nothing signed but such authenticators.
 fn sign(agent: &Path, own: &Own, public_key: &[u8], statement: &[u8]) -> Result<Vec<u8>, String> {
     let told = own.check(statement)?;
-    eprintln!(
-        "usher: {}; a security key wants to be touched now",
+    tell(&format!(
+        "usher: {}; a security key wants to be touched now\n",
         in_words(&told)
-    );
+    ));
     let data = Authenticator::signed_data(statement).map_err(|error| error.to_string())?;
     let answer = ask(
         agent,

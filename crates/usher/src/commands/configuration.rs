@@ -16,6 +16,7 @@ use usher_proto::name::{HostName, UserName};
 
 use super::{ending, groups};
 use crate::failure::{At, Failure};
+use crate::output::tell;
 
 /// Daemons that read the configuration, in the order in which they take it: the keeper, which ends
 /// what is no longer permitted, waits for no other. It asks its own policy about all that is opened,
@@ -61,7 +62,7 @@ pub fn lock() -> Result<Lock, Failure> {
         },
     })?;
     if let Err(TryLockError::WouldBlock) = file.try_lock() {
-        eprintln!("usher: another `usher` changes the configuration; waiting for it");
+        tell("usher: another `usher` changes the configuration; waiting for it\n");
     }
     file.lock().at(path)?;
     Ok(Lock(file))

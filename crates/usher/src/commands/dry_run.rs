@@ -169,7 +169,7 @@ fn text(forecast: &Forecast) -> String {
     }
     match (&forecast.changes, &forecast.changes_unknown) {
         (Some(changes), _) if changes.is_empty() => {
-            text += "nobody gains or loses anything, and nothing is served otherwise\n";
+            text += diff::NOTHING_CHANGES;
         }
         (Some(changes), _) => {
             for change in changes.iter().take(CHANGES) {

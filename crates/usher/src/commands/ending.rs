@@ -1,5 +1,6 @@
 //! Sessions that a configuration ends or would end, for people.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use usher_local::control::EndingView;
@@ -7,15 +8,21 @@ use usher_local::control::EndingView;
 /// Most sessions that are shown, and most connections of each; the rest is counted.
 const SESSIONS: usize = 50;
 const CONNECTIONS: usize = 10;
+/// Most users of sessions without a connection that are named.
+const USERS: usize = 10;
 
-/// A line for each session, with its reason, and one for each of its connections.
+/// A line for each session with connections, with its reason, and one for each of its connections.
+/// The sessions without connections are counted: nobody loses anything that is under way by them.
 pub fn lines(verb: &str, ending: &[EndingView]) -> String {
     let mut text = String::new();
+    let (busy, idle): (Vec<_>, Vec<_>) = ending
+        .iter()
+        .partition(|ending| !ending.session.connections.is_empty());
     for EndingView {
         session,
         text: reason,
         ..
-    } in ending.iter().take(SESSIONS)
+    } in busy.iter().take(SESSIONS)
     {
         let connections = &session.connections;
         let (user, host, service) = (&session.user, &session.host, &session.service);
@@ -31,12 +38,26 @@ pub fn lines(verb: &str, ending: &[EndingView]) -> String {
             let _ = writeln!(text, "    and {} more", number - CONNECTIONS);
         }
     }
-    if let Some(rest @ [_, ..]) = ending.get(SESSIONS..) {
+    if let Some(rest @ [_, ..]) = busy.get(SESSIONS..) {
         let connections: usize = rest.iter().map(|left| left.session.connections.len()).sum();
         let _ = writeln!(
             text,
             "{verb}: {} more session(s) with {connections} connection(s); --json tells all of them",
             rest.len()
+        );
+    }
+    if !idle.is_empty() {
+        let users: BTreeSet<&str> = idle.iter().map(|idle| idle.session.user.as_ref()).collect();
+        let named: Vec<&str> = users.iter().take(USERS).copied().collect();
+        let more = match users.len() - named.len() {
+            0 => String::new(),
+            rest => format!(" and {rest} more"),
+        };
+        let _ = writeln!(
+            text,
+            "{verb}: {} session(s) without a connection, of {}{more}",
+            idle.len(),
+            named.join(", ")
         );
     }
     text
@@ -84,7 +105,11 @@ mod tests {
             "ended: alice from laptop at imap, 2 connection(s): she left\n\
              \x20   192.0.2.1:1 to 192.0.2.2:143\n\
              \x20   192.0.2.1:2 to 192.0.2.2:143\n\
-             ended: alice from laptop at imap, 0 connection(s): she left\n"
+             ended: 1 session(s) without a connection, of alice\n"
+        );
+        assert_eq!(
+            lines("would end", &[ending(0), ending(0)]),
+            "would end: 2 session(s) without a connection, of alice\n"
         );
     }
 

@@ -1,12 +1,14 @@
 //! `usher host`: host blocks of the policy folder.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use usher_local::applied::PolicyFile;
+use usher_local::applied::{Applied, PolicyFile};
 use usher_local::files::write_atomically;
 use usher_local::paths;
+use usher_policy::{BlockKind, Clause, Host, PolicyErrorKind, Source, parse_with_places};
 use usher_proto::host_key::HostPublicKey;
+use usher_proto::name::HostName;
 
 use super::configuration;
 use crate::HostArguments;
@@ -25,7 +27,7 @@ pub fn add(output: &Output, host: &HostArguments) -> Result<(), Failure> {
             host.name
         ))
     })?;
-    let path = Path::new(paths::POLICY_DIRECTORY).join(format!("host-{}.policy", host.name));
+    let path = file_of(&host.name);
     if path.exists() {
         return Err(Failure::HostExists(path));
     }
@@ -44,6 +46,82 @@ pub fn add(output: &Output, host: &HostArguments) -> Result<(), Failure> {
         )
     });
     Ok(())
+}
+
+/// Removes `host-NAME.policy`.
+///
+/// # Errors
+/// When the block is in another file, or not alone in this one; when the policy still names the host.
+pub fn remove(output: &Output, name: &HostName) -> Result<(), Failure> {
+    let _lock = configuration::lock()?;
+    let path = file_of(name);
+    let shown = path.display().to_string();
+    let mut whole = configuration::collect()?;
+    let sources = whole.policy_sources();
+    let Some(file) = sources.iter().find(|file| file.name == shown) else {
+        return Err(elsewhere(&whole, name)?);
+    };
+    if !is_alone(file, name) {
+        return Err(elsewhere(&whole, name)?);
+    }
+    whole.sources.retain(|file| file.name != shown);
+    configuration::check(&whole).map_err(|failure| still_named(failure, name))?;
+    std::fs::remove_file(&path).at(&path)?;
+    output.print(&serde_json::json!({ "file": path }), || {
+        format!("removed {shown}; `usher policy apply` ends what comes from the host")
+    });
+    Ok(())
+}
+
+/// Why `usher host remove` does not remove the block of a host.
+fn elsewhere(whole: &Applied, name: &HostName) -> Result<Failure, Failure> {
+    configuration::check(whole)?;
+    let sources = whole.policy_sources();
+    let block = Clause::block(BlockKind::Host, name);
+    let place = parse_with_places(&sources, &whole.known_groups())
+        .ok()
+        .and_then(|(_, places)| places.place(&block));
+    Ok(Failure::Question(match place {
+        Some(place) => format!(
+            "{place}: the block of {name} is in a file that has more, or that `usher host add` did \
+             not write: remove the block there"
+        ),
+        None => format!("the policy folder has no host {name}; `usher host list` lists its hosts"),
+    }))
+}
+
+/// Whether a file has the block of this host and nothing else.
+fn is_alone(file: &Source, name: &HostName) -> bool {
+    let alone = usher_policy::parse(std::slice::from_ref(file));
+    alone.is_ok_and(|policy| {
+        let block = policy.hosts.get(name).map(Host::to_text);
+        block.is_some_and(|block| block == policy.to_text())
+    }) && usher_policy::includes(file).is_empty()
+}
+
+/// Where the policy names a host whose block it lacks; any other failure as it is.
+fn still_named(failure: Failure, name: &HostName) -> Failure {
+    let Failure::Policy { errors, .. } = &failure else {
+        return failure;
+    };
+    let named = errors.iter().filter(
+        |error| matches!(&error.kind, PolicyErrorKind::UnknownHost { found, .. } if found == name),
+    );
+    let places: Vec<String> = named
+        .map(|error| format!("{}:{}:{}", error.file, error.line, error.column))
+        .collect();
+    if places.len() < errors.len() {
+        return failure;
+    }
+    Failure::Question(format!(
+        "the policy still names {name}: {}; take it out there first",
+        places.join(", ")
+    ))
+}
+
+/// Where `usher host add` writes the block of a host.
+fn file_of(name: &HostName) -> PathBuf {
+    Path::new(paths::POLICY_DIRECTORY).join(format!("host-{name}.policy"))
 }
 
 fn block(host: &HostArguments, key: &HostPublicKey) -> String {

@@ -1,13 +1,15 @@
 //! A user's list of public keys, as `usher user add` changes it: one line a key.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::str::FromStr;
 
 use usher_local::clock::unix_time;
 use usher_local::files::{optional, read_bounded, write_atomically};
 use usher_local::key_options;
-use usher_local::keys::{self, LIST, UserKey, parse_keys};
+use usher_local::keys::{self, Fingerprint, LIST, UserKey, parse_keys};
 use usher_local::paths;
+use usher_proto::RevokedKeys;
 use usher_proto::name::UserName;
 
 use crate::failure::{At, Failure};
@@ -54,7 +56,7 @@ fn length(text: &str) -> Option<u64> {
 }
 
 /// What is said of a user's keys, for people: how many there are for each thing, and until when.
-pub fn describe(keys: &[UserKey]) -> String {
+pub fn describe(keys: &[UserKey], revoked: &RevokedKeys) -> String {
     let mut lists: Vec<String> = keys
         .chunk_by(|one, other| one.purpose == other.purpose)
         .map(|keys| {
@@ -68,7 +70,7 @@ pub fn describe(keys: &[UserKey]) -> String {
             if let Some(purpose) = &keys[0].purpose {
                 number += &format!(" for {purpose}");
             }
-            let ends: Vec<String> = keys.iter().filter_map(end).collect();
+            let ends: Vec<String> = keys.iter().filter_map(|key| end(key, revoked)).collect();
             match ends.as_slice() {
                 [] => number,
                 ends => format!("{number} ({})", ends.join(", ")),
@@ -81,7 +83,10 @@ pub fn describe(keys: &[UserKey]) -> String {
     lists.join(", ")
 }
 
-fn end(key: &UserKey) -> Option<String> {
+fn end(key: &UserKey, revoked: &RevokedKeys) -> Option<String> {
+    if revoked.has_key(&key.key) {
+        return Some("revoked".into());
+    }
     let expires = key.options.expires?;
     Some(match key.has_expired(unix_time()) {
         true => "expired".into(),
@@ -103,10 +108,7 @@ pub struct Line {
 pub fn read(user: &UserName, path: &Path, expires: Option<Expiry>) -> Result<Vec<Line>, Failure> {
     let wrong = |reason: String| Failure::PublicKey(format!("{}: {reason}", path.display()));
     let text = read_bounded(path)?;
-    let found = parse_keys(user, None, &text).map_err(|error| wrong(error.to_string()))?;
-    if found.is_empty() {
-        return Err(wrong("holds no public key".into()));
-    }
+    let found = parse_file(user, &text).map_err(wrong)?;
     if found.iter().any(|key| key.options.authority) {
         let list = Path::new(paths::USERS_DIRECTORY).join(user.as_ref());
         return Err(wrong(format!(
@@ -134,6 +136,51 @@ pub fn read(user: &UserName, path: &Path, expires: Option<Expiry>) -> Result<Vec
             Ok(Line { text, key })
         })
         .collect()
+}
+
+/// The keys of a file as [`read`] takes them, for whatever is done with them.
+///
+/// # Errors
+/// When it holds none, or something else; a private key is named as such.
+pub fn parse_file(user: &UserName, text: &str) -> Result<Vec<UserKey>, String> {
+    if text.trim_start().starts_with("-----BEGIN ") && text.contains("PRIVATE KEY-----") {
+        return Err(
+            "a private key, which stays where it is; give the public key that belongs to it, the \
+             file ending in .pub"
+                .into(),
+        );
+    }
+    let found = parse_keys(user, None, text).map_err(|error| error.to_string())?;
+    if found.is_empty() {
+        return Err("holds no public key".into());
+    }
+    Ok(found)
+}
+
+/// A list without the lines of these keys, and the keys that it had.
+pub fn without(
+    user: &UserName,
+    list: &str,
+    keys: &BTreeSet<Fingerprint>,
+) -> (String, BTreeSet<Fingerprint>) {
+    let mut taken = BTreeSet::new();
+    let mut rest = String::new();
+    for line in list.lines() {
+        // What is wrong with a line, the check of the whole says.
+        let key = parse_keys(user, None, line)
+            .ok()
+            .and_then(|mut keys| keys.pop());
+        match key.filter(|key| keys.contains(&key.fingerprint)) {
+            Some(key) => {
+                taken.insert(key.fingerprint);
+            }
+            None => {
+                rest.push_str(line);
+                rest.push('\n');
+            }
+        }
+    }
+    (rest, taken)
 }
 
 /// Adds lines to a list, each in the place of those that there are with the same key, and keeps
@@ -240,5 +287,27 @@ mod tests {
             let told = told.map(drop).unwrap_err().to_string();
             assert!(told.contains("cert-authority"), "{told}");
         }
+    }
+
+    #[test]
+    fn a_private_key_in_the_place_of_a_public_one_is_named() {
+        let alice: UserName = "alice".parse().unwrap();
+        let text = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEA\n";
+        let told = parse_file(&alice, text).unwrap_err();
+        assert!(told.starts_with("a private key, "), "{told}");
+        assert!(parse_file(&alice, KEYS[0]).is_ok());
+    }
+
+    #[test]
+    fn a_key_is_taken_out_of_a_list_with_all_its_lines() {
+        let alice: UserName = "alice".parse().unwrap();
+        let [first, second] = KEYS;
+        let list = format!("# staff\n{first} a\n{second}\nrestrict {first}\nnonsense\n");
+        let key = parse_file(&alice, first).unwrap().remove(0).fingerprint;
+        let (rest, taken) = without(&alice, &list, &[key].into());
+        assert_eq!(rest, format!("# staff\n{second}\nnonsense\n"));
+        assert_eq!(taken, [key].into());
+        let (same, none) = without(&alice, &rest, &[key].into());
+        assert!(same == rest && none.is_empty());
     }
 }

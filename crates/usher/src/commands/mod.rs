@@ -15,6 +15,8 @@ pub mod key_list;
 mod listed_programs;
 pub mod log;
 pub mod policy;
+pub mod removal;
+pub mod show;
 pub mod user;
 mod warning;
 pub mod who;

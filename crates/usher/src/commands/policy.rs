@@ -1,5 +1,6 @@
 //! `usher policy check` and `usher policy apply`.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use usher_kernel::worker::confines_files;
@@ -60,6 +61,7 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
     warnings.extend(services_to_be_protected(policy));
     if files.is_empty() {
         warnings.extend(warnings_of_this_host(policy));
+        warnings.extend(users_without_accounts(policy));
         // Only the whole configuration says who has keys.
         warnings.extend(principals_of_no_authority(&checked, now));
         warnings.extend(users_without_keys(&checked, now));
@@ -136,7 +138,7 @@ fn warnings_of_this_host(policy: &Policy) -> Vec<Warning> {
     warnings
 }
 
-/// Users of services who have no key for them.
+/// Users of services who have no good key for them.
 fn users_without_keys(checked: &Checked, now: u64) -> Vec<Warning> {
     let services = checked.policy.services.values();
     services
@@ -145,18 +147,62 @@ fn users_without_keys(checked: &Checked, now: u64) -> Vec<Warning> {
             users.map(move |user| (service, user))
         })
         .filter(|(service, user)| service.users.has(user, now))
-        .filter(|(service, user)| !checked.has_way_in(user, service.keys.as_ref()))
+        .filter(|(service, user)| !checked.has_way_in(user, service.keys.as_ref(), now))
         .map(|(service, user)| {
             let purpose = service
                 .keys
                 .as_ref()
                 .map_or_else(String::new, |purpose| format!(" --key {purpose}"));
+            let found = checked.keys_for(user, service.keys.as_ref()).next();
+            let which = found.map_or(
+                "no public key here for it",
+                |_| "no public key here for it that is still good: each has expired or is revoked",
+            );
             let text = format!(
-                "`service {}` admits {user}, who has no public key here for it: `usher user add \
-                 {user} --public-key FILE{purpose}`",
+                "`service {}` admits {user}, who has {which}: `usher user add {user} --public-key \
+                 FILE{purpose}`",
                 service.name
             );
             Warning::about(said(service, "users"), text)
+        })
+        .collect()
+}
+
+/// Members and guests who have no account on this host, as whom nothing can run here and nobody can
+/// ask.
+fn users_without_accounts(policy: &Policy) -> Vec<Warning> {
+    let named: BTreeSet<&UserName> = policy
+        .users
+        .values()
+        .flat_map(|set| set.members.iter().chain(set.guests.keys()))
+        .collect();
+    let mut missing = BTreeSet::new();
+    for user in named {
+        match nix::unistd::User::from_name(user.as_ref()) {
+            Ok(Some(_)) => {}
+            Ok(None) => {
+                missing.insert(user);
+            }
+            Err(error) => {
+                let text = format!("whether {user} has an account here is not known: {error}");
+                return vec![text.into()];
+            }
+        }
+    }
+    let clauses = policy.users.values().flat_map(|set| {
+        let users = missing.iter().filter_map(|user| {
+            let clause = set.clauses_of(user).into_iter();
+            let mut clause = clause.filter(|clause| clause.keyword != "group");
+            Some((user, clause.next()?))
+        });
+        users.collect::<Vec<_>>()
+    });
+    clauses
+        .map(|(user, clause)| {
+            let text = format!(
+                "{user} has no account on this host: the user is refused until there is one"
+            );
+            Warning::about(clause, text)
         })
         .collect()
 }
@@ -269,7 +315,7 @@ fn services_without_connect(policy: &Policy) -> Option<Warning> {
 }
 
 /// Those services of a policy, by name; none when there are none.
-fn named(policy: &Policy, those: impl Fn(&Service) -> bool) -> Option<String> {
+pub(super) fn named(policy: &Policy, those: impl Fn(&Service) -> bool) -> Option<String> {
     let services: Vec<String> = policy
         .services
         .values()

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use usher_local::clock::unix_time;
 use usher_local::error::ConfigurationError;
 use usher_local::files::{Owner, optional, read_bounded, write_atomically, write_atomically_for};
-use usher_local::keys::{keys_of, list_name, private_key_name};
+use usher_local::keys::{list_name, private_key_name};
 use usher_local::signing_key::{Credential, SigningKey, certificate_of, split};
 use usher_local::{control, paths};
 use usher_policy::Name;
@@ -51,13 +51,6 @@ pub fn add(output: &Output, user: &UserName, addition: &Addition<'_>) -> Result<
         certificate,
         purpose,
     } = *addition;
-    if [public_key, private_key, agent_key, certificate] == [None; 4] {
-        return Err(Failure::PublicKey(
-            "give --public-key FILE (where the services are), or --private-key FILE, --agent-key \
-             FILE or --certificate FILE (where the user works)"
-                .into(),
-        ));
-    }
     match nix::unistd::User::from_name(user.as_ref()) {
         Ok(Some(account)) if account.uid.is_root() => {
             return Err(Failure::Host(format!(
@@ -151,12 +144,14 @@ pub fn enable(output: &Output, user: &UserName) -> Result<(), Failure> {
 /// When the configuration cannot be read.
 pub fn list(output: &Output) -> Result<(), Failure> {
     let applied = configuration::in_force()?;
+    let checked = configuration::check(&applied)?;
+    let (revoked, now) = (&checked.revoked, unix_time());
     let lent = lent_agents();
-    let views = applied
+    let views: Vec<_> = applied
         .users
         .iter()
         .map(|(user, entry)| {
-            let keys = keys_of(user, entry)?;
+            let keys = checked.keys.get(user).map_or(&[][..], Vec::as_slice);
             let views: Vec<_> = keys
                 .iter()
                 .map(|key| {
@@ -164,6 +159,8 @@ pub fn list(output: &Output) -> Result<(), Failure> {
                         "fingerprint": key.key.fingerprint(ssh_key::HashAlg::Sha256).to_string(),
                         "for": key.purpose,
                         "expires": key.options.expires,
+                        "expired": key.has_expired(now),
+                        "revoked": revoked.has_key(&key.key),
                         "authority": key.options.authority,
                         "principals": key.options.principals.as_ref()
                             .map(|principals| principals.names().collect::<Vec<_>>()),
@@ -196,9 +193,9 @@ pub fn list(output: &Output) -> Result<(), Failure> {
                 "certificate": certificate,
                 "agent_lent": lent.as_ref().map(|lent| lent.contains(user)),
             });
-            Ok((view, key_list::describe(&keys)))
+            (view, key_list::describe(keys, revoked))
         })
-        .collect::<Result<Vec<_>, Failure>>()?;
+        .collect();
     let (views, descriptions): (Vec<_>, Vec<_>) = views.into_iter().unzip();
     output.print(&views, || {
         let rows: Vec<Vec<String>> = views
@@ -268,11 +265,11 @@ fn signing_key(user: &UserName) -> Result<Option<Credential>, ConfigurationError
     Ok(text.and_then(|text| Credential::parse(&text).ok()))
 }
 
-fn user_folder(user: &UserName) -> PathBuf {
+pub(super) fn user_folder(user: &UserName) -> PathBuf {
     Path::new(paths::USERS_DIRECTORY).join(user.as_ref())
 }
 
-fn private_key_path(user: &UserName, purpose: Option<&Name>) -> PathBuf {
+pub(super) fn private_key_path(user: &UserName, purpose: Option<&Name>) -> PathBuf {
     Path::new(paths::PRIVATE_KEYS_DIRECTORY).join(private_key_name(user, purpose))
 }
 

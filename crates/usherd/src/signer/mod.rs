@@ -195,8 +195,11 @@ impl Answerer for Signer {
                     let proxy = self.proxy_uid.unwrap_or(0);
                     self.ports.reserve(of_proxy(&fresh.1.policy, proxy));
                     self.names.forget();
-                    self.sessions.retain_permitted(&fresh.1);
-                    let kept = |key: &_| sessions::is_permitted(key, &fresh.1);
+                    let kept = |key: &_| {
+                        sessions::is_permitted(key, &fresh.1)
+                            && sessions::has_key(key, &fresh.1.policy)
+                    };
+                    self.sessions.retain(kept);
                     for (place, session) in self.tickets.retain(kept) {
                         closing::close(&self.relay, place, session);
                     }

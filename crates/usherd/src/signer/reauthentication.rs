@@ -15,7 +15,7 @@ use super::Signer;
 use super::announcement::{Place, answer, open};
 use super::closing::close_replaced;
 use super::relay::Pending;
-use super::sessions::{Held, is_permitted};
+use super::sessions::{Held, has_key, is_permitted};
 
 /// How often a server is answered for one session. Whoever means it asks once a second at most.
 const PACE: Duration = Duration::from_millis(500);
@@ -40,7 +40,7 @@ pub fn reauthenticate(signer: &Arc<Signer>, host: &HostName, id: SessionId) {
         }
         session.quiet_until = Some(now + PACE);
     }
-    if !is_permitted(&held.key, &configuration.1) {
+    if !is_permitted(&held.key, &configuration.1) || !has_key(&held.key, &configuration.1.policy) {
         return tracing::info!(host = %host.name, session = %id, user = %held.key.user,
             "not authenticated again: this host's policy no longer permits the session");
     }

@@ -82,6 +82,12 @@ pub fn is_permitted(key: &SessionKey, checked: &Checked) -> bool {
         && service.is_ok_and(|service| service.port == key.server.port())
 }
 
+/// Whether its user still has something to sign with: a session by a key that was removed is used no
+/// more. One by a key that was replaced is, until the next one is opened.
+pub fn has_key(key: &SessionKey, policy: &Policy) -> bool {
+    super::keys::stamp(&key.user, purpose(key, policy)).is_some()
+}
+
 /// One session's place. Its lock is held while a session is opened and while an element is taken
 /// and sent, so that elements leave in order and a user's first connections share one signature.
 pub type Slot = Arc<tokio::sync::Mutex<Option<Session>>>;
@@ -168,8 +174,8 @@ impl Sessions {
     }
 
     /// Forgets what a new configuration no longer permits.
-    pub fn retain_permitted(&self, checked: &Checked) {
-        self.lock().retain(|key, _| is_permitted(key, checked));
+    pub fn retain(&self, keep: impl Fn(&SessionKey) -> bool) {
+        self.lock().retain(|key, _| keep(key));
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SessionKey, Slot>> {

@@ -12,10 +12,17 @@ use super::hosts::Loaded;
 use super::who_can::{note, only_with};
 use crate::output::Output;
 
+/// What is said where there is nothing to tell.
+pub const NOTHING_CHANGES: &str =
+    "nothing changes: nobody gains or loses anything, and nothing is served otherwise\n";
+
 /// Tells it; the exit code is that of diff(1).
 pub fn run(output: &Output, old: &Loaded, new: &Loaded) -> u8 {
     let changes = difference(&old.network, &new.network);
     output.print(&changes, || {
+        if changes.is_empty() {
+            return NOTHING_CHANGES.to_owned();
+        }
         let texts = changes.iter().map(|change| text(change, usize::MAX));
         texts.collect()
     });

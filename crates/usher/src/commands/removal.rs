@@ -1,0 +1,446 @@
+//! `usher user remove`: forgets a user, or keys of one. In force at once and on that user only, as
+//! all of `usher user`: no mistake in a policy or in another user's list stands in the way.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use usher_local::clock::unix_time;
+use usher_local::error::ConfigurationError;
+use usher_local::files::{optional, read_bounded, write_atomically};
+use usher_local::keys::{Fingerprint, LIST, fingerprint};
+use usher_local::paths;
+use usher_policy::{Name, Place, parse_with_places};
+use usher_proto::name::UserName;
+
+use super::configuration::{self, OnRefusal, Outcome};
+use super::user::{private_key_path, user_folder};
+use super::{key_list, policy};
+use crate::failure::{At, Failure};
+use crate::output::Output;
+
+/// Which keys of a user are forgotten.
+pub struct Keys<'a> {
+    /// Those in this file.
+    pub public_key: Option<&'a Path>,
+    /// The one with this fingerprint.
+    pub fingerprint: Option<Fingerprint>,
+    /// What the signer keeps.
+    pub signing_key: bool,
+    /// Only those for this.
+    pub purpose: Option<&'a Name>,
+}
+
+/// What was forgotten, and what came of it.
+#[derive(Debug, Serialize)]
+struct Removal {
+    /// Folders, files, and keys with the list that had them.
+    removed: Vec<String>,
+    #[serde(flatten)]
+    outcome: Outcome,
+    /// What still names or admits the user.
+    remains: Vec<Remains>,
+}
+
+#[derive(Debug, Serialize)]
+struct Remains {
+    /// Where, if that is a place of a policy file.
+    place: Option<Place>,
+    text: String,
+}
+
+/// Reads a fingerprint as `usher who` and `ssh-keygen -l` show it.
+///
+/// # Errors
+/// When it is none by SHA-256.
+pub fn read_fingerprint(text: &str) -> Result<Fingerprint, String> {
+    match text.parse() {
+        Ok(ssh_key::Fingerprint::Sha256(bytes)) => Ok(bytes),
+        _ => Err("not a fingerprint as `usher who` and `ssh-keygen -l` show it: SHA256:...".into()),
+    }
+}
+
+/// Forgets a user: the folder with the public keys and the mark of one who is disabled, and what the
+/// signer keeps of the user. Says what still names or admits the user.
+///
+/// # Errors
+/// When the user is not known, or is disabled and would be admitted again by a certificate. When
+/// nothing could be put in force or stored: all is then as it was.
+pub fn user(output: &Output, user: &UserName) -> Result<(), Failure> {
+    let lock = configuration::lock()?;
+    let mut fresh = configuration::in_force()?;
+    let folder = user_folder(user);
+    let mut paths = signing_keys(user)?;
+    if folder.is_dir() {
+        paths.push(folder.clone());
+    }
+    let in_force = fresh.users.remove(user);
+    if in_force.is_none() && paths.is_empty() {
+        return Err(Failure::UnknownUser(user.clone()));
+    }
+    let is_disabled =
+        in_force.is_some_and(|entry| entry.disabled.is_some()) || folder.join("disabled").exists();
+    let certified = admitted_by_certificate(&fresh, user)?;
+    if let Some(services) = certified.as_ref().filter(|_| is_disabled) {
+        return Err(Failure::Host(format!(
+            "{user} is disabled, and removing the user would take that back: {services}. Leave the \
+             user disabled, or take the user out of the policy first"
+        )));
+    }
+    let aside = Aside::take(&paths)?;
+    let outcome = put_in_force(&lock, fresh, aside)?;
+    let mut remains = references(user);
+    remains.extend(certified.map(|services| Remains {
+        place: None,
+        text: format!("{services}; `usher user disable {user}` refuses them"),
+    }));
+    let removed = paths.iter().map(|path| path.display().to_string());
+    let removal = Removal {
+        removed: removed.collect(),
+        outcome,
+        remains,
+    };
+    output.print(&removal, || text(&removal));
+    Ok(())
+}
+
+/// Forgets keys of a user, who stays known.
+///
+/// # Errors
+/// When one of them is not there, and nothing has changed then; else as [`user`].
+pub fn keys(output: &Output, user: &UserName, keys: &Keys<'_>) -> Result<(), Failure> {
+    let lock = configuration::lock()?;
+    let mut fresh = configuration::in_force()?;
+    let folder = user_folder(user);
+    if !folder.is_dir() && !fresh.users.contains_key(user) && signing_keys(user)?.is_empty() {
+        return Err(Failure::UnknownUser(user.clone()));
+    }
+    let wanted = wanted(user, keys)?;
+    let mut found = BTreeSet::new();
+    let mut take_out = |list: &str| {
+        let (rest, taken) = key_list::without(user, list, &wanted);
+        found.extend(&taken);
+        (rest, taken)
+    };
+    // As it is written, and as it is in force: only the key is taken out of either.
+    let mut rewritten = Vec::new();
+    let mut removed = Vec::new();
+    for path in lists(&folder, keys.purpose)? {
+        let list = read_bounded(&path)?;
+        let (rest, taken) = take_out(&list);
+        removed.extend(taken.iter().map(|key| said(key, &path)));
+        if !taken.is_empty() {
+            rewritten.push((path, list, rest));
+        }
+    }
+    if let Some(entry) = fresh.users.get_mut(user) {
+        if keys.purpose.is_none() {
+            entry.authorized_keys = take_out(&entry.authorized_keys).0;
+        }
+        for (purpose, list) in &mut entry.authorized_keys_for {
+            if keys.purpose.is_none_or(|wanted| wanted.as_ref() == purpose) {
+                *list = take_out(list).0;
+            }
+        }
+    }
+    if let Some(missing) = wanted.difference(&found).next() {
+        return Err(Failure::PublicKey(format!(
+            "{user} has no key {} here{}; `usher --json user list` tells those that there are",
+            shown(missing),
+            for_purpose(keys.purpose)
+        )));
+    }
+    let signing = private_key_path(user, keys.purpose);
+    let mut paths = Vec::new();
+    if keys.signing_key {
+        if !signing.try_exists().at(&signing)? {
+            return Err(Failure::PublicKey(format!(
+                "the signer keeps nothing here that {user} signs with{}",
+                for_purpose(keys.purpose)
+            )));
+        }
+        removed.push(signing.display().to_string());
+        paths.push(signing);
+    }
+    let mut aside = Aside::take(&paths)?;
+    aside.rewrite(rewritten)?;
+    let outcome = put_in_force(&lock, fresh, aside)?;
+    let removal = Removal {
+        removed,
+        outcome,
+        remains: Vec::new(),
+    };
+    output.print(&removal, || text(&removal));
+    Ok(())
+}
+
+/// The fingerprints of the public keys that are asked for.
+fn wanted(user: &UserName, keys: &Keys<'_>) -> Result<BTreeSet<Fingerprint>, Failure> {
+    let mut wanted: BTreeSet<Fingerprint> = keys.fingerprint.into_iter().collect();
+    if let Some(path) = keys.public_key {
+        let wrong = |reason: String| Failure::PublicKey(format!("{}: {reason}", path.display()));
+        let text = read_bounded(path)?;
+        let found = key_list::parse_file(user, &text).map_err(wrong)?;
+        wanted.extend(found.iter().map(|key| fingerprint(&key.key)));
+    }
+    Ok(wanted)
+}
+
+/// The lists of public keys of a user: all, or the one for a thing.
+fn lists(folder: &Path, purpose: Option<&Name>) -> Result<Vec<PathBuf>, Failure> {
+    let names = names_in(folder)?;
+    let wanted = purpose.map(|purpose| format!("{LIST}.{purpose}"));
+    let lists = names.into_iter().filter(|name| match &wanted {
+        Some(wanted) => name == wanted,
+        None => name == LIST || name.starts_with(&format!("{LIST}.")),
+    });
+    Ok(lists.map(|name| folder.join(name)).collect())
+}
+
+/// The files with what a user signs with, for whatever purpose.
+fn signing_keys(user: &UserName) -> Result<Vec<PathBuf>, Failure> {
+    let folder = Path::new(paths::PRIVATE_KEYS_DIRECTORY);
+    let names = names_in(folder)?.into_iter();
+    // No user's name has an `@`.
+    let of_user = |name: &String| name.split('@').next() == Some(user.as_ref());
+    Ok(names
+        .filter(of_user)
+        .map(|name| folder.join(name))
+        .collect())
+}
+
+/// The names in a folder, in order; none where there is no such folder.
+fn names_in(folder: &Path) -> Result<Vec<String>, Failure> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.at(folder)?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.extend(entry.at(folder)?.file_name().into_string());
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// By what a user without a list is admitted all the same.
+fn admitted_by_certificate(
+    fresh: &usher_local::applied::Applied,
+    user: &UserName,
+) -> Result<Option<String>, Failure> {
+    let checked = configuration::check(fresh)?;
+    if !checked.has_authority() {
+        return Ok(None);
+    }
+    let now = unix_time();
+    let services = policy::named(&checked.policy, |service| {
+        let users = &service.users;
+        service.keys.is_none() && (users.has(user, now) || !users.principals().is_empty())
+    });
+    Ok(services.map(|services| {
+        format!(
+            "certificates by the authorities in {} may open sessions as {user} with {services}",
+            paths::USER_AUTHORITIES
+        )
+    }))
+}
+
+/// Where the policy names the user: as it is written, or as it is in force where what is written has
+/// mistakes.
+fn references(user: &UserName) -> Vec<Remains> {
+    let written = configuration::collect();
+    let of = |applied: Result<usher_local::applied::Applied, Failure>| {
+        let applied = applied.ok()?;
+        let sources = applied.policy_sources();
+        let (policy, places) = parse_with_places(&sources, &applied.known_groups()).ok()?;
+        let clauses = policy.users.values().flat_map(|set| set.clauses_of(user));
+        let clauses = clauses.map(|clause| Remains {
+            place: places.place(&clause),
+            text: format!("the policy names {user}: {clause}"),
+        });
+        let expected = policy.expectations.iter();
+        let expected = expected.filter(|expectation| expectation.user == *user);
+        let expected = expected.map(|expectation| Remains {
+            place: Some(expectation.origin.place.clone()),
+            text: format!(
+                "an expectation names {user}: {}",
+                expectation.to_text().trim()
+            ),
+        });
+        Some(clauses.chain(expected).collect())
+    };
+    let found = of(written).or_else(|| of(configuration::in_force()));
+    found.unwrap_or_default()
+}
+
+/// Puts it in force. What was put aside is gone then; when nothing came in force it is back.
+fn put_in_force(
+    lock: &configuration::Lock,
+    fresh: usher_local::applied::Applied,
+    aside: Aside,
+) -> Result<Outcome, Failure> {
+    let former = fresh.generation;
+    let outcome = configuration::put_in_force(lock, fresh, OnRefusal::GoOn);
+    let is_stored = configuration::in_force().is_ok_and(|now| now.generation != former);
+    if outcome.is_err() && !is_stored {
+        aside.put_back()?;
+    } else {
+        aside.discard()?;
+    }
+    outcome
+}
+
+/// Files that are on their way out and can come back.
+#[derive(Default)]
+struct Aside {
+    /// Each with the name that it has meanwhile.
+    moved: Vec<(PathBuf, PathBuf)>,
+    /// Files with a part taken out, and their former text.
+    rewritten: Vec<(PathBuf, String)>,
+}
+
+impl Aside {
+    /// Moves all of these, or none.
+    fn take(paths: &[PathBuf]) -> Result<Self, Failure> {
+        let mut aside = Self::default();
+        for path in paths {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            // A folder of a user goes out of the folder of users, where every name is a user's.
+            let folder = match path.parent() {
+                Some(parent) if parent == Path::new(paths::USERS_DIRECTORY) => {
+                    Path::new(paths::CONFIGURATION_DIRECTORY)
+                }
+                Some(parent) => parent,
+                None => path,
+            };
+            let away = folder.join(format!(".removed-{name}"));
+            // What a `usher user remove` has left behind that was killed.
+            let moved = remove(&away).and_then(|()| std::fs::rename(path, &away).at(path));
+            if let Err(error) = moved {
+                aside.put_back()?;
+                return Err(error);
+            }
+            aside.moved.push((path.clone(), away));
+        }
+        Ok(aside)
+    }
+
+    /// Writes files anew, each with its former text and the new one, all or none.
+    fn rewrite(&mut self, files: Vec<(PathBuf, String, String)>) -> Result<(), Failure> {
+        for (path, former, text) in files {
+            let written = write_atomically(&path, text.as_bytes(), 0o644).at(&path);
+            if let Err(error) = written {
+                std::mem::take(self).put_back()?;
+                return Err(error);
+            }
+            self.rewritten.push((path, former));
+        }
+        Ok(())
+    }
+
+    fn put_back(self) -> Result<(), Failure> {
+        for (path, away) in self.moved {
+            std::fs::rename(&away, &path).at(&away)?;
+        }
+        for (path, text) in self.rewritten {
+            write_atomically(&path, text.as_bytes(), 0o644).at(&path)?;
+        }
+        Ok(())
+    }
+
+    fn discard(self) -> Result<(), Failure> {
+        self.moved.iter().try_for_each(|(_, away)| remove(away))
+    }
+}
+
+/// Removes a file, or a folder with all that it has; what is not there is no error.
+fn remove(path: &Path) -> Result<(), Failure> {
+    let removed = match path.symlink_metadata() {
+        Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
+        Ok(_) => std::fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    optional(removed.map_err(|error| ConfigurationError::File {
+        path: path.into(),
+        error,
+    }))?;
+    Ok(())
+}
+
+fn shown(key: &Fingerprint) -> String {
+    ssh_key::Fingerprint::Sha256(*key).to_string()
+}
+
+fn said(key: &Fingerprint, list: &Path) -> String {
+    format!("{} from {}", shown(key), list.display())
+}
+
+fn for_purpose(purpose: Option<&Name>) -> String {
+    purpose.map_or_else(String::new, |purpose| format!(" for {purpose}"))
+}
+
+fn text(removal: &Removal) -> String {
+    let removed = removal.removed.iter();
+    let mut text: String = removed.map(|what| format!("removed: {what}\n")).collect();
+    text += &configuration::describe(&removal.outcome);
+    for Remains { place, text: what } in &removal.remains {
+        text += &match place {
+            Some(place) => format!("remains: {place}: {what}\n"),
+            None => format!("remains: {what}\n"),
+        };
+    }
+    if removal.remains.iter().any(|left| left.place.is_some()) {
+        text += "the policy is not changed: take these out, then `usher policy apply`\n";
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_put_aside_comes_back_whole_or_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let names = || names_in(folder.path()).unwrap();
+        let put = || {
+            std::fs::create_dir_all(path("alice")).unwrap();
+            std::fs::write(path("alice/list"), "key").unwrap();
+            std::fs::write(path("bob"), "former").unwrap();
+        };
+        put();
+        // The second of two is missing: the first one is as it was.
+        assert!(Aside::take(&[path("alice"), path("missing")]).is_err());
+        assert_eq!(names(), ["alice", "bob"]);
+
+        let mut aside = Aside::take(&[path("alice")]).unwrap();
+        let rewritten = |name: &str| (path(name), "former".to_owned(), "new".to_owned());
+        assert!(
+            aside
+                .rewrite(vec![rewritten("bob"), rewritten("no/such")])
+                .is_err()
+        );
+        assert_eq!(names(), ["alice", "bob"]);
+        assert_eq!(std::fs::read_to_string(path("alice/list")).unwrap(), "key");
+        assert_eq!(std::fs::read_to_string(path("bob")).unwrap(), "former");
+
+        // One that was killed has left something behind.
+        std::fs::create_dir_all(path(".removed-alice/list")).unwrap();
+        let mut aside = Aside::take(&[path("alice")]).unwrap();
+        aside.rewrite(vec![rewritten("bob")]).unwrap();
+        aside.discard().unwrap();
+        assert_eq!(names(), ["bob"]);
+        assert_eq!(std::fs::read_to_string(path("bob")).unwrap(), "new");
+    }
+
+    #[test]
+    fn a_fingerprint_is_one_by_sha256() {
+        let shown = "SHA256:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU";
+        let read = read_fingerprint(shown).unwrap();
+        assert_eq!(super::shown(&read), shown);
+        for wrong in ["", "SHA256:", "MD5:00", &shown[..40], &shown[7..]] {
+            read_fingerprint(wrong).unwrap_err();
+        }
+    }
+}
