@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::KernelError;
 use crate::process::has_ended;
+use crate::worker::Entry;
 
 /// Where the v2 hierarchy is mounted: `/sys/fs/cgroup`, or elsewhere on hybrid machines.
 ///
@@ -130,7 +131,10 @@ impl Group {
 
     /// The group, opened: for making a process in it. Not kept open: there are as many groups as
     /// users at services.
-    pub(crate) fn directory(&self) -> Result<File, KernelError> {
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn directory(&self) -> Result<File, KernelError> {
         File::open(&self.path).map_err(|error| KernelError::File {
             what: "opening the cgroup",
             path: self.path.clone(),
@@ -275,25 +279,19 @@ impl Group {
         Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
     }
 
-    /// The list of processes, opened for writing: a zero brings the writer in.
-    pub(crate) fn entrance(&self) -> Result<File, KernelError> {
-        let path = self.path.join("cgroup.procs");
-        File::options()
-            .write(true)
-            .open(&path)
-            .map_err(|error| KernelError::File {
-                what: "opening",
-                path,
-                error,
-            })
+    /// How a process comes in: it enters where those that were made here have been found to be killed
+    /// ([`Group::note_killed_newborn`]).
+    #[must_use]
+    pub fn entry(&self) -> Entry {
+        if self.newborns_are_killed.load(Ordering::Relaxed) {
+            Entry::Enters
+        } else {
+            Entry::Made
+        }
     }
 
-    /// Whether processes made in this group (CLONE_INTO_CGROUP) have been found to be killed.
-    pub(crate) fn newborns_are_killed(&self) -> bool {
-        self.newborns_are_killed.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn note_killed_newborn(&self) {
+    /// Takes down that a process that was made here (CLONE_INTO_CGROUP) was killed at once.
+    pub fn note_killed_newborn(&self) {
         self.newborns_are_killed.store(true, Ordering::Relaxed);
     }
 

@@ -1,7 +1,8 @@
 //! A user's listener: what the admitted connections of one user at one service wait in.
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddrV6};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -93,6 +94,31 @@ pub fn has_waiting(listener: BorrowedFd<'_>) -> bool {
     // A descriptor that cannot be polled has nothing waiting.
     rustix::event::poll(&mut poll, Some(&now)).is_ok_and(|ready| ready > 0)
         && poll[0].revents().contains(PollFlags::IN)
+}
+
+/// How many connections wait.
+///
+/// # Errors
+/// As getsockopt(2).
+pub fn waiting(listener: BorrowedFd<'_>) -> io::Result<u32> {
+    // SAFETY: numbers only, for which all zeros is a value.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut size = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: a structure of plain numbers of the size that is said, which the kernel fills in part.
+    let code = unsafe {
+        libc::getsockopt(
+            listener.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut size,
+        )
+    };
+    if code < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // Of a listener: the length of its queue (tcp_get_info).
+    Ok(info.tcpi_unacked)
 }
 
 #[cfg(test)]

@@ -91,6 +91,18 @@ pub fn keep_only(kept: &[Capability]) -> Result<(), KernelError> {
     check_only(kept)
 }
 
+/// Stays the user it is, keeps these capabilities, and passes none of them on to what it starts: the
+/// bounding set is empty. To be called while the process has one thread.
+///
+/// # Errors
+/// As [`become_user`].
+pub(crate) fn keep_to_itself(kept: &[Capability]) -> Result<(), KernelError> {
+    drop_bounding_set_except(&[])
+        .and_then(|()| limit_to(kept))
+        .map_err(KernelError::errno("giving up capabilities"))?;
+    check_only(kept)
+}
+
 fn drop_bounding_set_except(kept: &[Capability]) -> rustix::io::Result<()> {
     let kept = union(kept);
     for bit in 0..64 {

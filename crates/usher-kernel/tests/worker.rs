@@ -1,5 +1,7 @@
 //! Workers: who they are, what they hold, where they live, how they end.
 
+#[path = "world/starter.rs"]
+mod starter;
 #[macro_use]
 mod world;
 
@@ -9,11 +11,11 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 
-use rustix::process::{WaitId, WaitIdOptions, waitid};
+use starter::{spawn, wait};
 use usher_kernel::cgroup::{self, Group};
 use usher_kernel::privileges;
 use usher_kernel::worker::{
-    Command, FileAccess, Input, SpawnError, Stage, Worker, confines_files, spawn,
+    Command, FileAccess, Input, SpawnError, Stage, Starter, confines_files,
 };
 use world::*;
 
@@ -46,15 +48,6 @@ fn script(text: &str) -> Command {
 
 fn leaf(world: &World) -> Group {
     Group::create(&world.cgroup, "worker").unwrap()
-}
-
-fn wait(worker: &Worker) -> i32 {
-    let status = waitid(WaitId::PidFd(worker.pidfd.as_fd()), WaitIdOptions::EXITED)
-        .unwrap()
-        .unwrap();
-    status
-        .exit_status()
-        .unwrap_or_else(|| -status.terminating_signal().unwrap())
 }
 
 /// Prints what the tests look at, one `name value` a line.
@@ -416,9 +409,11 @@ tests! {
             other => panic!("{other:?}"),
         }
         let root = Command { uid: 0, ..script("true") };
-        assert!(matches!(spawn(&root, input, &group), Err(SpawnError::Root)));
+        assert!(matches!(root.check(), Err(SpawnError::Root)));
+        assert!(matches!(spawn(&root, input, &group), Err(SpawnError::Parent(_))));
         let zero = Command { arguments: vec!["a\0b".into()], ..script("") };
-        assert!(matches!(spawn(&zero, input, &group), Err(SpawnError::Text(_))));
+        assert!(matches!(zero.check(), Err(SpawnError::Text(_))));
+        script("true").check().unwrap();
         // What is no listener cannot be accepted from.
         let udp = std::net::UdpSocket::bind("10.9.0.1:9").unwrap();
         udp.send_to(b"x", "10.9.0.1:9").unwrap();
@@ -430,10 +425,7 @@ tests! {
         eventually("the group is empty", || !group.populated().unwrap());
         // Without CAP_SETUID nothing is started.
         privileges::keep_only(&[privileges::Capability::SetGid, privileges::Capability::SetPcap]).unwrap();
-        match spawn(&script("true"), input, &group) {
-            Err(SpawnError::Child { stage: Stage::User, .. }) => {}
-            other => panic!("{other:?}"),
-        }
+        Starter::prepare().unwrap_err();
     }
 
     fn killing_the_group_ends_a_worker_and_all_it_started(world) {

@@ -12,8 +12,10 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-/// Descriptors one packet may carry. With more the packet is refused.
+/// Descriptors that a packet may carry unless its receiver says otherwise. With more it is refused.
 pub const MAX_DESCRIPTORS: usize = 2;
+/// Descriptors that a packet of ours may carry.
+pub const MAX_SENT_DESCRIPTORS: usize = 3;
 /// Most descriptors that the kernel lets a packet carry (include/net/scm.h).
 const SCM_MAX_FD: usize = 253;
 
@@ -88,7 +90,7 @@ impl PacketSocket {
     /// # Errors
     /// As recvmsg(2); `InvalidData` when the packet or its descriptors exceed their limits.
     pub fn receive(&self, limit: usize) -> io::Result<Packet> {
-        receive(self.0.as_fd(), limit)
+        receive(self.0.as_fd(), limit, MAX_DESCRIPTORS)
     }
 
     /// The peer's credentials.
@@ -156,13 +158,13 @@ pub(crate) fn send(
     bytes: &[u8],
     descriptors: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    if descriptors.len() > MAX_DESCRIPTORS {
+    if descriptors.len() > MAX_SENT_DESCRIPTORS {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             "too many descriptors",
         ));
     }
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SENT_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::other("no space for descriptors"));
@@ -176,8 +178,8 @@ pub(crate) fn send(
     Ok(())
 }
 
-pub(crate) fn receive(socket: BorrowedFd<'_>, limit: usize) -> io::Result<Packet> {
-    match receive_any(socket, limit)? {
+pub(crate) fn receive(socket: BorrowedFd<'_>, limit: usize, most: usize) -> io::Result<Packet> {
+    match receive_any(socket, limit, most)? {
         (packet, true) => Ok(packet),
         (_, false) => Err(io::Error::new(
             io::ErrorKind::InvalidData,
@@ -186,8 +188,13 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, limit: usize) -> io::Result<Packet
     }
 }
 
-/// Receives one packet with all its descriptors, and whether it is within its limits.
-pub(crate) fn receive_any(socket: BorrowedFd<'_>, limit: usize) -> io::Result<(Packet, bool)> {
+/// Receives one packet with all its descriptors, and whether it is within its limits, of `most`
+/// descriptors.
+pub(crate) fn receive_any(
+    socket: BorrowedFd<'_>,
+    limit: usize,
+    most: usize,
+) -> io::Result<(Packet, bool)> {
     let mut bytes = vec![0; limit];
     // Descriptors without a place the kernel would close at once, in this thread: see
     // `AsyncPacketSocket::receive_any`.
@@ -218,7 +225,7 @@ pub(crate) fn receive_any(socket: BorrowedFd<'_>, limit: usize) -> io::Result<(P
     let within = !received
         .flags
         .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
-        && descriptors.len() <= MAX_DESCRIPTORS;
+        && descriptors.len() <= most;
     bytes.truncate(received.bytes);
     let packet = Packet {
         bytes,
@@ -317,8 +324,14 @@ mod tests {
         )
         .unwrap();
         let socket = PacketSocket(a);
-        let many = [b.as_fd(); MAX_DESCRIPTORS + 1];
+        let many = [b.as_fd(); MAX_SENT_DESCRIPTORS + 1];
         assert!(socket.send(b"x", &many).is_err());
-        assert!(socket.send(b"x", &many[..MAX_DESCRIPTORS]).is_ok());
+        for count in [MAX_DESCRIPTORS, MAX_DESCRIPTORS + 1] {
+            socket.send(b"x", &many[..count]).unwrap();
+            let received = PacketSocket(b.try_clone().unwrap()).receive(1);
+            assert_eq!(received.is_ok(), count <= MAX_DESCRIPTORS);
+        }
+        socket.send(b"x", &many[..3]).unwrap();
+        assert!(receive(b.as_fd(), 1, 3).is_ok());
     }
 }

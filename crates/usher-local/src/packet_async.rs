@@ -164,10 +164,18 @@ impl AsyncPacketSocket {
     /// # Errors
     /// As [`PacketSocket::receive`].
     pub async fn receive(&self, limit: usize) -> io::Result<Packet> {
+        self.receive_with(limit, packet::MAX_DESCRIPTORS).await
+    }
+
+    /// Receives one packet with at most so many descriptors; empty bytes: the peer has closed.
+    ///
+    /// # Errors
+    /// As [`PacketSocket::receive`].
+    pub async fn receive_with(&self, limit: usize, descriptors: usize) -> io::Result<Packet> {
         consume_budget().await;
         loop {
             let mut ready = self.0.readable().await?;
-            match ready.try_io(|socket| packet::receive(socket.as_fd(), limit)) {
+            match ready.try_io(|socket| packet::receive(socket.as_fd(), limit, descriptors)) {
                 Ok(result) => return result,
                 Err(_would_block) => {}
             }
@@ -186,7 +194,9 @@ impl AsyncPacketSocket {
         consume_budget().await;
         loop {
             let mut ready = self.0.readable().await?;
-            match ready.try_io(|socket| packet::receive_any(socket.as_fd(), limit)) {
+            match ready.try_io(|socket| {
+                packet::receive_any(socket.as_fd(), limit, packet::MAX_DESCRIPTORS)
+            }) {
                 Ok(result) => return result,
                 Err(_would_block) => {}
             }

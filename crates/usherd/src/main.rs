@@ -13,6 +13,7 @@ mod recorder;
 mod shares;
 mod signer;
 mod start;
+mod starter;
 mod tls;
 mod verifier;
 
@@ -53,6 +54,9 @@ enum Role {
         #[arg(long)]
         without_ownership: bool,
     },
+    /// Makes the keeper's workers; the keeper starts it
+    #[command(hide = true)]
+    Starter,
     /// Speaks to other hosts and checks what they send (server side; user usher-verifier)
     Verifier,
     /// Keeps what clients have signed, in the log (server side; user usher-recorder)
@@ -91,6 +95,7 @@ fn main() -> ExitCode {
             };
             keeper::run(cgroup, users_cgroup, &limits, !without_ownership)
         }
+        Role::Starter => starter::run(),
         Role::Verifier => verifier::run(),
         Role::Recorder => recorder::run(),
         Role::Signer { cgroup } => signer::run(cgroup),

@@ -254,3 +254,117 @@ fn a_missing_program_is_told_and_disturbs_nobody() -> Outcome {
     reveal(&mail, "alice", "each")?;
     Ok(())
 }
+
+/// The starter of the mailhost's keeper.
+fn starter(mail: &Mail) -> Result<u32, Box<dyn std::error::Error>> {
+    let mut found = None;
+    eventually("there is a starter", || {
+        let processes = mail.mailhost.processes()?;
+        let mut starters = processes
+            .iter()
+            .filter(|process| process.command == "usherd starter");
+        found = starters.next().map(|process| process.pid);
+        Ok(found.is_some())
+    })?;
+    Ok(found.ok_or("no starter")?)
+}
+
+#[test]
+fn the_starter_holds_three_capabilities_and_no_queue() -> Outcome {
+    let mail = mail()?;
+    let mut connections = Vec::new();
+    let descriptors = |pid: u32| -> Result<usize, Box<dyn std::error::Error>> {
+        let listed = mail.mailhost.run(["ls", &format!("/proc/{pid}/fd")])?;
+        Ok(listed.stdout.lines().count())
+    };
+    let starter = starter(&mail)?;
+    connections.push(reveal(&mail, "alice", "each")?);
+    let before = descriptors(starter)?;
+    for (user, service) in [("alice", "one"), ("bob", "each"), ("bob", "one")] {
+        connections.push(reveal(&mail, user, service)?);
+    }
+    eventually(
+        "all births are over",
+        || Ok(descriptors(starter)? <= before),
+    )?;
+    let status = mail.mailhost.read(format!("/proc/{starter}/status"))?;
+    let field = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.map(|line| line.trim().to_owned())
+    };
+    // CAP_KILL, CAP_SETGID, CAP_SETUID.
+    let three = Some("00000000000000e0".to_owned());
+    let none = Some("0000000000000000".to_owned());
+    assert_eq!(field("CapPrm:"), three);
+    assert_eq!(field("CapEff:"), three);
+    assert_eq!(field("CapBnd:"), none);
+    assert_eq!(field("CapInh:"), none);
+    assert_eq!(field("Threads:"), Some("1".to_owned()));
+    let environment = mail.mailhost.read(format!("/proc/{starter}/environ"))?;
+    assert!(!environment.contains("NOTIFY_SOCKET"), "{environment}");
+    Ok(())
+}
+
+#[test]
+fn workers_outlive_the_starter_and_another_starts_more() -> Outcome {
+    let mut mail = mail()?;
+    let (first, said) = reveal(&mail, "alice", "each")?;
+    let pid = number(&said, "pid");
+    let dead = starter(&mail)?;
+    mail.mailhost.run(["kill", "-KILL", &dead.to_string()])?;
+    let (_second, said) = reveal(&mail, "alice", "each")?;
+    assert_ne!(number(&said, "pid"), pid);
+    assert_ne!(starter(&mail)?, dead);
+    let lives = |mail: &Mail| -> Result<bool, Box<dyn std::error::Error>> {
+        let processes = mail.mailhost.processes()?;
+        Ok(processes
+            .iter()
+            .any(|process| process.pid.to_string() == pid))
+    };
+    assert!(lives(&mail)?, "the worker has ended with its starter");
+    // It still counts, and its end is noticed: the policy permits two.
+    let mut third = open(&mail, "alice", "each")?;
+    drop(first);
+    assert!(third.read_past("\n", PATIENCE)?.contains("\"uid\": [2001"));
+    assert!(!lives(&mail)?);
+    assert!(mail.keeper.is_running()?);
+    // The starter ends with its keeper, and the workers do not.
+    let last = starter(&mail)?;
+    mail.keeper.crash()?;
+    assert_ne!(starter(&mail)?, last);
+    Ok(())
+}
+
+#[test]
+fn no_connection_is_lost_while_starters_are_killed() -> Outcome {
+    const ROUNDS: usize = 20;
+    let mail = mail()?;
+    reveal(&mail, "alice", "each")?;
+    std::thread::scope(|scope| {
+        let users = [("alice", 2001), ("bob", 2002)].map(|(user, uid)| {
+            let mail = &mail;
+            scope.spawn(move || {
+                for _ in 0..ROUNDS {
+                    let (_connection, said) =
+                        reveal(mail, user, "each").map_err(|error| error.to_string())?;
+                    let own = format!("\"uid\": [{uid}, {uid}, {uid}]");
+                    if !said.contains(&own) {
+                        return Err(said);
+                    }
+                }
+                Ok(())
+            })
+        });
+        let mut killed = 0;
+        while users.iter().any(|user| !user.is_finished()) {
+            let starter = starter(&mail)?.to_string();
+            // It may have ended by itself: its keeper has not, so another one comes.
+            killed += usize::from(mail.mailhost.run(["kill", "-KILL", &starter]).is_ok());
+        }
+        for user in users {
+            user.join().map_err(|_| "a thread failed")??;
+        }
+        assert!(killed > 0);
+        Ok(())
+    })
+}

@@ -1,18 +1,21 @@
 //! What happens in the new process between clone3(2) and execve(2). Nothing here may allocate, lock
-//! or unwind: the process is a copy of one thread of the keeper, whatever the others were doing.
+//! or unwind. The parent is the starter, which has prepared what a child inherits
+//! ([`super::Starter::prepare`]): signals, umask, an empty bounding set.
 
 use std::os::fd::{AsRawFd, RawFd};
 
 use super::{Input, Prepared, Stage};
 
 /// Open files a worker may have unless it asks for more: what programs that use select(2) expect,
-/// and not the keeper's own limit.
+/// and not the starter's own limit.
 const OPEN_FILES: libc::rlim_t = 1024;
 
 /// The variable of the environment that the child completes.
 pub(super) const LISTEN_PID: &[u8] = b"LISTEN_PID=";
 /// The child's first byte to its parent.
 pub(super) const ALIVE: u8 = 0xff;
+/// What it says when it has accepted its connection.
+pub(super) const ACCEPTED: u8 = 0xfe;
 /// Digits that the child may write there.
 pub(super) const PID_DIGITS: usize = 10;
 
@@ -29,7 +32,14 @@ pub(super) struct Child<'a> {
     /// Standard error.
     pub errors: RawFd,
     pub reporting: RawFd,
+    /// The process that makes workers.
+    pub parent: libc::pid_t,
 }
+
+/// Where the listener is while a connection is accepted, and for good in socket activation.
+const LISTENER: RawFd = 3;
+/// Where the child writes its report, once it has placed its descriptors.
+const REPORT: RawFd = 4;
 
 impl Child<'_> {
     /// Becomes the worker.
@@ -37,7 +47,7 @@ impl Child<'_> {
     /// # Safety
     /// Only in the child of a fork: it changes the process and never returns. Everything it calls
     /// is async-signal-safe (signal-safety(7)) or a bare system call.
-    pub(super) unsafe fn run(self) -> ! {
+    pub(super) unsafe fn run(mut self) -> ! {
         // SAFETY: as for this function.
         let (stage, errno) = unsafe { self.become_worker() };
         let mut report = [0; 5];
@@ -51,13 +61,17 @@ impl Child<'_> {
     }
 
     /// Returns only when a stage fails.
-    unsafe fn become_worker(&self) -> (Stage, i32) {
+    unsafe fn become_worker(&mut self) -> (Stage, i32) {
         let prepared = self.prepared;
-        // SAFETY: bare system calls on this process, with pointers into memory that `spawn` made
-        // before the fork and that the child has a copy of.
+        // SAFETY: bare system calls on this process, with pointers into memory that was made before
+        // the fork and that the child has a copy of.
         unsafe {
-            let alive = [ALIVE];
-            if libc::write(self.reporting, alive.as_ptr().cast(), 1) != 1 {
+            // Until it is the user it ends with its parent: nobody else would follow it. The change
+            // of the user takes this back (PR_SET_PDEATHSIG(2const)).
+            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) < 0
+                || libc::getppid() != self.parent
+                || !self.say(ALIVE)
+            {
                 return (Stage::Session, errno());
             }
             if let Some(entrance) = self.entrance
@@ -72,9 +86,11 @@ impl Child<'_> {
             {
                 return (Stage::Session, errno());
             }
-            default_signals();
-            libc::umask(0o077);
-            // Raw calls: glibc's wrappers of these would signal the parent's other threads.
+            // Before it is the user, whose other processes may reach it from then on.
+            if let Err(errno) = self.place() {
+                return (Stage::Descriptors, errno);
+            }
+            // Raw calls: glibc's wrappers of these would signal other threads.
             if libc::syscall(
                 libc::SYS_setgroups,
                 prepared.groups.len(),
@@ -82,14 +98,6 @@ impl Child<'_> {
             ) < 0
             {
                 return (Stage::Groups, errno());
-            }
-            for capability in 0..64 {
-                // EINVAL: this kernel knows no capability of that number.
-                if libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) < 0
-                    && errno() != libc::EINVAL
-                {
-                    return (Stage::User, errno());
-                }
             }
             let (uid, gid) = (prepared.uid, prepared.gid);
             if libc::syscall(libc::SYS_setresgid, gid, gid, gid) < 0
@@ -106,25 +114,20 @@ impl Child<'_> {
             if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {
                 return (Stage::NoNewPrivileges, errno());
             }
-            // KEYCTL_JOIN_SESSION_KEYRING: the keeper's is not the user's. A kernel without
-            // keyrings has none to leave.
+            // KEYCTL_JOIN_SESSION_KEYRING: the starter's is not the user's, and no two users share
+            // one. A kernel without keyrings has none to leave.
             if libc::syscall(libc::SYS_keyctl, 1, 0) < 0 && errno() != libc::ENOSYS {
                 return (Stage::NoNewPrivileges, errno());
             }
-            let (source, target) = match self.input {
-                Input::AcceptOne(listener) => {
-                    let connection = accept(listener.as_raw_fd());
-                    if connection < 0 {
-                        return (Stage::Accept, errno());
-                    }
-                    (connection, None)
+            if let Input::AcceptOne(_) = self.input {
+                let connection = accept(LISTENER);
+                if connection < 0 || !self.say(ACCEPTED) {
+                    return (Stage::Accept, errno());
                 }
-                Input::Listener(listener) => (listener.as_raw_fd(), Some(3)),
-            };
-            if let Err(errno) = self.place(source, target) {
-                return (Stage::Descriptors, errno);
+                if libc::dup2(connection, 0) < 0 || libc::dup2(connection, 1) < 0 {
+                    return (Stage::Descriptors, errno());
+                }
             }
-            // Not before: until the keeper's descriptors are closed, new ones have numbers beyond it.
             let mut files: libc::rlimit = std::mem::zeroed();
             if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) == 0 {
                 files.rlim_cur = OPEN_FILES.min(files.rlim_max);
@@ -151,6 +154,12 @@ impl Child<'_> {
         }
     }
 
+    /// Writes one byte of the report.
+    unsafe fn say(&self, byte: u8) -> bool {
+        // SAFETY: a local variable, which lives until the call returns.
+        unsafe { libc::write(self.reporting, (&raw const byte).cast(), 1) == 1 }
+    }
+
     /// Is this process the user and nobody else, by all of its identities and groups?
     unsafe fn is_the_user(&self) -> bool {
         let (mut real, mut effective, mut saved) = (0, 0, 0);
@@ -172,73 +181,44 @@ impl Child<'_> {
         }
     }
 
-    /// Puts the connection at 0 and 1, or /dev/null there and the listener at 3, and what the
-    /// command says at 2. All others are closed now, but for the report: what comes next touches the
-    /// user's files, which can keep this process as long as they like.
-    unsafe fn place(&self, source: RawFd, listener: Option<RawFd>) -> Result<(), i32> {
+    /// Puts /dev/null at 0 and 1, what the command says at 2, the listener at [`LISTENER`] and the
+    /// report at [`REPORT`]. All others are closed: what comes next is done as the user, and touches
+    /// the user's files, which can keep this process as long as they like.
+    unsafe fn place(&mut self) -> Result<(), i32> {
+        let (listener, kept) = match self.input {
+            Input::AcceptOne(listener) => (listener, libc::O_CLOEXEC),
+            Input::Listener(listener) => (listener, 0),
+        };
         // SAFETY: descriptor numbers of this process only.
         unsafe {
             // Out of the way of the places that are about to be filled.
-            let source = libc::fcntl(source, libc::F_DUPFD_CLOEXEC, 10);
-            let null = libc::fcntl(self.null, libc::F_DUPFD_CLOEXEC, 10);
-            let errors = libc::fcntl(self.errors, libc::F_DUPFD_CLOEXEC, 10);
-            if source < 0 || null < 0 || errors < 0 {
+            let aside = |source| libc::fcntl(source, libc::F_DUPFD_CLOEXEC, REPORT + 1);
+            let (listener, null) = (aside(listener.as_raw_fd()), aside(self.null));
+            let (errors, reporting) = (aside(self.errors), aside(self.reporting));
+            if listener < 0 || null < 0 || errors < 0 || reporting < 0 {
                 return Err(errno());
             }
-            let (standard, listening) = match listener {
-                None => (source, None),
-                Some(target) => (null, Some((source, target))),
-            };
-            if libc::dup2(standard, 0) < 0
-                || libc::dup2(standard, 1) < 0
+            self.reporting = reporting;
+            if libc::dup2(null, 0) < 0
+                || libc::dup2(null, 1) < 0
                 || libc::dup2(errors, 2) < 0
+                || libc::dup3(listener, LISTENER, kept) < 0
+                // It closes on exec, which is the report that all went well.
+                || libc::dup3(reporting, REPORT, libc::O_CLOEXEC) < 0
             {
                 return Err(errno());
             }
-            let mut first_closed = 3;
-            if let Some((from, to)) = listening {
-                if libc::dup2(from, to) < 0 {
-                    return Err(errno());
-                }
-                first_closed = to.unsigned_abs() + 1;
-            }
-            // It closes on exec, which is the report that all went well.
-            let reporting = self.reporting.unsigned_abs();
-            for (first, last) in [(first_closed, reporting - 1), (reporting + 1, u32::MAX)] {
-                if libc::syscall(libc::SYS_close_range, first, last, 0) < 0 {
-                    return Err(errno());
-                }
+            self.reporting = REPORT;
+            if libc::syscall(libc::SYS_close_range, REPORT + 1, u32::MAX, 0) < 0 {
+                return Err(errno());
             }
             Ok(())
         }
     }
 }
 
-/// Gives every signal its default action. CLONE_CLEAR_SIGHAND leaves the ignored ones ignored:
-/// SIGPIPE, which Rust's runtime ignores, and whatever the keeper's own parent did. Raw calls,
-/// because the C library does not let its own two be changed; SIGKILL and SIGSTOP refuse.
-///
-/// # Safety
-/// Only in the child of a fork: it changes the process.
-unsafe fn default_signals() {
-    // The kernel's struct sigaction: handler (0: default), flags, restorer, 64 bits of mask.
-    let default = [0_u64; 4];
-    for signal in 1..=64 {
-        // SAFETY: a pointer to a local array of the structure's size or more.
-        unsafe {
-            libc::syscall(
-                libc::SYS_rt_sigaction,
-                signal,
-                default.as_ptr(),
-                0_usize,
-                8_usize,
-            );
-        }
-    }
-}
-
 /// Empties the permitted, effective, inheritable and ambient sets. Leaving uid 0 has emptied all
-/// but the inheritable one already, unless the keeper's securebits say otherwise.
+/// but the inheritable one already, unless the starter's securebits say otherwise.
 ///
 /// # Safety
 /// Only in the child of a fork: it changes the process.

@@ -1,31 +1,37 @@
 //! Starting a worker: a process that is its user from its first instruction.
 //!
-//! The child is made in its cgroup (clone3, `CLONE_INTO_CGROUP`, 5.7 on), becomes the user, takes
-//! what it is to serve and executes the program. In style `connection` it is the child, already
-//! the user, that accepts: the keeper never holds a connection, so its death drops none.
+//! A process that does nothing else makes them, the starter: it has little memory to copy and few
+//! descriptors to close, however many queues the keeper has, and no other thread. It prepares once
+//! what every child inherits. The child is made in its cgroup (clone3, `CLONE_INTO_CGROUP`, 5.7 on),
+//! becomes the user, takes what it is to serve and executes the program. In style `connection` it is
+//! the child, already the user, that accepts: neither the keeper nor the starter ever holds a
+//! connection, so their deaths drop none.
 
 mod child;
 mod files;
+mod message;
+mod reaping;
 
-use std::ffi::{CString, NulError, OsString};
-use std::fs::File;
+use std::ffi::{CString, NulError};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
-use rustix::process::Signal;
 
-use crate::cgroup::Group;
-use child::{ALIVE, Child, LISTEN_PID, PID_DIGITS};
+use crate::KernelError;
+use crate::privileges::{self, Capability};
+use child::{ACCEPTED, ALIVE, Child, LISTEN_PID, PID_DIGITS};
 use files::Confinement;
 pub(crate) use files::landlock_version;
 pub use files::{FileAccess, confines_files};
+pub use message::{MAX_REQUEST, MalformedMessage, REPORT_SIZE, Report, Request, Told};
+pub use reaping::{Ended, reap_any};
 
 /// How long a child may take to execute its program.
 pub const BIRTH: Duration = Duration::from_secs(30);
@@ -67,15 +73,6 @@ pub enum Input<'a> {
     Listener(BorrowedFd<'a>),
 }
 
-/// A started worker. Its end shows as readability of `pidfd`; the caller reaps it.
-#[derive(Debug)]
-pub struct Worker {
-    /// Process id.
-    pub pid: u32,
-    /// Refers to exactly this process.
-    pub pidfd: OwnedFd,
-}
-
 /// Why no worker was started.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
@@ -90,7 +87,7 @@ pub enum SpawnError {
     /// Root is never a worker's user.
     #[error("a worker never runs as root")]
     Root,
-    /// The keeper could not make the child.
+    /// No child could be made.
     #[error("making a process: {0}")]
     Parent(io::Error),
     /// The child could not become the worker.
@@ -104,20 +101,43 @@ pub enum SpawnError {
     /// It was killed as soon as it was made, twice.
     #[error("the new process was killed at once")]
     Killed,
+    /// It did not execute its program within [`BIRTH`].
+    #[error("the new process took longer than {} seconds", BIRTH.as_secs())]
+    Late,
+    /// The starter ended before it said what became of the child.
+    #[error("the starter has ended")]
+    StarterGone,
+    /// More than a request to the starter holds.
+    #[error("the program, its arguments and its environment take more than {MAX_REQUEST} bytes")]
+    TooLong,
     /// [`Input::AcceptOne`]: no connection waits.
     #[error("no connection waits")]
     NothingWaiting,
 }
 
-/// What the child does, in this order.
+impl SpawnError {
+    /// Of a child that has failed at a stage with an errno.
+    #[must_use]
+    pub fn failed(stage: Stage, errno: i32) -> Self {
+        match (stage, errno) {
+            (Stage::Accept, libc::EAGAIN) => Self::NothingWaiting,
+            (stage, errno) => Self::Child {
+                stage,
+                error: io::Error::from_raw_os_error(errno),
+            },
+        }
+    }
+}
+
+/// What the child does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stage {
-    /// New session, signal mask, umask.
+    /// New session, signal mask, folder.
     Session = 1,
     /// Supplementary groups.
     Groups,
-    /// Bounding set and groups, then the user.
+    /// The primary group, then the user.
     User,
     /// The process is still somebody else.
     Check,
@@ -170,9 +190,35 @@ impl Stage {
 }
 
 // linux/sched.h, as clone3(2) takes them: 64 bits wide.
-const CLONE_PIDFD: u64 = 0x1000;
 const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+impl Command {
+    /// Refuses what no child could be made of, before the starter is asked.
+    ///
+    /// # Errors
+    /// [`SpawnError::Root`], [`SpawnError::Text`], [`SpawnError::NoLandlock`].
+    pub fn check(&self) -> Result<(), SpawnError> {
+        if self.uid == 0 {
+            return Err(SpawnError::Root);
+        }
+        if self.files.is_some() && !confines_files() {
+            return Err(SpawnError::NoLandlock);
+        }
+        let paths = self.files.iter().flatten().map(|(path, _)| path);
+        let paths = paths.chain([&self.program, &self.directory]);
+        let texts = self
+            .environment
+            .iter()
+            .flat_map(|(name, value)| [name, value]);
+        let texts = texts.chain(&self.arguments).chain([&self.name]);
+        paths
+            .map(|path| path.as_os_str().as_bytes())
+            .chain(texts.map(String::as_bytes))
+            .try_for_each(|bytes| CString::new(bytes).map(drop))
+            .map_err(SpawnError::Text)
+    }
+}
 
 /// Everything the child needs, made before the fork: after it, only system calls are safe.
 struct Prepared {
@@ -186,7 +232,6 @@ struct Prepared {
     uid: u32,
     gid: u32,
     confinement: Option<Confinement>,
-    errors: Option<Arc<OwnedFd>>,
 }
 
 impl Prepared {
@@ -213,7 +258,7 @@ impl Prepared {
             environment.push(CString::new(format!("LISTEN_FDNAMES={}", command.name))?);
         }
         Ok(Self {
-            directory: CString::new(OsString::from(&command.directory).as_bytes())?,
+            directory: CString::new(command.directory.as_os_str().as_bytes())?,
             program,
             arguments,
             environment,
@@ -226,123 +271,181 @@ impl Prepared {
                 .as_ref()
                 .map(|files| Confinement::new(&command.program, files))
                 .transpose()?,
-            errors: command.errors.clone(),
         })
     }
 }
 
-/// Starts a worker in `group`. Returns when it has executed its program. Blocks as long as that
-/// takes, at most for [`BIRTH`]; [`Input::AcceptOne`] does not wait for a connection.
-///
-/// # Errors
-/// See [`SpawnError`]. A connection that the child had accepted when it failed is closed. A child
-/// that is killed before it executes its program is a started worker that has ended; so is one
-/// that takes too long, as when it is stopped by its user or waits for the user's home.
-pub fn spawn(command: &Command, input: Input<'_>, group: &Group) -> Result<Worker, SpawnError> {
-    let prepared = Prepared::new(command, &input)?;
-    if !group.newborns_are_killed() {
-        match attempt(&prepared, input, group, None)? {
-            Birth::Started(worker) => return Ok(worker),
-            Birth::Stillborn => group.note_killed_newborn(),
-        }
+/// Whether a child is made in its cgroup or enters it as its first deed. Kernels from 6.14 on kill
+/// every child that is made in a group (CLONE_INTO_CGROUP) that was ever killed (cgroup.kill): they
+/// compare the group's count of kills with that of the maker's group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entry {
+    /// It is made there.
+    Made,
+    /// It enters.
+    Enters,
+}
+
+/// The process that makes workers.
+#[derive(Debug)]
+pub struct Starter {
+    null: OwnedFd,
+    pid: libc::pid_t,
+}
+
+impl Starter {
+    /// Makes the calling process one that starts workers and does nothing else: it keeps CAP_SETUID,
+    /// CAP_SETGID and CAP_KILL and passes none on, gives all signals their default actions and sets
+    /// the umask 077. For good, and while it has one thread.
+    ///
+    /// # Errors
+    /// When it lacks a capability, or the kernel refuses.
+    pub fn prepare() -> Result<Self, KernelError> {
+        const KEPT: &[Capability] = &[Capability::SetUid, Capability::SetGid, Capability::Kill];
+        privileges::keep_to_itself(KEPT)?;
+        privileges::no_core_dumps()?;
+        reaping::default_signals();
+        rustix::process::umask(Mode::RWXG | Mode::RWXO);
+        let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map_err(KernelError::errno("opening /dev/null"))?;
+        Ok(Self {
+            null,
+            pid: rustix::process::getpid().as_raw_nonzero().get(),
+        })
     }
-    let entrance = group
-        .entrance()
-        .map_err(|error| SpawnError::Parent(io::Error::other(error)))?;
-    match attempt(&prepared, input, group, Some(entrance.as_fd()))? {
-        Birth::Started(worker) => Ok(worker),
-        Birth::Stillborn => Err(SpawnError::Killed),
+
+    /// Makes a child in the cgroup whose folder `group` is. Returns at once; [`Newborn`] tells what
+    /// becomes of it.
+    ///
+    /// # Errors
+    /// See [`SpawnError`]; there is no child then.
+    pub fn make(
+        &self,
+        command: &Command,
+        input: Input<'_>,
+        group: BorrowedFd<'_>,
+        entry: Entry,
+    ) -> Result<Newborn, SpawnError> {
+        let prepared = Prepared::new(command, &input)?;
+        let failed = |error: Errno| SpawnError::Parent(error.into());
+        let (report, reporting) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
+        rustix::io::ioctl_fionbio(&report, true).map_err(failed)?;
+        let arguments = pointers(&prepared.arguments);
+        // The child writes its process id into this string.
+        let mut listen_pid = prepared
+            .listen_pid
+            .map(|place| prepared.environment[place].clone().into_bytes_with_nul());
+        let mut environment = pointers(&prepared.environment);
+        if let (Some(place), Some(text)) = (prepared.listen_pid, listen_pid.as_ref()) {
+            environment[place] = text.as_ptr().cast();
+        }
+        let entrance = match entry {
+            Entry::Made => None,
+            Entry::Enters => {
+                let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+                let opened = rustix::fs::openat(group, "cgroup.procs", flags, Mode::empty());
+                Some(opened.map_err(failed)?)
+            }
+        };
+        let child = Child {
+            prepared: &prepared,
+            arguments: &arguments,
+            environment: &environment,
+            listen_pid: listen_pid.as_mut().map(|text| text.as_mut_ptr()),
+            input: &input,
+            entrance: entrance.as_ref().map(AsRawFd::as_raw_fd),
+            null: self.null.as_raw_fd(),
+            errors: match &command.errors {
+                Some(errors) => errors.as_raw_fd(),
+                None => self.null.as_raw_fd(),
+            },
+            reporting: reporting.as_raw_fd(),
+            parent: self.pid,
+        };
+        let pid = fork_into((entry == Entry::Made).then_some(group), child)?;
+        Ok(Newborn {
+            pid,
+            report,
+            said: Vec::new(),
+        })
     }
 }
 
-/// What became of a child.
-enum Birth {
-    Started(Worker),
-    /// Killed before its first instruction. Kernels from 6.14 on do that to every child that is
-    /// made in a group (CLONE_INTO_CGROUP) that was ever killed (cgroup.kill): they compare the
-    /// group's count of kills with that of the maker's group.
+/// A child on its way to its program.
+#[derive(Debug)]
+pub struct Newborn {
+    /// Its number, which is nobody else's until its maker has waited for it.
+    pub pid: u32,
+    report: OwnedFd,
+    said: Vec<u8>,
+}
+
+/// How far a child has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// It is alive.
+    Made,
+    /// It is the user and has accepted its connection.
+    Accepted,
+    /// It has executed its program, or was killed on its way.
+    Executed,
+    /// It was killed before its first instruction; see [`Entry`].
     Stillborn,
+    /// It has failed, with this errno, and ends.
+    Failed(Stage, i32),
 }
 
-/// Makes a child in the group, or with `entrance`, the group's list of processes, one that enters
-/// the group as its first deed.
-fn attempt(
-    prepared: &Prepared,
-    input: Input<'_>,
-    group: &Group,
-    entrance: Option<BorrowedFd<'_>>,
-) -> Result<Birth, SpawnError> {
-    let null = rustix::fs::open(
-        "/dev/null",
-        rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
-        rustix::fs::Mode::empty(),
-    )
-    .map_err(|error| SpawnError::Parent(error.into()))?;
-    let (report, reporting) = report_pipe().map_err(|error| SpawnError::Parent(error.into()))?;
-    let arguments = pointers(&prepared.arguments);
-    // The child writes its process id into this string.
-    let mut listen_pid = prepared
-        .listen_pid
-        .map(|place| prepared.environment[place].clone().into_bytes_with_nul());
-    let mut environment = pointers(&prepared.environment);
-    if let (Some(place), Some(text)) = (prepared.listen_pid, listen_pid.as_ref()) {
-        environment[place] = text.as_ptr().cast();
+impl Newborn {
+    /// Readable when the child has come further.
+    #[must_use]
+    pub fn report(&self) -> BorrowedFd<'_> {
+        self.report.as_fd()
     }
-    let child = Child {
-        prepared,
-        arguments: &arguments,
-        environment: &environment,
-        listen_pid: listen_pid.as_mut().map(|text| text.as_mut_ptr()),
-        input: &input,
-        entrance: entrance.map(|entrance| entrance.as_raw_fd()),
-        null: null.as_raw_fd(),
-        errors: prepared
-            .errors
-            .as_ref()
-            .map_or(null.as_raw_fd(), |errors| errors.as_raw_fd()),
-        reporting: reporting.as_raw_fd(),
-    };
-    let cgroup = match entrance {
-        None => Some(
-            group
-                .directory()
-                .map_err(|error| SpawnError::Parent(io::Error::other(error)))?,
-        ),
-        Some(_) => None,
-    };
-    let (pid, pidfd) = fork_into(cgroup.as_ref().map(File::as_fd), child)?;
-    drop(reporting);
-    let outcome = match read_report(report, Instant::now() + BIRTH).map_err(SpawnError::Parent)? {
-        Report::Executed => return Ok(Birth::Started(Worker { pid, pidfd })),
-        Report::Late => {
-            // It ends when it can.
-            return match rustix::process::pidfd_send_signal(&pidfd, Signal::KILL) {
-                Ok(()) | Err(Errno::SRCH) => Ok(Birth::Started(Worker { pid, pidfd })),
-                Err(error) => Err(SpawnError::Parent(error.into())),
-            };
-        }
-        Report::None => Ok(Birth::Stillborn),
-        Report::Failed(Stage::Accept, libc::EAGAIN) => Err(SpawnError::NothingWaiting),
-        Report::Failed(stage, errno) => Err(SpawnError::Child {
-            stage,
-            error: io::Error::from_raw_os_error(errno),
-        }),
-    };
-    // It ends by itself or has been killed; reaped here since the caller gets nothing.
-    rustix::process::waitid(
-        rustix::process::WaitId::PidFd(pidfd.as_fd()),
-        rustix::process::WaitIdOptions::EXITED,
-    )
-    .map_err(|error| SpawnError::Parent(error.into()))?;
-    outcome
-}
 
-/// The pipe for the child's report, its writing end above the places that the child fills.
-fn report_pipe() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
-    let (report, low) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
-    let reporting = rustix::io::fcntl_dupfd_cloexec(&low, 10)?;
-    // `low` closes here: the report ends when the last writing end does.
-    Ok((report, reporting))
+    /// How far it has come. Does not wait.
+    ///
+    /// # Errors
+    /// As read(2); `InvalidData` when the child says what no child says.
+    pub fn progress(&mut self) -> io::Result<Progress> {
+        let mut part = [0; 16];
+        let over = loop {
+            match rustix::io::read(&self.report, &mut part) {
+                Ok(0) => break true,
+                Ok(count) => self.said.extend_from_slice(&part[..count]),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break false,
+                Err(error) => return Err(error.into()),
+            }
+        };
+        Ok(match (self.said.as_slice(), over) {
+            ([], true) => Progress::Stillborn,
+            ([] | [ALIVE], false) => Progress::Made,
+            ([ALIVE, ACCEPTED], false) => Progress::Accepted,
+            ([ALIVE] | [ALIVE, ACCEPTED], true) => Progress::Executed,
+            ([ALIVE, failure @ ..] | failure, _) => {
+                let failure = failure.strip_prefix(&[ACCEPTED]).unwrap_or(failure);
+                let Some((stage, errno)) = failure.split_first() else {
+                    return Err(io::ErrorKind::InvalidData.into());
+                };
+                let errno = errno.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
+                Progress::Failed(Stage::from_number(*stage), i32::from_ne_bytes(errno))
+            }
+        })
+    }
+
+    /// Kills it: it takes too long, as when its user has stopped it, or it waits for the user's home.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn kill(&self) -> io::Result<()> {
+        let Some(pid) = rustix::process::Pid::from_raw(self.pid.cast_signed()) else {
+            return Ok(());
+        };
+        match rustix::process::kill_process(pid, rustix::process::Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
 }
 
 /// A null-terminated array of pointers into `strings`.
@@ -354,61 +457,10 @@ fn pointers(strings: &[CString]) -> Vec<*const libc::c_char> {
         .collect()
 }
 
-/// What the child has to say.
-enum Report {
-    /// Nothing, not even that it lives.
-    None,
-    /// It lives, and nothing else: it has executed its program, which closes the pipe.
-    Executed,
-    /// A stage and an errno.
-    Failed(Stage, i32),
-    /// It lives and is not done.
-    Late,
-}
-
-fn read_report(report: OwnedFd, deadline: Instant) -> io::Result<Report> {
-    use std::io::Read;
-    let mut report = File::from(report);
-    let mut bytes = Vec::new();
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let left = Timespec::try_from(left).map_err(io::Error::other)?;
-        let mut waiting = [PollFd::new(&report, PollFlags::IN)];
-        match rustix::event::poll(&mut waiting, Some(&left)) {
-            Ok(0) => return Ok(Report::Late),
-            Ok(_) => {}
-            Err(Errno::INTR) => continue,
-            Err(error) => return Err(error.into()),
-        }
-        let mut part = [0; 16];
-        match report.read(&mut part)? {
-            0 => break,
-            count => bytes.extend_from_slice(&part[..count]),
-        }
-    }
-    match bytes.as_slice() {
-        [] => Ok(Report::None),
-        [ALIVE] => Ok(Report::Executed),
-        [ALIVE, stage, errno @ ..] if errno.len() == 4 => {
-            let errno = [errno[0], errno[1], errno[2], errno[3]];
-            Ok(Report::Failed(
-                Stage::from_number(*stage),
-                i32::from_ne_bytes(errno),
-            ))
-        }
-        _ => Err(io::ErrorKind::InvalidData.into()),
-    }
-}
-
-fn fork_into(
-    cgroup: Option<BorrowedFd<'_>>,
-    child: Child<'_>,
-) -> Result<(u32, OwnedFd), SpawnError> {
-    let mut pidfd: RawFd = -1;
+fn fork_into(cgroup: Option<BorrowedFd<'_>>, child: Child<'_>) -> Result<u32, SpawnError> {
     // SAFETY: clone_args is plain numbers, for which all zeros is a value.
     let mut arguments: libc::clone_args = unsafe { std::mem::zeroed() };
-    arguments.flags = CLONE_PIDFD | CLONE_CLEAR_SIGHAND;
-    arguments.pidfd = (&raw mut pidfd) as u64;
+    arguments.flags = CLONE_CLEAR_SIGHAND;
     arguments.exit_signal = libc::SIGCHLD as u64;
     if let Some(cgroup) = cgroup {
         arguments.flags |= CLONE_INTO_CGROUP;
@@ -428,32 +480,7 @@ fn fork_into(
             // SAFETY: this is the child of a fork; see `Child::run`.
             unsafe { child.run() }
         }
-        pid if pid > 0 => {
-            // SAFETY: the kernel has made this descriptor for us (CLONE_PIDFD).
-            let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-            Ok((u32::try_from(pid).unwrap_or(u32::MAX), pidfd))
-        }
+        pid if pid > 0 => Ok(u32::try_from(pid).unwrap_or(u32::MAX)),
         _ => Err(SpawnError::Parent(io::Error::last_os_error())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io::Write;
-
-    use super::*;
-
-    #[test]
-    fn a_child_that_says_no_more_than_that_it_lives_is_late_until_the_pipe_closes() {
-        let (report, reporting) = report_pipe().unwrap();
-        let again = report.try_clone().unwrap();
-        let mut reporting = std::fs::File::from(reporting);
-        reporting.write_all(&[ALIVE]).unwrap();
-        let late = read_report(report, Instant::now() + Duration::from_millis(10)).unwrap();
-        assert!(matches!(late, Report::Late));
-        reporting.write_all(&[ALIVE]).unwrap();
-        drop(reporting);
-        let done = read_report(again, Instant::now() + BIRTH).unwrap();
-        assert!(matches!(done, Report::Executed));
     }
 }

@@ -34,9 +34,8 @@ pub struct Identity {
 }
 
 impl Account {
-    /// Looks up what a process of the account is started with, each time anew: a user who is taken
-    /// out of a group has no further process in it. NSS may ask other hosts, so not on the
-    /// reactor's thread.
+    /// Looks up what a process of the account is started with. NSS may ask other hosts, so not on the
+    /// reactor's thread; see [`super::identities`].
     ///
     /// # Errors
     /// [`Refusal::NoLocalAccount`], also when the name has another number by now, whose processes

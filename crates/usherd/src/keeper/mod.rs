@@ -6,12 +6,12 @@ mod accounts;
 mod agenda;
 mod announced;
 mod calls;
-mod children;
 mod destinations;
 mod ends;
 #[cfg(test)]
 mod example;
 mod fence;
+mod identities;
 mod open;
 mod output;
 mod ports;
@@ -24,6 +24,7 @@ mod records;
 mod revocation;
 mod room;
 mod share;
+mod starter;
 mod tokens;
 mod who;
 
@@ -81,6 +82,7 @@ struct Keeper {
     destinations: destinations::Destinations,
     desk: Arc<calls::Desk>,
     accounts: accounts::Accounts,
+    identities: Arc<identities::Identities>,
     /// Told of every configuration that comes in force.
     reloaded: tokio::sync::watch::Sender<u64>,
     shares: share::Shares,
@@ -211,6 +213,7 @@ pub fn run(
         destinations,
         desk: Arc::default(),
         accounts: accounts::Accounts::default(),
+        identities: Arc::default(),
         reloaded: tokio::sync::watch::Sender::new(0),
         shares: share::Shares::new(limits.sessions),
         agenda: agenda::Agenda::default(),
@@ -228,7 +231,6 @@ pub fn run(
         .attempt("cannot start the runtime")?;
     runtime
         .block_on(async {
-            let ends = children::Children::signals()?;
             keeper.look_accounts_up_in_time().await;
             queues::restore(&keeper, stored);
             if let Err(error) = keeper.destinations.retain(&restricted) {
@@ -242,10 +244,10 @@ pub fn run(
                 records,
                 calls,
             };
-            let children = keeper.queues.children();
+            let starter = keeper.queues.starter();
             tokio::select! {
                 result = serve(keeper, sockets, handle, verifier.uid) => result,
-                () = children.watch(ends) => Ok(()),
+                () = starter.keep_running() => Ok(()),
             }
         })
         .attempt("a local socket failed")
@@ -411,6 +413,7 @@ impl Keeper {
             .write()
             .unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
         tokens::set_client_addresses(&self.admission, &self.configuration().1.policy);
+        self.identities.forget();
         self.reloaded.send_replace(generation);
         self.queues.limit(&self.configuration().1);
         let ended = revocation::end_forbidden(self, &former.1)?;

@@ -12,17 +12,18 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tokio::io::Interest;
 use usher_kernel::cgroup::Group;
-use usher_kernel::worker::{self, Command, Input, SpawnError, spawn};
+use usher_kernel::worker::{self, Command, Input, SpawnError};
 use usher_local::packet_async::register;
 use usher_policy::{FileAccess, Program, ServedBy, Service, Style};
 use usher_proto::name::ServiceName;
 use usher_proto::refusal::Refusal;
 
 use super::accounts::{Account, Identity};
-use super::children::Children;
+use super::identities::Identities;
 use super::output::Output;
 use super::process::Process;
 use super::queues::Key;
+use super::starter::Starter;
 use super::{Keeper, service_by_id};
 use ends::{End, reap};
 
@@ -47,7 +48,8 @@ pub struct Queue {
     listener: Arc<OwnedFd>,
     /// Where the user's processes at this service live.
     pub group: Group,
-    children: Arc<Children>,
+    starter: Arc<Starter>,
+    identities: Arc<Identities>,
     output: Output,
     state: Mutex<State>,
     /// A worker has ended: there may be room for another.
@@ -93,7 +95,7 @@ impl Queue {
         account: Account,
         listener: OwnedFd,
         group: Group,
-        children: Arc<Children>,
+        starter: Arc<Starter>,
     ) -> Arc<Self> {
         let queue = Arc::new(Self {
             key,
@@ -101,7 +103,8 @@ impl Queue {
             account,
             listener: Arc::new(listener),
             group,
-            children,
+            starter,
+            identities: Arc::clone(&keeper.identities),
             output: Output::default(),
             state: Mutex::default(),
             ended: tokio::sync::Notify::new(),
@@ -212,35 +215,40 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts one worker, off the reactor's thread: it looks the account up and waits for the
-    /// child's exec.
+    /// Starts one worker. Returns when it has executed its program.
     async fn spawn(self: &Arc<Self>, program: Program, style: Style) -> Result<(), StartError> {
-        let (listener, queue) = (Arc::clone(&self.listener), Arc::clone(self));
         self.lock().starting = true;
-        let started = tokio::task::spawn_blocking(move || {
-            let input = match style {
-                Style::Connection => Input::AcceptOne(listener.as_fd()),
-                Style::User => Input::Listener(listener.as_fd()),
-            };
-            let identity = queue.account.identity().map_err(StartError::Account)?;
-            let command = queue.command(&program, identity);
-            Ok(spawn(&command, input, &queue.group)?)
-        })
-        .await
-        .map_err(|error| SpawnError::Parent(io::Error::other(error)).into())
-        .flatten();
-        let worker = match started {
-            Ok(worker) => worker,
-            Err(error) => {
-                self.nothing_starts();
-                return Err(error);
-            }
+        let mut has_begun = false;
+        let outcome = self.start_worker(&program, style, &mut has_begun).await;
+        if let Err(StartError::Spawn(SpawnError::StarterGone)) = outcome {
+            self.follow_strays();
+        }
+        if !has_begun {
+            self.nothing_starts();
+        }
+        outcome
+    }
+
+    async fn start_worker(
+        self: &Arc<Self>,
+        program: &Program,
+        style: Style,
+        has_begun: &mut bool,
+    ) -> Result<(), StartError> {
+        let identity = self.identity().await.map_err(StartError::Account)?;
+        let input = match style {
+            Style::Connection => Input::AcceptOne(self.listener.as_fd()),
+            Style::User => Input::Listener(self.listener.as_fd()),
         };
-        tracing::info!(service = %self.service, user = %self.account.name,
-            uid = self.account.uid, pid = worker.pid, "worker started");
-        let end = End::Child(self.children.follow(worker.pid));
-        self.enlist(worker.pid, end);
-        Ok(())
+        let command = self.command(program, &identity);
+        let begun = |pid, end| {
+            *has_begun = true;
+            tracing::info!(service = %self.service, user = %self.account.name,
+                uid = self.account.uid, pid, "worker started");
+            self.enlist(pid, End::Worker(end));
+        };
+        let started = self.starter.start(command, input, &self.group, begun);
+        Ok(started.await?)
     }
 
     /// Counts a worker until it ends. False: the queue has been taken away meanwhile, and its
@@ -262,12 +270,20 @@ impl Queue {
         !stopped
     }
 
+    /// What a process of the user is started with.
+    ///
+    /// # Errors
+    /// See [`Account::identity`].
+    pub async fn identity(&self) -> Result<Arc<Identity>, Refusal> {
+        self.identities.of(&self.account).await
+    }
+
     /// The user's listener.
     pub fn listener(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 
-    fn command(&self, program: &Program, identity: Identity) -> Command {
+    fn command(&self, program: &Program, identity: &Identity) -> Command {
         let account = &self.account;
         let mut environment: Vec<(String, String)> = vec![
             ("HOME".into(), identity.home.display().to_string()),
@@ -285,14 +301,14 @@ impl Queue {
             environment,
             uid: account.uid,
             gid: identity.gid,
-            groups: identity.groups,
+            groups: identity.groups.clone(),
             files: program.files.as_ref().map(|rules| {
                 let rules = rules.iter();
                 rules
                     .map(|rule| (rule.path_for(&identity.home), access(rule.access)))
                     .collect()
             }),
-            directory: identity.home,
+            directory: identity.home.clone(),
             name: self.service.to_string(),
             errors: self.output.stream(&self.service),
         }

@@ -15,8 +15,8 @@ use usher_policy::{ServedBy, Service, Style};
 use usher_proto::refusal::Refusal;
 
 use super::accounts::Account;
-use super::children::Children;
 use super::queue::Queue;
+use super::starter::Starter;
 use super::{Keeper, agenda, service_by_id};
 
 /// Connections that may wait in one queue; the kernel's net.core.somaxconn caps it.
@@ -30,7 +30,7 @@ pub struct Queues {
     workers: Group,
     /// Whether the groups below `workers` limit their processes.
     limited: bool,
-    children: Arc<Children>,
+    starter: Arc<Starter>,
     all: Mutex<HashMap<Key, Arc<Queue>>>,
 }
 
@@ -41,14 +41,14 @@ impl Queues {
         Self {
             workers,
             limited,
-            children: Arc::default(),
+            starter: Arc::default(),
             all: Mutex::default(),
         }
     }
 
-    /// The workers that this keeper has started.
-    pub fn children(&self) -> Arc<Children> {
-        Arc::clone(&self.children)
+    /// What starts the workers.
+    pub fn starter(&self) -> Arc<Starter> {
+        Arc::clone(&self.starter)
     }
 
     /// Brings the limits of the users' groups up to date with a policy.
@@ -177,7 +177,7 @@ impl Queues {
             account.clone(),
             listener,
             group,
-            self.children(),
+            self.starter(),
         );
         self.lock().insert(key, queue);
         Ok(())

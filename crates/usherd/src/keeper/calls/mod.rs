@@ -281,14 +281,9 @@ fn serve_next(offer: Offer) {
 
 /// What a process is to become, as the user's account is now.
 async fn identity(queue: &Queue) -> Result<Identity, Refusal> {
-    let account = queue.account.clone();
-    let uid = account.uid;
-    let found = tokio::task::spawn_blocking(move || account.identity()).await;
-    let found = found.map_err(|error| {
-        tracing::error!(%error, "looking up an account");
-        Refusal::KeeperUnavailable
-    })??;
-    let mut groups = found.groups;
+    let uid = queue.account.uid;
+    let found = queue.identity().await?;
+    let mut groups = found.groups.clone();
     groups.sort_unstable();
     groups.dedup();
     if groups.len() > MAX_GROUPS {

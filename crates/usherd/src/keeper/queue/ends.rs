@@ -6,30 +6,39 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::Interest;
-use tokio::sync::oneshot;
+use usher_kernel::worker::Ended;
 use usher_local::packet_async::register;
 
-use super::super::children::Ended;
+use super::super::process::Process;
+use super::super::starter::WorkersEnd;
 use super::{Queue, State};
 
 /// What tells of a worker's end.
 pub(super) enum End {
-    /// One that this keeper has started.
-    Child(oneshot::Receiver<Ended>),
+    /// One that a starter of this keeper has started, which tells.
+    Worker(WorkersEnd),
     /// Another, whose status is its parent's.
     Other(OwnedFd),
 }
 
 impl End {
     /// Waits for it; gives the status where there is one.
-    async fn wait(self) -> io::Result<Option<Ended>> {
-        match self {
-            Self::Child(ended) => Ok(ended.await.ok()),
-            Self::Other(pidfd) => {
-                let _ended = register(pidfd, Interest::READABLE)?.readable().await?;
-                Ok(None)
-            }
-        }
+    async fn wait(self, queue: &Queue, pid: u32) -> io::Result<Option<Ended>> {
+        let pidfd = match self {
+            Self::Worker(end) => match end.await {
+                Ok(ended) => return Ok(Some(ended)),
+                // The starter has ended, and the worker goes on.
+                Err(_) => match Process::open(pid.cast_signed()) {
+                    Ok(process) if queue.holds(pid) => process.pidfd,
+                    Ok(_) => return Ok(None),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+                    Err(error) => return Err(error),
+                },
+            },
+            Self::Other(pidfd) => pidfd,
+        };
+        let _ended = register(pidfd, Interest::READABLE)?.readable().await?;
+        Ok(None)
     }
 }
 
@@ -38,6 +47,11 @@ impl Queue {
     /// are looked for once a second.
     pub(super) async fn wait_for_end(&self) {
         let _ = tokio::time::timeout(Duration::from_secs(1), self.ended.notified()).await;
+    }
+
+    /// Whether a process is in the user's group, and not another that has its number by now.
+    fn holds(&self, pid: u32) -> bool {
+        self.group.pids().is_ok_and(|pids| pids.contains(&pid))
     }
 
     /// What was to be a worker is none.
@@ -66,7 +80,7 @@ impl Queue {
 
 /// Waits for a worker's end, and ends what it has left behind when it was the user's last.
 pub(super) async fn reap(queue: Arc<Queue>, pid: u32, end: End) {
-    match end.wait().await {
+    match end.wait(&queue, pid).await {
         Ok(status) => {
             let (code, signal) = status.map_or((None, None), |ended| (ended.code, ended.signal));
             tracing::info!(service = %queue.service, user = %queue.account.name, pid, code, signal,

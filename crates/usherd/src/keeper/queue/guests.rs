@@ -102,6 +102,37 @@ impl Queue {
         }
     }
 
+    /// Takes up workers that a starter has made and not told of: it has ended. What is not the user
+    /// yet ends with it.
+    pub(super) fn follow_strays(self: &Arc<Self>) {
+        for pid in self.group.pids().unwrap_or_default() {
+            if self.workers().iter().any(|worker| worker.pid == pid) {
+                continue;
+            }
+            match Process::open(pid.cast_signed()) {
+                Ok(process) if process.users == [self.account.uid; 4] => {
+                    tracing::info!(service = %self.service, user = %self.account.name, pid,
+                        "worker of an earlier starter goes on");
+                    self.follow(process);
+                }
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    tracing::error!(%error, pid, "cannot follow a worker of an earlier starter");
+                }
+            }
+        }
+    }
+
+    fn follow(self: &Arc<Self>, Process { pid, pidfd, .. }: Process) {
+        let pid = pid.unsigned_abs();
+        self.lock().workers.push(Running {
+            pid,
+            since: Instant::now(),
+        });
+        tokio::spawn(reap(Arc::clone(self), pid, End::Other(pidfd)));
+    }
+
     /// Follows the processes of a group; none of them when one is not wholly the user's.
     fn followed(self: &Arc<Self>, group: &Group) -> Option<()> {
         let listed = || {
@@ -133,15 +164,10 @@ impl Queue {
                 "a process that had not become its user when the former keeper ended is killed");
             return None;
         }
-        for Process { pid, pidfd, .. } in workers {
-            let pid = pid.unsigned_abs();
-            tracing::info!(service = %self.service, user = %self.account.name, pid,
+        for process in workers {
+            tracing::info!(service = %self.service, user = %self.account.name, pid = process.pid,
                 "worker of an earlier keeper goes on");
-            self.lock().workers.push(Running {
-                pid,
-                since: Instant::now(),
-            });
-            tokio::spawn(reap(Arc::clone(self), pid, End::Other(pidfd)));
+            self.follow(process);
         }
         Some(())
     }

@@ -1,0 +1,59 @@
+//! The ends of children, and the signals that they inherit.
+
+use std::io;
+
+/// How a child has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// Its exit status.
+    pub code: Option<i32>,
+    /// The signal that has killed it.
+    pub signal: Option<i32>,
+}
+
+/// Waits for any child that has ended; none: no child has. For a process that has no other children
+/// than those that it follows.
+///
+/// # Errors
+/// As waitpid(2).
+pub fn reap_any() -> io::Result<Option<(u32, Ended)>> {
+    let mut status = 0;
+    // SAFETY: writes a local number. Not by rustix or nix, which do not say who it was, or not of a
+    // child that a real-time signal has killed.
+    let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
+    if pid < 0 {
+        return match io::Error::last_os_error() {
+            error if error.raw_os_error() == Some(libc::ECHILD) => Ok(None),
+            error => Err(error),
+        };
+    }
+    Ok((pid > 0).then(|| {
+        let ended = Ended {
+            code: libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)),
+            signal: libc::WIFSIGNALED(status).then(|| libc::WTERMSIG(status)),
+        };
+        (pid.unsigned_abs(), ended)
+    }))
+}
+
+/// Gives every signal its default action, for children to inherit. CLONE_CLEAR_SIGHAND leaves the
+/// ignored ones ignored: SIGPIPE, which Rust's runtime ignores, and whatever the keeper's own parent
+/// did. Raw calls, because the C library does not let its own two be changed; SIGKILL and SIGSTOP
+/// refuse.
+pub(super) fn default_signals() {
+    // The kernel's struct sigaction: handler (0: default), flags, restorer, 64 bits of mask.
+    let default = [0_u64; 4];
+    for signal in 1..=64 {
+        // SAFETY: a pointer to a local array of the structure's size or more. No code of this
+        // process relies on a handler: it has one thread and has just begun.
+        unsafe {
+            libc::syscall(
+                libc::SYS_rt_sigaction,
+                signal,
+                default.as_ptr(),
+                0_usize,
+                8_usize,
+            );
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! A starter for one worker: a process of its own, as the keeper's is, that ends when the worker has
+//! executed its program, which is the test's child from then on.
+
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
+use usher_kernel::cgroup::Group;
+use usher_kernel::worker::{
+    Command, Entry, Input, Progress, REPORT_SIZE, Report, SpawnError, Starter, Told,
+};
+
+/// A worker.
+#[derive(Debug)]
+pub struct Worker {
+    pub pid: u32,
+    pub pidfd: OwnedFd,
+}
+
+/// Its exit status, or the number of the signal that has killed it, less than zero.
+pub fn wait(worker: &Worker) -> i32 {
+    let status = waitid(WaitId::PidFd(worker.pidfd.as_fd()), WaitIdOptions::EXITED)
+        .unwrap()
+        .unwrap();
+    status
+        .exit_status()
+        .unwrap_or_else(|| -status.terminating_signal().unwrap())
+}
+
+/// Starts a worker as the keeper does: made in its group, or where that kills it, entering it.
+pub fn spawn(command: &Command, input: Input<'_>, group: &Group) -> Result<Worker, SpawnError> {
+    match attempt(command, input, group) {
+        Err(SpawnError::Killed) => {
+            group.note_killed_newborn();
+            attempt(command, input, group)
+        }
+        outcome => outcome,
+    }
+}
+
+fn attempt(command: &Command, input: Input<'_>, group: &Group) -> Result<Worker, SpawnError> {
+    rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
+    let directory = group.directory().unwrap();
+    let (mut outcome, mut telling) = io::pipe().unwrap();
+    // SAFETY: the child has a copy of this thread only. It makes a worker, whose maker allocates: the
+    // C library's allocator is good for use after a fork. It unwinds nothing of the test's.
+    let starter = unsafe { libc::fork() };
+    assert!(starter >= 0);
+    if starter == 0 {
+        let report = make(command, input, directory.as_fd(), group.entry());
+        telling.write_all(&report.encode()).unwrap();
+        // SAFETY: ends the process without running anything of the test's.
+        unsafe { libc::_exit(0) }
+    }
+    drop(telling);
+    let mut report = [0; REPORT_SIZE];
+    outcome.read_exact(&mut report).unwrap();
+    // The end of the pipe is the starter's.
+    let _ = outcome.read(&mut [0]).unwrap();
+    waitid(
+        WaitId::Pid(Pid::from_raw(starter).unwrap()),
+        WaitIdOptions::EXITED,
+    )
+    .unwrap();
+    let report = Report::decode(&report).unwrap();
+    let worker = || {
+        let pid = Pid::from_raw(report.pid.cast_signed()).unwrap();
+        Worker {
+            pid: report.pid,
+            pidfd: pidfd_open(pid, PidfdFlags::empty()).unwrap(),
+        }
+    };
+    let error = match report.told {
+        Told::Executed => return Ok(worker()),
+        Told::NotMade(errno) => {
+            return Err(SpawnError::Parent(io::Error::from_raw_os_error(errno)));
+        }
+        Told::Stillborn => SpawnError::Killed,
+        Told::Failed(stage, errno) => SpawnError::failed(stage, errno),
+        told => panic!("{told:?}"),
+    };
+    // The starter has left it to us.
+    wait(&worker());
+    Err(error)
+}
+
+fn make(
+    command: &Command,
+    input: Input<'_>,
+    group: rustix::fd::BorrowedFd<'_>,
+    entry: Entry,
+) -> Report {
+    let starter = Starter::prepare().unwrap();
+    let told = |pid, told| Report {
+        number: 0,
+        pid,
+        told,
+    };
+    let mut newborn = match starter.make(command, input, group, entry) {
+        Ok(newborn) => newborn,
+        Err(error) => {
+            eprintln!("{error}");
+            return told(0, Told::NotMade(libc::EINVAL));
+        }
+    };
+    loop {
+        let mut ready = [PollFd::from_borrowed_fd(newborn.report(), PollFlags::IN)];
+        rustix::event::poll(&mut ready, None).unwrap();
+        let outcome = match newborn.progress().unwrap() {
+            Progress::Made | Progress::Accepted => continue,
+            Progress::Executed => Told::Executed,
+            Progress::Stillborn => Told::Stillborn,
+            Progress::Failed(stage, errno) => Told::Failed(stage, errno),
+        };
+        return told(newborn.pid, outcome);
+    }
+}

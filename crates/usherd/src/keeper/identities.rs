@@ -1,0 +1,219 @@
+//! What a process of a user is started with: looked up once, and kept as long as is safe. To look it
+//! up takes longer than to start the process.
+//!
+//! It counts as long as the files that the name service reads are what they were, and no longer than
+//! [`BELIEVED`], as other sources (LDAP, SSSD) change without a file of this host. An apply, which
+//! disabling a user is, too, ends it at once.
+
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::OwnedMutexGuard;
+use usher_proto::name::UserName;
+use usher_proto::refusal::Refusal;
+
+use super::accounts::{Account, Identity};
+
+/// How long what was found counts at most.
+const BELIEVED: Duration = Duration::from_secs(5);
+/// How long it counts that nothing was found, or that the user is refused.
+const REFUSED: Duration = Duration::from_secs(1);
+/// Users kept; beyond this those go whose answers are old, or all.
+const KEPT: usize = 16_384;
+/// What the answers are read from.
+const FILES: [&str; 4] = [
+    "/etc/passwd",
+    "/etc/group",
+    "/etc/shadow",
+    "/etc/nsswitch.conf",
+];
+
+/// What was found of users.
+#[derive(Default)]
+pub struct Identities {
+    known: Mutex<HashMap<UserName, Arc<Known>>>,
+    /// Counted up when all of it is to be looked up anew.
+    age: AtomicU64,
+}
+
+type Known = tokio::sync::Mutex<Option<Found>>;
+type Answer = Result<Arc<Identity>, Refusal>;
+
+struct Found {
+    uid: u32,
+    /// An answer is as old as its question.
+    asked: Instant,
+    age: u64,
+    files: Files,
+    answer: Answer,
+}
+
+/// What tells that files have changed: device, inode, size, and the times of the last change of the
+/// contents and of the inode.
+type Files = [Option<[i64; 7]>; FILES.len()];
+
+impl Identities {
+    /// What a process of an account is started with. One that takes long to look up keeps one thread,
+    /// and only those waiting who ask for it.
+    ///
+    /// # Errors
+    /// See [`Account::identity`].
+    pub async fn of(&self, account: &Account) -> Answer {
+        let known = self.entry(&account.name).lock_owned().await;
+        let (files, age) = (files(), self.age.load(Ordering::Relaxed));
+        match &*known {
+            Some(found)
+                if (found.uid, found.age) == (account.uid, age)
+                    && found.files == files
+                    && found.is_recent() =>
+            {
+                found.answer.clone()
+            }
+            _ => look_up(account.clone(), files, age, known).await,
+        }
+    }
+
+    /// Has everything be looked up anew.
+    pub fn forget(&self) {
+        self.age.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn entry(&self, name: &UserName) -> Arc<Known> {
+        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = all.get(name) {
+            return Arc::clone(known);
+        }
+        if all.len() >= KEPT {
+            all.retain(|_, known| {
+                known
+                    .try_lock()
+                    .map_or(true, |known| known.as_ref().is_some_and(Found::is_recent))
+            });
+            if all.len() >= KEPT {
+                all.clear();
+            }
+        }
+        Arc::clone(all.entry(name.clone()).or_default())
+    }
+}
+
+impl Found {
+    fn is_recent(&self) -> bool {
+        let believed = match self.answer {
+            Ok(_) => BELIEVED,
+            Err(_) => REFUSED,
+        };
+        self.asked.elapsed() < believed
+    }
+}
+
+/// Asks the name service (NSS), which may ask other hosts, so not on the reactor's thread. Goes on
+/// when nobody waits any longer: the next one finds the answer.
+async fn look_up(
+    account: Account,
+    files: Files,
+    age: u64,
+    mut known: OwnedMutexGuard<Option<Found>>,
+) -> Answer {
+    let asked = Instant::now();
+    tokio::task::spawn_blocking(move || {
+        let answer = account.identity().map(Arc::new);
+        *known = Some(Found {
+            uid: account.uid,
+            asked,
+            age,
+            files,
+            answer: answer.clone(),
+        });
+        answer
+    })
+    .await
+    .map_err(|error| {
+        tracing::error!(%error, "looking up an account");
+        Refusal::NoLocalAccount
+    })?
+}
+
+fn files() -> Files {
+    FILES.map(|path| {
+        let found = std::fs::metadata(path).ok()?;
+        Some([
+            found.dev().cast_signed(),
+            found.ino().cast_signed(),
+            found.size().cast_signed(),
+            found.mtime(),
+            found.mtime_nsec(),
+            found.ctime(),
+            found.ctime_nsec(),
+        ])
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn daemon(uid: u32) -> Account {
+        Account {
+            name: "daemon".parse().unwrap(),
+            uid,
+        }
+    }
+
+    /// A group that the account is in by what was found, and by nothing else.
+    const MARK: u32 = 0x7fff_fff0;
+
+    async fn mark(identities: &Identities, asked: Instant) {
+        let known = identities.entry(&daemon(0).name);
+        let mut known = known.lock().await;
+        let found = known.as_mut().unwrap();
+        found.asked = asked;
+        let mut identity = found.answer.as_deref().unwrap().clone();
+        identity.groups.push(MARK);
+        found.answer = Ok(Arc::new(identity));
+    }
+
+    async fn is_marked(identities: &Identities, account: &Account) -> bool {
+        let found = identities.of(account).await.unwrap();
+        found.groups.contains(&MARK)
+    }
+
+    #[tokio::test]
+    async fn what_was_found_counts_for_a_while_and_no_longer() {
+        let identities = Identities::default();
+        let daemon = daemon(1);
+        assert!(!is_marked(&identities, &daemon).await);
+        mark(&identities, Instant::now()).await;
+        assert!(is_marked(&identities, &daemon).await);
+        identities.forget();
+        assert!(!is_marked(&identities, &daemon).await);
+        mark(&identities, Instant::now().checked_sub(BELIEVED).unwrap()).await;
+        assert!(!is_marked(&identities, &daemon).await);
+        mark(&identities, Instant::now()).await;
+        // The file was another when it was asked.
+        let known = identities.entry(&daemon.name);
+        known.lock().await.as_mut().unwrap().files[0] = None;
+        assert!(!is_marked(&identities, &daemon).await);
+    }
+
+    #[tokio::test]
+    async fn what_was_found_of_one_account_is_not_anothers_of_that_name() {
+        let identities = Identities::default();
+        identities.of(&daemon(1)).await.unwrap();
+        let other = identities.of(&daemon(2)).await;
+        assert_eq!(other.unwrap_err(), Refusal::NoLocalAccount);
+        identities.of(&daemon(1)).await.unwrap();
+    }
+
+    #[test]
+    fn no_more_users_are_kept_than_there_is_room_for() {
+        let identities = Identities::default();
+        for number in 0..=KEPT {
+            identities.entry(&format!("user{number}").parse().unwrap());
+        }
+        assert!(identities.known.lock().unwrap().len() <= KEPT);
+    }
+}
