@@ -16,14 +16,16 @@
  * choose_queue runs when a SYN (or the ACK that answers a SYN cookie) looks for a listener. For a
  * port of a service it lets through only a connection that is ANNOUNCED or SYN_RECEIVED and not
  * expired, and gives it to the listener of (service, uid); anything else gets SK_DROP, which the
- * client sees as a RST. Every failure inside the program refuses. Packets of established
- * connections never come here.
+ * client sees as a RST. A token's entry is for one SYN: choose_queue lets through only what
+ * check_token has read to be that SYN (reading.bpf.h). Every failure inside the program refuses.
+ * Packets of established connections never come here.
  *
  * follow keeps the entry true from then on, and reports a connection that reached a service without
- * an entry, so that user space cuts it.
+ * an entry, or with a sequence number that its token's SYN did not have, so that user space cuts
+ * it.
  *
- * check_token runs before choose_queue, on every packet that comes in. All it does to a connection
- * is to make its entry; a connection that has one it leaves alone.
+ * check_token runs before choose_queue, on every packet that comes in. It makes the entry of a good
+ * token, ends a token's entry when another SYN comes between its ends, and notes what it has read.
  *
  * remove makes user space's changes of a state. User space alone cannot: between reading an entry
  * and writing it the connection may be established, and an overwritten ESTABLISHED would hide a
@@ -40,6 +42,7 @@
  * ingress_ifindex 5.17).
  */
 #include <linux/bpf.h>
+#include <linux/in.h>
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 
@@ -51,7 +54,6 @@
 
 #define AF_INET 2
 #define AF_INET6 10
-#define IPPROTO_TCP 6
 
 /*
  * Ports under admission. Key: port in host byte order; value: id of the service.
@@ -204,6 +206,8 @@ static __always_inline int take_syn(struct usher_admission *entry,
 	return exchange(entry, mark, USHER_SYN_RECEIVED) && stands_under(connection, mark);
 }
 
+#include "reading.bpf.h"
+
 /*
  * Hook: sk_lookup of the network namespace, because it is the one place that every SYN passes
  * whatever address and interface it came in by, and that can choose the listener. Kernel 5.9.
@@ -251,6 +255,13 @@ int choose_queue(struct bpf_sk_lookup *context)
 		return SK_DROP;
 	}
 
+	/* Read after the mark, and true of its announcement if take_syn exchanges the mark. */
+	if (*(volatile __u32 *)&entry->by_token &&
+	    !is_in_hand(&connection, state_of(mark), *(volatile __be32 *)&entry->sequence)) {
+		COUNT(refused_unread);
+		return SK_DROP;
+	}
+
 	listener = bpf_map_lookup_elem(&listeners, &target);
 	if (!listener) {
 		COUNT(refused_no_listener);
@@ -293,7 +304,8 @@ static __always_inline int accepted_connection(struct bpf_sock_ops *context,
 
 #include "share.bpf.h"
 
-static __always_inline int establish(const struct usher_connection *connection)
+/* Whether there was an entry for the connection, whose SYN had this number. */
+static __always_inline int establish(const struct usher_connection *connection, __be32 sequence)
 {
 	struct usher_admission *entry = bpf_map_lookup_elem(&admissions, connection);
 	__u64 mark;
@@ -305,6 +317,9 @@ static __always_inline int establish(const struct usher_connection *connection)
 			return 0;
 		mark = *(volatile __u64 *)&entry->mark;
 		if (state_of(mark) != USHER_SYN_RECEIVED && state_of(mark) != USHER_WITHDRAWN)
+			return 0;
+		if (*(volatile __u32 *)&entry->by_token &&
+		    *(volatile __be32 *)&entry->sequence != sequence)
 			return 0;
 		if (exchange(entry, mark, USHER_ESTABLISHED)) {
 			if (!stands_under(connection, mark))
@@ -327,7 +342,8 @@ static __always_inline void established(struct bpf_sock_ops *context)
 		return;
 	if (!accepted_connection(context, &connection))
 		return;
-	if (establish(&connection)) {
+	/* Nothing is received yet: the next number expected is the one after the SYN's. */
+	if (establish(&connection, bpf_htonl(context->rcv_nxt - 1))) {
 		bpf_sock_ops_cb_flags_set(context, context->bpf_sock_ops_cb_flags |
 						       BPF_SOCK_OPS_STATE_CB_FLAG);
 		COUNT(established);

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Reading a SYN: whose it is, for which service, and the token that it carries. A part of
- * admission.bpf.c. What is not exactly such a packet is none: IPv4 fragments, IPv6 with extension
- * headers, ends that no socket has.
+ * Reading a packet: whether it is a SYN, whose it is, for which service, and the token that it
+ * carries. A part of admission.bpf.c.
+ *
+ * Read are IPv4 with any options, IPv6 with extension headers, atomic fragments among them, and
+ * either behind VLAN tags. Not read are fragments, IPsec, a routing header with segments left,
+ * which the packet's true destination is in, and longer chains of headers or tags. Such a packet
+ * may turn out to be TCP further on, and is noted as unread.
  */
 #ifndef USHER_SYN_BPF_H
 #define USHER_SYN_BPF_H
@@ -14,20 +18,30 @@
 
 #include "usher_token.h"
 
-#define FRAGMENT 0x3fff /* more of them, or not the first */
+#define IPV4_FRAGMENT 0x3fff /* more of them, or not the first */
+#define IPV6_FRAGMENT 0xfff9
+#define IPV6_VERSION 6
 #define OPTIONS_SIZE 40
-/* All headers at their longest, from the beginning of an Ethernet frame. */
+/* All headers at their longest, from the beginning of an Ethernet frame, without IPv6 extensions.
+ */
 #define HEADERS_SIZE (14 + 60 + 60)
+/* Tags that the kernel has not taken off, and extension headers, that are read at most. */
+#define VLAN_TAGS 4
+#define EXTENSIONS 8
 
 /* Reads from the network header on, with or without an Ethernet header before it. */
 static __always_inline int load(struct __sk_buff *packet, __u32 offset, void *to, __u32 size)
 {
-	__u32 headers = packet->len < HEADERS_SIZE ? packet->len : HEADERS_SIZE;
+	__u32 headers = HEADERS_SIZE;
 
 	if (!bpf_skb_load_bytes_relative(packet, offset, to, size, BPF_HDR_START_NET))
 		return 1;
 	/* Some drivers leave the headers in pages, from where the network stack would fetch them
 	 * next. The packet stays what it is. */
+	if (headers < 14 + offset + size)
+		headers = 14 + offset + size;
+	if (headers > packet->len)
+		headers = packet->len;
 	return !bpf_skb_pull_data(packet, headers) &&
 	       !bpf_skb_load_bytes_relative(packet, offset, to, size, BPF_HDR_START_NET);
 }
@@ -43,37 +57,162 @@ static __always_inline int is_strange(const __u8 address[16])
 	return words[2] == bpf_htonl(0x0000ffff) || (!words[2] && !words[3]);
 }
 
-/* Addresses of a TCP packet, and where its TCP header begins; 0 for every other packet. */
-static __always_inline __u32 read_addresses(struct __sk_buff *packet,
-					    struct usher_connection *connection)
+/* What a packet turned out to be, where it is not TCP whose header is at an offset that is known.
+ */
+#define NOT_TCP 0
+#define UNREADABLE 1
+#define UNREADABLE_ADDRESS 2
+
+/* Protocols that never become TCP at this host. */
+static __always_inline int is_something_else(__u8 protocol)
 {
-	if (packet->protocol == bpf_htons(ETH_P_IP)) {
-		struct iphdr header;
+	return protocol == IPPROTO_UDP || protocol == IPPROTO_ICMP || protocol == IPPROTO_IGMP ||
+	       protocol == IPPROTO_ICMPV6;
+}
 
-		if (!load(packet, 0, &header, sizeof(header)))
-			return 0;
-		if (header.version != 4 || header.ihl < 5 || header.protocol != IPPROTO_TCP ||
-		    header.frag_off & bpf_htons(FRAGMENT) || !header.saddr || !header.daddr)
-			return 0;
-		set_mapped(connection->client_address, header.saddr);
-		set_mapped(connection->server_address, header.daddr);
-		return header.ihl * 4;
+/* The beginning of every extension header that is read. */
+struct extension {
+	__u8 next;
+	__u8 size; /* in units of eight bytes, after the first eight; not of a fragment header */
+	union {
+		struct {
+			__u8 type;
+			__u8 left;
+		} routing;
+		__be16 fragment;
+	};
+};
+
+/* Where the TCP header is behind the extension headers that begin at `offset`, or one of the above.
+ * A function of its own for the verifier. */
+static __attribute__((noinline)) __u32 skip_extensions(struct __sk_buff *packet, __u32 offset,
+						       __u32 next)
+{
+	for (int i = 0; i <= EXTENSIONS; i++) {
+		struct extension header;
+
+		if (next == IPPROTO_TCP)
+			return offset;
+		if (is_something_else(next) || next == IPPROTO_NONE)
+			return NOT_TCP;
+		if (next != IPPROTO_HOPOPTS && next != IPPROTO_DSTOPTS && next != IPPROTO_ROUTING &&
+		    next != IPPROTO_FRAGMENT)
+			return UNREADABLE;
+		if (!load(packet, offset, &header, sizeof(header)))
+			return UNREADABLE;
+		if ((next == IPPROTO_ROUTING && header.routing.left) ||
+		    (next == IPPROTO_FRAGMENT && header.fragment & bpf_htons(IPV6_FRAGMENT)))
+			return UNREADABLE;
+		offset += next == IPPROTO_FRAGMENT ? 8 : (header.size + 1) * 8;
+		next = header.next;
 	}
-	if (packet->protocol == bpf_htons(ETH_P_IPV6)) {
-		struct ipv6hdr header;
+	return UNREADABLE;
+}
 
-		if (!load(packet, 0, &header, sizeof(header)))
-			return 0;
-		if (header.version != 6 || header.nexthdr != IPPROTO_TCP)
-			return 0;
-		set_words(connection->client_address, header.saddr.in6_u.u6_addr32);
-		set_words(connection->server_address, header.daddr.in6_u.u6_addr32);
+/* The protocol behind the VLAN tags that are still in the packet, whose bytes are counted. */
+static __always_inline __be16 skip_tags(struct __sk_buff *packet, __u32 *offset)
+{
+	__be16 protocol = packet->protocol, tag[2];
+
+	for (int i = 0; i < VLAN_TAGS; i++) {
+		if (protocol != bpf_htons(ETH_P_8021Q) && protocol != bpf_htons(ETH_P_8021AD))
+			break;
+		if (!load(packet, *offset, tag, sizeof(tag)))
+			break;
+		protocol = tag[1];
+		*offset += sizeof(tag);
+	}
+	return protocol;
+}
+
+/* The first headers of most packets. */
+union heads {
+	struct {
+		struct iphdr ip;
+		struct tcphdr tcp;
+	} v4;
+	struct {
+		struct ipv6hdr ip;
+		struct tcphdr tcp;
+	} v6;
+};
+
+enum loaded { LOADED_NOTHING, LOADED_IP, LOADED_BOTH };
+
+/* Both headers in one go, or else the first one only. */
+static __always_inline enum loaded load_heads(struct __sk_buff *packet, __u32 offset, void *to,
+					      __u32 ip_size)
+{
+	if (!bpf_skb_load_bytes_relative(packet, offset, to, ip_size + sizeof(struct tcphdr),
+					 BPF_HDR_START_NET))
+		return LOADED_BOTH;
+	return load(packet, offset, to, ip_size) ? LOADED_IP : LOADED_NOTHING;
+}
+
+/* What could not be loaded: the kernel drops it, unless it is whole and memory was short. */
+static __always_inline __u32 not_loaded(struct __sk_buff *packet, __u32 ip_size)
+{
+	return packet->len < ip_size ? NOT_TCP : UNREADABLE_ADDRESS;
+}
+
+/* Addresses and TCP header of a packet. Returns where the header is, or one of the above. */
+static __always_inline __u32 read_headers(struct __sk_buff *packet,
+					  struct usher_connection *connection,
+					  struct tcphdr *header)
+{
+	enum loaded loaded;
+	union heads heads;
+	__u32 offset = 0;
+	__be16 protocol = skip_tags(packet, &offset);
+
+	if (protocol == bpf_htons(ETH_P_IP)) {
+		const struct iphdr *ip = &heads.v4.ip;
+
+		loaded = load_heads(packet, offset, &heads, sizeof(*ip));
+		if (loaded == LOADED_NOTHING)
+			return not_loaded(packet, sizeof(*ip));
+		if (ip->version != 4 || ip->ihl < 5 || is_something_else(ip->protocol) ||
+		    !ip->saddr || !ip->daddr)
+			return NOT_TCP;
+		set_mapped(connection->client_address, ip->saddr);
+		set_mapped(connection->server_address, ip->daddr);
+		if (ip->protocol != IPPROTO_TCP || ip->frag_off & bpf_htons(IPV4_FRAGMENT))
+			return UNREADABLE;
+		offset += ip->ihl * 4;
+		if (loaded == LOADED_BOTH && ip->ihl == 5) {
+			*header = heads.v4.tcp;
+			return offset;
+		}
+	} else if (protocol == bpf_htons(ETH_P_IPV6)) {
+		const struct ipv6hdr *ip = &heads.v6.ip;
+
+		loaded = load_heads(packet, offset, &heads, sizeof(*ip));
+		if (loaded == LOADED_NOTHING)
+			return not_loaded(packet, sizeof(*ip));
+		if (ip->version != 6 || is_something_else(ip->nexthdr))
+			return NOT_TCP;
+		set_words(connection->client_address, ip->saddr.in6_u.u6_addr32);
+		set_words(connection->server_address, ip->daddr.in6_u.u6_addr32);
 		if (is_strange(connection->client_address) ||
 		    is_strange(connection->server_address))
-			return 0;
-		return sizeof(header);
+			return NOT_TCP;
+		offset += sizeof(*ip);
+		if (ip->nexthdr == IPPROTO_TCP) {
+			if (loaded == LOADED_BOTH) {
+				*header = heads.v6.tcp;
+				return offset;
+			}
+		} else {
+			offset = skip_extensions(packet, offset, ip->nexthdr);
+			if (offset <= UNREADABLE_ADDRESS)
+				return offset;
+		}
+	} else if (protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD)) {
+		return UNREADABLE_ADDRESS;
+	} else {
+		return NOT_TCP;
 	}
-	return 0;
+	return load(packet, offset, header, sizeof(*header)) ? offset : UNREADABLE;
 }
 
 struct options {
@@ -137,17 +276,35 @@ struct syn {
 	struct usher_token_option option;
 };
 
-/* Whether this is one. Its ends go into `connection`. */
+/* What a note says of a TCP packet with this header. */
+static __always_inline enum reading reading_of(const struct tcphdr *header)
+{
+	if (header->rst || header->doff < 5 || !header->source)
+		return READ_OTHER;
+	if (header->syn)
+		return header->ack || header->fin ? READ_OTHER : READ_SYN;
+	return header->ack ? READ_LATER : READ_OTHER;
+}
+
+/* Notes what the packet is. Whether it is a SYN to a service; its ends go into `connection`. */
 static __always_inline int read_syn(struct __sk_buff *packet, struct usher_connection *connection,
 				    struct syn *syn)
 {
-	__u32 offset = read_addresses(packet, connection), port, *found;
 	struct tcphdr header;
+	__u32 offset = read_headers(packet, connection, &header), port, *found;
+	enum reading reading;
 
-	if (!offset || !load(packet, offset, &header, sizeof(header)))
+	if (offset == NOT_TCP)
 		return 0;
-	if (!header.syn || header.ack || header.rst || header.fin || !header.source ||
-	    header.doff < 5)
+	if (offset <= UNREADABLE_ADDRESS) {
+		take_note(connection, 0, offset == UNREADABLE ? UNREAD : UNREAD_ANYONES);
+		return 0;
+	}
+	connection->client_port = header.source;
+	connection->server_port = header.dest;
+	reading = reading_of(&header);
+	take_note(connection, header.seq, reading);
+	if (reading != READ_SYN)
 		return 0;
 	port = bpf_ntohs(header.dest);
 	found = bpf_map_lookup_elem(&services, &port);
@@ -155,8 +312,6 @@ static __always_inline int read_syn(struct __sk_buff *packet, struct usher_conne
 		return 0;
 	syn->service = *found;
 	syn->sequence = header.seq;
-	connection->client_port = header.source;
-	connection->server_port = header.dest;
 	syn->has_token = find_option(packet, offset + sizeof(header),
 				     header.doff * 4 - sizeof(header), &syn->option);
 	return 1;

@@ -14,8 +14,9 @@
  * spent. It is spent before the admission is made, so that no two connections have one element.
  *
  * The entry is for the SYN that had the token, and for copies of it, which have its sequence
- * number. Another SYN between the same ends ends the entry: it is of somebody who has taken the
- * port of a connection that was given up. So check_token looks at every SYN to a service.
+ * number. Another SYN between the same ends ends the entry: somebody has taken the port of a
+ * connection that was given up. So check_token looks at every SYN to a service. A SYN that it
+ * cannot read leaves the entry as it is, and choose_queue refuses that SYN (reading.bpf.h).
  *
  * A session may be closed meanwhile: user space closes its slot under the lock, then looks for its
  * admissions. We make the admission, then take the lock and look whether the slot is still the

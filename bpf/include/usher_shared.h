@@ -11,7 +11,7 @@
 #include <linux/types.h>
 #include <linux/bpf.h>
 
-#define USHER_LAYOUT_VERSION 6
+#define USHER_LAYOUT_VERSION 7
 
 /* Connections of one user at one service that tokens have admitted and that are not established.
  */
@@ -152,6 +152,7 @@ struct usher_counters {
 	__u64 token_other_address;
 	__u64 token_overloaded;
 	__u64 token_other_syn;
+	__u64 refused_unread;
 };
 
 /* Written once by the keeper that made the maps. */
@@ -184,7 +185,7 @@ _Static_assert(sizeof(struct usher_client_address) == 24, "usher_client_address"
 _Static_assert(sizeof(struct usher_session) == 224, "usher_session");
 _Static_assert(sizeof(struct usher_certificate) == 632, "usher_certificate");
 _Static_assert(sizeof(struct usher_token_session) == 120, "usher_token_session");
-_Static_assert(sizeof(struct usher_counters) == 176, "usher_counters");
+_Static_assert(sizeof(struct usher_counters) == 184, "usher_counters");
 _Static_assert(sizeof(struct usher_layout) == 8, "usher_layout");
 _Static_assert(sizeof(struct usher_removal) == 56, "usher_removal");
 

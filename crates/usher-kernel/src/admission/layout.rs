@@ -11,7 +11,7 @@ use usher_proto::{
 use super::types::{AdmissionRow, AdmissionState, Counters, Ended, SessionRecord};
 use crate::KernelError;
 
-pub(super) const VERSION: u32 = 6;
+pub(super) const VERSION: u32 = 7;
 
 const STATE_BITS: u32 = 8;
 const ANNOUNCED: u64 = 1;
@@ -174,8 +174,9 @@ pub(super) struct Tally {
     token_other_address: u64,
     token_overloaded: u64,
     token_other_syn: u64,
+    refused_unread: u64,
 }
-plain!(Tally, 176);
+plain!(Tally, 184);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -379,6 +380,7 @@ impl From<&[Tally]> for Counters {
             sum.token_other_address += tally.token_other_address;
             sum.token_overloaded += tally.token_overloaded;
             sum.token_other_syn += tally.token_other_syn;
+            sum.refused_unread += tally.refused_unread;
         }
         sum
     }

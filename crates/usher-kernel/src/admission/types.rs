@@ -210,12 +210,15 @@ pub struct Counters {
     pub token_overloaded: u64,
     /// Entries that ended because another SYN came between the same ends than the token's.
     pub token_other_syn: u64,
+    /// SYNs refused for a token's entry because the filter at the interface had not read them to be
+    /// the token's own.
+    pub refused_unread: u64,
 }
 
 impl Counters {
     /// Names and numbers, for views.
     #[must_use]
-    pub fn named(&self) -> [(String, u64); 22] {
+    pub fn named(&self) -> [(String, u64); 23] {
         [
             ("admitted".into(), self.admitted),
             ("refused_unannounced".into(), self.refused_unannounced),
@@ -239,6 +242,7 @@ impl Counters {
             ("token_other_address".into(), self.token_other_address),
             ("token_overloaded".into(), self.token_overloaded),
             ("token_other_syn".into(), self.token_other_syn),
+            ("refused_unread".into(), self.refused_unread),
         ]
     }
 }

@@ -97,7 +97,7 @@ pub fn option(token: &[u8; 16]) -> [u8; 20] {
     option
 }
 
-fn checksum(parts: &[&[u8]]) -> u16 {
+pub fn checksum(parts: &[&[u8]]) -> u16 {
     let bytes = parts.concat();
     let mut sum: u32 = bytes
         .chunks(2)
@@ -116,50 +116,61 @@ pub fn ip(connection: &ConnectionTuple, flags: u8, options: &[u8]) -> Vec<u8> {
 
 /// The same between ends that need not be canonical.
 pub fn ip_of(client: SocketAddr, server: SocketAddr, flags: u8, options: &[u8]) -> Vec<u8> {
+    let tcp = segment(client, server, flags, (1, 0), options);
+    let mut packet = Vec::new();
+    match (client.ip(), server.ip()) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let total = u16::try_from(20 + tcp.len()).unwrap().to_be_bytes();
+            packet.extend([0x45, 0, total[0], total[1], 0, 1, 0x40, 0, 64, 6, 0, 0]);
+            packet.extend(from.octets());
+            packet.extend(to.octets());
+            let sum = checksum(&[&packet]).to_be_bytes();
+            packet[10..12].copy_from_slice(&sum);
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let length = u16::try_from(tcp.len()).unwrap().to_be_bytes();
+            packet.extend([0x60, 0, 0, 0, length[0], length[1], 6, 64]);
+            packet.extend(from.octets());
+            packet.extend(to.octets());
+        }
+        _ => panic!("ends of two families"),
+    }
+    packet.extend(tcp);
+    packet
+}
+
+/// A TCP segment without data, `options` padded to words with zeros. `numbers`: its own sequence
+/// number and the one that it acknowledges.
+pub fn segment(
+    client: SocketAddr,
+    server: SocketAddr,
+    flags: u8,
+    numbers: (u32, u32),
+    options: &[u8],
+) -> Vec<u8> {
     let mut options = options.to_vec();
     options.resize(options.len().next_multiple_of(4), 0);
     let size = 20 + options.len();
     let mut tcp = Vec::new();
     tcp.extend(client.port().to_be_bytes());
     tcp.extend(server.port().to_be_bytes());
-    tcp.extend([
-        0,
-        0,
-        0,
-        1,
-        0,
-        0,
-        0,
-        0,
-        u8::try_from(size * 4).unwrap(),
-        flags,
-    ]);
+    tcp.extend(numbers.0.to_be_bytes());
+    tcp.extend(numbers.1.to_be_bytes());
+    tcp.extend([u8::try_from(size * 4).unwrap(), flags]);
     tcp.extend([0xff, 0xff, 0, 0, 0, 0]);
     tcp.extend(options);
     let length = u16::try_from(size).unwrap().to_be_bytes();
-    let mut packet = Vec::new();
-    match (client.ip(), server.ip()) {
+    let sum = match (client.ip(), server.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
-            let total = u16::try_from(20 + size).unwrap().to_be_bytes();
-            packet.extend([0x45, 0, total[0], total[1], 0, 1, 0x40, 0, 64, 6, 0, 0]);
-            packet.extend(from.octets());
-            packet.extend(to.octets());
-            let sum = checksum(&[&packet]).to_be_bytes();
-            packet[10..12].copy_from_slice(&sum);
-            let sum = checksum(&[&from.octets(), &to.octets(), &[0, 6], &length, &tcp]);
-            tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+            checksum(&[&from.octets(), &to.octets(), &[0, 6], &length, &tcp])
         }
         (IpAddr::V6(from), IpAddr::V6(to)) => {
-            packet.extend([0x60, 0, 0, 0, length[0], length[1], 6, 64]);
-            packet.extend(from.octets());
-            packet.extend(to.octets());
-            let sum = checksum(&[&from.octets(), &to.octets(), &length, &[0, 6], &tcp]);
-            tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+            checksum(&[&from.octets(), &to.octets(), &length, &[0, 6], &tcp])
         }
         _ => panic!("ends of two families"),
-    }
-    packet.extend(tcp);
-    packet
+    };
+    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+    tcp
 }
 
 /// The same packet with another sequence number. Its checksum is wrong then, which nobody sees who
