@@ -87,7 +87,8 @@ int usher_pre_accept(int listener);
  *
  * Returns 0, or -1 with errno:
  *   EINVAL           nothing is reserved
- *   EBUSY            the process has other threads, or shares memory, files or working directory
+ *   EBUSY            the process has other threads, shares memory, files or working directory, or
+ *                    another process could reach into it (seccomp listener, io_uring, perf)
  *   EPERM            the process has become a user already, or may not change its groups
  *   ESTALE           the reservation has lapsed, or is neither this process's nor its parent's
  *   EACCES           the user has been revoked meanwhile, or this is not the service's account

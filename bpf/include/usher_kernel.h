@@ -13,8 +13,9 @@
 #include <bpf/bpf_tracing.h>
 
 #define EPERM 1
-#define ENOMEM 12
 #define EAGAIN 11
+#define ENOMEM 12
+#define EBUSY 16
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
@@ -55,8 +56,44 @@ struct files_struct {
 	atomic_t count;
 };
 
+struct super_block {
+	unsigned int s_dev;
+	unsigned long s_magic;
+};
+
+struct inode {
+	unsigned short i_mode;
+	kuid_t i_uid;
+	struct super_block *i_sb;
+	unsigned long i_ino;
+};
+
+struct qstr {
+	const unsigned char *name;
+};
+
+struct dentry {
+	struct qstr d_name;
+	struct inode *d_inode;
+};
+
+struct vfsmount {
+	struct super_block *mnt_sb;
+};
+
+struct path {
+	struct vfsmount *mnt;
+	struct dentry *dentry;
+};
+
+struct file {
+	struct path f_path;
+	struct inode *f_inode;
+};
+
 struct fs_struct {
 	int users;
+	struct path root;
 };
 
 struct ns_common {
@@ -69,6 +106,44 @@ struct mnt_namespace {
 
 struct nsproxy {
 	struct mnt_namespace *mnt_ns;
+};
+
+/* What a vfsmount is a part of. */
+struct mount {
+	struct vfsmount mnt;
+	struct mnt_namespace *mnt_ns;
+	int mnt_id;
+};
+
+struct notification;
+
+struct seccomp_filter {
+	struct seccomp_filter *prev;
+	struct notification *notif;
+};
+
+struct seccomp {
+	struct seccomp_filter *filter;
+};
+
+struct perf_event_context {
+	int nr_events;
+};
+
+struct io_uring_task;
+
+struct mm_struct {
+	unsigned long flags;
+	struct file *exe_file;
+};
+
+/* From 6.18 on. */
+struct mm_flags {
+	unsigned long word;
+};
+
+struct mm_struct___bitmap {
+	struct mm_flags flags;
 };
 
 struct cgroup {
@@ -89,35 +164,18 @@ struct task_struct {
 	struct files_struct *files;
 	struct nsproxy *nsproxy;
 	struct css_set *cgroups;
+	struct mm_struct *mm;
+	struct seccomp seccomp;
+	struct io_uring_task *io_uring;
 };
 
-struct super_block {
-	unsigned int s_dev;
-	unsigned long s_magic;
+/* Before 6.2: one context for hardware, one for software. */
+struct task_struct___two_contexts {
+	struct perf_event_context *perf_event_ctxp[2];
 };
 
-struct inode {
-	unsigned short i_mode;
-	struct super_block *i_sb;
-	unsigned long i_ino;
-};
-
-struct dentry {
-	struct inode *d_inode;
-};
-
-struct vfsmount {
-	struct super_block *mnt_sb;
-};
-
-struct path {
-	struct vfsmount *mnt;
-	struct dentry *dentry;
-};
-
-struct file {
-	struct path f_path;
-	struct inode *f_inode;
+struct task_struct___one_context {
+	struct perf_event_context *perf_event_ctxp;
 };
 
 struct io_uring_cmd {
@@ -127,6 +185,7 @@ struct io_uring_cmd {
 struct linux_binprm {
 	struct file *file;
 	struct cred *cred;
+	unsigned int secureexec : 1;
 };
 
 struct bpf_local_storage;

@@ -10,7 +10,7 @@
 
 #include <linux/types.h>
 
-#define USHER_OWNERSHIP_VERSION 2
+#define USHER_OWNERSHIP_VERSION 3
 
 #define USHER_GROUPS 128
 #define USHER_PATH_SIZE 256
@@ -19,6 +19,12 @@
  * user space finds that the programs really run. EUCLEAN, which the kernel itself never says. */
 #define USHER_ROLL_CALL_LINK 0xffffffffU
 #define USHER_ROLL_CALL_ANSWER 117
+
+/* The same answer, to a keeper that presents itself: struct usher_place is written. */
+#define USHER_PRESENTATION_LINK 0xfffffffeU
+
+/* The same answer, when pages of the asking process have been pinned. */
+#define USHER_PINNED_LINK 0xfffffffdU
 
 /* Why something was refused; index into the map `refusals`. */
 enum usher_refusal {
@@ -36,6 +42,11 @@ enum usher_refusal {
 	USHER_REFUSED_IO_URING_CREDENTIALS,
 	USHER_REFUSED_EXECUTION, /* a program that gives a privilege */
 	USHER_REFUSED_NO_MEMORY, /* no place for the mark of a settled process */
+	USHER_REFUSED_WATCHED_CALLS, /* another process may answer its system calls (seccomp) */
+	USHER_REFUSED_PERFORMANCE_EVENTS, /* it is sampled, or a service's process wants to sample
+					   */
+	USHER_REFUSED_PINNED_MEMORY, /* its pages may be held by io_uring or a device */
+	USHER_REFUSED_MEMORY_ACCESS, /* /proc/PID/mem or a userfaultfd of a service's process */
 	/* connection.bpf.c */
 	USHER_REFUSED_ACCEPT,
 	USHER_REFUSED_CONNECTION, /* a system call on another user's connection */
@@ -84,13 +95,25 @@ struct usher_folder {
 	__u32 reserved;
 };
 
-/* Who is a daemon of Usher's, and where its pins are. Key: 0. */
+/* Which program is a daemon of Usher's, and where its pins are. Key: 0. */
 struct usher_protection {
-	__u32 mount_namespace; /* inode number */
 	__u32 children_of_init; /* whether only they are daemons */
 	__u32 device; /* of the pins; 0: nothing is protected */
 	__u32 path_length; /* of `daemon`, with the final zero byte */
+	__u32 reserved;
 	char daemon[USHER_PATH_SIZE]; /* path of the daemons' program, padded with zeros */
+};
+
+/* Where the present keeper was executed, as the kernel numbers it. Written by these programs. */
+struct usher_place {
+	__u64 program_inode; /* 0: no keeper has presented itself */
+	__u64 root_inode;
+	__u32 program_device; /* as in struct usher_folder */
+	__u32 root_device;
+	__u32 program_mount; /* the mount that its file was found in */
+	__u32 root_mount;
+	__u32 mount_namespace; /* inode number */
+	__u32 reserved;
 };
 
 _Static_assert(sizeof(struct usher_identity) == 528, "usher_identity");
@@ -98,6 +121,7 @@ _Static_assert(sizeof(struct usher_settled) == 8, "usher_settled");
 _Static_assert(sizeof(struct usher_owner) == 4, "usher_owner");
 _Static_assert(sizeof(struct usher_folder) == 16, "usher_folder");
 _Static_assert(sizeof(struct usher_protection) == 272, "usher_protection");
-_Static_assert(USHER_REFUSALS == 23, "usher_refusal");
+_Static_assert(sizeof(struct usher_place) == 40, "usher_place");
+_Static_assert(USHER_REFUSALS == 27, "usher_refusal");
 
 #endif

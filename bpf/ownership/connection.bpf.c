@@ -11,18 +11,23 @@
  * An owner's process has the owner as uid, euid, suid and fsuid. The credentials asked are those
  * in force, so io_uring's are asked, too.
  *
- * A listener is used by its owner, and (except accept) by root's processes, because the keeper and
- * the service manager keep duplicates of it: a duplicate gives nothing but the queue's life. A
- * socket that is not listening any more, or not yet, counts as a connection.
+ * A listener is used by its owner, and (except accept) by Usher's daemons. The service manager
+ * keeps a duplicate of it and a starter of workers passes one on, so every process of root's may
+ * receive one: it gives nothing but the queue's life. An option that root set on it, a socket
+ * filter say, would be every later connection's. A socket that is not listening any more, or not
+ * yet, counts as a connection.
  *
  * What has no hook: poll, and what sock_diag shows to everybody (addresses, queue lengths); a
  * kernel's own user of a socket that a holder of the descriptor hands to it (KCM, and by root nbd,
  * iSCSI, 9p, sockmap); IORING_OP_RECV_ZC from 6.15 on (root, and the network card must be set up
- * for it). All but the first two need a descriptor, which file_receive gives to nobody else.
+ * for it). All but the first two need a descriptor, which file_receive gives to nobody else, with
+ * one exception: IORING_OP_MSG_RING (6.0) puts a file into another ring's table of files without
+ * file_receive. There it stays: each use by the ring asks here, and installing it as a descriptor
+ * (IORING_OP_FIXED_FD_INSTALL, 6.8) is file_receive again.
  *
  * Kernel 6.1 or later (socket storage in LSM 5.9, bpf_sock_from_file 5.11).
  */
-#include "refusals.h"
+#include "daemons.h"
 
 #define S_IFMT 00170000
 #define S_IFSOCK 0140000
@@ -53,21 +58,31 @@ static __always_inline struct usher_owner *owner_of(struct sock *sk)
 	return bpf_sk_storage_get(&connection_owner, sk, NULL, 0);
 }
 
+/* Root is a daemon; before the first keeper has marked itself, every process of root's passes. */
+static __always_inline int is_daemon(struct task_struct *task)
+{
+	struct usher_protection *protected = settings();
+
+	return all_uids_are(task->cred, 0) && (mark_of(task) || !protected || !protected->device);
+}
+
 /* `reason` is that of a connection; 0 leaves it to the socket's state. */
 static __always_inline int use(struct socket *socket, __u32 reason)
 {
 	struct sock *sk = socket->sk;
 	struct usher_owner *owner = owner_of(sk);
-	const struct cred *cred;
+	struct task_struct *task;
 	int listens;
 
 	if (!owner)
 		return 0;
-	cred = bpf_get_current_task_btf()->cred;
-	if (all_uids_are(cred, owner->uid))
+	task = bpf_get_current_task_btf();
+	if (all_uids_are(task->cred, owner->uid))
 		return 0;
 	listens = sk->__sk_common.skc_state == TCP_LISTEN;
-	if (listens && all_uids_are(cred, 0))
+	if (listens && reason == USHER_REFUSED_DESCRIPTOR && all_uids_are(task->cred, 0))
+		return 0;
+	if (listens && is_daemon(task))
 		return 0;
 	if (!reason)
 		reason = listens ? USHER_REFUSED_LISTENER : USHER_REFUSED_CONNECTION;
@@ -127,7 +142,10 @@ int BPF_PROG(own_read_option, struct socket *socket, int level, int name)
 	return use(socket, 0);
 }
 
-/* Hook: socket_setsockopt, for TCP_ULP, TCP_REPAIR, SO_ATTACH_FILTER. Kernel 2.6. */
+/*
+ * Hook: socket_setsockopt, for TCP_ULP, TCP_REPAIR and socket filters, of which a connection has
+ * those of its listener. Kernel 2.6.
+ */
 SEC("lsm/socket_setsockopt")
 int BPF_PROG(own_set_option, struct socket *socket, int level, int name)
 {

@@ -26,27 +26,36 @@
  * neither a thread nor a process in that memory, which would be there still when it has ended and
  * the parent goes on.
  *
+ * Nor may anybody have prepared the process: both steps refuse one with a seccomp listener, a
+ * performance event, an io_uring or pinned pages (prepared.h). What the kernel does not show there
+ * is not handed out in the first place: a process of a fenced account opens no /proc/PID/mem, no
+ * userfaultfd and no performance event, and attaches to no process that holds a grant.
+ *
  * BPF cannot take capabilities from a process, so a settled one keeps in its sets what the
  * service had; it may use none of them, in no user namespace.
  *
  * GRANTED and SETTLED stand in two maps because two sides write them: user space the one, these
  * programs the other. So no race of the two makes a settled process free again.
  *
- * What this cannot see: a descriptor of /proc/PID/mem or a userfaultfd that another process of the
- * service opened before, and memory that the service itself shares by a file. Against a service
- * that prepares its own subversion before it reads a user's first byte, start each user's process
- * afresh (Usher's other styles).
+ * What this cannot see: pages that were given to a pipe by vmsplice(2), memory that the service
+ * itself shares by a file, and what was opened while the account was not fenced yet. Against a
+ * service that prepares its own subversion before it reads a user's first byte, start each user's
+ * process afresh (Usher's other styles).
  *
  * On a kernel before 6.2 with full preemption, a lookup in task storage can fail because another
  * task on the CPU was interrupted in one. Debian's kernels do not preempt fully.
  *
  * Kernel 6.1 or later (userns_create 6.1, uring_override_creds 5.16, task storage in LSM 5.11).
  */
+#include "prepared.h"
 #include "refusals.h"
 
 #define CLONE_VM 0x100
 #define CLONE_VFORK 0x4000
 #define CLONE_THREAD 0x10000
+
+#define PROC_SUPER_MAGIC 0x9fa0
+#define PTRACE_MODE_ATTACH 0x02
 
 #define CAP_SETGID 6
 #define CAP_SETUID 7
@@ -110,6 +119,18 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } keeper SEC(".maps");
+
+/*
+ * Why a process was not let become its user the last time, for the keeper's journal. Key: the
+ * process (its first thread); value: enum usher_refusal. Limit: memory. Full: the journal does not
+ * say.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, __u32);
+} obstacles SEC(".maps");
 
 static __always_inline struct usher_settled *settled_as(struct task_struct *task)
 {
@@ -192,16 +213,32 @@ static __always_inline int groups_are(const struct cred *cred, const struct ushe
 	return 1;
 }
 
-/* Nobody but this thread acts inside its process. */
+/* Refuses to settle, and notes why. */
+static __always_inline int hinder(struct task_struct *task, __u32 reason, int error)
+{
+	__u32 *noted = bpf_task_storage_get(&obstacles, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
+
+	if (noted)
+		*noted = reason;
+	return refuse(reason, error);
+}
+
+/* Nobody but this thread acts inside its process, or has prepared to. */
 static __always_inline int alone(struct task_struct *task)
 {
 	if (task->signal->nr_threads != 1)
-		return refuse(USHER_REFUSED_THREADS, -EPERM);
+		return hinder(task, USHER_REFUSED_THREADS, -EPERM);
 	if (bpf_task_storage_get(&borrowers, task, NULL, 0) || task->files->count.counter != 1 ||
 	    task->fs->users != 1)
-		return refuse(USHER_REFUSED_SHARED_MEMORY, -EAGAIN);
+		return hinder(task, USHER_REFUSED_SHARED_MEMORY, -EAGAIN);
 	if (task->ptrace)
-		return refuse(USHER_REFUSED_TRACED, -EPERM);
+		return hinder(task, USHER_REFUSED_TRACED, -EPERM);
+	if (has_listener(task))
+		return hinder(task, USHER_REFUSED_WATCHED_CALLS, -EBUSY);
+	if (has_performance_events(task))
+		return hinder(task, USHER_REFUSED_PERFORMANCE_EVENTS, -EBUSY);
+	if (has_ring(task) || has_pinned_memory(task))
+		return hinder(task, USHER_REFUSED_PINNED_MEMORY, -EBUSY);
 	return 0;
 }
 
@@ -350,6 +387,71 @@ int BPF_PROG(fence_ring_thread)
 	if (!is_fenced_account(task->cred))
 		return 0;
 	return refuse(USHER_REFUSED_IO_URING_CREDENTIALS, -EPERM);
+}
+
+/*
+ * Hook: perf_event_open, because a performance event goes on in a process that settles, and one on
+ * another process could come between the last look at that process and its change. Kernel 5.4.
+ */
+SEC("lsm/perf_event_open")
+int BPF_PROG(fence_sampling)
+{
+	if (!is_fenced_account(bpf_get_current_task_btf()->cred))
+		return 0;
+	return refuse(USHER_REFUSED_PERFORMANCE_EVENTS, -EPERM);
+}
+
+/*
+ * Hook: ptrace_access_check, because a tracer could come between the last look at a process and its
+ * change. Those that came before the grant are seen. Kernel 2.6.
+ */
+SEC("lsm/ptrace_access_check")
+int BPF_PROG(fence_granted, struct task_struct *child, unsigned int mode)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	if (!(mode & PTRACE_MODE_ATTACH) || !is_fenced_account(task->cred) ||
+	    child->tgid == task->tgid || !granted_to(child))
+		return 0;
+	return refuse(USHER_REFUSED_TRACED, -EPERM);
+}
+
+/*
+ * Hook: inode_init_security_anon, because a userfaultfd fills the pages of the process that made
+ * it, whoever holds its descriptor later. Kernel 5.12.
+ */
+SEC("lsm/inode_init_security_anon")
+int BPF_PROG(fence_userfaultfd, struct inode *inode, const struct qstr *name)
+{
+	static const char userfaultfd[] = "[userfaultfd]";
+	char found[sizeof(userfaultfd)] = {};
+
+	if (!is_fenced_account(bpf_get_current_task_btf()->cred))
+		return 0;
+	bpf_probe_read_kernel_str(found, sizeof(found), BPF_CORE_READ(name, name));
+	for (int i = 0; i < sizeof(found); i++)
+		if (found[i] != userfaultfd[i])
+			return 0;
+	return refuse(USHER_REFUSED_MEMORY_ACCESS, -EPERM);
+}
+
+/*
+ * Hook: file_open, because /proc/PID/mem stays a door into the memory that it was opened for.
+ * Kernel 2.6.
+ */
+SEC("lsm/file_open")
+int BPF_PROG(fence_memory, struct file *file)
+{
+	char name[4] = {};
+
+	if (file->f_inode->i_sb->s_magic != PROC_SUPER_MAGIC ||
+	    !is_fenced_account(bpf_get_current_task_btf()->cred))
+		return 0;
+	/* Four bytes: a longer name does not end where this one does. */
+	bpf_probe_read_kernel(name, sizeof(name), BPF_CORE_READ(file, f_path.dentry, d_name.name));
+	if (name[0] != 'm' || name[1] != 'e' || name[2] != 'm' || name[3] != 0)
+		return 0;
+	return refuse(USHER_REFUSED_MEMORY_ACCESS, -EPERM);
 }
 
 /*

@@ -3,16 +3,29 @@
  * Self-protection: Usher's maps, programs, links and pins are touched by Usher's daemons only, and
  * nobody controls a daemon by ptrace.
  *
- * A daemon is a task with a mark. The keeper that loads these programs marks itself. From then on
- * exec gives the mark and takes it: to the program whose path is configured, not under a tracer,
- * and, when the keeper was a child of PID 1, to children of PID 1 only; from everything else.
+ * A daemon is a task with a mark. The keeper that loads these programs marks itself and presents
+ * itself: the programs note where it was executed. From then on exec gives the mark and takes it.
+ * A keeper's mark goes to the file at the keeper's path, when all of this holds:
+ *
+ *  - the file lies in the mount that the keeper's lies in, belongs to root, and nobody else may
+ *    write it; so an upgraded program is the keeper, and one in a mount that somebody has put over
+ *    the path, or that a descriptor leads to, is not;
+ *  - the task has the keeper's mount namespace and root (no chroot), and shares its root with no
+ *    other task, so that the program finds the loader and the libraries of this host;
+ *  - the kernel demands secure execution, which these programs have it do, so that the loader reads
+ *    no LD_PRELOAD, LD_AUDIT, LD_LIBRARY_PATH or the like;
+ *  - nothing that was prepared before goes on inside: no tracer, no seccomp filter but PID 1's, no
+ *    performance event;
+ *  - its effective uid is 0, and, when the keeper was a child of PID 1, it is one, too.
+ *
+ * The mark has two grades. The other daemons' units have mount namespaces of their own, where a
+ * path may be another file: there the very file that the present keeper was executed from, by inode
+ * and device, is kept from tracers and no more. So is that file executed by a child of the keeper.
+ * With a keeper's mark a task touches Usher's objects while its effective uid is 0: the keeper
+ * does, and a process that has given root up does not.
+ *
  * Threads have their process's mark. A forked process is kept from tracers until it executes
  * something: it still has the keeper's descriptors.
- *
- * The mark has two grades, because the other daemons' units have mount namespaces of their own,
- * where a path may be another file: there a daemon is kept from tracers and no more. In the
- * keeper's mount namespace it touches Usher's objects, too, while its effective uid is 0: the
- * keeper does, and a process that has given root up does not.
  *
  * Objects are known by their ids, which user space enters after loading; while nothing is entered,
  * nothing is refused. A map's or program's descriptor is asked for at one place in the kernel,
@@ -24,17 +37,22 @@
  *
  * Reading a daemon's status, maps and environment is left to root (systemctl, ps).
  *
- * What this cannot do: a root process that may replace the daemons' program, write systemd units,
- * load kernel modules, trace the kernel, change the mount tree above the pins or reboot is Usher.
- * And any root process may kill a daemon; what is pinned stays in force.
+ * What this cannot do: a root process that may replace the daemons' program, the loader, a library
+ * or /etc/ld.so.preload, write systemd units, load kernel modules, trace the kernel, change the
+ * mount tree above the pins or reboot is Usher. And any root process may kill a daemon; what is
+ * pinned stays in force.
  *
- * Kernel 6.1 or later (bpf_d_path in LSM 5.11).
+ * Kernel 6.1 or later (bpf_d_path and bpf_bprm_opts_set in LSM 5.11).
  */
-#include "refusals.h"
+#include "daemons.h"
+#include "prepared.h"
 
 #define BPF_FS_MAGIC 0xcafe4a11
 #define CLONE_THREAD 0x00010000
 #define PTRACE_MODE_ATTACH 0x02
+#define S_IFMT 00170000
+#define S_IFREG 0100000
+#define WRITE_BY_OTHERS 00022
 
 /* A link by id, the way bpf(2) is asked for it. */
 #define LINK_BY_ID 30
@@ -71,32 +89,13 @@ struct {
 	__type(value, __u8);
 } own_folders SEC(".maps");
 
-/* Who is a daemon, and the device of the pins. Key: 0. */
+/* Where the present keeper was executed. Key: 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct usher_protection);
-} protection SEC(".maps");
-
-/*
- * Marks of daemons. Key: the thread; value: enum usher_mark. Limit: memory. Full: an exec gives no
- * mark, and the daemon is refused Usher's objects; no thread or process is made.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, __u8);
-} daemons SEC(".maps");
-
-/* enum usher_mark, or 0. */
-static __always_inline __u8 mark_of(struct task_struct *task)
-{
-	__u8 *mark = bpf_task_storage_get(&daemons, task, NULL, 0);
-
-	return mark ? *mark : 0;
-}
+	__type(value, struct usher_place);
+} keepers_place SEC(".maps");
 
 static __always_inline int may_touch(void)
 {
@@ -105,11 +104,36 @@ static __always_inline int may_touch(void)
 	return task->cred->euid.val == 0 && mark_of(task) == USHER_KEEPER;
 }
 
-static __always_inline struct usher_protection *settings(void)
+static __always_inline struct usher_place *presented(void)
 {
 	__u32 zero = 0;
 
-	return bpf_map_lookup_elem(&protection, &zero);
+	return bpf_map_lookup_elem(&keepers_place, &zero);
+}
+
+/* The mount that a path lies in. Read as a number: the verifier takes no address before it. */
+static __always_inline struct mount *mount_of(const struct path *path)
+{
+	__u64 inner = (__u64)BPF_CORE_READ(path, mnt);
+
+	return (struct mount *)(inner - bpf_core_field_offset(struct mount, mnt));
+}
+
+/* Where a task's program and root are. */
+static __always_inline void locate(struct task_struct *task, struct file *program,
+				   struct usher_place *place)
+{
+	struct fs_struct *fs = BPF_CORE_READ(task, fs);
+	struct inode *inode = BPF_CORE_READ(program, f_inode);
+	struct inode *root = BPF_CORE_READ(fs, root.dentry, d_inode);
+
+	place->program_inode = BPF_CORE_READ(inode, i_ino);
+	place->program_device = BPF_CORE_READ(inode, i_sb, s_dev);
+	place->program_mount = BPF_CORE_READ(mount_of(&program->f_path), mnt_id);
+	place->root_inode = BPF_CORE_READ(root, i_ino);
+	place->root_device = BPF_CORE_READ(root, i_sb, s_dev);
+	place->root_mount = BPF_CORE_READ(mount_of(&fs->root), mnt_id);
+	place->mount_namespace = BPF_CORE_READ(task, nsproxy, mnt_ns, ns.inum);
 }
 
 /* Hook: bpf_map, because every new descriptor of a map passes it. Kernel 4.15. */
@@ -134,20 +158,44 @@ int BPF_PROG(protect_program, struct bpf_prog *program)
 	return refuse(USHER_REFUSED_PROGRAM, -EPERM);
 }
 
+/* Answers the questions that user space asks in the place of a link's id; 0: it was none. */
+static __always_inline int answer(__u32 question)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct usher_place *place;
+
+	switch (question) {
+	case USHER_ROLL_CALL_LINK:
+		return -USHER_ROLL_CALL_ANSWER;
+	case USHER_PINNED_LINK:
+		return has_pinned_memory(task) ? -USHER_ROLL_CALL_ANSWER : 0;
+	case USHER_PRESENTATION_LINK:
+		place = presented();
+		if (!place || !may_touch())
+			return 0;
+		locate(task, BPF_CORE_READ(task, mm, exe_file), place);
+		return -USHER_ROLL_CALL_ANSWER;
+	}
+	return 0;
+}
+
 /*
  * Hook: bpf, because descriptors of links have no hook of their own. Updating and detaching take a
- * descriptor. It also answers user space's question whether LSM programs run at all. Kernel 4.15.
+ * descriptor. It also answers user space's questions, by an error that the kernel never gives.
+ * Kernel 4.15.
  */
 SEC("lsm/bpf")
 int BPF_PROG(protect_link, int command, union bpf_attr *attributes, unsigned int size)
 {
 	__u32 id;
+	int answered;
 
 	if (command != LINK_BY_ID)
 		return 0;
 	id = attributes->link_id;
-	if (id == USHER_ROLL_CALL_LINK)
-		return -USHER_ROLL_CALL_ANSWER;
+	answered = answer(id);
+	if (answered)
+		return answered;
 	if (!bpf_map_lookup_elem(&own_links, &id) || may_touch())
 		return 0;
 	return refuse(USHER_REFUSED_LINK, -EPERM);
@@ -253,18 +301,18 @@ int BPF_PROG(protect_from_parent, struct task_struct *parent)
 	return refuse(USHER_REFUSED_TRACING, -EPERM);
 }
 
-/* What the task is to be marked as that executes this program. */
-static __always_inline __u8 mark_for(struct task_struct *task, struct linux_binprm *program,
-				     const struct usher_protection *expected)
+/* Whether the file's path is the keeper's, and nobody but root may write the file. */
+static __always_inline int is_at_keepers_path(struct file *file,
+					      const struct usher_protection *expected)
 {
+	struct inode *inode = file->f_inode;
 	char path[USHER_PATH_SIZE] = {};
 	long length;
 
-	if (!expected->path_length || task->ptrace)
+	if ((inode->i_mode & S_IFMT) != S_IFREG || (inode->i_mode & WRITE_BY_OTHERS) ||
+	    inode->i_uid.val != 0)
 		return 0;
-	if (expected->children_of_init && task->real_parent->tgid != 1)
-		return 0;
-	length = bpf_d_path(&program->file->f_path, path, sizeof(path));
+	length = bpf_d_path(&file->f_path, path, sizeof(path));
 	if (length != expected->path_length)
 		return 0;
 	for (__u32 i = 0; i < sizeof(path); i++) {
@@ -273,24 +321,78 @@ static __always_inline __u8 mark_for(struct task_struct *task, struct linux_binp
 		if (path[i] != expected->daemon[i])
 			return 0;
 	}
-	if (task->nsproxy->mnt_ns->ns.inum != expected->mount_namespace)
-		return USHER_DAEMON;
+	return 1;
+}
+
+/* Whether there is a filter that PID 1 does not have: it could make the keeper's calls void. */
+static __always_inline int has_own_filter(struct task_struct *task, __u32 child_of_init)
+{
+	struct seccomp_filter *filter;
+
+	if (!bpf_core_type_exists(struct seccomp_filter))
+		return 0;
+	filter = BPF_CORE_READ(task, seccomp.filter);
+	return filter &&
+	       (!child_of_init || filter != BPF_CORE_READ(task, real_parent, seccomp.filter));
+}
+
+/* What the task is to be marked as that executes this program with these credentials. */
+static __always_inline __u8 mark_for(struct task_struct *task, struct linux_binprm *program,
+				     const struct cred *cred)
+{
+	struct usher_protection *expected = settings();
+	struct usher_place *keepers = presented();
+	struct usher_place place = {};
+	__u32 child_of_init, child_of_keeper;
+	int same_file;
+
+	if (!expected || !keepers || !expected->path_length || !keepers->program_inode)
+		return 0;
+	if (cred->euid.val != 0 || task->ptrace || has_listener(task) ||
+	    has_performance_events(task))
+		return 0;
+	child_of_init = task->real_parent->tgid == 1;
+	child_of_keeper = mark_of(task) != 0;
+	if (expected->children_of_init && !child_of_init && !child_of_keeper)
+		return 0;
+	locate(task, program->file, &place);
+	same_file = place.program_inode == keepers->program_inode &&
+		    place.program_device == keepers->program_device;
+	if ((expected->children_of_init && !child_of_init) || task->fs->users != 1 ||
+	    has_own_filter(task, expected->children_of_init) ||
+	    place.mount_namespace != keepers->mount_namespace ||
+	    place.root_mount != keepers->root_mount || place.root_inode != keepers->root_inode ||
+	    place.root_device != keepers->root_device ||
+	    place.program_mount != keepers->program_mount ||
+	    !is_at_keepers_path(program->file, expected))
+		return same_file ? USHER_DAEMON : 0;
 	return USHER_KEEPER;
 }
 
 /*
- * Hook: bprm_committed_creds, because the new program's file is known, and nothing of it has run.
- * Kernel 2.6.
+ * Hook: bprm_creds_from_file, because the last word on the new credentials falls here, and what is
+ * asked for here reaches the program as AT_SECURE. Kernel 5.8.
+ */
+SEC("lsm/bprm_creds_from_file")
+int BPF_PROG(secure_execution, struct linux_binprm *program, struct file *file)
+{
+	if (mark_for(bpf_get_current_task_btf(), program, program->cred))
+		bpf_bprm_opts_set(program, BPF_F_BPRM_SECUREEXEC);
+	return 0;
+}
+
+/*
+ * Hook: bprm_committed_creds, because the new program's file is known, nobody attaches as a tracer
+ * any more, and nothing of the program has run. Kernel 2.6.
  */
 SEC("lsm/bprm_committed_creds")
 int BPF_PROG(mark_daemon, struct linux_binprm *program)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct usher_protection *expected = settings();
-	__u8 grade = expected ? mark_for(task, program, expected) : 0;
+	__u8 grade = mark_for(task, program, task->cred);
 	__u8 *mark;
 
-	if (!grade) {
+	if (!grade || !BPF_CORE_READ_BITFIELD(program, secureexec)) {
 		bpf_task_storage_delete(&daemons, task);
 		return 0;
 	}

@@ -56,6 +56,14 @@ pub enum ServiceError {
     /// changed, and the reservation is used.
     #[error("this process shares its memory, files or working directory with another one")]
     Shared,
+    /// Another process could act inside this one or look into it: it has a seccomp listener, a
+    /// performance event, an io_uring, or pinned pages. A forked process has none of these but the
+    /// listener.
+    #[error(
+        "another process could reach into this one (a seccomp listener, a performance event, \
+         an io_uring or pinned pages): the keeper's journal says which"
+    )]
+    Prepared,
     /// The kernel refused the change of user before anything was changed.
     #[error("the kernel refused to change this process's groups: {0}")]
     Change(io::Error),
@@ -93,7 +101,7 @@ impl ServiceError {
             Self::Protocol => libc::EPROTO,
             Self::Interrupted => libc::EINTR,
             Self::ForkedInside => libc::EDEADLK,
-            Self::Shared => libc::EBUSY,
+            Self::Shared | Self::Prepared => libc::EBUSY,
             Self::ChangedInPart { .. } => libc::ENOTRECOVERABLE,
         }
     }
@@ -144,8 +152,8 @@ impl ByUserListener {
     ///
     /// # Errors
     /// [`Refusal::ReservationLapsed`], [`Refusal::ProcessShared`], [`Refusal::AlreadySettled`],
-    /// [`Refusal::SessionEnded`], [`Refusal::TooManyGroups`], [`ServiceError::Shared`] and
-    /// [`ServiceError::Change`] leave the process as it was. After
+    /// [`Refusal::SessionEnded`], [`Refusal::TooManyGroups`], [`ServiceError::Shared`],
+    /// [`ServiceError::Prepared`] and [`ServiceError::Change`] leave the process as it was. After
     /// [`ServiceError::ChangedInPart`] it must end.
     pub fn set_net_user(self, reservation: Reservation) -> Result<UserListener, ServiceError> {
         reservation.claim()
@@ -269,6 +277,7 @@ fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), ServiceError> {
         .collect();
     thread::set_thread_groups(&groups).map_err(|error| match error {
         Errno::AGAIN => ServiceError::Shared,
+        Errno::BUSY => ServiceError::Prepared,
         error => ServiceError::Change(error.into()),
     })?;
     let in_part = |what| {

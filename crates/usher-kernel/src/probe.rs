@@ -243,7 +243,7 @@ fn ring_offers(operation: usize) -> Result<Option<bool>, io::Error> {
 fn zero_copy_receive() -> Probe {
     let outcome = match ring_offers(RECEIVE_ZERO_COPY) {
         Ok(None) => Ok("io_uring is switched off".into()),
-        Ok(Some(false)) => Ok("io_uring has no operation that ownership does not see".into()),
+        Ok(Some(false)) => Ok("io_uring has no operation that reads a connection unseen".into()),
         Ok(Some(true)) => Err(
             "this kernel's io_uring has RECV_ZC, which asks no LSM program: a process with \
              CAP_NET_ADMIN that already holds a descriptor of a connection can read it so from a \

@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
-use ownership::ring::{ACCEPT, COMMAND, RECV, Ring};
+use ownership::ring::{ACCEPT, COMMAND, INSTALL, RECV, Ring};
 use ownership::*;
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
@@ -302,6 +302,30 @@ ownership_tests! {
             as_user(BOB, || receive(-libc::EPERM));
             as_user(0, || receive(-libc::EPERM));
             receive(16);
+        });
+    }
+
+    fn a_connection_passed_by_io_uring_is_used_by_its_owner_only(world) {
+        with_a_connection(world, |connection| {
+            // What file_receive does not see: a ring of the receiver's that the owner holds, too.
+            let passed = |uid: u32, received: i32, installed: &[i32]| {
+                let to = Ring::new(0).unwrap();
+                to.register_file(-1);
+                let from = Ring::new(0).unwrap();
+                from.register_file(connection.as_raw_fd());
+                assert_eq!(from.pass_file(&to), 0);
+                as_user(uid, || {
+                    let mut bytes = [0; 16];
+                    assert_eq!(to.submit_with_own_file(RECV, &mut bytes), received);
+                    let descriptor = to.submit_with_own_file(INSTALL, &mut []);
+                    let plain = descriptor.min(0);
+                    assert!(installed.contains(&plain), "{descriptor}");
+                });
+            };
+            // A kernel before 6.8 installs nothing.
+            passed(BOB, -libc::EPERM, &[-libc::EPERM, -libc::EINVAL]);
+            passed(0, -libc::EPERM, &[-libc::EPERM, -libc::EINVAL]);
+            passed(ALICE, 16, &[0, -libc::EINVAL]);
         });
     }
 

@@ -454,6 +454,298 @@ fn a_traced_program_is_no_daemon() {
     });
 }
 
+/// Runs what `another_keeper` made: it found what its part says.
+#[track_caller]
+fn finds_it_so(mut command: Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+/// Another keeper, with something done before its program is executed.
+fn prepared(
+    part: &str,
+    prepare: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
+) -> Command {
+    let mut command = another_keeper(part);
+    // SAFETY: the callers make system calls only.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, prepare) };
+    command
+}
+
+/// A folder that has all that this program needs, and at its path a copy of it.
+fn make_jail() {
+    let jail = "/mnt/jail";
+    let own = std::env::current_exe().unwrap();
+    let script = format!(
+        "set -e
+        mkdir -p {jail}/mnt/bpf {jail}/sys {jail}/proc {jail}/dev
+        cp --parents {own} $(ldd {own} | grep -o '/[^ ]*') {jail}
+        mount --bind /mnt/bpf {jail}/mnt/bpf
+        mount --rbind /sys {jail}/sys
+        mount --bind /proc {jail}/proc
+        mount --bind /dev {jail}/dev",
+        own = own.display()
+    );
+    run("sh", &["-c", &script]);
+}
+
+fn change_root(path: &'static std::ffi::CStr) -> io::Result<()> {
+    call(libc::SYS_chroot, &[path.as_ptr() as i64])?;
+    call(libc::SYS_chdir, &[c"/".as_ptr() as i64]).map(drop)
+}
+
+/// Installs a filter that permits everything.
+fn filter(flags: i64) -> io::Result<()> {
+    let permit = [libc::sock_filter {
+        code: 0x06,
+        jt: 0,
+        jf: 0,
+        k: 0x7fff_0000,
+    }];
+    let program = libc::sock_fprog {
+        len: 1,
+        filter: permit.as_ptr().cast_mut(),
+    };
+    let program = std::ptr::from_ref(&program) as i64;
+    call(libc::SYS_seccomp, &[1, flags, program]).map(drop)
+}
+
+#[test]
+fn a_program_at_the_path_under_another_root_is_no_keeper() {
+    let name = "a_program_at_the_path_under_another_root_is_no_keeper";
+    process_of_its_own(name, |pins| {
+        let ownership = load(pins);
+        ownership.protect(Path::new(USHER), &[]).unwrap();
+        in_child(|| refused(&touch(pins)));
+        drop(ownership);
+        make_jail();
+        finds_it_so(prepared("is refused", || change_root(c"/mnt/jail")));
+        // The very file, found in another root.
+        let own = std::env::current_exe().unwrap();
+        let own = own.to_str().unwrap();
+        run("mount", &["--bind", own, &format!("/mnt/jail{own}")]);
+        finds_it_so(prepared("is refused", || change_root(c"/mnt/jail")));
+        finds_it_so(prepared("adopts", || change_root(c"/")));
+    });
+}
+
+#[test]
+fn a_program_mounted_at_the_path_is_no_keeper() {
+    process_of_its_own("a_program_mounted_at_the_path_is_no_keeper", |pins| {
+        let ownership = load(pins);
+        ownership.protect(Path::new(USHER), &[]).unwrap();
+        in_child(|| refused(&touch(pins)));
+        drop(ownership);
+        let own = std::env::current_exe().unwrap();
+        let own = own.to_str().unwrap();
+        std::fs::copy(own, "/mnt/copy").unwrap();
+        run("mount", &["--bind", "/mnt/copy", own]);
+        finds_it_so(another_keeper("is refused"));
+        // Nor by a descriptor of a mount that is nowhere: its path begins where it was cut off.
+        run("umount", &[own]);
+        std::fs::create_dir_all(format!("/mnt/tree{own}")).unwrap();
+        std::fs::remove_dir(format!("/mnt/tree{own}")).unwrap();
+        std::fs::copy(own, format!("/mnt/tree{own}")).unwrap();
+        const OPEN_TREE_CLONE: i64 = 1;
+        let tree = call(
+            libc::SYS_open_tree,
+            &[
+                libc::AT_FDCWD.into(),
+                c"/mnt/tree".as_ptr() as i64,
+                OPEN_TREE_CLONE,
+            ],
+        )
+        .unwrap();
+        let below = format!("/proc/self/fd/{tree}{own}");
+        let part = another_keeper("is refused");
+        let mut detached = Command::new(below);
+        detached
+            .args(part.get_args())
+            .env("USHER_TEST_KEEPER", "is refused");
+        finds_it_so(detached);
+        finds_it_so(another_keeper("adopts"));
+    });
+}
+
+#[test]
+fn a_keeper_reads_no_loader_settings_of_its_environment() {
+    let name = "a_keeper_reads_no_loader_settings_of_its_environment";
+    process_of_its_own(name, |pins| {
+        let ownership = load(pins);
+        ownership.protect(Path::new(USHER), &[]).unwrap();
+        in_child(|| refused(&touch(pins)));
+        drop(ownership);
+        std::fs::write(
+            "/mnt/loaded.c",
+            "#include <fcntl.h>
+            __attribute__((constructor)) static void begin(void) { creat(\"/mnt/loaded\", 0600); }
+            unsigned int la_version(unsigned int version) { return version; }",
+        )
+        .unwrap();
+        run(
+            "gcc",
+            &["-shared", "-fPIC", "-o", "/mnt/loaded.so", "/mnt/loaded.c"],
+        );
+        let loaded = || std::fs::remove_file("/mnt/loaded").is_ok();
+        for variable in ["LD_PRELOAD", "LD_AUDIT"] {
+            let mut other = Command::new("/usr/bin/true");
+            assert!(
+                other
+                    .env(variable, "/mnt/loaded.so")
+                    .status()
+                    .unwrap()
+                    .success()
+            );
+            assert!(loaded(), "{variable}");
+            let mut keeper = another_keeper("adopts");
+            keeper.env(variable, "/mnt/loaded.so");
+            finds_it_so(keeper);
+            assert!(!loaded(), "{variable}");
+        }
+    });
+}
+
+#[test]
+fn what_was_prepared_before_exec_makes_no_keeper() {
+    process_of_its_own("what_was_prepared_before_exec_makes_no_keeper", |pins| {
+        let ownership = load(pins);
+        ownership.protect(Path::new(USHER), &[]).unwrap();
+        in_child(|| refused(&touch(pins)));
+        drop(ownership);
+        const NEW_LISTENER: i64 = 1 << 3;
+        for flags in [0, NEW_LISTENER] {
+            finds_it_so(prepared("is refused", move || filter(flags)));
+        }
+        finds_it_so(prepared("adopts", || Ok(())));
+    });
+}
+
+#[test]
+fn a_program_that_others_may_write_is_no_keeper() {
+    process_of_its_own("a_program_that_others_may_write_is_no_keeper", |pins| {
+        let own = std::env::current_exe().unwrap();
+        let mode = |mode| {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(&own, mode).unwrap();
+        };
+        let ownership = load(pins);
+        mode(0o775);
+        let error = ownership.protect(Path::new(USHER), &[]).unwrap_err();
+        assert!(matches!(error, OwnershipError::OpenProgram(_)), "{error}");
+        mode(0o755);
+        ownership.protect(Path::new(USHER), &[]).unwrap();
+        in_child(|| refused(&touch(pins)));
+        drop(ownership);
+        mode(0o775);
+        finds_it_so(another_keeper("is refused"));
+        mode(0o755);
+        finds_it_so(another_keeper("adopts"));
+    });
+}
+
+/// What can be set on, and learned from, a listener.
+fn use_of(listener: &std::net::TcpListener) -> Vec<(&'static str, io::Result<()>)> {
+    let socket = i64::from(std::os::fd::AsRawFd::as_raw_fd(listener));
+    let everything = [libc::sock_filter {
+        code: 0x06,
+        jt: 0,
+        jf: 0,
+        k: u32::MAX,
+    }];
+    let program = libc::sock_fprog {
+        len: 1,
+        filter: everything.as_ptr().cast_mut(),
+    };
+    let set = |name: i32, value: i64, length: i64| {
+        let level = libc::SOL_SOCKET.into();
+        call(
+            libc::SYS_setsockopt,
+            &[socket, level, name.into(), value, length],
+        )
+        .map(drop)
+    };
+    let one = 1_i32;
+    let one = std::ptr::from_ref(&one) as i64;
+    let mut value = [0_u8; 64];
+    let mut length = 64_u32;
+    let length = std::ptr::from_mut(&mut length) as i64;
+    let filter = std::ptr::from_ref(&program) as i64;
+    vec![
+        ("attach a filter", set(libc::SO_ATTACH_FILTER, filter, 16)),
+        (
+            "lock it",
+            set(libc::SO_LOCK_FILTER, std::ptr::from_ref(&0_i32) as i64, 4),
+        ),
+        ("take it off", set(libc::SO_DETACH_FILTER, one, 4)),
+        ("share the port", set(libc::SO_REUSEADDR, one, 4)),
+        (
+            "read an option",
+            call(
+                libc::SYS_getsockopt,
+                &[
+                    socket,
+                    libc::SOL_SOCKET.into(),
+                    libc::SO_RCVBUF.into(),
+                    value.as_mut_ptr() as i64,
+                    length,
+                ],
+            )
+            .map(drop),
+        ),
+        (
+            "read its name",
+            call(
+                libc::SYS_getsockname,
+                &[socket, value.as_mut_ptr() as i64, length],
+            )
+            .map(drop),
+        ),
+        ("listen", call(libc::SYS_listen, &[socket, 16]).map(drop)),
+    ]
+}
+
+#[test]
+fn a_users_listener_takes_options_of_its_owner_and_the_keeper_only() {
+    let name = "a_users_listener_takes_options_of_its_owner_and_the_keeper_only";
+    process_of_its_own(name, |pins| {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        // Made before the keeper has its mark, which what it forks has in part.
+        let mut root = process(|line| {
+            hear(line);
+            for (name, outcome) in use_of(&listener) {
+                let refused = outcome.map_err(|error| error.raw_os_error());
+                assert_eq!(refused, Err(Some(libc::EPERM)), "{name}");
+            }
+            permitted(&use_of(&free));
+        });
+        let mut owner = process(|line| {
+            hear(line);
+            setuid(ALICE).unwrap();
+            // As with any listener: some kernels let no unprivileged process attach a filter.
+            let errnos = |listener| -> Vec<_> {
+                let outcomes = use_of(listener).into_iter();
+                outcomes
+                    .map(|(_, outcome)| outcome.err().map(|error| error.raw_os_error()))
+                    .collect()
+            };
+            let own = errnos(&listener);
+            assert_eq!(own, errnos(&free));
+            assert_eq!(own[3..], [const { None }; 4]);
+        });
+        let ownership = load(pins);
+        let fd = std::os::fd::AsFd::as_fd(&listener);
+        ownership.own_listener(fd, ALICE).unwrap();
+        ownership.protect(Path::new(USHER), &[]).unwrap();
+        say(&mut root.line);
+        root.done();
+        assert_eq!(ownership.refusals().unwrap().of(Reason::Listener), 7);
+        say(&mut owner.line);
+        owner.done();
+        permitted(&use_of(&listener));
+    });
+}
+
 /// Gives itself to its parent as a tracer before it executes its program.
 fn traced(command: &mut Command) -> &mut Command {
     command.stdout(Stdio::null()).stderr(Stdio::null());

@@ -166,7 +166,10 @@ fn set_net_user(listener: c_int) -> Result<(), Failure> {
         Err(error) => {
             let used = matches!(
                 error,
-                ServiceError::Shared | ServiceError::Change(_) | ServiceError::ChangedInPart { .. }
+                ServiceError::Shared
+                    | ServiceError::Prepared
+                    | ServiceError::Change(_)
+                    | ServiceError::ChangedInPart { .. }
             );
             if !used && error.errno() != libc::ESTALE {
                 // It still stands: the caller may mend the cause and call again.

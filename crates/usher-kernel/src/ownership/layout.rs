@@ -2,14 +2,25 @@
 
 use crate::admission::layout::plain;
 
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 pub(super) const GROUPS: usize = 128;
 pub(super) const PATH_SIZE: usize = 256;
-pub(super) const REFUSALS: usize = 23;
+pub(super) const REFUSALS: usize = 27;
 
-/// Asked for by id, and answered with an errno that only our program gives.
-pub(super) const ROLL_CALL_LINK: u32 = u32::MAX;
-pub(super) const ROLL_CALL_ANSWER: i32 = 117;
+/// Questions to the programs, each in the place of a link's id.
+#[derive(Debug, Clone, Copy)]
+#[repr(u32)]
+pub(super) enum Question {
+    /// Do you run?
+    RollCall = u32::MAX,
+    /// Do you know this process as a keeper? Then they note where it was executed.
+    Presentation = u32::MAX - 1,
+    /// Have pages of this process been pinned?
+    Pinned = u32::MAX - 2,
+}
+
+/// The programs' yes: an errno that only they give.
+pub(super) const ANSWER: i32 = 117;
 
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
@@ -49,10 +60,10 @@ plain!(Folder, 16);
 #[derive(Debug, Clone, Copy)]
 #[repr(C)]
 pub(super) struct Protection {
-    pub mount_namespace: u32,
     pub children_of_init: u32,
     pub device: u32,
     pub path_length: u32,
+    pub reserved: u32,
     pub daemon: [u8; PATH_SIZE],
 }
 plain!(Protection, 272);

@@ -40,6 +40,7 @@ pub struct Ownership {
     keeper: u32,
     settled: Table<u32, Settled>,
     owners: Table<u32, Owner>,
+    obstacles: Table<u32, u32>,
     refusals: OwnedFd,
     protection: Tables,
     _lock: File,
@@ -70,6 +71,7 @@ impl Ownership {
             grants: Table::new("grants", programs.map("grants")?),
             settled: Table::new("settled", programs.map("settled")?),
             owners: Table::new("connection_owner", programs.map("connection_owner")?),
+            obstacles: Table::new("obstacles", programs.map("obstacles")?),
             refusals: programs.map("refusals")?,
             protection: Tables::new(&programs)?,
             _lock: programs.lock,
@@ -126,6 +128,22 @@ impl Ownership {
         self.grants.remove(&key(process)).map(drop)
     }
 
+    /// Why the process was not let become its user the last time; none when it was not refused
+    /// since the last call, or is gone.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn take_obstacle(&self, process: BorrowedFd<'_>) -> Result<Option<Reason>, KernelError> {
+        let Some(number) = self.obstacles.get(&key(process))? else {
+            return Ok(None);
+        };
+        self.obstacles.remove(&key(process))?;
+        let known = usize::try_from(number)
+            .ok()
+            .and_then(|at| Reason::ALL.get(at));
+        Ok(known.map(|(reason, _)| *reason))
+    }
+
     /// How far the process has come.
     ///
     /// # Errors
@@ -157,13 +175,15 @@ impl Ownership {
     /// Protects everything that is pinned in `directory` and the folders below it, the folders
     /// themselves, and these programs, which no pin names (ids); and marks the calling process as
     /// a daemon. From then on only it and other processes of its program (the file at the path of
-    /// /proc/self/exe, in this mount namespace, started by PID 1 if this one was) touch them, and
-    /// nobody traces a daemon. Calling it again brings the list up to date. The first call is made
-    /// while the process has one thread; what is a daemon already may have more.
+    /// /proc/self/exe, in this mount, mount namespace and root, executed securely, and started by
+    /// PID 1 if this one was) touch them, and nobody traces a daemon. Calling it again brings the
+    /// list up to date. The first call is made while the process has one thread; what is a daemon
+    /// already may have more.
     ///
     /// # Errors
-    /// [`OwnershipError::SeveralThreads`], [`OwnershipError::LongPath`]: nothing has changed.
-    /// Otherwise what the kernel says: a part may be protected.
+    /// [`OwnershipError::SeveralThreads`], [`OwnershipError::LongPath`],
+    /// [`OwnershipError::OpenProgram`]: nothing has changed. Otherwise what the kernel says: a part
+    /// may be protected.
     pub fn protect(
         &self,
         directory: &Path,

@@ -11,7 +11,7 @@ use libbpf_rs::btf::types::Func;
 use libbpf_rs::{MapCore, Object, ObjectBuilder, OpenObject, libbpf_sys};
 
 use super::OwnershipError;
-use super::layout::{ROLL_CALL_ANSWER, ROLL_CALL_LINK, VERSION};
+use super::layout::{ANSWER, Question, VERSION};
 use crate::KernelError;
 use crate::admission::layout::Layout;
 use crate::admission::programs::{
@@ -35,8 +35,8 @@ static OBJECTS: [(&str, &[u8]); 3] = [
     ),
 ];
 
-/// Hooks that kernels may lack: what passes them passes another one there.
-const DISPENSABLE: [&str; 1] = ["file_ioctl_compat"];
+/// Hooks that kernels may lack: what passes them passes another one there, or does not exist.
+const DISPENSABLE: [&str; 2] = ["file_ioctl_compat", "perf_event_open"];
 
 const LINK: &str = "link_";
 /// Of a link that is not in its place yet. BPF file systems take no dots in names.
@@ -78,15 +78,19 @@ impl Programs {
             },
         )?;
         programs.attach(pins)?;
-        if !in_force()? {
-            for name in pinned_links(pins)? {
-                unpin(&pins.join(name))?;
-            }
-            return Err(OwnershipError::NotSupported {
-                reason: "bpf is not in the list of LSMs in force".into(),
-            });
+        let reason = if !asked(Question::RollCall)? {
+            "bpf is not in the list of LSMs in force"
+        } else if !sees_pinned_pages()? {
+            "pages that were pinned are marked otherwise than in the kernels that Usher knows"
+        } else {
+            return Ok(programs);
+        };
+        for name in pinned_links(pins)? {
+            unpin(&pins.join(name))?;
         }
-        Ok(programs)
+        Err(OwnershipError::NotSupported {
+            reason: reason.into(),
+        })
     }
 
     pub(super) fn map(&self, name: &'static str) -> Result<OwnedFd, KernelError> {
@@ -181,18 +185,41 @@ fn open_object(name: &'static str, bytes: &[u8]) -> Result<OpenObject, Ownership
     Ok(object)
 }
 
-/// Whether LSM programs run at all: where bpf is not among the LSMs in force, they load and attach
-/// and are never called.
-fn in_force() -> Result<bool, KernelError> {
+/// Asks the programs. Where bpf is not among the LSMs in force, they load and attach and are never
+/// called: the answer to each question is no there.
+pub(super) fn asked(question: Question) -> Result<bool, KernelError> {
     // SAFETY: takes a number and no pointer.
-    let code = unsafe { libbpf_sys::bpf_link_get_fd_by_id(ROLL_CALL_LINK) };
+    let code = unsafe { libbpf_sys::bpf_link_get_fd_by_id(question as u32) };
     match -code {
-        ROLL_CALL_ANSWER => Ok(true),
+        ANSWER => Ok(true),
         libc::ENOENT => Ok(false),
         errno => Err(KernelError::system("asking the programs for an answer")(
             io::Error::from_raw_os_error(errno),
         )),
     }
+}
+
+/// Whether the programs see that pages of a process were pinned, tried with a page of our own: the
+/// number of that mark is not in the kernel's description of its types.
+fn sees_pinned_pages() -> Result<bool, KernelError> {
+    let (from, mut to) = ([1_u8], [0_u8]);
+    let remote = libc::iovec {
+        iov_base: from.as_ptr().cast_mut().cast(),
+        iov_len: 1,
+    };
+    let local = libc::iovec {
+        iov_base: to.as_mut_ptr().cast(),
+        iov_len: 1,
+    };
+    // SAFETY: reads one byte of this process and writes one, both of which live until it returns.
+    // The kernel pins the page that it reads.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    if read != 1 {
+        return Err(KernelError::system("pinning a page")(
+            io::Error::last_os_error(),
+        ));
+    }
+    asked(Question::Pinned)
 }
 
 /// Refuses pins of another layout, before anything is changed.

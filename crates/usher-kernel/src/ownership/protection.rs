@@ -1,5 +1,5 @@
-//! What the protection programs are told: which objects are Usher's, where they are pinned, who is
-//! a daemon.
+//! What the protection programs are told: which objects are Usher's, where they are pinned, which
+//! program is a daemon.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -14,14 +14,16 @@ use libbpf_rs::libbpf_sys;
 use rustix::process::{PidfdFlags, getpid, getppid, pidfd_open};
 
 use super::OwnershipError;
-use super::layout::{Folder, PATH_SIZE, Protection};
-use super::programs::Programs;
+use super::layout::{Folder, PATH_SIZE, Protection, Question};
+use super::programs::{Programs, asked};
 use crate::KernelError;
 use crate::admission::programs::file_error;
 use crate::admission::table::{Insertion, Table};
 
 /// The mark of a keeper; see enum usher_mark.
 const KEEPER: u8 = 2;
+/// Bits of a file's mode: its group and everybody may write it.
+const WRITE_BY_OTHERS: u32 = 0o022;
 
 #[derive(Debug)]
 pub(super) struct Tables {
@@ -65,8 +67,12 @@ impl Tables {
         let metadata = fs::metadata(directory).map_err(file_error("looking at", directory))?;
 
         // Before anything is refused.
+        let settings = settings(device(&metadata))?;
         self.mark_self()?;
-        self.protection.set(&0, &settings(device(&metadata))?)?;
+        if !asked(Question::Presentation)? {
+            return Err(OwnershipError::Unknown);
+        }
+        self.protection.set(&0, &settings)?;
         replace(&self.folders, &folders)?;
         replace(&self.maps, &Vec::from_iter(objects.maps))?;
         replace(&self.programs, &Vec::from_iter(objects.programs))?;
@@ -140,17 +146,16 @@ fn settings(device: u32) -> Result<Protection, OwnershipError> {
         Some(room) if bytes.len() < PATH_SIZE => room.copy_from_slice(bytes),
         _ => return Err(OwnershipError::LongPath(program)),
     }
-    let namespace = Path::new("/proc/self/ns/mnt");
-    let inode = fs::metadata(namespace)
-        .map_err(file_error("looking at", namespace))?
-        .ino();
+    let file = fs::metadata(exe).map_err(file_error("looking at", exe))?;
+    if file.uid() != 0 || file.mode() & WRITE_BY_OTHERS != 0 {
+        return Err(OwnershipError::OpenProgram(program));
+    }
     Ok(Protection {
-        // Numbers of namespaces have 32 bits.
-        mount_namespace: inode as u32,
         children_of_init: u32::from(getppid().is_some_and(rustix::process::Pid::is_init)),
         device,
         // At most 255.
         path_length: bytes.len() as u32 + 1,
+        reserved: 0,
         daemon,
     })
 }

@@ -128,6 +128,15 @@ pub enum OwnershipError {
     /// The path of this program is too long for the table.
     #[error("the path of the daemon's program, {0}, has more than 255 bytes; install it elsewhere")]
     LongPath(PathBuf),
+    /// Somebody else than root may write the program's file, and so choose who is a daemon.
+    #[error(
+        "{0} is the daemons' program, which root alone may write: chown root and chmod go-w, and \
+         start the keeper again"
+    )]
+    OpenProgram(PathBuf),
+    /// The programs do not know the caller as a keeper, though it has marked itself.
+    #[error("the ownership programs in force are not this version's: reboot")]
+    Unknown,
     /// Something else.
     #[error(transparent)]
     Kernel(#[from] KernelError),
@@ -169,6 +178,14 @@ pub enum Reason {
     Execution,
     /// No memory for the mark of a settled process.
     NoMemory,
+    /// A seccomp listener answers the process's system calls.
+    WatchedCalls,
+    /// A performance event on the process, or one that a service's process wants.
+    PerformanceEvents,
+    /// An io_uring, or pages that were pinned.
+    PinnedMemory,
+    /// A service's process opens /proc/PID/mem, or makes a userfaultfd.
+    MemoryAccess,
     /// Accepting another user's connection.
     Accept,
     /// A system call on another user's connection.
@@ -207,6 +224,10 @@ impl Reason {
         (Self::IoUringCredentials, "io_uring_credentials"),
         (Self::Execution, "execution"),
         (Self::NoMemory, "no_memory"),
+        (Self::WatchedCalls, "identity_watched_calls"),
+        (Self::PerformanceEvents, "performance_events"),
+        (Self::PinnedMemory, "identity_pinned_memory"),
+        (Self::MemoryAccess, "memory_access"),
         (Self::Accept, "accept"),
         (Self::Connection, "connection"),
         (Self::Listener, "listener"),
@@ -218,6 +239,31 @@ impl Reason {
         (Self::Unmount, "unmount"),
         (Self::Tracing, "tracing"),
     ];
+}
+
+impl Reason {
+    /// What keeps a process from becoming its user, in words for the journal.
+    #[must_use]
+    pub fn obstacle(self) -> &'static str {
+        match self {
+            Self::Threads => "it has several threads",
+            Self::SharedMemory => {
+                "it shares its memory, open files or working directory with another process"
+            }
+            Self::Traced => "a tracer is attached to it",
+            Self::WatchedCalls => {
+                "a seccomp listener could answer its system calls (SECCOMP_FILTER_FLAG_NEW_LISTENER)"
+            }
+            Self::PerformanceEvents => {
+                "a performance event samples it: end `perf` on this process, or sample the whole host"
+            }
+            Self::PinnedMemory => {
+                "it has used an io_uring, or its pages were pinned (registered buffers, O_DIRECT, \
+                 process_vm_readv): fork or execute before the user is taken"
+            }
+            _ => "the fence refused it",
+        }
+    }
 }
 
 impl Refusals {

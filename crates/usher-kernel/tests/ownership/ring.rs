@@ -11,9 +11,20 @@ pub const CONNECT: u8 = 16;
 pub const RECV: u8 = 27;
 /// With its first command for sockets, SOCKET_URING_OP_SIOCINQ (0).
 pub const COMMAND: u8 = 46;
+/// From 6.8 on.
+pub const INSTALL: u8 = 54;
+const MESSAGE: u8 = 40;
 pub const SETUP_SQPOLL: u32 = 1 << 1;
 
+const REGISTER_BUFFERS: i64 = 0;
+const REGISTER_FILES: i64 = 2;
 const REGISTER_PERSONALITY: i64 = 9;
+/// IOSQE_FIXED_FILE: the file is a place in the ring's own table.
+const FIXED_FILE: u8 = 1;
+/// IORING_MSG_SEND_FD
+const SEND_FILE: u64 = 1;
+/// IORING_MSG_RING_CQE_SKIP: none in the other ring.
+const WITHOUT_COMPLETION: u32 = 1;
 const ENTER_GETEVENTS: i64 = 1;
 /// For a ring's own thread, which sleeps when there was nothing for a second.
 const ENTER_WAKE: i64 = 2;
@@ -82,6 +93,56 @@ impl Ring {
         let ring = self.descriptor.as_raw_fd().into();
         let id = call(libc::SYS_io_uring_register, &[ring, REGISTER_PERSONALITY]).unwrap();
         u16::try_from(id).unwrap()
+    }
+
+    /// Registers a buffer: its pages are pinned until the ring ends.
+    pub fn register_buffer(&self, buffer: &mut [u8]) -> io::Result<i64> {
+        let part = [libc::iovec {
+            iov_base: buffer.as_mut_ptr().cast(),
+            iov_len: buffer.len(),
+        }];
+        let ring = self.descriptor.as_raw_fd().into();
+        let parts = part.as_ptr() as i64;
+        call(
+            libc::SYS_io_uring_register,
+            &[ring, REGISTER_BUFFERS, parts, 1],
+        )
+    }
+
+    /// Makes a table of files of its own, with this one in the first place; -1: an empty place.
+    pub fn register_file(&self, file: RawFd) {
+        let files = [file];
+        let ring = self.descriptor.as_raw_fd().into();
+        let files = files.as_ptr() as i64;
+        call(
+            libc::SYS_io_uring_register,
+            &[ring, REGISTER_FILES, files, 1],
+        )
+        .unwrap();
+    }
+
+    /// Puts the file in the first place of this ring's table into the first place of another's.
+    pub fn pass_file(&self, to: &Self) -> i32 {
+        let mut entry = [0_u8; 64];
+        entry[0] = MESSAGE;
+        entry[4..8].copy_from_slice(&to.descriptor.as_raw_fd().to_ne_bytes());
+        entry[16..24].copy_from_slice(&SEND_FILE.to_ne_bytes());
+        entry[28..32].copy_from_slice(&WITHOUT_COMPLETION.to_ne_bytes());
+        // The other's place, counted from 1.
+        entry[44..48].copy_from_slice(&1_u32.to_ne_bytes());
+        self.run(&entry)
+    }
+
+    /// Does one thing with the file in the first place of the ring's table.
+    pub fn submit_with_own_file(&self, operation: u8, buffer: &mut [u8]) -> i32 {
+        let mut entry = [0_u8; 64];
+        entry[0] = operation;
+        entry[1] = FIXED_FILE;
+        if !buffer.is_empty() {
+            entry[16..24].copy_from_slice(&(buffer.as_mut_ptr() as u64).to_ne_bytes());
+            entry[24..28].copy_from_slice(&(buffer.len() as u32).to_ne_bytes());
+        }
+        self.run(&entry)
     }
 
     /// Does one thing and gives its result.

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use usher_kernel::KernelError;
 use usher_kernel::admission::Admission;
-use usher_kernel::ownership::{Identity, Ownership, OwnershipError, ProcessState, Refusals};
+use usher_kernel::ownership::{
+    Identity, Ownership, OwnershipError, ProcessState, Reason, Refusals,
+};
 use usher_local::paths;
 use usher_proto::refusal::Refusal;
 
@@ -140,6 +142,18 @@ impl Fence {
                 OwnershipError::AlreadySettled { .. } => Refusal::AlreadySettled,
                 error => failed(error),
             })
+    }
+
+    /// Why a process did not become its user, where the fence has refused it.
+    pub fn obstacle(&self, process: &OwnedFd) -> Option<&'static str> {
+        let ownership = self.ownership.as_ref().ok()?;
+        match ownership.take_obstacle(process.as_fd()) {
+            Ok(reason) => reason.map(Reason::obstacle),
+            Err(error) => {
+                tracing::error!(%error, "reading why a process was refused");
+                None
+            }
+        }
     }
 
     /// Takes an unused grant back.

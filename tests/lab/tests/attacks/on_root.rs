@@ -3,7 +3,7 @@
 
 use crate::attackers::{hostile, knock, live_connection, process_of, says, served_as};
 use crate::service::{Client, Result, fenced, start_service};
-use usher_lab::{BOB, Mail, PATIENCE, Signal};
+use usher_lab::{ALICE, BOB, Mail, PATIENCE, Signal};
 
 /// Counts the kernel's objects that bpf(2) gives a descriptor of, and those that it refuses.
 const COUNT: &str = "
@@ -160,7 +160,8 @@ os.kill(other, signal.SIGKILL)";
         .filter(|process| process.command.contains("usherd "))
         .map(|process| process.pid)
         .collect();
-    assert_eq!(daemons.len(), 3, "{daemons:?}");
+    // The keeper, its starter, the verifier and the recorder.
+    assert_eq!(daemons.len(), 4, "{daemons:?}");
     for daemon in daemons {
         let mut root = process_of(&mail, "root", script)?;
         root.write(format!("{daemon}\n"))?;
@@ -223,4 +224,94 @@ tell(attempt(take, target, connection), attempt(take, target, pipe))",
     mail.keeper.start()?;
     service.write("\n")?;
     served_as(&mut bobs, BOB.mailhost_uid)
+}
+
+/// A library that leaves a file when it is loaded.
+const LOADED: &str = "
+#include <fcntl.h>
+__attribute__((constructor)) static void begin(void) { creat(\"/run/loaded\", 0600); }
+";
+
+#[test]
+fn a_program_at_usherds_path_in_another_root_touches_nothing() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let host = &mail.mailhost;
+    let exe = format!("/proc/{}/exe", keeper_inside(&mail)?);
+    let usherd = host.run(["readlink", &exe])?.stdout.trim().to_owned();
+    let folder = usherd.trim_end_matches("/usherd");
+    for command in [
+        &["mkdir", "-p", "/run/jail"][..],
+        &["mount", "--rbind", "/", "/run/jail"],
+        &["mount", "--make-rslave", "/run/jail"],
+        &[
+            "mount",
+            "-t",
+            "tmpfs",
+            "tmpfs",
+            &format!("/run/jail{folder}"),
+        ],
+        &["cp", "/usr/bin/ls", &format!("/run/jail{usherd}")],
+    ] {
+        host.run(command)?;
+    }
+    let list = |folder| ["chroot", "/run/jail", &usherd, folder].map(str::to_owned);
+    let words = list("/sys/fs/bpf/usher");
+    let said = refused(&mail, &words.each_ref().map(String::as_str))?;
+    host.run(list("/sys/fs/bpf"))?;
+    host.run(["umount", "-l", "/run/jail"])?;
+    assert!(said.contains("not permitted"), "{said}");
+
+    host.write("/var/lib/loaded.c", LOADED)?;
+    host.run([
+        "gcc",
+        "-shared",
+        "-fPIC",
+        "-o",
+        "/run/loaded.so",
+        "/var/lib/loaded.c",
+    ])?;
+    for (program, is_loaded) in [("/usr/bin/true", true), (&usherd, false)] {
+        host.run(["env", "LD_PRELOAD=/run/loaded.so", program, "--version"])?;
+        let found = host.command(["rm", "/run/loaded"]).run()?.status.success();
+        assert_eq!(found, is_loaded, "{program}");
+    }
+    host.run(["usher", "who"])?;
+    Ok(())
+}
+
+#[test]
+fn root_sets_no_filter_on_a_users_listener_and_does_on_its_own() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    let mut service = hostile(
+        &mail,
+        "_, reservation, _ = reserve()
+_, queue = settle(reservation)
+allow_tracing()
+tell(os.getpid(), queue)
+hear()
+serve(queue)",
+    )?;
+    let place = service.read_past("\n", PATIENCE)?.trim_end().to_owned();
+    let mut root = process_of(
+        &mail,
+        "root",
+        "target, queue = map(int, hear().split())
+taken = system_call('pidfd_getfd', os.pidfd_open(target), queue, 0)
+own = socket.create_server(('127.0.0.1', 0))
+def attach_filter(file):
+    SO_ATTACH_FILTER = 26
+    program = filter_of_everything(0xffffffff)
+    if library.setsockopt(file, socket.SOL_SOCKET, SO_ATTACH_FILTER, program, 16) == -1:
+        raise OSError(ctypes.get_errno(), 'setsockopt')
+tell(attempt(attach_filter, taken), attempt(attach_filter, own.fileno()))",
+    )?;
+    root.write(format!("{place}\n"))?;
+    says(&mut root, &["EPERM done"])?;
+    service.write("\n")?;
+    served_as(&mut alice, ALICE.mailhost_uid)
 }

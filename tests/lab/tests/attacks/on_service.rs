@@ -443,3 +443,34 @@ in_child(lambda: serve(settle(reservation)[1]))",
     says(&mut service, &["identity True"])?;
     served_as(&mut alice, ALICE.mailhost_uid)
 }
+
+#[test]
+fn a_process_that_the_service_has_prepared_does_not_become_a_user() -> Result {
+    let Some(mail) = fenced()? else {
+        return Ok(());
+    };
+    let mut alice = knock(&mail, "alice")?;
+    let mut service = hostile(
+        &mail,
+        "def prepared(gives_up):
+    keeper, reply = claim(reservation)
+    uid, gid, groups = identity(reply)
+    listener = watch_own_calls()
+    tell(attempt(take_groups, gid, groups))
+    if gives_up:
+        return
+    os.close(listener)
+    take_groups(gid, groups)
+    tell(take_user(uid))
+    serve(keeper.ask(SETTLED).descriptors[0])
+_, reservation, _ = reserve()
+in_child(lambda: prepared(True))
+_, reservation, _ = reserve()
+in_child(lambda: prepared(False))",
+    )?;
+    says(&mut service, &["EBUSY", "EBUSY", "done"])?;
+    served_as(&mut alice, ALICE.mailhost_uid)?;
+    let reason = "did not become its user: a seccomp listener";
+    assert!(mail.keeper.wait_log(reason, PATIENCE)?);
+    Ok(())
+}

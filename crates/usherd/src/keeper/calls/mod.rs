@@ -235,6 +235,12 @@ async fn set_net_user(
         Err(refusal) => Err(refusal),
     };
     if let Err(refusal) = settled {
+        if let Some(obstacle) = keeper.fence.obstacle(&process.pidfd)
+            && caller.application.has_log_share(Refusal::ProcessShared)
+        {
+            tracing::warn!(service = %service.name, user = %queue.account.name, pid = process.pid,
+                "a service's process did not become its user: {obstacle}");
+        }
         undo(keeper, &queue, guest, &process).await;
         return Err(refusal);
     }

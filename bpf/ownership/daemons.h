@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The marks of Usher's daemons, which protection.bpf.c makes and connection.bpf.c asks for. */
+#ifndef USHER_DAEMONS_H
+#define USHER_DAEMONS_H
+
+#include "refusals.h"
+
+/* Which program is a daemon, and the device of the pins. Key: 0. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct usher_protection);
+} protection SEC(".maps");
+
+/*
+ * Marks of daemons. Key: the thread; value: enum usher_mark. Limit: memory. Full: an exec gives no
+ * mark, and the daemon is refused Usher's objects; no thread or process is made.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, __u8);
+} daemons SEC(".maps");
+
+/* enum usher_mark, or 0. */
+static __always_inline __u8 mark_of(struct task_struct *task)
+{
+	__u8 *mark = bpf_task_storage_get(&daemons, task, NULL, 0);
+
+	return mark ? *mark : 0;
+}
+
+static __always_inline struct usher_protection *settings(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&protection, &zero);
+}
+
+#endif

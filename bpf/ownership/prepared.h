@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What a process can let others prepare inside itself, and takes along when it becomes a user or a
+ * daemon. All of it is read from the kernel's own structures. A kernel that is built without one of
+ * these has no structure for it either.
+ */
+#ifndef USHER_PREPARED_H
+#define USHER_PREPARED_H
+
+#include "usher_kernel.h"
+
+/* Filters that are looked at. A process with more is taken for one with a listener. */
+#define FILTERS 256
+
+/*
+ * The bit of struct mm_struct that says that pages were pinned: it is set once and for the life of
+ * the memory. The same in 6.1 to 6.18 (linux/mm_types.h, MMF_HAS_PINNED); the keeper pins a page of
+ * its own and asks (USHER_PINNED_LINK) before it relies on it.
+ */
+#define HAS_PINNED (1UL << 27)
+
+/*
+ * A seccomp filter with a listener: whoever holds the listener answers the process's system calls,
+ * with descriptors of its own where it likes, also after execve. The kernel forgets the listener
+ * when its last descriptor is closed.
+ */
+static __always_inline int has_listener(struct task_struct *task)
+{
+	struct seccomp_filter *filter;
+
+	if (!bpf_core_type_exists(struct seccomp_filter))
+		return 0;
+	filter = BPF_CORE_READ(task, seccomp.filter);
+	for (int i = 0; i < FILTERS; i++) {
+		if (!filter)
+			return 0;
+		if (BPF_CORE_READ(filter, notif))
+			return 1;
+		filter = BPF_CORE_READ(filter, prev);
+	}
+	return 1;
+}
+
+/* Performance events of the process: their samples have its registers and stack. */
+static __always_inline int has_performance_events(struct task_struct *task)
+{
+	struct perf_event_context *contexts[2] = {};
+
+	if (!bpf_core_type_exists(struct perf_event_context))
+		return 0;
+	if (bpf_core_field_exists(struct task_struct___two_contexts, perf_event_ctxp)) {
+		struct task_struct___two_contexts *two = (void *)task;
+
+		bpf_core_read(contexts, sizeof(contexts), &two->perf_event_ctxp);
+	} else {
+		struct task_struct___one_context *one = (void *)task;
+
+		bpf_core_read(contexts, sizeof(contexts[0]), &one->perf_event_ctxp);
+	}
+	return (contexts[0] && BPF_CORE_READ(contexts[0], nr_events)) ||
+	       (contexts[1] && BPF_CORE_READ(contexts[1], nr_events));
+}
+
+/*
+ * Pages of the process may be held elsewhere: it has an io_uring, or its pages were pinned, as
+ * buffers registered with anybody's io_uring are. Both end with execve, and a forked process has
+ * neither.
+ */
+static __always_inline int has_pinned_memory(struct task_struct *task)
+{
+	struct mm_struct *mm = BPF_CORE_READ(task, mm);
+	unsigned long flags = 0;
+
+	if (bpf_core_field_exists(struct mm_struct, flags)) {
+		bpf_core_read(&flags, sizeof(flags), &mm->flags);
+	} else {
+		struct mm_struct___bitmap *bitmap = (void *)mm;
+
+		bpf_core_read(&flags, sizeof(flags), &bitmap->flags);
+	}
+	return (flags & HAS_PINNED) != 0;
+}
+
+static __always_inline int has_ring(struct task_struct *task)
+{
+	return bpf_core_field_exists(struct task_struct, io_uring) && BPF_CORE_READ(task, io_uring);
+}
+
+#endif
