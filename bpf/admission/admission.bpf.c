@@ -24,8 +24,9 @@
  * an entry, or with a sequence number that its token's SYN did not have, so that user space cuts
  * it.
  *
- * check_token runs before choose_queue, on every packet that comes in. It makes the entry of a good
- * token, ends a token's entry when another SYN comes between its ends, and notes what it has read.
+ * check_token runs before choose_queue, on every packet that comes in. It makes the entry of a
+ * connection whose SYN carries a good token, in the place of an older one of another connection,
+ * sees to it that an entry is for one SYN and its copies, and notes what it has read.
  *
  * remove makes user space's changes of a state. User space alone cannot: between reading an entry
  * and writing it the connection may be established, and an overwritten ESTABLISHED would hide a
@@ -206,6 +207,12 @@ static __always_inline int take_syn(struct usher_admission *entry,
 	return exchange(entry, mark, USHER_SYN_RECEIVED) && stands_under(connection, mark);
 }
 
+/* A SYN as usher_admission.syn has it. */
+static __always_inline __u64 known_syn(__be32 sequence)
+{
+	return USHER_SYN_KNOWN | sequence;
+}
+
 #include "reading.bpf.h"
 
 /*
@@ -257,7 +264,7 @@ int choose_queue(struct bpf_sk_lookup *context)
 
 	/* Read after the mark, and true of its announcement if take_syn exchanges the mark. */
 	if (*(volatile __u32 *)&entry->by_token &&
-	    !is_in_hand(&connection, state_of(mark), *(volatile __be32 *)&entry->sequence)) {
+	    !is_in_hand(&connection, state_of(mark), *(volatile __u64 *)&entry->syn)) {
 		COUNT(refused_unread);
 		return SK_DROP;
 	}
@@ -318,8 +325,8 @@ static __always_inline int establish(const struct usher_connection *connection, 
 		mark = *(volatile __u64 *)&entry->mark;
 		if (state_of(mark) != USHER_SYN_RECEIVED && state_of(mark) != USHER_WITHDRAWN)
 			return 0;
-		if (*(volatile __u32 *)&entry->by_token &&
-		    *(volatile __be32 *)&entry->sequence != sequence)
+		if (*(volatile __u64 *)&entry->syn &&
+		    *(volatile __u64 *)&entry->syn != known_syn(sequence))
 			return 0;
 		if (exchange(entry, mark, USHER_ESTABLISHED)) {
 			if (!stands_under(connection, mark))

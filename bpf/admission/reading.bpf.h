@@ -43,7 +43,7 @@ enum reading {
 
 struct note {
 	struct usher_connection connection;
-	__be32 sequence; /* of a SYN */
+	__be32 sequence;
 	__u64 tick;
 	enum reading reading;
 	__u32 reserved;
@@ -128,12 +128,12 @@ static long next_note(__u32 age, struct search *search)
 }
 
 /*
- * Whether the packet in hand may use a token's entry in this state, which was made for the SYN with
- * this number: that SYN and its copies may, and in SYN_RECEIVED the ACK that answers a SYN cookie,
- * which the kernel checks to be the answer to that SYN.
+ * Whether the packet in hand may use a token's entry in this state, which was made for this SYN:
+ * that SYN and its copies may, and in SYN_RECEIVED the ACK that answers a SYN cookie. That one comes
+ * with the number after the SYN's: a late ACK of a connection whose entry was replaced does not.
  */
 static __always_inline int is_in_hand(const struct usher_connection *connection, __u32 state,
-				      __be32 sequence)
+				      __u64 syn)
 {
 	__u32 zero = 0;
 	struct search search = {
@@ -147,9 +147,10 @@ static __always_inline int is_in_hand(const struct usher_connection *connection,
 	bpf_loop(NOTES, next_note, &search, 0);
 	switch (search.found) {
 	case READ_SYN:
-		return search.sequence == sequence;
+		return known_syn(search.sequence) == syn;
 	case READ_LATER:
-		return state == USHER_SYN_RECEIVED;
+		return state == USHER_SYN_RECEIVED &&
+		       bpf_ntohl(search.sequence) == bpf_ntohl((__be32)syn) + 1;
 	default:
 		return 0;
 	}

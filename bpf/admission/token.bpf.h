@@ -13,10 +13,12 @@
  * found is committed under the entry's lock, where the element is looked up again among those
  * spent. It is spent before the admission is made, so that no two connections have one element.
  *
- * The entry is for the SYN that had the token, and for copies of it, which have its sequence
- * number. Another SYN between the same ends ends the entry: somebody has taken the port of a
- * connection that was given up. So check_token looks at every SYN to a service. A SYN that it
- * cannot read leaves the entry as it is, and choose_queue refuses that SYN (reading.bpf.h).
+ * An entry is for one SYN, and for copies of it, which have its sequence number: for the one that
+ * had the token, or for the first one between the ends that the keeper has announced. Another SYN
+ * between the same ends comes from another socket, which has taken the port of a connection that
+ * was given up. It ends the entry, and takes the entry's place if its own token is good. So
+ * check_token looks at every SYN to a service. A SYN that it cannot read leaves the entry as it is,
+ * and choose_queue refuses that SYN at a token's entry (reading.bpf.h).
  *
  * A session may be closed meanwhile: user space closes its slot under the lock, then looks for its
  * admissions. We make the admission, then take the lock and look whether the slot is still the
@@ -243,7 +245,34 @@ static __always_inline void take_back(const struct usher_connection *connection,
 		bpf_ringbuf_output(&untracked, (void *)connection, sizeof(*connection), 0);
 }
 
-/* Makes the admission of a connection whose token is spent. A function of its own for its stack. */
+/*
+ * Removes the entry that stands between these ends, of a connection whose socket has gone: another
+ * one's SYN has come. 1 when there is none any more. An established connection stays: its socket
+ * answers the SYN.
+ */
+static __always_inline int end_older(const struct usher_connection *connection)
+{
+	/* Announced when we look, it may be received and withdrawn before we exchange. */
+	for (int attempt = 0; attempt < 3; attempt++) {
+		struct usher_admission *entry = bpf_map_lookup_elem(&admissions, connection);
+		__u64 mark;
+
+		if (!entry)
+			return 1;
+		mark = *(volatile __u64 *)&entry->mark;
+		if (state_of(mark) == USHER_ESTABLISHED || state_of(mark) == USHER_REMOVED)
+			return 0;
+		if (!exchange(entry, mark, USHER_REMOVED))
+			continue;
+		bpf_map_delete_elem(&admissions, connection);
+		COUNT(token_replaced);
+		return 1;
+	}
+	return 0;
+}
+
+/* Makes the admission of a connection whose token is spent, in the place of an older one. A
+ * function of its own for its stack. */
 static __attribute__((noinline)) int admit(const struct usher_connection *connection, __u32 slot,
 					   __be32 sequence, const struct tip *tip)
 {
@@ -254,8 +283,8 @@ static __attribute__((noinline)) int admit(const struct usher_connection *connec
 		.mark = now << USHER_STATE_BITS | USHER_ANNOUNCED,
 		.expires_ns = now + TOKEN_ADMISSION_NS,
 		.target = tip->target,
+		.syn = known_syn(sequence),
 		.by_token = 1,
-		.sequence = sequence,
 	};
 	struct usher_token_session *session;
 	int stays = 0;
@@ -263,6 +292,8 @@ static __attribute__((noinline)) int admit(const struct usher_connection *connec
 
 	__builtin_memcpy(fresh.session, tip->session, sizeof(fresh.session));
 	failed = bpf_map_update_elem(&admissions, connection, &fresh, BPF_NOEXIST);
+	if (failed == -EEXIST && end_older(connection))
+		failed = bpf_map_update_elem(&admissions, connection, &fresh, BPF_NOEXIST);
 	if (failed == -EEXIST) {
 		COUNT(token_repeated);
 		return 0;
@@ -305,34 +336,50 @@ static __always_inline __u32 meant_position(const struct tip *tip, __u8 low)
 }
 
 /*
- * Ends the entry that a token made between these ends when this SYN is not the one that it was made
- * for. 1 when there is no entry any more. In SYN_RECEIVED the handshake under way may still end; no
- * other is let through.
+ * Has the entry be for this SYN if it is for none yet, and ends it if it is for another one. In
+ * SYN_RECEIVED the handshake under way may still end; no other SYN is let through.
+ *
+ * Should the kernel give the entry's memory to another announcement in between, that one is for a
+ * SYN that never comes: its own is refused.
  */
-static __always_inline int end_other_syns(struct usher_admission *entry,
-					  const struct usher_connection *connection,
-					  __be32 sequence)
+static __always_inline void claim(struct usher_admission *entry,
+				  const struct usher_connection *connection, __be32 sequence)
 {
 	__u64 mark = *(volatile __u64 *)&entry->mark;
-
 	/* Read after the mark, and true of its announcement if the mark is exchanged. */
-	if (!*(volatile __u32 *)&entry->by_token ||
-	    *(volatile __be32 *)&entry->sequence == sequence)
-		return 0;
+	__u64 syn = *(volatile __u64 *)&entry->syn;
+
+	if (!syn)
+		syn = __sync_val_compare_and_swap(&entry->syn, 0, known_syn(sequence));
+	if (!syn || syn == known_syn(sequence))
+		return;
 	if (state_of(mark) == USHER_ANNOUNCED && exchange(entry, mark, USHER_REMOVED)) {
 		COUNT(token_other_syn);
 		bpf_map_delete_elem(&admissions, connection);
-		return 1;
+		return;
 	}
 	/* Announced a moment ago, it may be received by now. */
 	mark = with_state(mark, USHER_SYN_RECEIVED);
 	if (exchange(entry, mark, USHER_WITHDRAWN))
 		COUNT(token_other_syn);
-	return 0;
 }
 
-/* Checks and spends the token of a connection that has no entry, and admits the connection. */
-static __always_inline void check(const struct usher_connection *connection, struct syn *syn)
+/* Whether an announcement of the session stands, made on the control channel: no token is spent for
+ * what it admits. */
+static __always_inline int is_announced_by(struct usher_admission *entry, const __u8 session[16])
+{
+	__u32 state = state_of(*(volatile __u64 *)&entry->mark);
+
+	return !entry->by_token && equal_words(entry->session, session) &&
+	       (state == USHER_ANNOUNCED || state == USHER_SYN_RECEIVED);
+}
+
+/*
+ * Checks and spends the token of a SYN that is none's copy, and admits its connection. `older`:
+ * what stands between its ends, or NULL. 1 when it is admitted.
+ */
+static __always_inline int check(const struct usher_connection *connection, struct syn *syn,
+				 struct usher_admission *older)
 {
 	struct usher_token_option *option = &syn->option;
 	__u32 slot = option->slot[0] << 16 | option->slot[1] << 8 | option->slot[2], position;
@@ -343,7 +390,7 @@ static __always_inline void check(const struct usher_connection *connection, str
 
 	if (!session) {
 		COUNT(token_unknown);
-		return;
+		return 0;
 	}
 	bpf_spin_lock(&session->lock);
 	tip.position = session->tip;
@@ -362,59 +409,63 @@ static __always_inline void check(const struct usher_connection *connection, str
 	 * spend() sees it. */
 	if (!tip.length) {
 		COUNT(token_unknown);
-		return;
+		return 0;
+	}
+	if (older && is_announced_by(older, tip.session)) {
+		COUNT(token_repeated);
+		return 0;
 	}
 	if (tip.target.service != syn->service) {
 		COUNT(token_other_service);
-		return;
+		return 0;
 	}
 	if (expires_ns <= bpf_ktime_get_boot_ns()) {
 		COUNT(token_expired);
-		return;
+		return 0;
 	}
 	if (!comes_from(connection, tip.host)) {
 		COUNT(token_other_address);
-		return;
+		return 0;
 	}
 	if (!has_place(&tip.target)) {
 		COUNT(token_overloaded);
-		return;
+		return 0;
 	}
 	if (!unmask(connection, session, option)) {
 		COUNT(token_foreign);
-		return;
+		return 0;
 	}
 	position = meant_position(&tip, option->position);
 	if (!position) {
 		COUNT(token_out_of_range);
-		return;
+		return 0;
 	}
 	if (position > tip.position) {
 		good = hashes_down(session, position, position - tip.position, option->masked,
 				   tip.value);
 	} else if (is_spent(tip.window, tip.position - position)) {
 		COUNT(token_replayed);
-		return;
+		return 0;
 	} else {
 		good = hashes_down(session, tip.position, tip.position - position, tip.value,
 				   option->masked);
 	}
 	if (!good) {
 		COUNT(token_mismatch);
-		return;
+		return 0;
 	}
 	switch (spend(session, tip.session, position, option->masked)) {
 	case SPENT:
 		break;
 	case WITHDRAWN:
 		COUNT(token_withdrawn);
-		return;
+		return 0;
 	default:
 		COUNT(token_replayed);
-		return;
+		return 0;
 	}
 	PAUSE();
-	admit(connection, slot, syn->sequence, &tip);
+	return admit(connection, slot, syn->sequence, &tip);
 }
 
 /*
@@ -432,14 +483,19 @@ int check_token(struct __sk_buff *packet)
 	if (!read_syn(packet, &connection, &syn))
 		return TC_ACT_UNSPEC;
 	entry = bpf_map_lookup_elem(&admissions, &connection);
-	if (entry && !end_other_syns(entry, &connection, syn.sequence)) {
-		/* Announced on the control channel, or a copy. */
+	if (!entry) {
+		if (syn.has_token)
+			check(&connection, &syn, NULL);
+		return TC_ACT_UNSPEC;
+	}
+	if (*(volatile __u64 *)&entry->syn == known_syn(syn.sequence) ||
+	    state_of(*(volatile __u64 *)&entry->mark) == USHER_ESTABLISHED) {
 		if (syn.has_token)
 			COUNT(token_repeated);
 		return TC_ACT_UNSPEC;
 	}
-	if (syn.has_token)
-		check(&connection, &syn);
+	if (!syn.has_token || !check(&connection, &syn, entry))
+		claim(entry, &connection, syn.sequence);
 	return TC_ACT_UNSPEC;
 }
 

@@ -11,7 +11,7 @@
 #include <linux/types.h>
 #include <linux/bpf.h>
 
-#define USHER_LAYOUT_VERSION 7
+#define USHER_LAYOUT_VERSION 8
 
 /* Connections of one user at one service that tokens have admitted and that are not established.
  */
@@ -61,9 +61,14 @@ struct usher_admission {
 	__u64 established_ns; /* boot time, 0 before */
 	struct usher_target target;
 	__u8 session[USHER_SESSION_ID_SIZE];
-	__u32 by_token; /* 1: made for a SYN's token, and for no other SYN */
-	__be32 sequence; /* that SYN's number, which its copies repeat */
+	__u64 syn; /* the SYN that it is for, once the filter has read one; 0: any */
+	__u32 by_token; /* 1: made for a SYN's token */
+	__u32 reserved; /* 0 */
 };
+
+/* In usher_admission.syn: one is known, by its sequence number in the low 32 bits, which the SYN's
+ * copies repeat. */
+#define USHER_SYN_KNOWN (1ULL << 32)
 
 /* An address that a host's connections may come from, by the keeper's number for the host. */
 struct usher_client_address {
@@ -153,6 +158,7 @@ struct usher_counters {
 	__u64 token_overloaded;
 	__u64 token_other_syn;
 	__u64 refused_unread;
+	__u64 token_replaced;
 };
 
 /* Written once by the keeper that made the maps. */
@@ -180,12 +186,12 @@ struct usher_removal {
 
 _Static_assert(sizeof(struct usher_connection) == 36, "usher_connection");
 _Static_assert(sizeof(struct usher_target) == 8, "usher_target");
-_Static_assert(sizeof(struct usher_admission) == 56, "usher_admission");
+_Static_assert(sizeof(struct usher_admission) == 64, "usher_admission");
 _Static_assert(sizeof(struct usher_client_address) == 24, "usher_client_address");
 _Static_assert(sizeof(struct usher_session) == 224, "usher_session");
 _Static_assert(sizeof(struct usher_certificate) == 632, "usher_certificate");
 _Static_assert(sizeof(struct usher_token_session) == 120, "usher_token_session");
-_Static_assert(sizeof(struct usher_counters) == 184, "usher_counters");
+_Static_assert(sizeof(struct usher_counters) == 192, "usher_counters");
 _Static_assert(sizeof(struct usher_layout) == 8, "usher_layout");
 _Static_assert(sizeof(struct usher_removal) == 56, "usher_removal");
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use forge::*;
 use rustix::net::sockopt;
-use usher_kernel::admission::{AdmissionState, Counters, Limits};
+use usher_kernel::admission::{AdmissionState, Announced, Counters, Limits};
 use usher_proto::{ConnectionTuple, TokenSlot};
 use world::*;
 
@@ -86,7 +86,8 @@ tests! {
         let chain = Chain::new(1, 100);
         let slot = admission.open_tokens(&chain.session).unwrap();
         let client = Client::v4();
-        admission.announce(&client.connection, &announced(ALICE)).unwrap();
+        let own = Announced { session: chain.session.session, ..announced(ALICE) };
+        admission.announce(&client.connection, &own).unwrap();
         writer.write(&client, &chain.option(slot, 1, &client.connection));
         let _connection = reach(client, &alice);
         let another = Client::v4();
@@ -154,6 +155,72 @@ tests! {
         }
         assert!(!usher_kernel::listener::has_waiting(alice.as_fd()));
         assert_eq!(admission.counters().unwrap().token_other_syn, 2);
+    }
+
+    fn a_good_token_is_served_where_anothers_announcement_stands(world) {
+        let (admission, alice, _checker) = serve(world, &LIMITS);
+        let bob = queue(&admission, BOB, 16);
+        let writer = Writer::attached(world);
+        let chain = Chain::new(1, 100);
+        let slot = admission.open_tokens(&chain.session).unwrap();
+        for (position, client) in [(1, Client::v4()), (2, Client::v6())] {
+            admission.announce(&client.connection, &announced(BOB)).unwrap();
+            writer.write(&client, &chain.option(slot, position, &client.connection));
+            let _connection = reach(client, &alice);
+        }
+        assert!(!usher_kernel::listener::has_waiting(bob.as_fd()));
+        // Without a token it is the announcement's.
+        let client = Client::v4();
+        admission.announce(&client.connection, &announced(BOB)).unwrap();
+        let _connection = reach(client, &bob);
+        assert_eq!(admission.counters().unwrap().token_replaced, 2);
+    }
+
+    fn an_ack_of_a_replaced_connection_reaches_no_queue(world) {
+        // An ACK that answers a SYN cookie finds no connection, and any listener takes it.
+        std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", "2").unwrap();
+        let (admission, alice, _checker) = serve(world, &LIMITS);
+        let bob = queue(&admission, BOB, 16);
+        let mut tunnel = tunnel("raw");
+        run("ip", &["address", "add", "10.7.0.1/24", "dev", "raw"]);
+        run("ip", &["link", "set", "raw", "up"]);
+        assert!(admission.attach_tokens().unwrap().is_empty());
+        let chain = Chain::new(1, 100);
+        let slot = admission.open_tokens(&chain.session).unwrap();
+        let waits = |queue: &OwnedFd| usher_kernel::listener::has_waiting(queue.as_fd());
+        let ends = |port| {
+            let client = SocketAddr::from(([10, 7, 0, 2], port));
+            ConnectionTuple::new(client, ([10, 7, 0, 1], PORT).into()).unwrap()
+        };
+        let syn = |connection: &ConnectionTuple, number, options: &[u8]| {
+            summed(ip(connection, SYN, options), number, 0)
+        };
+        let ack = |connection: &ConnectionTuple, number: u32, cookie| {
+            summed(ip(connection, ACK, &[]), number + 1, cookie)
+        };
+
+        let connection = ends(4001);
+        admission.announce(&connection, &announced(BOB)).unwrap();
+        tunnel.write_all(&syn(&connection, 1000, &[])).unwrap();
+        let bobs = cookie(&mut tunnel, &connection);
+        let token = chain.option(slot, 1, &connection);
+        tunnel.write_all(&syn(&connection, 5000, &token)).unwrap();
+        let alices = cookie(&mut tunnel, &connection);
+        tunnel.write_all(&ack(&connection, 1000, bobs)).unwrap();
+        eventually("the late ACK is refused", || {
+            admission.counters().unwrap().refused_unread == 1
+        });
+        assert!(!waits(&alice) && !waits(&bob));
+        tunnel.write_all(&ack(&connection, 5000, alices)).unwrap();
+        eventually("alice is served", || waits(&alice));
+        assert!(!waits(&bob));
+        // Nothing replaced, it ends the handshake that it is of.
+        let connection = ends(4002);
+        admission.announce(&connection, &announced(BOB)).unwrap();
+        tunnel.write_all(&syn(&connection, 1000, &[])).unwrap();
+        let bobs = cookie(&mut tunnel, &connection);
+        tunnel.write_all(&ack(&connection, 1000, bobs)).unwrap();
+        eventually("bob is served", || waits(&bob));
     }
 
     fn a_token_is_spent_by_its_connection(world) {
@@ -372,8 +439,20 @@ fn tunnel(name: &str) -> File {
     file
 }
 
+/// What acknowledges the SYN-ACK that answers the connection's SYN.
+fn cookie(tunnel: &mut File, connection: &ConnectionTuple) -> u32 {
+    let tcp = answering(tunnel, connection);
+    assert_eq!(tcp[13], SYN | ACK);
+    u32::from_be_bytes(*tcp[4..].first_chunk().unwrap()).wrapping_add(1)
+}
+
 /// The flags of the first packet that answers the connection's SYN.
 fn answer(tunnel: &mut File, connection: &ConnectionTuple) -> u8 {
+    answering(tunnel, connection)[13]
+}
+
+/// The first TCP header that answers the connection's SYN.
+fn answering(tunnel: &mut File, connection: &ConnectionTuple) -> Vec<u8> {
     let mut buffer = [0; 2048];
     loop {
         let size = tunnel.read(&mut buffer).unwrap();
@@ -384,7 +463,7 @@ fn answer(tunnel: &mut File, connection: &ConnectionTuple) -> u8 {
             _ => continue,
         };
         if tcp[2..4] == connection.client.port().to_be_bytes() {
-            return tcp[13];
+            return tcp.to_vec();
         }
     }
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use forge::*;
-use usher_kernel::admission::{AdmissionState, Counters, Limits};
+use usher_kernel::admission::{AdmissionState, Announced, Counters, Limits};
 use usher_proto::ConnectionTuple;
 use world::*;
 
@@ -67,15 +67,60 @@ tests! {
         checker.run(&frame(&third, 10));
         assert!(row(&admission, &connection).is_some());
         counted(&admission, Counters {
-            token_accepted: 3, token_repeated: 1, token_other_syn: 2, ..Counters::default()
+            token_accepted: 3, token_repeated: 1, token_other_syn: 1, token_replaced: 1,
+            ..Counters::default()
         });
-        // What was announced on the control channel is for any SYN between its ends.
-        let announced_one = from_port(4002);
-        admission.announce(&announced_one, &announced(ALICE)).unwrap();
-        for sequence in [1, 2] {
-            checker.run(&ethernet(&numbered(ip(&announced_one, SYN, &[]), sequence)));
+    }
+
+    fn an_announced_entry_is_for_the_first_syn_and_its_copies(world) {
+        let (admission, _alice, checker) = serve(world, &LIMITS);
+        let connection = from_port(4002);
+        admission.announce(&connection, &announced(ALICE)).unwrap();
+        let syn = |sequence| ethernet(&numbered(ip(&connection, SYN, &[]), sequence));
+        checker.run(&syn(1));
+        checker.run(&syn(1));
+        assert!(row(&admission, &connection).is_some());
+        checker.run(&syn(2));
+        assert_eq!(row(&admission, &connection), None);
+        counted(&admission, Counters { token_other_syn: 1, ..Counters::default() });
+    }
+
+    fn a_good_token_replaces_anothers_announcement(world) {
+        let (admission, _alice, checker) = serve(world, &LIMITS);
+        let chain = Chain::new(1, 100);
+        let slot = admission.open_tokens(&chain.session).unwrap();
+        let holder = |connection: &ConnectionTuple| row(&admission, connection).map(|row| (row.uid, row.by_token));
+        let mut position = 0;
+        for port in [4001, 4002] {
+            let connection = from_port(port);
+            admission.announce(&connection, &announced(BOB)).unwrap();
+            if port == 4002 {
+                // Bob's SYN has come.
+                checker.run(&ethernet(&numbered(ip(&connection, SYN, &[]), 7)));
+            }
+            // A token that is not good changes nothing while no SYN has come.
+            let mut bad = chain.option(slot, position + 1, &connection);
+            bad[19] ^= 1;
+            if port == 4001 {
+                checker.run(&ethernet(&numbered(ip(&connection, SYN, &bad), 8)));
+                assert_eq!(holder(&connection), Some((BOB, false)));
+            }
+            position += 1;
+            let good = chain.option(slot, position, &connection);
+            checker.run(&ethernet(&numbered(ip(&connection, SYN, &good), 9)));
+            assert_eq!(holder(&connection), Some((ALICE, true)), "{port}");
         }
-        assert!(row(&admission, &announced_one).is_some());
+        // Its own session's announcement stands, and no token is spent for it.
+        let connection = from_port(4003);
+        let own = Announced { session: chain.session.session, ..announced(ALICE) };
+        admission.announce(&connection, &own).unwrap();
+        checker.syn(&connection, &chain.option(slot, 3, &connection));
+        assert_eq!(holder(&connection), Some((ALICE, false)));
+        assert_eq!(admission.tokens().unwrap()[0].position, 2);
+        counted(&admission, Counters {
+            token_accepted: 2, token_replaced: 2, token_foreign: 1, token_repeated: 1,
+            ..Counters::default()
+        });
     }
 
     fn a_token_comes_from_its_hosts_addresses(world) {

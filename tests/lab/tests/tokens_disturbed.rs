@@ -36,12 +36,9 @@ fn syns_that_are_lost_or_overtaken_are_accepted_once() -> Result {
     assert!(accepted > u64::from(AT_ONCE) / 2, "{accepted}");
     // An answer was lost, and the SYN came again.
     assert!(count("token_repeated")? > 0);
-    for refused in [
-        "token_replayed",
-        "token_mismatch",
-        "token_foreign",
-        "token_other_syn",
-    ] {
+    // No token is taken for another one. A SYN that was sent twice may be overtaken by the end of its
+    // connection: the late copy is refused as replayed, and rightly so.
+    for refused in ["token_mismatch", "token_foreign", "token_other_syn"] {
         assert_eq!(count(refused)?, 0, "{refused}");
     }
     Ok(())

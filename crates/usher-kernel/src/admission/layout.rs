@@ -11,7 +11,7 @@ use usher_proto::{
 use super::types::{AdmissionRow, AdmissionState, Counters, Ended, SessionRecord};
 use crate::KernelError;
 
-pub(super) const VERSION: u32 = 7;
+pub(super) const VERSION: u32 = 8;
 
 const STATE_BITS: u32 = 8;
 const ANNOUNCED: u64 = 1;
@@ -68,10 +68,12 @@ pub(super) struct Entry {
     pub established_ns: u64,
     pub target: Target,
     pub session: [u8; 16],
+    /// The SYN that it is for; 0: none has come.
+    pub syn: u64,
     pub by_token: u32,
-    pub sequence: u32,
+    pub reserved: u32,
 }
-plain!(Entry, 56);
+plain!(Entry, 64);
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(C)]
@@ -175,8 +177,9 @@ pub(super) struct Tally {
     token_overloaded: u64,
     token_other_syn: u64,
     refused_unread: u64,
+    token_replaced: u64,
 }
-plain!(Tally, 184);
+plain!(Tally, 192);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -381,6 +384,7 @@ impl From<&[Tally]> for Counters {
             sum.token_overloaded += tally.token_overloaded;
             sum.token_other_syn += tally.token_other_syn;
             sum.refused_unread += tally.refused_unread;
+            sum.token_replaced += tally.token_replaced;
         }
         sum
     }

@@ -200,8 +200,9 @@ impl Admission {
                 uid: announced.uid,
             },
             session: *announced.session.as_bytes(),
+            syn: 0,
             by_token: 0,
-            sequence: 0,
+            reserved: 0,
         };
         let mut insertion = self.admissions.insert(&key, &entry)?;
         if insertion == Insertion::Exists

@@ -208,17 +208,19 @@ pub struct Counters {
     pub token_other_address: u64,
     /// SYNs with a token of a user who has used up his share of connections that have not come.
     pub token_overloaded: u64,
-    /// Entries that ended because another SYN came between the same ends than the token's.
+    /// Entries that ended because another SYN came between the same ends than the one they are for.
     pub token_other_syn: u64,
     /// SYNs refused for a token's entry because the filter at the interface had not read them to be
     /// the token's own.
     pub refused_unread: u64,
+    /// Entries that a good token of another connection between the same ends has replaced.
+    pub token_replaced: u64,
 }
 
 impl Counters {
     /// Names and numbers, for views.
     #[must_use]
-    pub fn named(&self) -> [(String, u64); 23] {
+    pub fn named(&self) -> [(String, u64); 24] {
         [
             ("admitted".into(), self.admitted),
             ("refused_unannounced".into(), self.refused_unannounced),
@@ -243,6 +245,7 @@ impl Counters {
             ("token_overloaded".into(), self.token_overloaded),
             ("token_other_syn".into(), self.token_other_syn),
             ("refused_unread".into(), self.refused_unread),
+            ("token_replaced".into(), self.token_replaced),
         ]
     }
 }

@@ -181,6 +181,22 @@ pub fn numbered(mut packet: Vec<u8>, sequence: u32) -> Vec<u8> {
     packet
 }
 
+/// A packet without IP options with these numbers, and the checksum that goes with them.
+pub fn summed(packet: Vec<u8>, sequence: u32, acknowledged: u32) -> Vec<u8> {
+    let mut packet = numbered(packet, sequence);
+    let (at, addresses) = if packet[0] >> 4 == 4 {
+        (20, 12..20)
+    } else {
+        (40, 8..40)
+    };
+    packet[at + 8..at + 12].copy_from_slice(&acknowledged.to_be_bytes());
+    packet[at + 16..at + 18].fill(0);
+    let length = u16::try_from(packet.len() - at).unwrap().to_be_bytes();
+    let sum = checksum(&[&packet[addresses], &[0, 6], &length, &packet[at..]]);
+    packet[at + 16..at + 18].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
+
 /// An IP packet in an Ethernet frame.
 pub fn ethernet(packet: &[u8]) -> Vec<u8> {
     let protocol = if packet[0] >> 4 == 4 {
