@@ -129,8 +129,9 @@ static long next_note(__u32 age, struct search *search)
 
 /*
  * Whether the packet in hand may use a token's entry in this state, which was made for this SYN:
- * that SYN and its copies may, and in SYN_RECEIVED the ACK that answers a SYN cookie. That one comes
- * with the number after the SYN's: a late ACK of a connection whose entry was replaced does not.
+ * that SYN and its copies may, and in SYN_RECEIVED the ACK that answers a SYN cookie. That one
+ * comes with the number after the SYN's: a late ACK of a connection whose entry was replaced does
+ * not.
  */
 static __always_inline int is_in_hand(const struct usher_connection *connection, __u32 state,
 				      __u64 syn)

@@ -65,8 +65,10 @@ struct usher_attempt {
 
 /* Whose connection with these ends is the only one that may begin, and whether it may now. */
 struct usher_guard {
-	struct usher_attempt attempt;
+	struct usher_attempt attempt; /* begun_ns 0: whichever connect() of the socket */
+	__u64 until_ns; /* boot time: it means nothing from then on */
 	__u64 released;
+	__u8 session[16]; /* in which they are announced; zeros: not known yet */
 };
 
 /* A socket's connection that is held until it is released. */
@@ -145,7 +147,6 @@ struct usher_ticket_counters {
 	__u64 untold;
 	__u64 held;
 	__u64 unreported;
-	__u64 kept_back;
 	__u64 unheld;
 	__u64 refused;
 	__u64 unanswered;
@@ -158,9 +159,9 @@ _Static_assert(sizeof(struct usher_ticket_key) == 24, "usher_ticket_key");
 _Static_assert(sizeof(struct usher_ticket) == 48, "usher_ticket");
 _Static_assert(sizeof(struct usher_block_key) == 8, "usher_block_key");
 _Static_assert(sizeof(struct usher_block) == 708, "usher_block");
-_Static_assert(sizeof(struct usher_ticket_counters) == 160, "usher_ticket_counters");
+_Static_assert(sizeof(struct usher_ticket_counters) == 152, "usher_ticket_counters");
 
-_Static_assert(sizeof(struct usher_guard) == 24, "usher_guard");
+_Static_assert(sizeof(struct usher_guard) == 48, "usher_guard");
 _Static_assert(sizeof(struct usher_hold) == 48, "usher_hold");
 _Static_assert(sizeof(struct usher_report) == 216, "usher_report");
 _Static_assert(sizeof(struct usher_listed_key) == 16, "usher_listed_key");

@@ -4,14 +4,12 @@
  *
  * connect() marks the socket. Its SYNs are dropped on the way out and told of, one by one, until
  * there is a guard of theirs that is released; the kernel sends them again by itself, so a report
- * that is lost is made up for. A guard stands for a connection's ends from before they are
- * announced until that has been taken back. Meanwhile no other socket's SYN with these ends leaves,
- * so the announcement is nobody else's, although the port may be.
+ * that is lost is made up for. A guard (guard.bpf.c) stands for a connection's ends from before
+ * they are announced until that has been taken back.
  */
 #ifndef USHER_TICKET_HOLDING_H
 #define USHER_TICKET_HOLDING_H
 
-#include <linux/in.h>
 #include <linux/ip.h>
 #include <linux/ipv6.h>
 #include <linux/tcp.h>
@@ -19,8 +17,6 @@
 #include "maps.h"
 #include "program.h"
 
-#define AF_INET 2
-#define AF_INET6 10
 #define ECONNREFUSED 111
 
 /* Headers of IPv4 and TCP without options. */
@@ -86,21 +82,6 @@ static __always_inline int is_refused(struct bpf_sock *socket)
 	return kernels && kernels->sk_err == ECONNREFUSED;
 }
 
-/* The connecting side's view. */
-static __always_inline void ends_of(const struct bpf_sock *socket,
-				    struct usher_connection *connection)
-{
-	if (socket->family == AF_INET) {
-		set_mapped(connection->client_address, socket->src_ip4);
-		set_mapped(connection->server_address, socket->dst_ip4);
-	} else {
-		set_words(connection->client_address, socket->src_ip6);
-		set_words(connection->server_address, socket->dst_ip6);
-	}
-	connection->client_port = bpf_htons(socket->src_port);
-	connection->server_port = socket->dst_port;
-}
-
 /* Copies the SYN into its report, unless it is not a mere SYN: then the kernel sends it itself. */
 static __always_inline void copy(struct __sk_buff *packet, struct usher_report *report)
 {
@@ -138,18 +119,12 @@ static __always_inline int may_leave(struct __sk_buff *packet, struct bpf_sock *
 	struct usher_connection connection __aligned = {};
 	struct usher_hold *hold = bpf_sk_storage_get(&holds, socket, 0, 0);
 	__u64 cookie = bpf_get_socket_cookie(packet);
-	struct usher_guard *guard;
 	struct drawn *token;
 
 	ends_of(socket, &connection);
-	guard = bpf_map_lookup_elem(&guards, &connection);
-	if (guard) {
-		if (hold && guard->attempt.cookie == cookie &&
-		    guard->attempt.begun_ns == hold->begun_ns)
-			return guard->released != 0;
-		COUNT(kept_back);
+	/* Its own, and not released: guard_syn decides about all others. */
+	if (guard_of(&connection))
 		return 0;
-	}
 	if (!hold || hold->exempt)
 		return 1;
 	token = bpf_sk_storage_get(&drawn, socket, 0, 0);

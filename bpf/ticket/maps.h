@@ -7,11 +7,9 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 
+#include "guards.h"
 #include "usher_ends.h"
 #include "usher_ticket.h"
-
-/* Keys on the stack are written in words, which some architectures want aligned. */
-#define __aligned __attribute__((aligned(8)))
 
 /*
  * Tickets. Key: user and server. Limit: set before loading. Full: user space is told, the user's
@@ -108,26 +106,6 @@ struct {
 	__type(key, int);
 	__type(value, struct usher_asker);
 } askers SEC(".maps");
-
-/* Key: a socket; goes with it. Limit: the memory for options of the socket. Full: the connection is
- * not held, and the server refuses it. */
-struct {
-	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct usher_hold);
-} holds SEC(".maps");
-
-/*
- * Ends of connections that user space is deciding about, or that are announced. Limit: set before
- * loading. Full: user space is told; what is held stays so, and is asked for again.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct usher_connection);
-	__type(value, struct usher_guard);
-} guards SEC(".maps");
 
 /*
  * What became of plain connections (struct usher_report). Limit: about 2,300. Full: counted; a held

@@ -28,9 +28,6 @@
 #include "drawing.h"
 #include "holding.h"
 
-#define SOCK_STREAM 1
-#define SOCK_RAW 3
-
 #define TCP_FLAG_SYN 0x02
 #define TCP_FLAG_ACK 0x10
 
@@ -426,13 +423,8 @@ int write_token(struct bpf_sock_ops *context)
 }
 
 /*
- * Hook: egress of the cgroup, because it is the one place before the wire that knows the socket of
- * a packet and may drop it, without a firewall's rule. tcp_connect() takes that for a lost packet
- * and goes on to send the SYN again. Other packets than SYNs cost a look at their socket's type and
- * state. The raw sockets that send the copies pass here too, and send nothing else.
- *
- * Not asked is whose network namespace it is: of one of its own, a SYN with the very ends of a
- * connection that is guarded is kept back too. Kernel 4.10.
+ * Called by guard_syn (guard.bpf.c), at the cgroup's egress, for the SYNs that no guard decides
+ * about. The raw sockets that send the copies pass here too, and send nothing else. Kernel 4.10.
  */
 SEC("cgroup_skb/egress")
 int hold_syn(struct __sk_buff *packet)
@@ -444,13 +436,9 @@ int hold_syn(struct __sk_buff *packet)
 	socket = bpf_sk_fullsock(socket);
 	if (!socket)
 		return 1;
-	/* In whatever state: connect() changes it. */
 	if (socket->type == SOCK_RAW)
 		return may_be_sent(packet, socket);
-	if (socket->state != BPF_TCP_SYN_SENT || socket->protocol != IPPROTO_TCP ||
-	    (socket->family != AF_INET && socket->family != AF_INET6))
-		return 1;
-	return may_leave(packet, socket);
+	return is_connecting(socket) ? may_leave(packet, socket) : 1;
 }
 
 /*

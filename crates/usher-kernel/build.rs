@@ -35,6 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("ownership", "protection"),
         ("ports", "ports"),
         ("probe", "probe"),
+        ("ticket", "guard"),
         ("ticket", "ticket"),
         ("probe", "token_writer"),
     ] {

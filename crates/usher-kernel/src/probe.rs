@@ -32,6 +32,7 @@ pub fn all() -> Vec<Probe> {
         bpf_file_system(),
         admission_programs(),
         ticket_programs(),
+        guards(),
         held_connections(),
         reserved_ports(),
         destinations(),
@@ -110,6 +111,17 @@ fn ticket_programs() -> Probe {
         false,
         "a user's next connections without a word to the server, which are announced otherwise; \
          `programs any`",
+        outcome,
+    )
+}
+
+fn guards() -> Probe {
+    let outcome = load(crate::ticket::guards::OBJECT)
+        .map(|()| "the program that guards announced connections loads".into());
+    probe(
+        "guards",
+        false,
+        "keeping an announced connection from other users of this host when the signer dies",
         outcome,
     )
 }

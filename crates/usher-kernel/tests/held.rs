@@ -5,7 +5,6 @@ mod world;
 mod ticket;
 
 use std::collections::HashSet;
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -47,38 +46,6 @@ fn held(tickets: &Tickets, uid: u32) -> (Attempt, ConnectionTuple, Syn) {
         panic!("{report:?}");
     };
     (report.attempt, report.connection, syn)
-}
-
-fn begin(uid: u32, socket: &OwnedFd, server: SocketAddr) {
-    rustix::io::ioctl_fionbio(socket, true).unwrap();
-    let begun = connect(uid, socket, server).map_err(|error| error.raw_os_error());
-    assert_eq!(begun, Err(Some(libc::EINPROGRESS)));
-}
-
-/// How a connect() that has begun ended.
-fn end(socket: &OwnedFd) -> io::Result<()> {
-    let mut waiting = [rustix::event::PollFd::new(
-        socket,
-        rustix::event::PollFlags::OUT,
-    )];
-    rustix::event::poll(&mut waiting, None).unwrap();
-    Ok(rustix::net::sockopt::socket_error(socket).unwrap()?)
-}
-
-fn is_connecting(socket: &OwnedFd) -> bool {
-    let mut waiting = [rustix::event::PollFd::new(
-        socket,
-        rustix::event::PollFlags::OUT,
-    )];
-    rustix::event::poll(&mut waiting, Some(&Default::default())).unwrap() == 0
-}
-
-/// How often the kernel has sent the socket's SYN again.
-fn sent_again(socket: &OwnedFd) -> u8 {
-    // struct tcp_info: tcpi_retransmits.
-    let mut information = [0; 8];
-    get_bytes(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut information);
-    information[2]
 }
 
 /// What comes to the server is lost, until its filter is taken away.
@@ -146,13 +113,13 @@ tests! {
             assert_eq!(connection.client.port(), local.port());
             assert!(is_connecting(&socket));
             // Not released: what the kernel sends again stays held, and the copy is what comes.
-            tickets.holding().guard(&connection, attempt, false).unwrap();
+            guard(&tickets, &connection, attempt, false);
             sender.send(&syn).unwrap();
             end(&socket).unwrap();
             assert_eq!(server.syn().connection, connection);
             let over = report(&tickets);
             assert_eq!((over.attempt, over.event), (attempt, Event::Over));
-            tickets.holding().unguard(&connection).unwrap();
+            tickets.holding().guards().remove(&connection).unwrap();
         }
         let counted = counted(&tickets);
         assert!(counted.held >= 3, "{counted:?}");
@@ -165,7 +132,7 @@ tests! {
         let socket = socket_for(v4(PORT));
         begin(ALICE, &socket, v4(PORT));
         let (attempt, connection, _) = held(&tickets, ALICE);
-        tickets.holding().guard(&connection, attempt, true).unwrap();
+        guard(&tickets, &connection, attempt, true);
         end(&socket).unwrap();
         assert_eq!(server.syn().connection, connection);
     }
@@ -181,12 +148,12 @@ tests! {
         // Another time stamp.
         assert_ne!(first, second);
         // Under a guard it is held in silence.
-        tickets.holding().guard(&connection, attempt, false).unwrap();
+        guard(&tickets, &connection, attempt, false);
         let before = sent_again(&socket);
         eventually("its SYN is sent again", || sent_again(&socket) > before);
         assert_eq!(tickets.holding().reports().unwrap().entries, []);
         assert!(is_connecting(&socket));
-        tickets.holding().guard(&connection, attempt, true).unwrap();
+        guard(&tickets, &connection, attempt, true);
         end(&socket).unwrap();
     }
 
@@ -226,7 +193,7 @@ tests! {
         begin(ALICE, &alices, v4(PORT));
         let (attempt, connection, _) = held(&tickets, ALICE);
         // She is announced, and gives up; he gets the port, and has a ticket.
-        tickets.holding().guard(&connection, attempt, true).unwrap();
+        guard(&tickets, &connection, attempt, true);
         drop(alices);
         assert_eq!(report(&tickets).event, Event::Over);
         let bobs = bound();
@@ -241,7 +208,7 @@ tests! {
         drop(again);
         assert_eq!(tickets.holding().reports().unwrap().entries, []);
         // When nothing stands announced any longer, each is served.
-        tickets.holding().unguard(&connection).unwrap();
+        tickets.holding().guards().remove(&connection).unwrap();
         let bobs = bound();
         begin(BOB, &bobs, v4(PORT));
         end(&bobs).unwrap();
@@ -250,7 +217,7 @@ tests! {
         let alices = socket_for(v4(PORT));
         begin(ALICE, &alices, v4(PORT));
         let (attempt, connection, syn) = held(&tickets, ALICE);
-        tickets.holding().guard(&connection, attempt, true).unwrap();
+        guard(&tickets, &connection, attempt, true);
         sender.send(&syn).unwrap();
         end(&alices).unwrap();
     }
@@ -267,7 +234,7 @@ tests! {
                 let connecting = scope.spawn(move || connect(ALICE, &socket, to));
                 let (attempt, connection, syn) = held(&tickets, ALICE);
                 assert!(!connecting.is_finished());
-                tickets.holding().guard(&connection, attempt, true).unwrap();
+                guard(&tickets, &connection, attempt, true);
                 sender.send(&syn).unwrap();
                 let ended = connecting.join().unwrap().map_err(|error| error.raw_os_error());
                 assert_eq!(ended, expected);
@@ -281,11 +248,11 @@ tests! {
         let socket = socket_for(v4(PORT));
         begin(ALICE, &socket, v4(PORT));
         let (first, connection, _) = held(&tickets, ALICE);
-        tickets.holding().guard(&connection, first, true).unwrap();
+        guard(&tickets, &connection, first, true);
         // Nobody listens.
         assert_eq!(end(&socket).unwrap_err().raw_os_error(), Some(libc::ECONNREFUSED));
         assert_eq!(report(&tickets).event, Event::Over);
-        tickets.holding().unguard(&connection).unwrap();
+        tickets.holding().guards().remove(&connection).unwrap();
         // The kernel says once more that the former one failed.
         let aborted = connect(ALICE, &socket, v4(PORT)).unwrap_err();
         assert_eq!(aborted.raw_os_error(), Some(libc::ECONNABORTED));
@@ -346,7 +313,7 @@ tests! {
         begin(ALICE, &socket, v4(PORT));
         let (attempt, connection, syn) = held(&tickets, ALICE);
         assert_eq!(counted(&tickets).no_room, 1);
-        tickets.holding().guard(&connection, attempt, true).unwrap();
+        guard(&tickets, &connection, attempt, true);
         tickets.holding().sender().unwrap().send(&syn).unwrap();
         end(&socket).unwrap();
     }
@@ -384,7 +351,7 @@ tests! {
         let Event::Held(Some(syn)) = given_up.event else {
             panic!("{given_up:?}");
         };
-        tickets.holding().guard(&given_up.connection, given_up.attempt, true).unwrap();
+        guard(&tickets, &given_up.connection, given_up.attempt, true);
         tickets.holding().sender().unwrap().send(&syn).unwrap();
         end(&socket).unwrap();
         assert_eq!(server.syn().option, None);
@@ -408,7 +375,7 @@ tests! {
                 !reports.is_empty()
             });
             let (connection, attempt) = (reports[0].connection, reports[0].attempt);
-            let outcome = holding.guard(&connection, attempt, true);
+            let outcome = holding.guards().put(&connection, &guarding(attempt, true));
             assert_eq!(matches!(outcome, Err(TicketError::Full)), number == 4);
             guarded.push(connection);
         }
@@ -418,11 +385,14 @@ tests! {
         }
         assert!(is_connecting(&sockets[4]));
         // There is room again.
-        holding.unguard(&guarded[0]).unwrap();
+        holding.guards().remove(&guarded[0]).unwrap();
         eventually("it is told of once more", || {
             let mut reports = holding.reports().unwrap().entries.into_iter();
             let again = reports.find(|report| matches!(report.event, Event::Held(_)));
-            again.is_some_and(|report| holding.guard(&report.connection, report.attempt, true).is_ok())
+            again.is_some_and(|report| {
+                let guard = guarding(report.attempt, true);
+                holding.guards().put(&report.connection, &guard).is_ok()
+            })
         });
         end(&sockets[4]).unwrap();
     }
@@ -453,7 +423,7 @@ tests! {
         assert_eq!(connect_raw_sockets(v4(PORT)), 2);
         others.holding().sender().unwrap().send(&syn).unwrap_err();
         assert_eq!(counted(&others).unsent, 2);
-        tickets.holding().guard(&connection, attempt, true).unwrap();
+        guard(&tickets, &connection, attempt, true);
         tickets.holding().sender().unwrap().send(&syn).unwrap();
         end(&socket).unwrap();
         assert_eq!(counted(&tickets).unsent, 0);

@@ -240,15 +240,15 @@ tests! {
                 assert_eq!(tickets.counters().unwrap().drawn, 1);
                 assert!(tickets.remove(&bob).unwrap());
                 // And none is left.
-                let refused = Tickets::open(&world.cgroup, &Limits { tickets: 1, blocks: 1, ..Limits::default() });
+                let refused = Tickets::open(&world.cgroup, None, &Limits { tickets: 1, blocks: 1, ..Limits::default() });
                 assert!(matches!(refused, Err(KernelError::Bpf { .. })), "{refused:?}");
             }).join().unwrap();
         });
-        Tickets::open(&world.cgroup, &Limits { tickets: 1, blocks: 1, ..Limits::default() }).unwrap();
+        Tickets::open(&world.cgroup, None, &Limits { tickets: 1, blocks: 1, ..Limits::default() }).unwrap();
     }
 
     fn full_tables_are_told(world) {
-        let tickets = Tickets::open(&world.cgroup, &Limits { tickets: 2, blocks: 2, ..Limits::default() }).unwrap();
+        let tickets = Tickets::open(&world.cgroup, None, &Limits { tickets: 2, blocks: 2, ..Limits::default() }).unwrap();
         let session = Session::new(1, 200);
         for uid in [ALICE, BOB] {
             tickets.put(&key(uid, v4(PORT)), &session.ticket).unwrap();
@@ -361,7 +361,7 @@ tests! {
 
     fn a_draw_gives_nobody_elses_token_whatever_is_replaced_meanwhile(world) {
         // Tables so small that memory goes from one user's ticket to the other's at once.
-        let tickets = Tickets::open(&world.cgroup, &Limits { tickets: 2, blocks: 4, ..Limits::default() }).unwrap();
+        let tickets = Tickets::open(&world.cgroup, None, &Limits { tickets: 2, blocks: 4, ..Limits::default() }).unwrap();
         let server = Server::new();
         let stop = AtomicBool::new(false);
         let users = [ALICE, BOB];

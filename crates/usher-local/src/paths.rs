@@ -38,6 +38,9 @@ pub const PIN_DIRECTORY: &str = "/sys/fs/bpf/usher";
 pub const OWNERSHIP_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher/ownership";
 /// Those of the programs for where services' processes may connect.
 pub const DESTINATIONS_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher/destinations";
+/// Those of the program that guards announced connections, which the signer loads. Beside the
+/// keeper's, which nobody else touches.
+pub const SIGNER_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher_signer";
 /// Parent of the daemons' socket folders.
 pub const RUNTIME_DIRECTORY: &str = "/run/usher";
 

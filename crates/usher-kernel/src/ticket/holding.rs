@@ -9,7 +9,8 @@ use std::sync::{Mutex, PoisonError};
 
 use usher_proto::ConnectionTuple;
 
-use super::layout::{COMMAND_SIZE, Destination, Ends, Guard, Hold};
+use super::guards::{self, Guards};
+use super::layout::{COMMAND_SIZE, Destination, Hold};
 use super::listing::ProgramId;
 use super::ring::{Batch, Ring};
 use super::syn::{Syn, SynSender};
@@ -19,13 +20,23 @@ use crate::KernelError;
 use crate::admission::table::Table;
 
 /// One connect(2): of which socket, and when, which tells it from others of the same socket. Never
-/// the same twice between two boots.
+/// the same twice between two boots. See also [`Attempt::of_socket`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Attempt {
     /// The socket's cookie.
     pub cookie: u64,
     /// Boot time in nanoseconds.
     pub begun_ns: u64,
+}
+
+impl Attempt {
+    /// A connection that is announced before it begins: whichever connect(2) of the socket.
+    ///
+    /// # Errors
+    /// What the kernel says of what is no socket.
+    pub fn of_socket(socket: BorrowedFd<'_>) -> Result<Self, KernelError> {
+        guards::attempt_of(socket)
+    }
 }
 
 /// What became of a plain connection.
@@ -66,7 +77,7 @@ pub struct Holding {
     /// What is in `plain`: listing a table takes a system call that a confined process has not.
     destinations: Mutex<HashMap<SocketAddr, u32>>,
     holds: Table<u32, Hold>,
-    guards: Table<Ends, Guard>,
+    guards: Guards,
     reports: Ring<Report>,
     sender: Result<SynSender, KernelError>,
 }
@@ -83,7 +94,7 @@ impl Holding {
             plain: Table::new("plain", tables.plain),
             destinations: Mutex::default(),
             holds: Table::new("holds", tables.holds),
-            guards: Table::new("guards", tables.guards),
+            guards: tables.guards,
             reports: Ring::open("reading of plain connections", tables.reports, read)?,
             sender: SynSender::open(&Table::new("senders", tables.senders)),
         })
@@ -133,26 +144,9 @@ impl Holding {
         self.holds.set(&descriptor, &Hold::EXEMPT)
     }
 
-    /// From now on no SYN with these ends leaves but this attempt's, and that only if `released`.
-    ///
-    /// # Errors
-    /// [`TicketError::Full`], or what the kernel says.
-    pub fn guard(
-        &self,
-        connection: &ConnectionTuple,
-        attempt: Attempt,
-        released: bool,
-    ) -> Result<(), TicketError> {
-        let guard = Guard::new(attempt, released);
-        told(self.guards.put(&connection.encode(), &guard)?)
-    }
-
-    /// Nobody decides about these ends any longer: a plain connection with them is held anew.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn unguard(&self, connection: &ConnectionTuple) -> Result<bool, KernelError> {
-        self.guards.remove(&connection.encode())
+    /// The guards of announced connections, and of those that are decided about.
+    pub fn guards(&self) -> &Guards {
+        &self.guards
     }
 
     /// What sends held SYNs. It takes CAP_NET_RAW when the programs are loaded.
@@ -184,7 +178,7 @@ impl Holding {
 pub(super) struct HoldingTables {
     pub plain: OwnedFd,
     pub holds: OwnedFd,
-    pub guards: OwnedFd,
+    pub guards: Guards,
     pub reports: libbpf_rs::MapHandle,
     pub senders: OwnedFd,
 }

@@ -6,7 +6,6 @@ use usher_proto::address_bytes;
 use usher_proto::token::{TOKEN_BLOCK, TOKEN_ELEMENT_SIZE, TokenElement};
 use zeroize::{Zeroize, Zeroizing};
 
-use super::holding::Attempt;
 use super::types::{Counters, Ticket, TicketKey};
 use crate::admission::layout::plain;
 use crate::clock::after;
@@ -65,11 +64,15 @@ pub(super) type Ends = [u8; 36];
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(super) struct Guard {
-    cookie: u64,
-    begun_ns: u64,
-    released: u64,
+    pub cookie: u64,
+    /// 0: whichever connect(2) of the socket.
+    pub begun_ns: u64,
+    pub until_ns: u64,
+    pub released: u64,
+    /// Zeros: not known.
+    pub session: [u8; 16],
 }
-plain!(Guard, 24);
+plain!(Guard, 48);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -132,14 +135,13 @@ pub(super) struct Tally {
     untold: u64,
     held: u64,
     unreported: u64,
-    kept_back: u64,
     unheld: u64,
     refused: u64,
     unanswered: u64,
     unsent: u64,
     unlisted: u64,
 }
-plain!(Tally, 160);
+plain!(Tally, 152);
 
 impl From<&TicketKey> for Key {
     fn from(key: &TicketKey) -> Self {
@@ -158,16 +160,6 @@ impl From<SocketAddr> for Destination {
             address: address_bytes(server.ip()),
             port: server.port().to_be_bytes(),
             reserved: 0,
-        }
-    }
-}
-
-impl Guard {
-    pub(super) fn new(attempt: Attempt, released: bool) -> Self {
-        Self {
-            cookie: attempt.cookie,
-            begun_ns: attempt.begun_ns,
-            released: released.into(),
         }
     }
 }
@@ -259,7 +251,6 @@ impl From<&[Tally]> for Counters {
             sum.untold += tally.untold;
             sum.held += tally.held;
             sum.unreported += tally.unreported;
-            sum.kept_back += tally.kept_back;
             sum.unheld += tally.unheld;
             sum.refused += tally.refused;
             sum.unanswered += tally.unanswered;

@@ -1,9 +1,10 @@
 //! The client's side in the kernel: whose SYNs carry which token, and which are held (bpf/ticket).
 //!
-//! Nothing is pinned. The programs are in force as long as a [`Tickets`] is open; when its process
-//! ends they go with it, and connections are made without tokens. Loading needs privileges,
-//! everything afterwards none (kernel 5.19).
+//! Guards are pinned (guards). The other programs are in force as long as a [`Tickets`] is open; when
+//! its process ends they go with it, and connections are made without tokens. Loading needs
+//! privileges, everything afterwards none (kernel 5.19).
 
+pub(crate) mod guards;
 mod holding;
 mod layout;
 mod listing;
@@ -22,6 +23,7 @@ use zeroize::Zeroizing;
 use crate::KernelError;
 use crate::admission::table::{self, Insertion, Table};
 use crate::clock::boot_time;
+pub use guards::{Guard, Guards, LeftGuard};
 use holding::HoldingTables;
 pub use holding::{Attempt, Event, Holding, Report};
 use layout::{Block, BlockKey, Entry, Key, Tally};
@@ -65,10 +67,14 @@ impl Tickets {
     /// sockets that processes make in it and below, in the caller's network namespace. Programs of
     /// others go on running beside them.
     ///
+    /// `pins`: a folder of a bpffs, made if need be, in which guards outlive this process; see
+    /// [`Guards::lasting`].
+    ///
     /// # Errors
-    /// What the kernel says; nothing is attached then.
-    pub fn open(cgroup: &Path, limits: &Limits) -> Result<Self, KernelError> {
-        let programs = Programs::open(cgroup, limits)?;
+    /// What the kernel says; nothing is attached then but perhaps the guards.
+    /// [`KernelError::InUse`] while another one has `pins`.
+    pub fn open(cgroup: &Path, pins: Option<&Path>, limits: &Limits) -> Result<Self, KernelError> {
+        let programs = Programs::open(cgroup, pins, limits)?;
         // libbpf remembers it for the counters: a confined process cannot read it any longer.
         libbpf_rs::num_possible_cpus().map_err(KernelError::bpf("counting the processors"))?;
         let holding = HoldingTables {
@@ -189,7 +195,10 @@ impl Tickets {
     /// What the kernel says.
     pub fn counters(&self) -> Result<Counters, KernelError> {
         let per_cpu = table::per_cpu::<Tally>(self.counters.as_fd(), 0)?;
-        Ok(per_cpu.as_slice().into())
+        Ok(Counters {
+            kept_back: self.holding.guards().kept_back()?,
+            ..per_cpu.as_slice().into()
+        })
     }
 }
 

@@ -1,32 +1,27 @@
 //! Loading and attaching of bpf/ticket.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use zeroize::Zeroizing;
 
+use super::guards::{self, Guards};
 use super::types::Limits;
 use crate::admission::programs::{clone, print_through_tracing};
-use crate::{KernelError, attach, cgroup};
+use crate::{KernelError, attach};
 
 /// The compiled bpf/ticket.
 pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ticket.bpf.o"));
 
-/// The order of attaching: what draws comes after what writes, what marks after what holds.
-const PROGRAMS: [&str; 5] = [
-    "write_token",
-    HOLD,
-    "draw",
-    "connect_plain4",
-    "connect_plain6",
-];
+/// The order of attaching: what draws comes after what writes.
+const PROGRAMS: [&str; 4] = ["write_token", "draw", "connect_plain4", "connect_plain6"];
 
 /// Tells which program an open file is. Not attached.
 const IDENTIFY: &str = "identify";
 
-/// Sees what leaves.
+/// Sees what leaves, called by what guards. Attached before the others.
 const HOLD: &str = "hold_syn";
 
 /// The programs' tables, and the links that keep the programs attached as long as they are open.
@@ -37,7 +32,7 @@ pub(super) struct Programs {
     pub wanted: MapHandle,
     pub plain: OwnedFd,
     pub holds: OwnedFd,
-    pub guards: OwnedFd,
+    pub guards: Guards,
     pub reports: MapHandle,
     /// Not kept: what is entered stays as it is.
     pub senders: OwnedFd,
@@ -49,12 +44,17 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    pub(super) fn open(group: &Path, limits: &Limits) -> Result<Self, KernelError> {
+    pub(super) fn open(
+        group: &Path,
+        pins: Option<&Path>,
+        limits: &Limits,
+    ) -> Result<Self, KernelError> {
         print_through_tracing();
-        let (object, not_identified) = match load(limits, true) {
+        let guard = guards::Loaded::new(pins, limits.guards)?;
+        let (object, not_identified) = match load(&guard, limits, true) {
             Ok(object) => (object, None),
             // The rest is of use without, and when it is not, that is what to tell.
-            Err(error) => (load(limits, false)?, Some(error)),
+            Err(error) => (load(&guard, limits, false)?, Some(error)),
         };
         let handle = |name: &'static str| -> Result<MapHandle, KernelError> {
             let map = object
@@ -64,12 +64,11 @@ impl Programs {
             MapHandle::try_from(&map).map_err(KernelError::bpf("keeping a table"))
         };
         set_program_key(&handle("program_keys")?)?;
-        let mut links = attach::to_cgroup(&object, &PROGRAMS, group)?;
-        // What is sent in a connection's place comes from the caller's own group.
-        let own = cgroup::own()?;
-        if !own.starts_with(group) {
-            links.extend(attach::to_cgroup(&object, &[HOLD], &own)?);
-        }
+        let hold = object.progs().find(|program| program.name() == HOLD);
+        let hold = hold.ok_or(KernelError::MissingPart(HOLD))?;
+        let holds = clone(&guard.map("holds")?)?;
+        let (guards, mut links) = guard.attach(group, hold.as_fd())?;
+        links.extend(attach::to_cgroup(&object, &PROGRAMS, group)?);
         let identify = match not_identified {
             Some(error) => Err(error),
             None => {
@@ -83,8 +82,8 @@ impl Programs {
             counters: clone(&handle("counters")?)?,
             wanted: handle("wanted")?,
             plain: clone(&handle("plain")?)?,
-            holds: clone(&handle("holds")?)?,
-            guards: clone(&handle("guards")?)?,
+            holds,
+            guards,
             reports: handle("reports")?,
             senders: clone(&handle("senders")?)?,
             listed: clone(&handle("listed")?)?,
@@ -106,7 +105,7 @@ fn set_program_key(map: &MapHandle) -> Result<(), KernelError> {
 }
 
 /// `identifying`: with the program that tells which program a file is.
-fn load(limits: &Limits, identifying: bool) -> Result<Object, KernelError> {
+fn load(guard: &guards::Loaded, limits: &Limits, identifying: bool) -> Result<Object, KernelError> {
     let mut open = ObjectBuilder::default()
         .name("usher_ticket")
         .and_then(|builder| builder.open_memory(OBJECT))
@@ -123,7 +122,13 @@ fn load(limits: &Limits, identifying: bool) -> Result<Object, KernelError> {
             Some("blocks") => limits.blocks,
             Some("plain") => limits.destinations,
             Some("listed") => limits.listed,
-            Some("guards" | "told") => limits.guards,
+            Some("told") => limits.guards,
+            Some(name @ ("guards" | "holds")) => {
+                let shared = if name == "guards" { "guards" } else { "holds" };
+                map.reuse_fd(guard.map(shared)?.as_fd())
+                    .map_err(KernelError::bpf("sharing a table"))?;
+                continue;
+            }
             _ => continue,
         };
         map.set_max_entries(limit)

@@ -25,8 +25,9 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Guards, unless it is said otherwise. Who enters them sees to it that nobody takes all.
-    pub const GUARDS: u32 = 16_384;
+    /// Guards, unless it is said otherwise: half of them for connections that are held. Who enters
+    /// them sees to it that nobody takes all.
+    pub const GUARDS: u32 = 32_768;
     /// Listed programs, unless it is said otherwise.
     pub const LISTED: u32 = 8_192;
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Uid;
-use usher_kernel::ticket::{Counters, Limits, Ticket, TicketKey, Tickets};
+use usher_kernel::ticket::{Attempt, Counters, Guard, Limits, Ticket, TicketKey, Tickets};
 use usher_proto::token::{TOKEN_BLOCK, TokenElement};
 use usher_proto::{ConnectionTuple, Token, TokenChain, TokenSlot};
 use zeroize::Zeroizing;
@@ -23,7 +23,24 @@ pub fn open(world: &World) -> Tickets {
         guards: 4,
         listed: 4,
     };
-    Tickets::open(&world.cgroup, &limits).unwrap()
+    Tickets::open(&world.cgroup, None, &limits).unwrap()
+}
+
+/// What a guard says that stands for the whole test.
+pub fn guarding(attempt: Attempt, released: bool) -> Guard {
+    Guard {
+        attempt,
+        released,
+        lifetime: Duration::from_secs(3600),
+        session: None,
+    }
+}
+
+pub fn guard(tickets: &Tickets, connection: &ConnectionTuple, attempt: Attempt, released: bool) {
+    let guards = tickets.holding().guards();
+    guards
+        .put(connection, &guarding(attempt, released))
+        .unwrap();
 }
 
 pub fn key(uid: u32, server: SocketAddr) -> TicketKey {
@@ -325,4 +342,36 @@ impl Capture {
             }
         }
     }
+}
+
+pub fn begin(uid: u32, socket: &OwnedFd, server: SocketAddr) {
+    rustix::io::ioctl_fionbio(socket, true).unwrap();
+    let begun = connect(uid, socket, server).map_err(|error| error.raw_os_error());
+    assert_eq!(begun, Err(Some(libc::EINPROGRESS)));
+}
+
+/// How a connect() that has begun ended.
+pub fn end(socket: &OwnedFd) -> io::Result<()> {
+    let mut waiting = [rustix::event::PollFd::new(
+        socket,
+        rustix::event::PollFlags::OUT,
+    )];
+    rustix::event::poll(&mut waiting, None).unwrap();
+    Ok(rustix::net::sockopt::socket_error(socket).unwrap()?)
+}
+
+pub fn is_connecting(socket: &OwnedFd) -> bool {
+    let mut waiting = [rustix::event::PollFd::new(
+        socket,
+        rustix::event::PollFlags::OUT,
+    )];
+    rustix::event::poll(&mut waiting, Some(&Default::default())).unwrap() == 0
+}
+
+/// How often the kernel has sent the socket's SYN again.
+pub fn sent_again(socket: &OwnedFd) -> u8 {
+    // struct tcp_info: tcpi_retransmits.
+    let mut information = [0; 8];
+    get_bytes(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut information);
+    information[2]
 }

@@ -17,6 +17,7 @@ use usher_proto::token::{TokenChain, TokenKey, TokenSlot};
 
 use super::chains::random;
 use super::closing::{close, close_replaced};
+use super::guards::Guarded;
 use super::relay::Pending;
 use super::sessions::{Session, SessionKey, is_permitted, permitted_until, purpose};
 use super::signing::Pen;
@@ -32,6 +33,9 @@ const ATTEMPTS: u32 = 8;
 /// How long one answer is waited for, and how long the server may take to announce what it was asked
 /// to.
 pub const ANSWER: Duration = Duration::from_secs(10);
+/// How long a connection may take to begin once it is announced: as long as the announcement lives
+/// on the server.
+pub const CONNECT: Duration = Duration::from_secs(10);
 /// Pause before another try: 50 ms, doubled each time, so that a daemon that is restarted on the
 /// way is waited for (6 s in all), and one that does not come back is not waited for long.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -62,21 +66,20 @@ impl Place {
     }
 }
 
-/// Announces `connection` in the user's session, opening one if need be; a new one is followed by a
-/// ticket for `uid`. `doubt`: it may stand announced although this failed, since an answer was lost.
+/// Announces a connection in the user's session, opening one if need be; a new one is followed by a
+/// ticket for `uid`. Its guard stands from before that until the caller lifts it.
 ///
 /// # Errors
 /// The server's refusal, or this host's.
 pub async fn announce(
     signer: &Arc<Signer>,
     place: &Place,
-    connection: ConnectionTuple,
-    doubt: &mut bool,
+    guarded: &mut Guarded,
 ) -> Result<SessionId, Refusal> {
     let mut refusal = Refusal::VerifierUnavailable;
     for attempt in 0..ATTEMPTS {
         let (mut asked, mut used) = (false, None);
-        match attempt_once(signer, place, connection, &mut asked, &mut used).await {
+        match attempt_once(signer, place, guarded, &mut asked, &mut used).await {
             Ok((session, by_agent)) => {
                 if !by_agent {
                     renew_for_tokens(signer, place);
@@ -104,7 +107,7 @@ pub async fn announce(
             Refusal::VerifierUnavailable
             | Refusal::CourierUnavailable
             | Refusal::KeeperUnavailable => {
-                *doubt = true;
+                guarded.doubt();
                 // Not asked once more for each attempt: who wants to connect tries again.
                 if asked {
                     return Err(refusal);
@@ -121,7 +124,7 @@ pub async fn announce(
 async fn attempt_once(
     signer: &Arc<Signer>,
     place: &Place,
-    connection: ConnectionTuple,
+    guarded: &Guarded,
     asked: &mut bool,
     used: &mut Option<SessionId>,
 ) -> Result<(SessionId, bool), Refusal> {
@@ -150,8 +153,9 @@ async fn attempt_once(
         *used = Some(session);
         let announcement = Announcement {
             element,
-            connection,
+            connection: guarded.connection,
         };
+        guarded.stand(signer, Some(session))?;
         let pending = signer.relay.send(&place.host, place.uid, |request| {
             ClientFrame::Announce {
                 request,
@@ -169,7 +173,7 @@ async fn attempt_once(
         // Asked while this one waited: not once more for each that did.
         return Err(Refusal::AgentRefused);
     }
-    let (session, openable) = open(signer, place, Some(connection), asked).await?;
+    let (session, openable) = open(signer, place, Some(guarded), asked).await?;
     let (id, by_agent) = (session.id, session.by_agent);
     *slot = Some(session);
     let turn = signer.tickets.claim_for_new_session(place.ticket_key());
@@ -249,7 +253,7 @@ pub struct Openable {
 pub async fn open(
     signer: &Signer,
     place: &Place,
-    first: Option<ConnectionTuple>,
+    first: Option<&Guarded>,
     asked: &mut bool,
 ) -> Result<(Session, Openable), Refusal> {
     let key = &place.key;
@@ -277,10 +281,10 @@ pub async fn open(
         chain_length: chain.length(),
         chain_salt: chain.salt(),
     };
-    let first = match first {
-        Some(connection) => Some(Announcement {
+    let announced = match first {
+        Some(guarded) => Some(Announcement {
             element: chain.next().ok_or(Refusal::ChainExhausted)?,
-            connection,
+            connection: guarded.connection,
         }),
         None => None,
     };
@@ -299,15 +303,22 @@ pub async fn open(
         return Err(Refusal::ClientPolicy);
     }
     let id = session_id(&authenticator.statement);
+    if let Some(guarded) = first {
+        guarded.stand(signer, None)?;
+    }
     let pending = signer.relay.send(&place.host, place.uid, |request| {
         ClientFrame::Open {
             request,
             authenticator,
-            first,
+            first: announced,
         }
         .encode()
     })?;
     answer(pending).await?;
+    if let Some(guarded) = first {
+        // Whoever clears up after this process can withdraw it.
+        guarded.stand(signer, Some(id))?;
+    }
     tracing::info!(user = %key.user, host = %key.host, service = %key.service, session = %id,
         "session opened");
     let session = Session {
@@ -391,19 +402,32 @@ pub async fn withdraw(
     session: SessionId,
     connection: ConnectionTuple,
 ) {
-    let answered = match signer.relay.send(&place.host, place.uid, |request| {
+    let answered = ask_to_withdraw(signer, &place.host, place.uid, session, connection).await;
+    if let Err(refusal) = answered {
+        tracing::info!(host = %place.host.name, %refusal, "withdrawal unanswered; waiting it out");
+        tokio::time::sleep(ANSWER).await;
+    }
+}
+
+/// Has the server take an announcement back: of its host's, in this session. When it has answered,
+/// nothing that was announced before stands.
+///
+/// # Errors
+/// When it has not answered.
+pub async fn ask_to_withdraw(
+    signer: &Signer,
+    host: &Host,
+    uid: u32,
+    session: SessionId,
+    connection: ConnectionTuple,
+) -> Result<(), Refusal> {
+    let pending = signer.relay.send(host, uid, |request| {
         ClientFrame::Withdraw {
             request,
             session,
             connection,
         }
         .encode()
-    }) {
-        Ok(pending) => answer(pending).await,
-        Err(refusal) => Err(refusal),
-    };
-    if let Err(refusal) = answered {
-        tracing::info!(host = %place.host.name, %refusal, "withdrawal unanswered; waiting it out");
-        tokio::time::sleep(ANSWER).await;
-    }
+    })?;
+    answer(pending).await.map(drop)
 }

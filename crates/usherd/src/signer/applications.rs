@@ -20,8 +20,9 @@ use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
 use super::Signer;
-use super::announcement::{ANSWER, Place, announce, withdraw};
+use super::announcement::{CONNECT, Place, announce, withdraw};
 use super::closing::suspend;
+use super::guards::{self, Guarded};
 use super::loans;
 use super::sessions::SessionKey;
 use crate::applications::{Application, Applications};
@@ -32,9 +33,6 @@ const REQUESTS_PER_USER: usize = 512;
 const REQUEST: Duration = Duration::from_secs(5);
 /// Ports that are tried before the kernel chooses one.
 const PORTS_TRIED: usize = 16;
-/// How long an application may take to connect once its connection is announced: as long as the
-/// announcement lives on the server.
-const CONNECT: Duration = Duration::from_secs(10);
 
 /// Serves applications.
 ///
@@ -89,9 +87,13 @@ async fn serve_one(signer: &Arc<Signer>, mut application: Application) {
         }
         break (asked, socket);
     };
-    let mut doubt = false;
-    match prepare(signer, &asked, socket, &mut doubt).await {
-        Ok((place, session, connection)) => {
+    let mut guarded = match guarded(signer, &asked, socket) {
+        Ok(guarded) => guarded,
+        Err(refusal) => return refuse(&application, &asked, refusal).await,
+    };
+    let connection = guarded.connection;
+    match prepare(signer, &asked, socket, &mut guarded).await {
+        Ok((place, session)) => {
             let ready = LocalReply::Ready {
                 server: connection.server,
             };
@@ -101,18 +103,18 @@ async fn serve_one(signer: &Arc<Signer>, mut application: Application) {
             // have its port, so the announcement must be gone from the server before it is.
             withdraw(signer, &place, session, connection).await;
         }
-        Err(refusal) => {
-            if application.has_log_share(refusal) {
-                tracing::info!(user = %asked.key_user, host = %asked.host.name,
-                    service = %asked.service, reason = refusal.name(), "refused: {refusal}");
-            }
-            reply(&application, &LocalReply::Refused(refusal)).await;
-            if doubt {
-                // Perhaps announced all the same: nobody else has the port until that is over.
-                tokio::time::sleep(ANSWER + CONNECT).await;
-            }
-        }
+        Err(refusal) => refuse(&application, &asked, refusal).await,
     }
+    // Perhaps announced all the same: then nobody else has the port until that is over.
+    guarded.lift(signer).await;
+}
+
+async fn refuse(application: &Application, asked: &Asked, refusal: Refusal) {
+    if application.has_log_share(refusal) {
+        tracing::info!(user = %asked.key_user, host = %asked.host.name,
+            service = %asked.service, reason = refusal.name(), "refused: {refusal}");
+    }
+    reply(application, &LocalReply::Refused(refusal)).await;
 }
 
 /// A request that policy permits.
@@ -253,14 +255,21 @@ fn owner_at_the_proxy(
     }
 }
 
-/// Gives the application's socket its address and announces it.
+/// Gives the application's socket its address.
+fn guarded(signer: &Signer, asked: &Asked, socket: &OwnedFd) -> Result<Guarded, Refusal> {
+    let is_taken = |connection: &ConnectionTuple| guards::stands(signer, connection);
+    let connection = bind(signer.network, socket, &asked.host, asked.port, &is_taken)?;
+    Guarded::of_socket(connection, socket.as_fd())
+}
+
+/// Announces the application's connection.
 async fn prepare(
     signer: &Arc<Signer>,
     asked: &Asked,
     socket: &OwnedFd,
-    doubt: &mut bool,
-) -> Result<(Place, SessionId, ConnectionTuple), Refusal> {
-    let connection = bind(signer.network, socket, &asked.host, asked.port)?;
+    guarded: &mut Guarded,
+) -> Result<(Place, SessionId), Refusal> {
+    let connection = guarded.connection;
     let key = SessionKey {
         user: asked.key_user.clone(),
         host: asked.host.name.clone(),
@@ -273,23 +282,24 @@ async fn prepare(
         uid: asked.uid,
         host: asked.host.clone(),
     };
-    let session = announce(signer, &place, connection, doubt).await?;
+    let session = announce(signer, &place, guarded).await?;
     // It may have taken a while.
     if !asked.is_program_permitted(signer) {
         withdraw(signer, &place, session, connection).await;
         return Err(Refusal::ProgramNotPermitted);
     }
     signer.tickets.exempt(socket.as_fd());
-    Ok((place, session, connection))
+    Ok((place, session))
 }
 
 /// Binds the socket, which has to be in this `network`, to the address it will come from and to a port
-/// nobody else has.
+/// nobody else has. `is_taken`: these ends are announced already, or may be.
 fn bind(
     network: u64,
     socket: &OwnedFd,
     host: &Host,
     port: u16,
+    is_taken: &impl Fn(&ConnectionTuple) -> bool,
 ) -> Result<ConnectionTuple, Refusal> {
     let malformed = |_| Refusal::Malformed;
     if !is_of_this_network(network, socket)? {
@@ -316,13 +326,22 @@ fn bind(
             continue;
         }
         let server = SocketAddr::new(*ip, port);
-        match bind_towards(socket.as_fd(), server, dual_stack) {
+        match bind_towards(socket.as_fd(), server, dual_stack, is_taken) {
             Ok(client) => return Ok(ConnectionTuple { client, server }),
             Err(error) => last = error,
+        }
+        // A socket is bound once: this port is another connection's yet.
+        if is_bound(socket) {
+            break;
         }
     }
     tracing::info!(host = %host.name, error = %last, "no way to the host");
     Err(Refusal::VerifierUnavailable)
+}
+
+/// Whether the socket has a port.
+fn is_bound(socket: &OwnedFd) -> bool {
+    address(rustix::net::getsockname(socket)).is_none_or(|address| address.port() != 0)
 }
 
 /// Whether the socket is in the network namespace of this process, whose addresses and ports the
@@ -339,16 +358,26 @@ fn bind_towards(
     socket: BorrowedFd<'_>,
     server: SocketAddr,
     dual_stack: bool,
+    is_taken: &impl Fn(&ConnectionTuple) -> bool,
 ) -> io::Result<SocketAddr> {
+    let is_taken = |client| is_taken(&ConnectionTuple { client, server });
     for _ in 0..PORTS_TRIED {
-        match bind_to(socket, source_for(server)?, dual_stack) {
+        let source = source_for(server)?;
+        if is_taken(source) {
+            continue;
+        }
+        match bind_to(socket, source, dual_stack) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             outcome => return outcome,
         }
     }
     // Nearly all are taken: the kernel finds one that is left.
     let source = SocketAddr::new(source_for(server)?.ip(), 0);
-    bind_to(socket, source, dual_stack)
+    let client = bind_to(socket, source, dual_stack)?;
+    if is_taken(client) {
+        return Err(io::ErrorKind::AddrInUse.into());
+    }
+    Ok(client)
 }
 
 /// The address the kernel's routing would send from, and a port of those that it gives out:
@@ -425,7 +454,7 @@ mod tests {
         let v4 = host(&[Ipv4Addr::LOCALHOST.into()]);
         for family in [AddressFamily::INET, AddressFamily::INET6] {
             let socket = tcp(family);
-            let connection = bind(own_network(), &socket, &v4, 143).unwrap();
+            let connection = bind(own_network(), &socket, &v4, 143, &|_| false).unwrap();
             assert_eq!(connection.client.ip(), Ipv4Addr::LOCALHOST);
             assert_ne!(connection.client.port(), 0);
             assert_eq!(connection.server, SocketAddr::from(([127, 0, 0, 1], 143)));
@@ -437,7 +466,9 @@ mod tests {
         let v4 = host(&[Ipv4Addr::LOCALHOST.into()]);
         for family in [AddressFamily::INET, AddressFamily::INET6] {
             let socket = tcp(family);
-            let bound = bind(own_network(), &socket, &v4, 1).unwrap().client;
+            let bound = bind(own_network(), &socket, &v4, 1, &|_| false)
+                .unwrap()
+                .client;
             let duplicate = socket.try_clone().unwrap();
             // Connected to itself would be no failure, but nobody listens at port 1.
             let nobody = match family {
@@ -455,17 +486,22 @@ mod tests {
     #[test]
     fn a_socket_whose_port_could_be_shared_is_refused() {
         let v6 = host(&[Ipv6Addr::LOCALHOST.into()]);
-        assert!(bind(own_network(), &tcp(AddressFamily::INET6), &v6, 143).is_ok());
+        assert!(
+            bind(own_network(), &tcp(AddressFamily::INET6), &v6, 143, &|_| {
+                false
+            })
+            .is_ok()
+        );
         let shared = tcp(AddressFamily::INET6);
         sockopt::set_socket_reuseport(&shared, true).unwrap();
         assert_eq!(
-            bind(own_network(), &shared, &v6, 143),
+            bind(own_network(), &shared, &v6, 143, &|_| false),
             Err(Refusal::Malformed)
         );
         let shared = tcp(AddressFamily::INET6);
         sockopt::set_socket_reuseaddr(&shared, true).unwrap();
         assert_eq!(
-            bind(own_network(), &shared, &v6, 143),
+            bind(own_network(), &shared, &v6, 143, &|_| false),
             Err(Refusal::Malformed)
         );
     }
@@ -481,11 +517,11 @@ mod tests {
         )
         .unwrap();
         assert_eq!(
-            bind(own_network(), &datagram, &v4, 143),
+            bind(own_network(), &datagram, &v4, 143, &|_| false),
             Err(Refusal::Malformed)
         );
         let bound = tcp(AddressFamily::INET);
         rustix::net::bind(&bound, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-        assert!(bind(own_network(), &bound, &v4, 143).is_err());
+        assert!(bind(own_network(), &bound, &v4, 143, &|_| false).is_err());
     }
 }

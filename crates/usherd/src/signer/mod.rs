@@ -7,6 +7,7 @@ mod applications;
 mod asking;
 mod chains;
 mod closing;
+mod guards;
 mod keys;
 mod loans;
 mod names;
@@ -153,6 +154,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
             let keys = closing::leave_former_keys(Arc::clone(&signer));
             let chains = signer.chains.keep_full();
             let plain = plain::serve(Arc::clone(&signer));
+            tokio::spawn(guards::clear_up(Arc::clone(&signer)));
             // As every later one: with no more rights to look around than then.
             let configuration = signer.configuration();
             let programs = signer
@@ -227,6 +229,10 @@ impl Answerer for Signer {
                         ("tickets".to_owned(), self.tickets.len() as u64),
                         ("agents".to_owned(), self.loans.len() as u64),
                         ("tokens".to_owned(), u64::from(self.tickets.available())),
+                        (
+                            "guards_lasting".to_owned(),
+                            u64::from(self.tickets.guards_last()),
+                        ),
                         (
                             "courier_connected".to_owned(),
                             u64::from(self.relay.is_connected()),

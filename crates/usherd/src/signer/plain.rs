@@ -11,11 +11,9 @@
 //! SYN with these ends leaves the host but the one that it was made for.
 
 use std::collections::HashMap;
-use std::fmt::Display;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::sync::oneshot::{self, Receiver, Sender};
@@ -24,30 +22,25 @@ use usher_local::clock::unix_time;
 use usher_local::packet_async::register;
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::refusal::Refusal;
+use usher_proto::session_id::SessionId;
 
 use super::Signer;
-use super::announcement::{ANSWER, Place, announce, withdraw};
+use super::announcement::{CONNECT, Place, announce, withdraw};
 use super::closing::suspend;
+use super::guards::Guarded;
 use super::sessions::SessionKey;
 use crate::log_share::LogShares;
 use crate::shares::Shares;
 
-/// Connections that are decided about, announced or being refused at one time, as many as the kernel
-/// takes guards: of one user so many, and no more than this part of what is free. The next one's SYN
+/// Connections that are decided about, announced or being refused at one time, half as many as
+/// the kernel takes guards: of one user so many, and no more than this part of what is free. The next one's SYN
 /// stays held, and is told of again when the kernel sends it again.
-const UNDER_WAY: usize = Limits::GUARDS as usize;
+const UNDER_WAY: usize = Limits::GUARDS as usize / 2;
 const UNDER_WAY_PER_USER: usize = 512;
 const PART_OF_FREE: usize = 32;
 /// How many of them are being refused, those of all users together. Somebody who has many user ids
 /// (newuidmap(1)) has no more of them. The next one stays held likewise.
 const BEING_REFUSED: usize = 512;
-/// How long a released SYN may take: as long as an announcement lives on the server.
-const CONNECT: Duration = Duration::from_secs(10);
-
-/// Pause before a guard is tried to be taken away again, doubled each time, and the longest.
-const PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-
 /// What is under way, and what came of it.
 #[derive(Default)]
 pub struct Plain {
@@ -251,7 +244,8 @@ async fn decide(mut turn: Turn, report: Report, syn: Option<Syn>) {
     let Some(holding) = signer.tickets.holding() else {
         return;
     };
-    let connection = &report.connection;
+    let connection = report.connection;
+    let mut guarded = Guarded::held(connection, report.attempt);
     let permitted = permitted(&signer, &report).await;
     if permitted.is_err() && !turn.refuse() {
         return signer.plain.log_refusal(&report, Refusal::Overloaded);
@@ -260,59 +254,40 @@ async fn decide(mut turn: Turn, report: Report, syn: Option<Syn>) {
     if turn.is_over() {
         return;
     }
-    if let Err(error) = holding.guard(connection, report.attempt, false) {
-        return tracing::warn!(%error, %connection, "a held connection is asked for again");
+    if let Err(refusal) = guarded.stand(&signer, None) {
+        return tracing::warn!(%refusal, %connection, "a held connection is asked for again");
     }
     signer.plain.guards.fetch_add(1, Ordering::Relaxed);
     take_out_of_use(&signer, &report).await;
     match permitted {
-        Ok(place) => announce_and_release(&mut turn, holding, &place, &report, syn).await,
+        Ok(place) => {
+            announce_and_release(&mut turn, &mut guarded, holding, &place, &report, syn).await;
+        }
         Err(refusal) => {
-            refuse_and_release(&turn, holding, refusal, &report, syn);
+            refuse_and_release(&turn, &guarded, holding, refusal, &report, syn);
             turn.has_ended().await;
         }
     }
-    until_removed(connection, || holding.unguard(connection)).await;
+    // Its turn is not over before, so that there are never more guards than turns.
+    guarded.lift(&signer).await;
     signer.plain.guards.fetch_sub(1, Ordering::Relaxed);
-}
-
-/// Takes a guard away, which would keep every connection with these ends back for good: tried until
-/// it has gone. Its turn is not over before, so that there are never more guards than turns.
-async fn until_removed<E: Display>(
-    connection: &ConnectionTuple,
-    mut remove: impl FnMut() -> Result<bool, E>,
-) {
-    let mut pause = PAUSE;
-    let mut told = false;
-    while let Err(error) = remove() {
-        if !told {
-            tracing::error!(%error, %connection, "a guard is not taken away: connections with these \
-                ends are kept back until it is, which is tried again and again");
-        }
-        told = true;
-        tokio::time::sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
-    }
-    if told {
-        tracing::info!(%connection, "the guard has been taken away");
-    }
 }
 
 async fn announce_and_release(
     turn: &mut Turn,
+    guarded: &mut Guarded,
     holding: &Holding,
     place: &Place,
     report: &Report,
     syn: Option<Syn>,
 ) {
     let signer = Arc::clone(&turn.signer);
-    let mut doubt = false;
-    match announce(&signer, place, report.connection, &mut doubt).await {
+    match announce(&signer, place, guarded).await {
         Ok(session) => {
             // It may have taken a while.
             if !turn.is_over() && is_permitted(&signer, place, report.program) {
                 signer.plain.announced.fetch_add(1, Ordering::Relaxed);
-                release(holding, report, syn);
+                release(&signer, guarded, Some(session), holding, syn);
                 turn.has_ended().await;
             }
             // The guard stands until the announcement is gone from the server.
@@ -324,13 +299,8 @@ async fn announce_and_release(
             signer.plain.log_refusal(report, refusal);
         }
         Err(refusal) => {
-            refuse_and_release(turn, holding, refusal, report, syn);
-            if doubt {
-                // Perhaps announced all the same, as late as the server may answer.
-                tokio::time::sleep(ANSWER + CONNECT).await;
-            } else {
-                turn.has_ended().await;
-            }
+            refuse_and_release(turn, guarded, holding, refusal, report, syn);
+            turn.has_ended().await;
         }
     }
 }
@@ -338,6 +308,7 @@ async fn announce_and_release(
 /// Lets the SYN go unannounced, so that the server's RST tells the program.
 fn refuse_and_release(
     turn: &Turn,
+    guarded: &Guarded,
     holding: &Holding,
     refusal: Refusal,
     report: &Report,
@@ -346,7 +317,7 @@ fn refuse_and_release(
     let plain = &turn.signer.plain;
     plain.refused.fetch_add(1, Ordering::Relaxed);
     plain.log_refusal(report, refusal);
-    release(holding, report, syn);
+    release(&turn.signer, guarded, None, holding, syn);
 }
 
 /// Who connects, and may they?
@@ -392,41 +363,21 @@ fn is_permitted(signer: &Signer, place: &Place, program: Option<ProgramId>) -> b
 }
 
 /// Lets the SYN go, and sends it in the kernel's place.
-fn release(holding: &Holding, report: &Report, syn: Option<Syn>) {
-    let connection = &report.connection;
-    if let Err(error) = holding.guard(connection, report.attempt, true) {
-        return tracing::error!(%error, %connection, "a connection is not released");
+fn release(
+    signer: &Signer,
+    guarded: &Guarded,
+    session: Option<SessionId>,
+    holding: &Holding,
+    syn: Option<Syn>,
+) {
+    let connection = guarded.connection;
+    if let Err(refusal) = guarded.released().stand(signer, session) {
+        return tracing::error!(%refusal, %connection, "a connection is not released");
     }
     // Without it, and when it is lost, the kernel's own copy goes within a second.
     if let (Ok(sender), Some(syn)) = (holding.sender(), syn)
         && let Err(error) = sender.send(&syn)
     {
         tracing::debug!(%error, %connection, "a SYN is left to the kernel");
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_guard_is_tried_to_be_taken_away_until_it_has_gone() {
-        let connection = ConnectionTuple {
-            client: ([10, 77, 0, 1], 40_000).into(),
-            server: ([10, 77, 0, 2], 143).into(),
-        };
-        let mut tries = 0;
-        until_removed(&connection, || {
-            tries += 1;
-            if tries < 100 {
-                Err("not now")
-            } else {
-                Ok(true)
-            }
-        })
-        .await;
-        assert_eq!(tries, 100);
-        // That it was not there is as good.
-        until_removed(&connection, || Ok::<_, &str>(false)).await;
     }
 }

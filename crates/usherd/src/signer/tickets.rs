@@ -15,6 +15,7 @@ use tokio::io::Interest;
 use usher_kernel::ticket::{self, Ticket, TicketKey, Wanted};
 use usher_local::clock::unix_time;
 use usher_local::packet_async::register;
+use usher_local::paths;
 use usher_proto::session_id::SessionId;
 use usher_proto::token::{TokenChain, TokenKey, TokenSlot};
 use zeroize::Zeroizing;
@@ -109,9 +110,17 @@ impl Tickets {
     /// Loads the programs and attaches them to the control group below which the users' processes
     /// are. Where the kernel refuses, connections are announced one by one, which the log says.
     pub fn open(cgroup: &Path) -> Self {
-        let kernel = ticket::Tickets::open(cgroup, &ticket::Limits::default());
+        let pins = Path::new(paths::SIGNER_PIN_DIRECTORY);
+        let kernel = ticket::Tickets::open(cgroup, Some(pins), &ticket::Limits::default());
         if let Err(error) = &kernel {
-            tracing::warn!(%error, "no tokens: every connection is announced to its server");
+            tracing::warn!(%error, "no tokens: every connection is announced to its server, and when \
+                usherd signer dies, a local user may for moments be taken for the announcer");
+        }
+        if let Ok(kernel) = &kernel
+            && let Err(error) = kernel.holding().guards().lasting()
+        {
+            tracing::warn!(%error, "when usherd signer dies, a local user may for moments be taken \
+                for the announcer of a connection: guards cannot be pinned");
         }
         if let Ok(kernel) = &kernel
             && let Err(error) = kernel.holding().sender()

@@ -25,6 +25,7 @@ use usher_proto::token::TokenSlot;
 use super::Verifier;
 use super::authenticate::{Refused, authenticate};
 use super::half_open::PATIENCE;
+use super::standing::Standing;
 use crate::link::Verdict;
 use crate::opening::Claim;
 use crate::tls;
@@ -149,7 +150,12 @@ async fn handshake(
         return tracing::info!(%address, key = %key.fingerprint(), "refused an unknown host");
     };
     let (answers, queue) = mpsc::channel(ANSWERS);
+    // One channel a host: the newest, since a host that has lost its end makes a new one before
+    // this end has noticed. What the former one has not told the keeper yet it never will, so what is
+    // withdrawn on this one is not announced again by that one.
+    drop(channels.remove(&host));
     let channel = Channel {
+        standing: Standing::new(Arc::clone(&verifier), host.clone()),
         verifier: Arc::clone(&verifier),
         host: host.clone(),
         key,
@@ -164,14 +170,11 @@ async fn handshake(
         task: task.abort_handle(),
     };
     tracing::info!(%host, %address, "control channel open");
-    // One channel a host: the newest, since a host that has lost its end makes a new one before
-    // this end has noticed.
-    let former = channels.insert(host, handle);
-    drop(channels);
-    drop(former);
+    channels.insert(host, handle);
 }
 
 struct Channel {
+    standing: Standing,
     verifier: Arc<Verifier>,
     host: HostName,
     key: HostPublicKey,
@@ -267,6 +270,9 @@ impl Channel {
                     }
                 };
                 let session = session_id(&authenticator.statement);
+                if let Some(first) = &first {
+                    self.standing.announced(first.connection, session);
+                }
                 let record = AuthenticationRecord {
                     authenticator,
                     public_key: granted.public_key,
@@ -286,6 +292,7 @@ impl Channel {
                 session,
                 announcement,
             } => {
+                self.standing.announced(announcement.connection, session);
                 self.relay(place, request, session, |request, host| {
                     KeeperRequest::Announce {
                         request,
@@ -300,6 +307,7 @@ impl Channel {
                 session,
                 connection,
             } => {
+                self.standing.withdrawn(&connection, session);
                 self.relay(place, request, session, |request, host| {
                     KeeperRequest::Withdraw {
                         request,

@@ -6,6 +6,7 @@
 mod authenticate;
 mod channel;
 mod half_open;
+mod standing;
 
 use std::collections::HashMap;
 use std::net::{Ipv6Addr, SocketAddr};

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
 
-use usher_kernel::ticket::{self, Holding, Listing, ProgramId};
+use usher_kernel::ticket::{self, Guards, Holding, Listing, ProgramId};
 use usher_proto::refusal::Refusal;
 
 use super::Tickets;
@@ -14,6 +14,16 @@ impl Tickets {
     /// Plain connections, where the kernel takes the programs.
     pub fn holding(&self) -> Option<&Holding> {
         self.kernel.as_ref().map(ticket::Tickets::holding)
+    }
+
+    /// Guards, where the kernel takes the programs.
+    pub fn guards(&self) -> Option<&Guards> {
+        self.holding().map(Holding::guards)
+    }
+
+    /// Whether guards outlive this process.
+    pub fn guards_last(&self) -> bool {
+        self.guards().is_some_and(|guards| guards.lasting().is_ok())
     }
 
     /// Programs that are listed, where the kernel takes the programs.

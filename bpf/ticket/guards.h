@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* Which socket's connection between two ends may begin: the tables that guard.bpf.c and
+ * ticket.bpf.c share. They are pinned, and outlive the signer. */
+#ifndef USHER_TICKET_GUARDS_H
+#define USHER_TICKET_GUARDS_H
+
+#include <linux/bpf.h>
+#include <linux/in.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_endian.h>
+
+#include "usher_ends.h"
+#include "usher_ticket.h"
+
+/* Keys on the stack are written in words, which some architectures want aligned. */
+#define __aligned __attribute__((aligned(8)))
+
+#define AF_INET 2
+#define AF_INET6 10
+#define SOCK_STREAM 1
+#define SOCK_RAW 3
+
+/* Key: a socket; goes with it. Limit: the memory for options of the socket. Full: the connection is
+ * not held, and the server refuses it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct usher_hold);
+} holds SEC(".maps");
+
+/*
+ * Ends of connections that user space is deciding about, or that are announced. Limit: set before
+ * loading. Full: user space is told: what is held stays so and is asked for again, what is to be
+ * announced is refused.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct usher_connection);
+	__type(value, struct usher_guard);
+} guards SEC(".maps");
+
+/* The connecting side's view. */
+static __always_inline void ends_of(const struct bpf_sock *socket,
+				    struct usher_connection *connection)
+{
+	if (socket->family == AF_INET) {
+		set_mapped(connection->client_address, socket->src_ip4);
+		set_mapped(connection->server_address, socket->dst_ip4);
+	} else {
+		set_words(connection->client_address, socket->src_ip6);
+		set_words(connection->server_address, socket->dst_ip6);
+	}
+	connection->client_port = bpf_htons(socket->src_port);
+	connection->server_port = socket->dst_port;
+}
+
+/* Whether a packet of the socket may be a SYN. */
+static __always_inline int is_connecting(const struct bpf_sock *socket)
+{
+	return socket->state == BPF_TCP_SYN_SENT && socket->protocol == IPPROTO_TCP &&
+	       (socket->family == AF_INET || socket->family == AF_INET6);
+}
+
+/* What stands for these ends now. */
+static __always_inline struct usher_guard *guard_of(const struct usher_connection *connection)
+{
+	struct usher_guard *guard = bpf_map_lookup_elem(&guards, connection);
+
+	return guard && guard->until_ns > bpf_ktime_get_boot_ns() ? guard : NULL;
+}
+
+#endif

@@ -1,0 +1,153 @@
+//! Guards of announced connections, which outlive the process that has entered them.
+
+#[macro_use]
+mod world;
+mod ticket;
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use ticket::*;
+use usher_kernel::KernelError;
+use usher_kernel::ticket::{Attempt, Guard, Limits, Tickets};
+use usher_proto::ConnectionTuple;
+use world::*;
+
+const LIMITS: Limits = Limits {
+    tickets: 16,
+    blocks: 16,
+    destinations: 4,
+    guards: 4,
+    listed: 4,
+};
+
+fn lasting(world: &World) -> Tickets {
+    let pins = world.pins.with_file_name("signer");
+    let tickets = Tickets::open(&world.cgroup, Some(&pins), &LIMITS).unwrap();
+    tickets.holding().guards().lasting().unwrap();
+    tickets
+}
+
+/// Alice's socket, bound to a port, and the connection that it is about to make.
+fn bound(port: u16) -> (OwnedFd, ConnectionTuple) {
+    let socket = socket_for(v4(PORT));
+    let client: SocketAddr = (v4(PORT).ip(), port).into();
+    rustix::net::bind(&socket, &client).unwrap();
+    let connection = ConnectionTuple::new(client, v4(PORT)).unwrap();
+    (socket, connection)
+}
+
+fn announced(socket: &OwnedFd, seconds: u64) -> Guard {
+    Guard {
+        attempt: Attempt::of_socket(socket.as_fd()).unwrap(),
+        released: true,
+        lifetime: Duration::from_secs(seconds),
+        session: Some(session(7)),
+    }
+}
+
+/// Whether the connection begins, in which case it is made.
+fn begins(uid: u32, socket: &OwnedFd) -> bool {
+    begin(uid, socket, v4(PORT));
+    eventually("the SYN is sent again, or answered", || {
+        !is_connecting(socket) || sent_again(socket) > 0
+    });
+    !is_connecting(socket)
+}
+
+tests! {
+    fn a_guard_outlives_the_signer_until_its_time_is_over(world) {
+        let server = Server::new();
+        let tickets = lasting(world);
+        let (alices, connection) = bound(40_000);
+        tickets.holding().guards().put(&connection, &announced(&alices, 3)).unwrap();
+        // The signer dies, she gives up, and he gets the port.
+        drop(tickets);
+        drop(alices);
+        let (bobs, _) = bound(40_000);
+        begin(BOB, &bobs, v4(PORT));
+        eventually("his SYN is sent again", || sent_again(&bobs) > 0 || !is_connecting(&bobs));
+        assert!(is_connecting(&bobs));
+        // When nothing stands announced any longer, his SYN goes.
+        end(&bobs).unwrap();
+        server.accept();
+    }
+
+    fn the_announced_socket_connects_without_a_signer(world) {
+        let server = Server::new();
+        let tickets = lasting(world);
+        let (alices, connection) = bound(40_000);
+        tickets.holding().guards().put(&connection, &announced(&alices, 3600)).unwrap();
+        drop(tickets);
+        assert!(begins(ALICE, &alices));
+        server.accept();
+        // Nor are others kept from connecting.
+        let (bobs, _) = bound(40_001);
+        assert!(begins(BOB, &bobs));
+    }
+
+    fn the_next_signer_finds_the_guards_and_takes_them_away(world) {
+        let server = Server::new();
+        let first = lasting(world);
+        assert_eq!(first.holding().guards().left(), []);
+        let (alices, connection) = bound(40_000);
+        first.holding().guards().put(&connection, &announced(&alices, 3600)).unwrap();
+        let (over, ended) = bound(40_001);
+        first.holding().guards().put(&ended, &announced(&over, 0)).unwrap();
+        drop(first);
+        drop(alices);
+        let second = lasting(world);
+        let guards = second.holding().guards();
+        let left = guards.left();
+        assert_eq!(left.len(), 1, "{left:?}");
+        assert_eq!((left[0].connection, left[0].session), (connection, Some(session(7))));
+        assert!(left[0].lifetime > Duration::from_secs(3000));
+        assert!(guards.stands(&connection).unwrap() && !guards.stands(&ended).unwrap());
+        let (bobs, _) = bound(40_000);
+        assert!(!begins(BOB, &bobs));
+        assert!(second.counters().unwrap().kept_back >= 2);
+        assert!(guards.remove(&connection).unwrap());
+        end(&bobs).unwrap();
+        server.accept();
+    }
+
+    fn one_signer_at_a_time_has_the_pins(world) {
+        let pins = world.pins.with_file_name("signer");
+        let tickets = lasting(world);
+        let second = Tickets::open(&world.cgroup, Some(&pins), &LIMITS);
+        assert!(matches!(second, Err(KernelError::InUse { .. })), "{second:?}");
+        drop(tickets);
+        lasting(world);
+    }
+
+    fn guards_of_another_limit_are_given_up(world) {
+        let pins = world.pins.with_file_name("signer");
+        let tickets = lasting(world);
+        let (alices, connection) = bound(40_000);
+        tickets.holding().guards().put(&connection, &announced(&alices, 3600)).unwrap();
+        drop(tickets);
+        let limits = Limits { guards: 8, ..LIMITS };
+        let tickets = Tickets::open(&world.cgroup, Some(&pins), &limits).unwrap();
+        tickets.holding().guards().lasting().unwrap();
+        assert_eq!(tickets.holding().guards().left(), []);
+        let _server = Server::new();
+        drop(alices);
+        let (bobs, _) = bound(40_000);
+        assert!(begins(BOB, &bobs));
+    }
+
+    fn where_nothing_can_be_pinned_guards_end_with_the_signer(world) {
+        let _server = Server::new();
+        let nowhere = std::path::Path::new("/mnt/signer");
+        let tickets = Tickets::open(&world.cgroup, Some(nowhere), &LIMITS).unwrap();
+        tickets.holding().guards().lasting().unwrap_err();
+        let (alices, connection) = bound(40_000);
+        tickets.holding().guards().put(&connection, &announced(&alices, 3600)).unwrap();
+        drop(alices);
+        let (bobs, _) = bound(40_000);
+        assert!(!begins(BOB, &bobs));
+        drop(tickets);
+        end(&bobs).unwrap();
+    }
+}

@@ -1,0 +1,88 @@
+//! What a channel has announced and not withdrawn: withdrawn when the channel ends, because its client
+//! may have died, and then nobody keeps the announced ports.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use usher_proto::connection::ConnectionTuple;
+use usher_proto::keeper_record::KeeperRequest;
+use usher_proto::name::HostName;
+use usher_proto::session_id::SessionId;
+
+use super::Verifier;
+
+/// How long an announcement may be on its way to the keeper and then stand there.
+const STANDS: Duration = Duration::from_secs(20);
+/// Announcements of one channel that are remembered. Those beyond stand until their time is over.
+const REMEMBERED: usize = 16_384;
+
+/// A channel's announcements that may stand. Dropped with the channel, it has them withdrawn.
+pub struct Standing {
+    verifier: Arc<Verifier>,
+    host: HostName,
+    announced: Mutex<HashMap<ConnectionTuple, (SessionId, Instant)>>,
+}
+
+impl Standing {
+    /// Of a channel of this host, which has announced nothing yet.
+    pub fn new(verifier: Arc<Verifier>, host: HostName) -> Self {
+        Self {
+            verifier,
+            host,
+            announced: Mutex::default(),
+        }
+    }
+
+    /// The keeper is asked to announce it.
+    pub fn announced(&self, connection: ConnectionTuple, session: SessionId) {
+        let mut announced = self.lock();
+        if announced.len() >= REMEMBERED {
+            announced.retain(|_, (_, since)| since.elapsed() < STANDS);
+            if announced.len() >= REMEMBERED {
+                return;
+            }
+        }
+        announced.insert(connection, (session, Instant::now()));
+    }
+
+    /// The keeper is asked to take it back.
+    pub fn withdrawn(&self, connection: &ConnectionTuple, session: SessionId) {
+        let mut announced = self.lock();
+        let its = announced.get(connection);
+        if its.is_some_and(|(announcer, _)| *announcer == session) {
+            announced.remove(connection);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<ConnectionTuple, (SessionId, Instant)>> {
+        self.announced
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Standing {
+    fn drop(&mut self) {
+        let mut announced = std::mem::take(&mut *self.lock());
+        announced.retain(|_, (_, since)| since.elapsed() < STANDS);
+        if !announced.is_empty() {
+            tracing::info!(host = %self.host, count = announced.len(),
+                "what an ended channel had announced is withdrawn");
+        }
+        for (connection, (session, _)) in announced {
+            let host = self.host.clone();
+            let asked = self.verifier.ask_keeper(|request| KeeperRequest::Withdraw {
+                request,
+                session,
+                host,
+                connection,
+            });
+            // Its verdict tells nothing that anybody waits for.
+            if let Err(refusal) = asked {
+                tracing::warn!(host = %self.host, %connection, reason = refusal.name(),
+                    "an announcement of an ended channel stands until its time is over");
+            }
+        }
+    }
+}

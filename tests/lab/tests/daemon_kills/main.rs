@@ -1,0 +1,6 @@
+//! Daemons are killed while connections are announced: each connection is its user's all the same.
+#![forbid(unsafe_code)]
+
+mod ports;
+mod service;
+mod storm;

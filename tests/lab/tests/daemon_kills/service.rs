@@ -1,0 +1,79 @@
+//! Four users on laptop, and a service on mailhost that tells each connection whose it is.
+
+use std::error::Error;
+
+use usher_lab::{Host, Lab, Mail};
+
+pub type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+
+/// Greets with its user's number, and then echoes.
+const SERVICE: &str = r#"
+import os, socket, threading
+listener = socket.socket(fileno=3)
+listener.setblocking(True)
+def serve(connection):
+    with connection:
+        try:
+            connection.sendall(b"%d\n" % os.getuid())
+            while data := connection.recv(4096):
+                connection.sendall(data)
+        except OSError:
+            pass
+while True:
+    connection, _ = listener.accept()
+    threading.Thread(target=serve, args=(connection,), daemon=True).start()
+"#;
+
+/// Each user's name, and its number on mailhost.
+pub const USERS: [(&str, u32); 4] = [
+    ("alice", 2001),
+    ("bob", 2002),
+    ("carol", 2003),
+    ("dave", 2004),
+];
+
+/// The service's port.
+pub const PORT: u16 = 7100;
+
+/// The mail topology with the service `storm`, for all users, also by plain connect() and by the
+/// proxy.
+pub fn topology() -> Result<Mail> {
+    let mail = Lab::mail()?;
+    add_dave(&mail.laptop, &mail.mailhost)?;
+    mail.mailhost.write("/var/lib/storm.py", SERVICE)?;
+    let users = "users storm { member alice, bob, carol, dave; }";
+    mail.mailhost.write(
+        "/etc/usher/policy.d/storm.policy",
+        format!(
+            "{users}\nservice storm {{ program \"/usr/bin/python3\" \"/var/lib/storm.py\"; \
+             listen {PORT}; style user; users storm; hosts laptop; }}\n"
+        ),
+    )?;
+    mail.laptop.write(
+        "/etc/usher/policy.d/storm.policy",
+        format!(
+            "{users}\nclient storm {{ users storm; service storm at mailhost port {PORT}; \
+             programs any; }}\n"
+        ),
+    )?;
+    mail.apply()?;
+    Ok(mail)
+}
+
+fn add_dave(laptop: &Host, mailhost: &Host) -> Result {
+    laptop.add_account("dave", 1004)?;
+    mailhost.add_account("dave", 2004)?;
+    let key = "/root/dave";
+    laptop.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key])?;
+    laptop.run(["usher", "user", "add", "dave", "--private-key", key])?;
+    mailhost.write("/root/dave.pub", laptop.read("/root/dave.pub")?)?;
+    mailhost.run([
+        "usher",
+        "user",
+        "add",
+        "dave",
+        "--public-key",
+        "/root/dave.pub",
+    ])?;
+    Ok(())
+}

@@ -1,0 +1,147 @@
+//! Four users connect in every way there is, and give up, while daemons are killed at random instants.
+//! No connection is ever another user's, and none that stands is lost.
+//!
+//! USHER_STORM_SECONDS: how long (40). USHER_STORM_DAEMONS: which are killed, by their names with
+//! commas between them (all of them).
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use usher_lab::{Daemon, LIBRARY_PATH, Mail, PATIENCE, Running, Signal};
+
+use crate::service::{PORT, Result, USERS, topology};
+
+const STORM: &str = include_str!("../../programs/storm.c");
+
+/// The ways to connect, and where to.
+const WAYS: [(&str, bool); 7] = [
+    ("user", false),
+    ("plain", false),
+    ("plain", true),
+    ("fleeting-user", false),
+    ("fleeting-plain", false),
+    ("lasting-user", false),
+    ("lasting-plain", false),
+];
+
+/// What the proxy listens on for mailhost.
+const PROXY: &str = "127.0.1.1";
+
+fn start(mail: &Mail) -> Result<Vec<(String, Running)>> {
+    mail.laptop.compile_c(STORM, "/var/lib/storm")?;
+    let (address, port) = (mail.mailhost.ipv4().to_string(), PORT.to_string());
+    let mut running = Vec::new();
+    for (user, uid) in USERS {
+        for (way, by_proxy) in WAYS {
+            let to = if by_proxy { PROXY } else { address.as_str() };
+            let name = if by_proxy { "proxy" } else { way };
+            let uid = uid.to_string();
+            let command = mail
+                .laptop
+                .command(["/var/lib/storm", way, to, &port, &uid])
+                .environment("LD_LIBRARY_PATH", LIBRARY_PATH)
+                .user(user);
+            running.push((format!("{user} {name}"), command.spawn()?));
+        }
+    }
+    Ok(running)
+}
+
+/// Ends it and reads its counts.
+fn counts(mut running: Running) -> Result<BTreeMap<String, u64>> {
+    running.close_input();
+    let line = running.read_past("\n", PATIENCE)?;
+    // Of those that were another user's.
+    print!("{}", running.stderr()?);
+    let mut counts = BTreeMap::new();
+    for word in line.split_whitespace() {
+        let (name, count) = word.split_once('=').ok_or("no count")?;
+        counts.insert(name.to_owned(), count.parse()?);
+    }
+    Ok(counts)
+}
+
+/// Kills the named daemons one by one, and now and then two at once, until the time is over; how
+/// often.
+fn kill(mail: &mut Mail, names: &[String], time: Duration) -> Result<u32> {
+    let seed = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)?
+        .as_secs();
+    println!("seed {seed}");
+    let mut random = seed;
+    let mut next = move |below: usize| {
+        // Knuth's MMIX generator: reproducible from the seed.
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(random >> 33).unwrap_or_default() % below
+    };
+    let all: [fn(&mut Mail) -> &mut Daemon; 6] = [
+        |mail| &mut mail.signer,
+        |mail| &mut mail.courier,
+        |mail| &mut mail.proxy,
+        |mail| &mut mail.verifier,
+        |mail| &mut mail.recorder,
+        |mail| &mut mail.keeper,
+    ];
+    let mut daemons = Vec::new();
+    for daemon in all {
+        if names.is_empty() || names.iter().any(|name| name == daemon(mail).name()) {
+            daemons.push(daemon);
+        }
+    }
+    let (begun, mut kills) = (Instant::now(), 0);
+    while begun.elapsed() < time {
+        std::thread::sleep(Duration::from_millis(50 + next(1000) as u64));
+        let (one, other) = (next(daemons.len()), next(daemons.len()));
+        let first = daemons[one];
+        if next(4) == 0 && one != other {
+            // It stays away while another one dies.
+            first(mail).kill(Signal::KILL)?;
+            first(mail).wait(PATIENCE)?;
+            daemons[other](mail).crash()?;
+            first(mail).start()?;
+            kills += 1;
+        } else {
+            first(mail).crash()?;
+        }
+        kills += 1;
+    }
+    Ok(kills)
+}
+
+#[test]
+fn in_a_storm_of_deaths_each_connection_is_its_users() -> Result {
+    let setting = |name| std::env::var(name).unwrap_or_default();
+    let seconds = setting("USHER_STORM_SECONDS").parse().unwrap_or(40);
+    let names: Vec<_> = setting("USHER_STORM_DAEMONS")
+        .split(',')
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect();
+    let mut mail = topology()?;
+    // So few ports that each is soon another user's.
+    mail.laptop
+        .run(["sysctl", "-qw", "net.ipv4.ip_local_port_range=40000 41023"])?;
+    let running = start(&mail)?;
+    let kills = kill(&mut mail, &names, Duration::from_secs(seconds))?;
+    let mut sums = BTreeMap::<String, u64>::new();
+    let mut served = BTreeMap::<String, u64>::new();
+    for (who, running) in running {
+        let counts = counts(running)?;
+        println!("{who}: {counts:?}");
+        // Each user, and each way but that of those who never wait.
+        for name in who.split(' ').filter(|name| *name != "fleeting-plain") {
+            *served.entry(name.to_owned()).or_default() += counts["right"];
+        }
+        for (name, count) in counts {
+            *sums.entry(name).or_default() += count;
+        }
+    }
+    println!("{kills} kills in {seconds} s: {sums:?}");
+    assert_eq!(sums["wrong"], 0, "{sums:?}");
+    assert_eq!(sums["lost"], 0, "{sums:?}");
+    assert!(served.values().all(|right| *right > 0), "{served:?}");
+    assert!(sums["right"] > 200, "{sums:?}");
+    Ok(())
+}
