@@ -19,7 +19,7 @@ C_SOURCES = $(shell find bpf crates include bench tests examples -name "*.[ch]" 
 FUZZ_TARGETS = $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-build build demo test test-vm bench check fuzz man install install-library install-man
+.PHONY: help setup setup-build build demo test test-vm bench check fuzz man install install-library install-man uninstall
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 10
@@ -131,3 +131,26 @@ install-man: $(MAN_PAGES)
 	    fi; \
 	  done; \
 	done
+
+# What each target above installs, below PREFIX. Links of pages are found by their text.
+INSTALLED = bin/usher sbin/usherd \
+  include/usher.h lib/libusher.a lib/libusher.so lib/$(SONAME) lib/libusher.so.$(VERSION) \
+  lib/pkgconfig/usher.pc \
+  $(addprefix lib/systemd/system/,$(notdir $(wildcard packaging/systemd/*.service))) \
+  lib/systemd/user/usher-agent.service lib/sysusers.d/usher.conf lib/tmpfiles.d/usher.conf
+
+uninstall: ## remove what `make install` has put there; keeps /etc/usher and /var/lib/usher
+	@if [ -z "$(DESTDIR)" ] && systemctl --quiet is-active 'usher-*.service' 2>/dev/null; then \
+	  echo 'uninstall: Usher runs. First: systemctl disable --now "usher-*.service" and' \
+	    'systemctl start usher-release (README, Leaving)' >&2; \
+	  exit 1; \
+	fi
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED))
+	set -e; for page in $(basename $(notdir $(wildcard docs/man/*.md))); do \
+	  section=$${page##*.}; folder=$(DESTDIR)$(PREFIX)/share/man/man$$section; \
+	  rm -f $$folder/$$page; \
+	  for link in $$(grep -lxs ".so man$$section/$$page" $$folder/*); do rm -f $$link; done; \
+	done
+	[ -n "$(DESTDIR)" ] || { ldconfig; [ ! -d /run/systemd/system ] || systemctl daemon-reload; }
+	@echo 'uninstall: keys, policy and log stay in /etc/usher and /var/lib/usher, and the accounts' \
+	  'usher-verifier, usher-recorder, usher-signer, usher-courier and usher-proxy'

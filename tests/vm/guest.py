@@ -118,6 +118,8 @@ class Guest:
     icount: bool = False
     # None: what `accelerator` finds.
     accelerator: str | None = None
+    # Its first process is the machine's systemd, and the job one of its services.
+    systemd: bool = False
 
     def run(self, command, timeout, stdout=None, stderr=None, results=None):
         """Boots, runs `command` (a shell on the terminal when None) as root in the caller's
@@ -181,6 +183,7 @@ class _Running:
             "LANG": "C.UTF-8",
             "TERM": os.environ.get("TERM", "dumb"),
             "DIRECTORY": os.getcwd(),
+            "INIT": "systemd" if guest.systemd else "",
             "ROWS": size.lines,
             "COLUMNS": size.columns,
         }

@@ -89,6 +89,39 @@ pub(crate) fn exists(id: u64) -> Result<bool, KernelError> {
     }
 }
 
+/// What limits the processes of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Controller {
+    /// The number of processes and threads.
+    Processes,
+    /// Memory, in bytes.
+    Memory,
+    /// Processor time, in percent of one processor.
+    Cpu,
+}
+
+impl Controller {
+    /// As the kernel has it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Processes => "pids",
+            Self::Memory => "memory",
+            Self::Cpu => "cpu",
+        }
+    }
+}
+
+impl std::fmt::Display for Controller {
+    /// As the policy has it.
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Processes => "processes",
+            Self::Memory => "memory",
+            Self::Cpu => "cpu",
+        })
+    }
+}
+
 /// A control group.
 #[derive(Debug)]
 pub struct Group {
@@ -222,22 +255,34 @@ impl Group {
         self.write("cgroup.procs", &pid.to_string())
     }
 
-    /// Lets the groups below limit their processes. The group itself must have none.
+    /// Hands a controller down: the groups below limit with it. The group itself must have no
+    /// process.
     ///
     /// # Errors
     /// When the kernel refuses: also where the controller is not this hierarchy's, as on machines
     /// on which it is the first version's.
-    pub fn hand_down_processes(&self) -> Result<(), KernelError> {
-        self.write("cgroup.subtree_control", "+pids")
+    pub fn hand_down(&self, controller: Controller) -> Result<(), KernelError> {
+        self.write("cgroup.subtree_control", &format!("+{}", controller.name()))
     }
 
-    /// Limits the processes and threads in the group and below (pids.max). Those over a new limit
-    /// go on; what fails is the next fork.
+    /// Limits what the processes in the group and below take together, in the controller's unit;
+    /// none: as much as there is. Processes over a new limit go on; what fails is the next fork.
+    /// Memory over a new limit is reclaimed, or a process killed.
     ///
     /// # Errors
     /// When the kernel refuses: also where the group above does not hand the controller down.
-    pub fn limit_processes(&self, most: u32) -> Result<(), KernelError> {
-        self.write("pids.max", &most.to_string())
+    pub fn limit(&self, controller: Controller, most: Option<u64>) -> Result<(), KernelError> {
+        let amount = |most: u64| most.to_string();
+        match controller {
+            Controller::Processes => self.write("pids.max", &most.map_or("max".into(), amount)),
+            Controller::Memory => self.write("memory.max", &most.map_or("max".into(), amount)),
+            // Microseconds in each tenth of a second.
+            Controller::Cpu => {
+                let quota = most.map(|percent| percent.saturating_mul(1000));
+                let quota = quota.map_or("max".into(), amount);
+                self.write("cpu.max", &format!("{quota} 100000"))
+            }
+        }
     }
 
     /// Kills every process in the group, those they fork meanwhile included (5.14 on).

@@ -20,6 +20,7 @@ pub mod ports;
 pub mod privileges;
 pub mod probe;
 pub mod process;
+pub mod release;
 pub mod sandbox;
 pub mod ticket;
 pub mod worker;

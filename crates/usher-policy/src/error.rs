@@ -249,6 +249,12 @@ pub enum PolicyErrorKind {
         statement: &'static str,
         first: Place,
     },
+    /// The same of a statement that stands outside of blocks.
+    #[error("`{statement}` stands a second time in this policy; the first is at {first}")]
+    RepeatedOuterStatement {
+        statement: &'static str,
+        first: Place,
+    },
     /// A statement without the value it needs.
     #[error("`{statement}` lacks a value")]
     MissingValue {
@@ -316,6 +322,12 @@ pub enum PolicyErrorKind {
     /// Not a number within its limits.
     #[error("`{}` is not a number from 1 to {maximum}", shown(found))]
     InvalidNumber { found: String, maximum: u32 },
+    /// Not a size of memory between [`crate::MINIMUM_MEMORY`] and [`crate::MAXIMUM_MEMORY`].
+    #[error("`{}` is not a size of memory", shown(found))]
+    InvalidMemory { found: String },
+    /// Not a percentage from 1 to [`crate::MAXIMUM_CPU`].
+    #[error("`{}` is not a percentage of processor time", shown(found))]
+    InvalidCpu { found: String },
     /// Not a duration.
     #[error("`{}` is not a duration", shown(found))]
     InvalidDuration { found: String },

@@ -133,6 +133,8 @@ const SERVICE: &[StatementRule] = &[
         Occurrence::AtMostOnce,
     ),
     rule("processes", "`processes NUMBER;`", Occurrence::AtMostOnce),
+    rule("memory", "`memory 512M;`", Occurrence::AtMostOnce),
+    rule("cpu", "`cpu 50%;`", Occurrence::AtMostOnce),
     rule("connect", CONNECT_FORM, Occurrence::AtMostOnce),
     rule(
         "protection",
@@ -184,6 +186,11 @@ pub(crate) const OUTER_STATEMENTS: &[StatementRule] = &[
         Occurrence::Any,
     ),
     rule("include", "`include \"PATH\";`", Occurrence::Any),
+    rule(
+        "limit",
+        "`limit user processes NUMBER, memory SIZE, cpu PERCENT;`; each of the three may be left out",
+        Occurrence::AtMostOnce,
+    ),
 ];
 
 /// The rule of a statement that stands outside of blocks.

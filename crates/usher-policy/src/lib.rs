@@ -68,12 +68,12 @@ pub use lexer::is_plain;
 pub use mac::{MacBlock, MacStatement, MacValue};
 pub use members::{Members, TrustedPrincipal};
 pub use model::{
-    Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_IDLE,
-    DEFAULT_PROCESSES, DEFAULT_SESSION, Expectation, FileAccess, FileRule, Host,
-    MAXIMUM_ARGUMENT_BYTES, MAXIMUM_CONNECTIONS, MAXIMUM_DURATION, MAXIMUM_FILE_RULES,
-    MAXIMUM_HOST_ADDRESSES, MAXIMUM_PROCESSES, MAXIMUM_PROGRAMS, MINIMUM_REAUTHENTICATION, Policy,
-    Program, Programs, Protocol, ProxyListener, RequiredProtection, ServedBy, Service, Style,
-    Users, service_id,
+    Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_EACH_USER_PROCESSES,
+    DEFAULT_IDLE, DEFAULT_PROCESSES, DEFAULT_SESSION, Expectation, FileAccess, FileRule, Host,
+    MAXIMUM_ARGUMENT_BYTES, MAXIMUM_CONNECTIONS, MAXIMUM_CPU, MAXIMUM_DURATION, MAXIMUM_FILE_RULES,
+    MAXIMUM_HOST_ADDRESSES, MAXIMUM_MEMORY, MAXIMUM_PROCESSES, MAXIMUM_PROGRAMS, MINIMUM_MEMORY,
+    MINIMUM_REAUTHENTICATION, Policy, ProcessLimits, Program, Programs, Protocol, ProxyListener,
+    RequiredProtection, ServedBy, Service, Style, Users, service_id,
 };
 pub use moment::{InvalidMoment, Moment};
 pub use name::{GroupName, InvalidGroupName, InvalidName, InvalidPrincipal, Name, Principal};

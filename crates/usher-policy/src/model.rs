@@ -45,6 +45,18 @@ pub const DEFAULT_PROCESSES: u32 = 1024;
 /// Upper end of `processes`: what Linux has process numbers for (PID_MAX_LIMIT).
 pub const MAXIMUM_PROCESSES: u32 = 4 * 1024 * 1024;
 
+/// Most tasks of one user at once, over all services, unless policy says otherwise.
+pub const DEFAULT_EACH_USER_PROCESSES: u32 = 2048;
+
+/// Lower end of `memory`, in bytes.
+pub const MINIMUM_MEMORY: u64 = 1 << 20;
+
+/// Upper end of `memory`, in bytes.
+pub const MAXIMUM_MEMORY: u64 = 1 << 50;
+
+/// Upper end of `cpu`: the time of a thousand processors, in percent of one.
+pub const MAXIMUM_CPU: u32 = 100_000;
+
 /// Upper end of `session` and `idle`: seven days. A session outlives the signature that opened
 /// it, so it is kept short enough that a stolen one ends by itself.
 pub const MAXIMUM_DURATION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
@@ -75,6 +87,8 @@ pub struct Policy {
     pub applications: Vec<ApplicationPolicy>,
     /// What modules of the MAC framework are told, in the order of the text.
     pub mac: Vec<MacBlock>,
+    /// What the processes of each user may take, over all services that this host offers.
+    pub each_user: ProcessLimits,
     /// What the policy is expected to permit and to refuse, in the order of the text. Nothing
     /// follows from it: a policy's tests, which an analyser runs.
     pub expectations: Vec<Expectation>,
@@ -239,10 +253,54 @@ pub struct Service {
     /// Most processes and threads of one user at once, with all that they start (pids.max of
     /// cgroups(7)).
     pub processes: u32,
+    /// Most memory of one user's processes together, in bytes (memory.max of cgroups(7)); none: as
+    /// much as there is.
+    #[serde(rename = "memory_bytes")]
+    pub memory: Option<u64>,
+    /// Most processor time of one user's processes together, in percent of one processor (cpu.max
+    /// of cgroups(7)); none: as much as there is.
+    #[serde(rename = "cpu_percent")]
+    pub cpu: Option<u32>,
     /// Where its processes may connect; none: where their user may.
     pub connect: Option<Destinations>,
     /// How IPsec must protect its connections; none: the policy demands nothing of the kind.
     pub protection: Option<RequiredProtection>,
+}
+
+impl Service {
+    /// What the processes of one user may take at this service.
+    pub fn limits(&self) -> ProcessLimits {
+        ProcessLimits {
+            processes: self.processes,
+            memory: self.memory,
+            cpu: self.cpu,
+        }
+    }
+}
+
+/// What the processes of one user may take together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ProcessLimits {
+    /// Most processes and threads at once, 1 to [`MAXIMUM_PROCESSES`].
+    pub processes: u32,
+    /// Most memory in bytes, [`MINIMUM_MEMORY`] to [`MAXIMUM_MEMORY`]; none: as much as there is.
+    #[serde(rename = "memory_bytes")]
+    pub memory: Option<u64>,
+    /// Most processor time in percent of one processor, 1 to [`MAXIMUM_CPU`]; none: as much as
+    /// there is.
+    #[serde(rename = "cpu_percent")]
+    pub cpu: Option<u32>,
+}
+
+impl Default for ProcessLimits {
+    /// Those of a user over all services, where policy does not say otherwise.
+    fn default() -> Self {
+        Self {
+            processes: DEFAULT_EACH_USER_PROCESSES,
+            memory: None,
+            cpu: None,
+        }
+    }
 }
 
 /// `protection` of a service.

@@ -4,7 +4,8 @@ use crate::destinations::MAXIMUM_DESTINATIONS;
 use crate::error::{AddressFault, EnvironmentFault, NameKind, PolicyErrorKind};
 use crate::keywords::{ACCOUNT_FORM, ITEM_FORM, PROGRAM_FORM, outer_words};
 use crate::model::{
-    MAXIMUM_DURATION, MAXIMUM_FILE_RULES, MAXIMUM_HOST_ADDRESSES, MAXIMUM_PROGRAMS, Style,
+    MAXIMUM_CPU, MAXIMUM_DURATION, MAXIMUM_FILE_RULES, MAXIMUM_HOST_ADDRESSES, MAXIMUM_PROGRAMS,
+    Style,
 };
 use crate::source::MAXIMUM_SOURCE_BYTES;
 
@@ -72,7 +73,9 @@ impl PolicyErrorKind {
                 )
             }
             Self::MissingStatement { form, .. } => format!("add {form}"),
-            Self::RepeatedStatement { .. } => "make one statement of the two".into(),
+            Self::RepeatedStatement { .. } | Self::RepeatedOuterStatement { .. } => {
+                "make one statement of the two".into()
+            }
             Self::MissingValue { form, .. } | Self::UnexpectedValue { form, .. } => {
                 format!("write {form}")
             }
@@ -149,6 +152,14 @@ impl PolicyErrorKind {
             }
             Self::InvalidPort { .. } => "write a number from 1 to 65535".into(),
             Self::InvalidNumber { maximum, .. } => format!("write a number from 1 to {maximum}"),
+            Self::InvalidMemory { .. } => {
+                "write a whole number and a unit, such as 512M or 4G; 1M at least, 1024T at most"
+                    .into()
+            }
+            Self::InvalidCpu { .. } => format!(
+                "write a percentage of one processor's time, such as 50% or 200%; 1% to \
+                 {MAXIMUM_CPU}%"
+            ),
             Self::InvalidDuration { .. } => {
                 "write a whole number and a unit, such as 90s, 5m or 8h".into()
             }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use crate::application::{ApplicationPolicy, Network};
 use crate::mac::MacBlock;
 use crate::model::{
-    Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_IDLE,
-    DEFAULT_PROCESSES, DEFAULT_SESSION, Expectation, Host, Policy, Program, Programs, Protocol,
-    ServedBy, Service, Style, Users,
+    Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_EACH_USER_PROCESSES,
+    DEFAULT_IDLE, DEFAULT_PROCESSES, DEFAULT_SESSION, Expectation, Host, Policy, ProcessLimits,
+    Program, Programs, Protocol, ServedBy, Service, Style, Users,
 };
 
 impl Policy {
@@ -31,9 +31,22 @@ impl Policy {
             .chain(clients)
             .chain(applications)
             .chain(mac)
+            .chain(self.each_user.to_text())
             .chain(Some(expectations).filter(|text| !text.is_empty()))
             .collect::<Vec<_>>()
             .join("\n")
+    }
+}
+
+impl ProcessLimits {
+    /// The `limit user` statement; none when nothing differs from the defaults.
+    fn to_text(self) -> Option<String> {
+        let processes = (self.processes != DEFAULT_EACH_USER_PROCESSES)
+            .then(|| format!("processes {}", self.processes));
+        let memory = self.memory.map(|memory| format!("memory {}", Size(memory)));
+        let cpu = self.cpu.map(|percent| format!("cpu {percent}%"));
+        let parts: Vec<String> = [processes, memory, cpu].into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| format!("limit user {};\n", parts.join(", ")))
     }
 }
 
@@ -139,6 +152,12 @@ impl Service {
         if self.processes != DEFAULT_PROCESSES {
             block.statement("processes", self.processes);
         }
+        if let Some(memory) = self.memory {
+            block.statement("memory", Size(memory));
+        }
+        if let Some(percent) = self.cpu {
+            block.statement("cpu", format_args!("{percent}%"));
+        }
         if let Some(connect) = &self.connect {
             block.statement("connect", connect);
         }
@@ -243,6 +262,20 @@ impl Block {
     pub(crate) fn end(mut self) -> String {
         self.0.push_str("}\n");
         self.0
+    }
+}
+
+/// A size of memory with the largest unit that keeps it whole.
+struct Size(u64);
+
+impl Display for Size {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = [('T', 40), ('G', 30), ('M', 20)];
+        let (letter, power) = units
+            .into_iter()
+            .find(|(_, power)| self.0.is_multiple_of(1 << power))
+            .unwrap_or(('K', 10));
+        write!(formatter, "{}{letter}", self.0 >> power)
     }
 }
 

@@ -10,12 +10,14 @@ mod log_share;
 mod opening;
 mod ports;
 mod recorder;
+mod release;
 mod shares;
 mod signer;
 mod start;
 mod starter;
 mod tls;
 mod verifier;
+mod workers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -69,6 +71,14 @@ enum Role {
     },
     /// Carries the signer's messages to other hosts (client side; user usher-courier)
     Courier,
+    /// Holds the control group of the users' processes while no keeper runs (server side; root)
+    Workers,
+    /// Gives the ports of services back that a stopped keeper still holds, and ends (root)
+    Release {
+        /// Say what was done as JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -100,7 +110,13 @@ fn main() -> ExitCode {
         Role::Recorder => recorder::run(),
         Role::Signer { cgroup } => signer::run(cgroup),
         Role::Courier => courier::run(),
+        Role::Workers => workers::run(),
+        Role::Release { json } => return report(release::run(json)),
     };
+    report(result)
+}
+
+fn report<E: std::fmt::Display>(result: Result<(), E>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,5 +1,4 @@
-//! The units of packaging/systemd are understood by systemd. Debian 12's knows all but one of their
-//! settings.
+//! The units of packaging/systemd are understood by systemd.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, Permissions};
@@ -48,8 +47,8 @@ fn complaints(kind: &str, change: impl Fn(&str) -> String) -> Vec<String> {
         .expect("systemd-analyze, of Debian's package systemd");
     let said = String::from_utf8(output.stderr).unwrap();
     let of_ours = said.lines().filter(|line| {
-        // What other packages' units lack is theirs. One setting is of systemd 254, as our unit says.
-        names.iter().any(|name| line.contains(name.as_str())) && !line.contains("DelegateSubgroup")
+        // What other packages' units lack is theirs.
+        names.iter().any(|name| line.contains(name.as_str()))
     });
     of_ours.map(str::to_owned).collect()
 }

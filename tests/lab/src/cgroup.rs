@@ -40,24 +40,32 @@ pub(crate) fn create_lab() -> Result<PathBuf, LabError> {
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
     let mount = mount()?;
     let path = mount.join(format!("{PREFIX}{}-{count}", std::process::id()));
-    hand_down_processes(&mount)?;
+    hand_down(&mount)?;
     create(&path)?;
-    hand_down_processes(&path)?;
+    hand_down(&path)?;
     create(&entering(&path))?;
     Ok(path)
 }
 
-/// Lets the groups below limit their processes, where this hierarchy has that controller.
-pub(crate) fn hand_down_processes(path: &Path) -> Result<(), LabError> {
-    let has = |file: &str| -> io::Result<bool> {
-        let words = fs::read_to_string(path.join(file))?;
-        Ok(words.split_whitespace().any(|word| word == "pids"))
-    };
+/// What Usher limits users by.
+const CONTROLLERS: [&str; 3] = ["pids", "memory", "cpu"];
+
+/// Lets the groups below limit what their processes take, by the controllers that this hierarchy
+/// has.
+pub(crate) fn hand_down(path: &Path) -> Result<(), LabError> {
     let hand_down = || {
-        if !has("cgroup.controllers")? || has("cgroup.subtree_control")? {
-            return Ok(());
+        let words = |file: &str| fs::read_to_string(path.join(file));
+        let (present, handed_down) = (
+            words("cgroup.controllers")?,
+            words("cgroup.subtree_control")?,
+        );
+        let has = |text: &str, name: &str| text.split_whitespace().any(|word| word == name);
+        for name in CONTROLLERS {
+            if has(&present, name) && !has(&handed_down, name) {
+                fs::write(path.join("cgroup.subtree_control"), format!("+{name}"))?;
+            }
         }
-        fs::write(path.join("cgroup.subtree_control"), "+pids")
+        Ok::<_, io::Error>(())
     };
     hand_down().attempt(|| format!("cannot hand a controller down from {}", path.display()))
 }

@@ -75,7 +75,7 @@ impl Lab {
         network::plug(switch, anchor.pid, name, number)?;
         let group = self.group.join(name);
         cgroup::create(&group)?;
-        cgroup::hand_down_processes(&group)?;
+        cgroup::hand_down(&group)?;
         state.hosts.push((name.into(), Arc::clone(&anchor)));
         Ok(Host::new(
             name,

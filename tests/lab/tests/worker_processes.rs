@@ -108,7 +108,7 @@ fn a_worker_is_its_user_and_nothing_more() -> Outcome {
             "\"USER\": \"alice\"",
             "\"LOGNAME\": \"alice\"",
             &format!("\"USHER_SERVICE\": \"{service}\""),
-            &format!("workers/{service}-2001"),
+            &format!("workers/user-2001/service-{service}"),
             &format!("\"descriptors\": {descriptors}"),
         ] {
             assert!(said.contains(expected), "{expected} is not in {said}");

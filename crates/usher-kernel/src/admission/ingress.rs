@@ -1,8 +1,9 @@
 //! check_token's place: a filter of our own at ingress of every interface.
 
 use std::ffi::CStr;
+use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use libbpf_rs::{Program, TC_INGRESS, TcHook, TcHookBuilder};
 
@@ -59,37 +60,53 @@ impl Admission {
         Ok(unattached)
     }
 
-    /// Takes the filter from every interface of the caller's network namespace. Their clsact qdiscs
-    /// stay, also those that were made for it: an empty one decides nothing, and others may count on
-    /// it. Gives the interfaces from which it could not be taken.
+    /// As [`detach_filters`]; gives the interfaces from which the filter could not be taken.
     ///
     /// # Errors
     /// When the interfaces cannot be listed.
     pub fn detach_tokens(&self) -> Result<Vec<Unattached>, KernelError> {
-        let mut attached = Vec::new();
-        for (index, interface) in interfaces()? {
-            let mut hook = self.hook(index);
-            if quietly(|| hook.query()).is_err() {
-                continue;
-            }
-            if let Err(error) = hook.detach() {
-                attached.push(Unattached {
-                    interface,
-                    error: KernelError::bpf("detaching from an interface")(error),
-                });
-            }
-        }
-        Ok(attached)
+        Ok(detach_filters()?.1)
     }
 
     fn hook(&self, index: i32) -> TcHook {
-        TcHookBuilder::new(self.check_token.as_fd())
-            .ifindex(index)
-            .handle(HANDLE)
-            .priority(PRIORITY)
-            .replace(true)
-            .hook(TC_INGRESS)
+        hook(self.check_token.as_fd(), index)
     }
+}
+
+fn hook(program: BorrowedFd<'_>, index: i32) -> TcHook {
+    TcHookBuilder::new(program)
+        .ifindex(index)
+        .handle(HANDLE)
+        .priority(PRIORITY)
+        .replace(true)
+        .hook(TC_INGRESS)
+}
+
+/// Takes the filter from every interface of the caller's network namespace, whether a keeper's
+/// programs are loaded or not. Their clsact qdiscs stay, also those that were made for it: an empty
+/// one decides nothing, and others may count on it. Gives the interfaces from which it was taken,
+/// and those from which it could not be.
+///
+/// # Errors
+/// When the interfaces cannot be listed.
+pub fn detach_filters() -> Result<(Vec<String>, Vec<Unattached>), KernelError> {
+    // A filter is found by its place; the hook wants a descriptor and makes no use of it.
+    let none = File::open("/dev/null").map_err(KernelError::system("opening /dev/null"))?;
+    let (mut detached, mut attached) = (Vec::new(), Vec::new());
+    for (index, interface) in interfaces()? {
+        let mut hook = hook(none.as_fd(), index);
+        if quietly(|| hook.query()).is_err() {
+            continue;
+        }
+        match hook.detach() {
+            Ok(()) => detached.push(interface),
+            Err(error) => attached.push(Unattached {
+                interface,
+                error: KernelError::bpf("detaching from an interface")(error),
+            }),
+        }
+    }
+    Ok((detached, attached))
 }
 
 /// Index and name of every interface of the thread's network namespace.

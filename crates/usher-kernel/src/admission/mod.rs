@@ -24,7 +24,7 @@ use usher_proto::{Certified, ConnectionTuple, SessionId};
 
 use crate::KernelError;
 use crate::clock::{after, boot_time};
-pub use ingress::Unattached;
+pub use ingress::{Unattached, detach_filters};
 use layout::{Certificate, ClientAddress, Entry, Removal, RemovalReason, Session, Tally, Target};
 pub(crate) use programs::OBJECT;
 use programs::Programs;

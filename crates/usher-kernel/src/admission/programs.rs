@@ -103,7 +103,7 @@ pub(crate) fn file_error(what: &'static str, path: &Path) -> impl Fn(io::Error) 
 }
 
 /// Root meets EPERM at the pins for one reason only.
-fn pins_error(what: &'static str, pins: &Path) -> impl Fn(io::Error) -> KernelError {
+pub(crate) fn pins_error(what: &'static str, pins: &Path) -> impl Fn(io::Error) -> KernelError {
     move |error| {
         if error.raw_os_error() == Some(libc::EPERM) && rustix::process::geteuid().is_root() {
             KernelError::Protected { pins: pins.into() }

@@ -11,6 +11,7 @@ mod expect;
 mod fields;
 mod files;
 mod host;
+mod limits;
 mod mac;
 mod peers;
 mod served_by;
@@ -33,6 +34,7 @@ use crate::keywords::{BlockKind, outer_rule};
 use crate::model::Policy;
 use crate::name::Name;
 use crate::report::Reporter;
+use crate::source::Location;
 use crate::tree::{Block, Tree};
 
 /// Checks what the sources have, and in `groups` who is in the groups that they name. The policy is
@@ -91,23 +93,35 @@ pub(crate) fn check(tree: &Tree, groups: &Groups, reporter: &mut Reporter<'_>) -
         .into_iter()
         .filter_map(|Declared { name, block }| mac::check(name?, block, reporter))
         .collect();
-    policy.expectations = expectations(tree, reporter);
+    check_statements(tree, &mut policy, reporter);
     policy
 }
 
-fn expectations(tree: &Tree, reporter: &mut Reporter<'_>) -> Vec<crate::Expectation> {
-    let statements = tree.statements.iter();
-    statements
-        .filter_map(|statement| {
-            let rule = outer_rule(&statement.keyword)?;
-            let field = fields::Field { rule, statement };
-            if rule.keyword == "include" {
-                check_include(field, reporter);
-                return None;
-            }
-            expect::check(field, reporter)
-        })
-        .collect()
+/// The statements outside of blocks.
+fn check_statements(tree: &Tree, policy: &mut Policy, reporter: &mut Reporter<'_>) {
+    let mut limit: Option<Location> = None;
+    for statement in &tree.statements {
+        let Some(rule) = outer_rule(&statement.keyword) else {
+            continue;
+        };
+        let field = fields::Field { rule, statement };
+        match rule.keyword {
+            "include" => check_include(field, reporter),
+            "limit" => match limit {
+                None => {
+                    limit = Some(statement.location);
+                    policy.each_user = limits::each_user(field, reporter).unwrap_or_default();
+                }
+                Some(first) => reporter.report_repeated(statement.location, first, |first| {
+                    PolicyErrorKind::RepeatedOuterStatement {
+                        statement: rule.keyword,
+                        first,
+                    }
+                }),
+            },
+            _ => policy.expectations.extend(expect::check(field, reporter)),
+        }
+    }
 }
 
 /// `include "PATH";`, which the caller has followed.

@@ -7,7 +7,7 @@ use usher_proto::{HostName, ServiceName};
 use super::fields::{Field, Fields};
 use super::host::ControlPort;
 use super::unique::Unique;
-use super::{Names, connect, served_by, users, values};
+use super::{Names, connect, limits, served_by, users, values};
 use crate::error::{NameKind, PolicyErrorKind};
 use crate::keywords::BlockKind;
 use crate::model::{
@@ -102,6 +102,20 @@ impl ServiceChecker {
                 .and_then(|item| values::number(item, MAXIMUM_PROCESSES, reporter)),
             None => Some(DEFAULT_PROCESSES),
         };
+        let memory = match fields.one("memory") {
+            Some(field) => field
+                .single(reporter)
+                .and_then(|item| limits::memory(item, reporter))
+                .map(Some),
+            None => Some(None),
+        };
+        let cpu = match fields.one("cpu") {
+            Some(field) => field
+                .single(reporter)
+                .and_then(|item| limits::cpu(item, reporter))
+                .map(Some),
+            None => Some(None),
+        };
         let connect = match fields.one("connect") {
             Some(field) => connect::check(field, names, reporter).map(Some),
             None => Some(None),
@@ -130,6 +144,8 @@ impl ServiceChecker {
             reauthenticate: reauthenticate?,
             connections: connections?,
             processes: processes?,
+            memory: memory?,
+            cpu: cpu?,
             connect: connect?,
             protection: protection?,
         })

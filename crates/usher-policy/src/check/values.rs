@@ -57,7 +57,7 @@ pub(super) fn name<N: FromStr>(
 }
 
 /// Decimal digits without sign or leading zero.
-fn digits(text: &str) -> Option<u64> {
+pub(super) fn digits(text: &str) -> Option<u64> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
     text.parse().ok().filter(|_| plain)
 }

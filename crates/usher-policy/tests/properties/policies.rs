@@ -9,10 +9,10 @@ use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use usher_policy::{
     AddressRange, Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_IDLE, Destination,
-    Destinations, Expectation, FileAccess, FileRule, Group, GroupName, Groups, Host,
+    Destinations, Expectation, FileAccess, FileRule, Group, GroupName, Groups, Host, MAXIMUM_CPU,
     MINIMUM_REAUTHENTICATION, MacBlock, MacStatement, MacValue, Members, Moment, Name, Origin,
-    Peers, Policy, PortRange, Principal, Program, Programs, Protocol, RequiredProtection, ServedBy,
-    Service, Style, Transform, Users, service_id,
+    Peers, Policy, PortRange, Principal, ProcessLimits, Program, Programs, Protocol,
+    RequiredProtection, ServedBy, Service, Style, Transform, Users, service_id,
 };
 use usher_proto::{HostName, HostPublicKey, ServiceName, UserName};
 
@@ -197,6 +197,8 @@ fn service(
             choices.number
         },
         processes: choices.number,
+        memory: any_host.then(|| u64::from(choices.number) << 20),
+        cpu: by_user.then(|| choices.number.min(MAXIMUM_CPU)),
         connect: connect(choices, hosts),
         protection: by_user.then(|| RequiredProtection {
             transform: [Transform::Encryption, Transform::Authentication][usize::from(any_host)],
@@ -384,9 +386,24 @@ pub fn policy() -> impl Strategy<Value = Policy> {
             );
         }
         policy.mac = mac(&choices[0]);
+        policy.each_user = each_user(&choices[0]);
         policy.expectations = expectations(&policy, &choices);
         policy
     })
+}
+
+fn each_user(choices: &Choices) -> ProcessLimits {
+    let [processes, memory, ..] = choices.flags;
+    let limits = ProcessLimits::default();
+    ProcessLimits {
+        processes: if processes {
+            choices.number
+        } else {
+            limits.processes
+        },
+        memory: memory.then(|| u64::from(choices.number) << 20),
+        cpu: (processes && memory).then(|| choices.number.min(MAXIMUM_CPU)),
+    }
 }
 
 /// Blocks of modules that nobody has.

@@ -11,6 +11,7 @@ mod ends;
 #[cfg(test)]
 mod example;
 mod fence;
+mod groups;
 mod identities;
 mod open;
 mod output;
@@ -37,7 +38,6 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use usher_kernel::admission::{Admission, Limits};
-use usher_kernel::cgroup::Group;
 use usher_kernel::privileges::Capability;
 use usher_local::applied::{Applied, load_checked, read_checked};
 use usher_local::checked::Checked;
@@ -136,18 +136,6 @@ fn set_services(admission: &Admission, checked: &Checked) -> Result<(), usher_ke
     admission.set_services(&ports)
 }
 
-/// Has the users' groups limit their processes. A group that hands controllers down takes no
-/// process any more, so the service manager must not want to start the next keeper in it.
-fn hand_down_processes(cgroup: &Path, workers: &Group) -> bool {
-    let handed_down = Group::open(cgroup)
-        .and_then(|unit| unit.hand_down_processes())
-        .and_then(|()| workers.hand_down_processes());
-    if let Err(error) = &handed_down {
-        tracing::warn!(%error, "the process controller is not to be had");
-    }
-    handed_down.is_ok()
-}
-
 /// Runs the keeper until the process ends.
 ///
 /// # Errors
@@ -166,27 +154,9 @@ pub fn run(
     start::runtime_directory("keeper")?;
     usher_kernel::privileges::raise_descriptor_limit()?;
 
-    // Processes live in the leaves only (cgroups(7), "no internal processes"). A service manager
-    // that knows this starts the keeper in its leaf (`DelegateSubgroup=keeper`).
-    const LEAF: &str = "keeper";
-    let own = usher_kernel::cgroup::own()?;
-    let cgroup = match (cgroup, own.parent()) {
-        (Some(path), _) => path,
-        (None, Some(parent)) if own.ends_with(LEAF) => parent.to_owned(),
-        (None, _) => own.clone(),
-    };
-    let started_in_leaf = own == cgroup.join(LEAF);
-    Group::create(&cgroup, LEAF)?.move_self()?;
-    let workers = Group::create(&cgroup, "workers")?;
-    let limited = started_in_leaf && hand_down_processes(&cgroup, &workers);
-    if !limited {
-        tracing::warn!(
-            "`processes` of services has no effect: it takes a service manager that starts the \
-             keeper in a control group below the unit's (systemd 254), and the process controller \
-             of control groups version 2"
-        );
-    }
-    let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), &cgroup, limits)?;
+    let place = groups::Place::take(cgroup)?;
+    let groups = groups::Groups::open(&place)?;
+    let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), &place.common, limits)?;
     let users = users.map_or_else(usher_kernel::cgroup::mount, Ok)?;
     // Before the fence, which protects what is pinned.
     let destinations = destinations::Destinations::open(&users);
@@ -207,7 +177,7 @@ pub fn run(
         admission,
         host_key: host_key.public(),
         configuration: RwLock::new(Arc::new(configuration)),
-        queues: Queues::new(workers, limited),
+        queues: Queues::new(groups),
         fence,
         ports,
         destinations,
@@ -231,6 +201,7 @@ pub fn run(
         .attempt("cannot start the runtime")?;
     runtime
         .block_on(async {
+            keeper.queues.limit(&keeper.configuration().1);
             keeper.look_accounts_up_in_time().await;
             queues::restore(&keeper, stored);
             if let Err(error) = keeper.destinations.retain(&restricted) {

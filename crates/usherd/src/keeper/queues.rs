@@ -6,15 +6,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionState, ListenerError};
-use usher_kernel::cgroup::Group;
 use usher_local::checked::Checked;
 use usher_local::clock::unix_time;
 use usher_policy::{ServedBy, Service, Style};
 use usher_proto::refusal::Refusal;
 
 use super::accounts::Account;
+use super::groups::Groups;
 use super::queue::Queue;
 use super::starter::Starter;
 use super::{Keeper, agenda, service_by_id};
@@ -27,20 +26,16 @@ pub type Key = (u32, u32);
 
 /// The queues.
 pub struct Queues {
-    workers: Group,
-    /// Whether the groups below `workers` limit their processes.
-    limited: bool,
+    groups: Groups,
     starter: Arc<Starter>,
     all: Mutex<HashMap<Key, Arc<Queue>>>,
 }
 
 impl Queues {
-    /// No queues yet; workers will live in groups below `workers`, which limit their processes when
-    /// it is `limited`: when that controller is handed down to them.
-    pub fn new(workers: Group, limited: bool) -> Self {
+    /// No queues yet; workers will live in these groups.
+    pub fn new(groups: Groups) -> Self {
         Self {
-            workers,
-            limited,
+            groups,
             starter: Arc::default(),
             all: Mutex::default(),
         }
@@ -53,16 +48,20 @@ impl Queues {
 
     /// Brings the limits of the users' groups up to date with a policy.
     pub fn limit(&self, policy: &Checked) {
-        if !self.limited {
-            return;
-        }
+        self.groups.put_in_force(&policy.policy);
         for queue in self.list() {
             if let Some(service) = service_by_id(policy, queue.key.0)
-                && let Err(error) = queue.group.limit_processes(service.processes)
+                && let Err(error) = self.groups.limit(&queue.group, service)
             {
-                tracing::error!(%error, service = %service.name, "cannot limit a user's processes");
+                tracing::error!(%error, service = %service.name, user = %queue.account.name,
+                    "cannot limit what a user's processes take");
             }
         }
+    }
+
+    /// How many of the limits in force cannot be kept here: of processes, memory, processor time.
+    pub fn limits_not_kept(&self) -> usize {
+        self.groups.missing().len()
     }
 
     /// Whether there is a queue for this service and user.
@@ -106,22 +105,17 @@ impl Queues {
         if service.style != Style::User {
             return;
         }
-        let ended = self.group(service, account).and_then(|group| {
+        let ended = self.groups.at(service, account.uid).and_then(|group| {
             if !group.populated()? {
                 return Ok(());
             }
             tracing::warn!(service = %service.name, user = %account.name,
                 "the listener of an earlier keeper's workers is lost: they are ended");
-            group.kill()
+            Ok(group.kill()?)
         });
         if let Err(error) = ended {
             tracing::error!(%error, "cannot end workers whose listener is lost");
         }
-    }
-
-    fn group(&self, service: &Service, account: &Account) -> Result<Group, KernelError> {
-        let name = format!("{}-{}", service.name, account.uid);
-        Group::create(self.workers.path(), &name)
     }
 
     /// Takes a listener into service.
@@ -133,18 +127,11 @@ impl Queues {
         listener: OwnedFd,
     ) -> Result<(), Refusal> {
         let key = (service.id, account.uid);
-        let group = self.group(service, account).map_err(|error| {
-            tracing::error!(%error, "cannot make a worker's cgroup");
+        let group = self.groups.at(service, account.uid).map_err(|error| {
+            tracing::error!(%error, user = %account.name, "cannot make a worker's cgroup");
             forget_descriptor(key);
             Refusal::ListenerFailed
         })?;
-        if self.limited
-            && let Err(error) = group.limit_processes(service.processes)
-        {
-            tracing::error!(%error, "cannot limit a user's processes");
-            forget_descriptor(key);
-            return Err(Refusal::ListenerFailed);
-        }
         keeper
             .destinations
             .govern(&group, key.0)

@@ -192,6 +192,10 @@ pub fn status(keeper: &Keeper) -> Result<StatusView, KernelError> {
     numbers.insert("fence".into(), u64::from(keeper.fence.missing().is_none()));
     numbers.insert("connect_refused".into(), keeper.destinations.refused());
     numbers.insert("port_refused".into(), keeper.ports.refused());
+    numbers.insert(
+        "limits_not_kept".into(),
+        keeper.queues.limits_not_kept() as u64,
+    );
     numbers.insert("queues".into(), keeper.queues.list().len() as u64);
     numbers.insert(
         "recorder_connected".into(),

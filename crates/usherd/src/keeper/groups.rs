@@ -1,0 +1,272 @@
+//! The users' control groups: `user-UID` for each user, with what all of the user's processes may
+//! take together, and in it `service-NAME` for each service. A controller is handed down when the
+//! policy in force needs it: a group with more of them costs the kernel more.
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use usher_kernel::KernelError;
+use usher_kernel::cgroup::{self, Controller, Group};
+use usher_policy::{Policy, ProcessLimits, Service};
+
+/// The leaf of a keeper that was started in the workers' group: processes live in leaves only
+/// (cgroups(7), "no internal processes").
+const LEAF: &str = "keeper";
+
+/// Where workers and keeper live.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The folder in which the workers' groups are made.
+    pub workers: PathBuf,
+    /// The folder below which keeper and workers are.
+    pub common: PathBuf,
+    /// Whether the keeper has to move into a leaf beside the workers.
+    moves: bool,
+    /// Whether that folder may hand controllers down. Not when the keeper was started right in it:
+    /// the next one would be, too, and a group that hands controllers down takes no process.
+    hands_down: bool,
+}
+
+impl Place {
+    /// By the `asked` folder (a relative one is below `mount`), or the keeper's `own` group.
+    fn of(asked: Option<PathBuf>, own: &Path, mount: &Path) -> Self {
+        let workers = match (asked, own.parent()) {
+            (Some(path), _) => mount.join(path),
+            (None, Some(parent)) if own.ends_with(LEAF) => parent.to_owned(),
+            (None, _) => own.to_owned(),
+        };
+        let is_inside = own.starts_with(&workers);
+        let mut common = own.to_owned();
+        while !workers.starts_with(&common) && common.pop() {}
+        Self {
+            common: if is_inside { workers.clone() } else { common },
+            moves: is_inside,
+            hands_down: own != workers,
+            workers,
+        }
+    }
+
+    /// Finds it, and moves the keeper into its leaf when it has one.
+    ///
+    /// # Errors
+    /// When there is no hierarchy of version 2 or no such folder, or the kernel refuses.
+    pub fn take(asked: Option<PathBuf>) -> Result<Self, KernelError> {
+        let place = Self::of(asked, &cgroup::own()?, &cgroup::mount()?);
+        if place.moves {
+            Group::create(&place.workers, LEAF)?.move_self()?;
+        }
+        Ok(place)
+    }
+}
+
+/// Why a user's group is not as the policy has it.
+#[derive(Debug, thiserror::Error)]
+pub enum GroupError {
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The policy limits what cannot be limited here.
+    #[error(
+        "the policy limits `{0}`, and the workers' control group has no controller for it: see \
+         usherd(8), --cgroup"
+    )]
+    NoController(Controller),
+}
+
+/// The groups, and the limits in force.
+pub struct Groups {
+    /// Its groups hand controllers down to the users'.
+    above: Group,
+    workers: Group,
+    hands_down: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Handed down to the users' groups and to those in them.
+    controllers: BTreeSet<Controller>,
+    /// Asked for, and not to be had.
+    missing: BTreeSet<Controller>,
+    each_user: ProcessLimits,
+    users: HashMap<u32, Arc<Group>>,
+}
+
+impl Groups {
+    /// Makes the folder of the workers.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn open(place: &Place) -> Result<Self, KernelError> {
+        let above = Group::open(&place.workers)?;
+        Ok(Self {
+            workers: Group::create(above.path(), "workers")?,
+            above,
+            hands_down: place.hands_down,
+            state: Mutex::default(),
+        })
+    }
+
+    /// The controllers that the policy needs and that are not to be had here.
+    pub fn missing(&self) -> BTreeSet<Controller> {
+        self.lock().missing.clone()
+    }
+
+    /// Hands down the controllers that a policy needs and gives each user's group its limits.
+    pub fn put_in_force(&self, policy: &Policy) {
+        let mut state = self.lock();
+        let mut fresh = Vec::new();
+        for controller in needed(policy) {
+            if !state.controllers.contains(&controller)
+                && self.hand_down(controller, &mut state.missing)
+            {
+                state.controllers.insert(controller);
+                fresh.push(controller);
+            }
+        }
+        if fresh.is_empty() && state.each_user == policy.each_user {
+            return;
+        }
+        state.each_user = policy.each_user;
+        for (uid, group) in &state.users {
+            if let Err(error) = state.equip(group) {
+                tracing::error!(%error, uid, "cannot limit what a user's processes take");
+            }
+        }
+    }
+
+    fn hand_down(&self, controller: Controller, missing: &mut BTreeSet<Controller>) -> bool {
+        let refused = if self.hands_down {
+            let handed_down = self
+                .above
+                .hand_down(controller)
+                .and_then(|()| self.workers.hand_down(controller));
+            match handed_down {
+                Ok(()) => {
+                    missing.remove(&controller);
+                    return true;
+                }
+                Err(error) => error.to_string(),
+            }
+        } else {
+            "the keeper was started in the very group of the workers".into()
+        };
+        if missing.insert(controller) {
+            tracing::warn!(
+                "`{controller}` of users cannot be limited: {refused}; it takes a control group of \
+                 the workers' own, see usherd(8), --cgroup"
+            );
+        }
+        false
+    }
+
+    /// The group of a user at a service, with its limits.
+    ///
+    /// # Errors
+    /// When it cannot be made, or the policy has limits that cannot be kept here.
+    pub fn at(&self, service: &Service, uid: u32) -> Result<Group, GroupError> {
+        let mut state = self.lock();
+        let user = match state.users.get(&uid) {
+            Some(group) => Arc::clone(group),
+            None => {
+                let group = Arc::new(Group::create(self.workers.path(), &format!("user-{uid}"))?);
+                state.equip(&group)?;
+                state.users.insert(uid, Arc::clone(&group));
+                group
+            }
+        };
+        // With a prefix, since a service may be called as a file that each group has.
+        let group = Group::create(user.path(), &format!("service-{}", service.name))?;
+        state.limit(&group, &service.limits())?;
+        Ok(group)
+    }
+
+    /// Brings the limits of a user's group at a service up to date.
+    ///
+    /// # Errors
+    /// As [`Groups::at`].
+    pub fn limit(&self, group: &Group, service: &Service) -> Result<(), GroupError> {
+        self.lock().limit(group, &service.limits())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Gives a user's group its limits, and its controllers to the groups below.
+    fn equip(&self, user: &Group) -> Result<(), GroupError> {
+        for controller in &self.controllers {
+            user.hand_down(*controller)?;
+        }
+        self.limit(user, &self.each_user)
+    }
+
+    fn limit(&self, group: &Group, limits: &ProcessLimits) -> Result<(), GroupError> {
+        let asked = [
+            (Controller::Processes, Some(limits.processes.into())),
+            (Controller::Memory, limits.memory),
+            (Controller::Cpu, limits.cpu.map(u64::from)),
+        ];
+        for (controller, most) in asked {
+            if self.controllers.contains(&controller) {
+                group.limit(controller, most)?;
+            } else if controller != Controller::Processes && most.is_some() {
+                // Of processes there is a limit in every policy: where it cannot be kept, that is
+                // said once and the service goes on.
+                return Err(GroupError::NoController(controller));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn needed(policy: &Policy) -> impl Iterator<Item = Controller> {
+    let limits = || policy.services.values().map(Service::limits);
+    let any =
+        |asks: fn(&ProcessLimits) -> bool| asks(&policy.each_user) || limits().any(|l| asks(&l));
+    let memory = any(|limits| limits.memory.is_some());
+    let cpu = any(|limits| limits.cpu.is_some());
+    [
+        (!policy.services.is_empty(), Controller::Processes),
+        (memory, Controller::Memory),
+        (cpu, Controller::Cpu),
+    ]
+    .into_iter()
+    .filter_map(|(is_needed, controller)| is_needed.then_some(controller))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(asked: Option<&str>, own: &str) -> (String, String, bool, bool) {
+        let place = Place::of(asked.map(Into::into), Path::new(own), Path::new("/m"));
+        let text = |path: &Path| path.display().to_string();
+        let (workers, common) = (text(&place.workers), text(&place.common));
+        (workers, common, place.moves, place.hands_down)
+    }
+
+    #[test]
+    fn the_workers_are_where_they_are_asked_for_or_beside_the_keeper() {
+        let expected = |workers: &str, common: &str, moves, hands_down| {
+            (workers.to_owned(), common.to_owned(), moves, hands_down)
+        };
+        // A unit of the workers' own, in one slice with the keeper's.
+        assert_eq!(
+            place(Some("usher.slice/w.service"), "/m/usher.slice/k.service"),
+            expected("/m/usher.slice/w.service", "/m/usher.slice", false, true)
+        );
+        // The keeper's own unit, as systemd 252 starts it, and as 254 does.
+        assert_eq!(place(None, "/m/k"), expected("/m/k", "/m/k", true, false));
+        let leaf = expected("/m/k", "/m/k", true, true);
+        assert_eq!(place(None, "/m/k/keeper"), leaf);
+        assert_eq!(place(Some("/m/k"), "/m/k/keeper"), leaf);
+        assert_eq!(
+            place(Some("/m/w"), "/m/k"),
+            expected("/m/w", "/m", false, true)
+        );
+        assert_eq!(place(Some("w"), "/m"), expected("/m/w", "/m", false, true));
+    }
+}

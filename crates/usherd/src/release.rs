@@ -1,0 +1,76 @@
+//! `usherd release`: gives the ports of services back when the keeper is stopped for good.
+
+use std::path::Path;
+
+use usher_kernel::KernelError;
+use usher_kernel::release::release;
+use usher_local::paths;
+
+use crate::start::{self, StartError};
+
+/// Why something is not given back.
+#[derive(Debug, thiserror::Error)]
+pub enum ReleaseError {
+    /// It takes root.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The keeper would make again at once what is taken away.
+    #[error("the keeper runs: stop it first (systemctl disable --now usher-keeper)")]
+    KeeperRuns,
+    /// What the kernel says.
+    #[error(transparent)]
+    Kernel(KernelError),
+    /// Some interfaces keep the filter.
+    #[error("the filter stays on {0}")]
+    Filters(String),
+}
+
+/// Takes away what a stopped keeper has left in the kernel and says what that was, and what stays.
+///
+/// # Errors
+/// [`ReleaseError`]; it may be tried again.
+pub fn run(json: bool) -> Result<(), ReleaseError> {
+    start::require_root("release", "root")?;
+    let ownership = Path::new(paths::OWNERSHIP_PIN_DIRECTORY);
+    let released = release(
+        Path::new(paths::PIN_DIRECTORY),
+        Path::new(paths::DESTINATIONS_PIN_DIRECTORY),
+    )
+    .map_err(|error| match error {
+        KernelError::InUse { .. } => ReleaseError::KeeperRuns,
+        other => ReleaseError::Kernel(other),
+    })?;
+    let ownership_stays = ownership.exists();
+    if json {
+        let told = serde_json::json!({
+            "pins": released.pins,
+            "interfaces": released.interfaces,
+            "ownership_stays": ownership_stays,
+        });
+        println!("{told}");
+    } else {
+        let done = match (released.pins, released.interfaces.as_slice()) {
+            (0, []) => "nothing to release".to_owned(),
+            (pins, interfaces) => format!(
+                "released: {pins} pinned tables and links, the filter on {} interfaces; the \
+                 services' ports are free",
+                interfaces.len()
+            ),
+        };
+        println!("{done}");
+        if ownership_stays {
+            println!(
+                "the ownership programs stay until the next boot: accounts of services stay fenced, \
+                 users' connections their own"
+            );
+        }
+    }
+    if released.unreleased.is_empty() {
+        return Ok(());
+    }
+    let left = released.unreleased.iter();
+    let left: Vec<String> = left
+        .map(|left| format!("{} ({})", left.interface, left.error))
+        .collect();
+    Err(ReleaseError::Filters(left.join(", ")))
+}

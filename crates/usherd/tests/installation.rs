@@ -1,0 +1,78 @@
+//! `make install` and `make uninstall`: what the one puts there the other takes away.
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Runs a target of the Makefile with what is installed below `folder`, and programs and libraries
+/// that stand for the built ones.
+fn make(target: &str, folder: &Path) {
+    let built = folder.join("target/release");
+    fs::create_dir_all(&built).unwrap();
+    for name in ["usher", "usherd", "libusher.so", "libusher.a"] {
+        fs::copy("/bin/true", built.join(name)).unwrap();
+    }
+    let mut make = Command::new("make");
+    // Not the jobs of a make that runs the tests.
+    make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
+    make.arg("-C")
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
+        .arg(target)
+        // Nothing is built.
+        .arg("CARGO=true")
+        .arg(format!(
+            "CARGO_TARGET_DIR={}",
+            folder.join("target").display()
+        ))
+        .arg(format!("DESTDIR={}", folder.join("root").display()));
+    let output = make.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
+    entries
+        .flat_map(|entry| match entry.file_type().unwrap().is_dir() {
+            true => files(&entry.path()),
+            false => vec![entry.path()],
+        })
+        .collect()
+}
+
+#[test]
+fn what_is_installed_is_uninstalled_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("root");
+    make("install", folder.path());
+    let installed = files(&root);
+    let has = |name: &str| installed.iter().any(|path| path.ends_with(name));
+    for name in [
+        "sbin/usherd",
+        "system/usher-keeper.service",
+        "system/usher-workers.service",
+        "system/usher-release.service",
+        "man8/usherd.8",
+        "man3/pre_accept.3",
+    ] {
+        assert!(has(name), "{name} is not in {installed:?}");
+    }
+    // Another package's, and the administrator's.
+    let others = [
+        "usr/local/bin/other",
+        "usr/local/share/man/man8/other.8",
+        "etc/usher/host_key",
+    ];
+    for other in others.map(|other| root.join(other)) {
+        fs::create_dir_all(other.parent().unwrap()).unwrap();
+        fs::write(other, ".so man8/another.8\n").unwrap();
+    }
+    make("uninstall", folder.path());
+    let mut left = files(&root);
+    left.sort();
+    let mut expected = others.map(|other| root.join(other));
+    expected.sort();
+    assert_eq!(left, expected);
+    make("uninstall", folder.path());
+}
