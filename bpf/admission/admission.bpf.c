@@ -263,8 +263,8 @@ int choose_queue(struct bpf_sk_lookup *context)
 	}
 
 	/* Read after the mark, and true of its announcement if take_syn exchanges the mark. */
-	if (*(volatile __u32 *)&entry->by_token &&
-	    !is_in_hand(&connection, state_of(mark), *(volatile __u64 *)&entry->syn)) {
+	if (!is_in_hand(&connection, state_of(mark), *(volatile __u32 *)&entry->by_token,
+			*(volatile __u64 *)&entry->syn)) {
 		COUNT(refused_unread);
 		return SK_DROP;
 	}

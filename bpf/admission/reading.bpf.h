@@ -128,13 +128,14 @@ static long next_note(__u32 age, struct search *search)
 }
 
 /*
- * Whether the packet in hand may use a token's entry in this state, which was made for this SYN:
- * that SYN and its copies may, and in SYN_RECEIVED the ACK that answers a SYN cookie. That one
- * comes with the number after the SYN's: a late ACK of a connection whose entry was replaced does
- * not.
+ * Whether the packet in hand may use the entry, which is for this SYN if one is known. One that a
+ * token made is for that SYN and its copies. A later packet is the answer to a SYN cookie, which
+ * any listener of the port accepts: so it has to come after the entry's own SYN, and with the
+ * number after that SYN's; a late one of another connection does not. An entry that was announced
+ * is also for packets that were not read.
  */
 static __always_inline int is_in_hand(const struct usher_connection *connection, __u32 state,
-				      __u64 syn)
+				      __u32 by_token, __u64 syn)
 {
 	__u32 zero = 0;
 	struct search search = {
@@ -143,17 +144,17 @@ static __always_inline int is_in_hand(const struct usher_connection *connection,
 	};
 
 	if (!search.here)
-		return 0;
+		return !by_token;
 	copy_connection(&search.connection, connection);
 	bpf_loop(NOTES, next_note, &search, 0);
 	switch (search.found) {
 	case READ_SYN:
-		return known_syn(search.sequence) == syn;
+		return !by_token || known_syn(search.sequence) == syn;
 	case READ_LATER:
-		return state == USHER_SYN_RECEIVED &&
+		return state == USHER_SYN_RECEIVED && syn &&
 		       bpf_ntohl(search.sequence) == bpf_ntohl((__be32)syn) + 1;
 	default:
-		return 0;
+		return !by_token;
 	}
 }
 

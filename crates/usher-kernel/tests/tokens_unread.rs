@@ -176,6 +176,38 @@ tests! {
         }
     }
 
+    fn a_late_answer_to_a_cookie_uses_no_other_entry(world) {
+        std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", "2").unwrap();
+        let scene = Scene::set(world);
+        let _bob = queue(&scene.admission, BOB, 16);
+        // Alice's connection is answered by a cookie and given up. Then her port is Bob's.
+        for (by_token, late, round) in [(false, true, 1), (false, false, 3), (true, true, 5), (true, false, 7)] {
+            let (connection, option) = scene.token(round, 4);
+            let (_, number) = scene.syn(&PLAIN[0], &connection, OWN, &option);
+            let numbers = (OWN + 1, number.wrapping_add(1));
+            if late {
+                scene.admission.forget(&connection).unwrap();
+                if by_token {
+                    let next = scene.chain.option(scene.slot, round + 1, &connection);
+                    for frame in frames(&PLAIN[0], &connection, SYN, (OTHERS, 0), &next) {
+                        scene.checker.run(&frame);
+                    }
+                } else {
+                    scene.admission.announce(&connection, &announced(BOB)).unwrap();
+                }
+            }
+            scene.wire.send(&PLAIN[0], &connection, ACK, numbers, &[]);
+            if late {
+                assert_eq!(scene.wire.answer(&connection).0, RST);
+                assert_eq!(scene.state(&connection), Some(AdmissionState::Announced));
+            } else {
+                eventually("the handshake ends", || {
+                    scene.state(&connection) == Some(AdmissionState::Established)
+                });
+            }
+        }
+    }
+
     fn a_handshake_with_another_number_is_reported(world) {
         let scene = Scene::set(world);
         scene.admission.detach_tokens().unwrap();
