@@ -15,7 +15,7 @@
  * keeps a duplicate of it and a starter of workers passes one on, so every process of root's may
  * receive one: it gives nothing but the queue's life. An option that root set on it, a socket
  * filter say, would be every later connection's. A socket that is not listening any more, or not
- * yet, counts as a connection.
+ * yet, counts as a connection, except that a daemon may have it listen (again).
  *
  * What has no hook: poll, and what sock_diag shows to everybody (addresses, queue lengths); a
  * kernel's own user of a socket that a holder of the descriptor hands to it (KCM, and by root nbd,
@@ -31,6 +31,7 @@
 
 #define S_IFMT 00170000
 #define S_IFSOCK 0140000
+#define TCP_CLOSE 7
 #define TCP_LISTEN 10
 
 /*
@@ -166,10 +167,19 @@ int BPF_PROG(own_bind, struct socket *socket, struct sockaddr *address, int leng
 	return use(socket, 0);
 }
 
-/* Hook: socket_listen, because it changes the length of the queue. Kernel 2.6. */
+/*
+ * Hook: socket_listen, because it changes the length of the queue. The keeper has a listener listen
+ * again that it has shut down to reset what waited. What connects to it is the owner's, as before.
+ * Kernel 2.6.
+ */
 SEC("lsm/socket_listen")
 int BPF_PROG(own_listen, struct socket *socket, int backlog)
 {
+	struct sock *sk = socket->sk;
+
+	if (owner_of(sk) && sk->__sk_common.skc_state == TCP_CLOSE &&
+	    is_daemon(bpf_get_current_task_btf()))
+		return 0;
 	return use(socket, 0);
 }
 

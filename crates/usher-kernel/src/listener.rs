@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 
 use crate::KernelError;
 
@@ -121,6 +121,38 @@ pub fn waiting(listener: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(info.tcpi_unacked)
 }
 
+/// Ends a listener, whoever else holds it: what waits is reset, a handshake under way is not
+/// completed, and nobody accepts from it any more (`EINVAL`).
+///
+/// # Errors
+/// When the kernel refuses. One that has been ended before is none.
+pub fn close(listener: BorrowedFd<'_>) -> Result<(), KernelError> {
+    match rustix::net::shutdown(listener, Shutdown::Read) {
+        Ok(()) | Err(Errno::NOTCONN) => Ok(()),
+        Err(error) => Err(KernelError::errno("closing a listener")(error)),
+    }
+}
+
+/// Has a listener listen again that was ended ([`close`]); one that listens goes on. The socket is
+/// the same: its owner, its place in the tables and all duplicates of it stay good.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn reopen(listener: BorrowedFd<'_>, backlog: u32) -> Result<(), KernelError> {
+    rustix::net::listen(listener, i32::try_from(backlog).unwrap_or(i32::MAX))
+        .map_err(KernelError::errno("listening again"))
+}
+
+/// Resets all connections that wait, also those whose clients have gone. Connections that come
+/// while this runs are refused as well.
+///
+/// # Errors
+/// When the kernel refuses; nothing is accepted from the listener then.
+pub fn refuse_waiting(listener: BorrowedFd<'_>, backlog: u32) -> Result<(), KernelError> {
+    close(listener)?;
+    reopen(listener, backlog)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,5 +168,33 @@ mod tests {
             }
         }
         assert_ne!(address(1, 1000, 0), address(1, 1000, 1));
+    }
+
+    #[test]
+    fn what_waits_is_reset_and_what_comes_later_is_accepted() {
+        use std::io::Read;
+        use std::net::{TcpListener, TcpStream};
+        use std::os::fd::AsFd;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // Any port, which is another one when it listens again.
+        let connect = || TcpStream::connect(listener.local_addr().unwrap());
+        let mut refused = connect().unwrap();
+        drop(connect().unwrap());
+        assert_eq!(waiting(listener.as_fd()).unwrap(), 2);
+        refuse_waiting(listener.as_fd(), 16).unwrap();
+        assert_eq!(waiting(listener.as_fd()).unwrap(), 0);
+        let error = refused.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+
+        let _served = connect().unwrap();
+        listener.accept().unwrap();
+        close(listener.as_fd()).unwrap();
+        close(listener.as_fd()).unwrap();
+        listener.accept().unwrap_err();
+        connect().unwrap_err();
+        reopen(listener.as_fd(), 16).unwrap();
+        reopen(listener.as_fd(), 16).unwrap();
+        let _served = connect().unwrap();
+        listener.accept().unwrap();
     }
 }

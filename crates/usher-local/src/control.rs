@@ -1,6 +1,7 @@
 //! What the command line asks a daemon, and the answer: one JSON line each way over a stream
 //! socket that only root may use (file mode and peer credentials). One request has a configuration
-//! behind its line.
+//! behind its line. Before its answer a daemon sends [`HEARD`], so that one that hangs is told from
+//! one that has much to do.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,7 +20,13 @@ pub const MAX_REQUEST: usize = 4096;
 const MAX_ANSWER: usize = 4 << 20;
 const MAX_KEEPER_ANSWER: usize = 1 << 30;
 
-/// How long a daemon may take for its whole answer.
+/// What a daemon sends as soon as it has a request: an empty line.
+pub const HEARD: u8 = b'\n';
+
+/// How long a daemon may take until it has heard a request: it does one thing after the other, and
+/// the longest takes a few seconds.
+const HEARING: Duration = Duration::from_secs(10);
+/// How long it may then take for its whole answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Largest configuration that may follow a request, in bytes.
@@ -31,10 +38,23 @@ pub const MAX_CANDIDATE: u64 = 64 << 20;
 pub enum Request {
     /// Read the applied configuration again and put it in force.
     Reload,
+    /// Refuse this user from now on, whatever the applied configuration says (keeper, verifier,
+    /// signer). Needs no disk. Holds until [`Request::Enable`], or as long as the daemon lives.
+    Disable {
+        /// The user.
+        user: UserName,
+    },
+    /// Take [`Request::Disable`] back: what the applied configuration says of the user counts.
+    Enable {
+        /// The user.
+        user: UserName,
+    },
     /// Live sessions and connections (keeper); users who sign by an ssh-agent (signer).
     Who,
     /// The sessions that have ended last (keeper).
     Recent,
+    /// What keeps services from serving their users (keeper).
+    Troubles,
     /// How the daemon is.
     Status,
     /// What putting this configuration in force would end (keeper). Nothing changes.
@@ -78,6 +98,14 @@ pub enum Answer {
         /// Sessions that were ended because the new configuration no longer permits them, with the
         /// connections that were cut; oldest first.
         ended: Vec<EndingView>,
+        /// What it forbids and has not ended yet, in words for an administrator.
+        #[serde(default)]
+        unfinished: Vec<String>,
+    },
+    /// What keeps services from serving their users.
+    Troubles {
+        /// Of each service that has had any, by its name.
+        troubles: Vec<TroubleView>,
     },
     /// What the configuration asked about would end.
     WouldEnd {
@@ -109,6 +137,28 @@ pub struct WhoView {
     pub sessions: Vec<SessionView>,
     /// Running workers.
     pub workers: Vec<WorkerView>,
+    /// What has kept services from serving their users.
+    #[serde(default)]
+    pub troubles: Vec<TroubleView>,
+}
+
+/// What has kept a service from serving its users since the keeper started.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct TroubleView {
+    /// The service.
+    pub service: ServiceName,
+    /// How many times a process could not be started, or has ended at once.
+    pub failed_starts: u64,
+    /// How many connections were reset without having been served.
+    pub refused_connections: u64,
+    /// Whom it concerned last.
+    pub user: UserName,
+    /// Why, the last time.
+    pub reason: String,
+    /// When, seconds since 1970.
+    pub at: u64,
+    /// Whether the service has served since.
+    pub over: bool,
 }
 
 /// A user who signs by an ssh-agent.
@@ -275,6 +325,19 @@ pub enum ControlError {
         /// Which daemon.
         role: String,
     },
+    /// The daemon is there and does not answer.
+    #[error(
+        "the {role} does not answer ({} s): it hangs, or was stopped (SIGSTOP). The service manager \
+         ends it after its watchdog's time and starts it again; `systemctl kill -s KILL \
+         usher-{role}` does so now",
+        .after.as_secs()
+    )]
+    Hangs {
+        /// Which daemon.
+        role: String,
+        /// How long it was waited for.
+        after: Duration,
+    },
     /// The exchange broke off.
     #[error("the {role} did not answer: {error}; look at its log (journalctl -u usher-{role})")]
     Broken {
@@ -299,61 +362,121 @@ pub enum ControlError {
 /// See [`ControlError`]; an [`Answer::Failed`] becomes [`ControlError::Refused`].
 pub fn ask(role: &str, request: &Request) -> Result<Answer, ControlError> {
     let path = paths::control_socket(role);
-    let stream = UnixStream::connect(&path).map_err(|error| match error.kind() {
+    let broken = |error| ControlError::Broken {
+        role: role.into(),
+        error,
+    };
+    let stream = connect(&path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => ControlError::NotRunning {
             role: role.into(),
             path: path.clone(),
         },
         io::ErrorKind::PermissionDenied => ControlError::NotPermitted { role: role.into() },
-        _ => ControlError::Broken {
+        io::ErrorKind::WouldBlock => ControlError::Hangs {
             role: role.into(),
-            error,
+            after: HEARING,
         },
+        _ => broken(error),
     })?;
     let limit = match role {
         "keeper" => MAX_KEEPER_ANSWER,
         _ => MAX_ANSWER,
     };
-    match exchange(stream, request, limit) {
+    match exchange(stream, request, limit, (HEARING, PATIENCE)) {
         Ok(Answer::Failed { reason }) => Err(ControlError::Refused {
             role: role.into(),
             reason,
         }),
         Ok(answer) => Ok(answer),
-        Err(error) => Err(ControlError::Broken {
+        Err(Unanswered::After(after)) => Err(ControlError::Hangs {
             role: role.into(),
-            error,
+            after,
         }),
+        Err(Unanswered::Broken(error)) => Err(broken(error)),
     }
 }
 
-fn exchange(mut stream: UnixStream, request: &Request, limit: usize) -> io::Result<Answer> {
-    let deadline = Instant::now() + PATIENCE;
-    stream.set_write_timeout(Some(PATIENCE))?;
+/// Connects to a socket, also one of a daemon that accepts no more: `WouldBlock` in time.
+fn connect(path: &str) -> io::Result<UnixStream> {
+    use rustix::net::sockopt::{Timeout, set_socket_timeout};
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    // What connecting waits for, when too many wait to be accepted (unix(7), SO_SNDTIMEO).
+    set_socket_timeout(&socket, Timeout::Send, Some(HEARING))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+enum Unanswered {
+    /// The daemon is there and has not said anything, or not all, for so long.
+    After(Duration),
+    /// The exchange broke off.
+    Broken(io::Error),
+}
+
+impl From<io::Error> for Unanswered {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(error)
+    }
+}
+
+impl From<serde_json::Error> for Unanswered {
+    fn from(error: serde_json::Error) -> Self {
+        Self::Broken(error.into())
+    }
+}
+
+/// `hearing` is for the daemon to say that it has heard, `patience` for its whole answer after that.
+fn exchange(
+    mut stream: UnixStream,
+    request: &Request,
+    limit: usize,
+    (hearing, patience): (Duration, Duration),
+) -> Result<Answer, Unanswered> {
+    let late = |after| {
+        move |error: io::Error| match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Unanswered::After(after),
+            _ => Unanswered::Broken(error),
+        }
+    };
+    stream.set_write_timeout(Some(hearing))?;
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
-    stream.write_all(&line)?;
+    stream.write_all(&line).map_err(late(hearing))?;
     if let Request::WouldEnd { candidate, .. } = request {
-        stream.write_all(candidate)?;
+        stream.write_all(candidate).map_err(late(hearing))?;
     }
-    let mut answer = Vec::new();
+    let (mut answer, mut heard) = (Vec::new(), false);
+    let (mut after, mut deadline) = (hearing, Instant::now() + hearing);
     let mut chunk = vec![0; 64 * 1024];
     while answer.last() != Some(&b'\n') {
         // Of the whole answer: one that comes byte by byte is none.
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
+            return Err(Unanswered::After(after));
         }
         stream.set_read_timeout(Some(left))?;
-        let length = match stream.read(&mut chunk) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(length) => length,
+        let mut received = match stream.read(&mut chunk) {
+            Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            Ok(length) => &chunk[..length],
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(error),
+            Err(error) => return Err(late(after)(error)),
         };
-        answer.extend_from_slice(&chunk[..length]);
+        if !heard {
+            heard = true;
+            (after, deadline) = (patience, Instant::now() + patience);
+            received = received.strip_prefix(&[HEARD]).unwrap_or(received);
+        }
+        answer.extend_from_slice(received);
         if answer.len() > limit {
-            return Err(io::Error::other("an answer without end"));
+            return Err(io::Error::other("an answer without end").into());
         }
     }
     Ok(serde_json::from_slice(&answer)?)
@@ -364,10 +487,35 @@ mod tests {
     use super::*;
 
     /// What comes of a daemon that answers with these bytes.
-    fn asked(answer: &[u8], limit: usize) -> io::Result<Answer> {
+    fn asked(answer: &[u8], limit: usize) -> Result<Answer, Unanswered> {
         let (ours, mut theirs) = UnixStream::pair()?;
         theirs.write_all(answer)?;
-        exchange(ours, &Request::Status, limit)
+        exchange(ours, &Request::Status, limit, (HEARING, PATIENCE))
+    }
+
+    #[test]
+    fn a_daemon_that_hangs_is_told_from_one_that_has_much_to_do() {
+        let whole = Answer::Recent(RecentView::default());
+        let mut answer = serde_json::to_vec(&whole).unwrap();
+        answer.push(b'\n');
+        let (short, long) = (Duration::from_millis(1), Duration::from_secs(3600));
+        let ask = |said: &[u8], times| {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            theirs.write_all(said).unwrap();
+            // Both ends stay open.
+            let outcome = exchange(ours, &Request::Status, 1 << 10, times);
+            drop(theirs);
+            outcome
+        };
+        let after = |outcome: Result<Answer, Unanswered>| match outcome {
+            Err(Unanswered::After(after)) => after,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(after(ask(b"", (short, long))), short);
+        assert_eq!(after(ask(b"\n", (long, short))), short);
+        assert_eq!(after(ask(b"\n{\"answer\"", (long, short))), short);
+        answer.insert(0, HEARD);
+        assert_eq!(ask(&answer, (long, long)).unwrap(), whole);
     }
 
     #[test]
@@ -406,8 +554,13 @@ mod tests {
             let (ours, mut theirs) = UnixStream::pair().unwrap();
             theirs.write_all(&answer[..4]).unwrap();
             theirs.shutdown(std::net::Shutdown::Write).unwrap();
-            exchange(ours, &Request::Status, answer.len())
+            exchange(ours, &Request::Status, answer.len(), (HEARING, PATIENCE))
         };
-        assert_eq!(closed.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        match closed {
+            Err(Unanswered::Broken(error)) => {
+                assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+            }
+            other => panic!("{other:?}"),
+        }
     }
 }

@@ -10,7 +10,7 @@ use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Mutex;
 
-use crate::control::{Answer, MAX_CANDIDATE, MAX_REQUEST, Request};
+use crate::control::{Answer, HEARD, MAX_CANDIDATE, MAX_REQUEST, Request};
 use crate::packet_async::{SHORTAGE, is_shortage};
 use crate::{lock_file, paths};
 
@@ -80,8 +80,13 @@ impl ControlSocket {
             }
             let (answerer, one_candidate) = (Arc::clone(&answerer), Arc::clone(&one_candidate));
             tokio::spawn(async move {
-                if let Err(error) = exchange(stream, &*answerer, &one_candidate).await {
-                    tracing::warn!(%error, "control request");
+                match exchange(stream, &*answerer, &one_candidate).await {
+                    // It was asked and not waited for, which the one who asked knows.
+                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                        tracing::debug!(%error, "control request");
+                    }
+                    Err(error) => tracing::warn!(%error, "control request"),
+                    Ok(()) => {}
                 }
             });
         }
@@ -124,13 +129,17 @@ async fn exchange(
             reason: format!("a configuration of more than {MAX_CANDIDATE} bytes"),
         },
         Ok(Request::WouldEnd { bytes, .. }) => {
+            write.write_all(&[HEARD]).await?;
             let _alone = one_candidate.lock().await;
             let candidate = tokio::time::timeout(PATIENCE, read_candidate(reader, bytes)).await??;
             answerer
                 .answer(Request::WouldEnd { bytes, candidate })
                 .await
         }
-        Ok(request) => answerer.answer(request).await,
+        Ok(request) => {
+            write.write_all(&[HEARD]).await?;
+            answerer.answer(request).await
+        }
         Err(error) => Answer::Failed {
             reason: format!("not a request: {error}"),
         },

@@ -15,7 +15,8 @@ use crate::excerpt::Excerpt;
 use crate::output::{escaped, tell};
 
 /// Why a command failed. Exit codes: 1 the thing asked for is refused or wrong, 2 the command
-/// line (clap), 3 a daemon does not answer, 4 a file or the system.
+/// line (clap), 3 a daemon does not answer, 4 a file or the system, 5 a user has been cut off and
+/// something is left to be done about it.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The policy has errors.
@@ -58,6 +59,44 @@ pub enum Failure {
          have NOT been ended; they are as soon as the keeper runs (systemctl start usher-keeper)"
     )]
     KeeperUnreached(u64, ControlError),
+    /// A user is refused by daemons and that is not stored.
+    #[error(
+        "{user} has been cut off and is refused by: {}. This is NOT stored ({error}): it ends when \
+         these daemons are restarted. Make room, and disable {user} again", .daemons.join(", ")
+    )]
+    NotStored {
+        /// The user.
+        user: UserName,
+        /// The daemons.
+        daemons: Vec<String>,
+        /// Why it is not stored.
+        error: String,
+        /// What was ended.
+        ended: Vec<EndingView>,
+    },
+    /// A user is disabled, and something of the user's is still there.
+    #[error("{user} is disabled, but not all has ended: {}", .left.join("; "))]
+    Unfinished {
+        /// The user.
+        user: UserName,
+        /// What is left, in words.
+        left: Vec<String>,
+        /// What was ended.
+        ended: Vec<EndingView>,
+    },
+    /// A user is disabled, and the keeper has not ended what the user has open.
+    #[error(
+        "{user} is disabled (configuration {generation}), but live sessions and connections of \
+         {user} on this host have NOT been ended: {error}. The next keeper ends them when it starts"
+    )]
+    NotCut {
+        /// The user.
+        user: UserName,
+        /// The configuration's number.
+        generation: u64,
+        /// What the keeper says, or that it says nothing.
+        error: ControlError,
+    },
     /// A file.
     #[error("{path}: {error}{}", needs_root(.error))]
     File {
@@ -178,14 +217,22 @@ impl Failure {
         match self {
             Self::RolledBack(_, ended)
             | Self::NotRolledBack(_, _, ended)
-            | Self::NotTaken(_, _, ended) => ended,
+            | Self::NotTaken(_, _, ended)
+            | Self::NotStored { ended, .. }
+            | Self::Unfinished { ended, .. } => ended,
             _ => &[],
         }
     }
 
     fn code(&self) -> u8 {
         match self {
-            Self::Control(ControlError::NotRunning { .. } | ControlError::Broken { .. })
+            Self::NotStored { .. } | Self::Unfinished { .. } => 5,
+            Self::Control(
+                ControlError::NotRunning { .. }
+                | ControlError::Hangs { .. }
+                | ControlError::Broken { .. },
+            )
+            | Self::NotCut { .. }
             | Self::KeeperUnreached(..)
             | Self::NotTaken(..)
             | Self::Agent(_)

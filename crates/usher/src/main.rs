@@ -266,9 +266,9 @@ fn main() -> ExitCode {
             commands::user::add(&output, &name, &addition)
         }
         Command::User(UserCommand::Disable { name, reason }) => {
-            commands::user::disable(&output, &name, &reason)
+            commands::disable::disable(&output, &name, &reason)
         }
-        Command::User(UserCommand::Enable { name }) => commands::user::enable(&output, &name),
+        Command::User(UserCommand::Enable { name }) => commands::disable::enable(&output, &name),
         Command::User(UserCommand::Remove {
             name,
             public_key,

@@ -362,6 +362,13 @@ impl Daemon {
         self.unit.status()
     }
 
+    /// How often it has told its watchdog since its start that it is alive: never, unless it has one
+    /// (`WATCHDOG_USEC` in its environment).
+    #[must_use]
+    pub fn beats(&self) -> usize {
+        self.unit.beats()
+    }
+
     /// All it has written to standard output and standard error, over all its starts.
     ///
     /// # Errors

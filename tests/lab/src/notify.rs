@@ -33,6 +33,8 @@ pub(crate) struct Told {
     pub(crate) ready: bool,
     /// The last `STATUS=`.
     pub(crate) status: Option<String>,
+    /// How many `WATCHDOG=1` since [`Unit::begin`].
+    beats: usize,
     stored: Vec<Stored>,
 }
 
@@ -90,6 +92,7 @@ impl Unit {
         let mut told = self.shared.told();
         told.ready = false;
         told.status = None;
+        told.beats = 0;
     }
 
     /// Waits for a change, at most for `limit`, and tells whether the daemon is ready.
@@ -106,6 +109,11 @@ impl Unit {
     /// The last `STATUS=` of the daemon.
     pub(crate) fn status(&self) -> Option<String> {
         self.shared.told().status.clone()
+    }
+
+    /// How often the daemon has said that it is alive.
+    pub(crate) fn beats(&self) -> usize {
+        self.shared.told().beats
     }
 
     /// Duplicates of what is stored, in the order of storing. What has lost its other end is
@@ -148,6 +156,9 @@ impl Told {
         };
         if value("READY") == Some("1") {
             self.ready = true;
+        }
+        if value("WATCHDOG") == Some("1") {
+            self.beats += 1;
         }
         if let Some(status) = value("STATUS") {
             self.status = Some(status.into());

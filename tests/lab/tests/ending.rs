@@ -10,7 +10,7 @@ use attack::{Attack, IMAP, Result, still_works};
 use reading::{connect, is_gone, lives};
 use users::{json, recent, refused};
 use usher_lab::hostile::{Asked, Channel, Identity, Port, id_of, private_key};
-use usher_lab::{ALICE, BOB, Host, Lab, Mail, Running, Signal, eventually, in_time};
+use usher_lab::{ALICE, BOB, Host, Lab, Mail, PATIENCE, Running, Signal, eventually, in_time};
 use usher_proto::{Chain, ChainElement, ClientFrame, Refusal, ServerFrame, SessionId};
 
 const POLICY: &str = "/etc/usher/policy.d/mail.policy";
@@ -422,4 +422,56 @@ fn they_end_with_the_next_keeper_when_none_ran_and_another_hosts_go_on() -> Resu
     let ended = [ends("alice", Refusal::HostNotPermitted)];
     assert_eq!(recent(&attack.mail)?, ended);
     still_works(&mut of_stranger)
+}
+
+/// Has a line of mailhost's accounts changed, as an administrator does who leaves processes alone.
+fn change_account(mail: &Mail, edit: &str) -> Result {
+    mail.mailhost.run(["sed", "-i", edit, "/etc/passwd"])?;
+    Ok(())
+}
+
+#[test]
+fn sessions_of_a_deleted_account_end_and_its_user_is_refused() -> Result {
+    let mail = Lab::mail()?;
+    let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+    // By the session that she has, and before anything else has noticed.
+    let mut again = connect(&mail, "alice")?;
+    again.end()?;
+    mail.mailhost.run(["cp", "/etc/passwd", "/root/passwd"])?;
+    change_account(&mail, "/^alice:/d")?;
+    let destination = ["usher", "connect", "mailhost:imap"];
+    let mut at_once = mail.laptop.command(destination).user("alice").spawn()?;
+    assert!(at_once.wait(PATIENCE)?.is_some(), "the connection hangs");
+    is_gone(&mail, &mut alice, ALICE)?;
+    let ended = recent(&mail)?;
+    assert!(
+        ended.contains(&ends("alice", Refusal::NoLocalAccount)),
+        "{ended:?}"
+    );
+    // That there was an account is believed for a second: until then she is reset.
+    eventually("alice is refused", || {
+        let said = mail.laptop.command(destination).user("alice").run()?;
+        assert!(!said.status.success(), "{said:?}");
+        Ok(said.stderr.contains("did not accept"))
+    })?;
+    lives(&mut bob)?;
+    assert!(!recent(&mail)?.iter().any(|(user, _)| user == "bob"));
+    mail.mailhost.run(["cp", "/root/passwd", "/etc/passwd"])?;
+    lives(&mut connect(&mail, "alice")?)
+}
+
+#[test]
+fn an_account_made_anew_with_another_number_is_not_the_former_one() -> Result {
+    let mail = Lab::mail()?;
+    let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+    change_account(&mail, "s/^alice:x:2001:2001:/alice:x:2101:2001:/")?;
+    mail.mailhost.run(["chown", "-R", "alice", "/home/alice"])?;
+    is_gone(&mail, &mut alice, ALICE)?;
+    assert_eq!(recent(&mail)?, [ends("alice", Refusal::NoLocalAccount)]);
+    let mut anew = connect(&mail, "alice")?;
+    let view = json(&mail.mailhost, &["who"])?;
+    let workers = view["workers"].as_array().ok_or("no list")?;
+    assert!(workers.iter().any(|worker| worker["uid"] == 2101), "{view}");
+    lives(&mut anew)?;
+    lives(&mut bob)
 }

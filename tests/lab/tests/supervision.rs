@@ -142,6 +142,34 @@ fn what_a_daemon_started_outlives_it_and_not_the_lab() -> Result {
 }
 
 #[test]
+fn every_daemon_tells_its_watchdog_that_it_is_alive() -> Result {
+    let mut mail = Lab::mail()?;
+    let daemons = [
+        &mut mail.keeper,
+        &mut mail.recorder,
+        &mut mail.verifier,
+        &mut mail.signer,
+        &mut mail.courier,
+        &mut mail.proxy,
+    ];
+    for daemon in daemons {
+        assert_eq!(daemon.beats(), 0, "{} has no watchdog", daemon.name());
+        daemon.set_launcher(["env", "WATCHDOG_USEC=400000"]);
+        daemon.restart()?;
+        eventually(daemon.name(), || Ok(daemon.beats() > 3))?;
+        // One that is stopped is silent: what it had said before has been heard.
+        daemon.kill(Signal::STOP)?;
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let before = daemon.beats();
+        std::thread::sleep(std::time::Duration::from_millis(600));
+        assert_eq!(daemon.beats(), before, "{}", daemon.name());
+        daemon.kill(Signal::CONT)?;
+        eventually(daemon.name(), || Ok(daemon.beats() > before))?;
+    }
+    Ok(())
+}
+
+#[test]
 fn a_role_that_has_not_been_built_is_reported() -> Result {
     let lab = Lab::new()?;
     let host = lab.host("server")?;

@@ -1,6 +1,7 @@
 //! What runs as the user: who it is, when it starts, when it ends, and what its crash costs.
 
-use usher_lab::{Lab, Mail, PATIENCE, Running, eventually};
+use serde_json::Value;
+use usher_lab::{Lab, Mail, PATIENCE, Running, eventual, eventually};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -367,4 +368,189 @@ fn no_connection_is_lost_while_starters_are_killed() -> Outcome {
         assert!(killed > 0);
         Ok(())
     })
+}
+/// Services that fail, and one program that serves while another process of its own goes on.
+const TROUBLED: &str = r#"
+service later {
+  program "/var/lib/later.py" "user";
+  listen 7104; style user; idle 1h; users mail; hosts laptop;
+}
+service quits {
+  program "/bin/true";
+  listen 7105; style user; users mail; hosts laptop;
+}
+service crowded {
+  program "/var/lib/reveal.py" "connection";
+  listen 7106; style connection; connections 2; processes 1; users mail; hosts laptop;
+}
+service single {
+  program "/var/lib/reveal.py" "connection";
+  listen 7107; style connection; connections 1; users mail; hosts laptop;
+}
+service family {
+  program "/var/lib/family.py";
+  listen 7108; style user; idle 1s; users mail; hosts laptop;
+}
+"#;
+
+/// Ends at once when it is asked to. Its child takes its time and writes down that it had it, but for
+/// bob's, which does not listen.
+const FAMILY: &str = r#"#!/usr/bin/python3
+import os, signal, socket, time
+listener = socket.socket(fileno=3)
+def asked(*_):
+    time.sleep(2)
+    with open(os.path.expanduser("~/family"), "a") as file:
+        file.write("the child had time\n")
+    os._exit(0)
+def child():
+    signal.signal(signal.SIGTERM, signal.SIG_IGN if os.environ["USER"] == "bob" else asked)
+    listener.close()
+    while True:
+        signal.pause()
+if os.fork() == 0:
+    child()
+while True:
+    with listener.accept()[0] as connection:
+        connection.sendall(b"%d\n" % os.getpid())
+        connection.recv(16)
+"#;
+
+fn troubled() -> Result<Mail, Box<dyn std::error::Error>> {
+    let mail = mail()?;
+    mail.mailhost.write("/var/lib/family.py", FAMILY)?;
+    mail.mailhost.run(["chmod", "755", "/var/lib/family.py"])?;
+    mail.mailhost
+        .write("/etc/usher/policy.d/troubled.policy", TROUBLED)?;
+    let client = "client troubled { users mail; service later at mailhost port 7104; \
+        service quits at mailhost port 7105; service crowded at mailhost port 7106; \
+        service single at mailhost port 7107; service family at mailhost port 7108; }\n";
+    mail.laptop
+        .write("/etc/usher/policy.d/troubled.policy", client)?;
+    mail.apply()?;
+    Ok(mail)
+}
+
+/// What `usher who` tells of a service that fails, if anything.
+fn trouble(mail: &Mail, service: &str) -> Result<Option<Value>, Box<dyn std::error::Error>> {
+    let who = mail.mailhost.run(["usher", "--json", "who"])?.stdout;
+    let who: Value = serde_json::from_str(&who)?;
+    let troubles = who["troubles"].as_array().ok_or("no list")?;
+    let found = troubles
+        .iter()
+        .find(|trouble| trouble["service"] == service);
+    Ok(found.cloned())
+}
+
+#[test]
+fn a_program_that_cannot_start_resets_its_clients_and_is_shown() -> Outcome {
+    let mail = troubled()?;
+    for (service, reason) in [
+        (
+            "later",
+            "executing the program in the new process: No such file",
+        ),
+        (
+            "quits",
+            "it ends without accepting the connections that wait",
+        ),
+    ] {
+        for user in ["alice", "bob"] {
+            let mut refused = open(&mail, user, service)?;
+            let ended = refused.wait(PATIENCE)?;
+            assert!(ended.is_some(), "{user}'s connection to {service} waits");
+        }
+        let shown = trouble(&mail, service)?.ok_or("nothing is shown")?;
+        assert_eq!(shown["over"], false, "{shown}");
+        assert!(shown["refused_connections"].as_u64() >= Some(2), "{shown}");
+        let said = shown["reason"].as_str().unwrap_or_default();
+        assert!(said.contains(reason), "{shown}");
+        let doctor = mail.mailhost.command(["usher", "doctor"]).run()?.stdout;
+        assert!(doctor.contains(&format!("{service}: ")), "{doctor}");
+    }
+    // Nothing is started for nobody.
+    let before = trouble(&mail, "quits")?;
+    reveal(&mail, "alice", "each")?;
+    assert_eq!(trouble(&mail, "quits")?, before);
+    assert_eq!(trouble(&mail, "each")?, None);
+
+    mail.mailhost
+        .run(["cp", "-p", "/var/lib/reveal.py", "/var/lib/later.py"])?;
+    eventual("the service is served", || {
+        let mut connection = open(&mail, "alice", "later")?;
+        Ok(connection.read_past("\n", PATIENCE).ok())
+    })?;
+    eventually("it is shown to serve", || {
+        Ok(trouble(&mail, "later")?.is_some_and(|shown| shown["over"] == true))
+    })
+}
+
+#[test]
+fn a_user_without_room_for_a_process_is_refused_until_there_is() -> Outcome {
+    let mail = troubled()?;
+    if mail
+        .keeper
+        .log()?
+        .contains("`processes` of services has no effect")
+    {
+        println!("skipped: no process controller");
+        return Ok(());
+    }
+    let (first, _) = reveal(&mail, "alice", "crowded")?;
+    let mut second = open(&mail, "alice", "crowded")?;
+    assert!(second.wait(PATIENCE)?.is_some(), "the second waits");
+    let shown = trouble(&mail, "crowded")?.ok_or("nothing is shown")?;
+    let said = shown["reason"].as_str().unwrap_or_default();
+    assert!(said.contains("making a process: "), "{shown}");
+    reveal(&mail, "bob", "crowded")?;
+    drop(first);
+    eventual("there is room again", || {
+        let mut connection = open(&mail, "alice", "crowded")?;
+        Ok(connection.read_past("\n", PATIENCE).ok())
+    })?;
+    Ok(())
+}
+
+#[test]
+fn a_connection_beyond_the_limit_is_refused_in_the_end() -> Outcome {
+    let mail = troubled()?;
+    let (mut first, _) = reveal(&mail, "alice", "single")?;
+    let mut second = open(&mail, "alice", "single")?;
+    assert!(second.wait(PATIENCE)?.is_some(), "the second waits");
+    assert!(!first.has_ended()?);
+    let shown = trouble(&mail, "single")?.ok_or("nothing is shown")?;
+    let said = shown["reason"].as_str().unwrap_or_default();
+    assert!(said.contains("all 1 processes"), "{shown}");
+    assert_eq!(shown["failed_starts"], 0, "{shown}");
+    // In time it is served.
+    let mut third = open(&mail, "alice", "single")?;
+    drop(first);
+    assert!(third.read_past("\n", PATIENCE)?.contains("\"uid\": [2001"));
+    Ok(())
+}
+
+#[test]
+fn all_processes_of_an_idle_worker_are_asked_to_end_and_have_time() -> Outcome {
+    let mail = troubled()?;
+    for user in ["alice", "bob"] {
+        let mut connection = open(&mail, user, "family")?;
+        connection.read_past("\n", PATIENCE)?;
+    }
+    eventually("nothing of theirs is left", || {
+        let processes = mail.mailhost.processes()?;
+        Ok(!processes.iter().any(|p| p.command.contains("family.py")))
+    })?;
+    let written = mail.mailhost.read("/home/alice/family")?;
+    assert_eq!(written, "the child had time\n");
+    let killed = "processes that did not end when asked are killed";
+    let log = mail.keeper.log()?;
+    let killed: Vec<&str> = log.lines().filter(|line| line.contains(killed)).collect();
+    assert!(
+        matches!(killed[..], [line] if line.contains("user=bob")),
+        "{killed:?}"
+    );
+    // The next connection has a worker of its own.
+    let mut connection = open(&mail, "alice", "family")?;
+    connection.read_past("\n", PATIENCE)?;
+    Ok(())
 }

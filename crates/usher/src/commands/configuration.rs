@@ -32,6 +32,8 @@ pub struct Outcome {
     pub daemons: Vec<String>,
     /// Sessions that ended by it, with the connections that were cut.
     pub ended: Vec<EndingView>,
+    /// What it forbids and has not ended yet, in words.
+    pub unfinished: Vec<String>,
 }
 
 /// What to do when a daemon refuses a configuration or does not answer.
@@ -160,13 +162,17 @@ pub fn put_in_force(
         generation: fresh.generation,
         daemons: Vec::new(),
         ended: Vec::new(),
+        unfinished: Vec::new(),
     };
     let (mut unreached, mut not_taken) = (None, Vec::new());
     for role in ROLES {
         match ask(role, &Request::Reload) {
-            Ok(Answer::Reloaded { ended, .. }) => {
+            Ok(Answer::Reloaded {
+                ended, unfinished, ..
+            }) => {
                 outcome.daemons.push(role.into());
                 outcome.ended.extend(ended);
+                outcome.unfinished.extend(unfinished);
             }
             Ok(_) => {}
             Err(error @ ControlError::NotRunning { .. })
@@ -246,5 +252,8 @@ pub fn describe(outcome: &Outcome) -> String {
         }
     };
     text += &ending::lines("ended", &outcome.ended);
+    for unfinished in &outcome.unfinished {
+        text += &format!("NOT ended: {unfinished}\n");
+    }
     text
 }

@@ -44,6 +44,7 @@ pub fn run(output: &Output) -> Result<(), Failure> {
     findings.extend(["signer", "courier"].map(|role| daemon(role, connects)));
     findings.push(daemon("proxy", false));
     findings.extend(agents());
+    findings.extend(troubles());
     findings.extend(groups());
     output.print(&findings, || text(&findings));
     if findings
@@ -150,6 +151,34 @@ fn agents() -> Option<Finding> {
         required: false,
         detail: told.join(", "),
         needed_for: "these users to be signed for".into(),
+    })
+}
+
+/// Services that do not serve; nothing where all do, or the keeper does not run.
+fn troubles() -> Option<Finding> {
+    let Ok(Answer::Troubles { troubles }) = ask("keeper", &Request::Troubles) else {
+        return None;
+    };
+    let told: Vec<String> = troubles
+        .iter()
+        .filter(|trouble| !trouble.over)
+        .map(|trouble| {
+            format!(
+                "{}: {} failed start(s), {} connection(s) refused, the last for {}: {}",
+                trouble.service,
+                trouble.failed_starts,
+                trouble.refused_connections,
+                trouble.user,
+                trouble.reason
+            )
+        })
+        .collect();
+    (!told.is_empty()).then(|| Finding {
+        name: "services".into(),
+        works: false,
+        required: false,
+        detail: told.join("; "),
+        needed_for: "users of these services to be served".into(),
     })
 }
 

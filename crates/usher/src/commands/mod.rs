@@ -4,6 +4,7 @@ pub mod agent;
 pub mod analysis;
 pub mod configuration;
 pub mod connect;
+pub mod disable;
 pub mod doctor;
 pub mod dry_run;
 pub mod ending;

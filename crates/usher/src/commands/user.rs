@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use usher_local::clock::unix_time;
 use usher_local::error::ConfigurationError;
-use usher_local::files::{Owner, optional, read_bounded, write_atomically, write_atomically_for};
+use usher_local::files::{Owner, optional, read_bounded, write_atomically_for};
 use usher_local::keys::{list_name, private_key_name};
 use usher_local::signing_key::{Credential, SigningKey, certificate_of, split};
 use usher_local::{control, paths};
@@ -85,55 +85,6 @@ pub fn add(output: &Output, user: &UserName, addition: &Addition<'_>) -> Result<
     }
     if let Some(signing) = signing {
         store_signing_key(&private_key_path(user, purpose), &signing)?;
-    }
-    put_users_in_force(output, &lock)
-}
-
-/// Refuses a user from now on. What is in force stays but for that, whatever is written below
-/// /etc/usher: nobody's faulty file keeps a user from being disabled, and no daemon either.
-///
-/// # Errors
-/// When the user is not known or the file cannot be written.
-pub fn disable(output: &Output, user: &UserName, reason: &str) -> Result<(), Failure> {
-    let lock = configuration::lock()?;
-    let mut fresh = configuration::in_force()?;
-    // A name service that does not answer keeps nobody from being disabled either.
-    let may_have_account = || match nix::unistd::User::from_name(user.as_ref()) {
-        Ok(found) => found.is_some(),
-        Err(error) => {
-            warn(&format!(
-                "whether there is an account {user} is not known ({error}): check the name"
-            ));
-            true
-        }
-    };
-    let folder = match known(user) {
-        // Users whom an authority certifies have no folder; another one's was removed.
-        Err(_) if fresh.users.contains_key(user) || may_have_account() => {
-            let folder = user_folder(user);
-            std::fs::create_dir_all(&folder).at(&folder)?;
-            folder
-        }
-        known => known?,
-    };
-    let path = folder.join("disabled");
-    write_atomically(&path, format!("{reason}\n").as_bytes(), 0o644).at(&path)?;
-    fresh.users.entry(user.clone()).or_default().disabled = Some(reason.trim().to_owned());
-    let outcome = configuration::put_in_force(&lock, fresh, OnRefusal::GoOn)?;
-    output.print(&outcome, || configuration::describe(&outcome));
-    Ok(())
-}
-
-/// Admits a disabled user again.
-///
-/// # Errors
-/// When the user is not known or the file cannot be removed.
-pub fn enable(output: &Output, user: &UserName) -> Result<(), Failure> {
-    let lock = configuration::lock()?;
-    let path = known(user)?.join("disabled");
-    match std::fs::remove_file(&path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).at(&path)?,
-        _ => {}
     }
     put_users_in_force(output, &lock)
 }
@@ -273,7 +224,7 @@ pub(super) fn private_key_path(user: &UserName, purpose: Option<&Name>) -> PathB
     Path::new(paths::PRIVATE_KEYS_DIRECTORY).join(private_key_name(user, purpose))
 }
 
-fn known(user: &UserName) -> Result<PathBuf, Failure> {
+pub(super) fn known(user: &UserName) -> Result<PathBuf, Failure> {
     let folder = user_folder(user);
     if folder.is_dir() {
         Ok(folder)
@@ -389,7 +340,10 @@ fn store_signing_key(path: &Path, key: &str) -> Result<(), Failure> {
 }
 
 /// The policy in force stays; the users are those below /etc/usher now.
-fn put_users_in_force(output: &Output, lock: &configuration::Lock) -> Result<(), Failure> {
+pub(super) fn put_users_in_force(
+    output: &Output,
+    lock: &configuration::Lock,
+) -> Result<(), Failure> {
     let mut fresh = configuration::in_force()?;
     fresh.users = configuration::collect_users()?;
     let outcome = configuration::put_in_force(lock, fresh, OnRefusal::RollBack)?;

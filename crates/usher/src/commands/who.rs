@@ -1,7 +1,7 @@
 //! `usher who`: live sessions, connections and workers; those that have ended last.
 
 use usher_local::clock::unix_time;
-use usher_local::control::{Answer, RecentView, Request, WhoView, ask};
+use usher_local::control::{Answer, RecentView, Request, TroubleView, WhoView, ask};
 
 use crate::failure::Failure;
 use crate::output::{Output, table};
@@ -74,9 +74,47 @@ fn recent_text(view: &RecentView) -> String {
 }
 
 fn text(view: &WhoView) -> String {
-    if view.sessions.is_empty() {
-        return "no sessions\n".into();
+    let mut text = match view.sessions.is_empty() {
+        true => "no sessions\n".into(),
+        false => sessions_text(view),
+    };
+    if !view.troubles.is_empty() {
+        text.push('\n');
+        text += &troubles_text(&view.troubles);
     }
+    text
+}
+
+/// What has kept services from serving.
+fn troubles_text(troubles: &[TroubleView]) -> String {
+    let now = unix_time();
+    let rows: Vec<Vec<String>> = troubles
+        .iter()
+        .map(|trouble| {
+            vec![
+                trouble.service.to_string(),
+                trouble.failed_starts.to_string(),
+                trouble.refused_connections.to_string(),
+                if trouble.over { "yes" } else { "NO" }.into(),
+                format!("{} ago", age(now.saturating_sub(trouble.at))),
+                trouble.user.to_string(),
+                trouble.reason.clone(),
+            ]
+        })
+        .collect();
+    let heading = [
+        "SERVICE",
+        "FAILED STARTS",
+        "REFUSED",
+        "SERVES SINCE",
+        "LAST",
+        "USER",
+        "REASON",
+    ];
+    table(&heading, &rows)
+}
+
+fn sessions_text(view: &WhoView) -> String {
     let now = unix_time();
     let mut rows = Vec::new();
     for session in &view.sessions {

@@ -15,6 +15,7 @@ use usher_local::applied::load_checked;
 use usher_local::control::{Answer, Request, StatusView};
 use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::paths;
+use usher_local::watchdog::watchdog;
 use usher_policy::{Policy, ProxyListener};
 
 use crate::failure::{At, Failure};
@@ -81,7 +82,10 @@ pub fn run() -> Result<(), Failure> {
             tracing::warn!(%error, "cannot tell the service manager that the proxy is ready");
         }
         tracing::info!("proxy ready");
-        control.serve(proxy).await.at("control socket")
+        tokio::select! {
+            result = control.serve(proxy) => result.at("control socket"),
+            () = watchdog() => Ok(()),
+        }
     })
 }
 
@@ -141,6 +145,7 @@ impl Answerer for Proxy {
                     Ok(()) => Answer::Reloaded {
                         generation: applied.generation,
                         ended: Vec::new(),
+                        unfinished: Vec::new(),
                     },
                     Err(error) => Answer::Failed {
                         reason: format!("cannot listen: {error}"),
@@ -169,7 +174,7 @@ impl Answerer for Proxy {
                 ]
                 .into(),
             }),
-            Request::Who | Request::Recent | Request::WouldEnd { .. } => Answer::Failed {
+            _ => Answer::Failed {
                 reason: "the proxy keeps no sessions".into(),
             },
         }

@@ -14,6 +14,7 @@ use usher_local::control::{Answer, Request, StatusView};
 use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::packet_async::AsyncPacketSocket;
 use usher_local::paths;
+use usher_local::watchdog::watchdog;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
@@ -53,8 +54,10 @@ pub fn run() -> Result<(), StartError> {
         tokio::spawn(control.serve(Arc::new(Status)));
         start::ready();
         tracing::info!("courier ready");
-        carry(public_key).await;
-        Ok(())
+        tokio::select! {
+            () = carry(public_key) => Ok(()),
+            () = watchdog() => Ok(()),
+        }
     })
 }
 
@@ -69,7 +72,7 @@ impl Answerer for Status {
                 generation: 0,
                 numbers: std::collections::BTreeMap::new(),
             }),
-            Request::Who | Request::Recent | Request::WouldEnd { .. } => Answer::Failed {
+            _ => Answer::Failed {
                 reason: "the courier keeps no sessions".into(),
             },
         }

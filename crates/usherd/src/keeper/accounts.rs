@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::unistd::{Gid, User, getgrouplist};
 use tokio::sync::OwnedMutexGuard;
 use usher_proto::name::UserName;
@@ -145,13 +146,17 @@ async fn look_up(name: UserName, mut known: OwnedMutexGuard<Answer>) -> Result<u
     })?
 }
 
+/// That the name service fails is not that there is no such account, but for what it says where it
+/// has none (getpwnam_r(3)).
 fn find(name: &UserName) -> Result<User, Refusal> {
-    let user = User::from_name(name.as_ref())
-        .map_err(|error| {
+    let user = match User::from_name(name.as_ref()) {
+        Ok(found) => found.ok_or(Refusal::NoLocalAccount)?,
+        Err(Errno::ENOENT | Errno::ESRCH) => return Err(Refusal::NoLocalAccount),
+        Err(error) => {
             tracing::error!(%name, %error, "looking up an account");
-            Refusal::NoLocalAccount
-        })?
-        .ok_or(Refusal::NoLocalAccount)?;
+            return Err(Refusal::KeeperUnavailable);
+        }
+    };
     if user.uid.is_root() {
         return Err(Refusal::PrivilegedAccount);
     }

@@ -27,6 +27,8 @@ mod room;
 mod share;
 mod starter;
 mod tokens;
+mod troubles;
+mod vanished;
 mod who;
 
 use std::collections::HashSet;
@@ -43,7 +45,9 @@ use usher_local::applied::{Applied, load_checked, read_checked};
 use usher_local::checked::Checked;
 use usher_local::control::{Answer, EndingView, Request};
 use usher_local::control_server::{Answerer, ControlSocket};
+use usher_local::disabled::Disabled;
 use usher_local::paths;
+use usher_local::watchdog::watchdog;
 use usher_policy::Service;
 use usher_proto::handshake::HandshakeSide;
 use usher_proto::host_key::HostPublicKey;
@@ -87,6 +91,9 @@ struct Keeper {
     reloaded: tokio::sync::watch::Sender<u64>,
     shares: share::Shares,
     agenda: agenda::Agenda,
+    /// Users who are disabled though that is not stored.
+    disabled: Disabled,
+    troubles: troubles::Troubles,
     recent: recent::Recent,
     ends: ends::Ends,
     recording: recording::Recording,
@@ -177,7 +184,7 @@ pub fn run(
         admission,
         host_key: host_key.public(),
         configuration: RwLock::new(Arc::new(configuration)),
-        queues: Queues::new(groups),
+        queues: Queues::new(groups, limits.listeners),
         fence,
         ports,
         destinations,
@@ -187,6 +194,8 @@ pub fn run(
         reloaded: tokio::sync::watch::Sender::new(0),
         shares: share::Shares::new(limits.sessions),
         agenda: agenda::Agenda::default(),
+        disabled: Disabled::default(),
+        troubles: troubles::Troubles::default(),
         recent: recent::Recent::default(),
         ends: ends::Ends::default(),
         recording: recording::Recording::new(),
@@ -243,6 +252,7 @@ async fn serve(
     let recorder = Arc::clone(&keeper);
     let ending = Arc::clone(&keeper);
     let upkeep = upkeep(Arc::clone(&keeper));
+    let vanished = vanished::watch(Arc::clone(&keeper));
     start::ready();
     tracing::info!("keeper ready");
     tokio::select! {
@@ -253,6 +263,8 @@ async fn serve(
         () = recorder.recording.hear() => Ok(()),
         () = ends::record(&ending) => Ok(()),
         () = upkeep => Ok(()),
+        () = vanished => Ok(()),
+        () = watchdog() => Ok(()),
     }
 }
 
@@ -300,38 +312,46 @@ async fn upkeep(keeper: Arc<Keeper>) {
 
 impl Answerer for Keeper {
     async fn answer(&self, request: Request) -> Answer {
-        match request {
+        let answer = match request {
             Request::Reload => match self.reload() {
-                Ok(answer) => {
+                Ok(ended) => {
                     // In force already: what is left must not keep a revocation waiting, and a
                     // process of an account that is not fenced yet is when it first asks.
                     self.look_accounts_up_in_time().await;
-                    answer
+                    Ok(self.settled(ended).await)
                 }
-                Err(error) => Answer::Failed {
-                    reason: error.to_string(),
-                },
+                Err(error) => Err(error),
             },
-            Request::Who => match who::view(self) {
-                Ok(view) => Answer::Who(view),
-                Err(error) => Answer::Failed {
-                    reason: error.to_string(),
-                },
-            },
-            Request::Recent => Answer::Recent(recent::view(self)),
-            Request::Status => match who::status(self) {
-                Ok(status) => Answer::Status(status),
-                Err(error) => Answer::Failed {
-                    reason: error.to_string(),
-                },
-            },
-            Request::WouldEnd { candidate, .. } => match self.would_end(candidate).await {
-                Ok(ended) => Answer::WouldEnd { ended },
-                Err(error) => Answer::Failed {
-                    reason: error.to_string(),
-                },
-            },
-        }
+            Request::Disable { user } => {
+                let fresh = self.disabled.disable(user, &self.configuration());
+                match self.put_in_force(fresh) {
+                    Ok(ended) => Ok(self.settled(ended).await),
+                    Err(error) => Err(error.into()),
+                }
+            }
+            Request::Enable { user } => {
+                let fresh = self.disabled.enable(&user, &self.configuration());
+                match self.put_in_force(fresh) {
+                    Ok(ended) => Ok(self.settled(ended).await),
+                    Err(error) => Err(error.into()),
+                }
+            }
+            Request::Who => who::view(self).map(Answer::Who).map_err(StartError::from),
+            Request::Recent => Ok(Answer::Recent(recent::view(self))),
+            Request::Troubles => Ok(Answer::Troubles {
+                troubles: troubles::view(self),
+            }),
+            Request::Status => who::status(self)
+                .map(Answer::Status)
+                .map_err(StartError::from),
+            Request::WouldEnd { candidate, .. } => self
+                .would_end(candidate)
+                .await
+                .map(|ended| Answer::WouldEnd { ended }),
+        };
+        answer.unwrap_or_else(|error| Answer::Failed {
+            reason: error.to_string(),
+        })
     }
 }
 
@@ -370,28 +390,50 @@ impl Keeper {
         }
     }
 
-    /// Puts the applied configuration in force and ends what it no longer permits.
-    fn reload(&self) -> Result<Answer, StartError> {
-        let fresh = load_checked()?;
-        let former = self.configuration();
-        let generation = fresh.0.generation;
+    /// Puts the applied configuration in force and ends what it no longer permits, which it returns.
+    fn reload(&self) -> Result<Vec<EndingView>, StartError> {
+        let mut fresh = load_checked()?;
+        self.disabled.keep(&mut fresh.1);
         let restricted = self.destinations.restrict(&fresh.1.policy)?;
         set_services(&self.admission, &fresh.1)?;
+        tokens::set_client_addresses(&self.admission, &fresh.1.policy);
+        let ended = self.put_in_force(fresh)?;
+        self.destinations.retain(&restricted)?;
+        Ok(ended)
+    }
+
+    /// Puts a configuration in force and ends what it no longer permits, which it returns. Needs no
+    /// disk.
+    fn put_in_force(
+        &self,
+        fresh: (Applied, Checked),
+    ) -> Result<Vec<EndingView>, usher_kernel::KernelError> {
+        let former = self.configuration();
+        let generation = fresh.0.generation;
         // In force first, then the sessions are looked through: one that is opened meanwhile has
         // been checked against the new configuration.
         *self
             .configuration
             .write()
             .unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
-        tokens::set_client_addresses(&self.admission, &self.configuration().1.policy);
         self.identities.forget();
         self.reloaded.send_replace(generation);
         self.queues.limit(&self.configuration().1);
         let ended = revocation::end_forbidden(self, &former.1)?;
         revocation::remove_unused_queues(self);
-        self.destinations.retain(&restricted)?;
         tracing::info!(generation, ended = ended.len(), "configuration in force");
-        Ok(Answer::Reloaded { generation, ended })
+        Ok(ended)
+    }
+
+    /// The answer when nothing runs or is accepted any more that the configuration in force forbids.
+    async fn settled(&self, ended: Vec<EndingView>) -> Answer {
+        let unfinished = self.queues.all_gone().await;
+        revocation::cut_left(self);
+        Answer::Reloaded {
+            generation: self.configuration().0.generation,
+            ended,
+            unfinished,
+        }
     }
 
     /// What putting a configuration, as it was sent, in force would end.

@@ -117,6 +117,7 @@ pub async fn open(keeper: &Arc<Keeper>, asked: &Asked<'_>, signed: &[u8]) -> Res
     }
     let record = session_record(host, opening, account.uid, permitted);
     room::exists(keeper, &record)?;
+    let _seat = keeper.queues.seat((record.service, record.uid))?;
     let (kept, ()) = tokio::join!(
         keeper.recording.keep(opening, signed),
         prepare_queue(keeper, opening, &account)

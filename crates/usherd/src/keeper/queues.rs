@@ -1,11 +1,16 @@
 //! All queues: one listener for each (service, user) that has a session or a worker.
+//!
+//! A queue that is taken away is *leaving* until none of its processes is left: who has revoked a
+//! user waits for that, and a new queue of the same user starts nothing before.
 
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
+use tokio::time::timeout;
 use usher_kernel::admission::{AdmissionState, ListenerError};
 use usher_local::checked::Checked;
 use usher_local::clock::unix_time;
@@ -19,7 +24,11 @@ use super::starter::Starter;
 use super::{Keeper, agenda, service_by_id};
 
 /// Connections that may wait in one queue; the kernel's net.core.somaxconn caps it.
-const BACKLOG: u32 = 1024;
+pub const BACKLOG: u32 = 1024;
+
+/// How long an answer waits for killed processes to be gone. Those that wait for a disk or another
+/// host in the kernel die when that answers.
+const GONE: Duration = Duration::from_secs(10);
 
 /// Which queue: service id and user id.
 pub type Key = (u32, u32);
@@ -29,15 +38,64 @@ pub struct Queues {
     groups: Groups,
     starter: Arc<Starter>,
     all: Mutex<HashMap<Key, Arc<Queue>>>,
+    leaving: Arc<Leaving>,
+    seats: Arc<Mutex<HashMap<Key, usize>>>,
+    /// How many there may be.
+    most: usize,
+}
+
+/// Queues that were taken away and have processes left.
+#[derive(Default)]
+struct Leaving {
+    queues: Mutex<HashMap<Key, Arc<Queue>>>,
+    changed: Notify,
+}
+
+impl Leaving {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Arc<Queue>>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until there is none of these.
+    async fn wait(&self, concerns: impl Fn(&HashMap<Key, Arc<Queue>>) -> bool) {
+        loop {
+            let changed = self.changed.notified();
+            if !concerns(&self.lock()) {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// A place for a queue that a session being opened needs.
+pub struct Seat {
+    seats: Arc<Mutex<HashMap<Key, usize>>>,
+    key: Key,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = seats.get_mut(&self.key) {
+            *count -= 1;
+            if *count == 0 {
+                seats.remove(&self.key);
+            }
+        }
+    }
 }
 
 impl Queues {
-    /// No queues yet; workers will live in these groups.
-    pub fn new(groups: Groups) -> Self {
+    /// No queues yet, and never more than so many; workers will live in these groups.
+    pub fn new(groups: Groups, most: u32) -> Self {
         Self {
             groups,
             starter: Arc::default(),
             all: Mutex::default(),
+            leaving: Arc::default(),
+            seats: Arc::default(),
+            most: most as usize,
         }
     }
 
@@ -72,6 +130,26 @@ impl Queues {
     /// All queues now.
     pub fn list(&self) -> Vec<Arc<Queue>> {
         self.lock().values().cloned().collect()
+    }
+
+    /// Keeps a place for a queue that is about to be made.
+    ///
+    /// # Errors
+    /// [`Refusal::ListenerTableFull`] when there is none, and the user has no queue at the service.
+    pub fn seat(&self, key: Key) -> Result<Seat, Refusal> {
+        let all = self.lock();
+        let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        if !all.contains_key(&key) && !seats.contains_key(&key) {
+            let coming = seats.keys().filter(|key| !all.contains_key(key)).count();
+            if all.len() + coming >= self.most {
+                return Err(Refusal::ListenerTableFull);
+            }
+        }
+        *seats.entry(key).or_default() += 1;
+        Ok(Seat {
+            seats: Arc::clone(&self.seats),
+            key,
+        })
     }
 
     /// Makes sure that the user's connections to the service have a queue.
@@ -157,36 +235,85 @@ impl Queues {
                     }
                 }
             })?;
-        let queue = Queue::start(
-            keeper,
-            key,
-            service.name.clone(),
-            account.clone(),
-            listener,
-            group,
-            self.starter(),
-        );
+        let left = self.leaving.lock().contains_key(&key);
+        let queue = Queue::start(keeper, service, account.clone(), listener, group, left);
         self.lock().insert(key, queue);
         Ok(())
     }
 
-    /// Takes a queue away: nobody is admitted to it any more, and its workers are killed.
+    /// Takes a queue away: nobody is admitted to it any more, what waits is reset, and its workers
+    /// are killed.
     pub fn remove(&self, keeper: &Keeper, key: Key) {
+        if let Some(queue) = self.close(keeper, key) {
+            self.dismiss(queue);
+        }
+    }
+
+    /// The first half of [`Queues::remove`]: nobody is admitted or accepted any more. Followed by
+    /// [`Queues::dismiss`] at once; in between connections are cut, so that a worker's end is not
+    /// what ends them.
+    #[must_use]
+    pub fn close(&self, keeper: &Keeper, key: Key) -> Option<Arc<Queue>> {
         if let Err(error) = keeper.admission.remove_listener(key.0, key.1) {
             tracing::error!(%error, "cannot take a listener out of the table");
         }
         forget_descriptor(key);
-        let removed = self.lock().remove(&key);
-        if let Some(queue) = removed {
-            queue.stop();
+        let removed = self.lock().remove(&key)?;
+        self.leaving.lock().insert(key, Arc::clone(&removed));
+        removed.close();
+        Some(removed)
+    }
+
+    /// Kills the processes of a queue that was closed.
+    pub fn dismiss(&self, queue: Arc<Queue>) {
+        // Now, and not when the task comes to run.
+        queue.kill();
+        let leaving = Arc::clone(&self.leaving);
+        tokio::spawn(async move {
+            queue.gone().await;
+            let mut queues = leaving.lock();
+            if queues
+                .get(&queue.key)
+                .is_some_and(|last| Arc::ptr_eq(last, &queue))
+            {
+                queues.remove(&queue.key);
+            }
+            drop(queues);
+            leaving.changed.notify_waiters();
+        });
+    }
+
+    /// Waits until no process is left of queues that were taken away from this user.
+    pub async fn gone(&self, key: Key) {
+        self.leaving.wait(|queues| queues.contains_key(&key)).await;
+    }
+
+    /// Waits until no process is left of all queues that were taken away, for some seconds. Returns,
+    /// in words for an administrator, what is left then.
+    pub async fn all_gone(&self) -> Vec<String> {
+        let wait = self.leaving.wait(|queues| !queues.is_empty());
+        if timeout(GONE, wait).await.is_ok() {
+            return Vec::new();
         }
+        let left = self.leaving.lock();
+        left.values()
+            .map(|queue| {
+                format!(
+                    "processes of {} at {} have been killed and are not gone yet (the kernel waits \
+                     for a disk or another host): see {}",
+                    queue.account.name,
+                    queue.service,
+                    queue.group.path().display()
+                )
+            })
+            .collect()
     }
 
     /// Ends workers by socket activation that have had no connection for their service's `idle`
     /// time. Their queue stays, so the next connection starts a new one.
     pub fn end_idle(&self, keeper: &Keeper) {
         let queues = self.list();
-        if queues.iter().all(|queue| !queue.has_counted()) {
+        if queues.iter().all(|queue| !queue.may_end()) {
             return;
         }
         let rows = match keeper.admission.admissions() {
@@ -252,7 +379,15 @@ pub fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
                     uid: record.uid,
                 };
                 match listener {
-                    Some(listener) => keeper.queues.adopt(keeper, service, &account, listener),
+                    Some(listener) => {
+                        // The former keeper may have ended while it refused what waited.
+                        if let Err(error) =
+                            usher_kernel::listener::reopen(listener.as_fd(), BACKLOG)
+                        {
+                            tracing::error!(%error, "a stored listener does not listen");
+                        }
+                        keeper.queues.adopt(keeper, service, &account, listener)
+                    }
                     None => {
                         keeper.queues.end_orphans(service, &account);
                         keeper.queues.ensure(keeper, service, &account)
@@ -309,7 +444,12 @@ fn descriptor_name((service, uid): Key) -> String {
 fn store_descriptor(listener: &OwnedFd, key: Key) {
     use sd_notify::NotifyState;
     let name = descriptor_name(key);
-    let state = [NotifyState::FdStore, NotifyState::FdName(&name)];
+    // A listener that is closed to refuse what waits hangs up for a moment, and stays all the same.
+    let state = [
+        NotifyState::FdStore,
+        NotifyState::FdName(&name),
+        NotifyState::Custom("FDPOLL=0"),
+    ];
     if let Err(error) = sd_notify::notify_with_fds(&state, &[listener.as_fd()]) {
         tracing::warn!(%error, "cannot store a listener with the service manager");
     }

@@ -359,13 +359,48 @@ pub fn end_all(keeper: &Keeper, ending: Vec<Entry>) -> Vec<AdmissionRow> {
         ids.insert(session);
         mark(keeper, &session, record, reason);
     }
-    // The queue goes before its connections are cut: nothing is accepted in between.
+    // The queue is closed before its connections are cut: nothing is accepted in between. And they
+    // are cut before its processes are killed: what a process leaves when it dies would look to the
+    // client like the whole of a transfer, not like one that was broken off.
     touched.retain(|key| !keeper.shares.has_live(*key));
     let still_used = used_by_closed(keeper, &touched, &ids);
-    for key in touched.difference(&still_used) {
-        keeper.queues.remove(keeper, *key);
+    let closed: Vec<_> = touched
+        .difference(&still_used)
+        .filter_map(|key| keeper.queues.close(keeper, *key))
+        .collect();
+    let rows = cut(keeper, &ids);
+    for queue in closed {
+        keeper.queues.dismiss(queue);
     }
-    cut(keeper, ids)
+    // Once more: a SYN whose token was just being looked at may have come through since.
+    keeper.uncut().extend(ids);
+    rows
+}
+
+/// Ends all that a user has at a service: the account is gone, or another by now.
+pub fn end_account(keeper: &Keeper, key: Key, reason: Refusal) {
+    let read = keeper
+        .admission
+        .sessions()
+        .and_then(|sessions| Ok((sessions, keeper.admission.admissions()?)));
+    let mut ending: Vec<Entry> = Vec::new();
+    match read {
+        Ok((sessions, rows)) => {
+            let of_account = sessions
+                .into_iter()
+                .filter(|(_, record)| (record.service, record.uid) == key && is_live(record));
+            ending.extend(of_account.map(|(session, record)| Entry {
+                session,
+                record,
+                reason,
+            }));
+            leave_out_idle(&mut ending, &rows);
+        }
+        Err(error) => tracing::error!(%error, "reading the sessions of an account that is gone"),
+    }
+    end_all(keeper, ending);
+    // Also where no session was left.
+    keeper.queues.remove(keeper, key);
 }
 
 /// Which of these queues have connections of a session that its client has closed, and that is none
@@ -398,9 +433,9 @@ fn used_by_closed(
         .collect()
 }
 
-/// Cuts the connections of sessions that have ended, and gives them; later, when the table cannot be
-/// read now.
-fn cut(keeper: &Keeper, ids: HashSet<SessionId>) -> Vec<AdmissionRow> {
+/// Cuts the connections of sessions that have ended, and gives them; none when the table cannot be
+/// read.
+fn cut(keeper: &Keeper, ids: &HashSet<SessionId>) -> Vec<AdmissionRow> {
     match keeper.admission.admissions() {
         Ok(mut rows) => {
             rows.retain(|row| ids.contains(&row.session));
@@ -415,11 +450,12 @@ fn cut(keeper: &Keeper, ids: HashSet<SessionId>) -> Vec<AdmissionRow> {
     }
 }
 
-/// Cuts what could not be cut before. Called every second.
+/// Cuts what came through while its session ended, and what could not be cut before. Called every
+/// second.
 pub fn cut_left(keeper: &Keeper) {
     let left = std::mem::take(&mut *keeper.uncut());
     if !left.is_empty() {
-        cut(keeper, left);
+        cut(keeper, &left);
     }
 }
 

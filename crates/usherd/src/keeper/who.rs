@@ -14,7 +14,7 @@ use usher_proto::session_id::SessionId;
 use usher_proto::ssh_key::Fingerprint;
 
 use super::revocation::Entry;
-use super::{Keeper, service_by_id};
+use super::{Keeper, service_by_id, troubles};
 
 /// Sessions with their connections, and workers.
 ///
@@ -51,7 +51,11 @@ pub fn view(keeper: &Keeper) -> Result<WhoView, KernelError> {
         })
         .collect();
     workers.sort_by_key(|worker| worker.pid);
-    Ok(WhoView { sessions, workers })
+    Ok(WhoView {
+        sessions,
+        workers,
+        troubles: troubles::view(keeper),
+    })
 }
 
 /// How many of its tokens each session that has any has used.
@@ -197,6 +201,9 @@ pub fn status(keeper: &Keeper) -> Result<StatusView, KernelError> {
         keeper.queues.limits_not_kept() as u64,
     );
     numbers.insert("queues".into(), keeper.queues.list().len() as u64);
+    let (failed, refused) = keeper.troubles.totals();
+    numbers.insert("failed_starts".into(), failed);
+    numbers.insert("waiting_refused".into(), refused);
     numbers.insert(
         "recorder_connected".into(),
         u64::from(keeper.recording.is_connected()),

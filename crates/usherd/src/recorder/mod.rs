@@ -16,6 +16,7 @@ use usher_local::control::{Answer, Request, StatusView};
 use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_local::paths;
+use usher_local::watchdog::watchdog;
 use usher_log::{Log, SigningKey};
 use usher_proto::recorder::{MAX_RECORDER_PACKET, RecorderReply, RecorderRequest};
 use usher_proto::refusal::Refusal;
@@ -67,6 +68,7 @@ pub fn run() -> Result<(), StartError> {
             failed = failure => Err(failed),
             result = serve(pen, listener, keeper.uid) => result.attempt("a socket failed"),
             result = control => result.attempt("a socket failed"),
+            () = watchdog() => Ok(()),
         }
     })
 }
@@ -152,7 +154,7 @@ impl Answerer for Pen {
                 generation: 0,
                 numbers: self.numbers(),
             }),
-            Request::Who | Request::Recent | Request::WouldEnd { .. } => Answer::Failed {
+            _ => Answer::Failed {
                 reason: "the recorder keeps no sessions: ask the keeper".into(),
             },
         }

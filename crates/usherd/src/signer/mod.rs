@@ -27,7 +27,9 @@ use usher_local::applied::{Applied, load_checked};
 use usher_local::checked::Checked;
 use usher_local::control::{AgentView, Answer, Request, StatusView};
 use usher_local::control_server::{Answerer, ControlSocket};
+use usher_local::disabled::Disabled;
 use usher_local::paths;
+use usher_local::watchdog::watchdog;
 use usher_proto::handshake::HandshakeSide;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::ssh_key::HashAlg;
@@ -50,6 +52,8 @@ struct Signer {
     /// Cookie of the network namespace that the signer is in, for good.
     network: u64,
     configuration: RwLock<Arc<(Applied, Checked)>>,
+    /// Users who are disabled though that is not stored.
+    disabled: Disabled,
     sessions: Sessions,
     tickets: Tickets,
     /// The proxy's.
@@ -126,6 +130,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
         host_key: host_key.public(),
         network: usher_kernel::namespace::own_network()?,
         configuration: RwLock::new(Arc::new(configuration)),
+        disabled: Disabled::default(),
         sessions: Sessions::default(),
         tickets,
         ports,
@@ -172,50 +177,63 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
                 () = keys => Ok(()),
                 () = chains => Ok(()),
                 result = plain => result,
+                () = watchdog() => Ok(()),
             }
         })
         .attempt("the signer cannot go on")
+}
+
+impl Signer {
+    fn put_in_force(&self, fresh: (Applied, Checked)) -> Answer {
+        let generation = fresh.0.generation;
+        let fresh = Arc::new(fresh);
+        // In force before anything is taken back: what is asked for meanwhile is asked of it.
+        *self
+            .configuration
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::clone(&fresh);
+        let proxy = self.proxy_uid.unwrap_or(0);
+        self.ports.reserve(of_proxy(&fresh.1.policy, proxy));
+        self.names.forget();
+        let kept = |key: &_| {
+            sessions::is_permitted(key, &fresh.1) && sessions::has_key(key, &fresh.1.policy)
+        };
+        self.sessions.retain(kept);
+        for (place, session) in self.tickets.retain(kept) {
+            closing::close(&self.relay, place, session);
+        }
+        self.reloaded.notify_one();
+        tracing::info!(generation, "configuration in force");
+        Answer::Reloaded {
+            generation,
+            ended: Vec::new(),
+            unfinished: Vec::new(),
+        }
+    }
 }
 
 impl Answerer for Signer {
     async fn answer(&self, request: Request) -> Answer {
         match request {
             Request::Reload => match load_checked() {
-                Ok(fresh) => {
-                    let generation = fresh.0.generation;
+                Ok(mut fresh) => {
                     let programs = self.programs.set(&self.tickets, &fresh.1.policy);
                     if let Err(reason) = programs.await {
                         return Answer::Failed { reason };
                     }
-                    let fresh = Arc::new(fresh);
-                    // In force before anything is taken back: what is asked for meanwhile is asked
-                    // of it.
-                    *self
-                        .configuration
-                        .write()
-                        .unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::clone(&fresh);
-                    let proxy = self.proxy_uid.unwrap_or(0);
-                    self.ports.reserve(of_proxy(&fresh.1.policy, proxy));
-                    self.names.forget();
-                    let kept = |key: &_| {
-                        sessions::is_permitted(key, &fresh.1)
-                            && sessions::has_key(key, &fresh.1.policy)
-                    };
-                    self.sessions.retain(kept);
-                    for (place, session) in self.tickets.retain(kept) {
-                        closing::close(&self.relay, place, session);
-                    }
-                    self.reloaded.notify_one();
-                    tracing::info!(generation, "configuration in force");
-                    Answer::Reloaded {
-                        generation,
-                        ended: Vec::new(),
-                    }
+                    self.disabled.keep(&mut fresh.1);
+                    self.put_in_force(fresh)
                 }
                 Err(error) => Answer::Failed {
                     reason: error.to_string(),
                 },
             },
+            Request::Disable { user } => {
+                self.put_in_force(self.disabled.disable(user, &self.configuration()))
+            }
+            Request::Enable { user } => {
+                self.put_in_force(self.disabled.enable(&user, &self.configuration()))
+            }
             Request::Status => Answer::Status(StatusView {
                 role: "signer".into(),
                 version: env!("CARGO_PKG_VERSION").into(),
@@ -249,7 +267,7 @@ impl Answerer for Signer {
                     reason: format!("{}: {error}", paths::PRIVATE_KEYS_DIRECTORY),
                 },
             },
-            Request::Recent => Answer::Failed {
+            Request::Recent | Request::Troubles => Answer::Failed {
                 reason: "the signer knows what it asked for, the keeper of the other host what \
                          has ended: ask there"
                     .into(),

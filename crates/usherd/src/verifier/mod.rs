@@ -19,7 +19,9 @@ use usher_local::applied::{Applied, load_checked};
 use usher_local::checked::Checked;
 use usher_local::control::{Answer, Request, StatusView};
 use usher_local::control_server::{Answerer, ControlSocket};
+use usher_local::disabled::Disabled;
 use usher_local::paths;
+use usher_local::watchdog::watchdog;
 use usher_proto::frame::ServerFrame;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::keeper_record::{KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest};
@@ -42,6 +44,8 @@ const BACKLOG: i32 = 4096;
 struct Verifier {
     host_key: HostPublicKey,
     configuration: RwLock<Arc<(Applied, Checked)>>,
+    /// Users who are disabled though that is not stored.
+    disabled: Disabled,
     /// Grants a slot where tokens were asked for.
     keeper: Link<Option<TokenSlot>>,
     half_open: HalfOpen,
@@ -110,6 +114,7 @@ pub fn run() -> Result<(), StartError> {
     let verifier = Arc::new(Verifier {
         host_key,
         configuration: RwLock::new(Arc::new(configuration)),
+        disabled: Disabled::default(),
         keeper: Link::new(Refusal::KeeperUnavailable),
         half_open: HalfOpen::default(),
         channels: Mutex::default(),
@@ -144,6 +149,7 @@ pub fn run() -> Result<(), StartError> {
                 result = channel::serve(verifier, TlsAcceptor::from(Arc::new(config)), listener, shaking) => result,
                 result = control => result?,
                 result = keeper => result.map_err(std::io::Error::other),
+                () = watchdog() => Ok(()),
             }
         })
         .attempt("a socket failed")
@@ -202,37 +208,51 @@ fn listen(port: u16) -> std::io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
+impl Verifier {
+    fn put_in_force(&self, fresh: (Applied, Checked)) -> Answer {
+        let generation = fresh.0.generation;
+        let fresh = Arc::new(fresh);
+        *self
+            .configuration
+            .write()
+            .unwrap_or_else(PoisonError::into_inner) = Arc::clone(&fresh);
+        // Channels of hosts that are no longer known, or whose key has changed, close. In force
+        // first: a channel that is entered later has been checked against it.
+        self.channels().retain(|name, channel| {
+            fresh
+                .1
+                .policy
+                .hosts
+                .get(name)
+                .is_some_and(|host| host.key == channel.key)
+        });
+        tracing::info!(generation, "configuration in force");
+        Answer::Reloaded {
+            generation,
+            ended: Vec::new(),
+            unfinished: Vec::new(),
+        }
+    }
+}
+
 impl Answerer for Verifier {
     async fn answer(&self, request: Request) -> Answer {
         match request {
             Request::Reload => match load_checked() {
-                Ok(fresh) => {
-                    let generation = fresh.0.generation;
-                    let fresh = Arc::new(fresh);
-                    *self
-                        .configuration
-                        .write()
-                        .unwrap_or_else(PoisonError::into_inner) = Arc::clone(&fresh);
-                    // Channels of hosts that are no longer known, or whose key has changed, close.
-                    // In force first: a channel that is entered later has been checked against it.
-                    self.channels().retain(|name, channel| {
-                        fresh
-                            .1
-                            .policy
-                            .hosts
-                            .get(name)
-                            .is_some_and(|host| host.key == channel.key)
-                    });
-                    tracing::info!(generation, "configuration in force");
-                    Answer::Reloaded {
-                        generation,
-                        ended: Vec::new(),
-                    }
+                Ok(mut fresh) => {
+                    self.disabled.keep(&mut fresh.1);
+                    self.put_in_force(fresh)
                 }
                 Err(error) => Answer::Failed {
                     reason: error.to_string(),
                 },
             },
+            Request::Disable { user } => {
+                self.put_in_force(self.disabled.disable(user, &self.configuration()))
+            }
+            Request::Enable { user } => {
+                self.put_in_force(self.disabled.enable(&user, &self.configuration()))
+            }
             Request::Status => Answer::Status(StatusView {
                 role: "verifier".into(),
                 version: env!("CARGO_PKG_VERSION").into(),
@@ -248,9 +268,11 @@ impl Answerer for Verifier {
                 ]
                 .into(),
             }),
-            Request::Who | Request::Recent | Request::WouldEnd { .. } => Answer::Failed {
-                reason: "the verifier keeps no sessions: ask the keeper".into(),
-            },
+            Request::Who | Request::Recent | Request::Troubles | Request::WouldEnd { .. } => {
+                Answer::Failed {
+                    reason: "the verifier keeps no sessions: ask the keeper".into(),
+                }
+            }
         }
     }
 }

@@ -3,11 +3,13 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 use usher_proto::calls::{RESERVATION_SIZE, ReservationId};
 use usher_proto::refusal::Refusal;
 
@@ -22,6 +24,19 @@ pub struct Offer {
     pub queue: Arc<Queue>,
     /// Answered when a process has taken it into service; dropped when none did.
     pub served: oneshot::Sender<()>,
+    /// Whether a process has it.
+    taken: Arc<AtomicBool>,
+}
+
+/// What came of an offer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// A process serves the queue.
+    Served,
+    /// A process took it and let it lapse.
+    Lapsed,
+    /// No process took it in time.
+    Untaken,
 }
 
 /// The offers of one service, oldest first.
@@ -68,13 +83,29 @@ impl Desk {
         self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Offers a queue of a service and waits until a process serves it. False: a process took the
-    /// offer and let it lapse.
-    pub async fn offer(&self, service: u32, queue: Arc<Queue>) -> bool {
+    /// Offers a queue of a service and waits until a process serves it, so long for one to take it.
+    pub async fn offer(&self, service: u32, queue: Arc<Queue>, patience: Duration) -> Outcome {
         let (served, outcome) = oneshot::channel();
+        let taken = Arc::new(AtomicBool::new(false));
+        let offer = Offer {
+            queue,
+            served,
+            taken: Arc::clone(&taken),
+        };
         let counter = self.counter(service);
         // The receiver lives in the counter that we hold, so sending does not fail.
-        counter.offering.send(Offer { queue, served }).await.is_ok() && outcome.await.is_ok()
+        let served = async { counter.offering.send(offer).await.is_ok() && outcome.await.is_ok() };
+        tokio::pin!(served);
+        let is_served = match timeout(patience, &mut served).await {
+            Ok(is_served) => is_served,
+            // It has its own time to become the user.
+            Err(_) if taken.load(Ordering::Relaxed) => served.await,
+            Err(_) => return Outcome::Untaken,
+        };
+        match is_served {
+            true => Outcome::Served,
+            false => Outcome::Lapsed,
+        }
     }
 
     /// Waits for an offer of a service.
@@ -83,9 +114,12 @@ impl Desk {
         let mut taking = counter.taking.lock().await;
         loop {
             match taking.recv().await {
-                // The queue was taken away while it waited here.
+                // It was withdrawn, or its queue taken away, while it waited here.
                 Some(offer) if offer.served.is_closed() => {}
-                Some(offer) => return offer,
+                Some(offer) => {
+                    offer.taken.store(true, Ordering::Relaxed);
+                    return offer;
+                }
                 // We hold a sender, so the channel is never closed.
                 None => unreachable!("a counter keeps its own sender"),
             }

@@ -25,10 +25,10 @@ use usher_proto::{Certified, Principals};
 
 use super::process::Process;
 use super::queue::Queue;
-use super::{Keeper, service_by_id, who};
+use super::{Keeper, revocation, service_by_id, who};
 use crate::applications::{Application, Applications};
-pub use desk::Desk;
 use desk::Offer;
+pub use desk::{Desk, Outcome};
 use usher_kernel::cgroup::Guest;
 use usher_kernel::ownership::{Identity, ProcessState};
 
@@ -221,7 +221,13 @@ async fn set_net_user(
     let configuration = keeper.configuration();
     let service = service_by_id(&configuration.1, queue.key.0).ok_or(Refusal::UnknownService)?;
     check_account(keeper, service, peer.uid).await?;
-    let identity = identity(&queue).await?;
+    let identity = match identity(&queue).await {
+        Err(refusal @ Refusal::NoLocalAccount) => {
+            revocation::end_account(keeper, queue.key, refusal);
+            return Err(refusal);
+        }
+        found => found?,
+    };
     permitted(keeper, &queue, reserver, &process, peer.uid)?;
     let offer = keeper
         .desk

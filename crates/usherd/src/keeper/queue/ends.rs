@@ -1,17 +1,28 @@
-//! The ends of workers, and what they leave behind.
+//! The ends of workers: of those that are idle, and what those that have ended leave behind.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use tokio::io::Interest;
+use usher_kernel::cgroup::Group;
 use usher_kernel::worker::Ended;
 use usher_local::packet_async::register;
+use usher_policy::{Service, Style};
 
 use super::super::process::Process;
 use super::super::starter::WorkersEnd;
-use super::{Queue, State};
+use super::{GRACE, Queue, State};
+
+/// How long what a process has left behind that ended by itself may take to end when asked.
+const GRACE_OF_REST: Duration = Duration::from_secs(5);
+/// How often the group is looked through for processes that were not asked to end yet. One that has
+/// been asked does not fork before it has heard it (copy_process), so a second look nearly always
+/// finds nothing new.
+const LOOKS: usize = 16;
 
 /// What tells of a worker's end.
 pub(super) enum End {
@@ -54,25 +65,114 @@ impl Queue {
         self.group.pids().is_ok_and(|pids| pids.contains(&pid))
     }
 
+    /// Asks the processes of an idle worker by socket activation to end; kills what has not ended in
+    /// time. Also what is left of one that has ended by itself.
+    pub fn end_if_idle(&self, service: &Service, now: Instant) {
+        let mut state = self.lock();
+        if let Some(until) = state.ending {
+            if now < until {
+                return;
+            }
+            // Connections that came meanwhile and are accepted: it goes on serving.
+            let is_in_use = state.last_used == Some(now) && !self.has_waiting();
+            state.ending = None;
+            if !state.workers.is_empty() && is_in_use {
+                return;
+            }
+            drop(state);
+            if self.occupied() {
+                tracing::warn!(service = %self.service, user = %self.account.name,
+                    "processes that did not end when asked are killed");
+                self.kill();
+            }
+            return;
+        }
+        let idle = service.style == Style::User
+            && !state.workers.is_empty()
+            && state
+                .last_used
+                .is_some_and(|used| now.duration_since(used) >= service.idle);
+        if idle {
+            state.ending = Some(now + GRACE);
+            tracing::info!(service = %self.service, user = %self.account.name, "idle worker ends");
+            self.ask_to_end();
+        }
+    }
+
+    /// Asks all processes of the user at this service to end, those that they fork meanwhile included.
+    fn ask_to_end(&self) {
+        let mut asked = HashSet::new();
+        for _ in 0..LOOKS {
+            let before = asked.len();
+            let mut groups = self.group.guests().unwrap_or_default();
+            groups.extend(Group::open(self.group.path()));
+            for group in groups {
+                let processes: Vec<Process> = group
+                    .pids()
+                    .unwrap_or_default()
+                    .into_iter()
+                    .filter(|pid| !asked.contains(pid))
+                    .filter_map(|pid| Process::open(pid.cast_signed()).ok())
+                    .collect();
+                // A number that has passed to another process since is not in the group.
+                let present = group.pids().unwrap_or_default();
+                for process in processes {
+                    let pid = process.pid.unsigned_abs();
+                    if present.contains(&pid) {
+                        process.signal(Signal::TERM);
+                        asked.insert(pid);
+                    }
+                }
+            }
+            if asked.len() == before {
+                return;
+            }
+        }
+    }
+
+    /// Kills all processes, those included that are just being started, and returns when there is
+    /// none any more. The queue has been closed.
+    pub(in crate::keeper) async fn gone(&self) {
+        let mut pause = Duration::from_millis(1);
+        loop {
+            // First: what is started is in the group before this says that it is not any longer.
+            let starting = self.lock().starting;
+            self.kill();
+            if !starting && !self.occupied() {
+                return;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(500));
+        }
+    }
+
     /// What was to be a worker is none.
     pub(super) fn nothing_starts(&self) {
         let mut state = self.lock();
         state.starting = false;
-        self.end_left(&state);
+        self.end_left(&mut state);
     }
 
-    /// Ends what workers that have ended left behind, when they were the user's last.
-    fn end_left(&self, state: &State) {
+    /// Ends what workers that have ended left behind, when they were the user's last: it must not
+    /// keep the listener or the user's presence.
+    fn end_left(&self, state: &mut State) {
         // The next worker is in the group before it is known here: it must not be killed, nor its
-        // own group be taken away before it is in it.
-        if state.starting {
+        // own group be taken away before it is in it. A queue that was taken away kills by itself.
+        if state.starting || state.stopped {
             return;
         }
         if let Err(error) = self.group.sweep() {
             tracing::error!(%error, "cannot sweep a user's cgroup");
         }
-        if state.workers.is_empty() && self.occupied() {
-            // What a worker forked and left must not keep the listener or the user's presence.
+        if !state.workers.is_empty() || state.ending.is_some() || !self.occupied() {
+            return;
+        }
+        // Where each connection has its process, the next one may come to the group at any time.
+        // Where one serves all, no other is started before this has ended.
+        if state.one_for_all {
+            state.ending = Some(Instant::now() + GRACE_OF_REST);
+            self.ask_to_end();
+        } else {
             self.kill();
         }
     }
@@ -90,7 +190,7 @@ pub(super) async fn reap(queue: Arc<Queue>, pid: u32, end: End) {
     }
     let mut state = queue.lock();
     state.workers.retain(|running| running.pid != pid);
-    queue.end_left(&state);
+    queue.end_left(&mut state);
     drop(state);
     queue.ended.notify_waiters();
 }

@@ -30,7 +30,9 @@ impl Queue {
         };
         let pidfd = process.pidfd.try_clone().map_err(|error| failed(&error))?;
         let pid = process.pid.unsigned_abs();
-        self.lock().starting = true;
+        if !self.begin() {
+            return Err(Refusal::SessionEnded);
+        }
         let queue = Arc::clone(self);
         let moved = tokio::task::spawn_blocking(move || queue.group.take_in(pid, pidfd)).await;
         let guest = match moved {

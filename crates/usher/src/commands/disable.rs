@@ -1,0 +1,181 @@
+//! `usher user disable` and `enable`. Disabling cuts first and stores afterwards: neither a full disk
+//! nor a faulty file, another administrator's lock, a daemon that hangs or a name service that does not
+//! answer keeps a user in.
+
+use std::path::Path;
+
+use usher_local::applied::Applied;
+use usher_local::control::{Answer, ControlError, EndingView, Request, ask};
+use usher_local::files::write_atomically;
+use usher_proto::name::UserName;
+
+use super::configuration::{self, Lock, OnRefusal, Outcome};
+use super::user::{known, put_users_in_force, user_folder};
+use crate::failure::{At, Failure};
+use crate::output::{Output, warn};
+
+/// Daemons that know users, first the one that ends sessions.
+const ROLES: [&str; 3] = ["keeper", "verifier", "signer"];
+
+/// What the daemons have done, before anything is stored.
+#[derive(Default)]
+struct Cut {
+    daemons: Vec<String>,
+    ended: Vec<EndingView>,
+    unfinished: Vec<String>,
+    /// Of the keeper, when it has not cut.
+    failed: Option<ControlError>,
+}
+
+/// Refuses a user from now on. What is in force stays but for that, whatever is written below
+/// /etc/usher: nobody's faulty file keeps a user from being disabled, and no daemon either.
+///
+/// # Errors
+/// When the user is not known: nothing has changed. [`Failure::NotStored`],
+/// [`Failure::Unfinished`], [`Failure::NotCut`], [`Failure::NotTaken`],
+/// [`Failure::KeeperUnreached`] when it is done in part.
+pub fn disable(output: &Output, user: &UserName, reason: &str) -> Result<(), Failure> {
+    let cut = cut(user);
+    let mut outcome = match store(user, reason) {
+        Ok(outcome) => outcome,
+        Err(failure @ Failure::UnknownUser(_)) => {
+            take_back(user)?;
+            return Err(failure);
+        }
+        Err(Failure::NotTaken(generation, reasons, mut ended)) => {
+            ended.splice(0..0, cut.ended);
+            return Err(match cut.failed {
+                Some(error) => Failure::NotCut {
+                    user: user.clone(),
+                    generation,
+                    error,
+                },
+                None => Failure::NotTaken(generation, reasons, ended),
+            });
+        }
+        // It is stored, and there is no keeper to cut.
+        Err(failure @ Failure::KeeperUnreached(..)) => return Err(failure),
+        // No daemon has done anything either.
+        Err(failure) if cut.daemons.is_empty() => return Err(failure),
+        Err(failure) => {
+            return Err(Failure::NotStored {
+                user: user.clone(),
+                daemons: cut.daemons,
+                error: failure.to_string(),
+                ended: cut.ended,
+            });
+        }
+    };
+    // What is stored says the same now, and counts from here on.
+    if let Err(failure) = take_back(user) {
+        warn(&format!(
+            "until `usher user enable {user}` the user stays disabled, whatever is applied ({failure})"
+        ));
+    }
+    outcome.ended.splice(0..0, cut.ended);
+    // What was not finished when it was cut may be by now: the keeper has been asked again.
+    if cut.failed.is_some() || outcome.daemons.iter().all(|daemon| daemon != "keeper") {
+        outcome.unfinished.extend(cut.unfinished);
+    }
+    if !outcome.unfinished.is_empty() {
+        return Err(Failure::Unfinished {
+            user: user.clone(),
+            left: outcome.unfinished,
+            ended: outcome.ended,
+        });
+    }
+    output.print(&outcome, || configuration::describe(&outcome));
+    Ok(())
+}
+
+/// Has the daemons refuse the user, which needs no disk.
+fn cut(user: &UserName) -> Cut {
+    let mut cut = Cut::default();
+    let request = Request::Disable { user: user.clone() };
+    for role in ROLES {
+        match ask(role, &request) {
+            Ok(Answer::Reloaded {
+                ended, unfinished, ..
+            }) => {
+                cut.daemons.push(role.into());
+                cut.ended.extend(ended);
+                cut.unfinished.extend(unfinished);
+            }
+            // Told by what comes next: it reads what is stored.
+            Ok(_) | Err(ControlError::NotRunning { .. } | ControlError::NotPermitted { .. }) => {}
+            Err(error) if role == "keeper" => cut.failed = Some(error),
+            Err(_) => {}
+        }
+    }
+    cut
+}
+
+/// Takes [`cut`] back where a daemon has done it.
+fn take_back(user: &UserName) -> Result<(), Failure> {
+    let request = Request::Enable { user: user.clone() };
+    for role in ROLES {
+        match ask(role, &request) {
+            Ok(_) | Err(ControlError::NotRunning { .. } | ControlError::NotPermitted { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Stores that the user is disabled, and has the daemons read it.
+fn store(user: &UserName, reason: &str) -> Result<Outcome, Failure> {
+    let lock = configuration::lock()?;
+    let fresh = configuration::in_force()?;
+    // A name service that does not answer keeps nobody from being disabled either.
+    let may_have_account = || match nix::unistd::User::from_name(user.as_ref()) {
+        Ok(found) => found.is_some(),
+        Err(error) => {
+            warn(&format!(
+                "whether there is an account {user} is not known ({error}): check the name"
+            ));
+            true
+        }
+    };
+    let folder = match known(user) {
+        // Users whom an authority certifies have no folder; another one's was removed.
+        Err(_) if fresh.users.contains_key(user) || may_have_account() => user_folder(user),
+        known => known?,
+    };
+    // Either may succeed where the other does not: they need not be on one disk.
+    let marked = mark(&folder, reason);
+    let outcome = in_force(&lock, fresh, user, reason);
+    marked.and(outcome)
+}
+
+/// What the next apply reads.
+fn mark(folder: &Path, reason: &str) -> Result<(), Failure> {
+    std::fs::create_dir_all(folder).at(folder)?;
+    let path = folder.join("disabled");
+    write_atomically(&path, format!("{reason}\n").as_bytes(), 0o644).at(&path)
+}
+
+fn in_force(
+    lock: &Lock,
+    mut fresh: Applied,
+    user: &UserName,
+    reason: &str,
+) -> Result<Outcome, Failure> {
+    fresh.users.entry(user.clone()).or_default().disabled = Some(reason.trim().to_owned());
+    configuration::put_in_force(lock, fresh, OnRefusal::GoOn)
+}
+
+/// Admits a disabled user again.
+///
+/// # Errors
+/// When the user is not known, the file cannot be removed, or a daemon does not answer.
+pub fn enable(output: &Output, user: &UserName) -> Result<(), Failure> {
+    // What only the daemons know; what is stored counts until it is gone as well.
+    take_back(user)?;
+    let lock = configuration::lock()?;
+    let path = known(user)?.join("disabled");
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).at(&path)?,
+        _ => {}
+    }
+    put_users_in_force(output, &lock)
+}

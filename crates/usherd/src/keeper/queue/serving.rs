@@ -1,0 +1,334 @@
+//! Serving a queue: waits for connections, starts processes for them, and refuses connections that no
+//! process will take. A client is served or reset within seconds: it never waits without an end.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::io::Interest;
+use usher_kernel::listener;
+use usher_kernel::worker::SpawnError;
+use usher_local::packet_async::register;
+use usher_policy::{ServedBy, Service, Style};
+use usher_proto::refusal::Refusal;
+
+use super::super::calls::Outcome;
+use super::super::queues::BACKLOG;
+use super::super::{Keeper, revocation, service_by_id};
+use super::{Queue, StartError};
+
+/// How long connections wait for a process that may take them; then all that wait are refused. As long
+/// as processes of the user end and take the next connection, what is behind goes on waiting.
+const WAITING: Duration = Duration::from_secs(15);
+/// Failed starts one after the other until connections are refused.
+const ATTEMPTS: u32 = 4;
+/// First and longest pause after a failure; doubled in between.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// How soon a connection is refused that comes during a pause.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Starts that have failed one after the other.
+#[derive(Default)]
+struct Failures {
+    count: u32,
+    reason: String,
+}
+
+impl Failures {
+    fn add(&mut self, reason: String) {
+        self.count = self.count.saturating_add(1);
+        self.reason = reason;
+    }
+
+    /// How long until the next attempt.
+    fn pause(&self) -> Duration {
+        match self.count {
+            0 => Duration::ZERO,
+            count => (PAUSE.0 * 2_u32.saturating_pow(count - 1)).min(PAUSE.1),
+        }
+    }
+
+    /// Whether connections are refused, rather than kept for the next attempt.
+    fn refuse(&self) -> bool {
+        self.count >= ATTEMPTS
+    }
+}
+
+/// Waits for connections and starts workers.
+pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
+    // The group is free when what a former queue of the user has left there has ended.
+    match keeper.upgrade() {
+        Some(keeper) => keeper.queues.gone(queue.key).await,
+        None => return,
+    }
+    let mut failures = Failures::default();
+    // Since when there is no starter: another one comes, and what waits is not lost.
+    let mut starterless: Option<Instant> = None;
+    loop {
+        rest(&keeper, &queue, &failures).await;
+        if room(&keeper, &queue).await.is_none() {
+            return;
+        }
+        if let Err(error) = queue.connection_waits().await {
+            failures.add(format!("waiting for connections: {error}"));
+            tracing::error!(service = %queue.service, user = %queue.account.name, %error,
+                "cannot wait for connections");
+            continue;
+        }
+        // The policy may have changed in the hours that nobody connected.
+        let service = match serving(&keeper, &queue) {
+            Some((service, true)) => service,
+            Some((_, false)) => continue,
+            None => return,
+        };
+        let before = queue.waiting();
+        let begun = Instant::now();
+        let outcome = match service.served_by.clone() {
+            ServedBy::Program(program) => {
+                // A task of its own: it sees the started worker through when this one is ended
+                // meanwhile.
+                let (queue, style) = (Arc::clone(&queue), service.style);
+                tokio::spawn(async move { queue.spawn(program, style).await })
+                    .await
+                    .unwrap_or_else(|error| Err(SpawnError::Parent(io::Error::other(error)).into()))
+            }
+            ServedBy::Account(_) => {
+                let Some(desk) = keeper.upgrade().map(|keeper| Arc::clone(&keeper.desk)) else {
+                    return;
+                };
+                match desk.offer(service.id, Arc::clone(&queue), WAITING).await {
+                    Outcome::Served => Ok(()),
+                    Outcome::Lapsed => Err(StartError::Lapsed),
+                    Outcome::Untaken => {
+                        if queue.has_waiting() {
+                            let reason = "no process of the service takes its users: does it run?";
+                            queue.failed(&keeper, reason);
+                            queue.refuse_waiting(&keeper, reason);
+                        }
+                        continue;
+                    }
+                }
+            }
+        };
+        let failed = match outcome {
+            Ok(()) if service.style == Style::User => {
+                queue.see_through(&keeper, &mut failures).await;
+                // One that has served what waited and ended is as good as one that stays.
+                match queue.has_accepted(&keeper, before, begun) {
+                    true => None,
+                    false => Some("it ends without accepting the connections that wait".into()),
+                }
+            }
+            Ok(()) => None,
+            // Somebody has taken it meanwhile.
+            Err(StartError::Spawn(SpawnError::NothingWaiting)) => continue,
+            Err(StartError::Account(
+                refusal @ (Refusal::NoLocalAccount | Refusal::PrivilegedAccount),
+            )) => {
+                if let Some(keeper) = keeper.upgrade() {
+                    revocation::end_account(&keeper, queue.key, refusal);
+                }
+                return;
+            }
+            Err(StartError::Stopped) => return,
+            Err(StartError::Spawn(SpawnError::StarterGone))
+                if starterless.get_or_insert_with(Instant::now).elapsed() < WAITING =>
+            {
+                tokio::time::sleep(PAUSE.0).await;
+                continue;
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        if failed.is_none() {
+            starterless = None;
+        }
+        match failed {
+            None => {
+                failures = Failures::default();
+                queue.serves(&keeper);
+            }
+            Some(reason) => {
+                queue.failed(&keeper, &reason);
+                failures.add(reason);
+                let pause = failures.pause();
+                tracing::error!(service = %queue.service, user = %queue.account.name,
+                    error = failures.reason, ?pause, "cannot start a worker");
+            }
+        }
+    }
+}
+
+/// The queue's service as the policy now has it, and whether another process may be started; none
+/// when the policy has it no longer.
+fn serving(keeper: &Weak<Keeper>, queue: &Queue) -> Option<(Service, bool)> {
+    let configuration = keeper.upgrade()?.configuration();
+    let service = service_by_id(&configuration.1, queue.key.0)?;
+    queue.lock().one_for_all = service.style == Style::User;
+    let free = match service.style {
+        // A worker of an earlier keeper still holds the listener.
+        Style::User => !queue.has_worker(),
+        Style::Connection => queue.workers().len() < service.connections as usize,
+    };
+    Some((service.clone(), free))
+}
+
+/// Waits until another worker may be started; none when the policy has the service no longer.
+async fn room(keeper: &Weak<Keeper>, queue: &Queue) -> Option<()> {
+    let mut since: Option<Instant> = None;
+    loop {
+        let (service, free) = serving(keeper, queue)?;
+        if free {
+            return Some(());
+        }
+        // A process that serves the whole queue accepts in its own time.
+        let accepts = service.style == Style::User && queue.has_counted();
+        if accepts || !queue.has_waiting() {
+            since = None;
+        } else if since.get_or_insert_with(Instant::now).elapsed() >= WAITING {
+            let reason = match service.style {
+                Style::Connection => format!(
+                    "all {} processes that policy lets the user have (`connections`) are busy",
+                    service.connections
+                ),
+                Style::User => "what the user's last process has left has not ended".into(),
+            };
+            queue.refuse_waiting(keeper, &reason);
+            since = None;
+        }
+        queue.wait_for_end().await;
+    }
+}
+
+/// Pauses after failures, and refuses what comes meanwhile when there were many.
+async fn rest(keeper: &Weak<Keeper>, queue: &Queue, failures: &Failures) {
+    let until = Instant::now() + failures.pause();
+    loop {
+        if failures.refuse() && queue.has_waiting() {
+            queue.refuse_waiting(keeper, &failures.reason);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return;
+        }
+        tokio::time::sleep(left.min(LOOK)).await;
+    }
+}
+
+impl Queue {
+    /// Waits until a connection is in the queue. Nothing is registered when nobody waits: a worker
+    /// that accepts by itself must not wake the keeper with each of its connections.
+    async fn connection_waits(&self) -> io::Result<()> {
+        let listener = register(Arc::clone(&self.listener), Interest::READABLE)?;
+        loop {
+            let mut ready = listener.readable().await?;
+            if self.has_waiting() {
+                return Ok(());
+            }
+            ready.clear_ready();
+        }
+    }
+
+    /// Whether a connection waits.
+    pub(super) fn has_waiting(&self) -> bool {
+        listener::has_waiting(self.listener.as_fd())
+    }
+
+    /// How many connections wait.
+    fn waiting(&self) -> usize {
+        listener::waiting(self.listener.as_fd()).map_or_else(
+            |error| {
+                tracing::error!(%error, "looking into a queue");
+                0
+            },
+            |count| count as usize,
+        )
+    }
+
+    /// Waits until the process that serves the whole queue has ended, with all that it has left.
+    async fn see_through(&self, keeper: &Weak<Keeper>, failures: &mut Failures) {
+        let mut told = false;
+        while self.has_worker() {
+            // It has accepted what it was started for.
+            if !told && !self.has_waiting() {
+                *failures = Failures::default();
+                self.serves(keeper);
+                told = true;
+            }
+            self.wait_for_end().await;
+        }
+    }
+
+    /// Whether something has been accepted since the queue had so many connections at that time, or
+    /// none waits.
+    fn has_accepted(&self, keeper: &Weak<Keeper>, before: usize, begun: Instant) -> bool {
+        let waiting = self.waiting();
+        if waiting == 0 {
+            return true;
+        }
+        let elapsed = begun.elapsed();
+        let rows = match keeper.upgrade().map(|keeper| keeper.admission.admissions()) {
+            Some(Ok(rows)) => rows,
+            Some(Err(error)) => {
+                tracing::error!(%error, "reading the admission table");
+                return false;
+            }
+            None => return false,
+        };
+        let come = rows.iter().filter(|row| {
+            (row.service, row.uid) == self.key && row.established.is_some_and(|age| age <= elapsed)
+        });
+        before + come.count() > waiting
+    }
+
+    /// Resets all connections that wait.
+    fn refuse_waiting(&self, keeper: &Weak<Keeper>, reason: &str) {
+        let connections = self.waiting();
+        tracing::warn!(service = %self.service, user = %self.account.name, connections, reason,
+            "connections that wait are refused");
+        if let Err(error) = listener::refuse_waiting(self.listener.as_fd(), BACKLOG) {
+            tracing::error!(%error, service = %self.service, user = %self.account.name,
+                "cannot refuse connections that wait");
+        }
+        if let Some(keeper) = keeper.upgrade() {
+            keeper.troubles.refused(self, connections as u64, reason);
+        }
+    }
+
+    /// Notes for the administrator that a start has failed.
+    fn failed(&self, keeper: &Weak<Keeper>, reason: &str) {
+        if let Some(keeper) = keeper.upgrade() {
+            keeper.troubles.failed(self, reason);
+        }
+    }
+
+    /// Notes that the service has a process that serves.
+    fn serves(&self, keeper: &Weak<Keeper>) {
+        if let Some(keeper) = keeper.upgrade() {
+            keeper.troubles.over(self.key.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_stay_bounded_and_soon_connections_are_refused() {
+        let mut failures = Failures::default();
+        assert_eq!(failures.pause(), Duration::ZERO);
+        let mut waited = Duration::ZERO;
+        while !failures.refuse() {
+            waited += failures.pause();
+            failures.add(String::new());
+        }
+        assert!(waited < Duration::from_secs(1), "{waited:?}");
+        for _ in 0..40 {
+            let before = failures.pause();
+            failures.add(String::new());
+            assert!(failures.pause() >= before);
+        }
+        assert_eq!(failures.pause(), PAUSE.1);
+    }
+}

@@ -1,0 +1,106 @@
+//! What keeps services from serving their users, for `usher who` and `usher doctor`: starts that have
+//! failed, connections that were refused. Counted since the keeper started, with the last reason.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use usher_local::clock::unix_time;
+use usher_local::control::TroubleView;
+use usher_proto::name::UserName;
+
+use super::queue::Queue;
+use super::{Keeper, service_by_id};
+
+/// Of each service that has had any, by its number: as many as policies have had services.
+#[derive(Default)]
+pub struct Troubles(Mutex<HashMap<u32, Trouble>>);
+
+/// A service's.
+struct Trouble {
+    failed: u64,
+    refused: u64,
+    last: Last,
+    over: bool,
+}
+
+/// The last one.
+struct Last {
+    user: UserName,
+    reason: String,
+    at: u64,
+}
+
+impl Troubles {
+    /// A process of the service could not be started for a user, or has ended at once.
+    pub fn failed(&self, queue: &Queue, reason: &str) {
+        self.enter(queue, reason, (1, 0));
+    }
+
+    /// So many connections of a user were reset without having been served.
+    pub fn refused(&self, queue: &Queue, connections: u64, reason: &str) {
+        self.enter(queue, reason, (0, connections));
+    }
+
+    /// The service serves again.
+    pub fn over(&self, service: u32) {
+        if let Some(trouble) = self.lock().get_mut(&service) {
+            trouble.over = true;
+        }
+    }
+
+    /// All failed starts, and all connections that were refused.
+    pub fn totals(&self) -> (u64, u64) {
+        let troubles = self.lock();
+        let sum = |of: fn(&Trouble) -> u64| troubles.values().map(of).sum();
+        (
+            sum(|trouble| trouble.failed),
+            sum(|trouble| trouble.refused),
+        )
+    }
+
+    fn enter(&self, queue: &Queue, reason: &str, (failed, refused): (u64, u64)) {
+        let last = Last {
+            user: queue.account.name.clone(),
+            reason: reason.into(),
+            at: unix_time(),
+        };
+        let mut troubles = self.lock();
+        let (before_failed, before_refused) = troubles
+            .get(&queue.key.0)
+            .map_or((0, 0), |before| (before.failed, before.refused));
+        let trouble = Trouble {
+            failed: before_failed + failed,
+            refused: before_refused + refused,
+            last,
+            over: false,
+        };
+        troubles.insert(queue.key.0, trouble);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Trouble>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The troubles of the services that the policy has, in the order of their names.
+pub fn view(keeper: &Keeper) -> Vec<TroubleView> {
+    let configuration = keeper.configuration();
+    let mut views: Vec<TroubleView> = keeper
+        .troubles
+        .lock()
+        .iter()
+        .filter_map(|(id, trouble)| {
+            Some(TroubleView {
+                service: service_by_id(&configuration.1, *id)?.name.clone(),
+                failed_starts: trouble.failed,
+                refused_connections: trouble.refused,
+                user: trouble.last.user.clone(),
+                reason: trouble.last.reason.clone(),
+                at: trouble.last.at,
+                over: trouble.over,
+            })
+        })
+        .collect();
+    views.sort_by(|one, other| one.service.cmp(&other.service));
+    views
+}

@@ -1,0 +1,300 @@
+//! `usher user disable` cuts off: on a full disk, with a keeper that hangs, and for good when it
+//! returns.
+#![forbid(unsafe_code)]
+
+mod attack;
+mod reading;
+mod users;
+
+use std::io::Read;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use attack::{Attack, Result};
+use reading::{connect, is_cut, lives};
+use users::{json, refused};
+use usher_lab::hostile::{Asked, Channel, Port, id_of};
+use usher_lab::{ALICE, Lab, Mail, Signal, eventually};
+use usher_proto::SessionId;
+use usher_proto::ssh_key::PrivateKey;
+
+/// Puts a folder on a small disk of its own.
+const MOUNT: &str = r#"
+    cp -a $0 /root/copy
+    mount -t tmpfs -o mode=755,size=512k tmpfs $0
+    cp -a /root/copy/. $0/
+    rm -r /root/copy
+"#;
+
+/// Leaves no room in a folder's disk.
+const FILL: &str = "head -c 1M /dev/zero >$0/filler 2>/dev/null || true";
+
+/// The mail topology, with these folders of mailhost on small disks.
+fn with_small_disks(folders: &[&str]) -> Result<Mail> {
+    let mut mail = Lab::mail()?;
+    let daemons = [&mut mail.keeper, &mut mail.recorder, &mut mail.verifier];
+    for daemon in daemons {
+        daemon.end()?;
+    }
+    for folder in folders {
+        mail.mailhost.run(["sh", "-e", "-c", MOUNT, folder])?;
+    }
+    // What confines them holds for the folders that were there when they started.
+    for daemon in [&mut mail.keeper, &mut mail.recorder, &mut mail.verifier] {
+        daemon.start()?;
+    }
+    // The courier's connection is made anew.
+    eventually("alice is served", || {
+        let connect = ["usher", "connect", "mailhost:imap"];
+        let connect = mail.laptop.command(connect).user("alice");
+        Ok(connect
+            .input("x LOGOUT\r\n")
+            .run()?
+            .stdout
+            .contains("as alice"))
+    })?;
+    Ok(mail)
+}
+
+const FOLDERS: [&str; 2] = ["/etc/usher", "/var/lib/usher"];
+const DISABLE: [&str; 4] = ["usher", "user", "disable", "alice"];
+
+#[test]
+fn a_full_disk_keeps_nobody_from_being_cut_off() -> Result {
+    for full in [&FOLDERS[..], &FOLDERS[..1], &FOLDERS[1..]] {
+        let mut mail = with_small_disks(full)?;
+        let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+        for folder in full {
+            mail.mailhost.run(["sh", "-c", FILL, folder])?;
+        }
+        let disabled = mail.mailhost.command(DISABLE).run()?;
+        assert_eq!(disabled.status.code(), Some(5), "{full:?}: {disabled:?}");
+        for text in [
+            "ended: alice from laptop at imap, 1 connection(s): the user is disabled",
+            "alice has been cut off and is refused by: keeper, verifier. This is NOT stored",
+            "No space left on device",
+            "when these daemons are restarted",
+        ] {
+            assert!(
+                disabled.stderr.contains(text),
+                "{full:?}: {text}: {disabled:?}"
+            );
+        }
+        is_cut(&mut alice)?;
+        let said = refused(&mail, "alice", "mailhost:imap")?;
+        assert!(said.contains("disabled"), "{full:?}: {said}");
+        lives(&mut bob)?;
+
+        // There is room again, and something else is applied.
+        for folder in full {
+            mail.mailhost.run(["rm", &format!("{folder}/filler")])?;
+        }
+        mail.mailhost.run(["usher", "policy", "apply"])?;
+        refused(&mail, "alice", "mailhost:imap")?;
+        mail.mailhost.run(["usher", "user", "enable", "alice"])?;
+        lives(&mut connect(&mail, "alice")?)?;
+        // With room it outlives the daemons.
+        mail.mailhost.run(DISABLE)?;
+        mail.keeper.restart()?;
+        mail.verifier.restart()?;
+        eventually("alice is refused", || {
+            let said = refused(&mail, "alice", "mailhost:imap")?;
+            Ok(said.contains("disabled"))
+        })?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_user_who_is_not_known_is_not_disabled_in_memory_either() -> Result {
+    let mail = Lab::mail()?;
+    let unknown = mail
+        .mailhost
+        .command(["usher", "user", "disable", "eve"])
+        .run()?;
+    assert_eq!(unknown.status.code(), Some(1), "{unknown:?}");
+    // She comes, and is like anybody.
+    mail.mailhost.add_account("eve", 2099)?;
+    mail.laptop.add_account("eve", 1099)?;
+    mail.mailhost.run(["usher", "policy", "apply"])?;
+    let key = users::keygen(&mail.laptop, "eve")?;
+    mail.mailhost.write("/root/eve.pub", key)?;
+    users::add(&mail.laptop, "eve", &["--private-key", "/root/eve"])?;
+    users::add(&mail.mailhost, "eve", &["--public-key", "/root/eve.pub"])?;
+    for host in [&mail.laptop, &mail.mailhost] {
+        let policy = "/etc/usher/policy.d/mail.policy";
+        host.replace(policy, "member alice,", "member eve, alice,")?;
+    }
+    mail.apply()?;
+    let mut eve = mail
+        .laptop
+        .command(["usher", "connect", "mailhost:imap"])
+        .user("eve")
+        .spawn()?;
+    let greeting = eve.read_past("\n", usher_lab::PATIENCE)?;
+    assert!(greeting.contains("as eve"), "{greeting}");
+    Ok(())
+}
+
+#[test]
+fn a_keeper_that_hangs_is_told_and_the_next_one_cuts() -> Result {
+    let mut mail = Lab::mail()?;
+    let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
+    mail.keeper.kill(Signal::STOP)?;
+    let hangs = "the keeper does not answer (10 s): it hangs";
+    let who = mail.mailhost.command(["usher", "who"]).run()?;
+    assert_eq!(who.status.code(), Some(3), "{who:?}");
+    assert!(who.stderr.contains(hangs), "{who:?}");
+    let doctor = mail.mailhost.command(["usher", "doctor"]).run()?;
+    assert_eq!(doctor.status.code(), Some(1), "{doctor:?}");
+    assert!(doctor.stdout.contains(hangs), "{doctor:?}");
+    let disabled = mail.mailhost.command(DISABLE).run()?;
+    assert_eq!(disabled.status.code(), Some(3), "{disabled:?}");
+    for text in [
+        "alice is disabled",
+        "have NOT been ended",
+        hangs,
+        "kill -s KILL usher-keeper",
+    ] {
+        assert!(disabled.stderr.contains(text), "{text}: {disabled:?}");
+    }
+    lives(&mut alice)?;
+    // What the message says, and what a watchdog does.
+    mail.keeper.crash()?;
+    is_cut(&mut alice)?;
+    lives(&mut bob)?;
+    mail.mailhost.run(["usher", "who"])?;
+    Ok(())
+}
+
+/// A session of alice's, on the one channel that a pair of hosts has.
+struct Announcing {
+    channel: Channel,
+    key: PrivateKey,
+    asked: Asked,
+    session: Option<SessionId>,
+}
+
+impl Announcing {
+    fn new(attack: &Attack) -> Result<Self> {
+        Ok(Self {
+            channel: attack.channel()?,
+            key: attack.user_key("alice")?,
+            asked: attack.asked("alice")?,
+            session: None,
+        })
+    }
+
+    /// Announces a connection from this port, in a session that is opened when there is none; it may
+    /// be refused.
+    fn announce(&mut self, attack: &Attack, port: &Port) -> Result {
+        let Ok(announcement) = attack.announcement(&mut self.asked, port) else {
+            return self.forget(attack);
+        };
+        let verdict = match self.session {
+            Some(session) => self.channel.announce(session, announcement)?,
+            None => {
+                let authenticator = self.asked.sign(&self.key)?;
+                self.session = Some(id_of(&authenticator));
+                self.channel.open_session(&authenticator, announcement)?
+            }
+        };
+        match verdict {
+            Ok(()) => Ok(()),
+            Err(_) => self.forget(attack),
+        }
+    }
+
+    fn forget(&mut self, attack: &Attack) -> Result {
+        (self.asked, self.session) = (attack.asked("alice")?, None);
+        Ok(())
+    }
+}
+
+/// Connects again and again, each time announced, as long as it is let: whether one is served that was
+/// begun after this was said to be over.
+fn connects_after(
+    attack: &Attack,
+    announcing: &Mutex<Announcing>,
+    over: &AtomicBool,
+    stop: &AtomicBool,
+) -> Result<bool> {
+    while !stop.load(Ordering::SeqCst) {
+        let begun_after = over.load(Ordering::SeqCst);
+        let port = attack.port()?;
+        let mut announcing = announcing.lock().map_err(|_| "a thread failed")?;
+        announcing.announce(attack, &port)?;
+        drop(announcing);
+        // Also where it was not granted.
+        let Ok(mut stream) = port.connect(attack.server()) else {
+            continue;
+        };
+        let served = stream.read(&mut [0; 64]).is_ok_and(|count| count > 0);
+        if served && begun_after {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+#[test]
+fn when_disable_returns_nothing_of_the_user_runs_or_is_accepted() -> Result {
+    let attack = Attack::new()?;
+    let host = &attack.mail.mailhost;
+    let mut bob = connect(&attack.mail, "bob")?;
+    for round in 0..8 {
+        let (over, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+        let announcing = Mutex::new(Announcing::new(&attack)?);
+        let served_after = std::thread::scope(|scope| -> Result<bool> {
+            let connecting: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(|| {
+                        connects_after(&attack, &announcing, &over, &stop)
+                            .map_err(|error| error.to_string())
+                    })
+                })
+                .collect();
+            let look = || -> Result {
+                eventually("alice is served", || {
+                    Ok(host
+                        .processes()?
+                        .iter()
+                        .any(|p| p.uid == ALICE.mailhost_uid))
+                })?;
+                host.run(DISABLE)?;
+                // At once, and not in the end.
+                let left = host.processes()?;
+                over.store(true, Ordering::SeqCst);
+                let left: Vec<_> = left
+                    .iter()
+                    .filter(|p| p.uid == ALICE.mailhost_uid)
+                    .collect();
+                assert!(left.is_empty(), "round {round}: {left:?}");
+                let view = json(host, &["who"])?;
+                let sessions = view["sessions"].as_array().ok_or("no list")?;
+                assert!(
+                    !sessions.iter().any(|session| session["user"] == "alice"),
+                    "{view}"
+                );
+                Ok(())
+            };
+            let looked = look();
+            std::thread::sleep(Duration::from_millis(200));
+            stop.store(true, Ordering::SeqCst);
+            let mut served = false;
+            for thread in connecting {
+                served |= thread.join().map_err(|_| "a thread failed")??;
+            }
+            looked?;
+            Ok(served)
+        })?;
+        assert!(
+            !served_after,
+            "round {round}: served after disable had returned"
+        );
+        lives(&mut bob)?;
+        host.run(["usher", "user", "enable", "alice"])?;
+    }
+    lives(&mut connect(&attack.mail, "alice")?)
+}
