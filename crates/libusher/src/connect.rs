@@ -29,6 +29,10 @@ const DECISION: Duration = Duration::from_secs(60);
 /// may drop SYNs with options that it does not know.
 const TOKEN: Duration = Duration::from_secs(3);
 
+/// How long an announced connection may take: as long as its announcement lives on the server, which
+/// refuses it afterwards.
+const ANNOUNCED: Duration = Duration::from_secs(10);
+
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -200,8 +204,8 @@ fn finish(
         LocalReply::Finished | LocalReply::Ticket { .. } => return Err(ConnectError::Protocol),
     };
     // Told in either case: the signer then lets go of the port.
-    let connected =
-        reachable_by(&socket, server).and_then(|server| establish(&socket, server, None));
+    let connected = reachable_by(&socket, server)
+        .and_then(|server| establish_within(&socket, server, ANNOUNCED));
     let done = LocalRequest::Done {
         connected: connected.is_ok(),
     };
@@ -268,21 +272,26 @@ enum TokenError {
 fn establish_with_token(server: SocketAddr) -> Result<TcpStream, TokenError> {
     let socket = socket_of(family_of(server)).map_err(|_| TokenError::Draw)?;
     draw_token(socket.as_fd(), server).map_err(|_| TokenError::Draw)?;
-    set_socket_timeout(&socket, Timeout::Send, Some(TOKEN))
-        .map_err(io::Error::from)
-        .and_then(|()| establish(&socket, server, Some(TOKEN)))
-        .and_then(|()| Ok(set_socket_timeout(&socket, Timeout::Send, None)?))
-        .map_err(|_| TokenError::Connect)?;
+    establish_within(&socket, server, TOKEN).map_err(|_| TokenError::Connect)?;
     Ok(socket.into())
 }
 
-/// connect(2), going on after a signal as POSIX says it does by itself. `limit`: how long in all,
-/// if the socket has the same.
-fn establish(socket: &OwnedFd, server: SocketAddr, limit: Option<Duration>) -> io::Result<()> {
-    let until = limit.map(|limit| Instant::now() + limit);
+/// Connects, or fails with `TimedOut` after this long.
+fn establish_within(socket: &OwnedFd, server: SocketAddr, limit: Duration) -> io::Result<()> {
+    set_socket_timeout(socket, Timeout::Send, Some(limit))?;
+    establish(socket, server, limit)?;
+    Ok(set_socket_timeout(socket, Timeout::Send, None)?)
+}
+
+/// connect(2), going on after a signal as POSIX says it does by itself. `limit`: how long in all, if
+/// it is the socket's as well.
+fn establish(socket: &OwnedFd, server: SocketAddr, limit: Duration) -> io::Result<()> {
+    let until = Instant::now() + limit;
     match rustix::net::connect(socket, &server) {
         Ok(()) => Ok(()),
-        Err(rustix::io::Errno::INTR) => wait_until_connected(socket, until),
+        Err(rustix::io::Errno::INTR) => wait_until_connected(socket, Some(until)),
+        // What the kernel says at the end of the socket's time.
+        Err(rustix::io::Errno::INPROGRESS) => Err(io::ErrorKind::TimedOut.into()),
         Err(error) => Err(error.into()),
     }
 }
@@ -324,9 +333,9 @@ mod tests {
     fn begin(server: SocketAddr) -> OwnedFd {
         let socket = stream_socket().unwrap();
         rustix::io::ioctl_fionbio(&socket, true).unwrap();
-        let begun = establish(&socket, reachable_by(&socket, server).unwrap(), None);
-        let under_way = begun.map_err(|error| error.raw_os_error());
-        assert!(matches!(under_way, Ok(()) | Err(Some(libc::EINPROGRESS))));
+        let server = reachable_by(&socket, server).unwrap();
+        let begun = rustix::net::connect(&socket, &server);
+        assert!(matches!(begun, Ok(()) | Err(rustix::io::Errno::INPROGRESS)));
         socket
     }
 
@@ -349,6 +358,22 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_is_given_up_in_time() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let server = listener.local_addr().unwrap();
+        let within = |limit| {
+            let socket = stream_socket().unwrap();
+            let server = reachable_by(&socket, server).unwrap();
+            establish_within(&socket, server, limit)
+        };
+        within(ANNOUNCED).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let _waiting: Vec<OwnedFd> = (0..3).map(|_| begin(server)).collect();
+        let over = within(Duration::from_millis(1)).unwrap_err();
+        assert_eq!(over.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
     fn a_connection_that_is_refused_says_so() {
         // Bound and not listening: nobody else's port meanwhile.
         let closed = stream_socket().unwrap();
@@ -360,7 +385,8 @@ mod tests {
         let socket = stream_socket().unwrap();
         rustix::io::ioctl_fionbio(&socket, true).unwrap();
         let server = SocketAddr::from(([127, 0, 0, 1], bound.port()));
-        let begun = establish(&socket, reachable_by(&socket, server).unwrap(), None);
+        let server = reachable_by(&socket, server).unwrap();
+        let begun = rustix::net::connect(&socket, &server).map_err(io::Error::from);
         let ended = begun.or_else(|_| wait_until_connected(&socket, None));
         assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }

@@ -22,6 +22,7 @@ pub mod probe;
 pub mod process;
 pub mod release;
 pub mod sandbox;
+pub mod stream;
 pub mod ticket;
 pub mod worker;
 

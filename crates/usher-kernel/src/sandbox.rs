@@ -37,7 +37,8 @@ pub enum Profile {
     Signer,
     /// Local sockets and TCP.
     Courier,
-    /// Local sockets, TCP, socket diagnosis; it may listen, as the policy may give it addresses.
+    /// Local sockets, TCP, socket diagnosis; it may listen, as the policy may give it addresses,
+    /// and move bytes between sockets by splice(2).
     Proxy,
 }
 
@@ -79,7 +80,7 @@ pub fn seccomp(profile: Profile) -> Result<(), KernelError> {
         thread_rules().map_err(|error| failed(&error))?,
     );
     let more: &[i64] = match profile {
-        Profile::Proxy => &[libc::SYS_listen],
+        Profile::Proxy => &[libc::SYS_listen, libc::SYS_splice],
         Profile::Recorder => WRITING,
         Profile::Verifier | Profile::Signer | Profile::Courier => &[],
     };

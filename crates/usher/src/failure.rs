@@ -134,6 +134,13 @@ pub enum Failure {
     /// No connection.
     #[error(transparent)]
     Connect(#[from] usher::ConnectError),
+    /// A connection that did not come to its end.
+    #[error(
+        "the connection broke before its end ({0}); what was received may be a part only. The \
+         service, the network, or an end of the user's access (`usher who --recent` on the server) \
+         has done it"
+    )]
+    Broken(io::Error),
     /// The kernel refused something.
     #[error(transparent)]
     Kernel(#[from] usher_kernel::KernelError),

@@ -150,6 +150,73 @@ fn every_way_to_log_in_takes_the_users_own_name_with_any_password_and_no_other_n
 }
 
 #[test]
+fn a_command_that_cannot_be_read_has_a_tagged_answer() -> Outcome {
+    let mail = Lab::mail()?;
+    let mut alice = greeted(&mail, "alice")?;
+    for wrong in [
+        "a LOGIN alice",
+        "a LOGIN  alice x",
+        "a AUTHENTICATE PLAIN nonsense!",
+        "a AUTHENTICATE PLAIN\r\n*",
+    ] {
+        let answer = ask(&mut alice, wrong, "a BAD ")?;
+        assert!(!answer.contains("a OK"), "{wrong}: {answer}");
+    }
+    let answer = ask(&mut alice, "b LOGIN alice \"Gr\u{fc}\u{df}e\"", "b ")?;
+    assert!(answer.contains("b OK"), "{answer}");
+    Ok(())
+}
+
+/// A password that is neither ASCII nor what IMAP permits in quotes.
+const ODD_PASSWORD: &str = "Gr\u{fc}\u{df}e {3}(%*]";
+
+const FETCHMAIL: &str = "\
+poll mailhost protocol imap port 143
+  user NAME password \"PASSWORD\" fetchall keep sslproto '' mda \"cat >>fetched\"
+";
+
+#[test]
+fn fetchmail_fetches_mail_by_any_password() -> Outcome {
+    let mail = Lab::mail()?;
+    let fetch = |name: &str| -> Result<Output, Box<dyn std::error::Error>> {
+        let control = FETCHMAIL
+            .replace("NAME", name)
+            .replace("PASSWORD", ODD_PASSWORD);
+        let command = "umask 077; cat >.fetchmailrc; fetchmail --nodetach --nosyslog";
+        let shell = mail.laptop.command(["sh", "-c", command]).user("alice");
+        Ok(shell.input(control).run()?)
+    };
+    let posing = fetch("bob")?;
+    assert!(!posing.status.success(), "{posing:?}");
+    let fetched = fetch("alice")?;
+    assert!(fetched.status.success(), "{fetched:?}");
+    let fetched = mail.laptop.run_as("alice", ["cat", "fetched"])?.stdout;
+    assert!(fetched.contains(ALICE.subject), "{fetched}");
+    Ok(())
+}
+
+const MUTT: &str = "\
+set imap_user=NAME imap_pass=\"PASSWORD\" ssl_starttls=no ssl_force_tls=no wait_key=no
+set header_cache='' imap_check_subscribed=no move=no
+push \"<pipe-message>cat >>read<enter><exit>\"
+";
+
+#[test]
+fn mutt_reads_mail_by_any_password() -> Outcome {
+    let mail = Lab::mail()?;
+    let settings = MUTT
+        .replace("NAME", "alice")
+        .replace("PASSWORD", ODD_PASSWORD);
+    let command = "umask 077; cat >.muttrc; TERM=vt100 script --quiet --return --command \
+        'mutt -f imap://mailhost/INBOX' screen </dev/null";
+    let shell = mail.laptop.command(["sh", "-c", command]).user("alice");
+    let screen = shell.input(settings).run()?;
+    let seen = mail.laptop.run_as("alice", ["cat", "screen"])?;
+    assert!(seen.stdout.contains(ALICE.subject), "{seen:?}, {screen:?}");
+    Ok(())
+}
+
+#[test]
 fn a_wrong_name_may_be_followed_by_the_right_one_and_what_is_sent_ahead_is_kept() -> Outcome {
     let mail = Lab::mail()?;
     let mut alice = greeted(&mail, "alice")?;

@@ -1,12 +1,19 @@
 //! `usher connect HOST:SERVICE`: a pipe for scripts, tunnels and ProxyCommand-like use.
 
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::str::FromStr;
+use std::sync::{Condvar, Mutex, PoisonError};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use usher::{HostName, ServiceName, connect_by_user};
 
 use crate::failure::{At, Failure};
+use way::Way;
+
+mod way;
 
 /// Where to connect.
 #[derive(Debug, Clone)]
@@ -31,41 +38,163 @@ impl FromStr for Destination {
     }
 }
 
-/// Connects and copies both ways until the server closes.
+/// Connects and copies both ways until the server closes, or nobody reads standard output any more.
+/// Urgent bytes of the server stand among the others, in their place.
 ///
 /// # Errors
-/// When the connection is refused or breaks.
+/// When the connection is refused or breaks: then what was received may be a part only.
 pub fn run(destination: &Destination) -> Result<(), Failure> {
     let connection = connect_by_user(&destination.host, &destination.service)?;
+    connection.set_nonblocking(true).at("connection")?;
+    rustix::net::sockopt::set_socket_oobinline(&connection, true)
+        .map_err(io::Error::from)
+        .at("connection")?;
     let outgoing = connection.try_clone().at("connection")?;
+    let sending: &'static Sending = Box::leak(Box::default());
     std::thread::spawn(move || {
-        // A server that has closed ends the program from the other direction.
-        let _ = send(outgoing);
+        // It ends the program from the other direction.
+        let _ = send(&outgoing, sending);
     });
-    receive(connection).at("connection")
+    match receive(&connection, sending) {
+        Ok(()) => Ok(()),
+        Err(Stopped::Unread) => {
+            // As if the reader had been connected itself: the server learns that nobody reads. One
+            // that is no more connected has nothing left to abort.
+            let _ = rustix::net::connect_unspec(&connection);
+            Ok(())
+        }
+        Err(Stopped::Broken(error)) => Err(Failure::Broken(error.into())),
+    }
 }
 
-fn send(mut connection: TcpStream) -> io::Result<()> {
-    copy(&mut io::stdin().lock(), &mut connection)?;
-    connection.shutdown(Shutdown::Write)
+/// Whether the other thread writes to the connection at this moment, and what it has met there. The
+/// kernel tells one of the two threads of a reset, once; the other one then finds an end like any.
+#[derive(Default)]
+struct Sending {
+    state: Mutex<Writing>,
+    changed: Condvar,
 }
 
-fn receive(mut connection: TcpStream) -> io::Result<()> {
-    copy(&mut connection, &mut io::stdout().lock())
+#[derive(Default)]
+enum Writing {
+    #[default]
+    Not,
+    Now,
+    Failed(Errno),
 }
 
-/// Copies and flushes what arrives as it arrives: a dialogue must not wait for a full buffer.
-fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
-    let mut buffer = vec![0; 64 * 1024];
+impl Sending {
+    fn set(&self, writing: Writing) {
+        *self.lock() = writing;
+        self.changed.notify_all();
+    }
+
+    /// What writing has met, once it is not under way any more.
+    fn failure(&self) -> Option<Errno> {
+        let now = |state: &mut Writing| matches!(state, Writing::Now);
+        let state = self
+            .changed
+            .wait_while(self.lock(), now)
+            .unwrap_or_else(PoisonError::into_inner);
+        match *state {
+            Writing::Failed(error) => Some(error),
+            Writing::Not | Writing::Now => None,
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Writing> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sends standard input and its end.
+fn send(connection: &TcpStream, sending: &Sending) -> rustix::io::Result<()> {
+    let input = io::stdin();
+    let mut way = Way::of(input.as_fd());
     loop {
-        let length = match from.read(&mut buffer) {
-            Ok(0) => return Ok(()),
-            Ok(length) => length,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+        wait(&mut [PollFd::new(&input, PollFlags::IN)])?;
+        sending.set(Writing::Now);
+        let moved = way.carry(input.as_fd(), connection.as_fd());
+        sending.set(match moved {
+            Err(error) if error != Errno::AGAIN => Writing::Failed(error),
+            _ => Writing::Not,
+        });
+        match moved {
+            Ok(0) => return rustix::net::shutdown(connection, rustix::net::Shutdown::Write),
+            Ok(_) => {}
+            Err(Errno::AGAIN) => wait(&mut [PollFd::new(connection, PollFlags::OUT)])?,
             Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Why nothing more is received.
+enum Stopped {
+    /// What was received may be a part only.
+    Broken(Errno),
+    /// Nobody reads standard output any more.
+    Unread,
+}
+
+/// Receives to standard output until the end.
+fn receive(connection: &TcpStream, sending: &Sending) -> Result<(), Stopped> {
+    let output = io::stdout();
+    let output = output.as_fd();
+    let mut way = Way::of(output);
+    loop {
+        let mut waiting = [
+            PollFd::new(connection, PollFlags::IN),
+            // A pipe without a reader.
+            PollFd::from_borrowed_fd(output, PollFlags::empty()),
+        ];
+        wait(&mut waiting).map_err(Stopped::Broken)?;
+        if waiting[1].revents().contains(PollFlags::ERR) {
+            return Err(Stopped::Unread);
+        }
+        let carried = match way.carry(connection.as_fd(), output) {
+            // Also in front of an urgent byte.
+            Ok(0) => Way::memory().carry(connection.as_fd(), output),
+            other => other,
         };
-        to.write_all(&buffer[..length])?;
-        to.flush()?;
+        match carried {
+            Ok(0) => break,
+            Ok(_) => {}
+            Err(Errno::AGAIN) => {
+                let mut full = [PollFd::from_borrowed_fd(output, PollFlags::OUT)];
+                wait(&mut full).map_err(Stopped::Broken)?;
+            }
+            Err(Errno::PIPE) => return Err(Stopped::Unread),
+            Err(error) => return Err(Stopped::Broken(error)),
+        }
+    }
+    if !is_over(connection).map_err(Stopped::Broken)? {
+        return Ok(());
+    }
+    match sending.failure() {
+        // EPIPE: the server ended its direction, and then did not take what we sent.
+        Some(error) if error != Errno::PIPE => Err(Stopped::Broken(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the connection is no more in either direction, so that no write to it waits.
+fn is_over(connection: &TcpStream) -> rustix::io::Result<bool> {
+    let mut asked = [PollFd::new(connection, PollFlags::empty())];
+    loop {
+        match poll(&mut asked, Some(&Timespec::default())) {
+            Ok(_) => return Ok(asked[0].revents().contains(PollFlags::HUP)),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn wait(waiting: &mut [PollFd<'_>]) -> rustix::io::Result<()> {
+    loop {
+        match poll(waiting, None) {
+            Err(Errno::INTR) => {}
+            result => return result.map(drop),
+        }
     }
 }
 

@@ -2,7 +2,10 @@
 //! the user they run as. Who that is the kernel says, by the owner of the local connection; the
 //! proxy hands the connection to the signer, which asks the kernel itself.
 
+mod carrier;
 mod imap;
+mod places;
+mod relay;
 mod serve;
 
 use std::collections::BTreeMap;
@@ -19,6 +22,7 @@ use usher_local::watchdog::watchdog;
 use usher_policy::{Policy, ProxyListener};
 
 use crate::failure::{At, Failure};
+use serve::Server;
 
 /// The proxy's account.
 const ACCOUNT: &str = "usher-proxy";
@@ -26,7 +30,7 @@ const ACCOUNT: &str = "usher-proxy";
 struct Proxy {
     generation: std::sync::atomic::AtomicU64,
     listeners: Mutex<BTreeMap<SocketAddrV4, (ProxyListener, tokio::task::AbortHandle)>>,
-    limit: Arc<tokio::sync::Semaphore>,
+    server: Arc<Server>,
 }
 
 /// Runs the proxy until the process ends.
@@ -66,6 +70,8 @@ pub fn run() -> Result<(), Failure> {
     sandbox::seccomp(sandbox::Profile::Proxy)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
+        // One for each connection that is being opened, and some for questions.
+        .max_blocking_threads(serve::OPENING + 64)
         .enable_all()
         .build()
         .at("runtime")?;
@@ -73,7 +79,7 @@ pub fn run() -> Result<(), Failure> {
         let proxy = Arc::new(Proxy {
             generation: 0.into(),
             listeners: Mutex::default(),
-            limit: Arc::new(tokio::sync::Semaphore::new(serve::CONNECTIONS)),
+            server: Arc::new(Server::new()),
         });
         proxy
             .take(applied.generation, &checked.policy)
@@ -127,7 +133,7 @@ impl Proxy {
             let task = tokio::spawn(serve::listen(
                 tokio::net::TcpListener::from_std(socket)?,
                 listener.clone(),
-                Arc::clone(&self.limit),
+                Arc::clone(&self.server),
             ));
             present.insert(listener.address, (listener, task.abort_handle()));
         }
@@ -167,10 +173,7 @@ impl Answerer for Proxy {
                             .unwrap_or_else(PoisonError::into_inner)
                             .len() as u64,
                     ),
-                    (
-                        "connections".to_owned(),
-                        (serve::CONNECTIONS - self.limit.available_permits()) as u64,
-                    ),
+                    ("connections".to_owned(), self.server.connections() as u64),
                 ]
                 .into(),
             }),

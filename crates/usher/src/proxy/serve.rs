@@ -6,25 +6,66 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use rustix::net::sockopt;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Interest};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use usher::{ConnectError, connect_on_behalf};
+use tokio::time::Instant;
+use usher::connect_on_behalf;
 use usher_policy::{Protocol, ProxyListener};
 
-use super::imap::{LoginFilter, MAX_GREETING, Progress, is_preauth};
+use super::carrier::{Carriers, PIPES};
+use super::imap::{LoginFilter, MAX_GREETING, MAX_PIECE, Progress, is_preauth};
+use super::places::{Full, Place, Places};
+use super::relay::{abort, relay};
 
-/// Connections at one time; the next ones wait to be accepted.
-pub const CONNECTIONS: usize = 1024;
-/// How long a client may take to log in.
-const LOGIN: Duration = Duration::from_secs(60);
+/// Connections at one time; the next ones are refused.
+const CONNECTIONS: usize = 4096;
+/// Those of one user.
+const CONNECTIONS_OF_USER: usize = 1024;
+/// Connections that are being opened at one time, while the next ones wait: fewer than the signer takes from one account.
+pub const OPENING: usize = 448;
+/// Those of one user, who may have them all wait for a host that does not answer.
+const OPENING_OF_USER: usize = 112;
+/// How long a connection waits until it may be opened, and how often it looks whether it may.
+const TURN: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(20);
+const PATIENCE: Patience = Patience {
+    greeting: Duration::from_secs(60),
+    login: Duration::from_secs(60),
+};
+const ENDED: &str = "the server has ended this connection";
+/// When the server's host is asked whether it is there still, when nothing has come from it; how
+/// often; and how many times in vain. A client's own SO_KEEPALIVE ends at the proxy.
+const IDLE: Duration = Duration::from_secs(120);
+const QUESTION: Duration = Duration::from_secs(15);
+const QUESTIONS: u32 = 8;
+
+/// What all connections share.
+pub struct Server {
+    connections: Arc<Places>,
+    opening: Arc<Places>,
+    carriers: Carriers,
+}
+
+impl Server {
+    /// Without connections.
+    pub fn new() -> Self {
+        Self {
+            connections: Places::new(CONNECTIONS, CONNECTIONS_OF_USER),
+            opening: Places::new(OPENING, OPENING_OF_USER),
+            carriers: Carriers::new(PIPES),
+        }
+    }
+
+    /// How many there are.
+    pub fn connections(&self) -> usize {
+        self.connections.taken()
+    }
+}
 
 /// Accepts at one address.
-pub async fn listen(listener: TcpListener, served: ProxyListener, limit: Arc<Semaphore>) {
+pub async fn listen(listener: TcpListener, served: ProxyListener, server: Arc<Server>) {
     loop {
-        let Ok(place) = Arc::clone(&limit).acquire_owned().await else {
-            return;
-        };
         let local = match listener.accept().await {
             Ok((local, _)) => local,
             Err(error) => {
@@ -33,106 +74,219 @@ pub async fn listen(listener: TcpListener, served: ProxyListener, limit: Arc<Sem
                 continue;
             }
         };
-        let served = served.clone();
+        let (served, server) = (served.clone(), Arc::clone(&server));
         tokio::spawn(async move {
-            if let Err(error) = serve(local, &served).await {
+            if let Err(error) = serve(local, &served, &server).await {
                 tracing::info!(host = %served.host, service = %served.service, %error, "connection ended");
             }
-            drop(place);
         });
     }
 }
 
-async fn serve(local: TcpStream, served: &ProxyListener) -> io::Result<()> {
+/// Who is at the other end of a local connection.
+struct User {
+    uid: u32,
+    name: String,
+}
+
+async fn serve(local: TcpStream, served: &ProxyListener, server: &Server) -> io::Result<()> {
     local.set_nodelay(true)?;
-    let user = user_of(&local).await?;
-    let handle = local.as_fd().try_clone_to_owned()?;
-    let (host, service) = (served.host.clone(), served.service.clone());
-    let remote =
-        tokio::task::spawn_blocking(move || connect_on_behalf(handle.as_fd(), &host, &service))
-            .await
-            .map_err(io::Error::other)?;
-    let remote = match remote {
-        Ok(remote) => remote,
-        Err(error) => return refuse(local, served.protocol, &user, &error).await,
+    let user = match user_of(&local).await {
+        Ok(user) => user,
+        Err(error) => {
+            abort(&local);
+            return Err(error);
+        }
     };
-    remote.set_nonblocking(true)?;
-    remote.set_nodelay(true)?;
-    let remote = TcpStream::from_std(remote)?;
-    tracing::info!(%user, host = %served.host, service = %served.service, "connected");
+    let (_place, remote) = match open(&local, &user, served, server).await {
+        Ok(opened) => opened,
+        Err(Unopened::ClientLeft) => return Ok(()),
+        Err(Unopened::Refused(reason)) => {
+            tracing::info!(user = %user.name, host = %served.host, service = %served.service,
+                %reason, "refused");
+            return refuse(local, served.protocol, &reason).await;
+        }
+    };
+    tracing::info!(user = %user.name, host = %served.host, service = %served.service, "connected");
     match served.protocol {
-        Protocol::Raw => relay(local, remote).await,
-        Protocol::Imap => imap(local, remote, &user).await,
+        Protocol::Raw => relay(local, remote, &server.carriers).await,
+        Protocol::Imap => imap(local, remote, &user.name, &server.carriers, &PATIENCE).await,
     }
 }
 
-/// The name of the user whose process holds the other end. For messages and for LOGIN only: whom
+/// The user whose process holds the other end. For messages, for shares and for LOGIN only: whom
 /// the server sees, the signer decides by the same question.
-async fn user_of(local: &TcpStream) -> io::Result<String> {
+async fn user_of(local: &TcpStream) -> io::Result<User> {
     let (ours, theirs) = (local.local_addr()?, local.peer_addr()?);
     let found = tokio::task::spawn_blocking(move || {
         let owner = usher_kernel::connections::owner(theirs, ours).map_err(io::Error::other)?;
-        let owner = owner.ok_or(io::ErrorKind::NotConnected)?;
-        nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(owner.uid))?
-            .map(|user| user.name)
+        let uid = owner.ok_or(io::ErrorKind::NotConnected)?.uid;
+        nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid))?
+            .map(|user| User {
+                uid,
+                name: user.name,
+            })
             .ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))
     });
     found.await.map_err(io::Error::other)?
 }
 
-/// Tells the client why there is nothing, where its protocol has words for it.
-async fn refuse(
-    mut local: TcpStream,
-    protocol: Protocol,
-    user: &str,
-    error: &ConnectError,
-) -> io::Result<()> {
-    tracing::info!(%user, %error, "refused");
-    if protocol == Protocol::Imap {
-        local
-            .write_all(format!("* BYE Usher: {error}\r\n").as_bytes())
-            .await?;
-        local.shutdown().await?;
+/// Why there is no connection to the service.
+enum Unopened {
+    /// The client waits no longer.
+    ClientLeft,
+    Refused(String),
+}
+
+impl<E: std::error::Error> From<E> for Unopened {
+    fn from(error: E) -> Self {
+        Self::Refused(error.to_string())
     }
-    Ok(())
 }
 
-async fn relay(mut local: TcpStream, mut remote: TcpStream) -> io::Result<()> {
-    tokio::io::copy_bidirectional(&mut local, &mut remote)
-        .await
-        .map(|_| ())
+/// Connects to the service as the user, who has a place for the connection from then on.
+async fn open(
+    local: &TcpStream,
+    user: &User,
+    served: &ProxyListener,
+    server: &Server,
+) -> Result<(Place, TcpStream), Unopened> {
+    let place = server.connections.take(user.uid)?;
+    let opening = opening(server, user.uid).await?;
+    let handle = local.as_fd().try_clone_to_owned()?;
+    let (host, service) = (served.host.clone(), served.service.clone());
+    let connecting = tokio::task::spawn_blocking(move || {
+        // As long as the thread is in use.
+        let _opening = opening;
+        connect_on_behalf(handle.as_fd(), &host, &service)
+    });
+    let remote = tokio::select! {
+        connected = connecting => connected??,
+        _aborted = local.ready(Interest::ERROR) => return Err(Unopened::ClientLeft),
+    };
+    remote.set_nonblocking(true)?;
+    remote.set_nodelay(true)?;
+    sockopt::set_tcp_keepidle(&remote, IDLE)?;
+    sockopt::set_tcp_keepintvl(&remote, QUESTION)?;
+    sockopt::set_tcp_keepcnt(&remote, QUESTIONS)?;
+    sockopt::set_socket_keepalive(&remote, true)?;
+    Ok((place, TcpStream::from_std(remote)?))
 }
 
-async fn imap(mut local: TcpStream, remote: TcpStream, user: &str) -> io::Result<()> {
+/// A place among those that are being opened, waited for.
+async fn opening(server: &Server, uid: u32) -> Result<Place, Full> {
+    let until = Instant::now() + TURN;
+    loop {
+        match server.opening.take(uid) {
+            Err(_) if Instant::now() < until => tokio::time::sleep(LOOK).await,
+            taken => return taken,
+        }
+    }
+}
+
+/// Tells the client why there is nothing, where its protocol has words for it. Else the connection
+/// is aborted: a clean end would look like a service that has nothing to say.
+async fn refuse(local: TcpStream, protocol: Protocol, reason: &str) -> io::Result<()> {
+    match protocol {
+        Protocol::Imap => bye(local, reason).await,
+        Protocol::Raw => {
+            abort(&local);
+            Ok(())
+        }
+    }
+}
+
+async fn bye(mut local: TcpStream, reason: &str) -> io::Result<()> {
+    let text = format!("* BYE Usher: {reason}\r\n");
+    local.write_all(text.as_bytes()).await?;
+    local.shutdown().await
+}
+
+async fn imap(
+    mut local: TcpStream,
+    remote: TcpStream,
+    user: &str,
+    carriers: &Carriers,
+    patience: &Patience,
+) -> io::Result<()> {
     let mut remote = BufReader::new(remote);
+    match begin(&mut local, &mut remote, user, patience).await {
+        Ok(Begun::Served) => relay(local, remote.into_inner(), carriers).await,
+        Ok(Begun::Left) => Ok(()),
+        Ok(Begun::Refused(reason)) => {
+            // The server's user has not said goodbye.
+            abort(remote.get_ref());
+            bye(local, &reason).await
+        }
+        Err(error) => {
+            abort(&local);
+            abort(remote.get_ref());
+            Err(error)
+        }
+    }
+}
+
+/// How long something may take before the bytes are relayed.
+struct Patience {
+    /// The server's greeting.
+    greeting: Duration,
+    /// The client's login.
+    login: Duration,
+}
+
+/// What comes of a connection's beginning.
+enum Begun {
+    /// The client is in, and what there was to say has been said.
+    Served,
+    /// The client has left without having been served.
+    Left,
+    Refused(String),
+}
+
+/// Stands between client and server until the client has logged in, or does not have to.
+async fn begin(
+    local: &mut TcpStream,
+    remote: &mut BufReader<TcpStream>,
+    user: &str,
+    patience: &Patience,
+) -> io::Result<Begun> {
     let mut greeting = Vec::new();
-    (&mut remote)
-        .take(MAX_GREETING as u64)
-        .read_until(b'\n', &mut greeting)
-        .await?;
+    let mut beginning = (&mut *remote).take(MAX_GREETING as u64);
+    let greeted = tokio::select! {
+        greeted = tokio::time::timeout(patience.greeting, beginning.read_until(b'\n', &mut greeting)) => greeted,
+        aborted = local.ready(Interest::ERROR) => {
+            aborted?;
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+    };
+    match greeted {
+        Ok(Ok(1..)) => {}
+        Ok(Ok(0) | Err(_)) => return Ok(Begun::Refused(ENDED.into())),
+        Err(_) => return Ok(Begun::Refused("the server does not greet".into())),
+    }
     if !is_preauth(&greeting) {
         // A server that wants to log in itself, or says why it does not serve: not ours to hide.
         local.write_all(&greeting).await?;
     } else {
         local.write_all(&LoginFilter::greeting()).await?;
         let logged_in = tokio::select! {
-            logged_in = tokio::time::timeout(LOGIN, log_in(&mut local, user)) => Some(logged_in??),
-            () = ended(&mut remote) => None,
+            logged_in = tokio::time::timeout(patience.login, log_in(local, user)) => logged_in,
+            () = ended(remote) => return Ok(Begun::Refused(ENDED.into())),
         };
         match logged_in {
-            Some(Some(first)) => remote.write_all(&first).await?,
-            Some(None) => return Ok(()),
-            None => {
-                local
-                    .write_all(b"* BYE the server has ended this connection\r\n")
-                    .await?;
-                return local.shutdown().await;
+            Ok(Ok(Some(first))) => remote.write_all(&first).await?,
+            Ok(Ok(None)) => return Ok(Begun::Left),
+            Ok(Err(error)) => return Err(error),
+            Err(_) => {
+                let limit = patience.login.as_secs();
+                let reason = format!("the login has taken more than {limit} seconds");
+                return Ok(Begun::Refused(reason));
             }
         }
     }
     let waiting = remote.buffer().to_vec();
     local.write_all(&waiting).await?;
-    relay(local, remote.into_inner()).await
+    Ok(Begun::Served)
 }
 
 /// Returns when the server has ended the connection, as it does when the user is disabled: a client
@@ -146,7 +300,7 @@ async fn ended(remote: &mut BufReader<TcpStream>) {
 /// Speaks with the client until it is in; gives what it has already sent to the server.
 async fn log_in(local: &mut TcpStream, user: &str) -> io::Result<Option<Vec<u8>>> {
     let mut filter = LoginFilter::new(user);
-    let mut input = zeroize::Zeroizing::new(vec![0; 4096]);
+    let mut input = zeroize::Zeroizing::new(vec![0; MAX_PIECE]);
     loop {
         let length = local.read(&mut input).await?;
         if length == 0 {
@@ -162,3 +316,6 @@ async fn log_in(local: &mut TcpStream, user: &str) -> io::Result<Option<Vec<u8>>
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,486 @@
+//! Reading IMAP commands until the login: RFC 3501 and RFC 9051, literals by RFC 7888.
+//!
+//! No more of the grammar is here than logging in takes, and it takes more than the grammar permits
+//! where that does no harm: any bytes in names and passwords, and lines that end with LF alone. A
+//! command that cannot be read is skipped as a whole, its literals included, so that no part of a
+//! password is ever taken for a command. No I/O.
+
+use zeroize::Zeroizing;
+
+/// Most bytes a client may send without completing a command, its literals included.
+pub const MAX_COMMAND: usize = 16 * 1024;
+
+/// A command that the proxy answers.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Command {
+    /// CAPABILITY
+    Capability,
+    /// NOOP
+    Noop,
+    /// ID, whatever the client says of itself (RFC 2971).
+    Id,
+    /// LOGOUT
+    Logout,
+    /// STARTTLS
+    StartTls,
+    /// LOGIN as this user. The password is forgotten.
+    Login(Vec<u8>),
+    /// AUTHENTICATE by this mechanism, with an initial response or without (RFC 4959). The
+    /// response is still in base 64.
+    Authenticate(Vec<u8>, Option<Zeroizing<Vec<u8>>>),
+}
+
+/// What there is at the beginning of some input.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Read {
+    /// A command.
+    Command {
+        /// To be repeated in the answer.
+        tag: String,
+        /// Which.
+        command: Command,
+        /// How many bytes it takes.
+        length: usize,
+    },
+    /// A command of authenticated users. It may go on beyond the input.
+    OfUser,
+    /// Less than a command.
+    Part,
+    /// Less than a command. Its client waits for a continuation before it sends the literal that
+    /// begins at this place.
+    Literal(usize),
+    /// Nothing that can be understood.
+    Wrong {
+        /// To be repeated in the answer, if it could be read.
+        tag: Option<String>,
+        /// Why, for the client.
+        why: &'static str,
+        /// How many bytes it takes.
+        length: usize,
+    },
+    /// A literal that is too long, and that the client sends without waiting for an answer.
+    TooLong,
+}
+
+/// Commands that need no login, because the server knows its user already. What is in no list is
+/// refused and not let through: a LOGIN without a tag looks like a command of its own.
+const OF_USER: &[&str] = &[
+    "APPEND",
+    "CHECK",
+    "CLOSE",
+    "COMPRESS",
+    "COPY",
+    "CREATE",
+    "DELETE",
+    "DELETEACL",
+    "ENABLE",
+    "EXAMINE",
+    "EXPUNGE",
+    "FETCH",
+    "GENURLAUTH",
+    "GETACL",
+    "GETMETADATA",
+    "GETQUOTA",
+    "GETQUOTAROOT",
+    "IDLE",
+    "LIST",
+    "LISTRIGHTS",
+    "LSUB",
+    "MOVE",
+    "MYRIGHTS",
+    "NAMESPACE",
+    "NOTIFY",
+    "RENAME",
+    "REPLACE",
+    "SEARCH",
+    "SELECT",
+    "SETACL",
+    "SETMETADATA",
+    "SETQUOTA",
+    "SORT",
+    "STATUS",
+    "STORE",
+    "SUBSCRIBE",
+    "THREAD",
+    "UID",
+    "UNSELECT",
+    "UNSUBSCRIBE",
+    "XLIST",
+];
+
+/// Reads the command at the beginning of the input. `continued`: the place of the last literal that
+/// the client was told to send, 0 when there was none.
+pub fn read(input: &[u8], continued: usize) -> Read {
+    let mut reader = Reader {
+        input,
+        at: 0,
+        continued,
+    };
+    let mut tag = None;
+    match reader.command(&mut tag) {
+        Ok(Some((tag, command))) => Read::Command {
+            tag,
+            command,
+            length: reader.at,
+        },
+        Ok(None) => Read::OfUser,
+        Err(Stop::Part) => Read::Part,
+        Err(Stop::Literal(place)) => Read::Literal(place),
+        Err(Stop::TooLong) => Read::TooLong,
+        Err(Stop::Wrong(why)) => match reader.skip_command() {
+            Ok(()) => Read::Wrong {
+                tag,
+                why,
+                length: reader.at,
+            },
+            Err(Stop::TooLong) => Read::TooLong,
+            Err(_) => Read::Part,
+        },
+    }
+}
+
+/// Why reading does not go on.
+enum Stop {
+    Part,
+    Literal(usize),
+    TooLong,
+    Wrong(&'static str),
+}
+
+struct Reader<'a> {
+    input: &'a [u8],
+    at: usize,
+    continued: usize,
+}
+
+impl Reader<'_> {
+    /// `None`: a command of authenticated users. Sets the tag as soon as it has been read.
+    fn command(&mut self, tag: &mut Option<String>) -> Result<Option<(String, Command)>, Stop> {
+        let word = self.word()?;
+        let found = std::str::from_utf8(word)
+            .ok()
+            .filter(|word| !word.is_empty() && word.bytes().all(is_of_tag))
+            .ok_or(Stop::Wrong("no tag"))?
+            .to_owned();
+        *tag = Some(found.clone());
+        self.space()?;
+        let verb = self.word()?.to_ascii_uppercase();
+        let verb = std::str::from_utf8(&verb).unwrap_or_default();
+        let command = match verb {
+            "CAPABILITY" => Command::Capability,
+            "NOOP" => Command::Noop,
+            "LOGOUT" => Command::Logout,
+            "STARTTLS" => Command::StartTls,
+            "ID" => {
+                self.skip_arguments()?;
+                Command::Id
+            }
+            "LOGIN" => {
+                self.space()?;
+                let name = self.string()?.to_vec();
+                self.space()?;
+                self.string()?;
+                Command::Login(name)
+            }
+            "AUTHENTICATE" => {
+                self.space()?;
+                let mechanism = self.atom()?.to_vec();
+                let response = match self.peek()? {
+                    b' ' => {
+                        self.at += 1;
+                        Some(Zeroizing::new(self.atom()?.to_vec()))
+                    }
+                    _ => None,
+                };
+                Command::Authenticate(mechanism, response)
+            }
+            verb if OF_USER.contains(&verb) => return Ok(None),
+            "" => return Err(Stop::Wrong("one blank stands between tag and command")),
+            _ => return Err(Stop::Wrong("not a command before the login")),
+        };
+        self.end()?;
+        Ok(Some((found, command)))
+    }
+
+    fn peek(&self) -> Result<u8, Stop> {
+        self.input.get(self.at).copied().ok_or(Stop::Part)
+    }
+
+    fn space(&mut self) -> Result<(), Stop> {
+        match self.peek()? {
+            b' ' => {
+                self.at += 1;
+                Ok(())
+            }
+            b'\r' | b'\n' => Err(Stop::Wrong("something is missing at the end")),
+            _ => Err(Stop::Wrong("a blank is missing")),
+        }
+    }
+
+    /// The end of a command.
+    fn end(&mut self) -> Result<(), Stop> {
+        if self.peek()? == b'\r' {
+            self.at += 1;
+        }
+        if self.peek()? != b'\n' {
+            return Err(Stop::Wrong("more than the command takes"));
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    /// What stands before the next blank or the end of the line, which have to be there. May be
+    /// empty.
+    fn word(&mut self) -> Result<&[u8], Stop> {
+        let rest = &self.input[self.at..];
+        let length = rest
+            .iter()
+            .position(|byte| matches!(byte, b' ' | b'\r' | b'\n'))
+            .ok_or(Stop::Part)?;
+        self.at += length;
+        Ok(&rest[..length])
+    }
+
+    /// The same, not empty.
+    fn atom(&mut self) -> Result<&[u8], Stop> {
+        match self.word()? {
+            [] => Err(Stop::Wrong("one blank stands before each argument")),
+            word => Ok(word),
+        }
+    }
+
+    /// A name or a password: quoted, a literal, or up to the next blank.
+    fn string(&mut self) -> Result<Zeroizing<Vec<u8>>, Stop> {
+        match self.peek()? {
+            b'"' => self.quoted(),
+            b'{' => self.literal().map(|bytes| Zeroizing::new(bytes.to_vec())),
+            _ => self.atom().map(|bytes| Zeroizing::new(bytes.to_vec())),
+        }
+    }
+
+    fn quoted(&mut self) -> Result<Zeroizing<Vec<u8>>, Stop> {
+        // As much as it can be, so that it does not move and leave copies behind.
+        let mut bytes = Zeroizing::new(Vec::with_capacity(self.input.len() - self.at));
+        loop {
+            self.at += 1;
+            match self.peek()? {
+                b'"' => break,
+                b'\r' | b'\n' => return Err(Stop::Wrong("a quoted string is not closed")),
+                b'\\' => {
+                    self.at += 1;
+                    if matches!(self.peek()?, b'\r' | b'\n') {
+                        return Err(Stop::Wrong("a quoted string is not closed"));
+                    }
+                    bytes.push(self.peek()?);
+                }
+                byte => bytes.push(byte),
+            }
+        }
+        self.at += 1;
+        Ok(bytes)
+    }
+
+    fn literal(&mut self) -> Result<&[u8], Stop> {
+        let rest = &self.input[self.at..];
+        let length = rest
+            .iter()
+            .position(|byte| *byte == b'\n')
+            .ok_or(Stop::Part)?;
+        let announced = announced_literal(&rest[..length]).filter(|found| found.place == 0);
+        let announced = announced.ok_or(Stop::Wrong("not a literal"))?;
+        match announced.length {
+            Some(size) => {
+                let begin = self.at + length + 1;
+                if !announced.is_sent_at_once && begin > self.continued {
+                    return Err(Stop::Literal(begin));
+                }
+                let bytes = self.input.get(begin..begin + size).ok_or(Stop::Part)?;
+                self.at = begin + size;
+                Ok(bytes)
+            }
+            None if announced.is_sent_at_once => Err(Stop::TooLong),
+            None => Err(Stop::Wrong("the literal is too long")),
+        }
+    }
+
+    /// Goes to the end of a line whose arguments do not matter.
+    fn skip_arguments(&mut self) -> Result<(), Stop> {
+        loop {
+            let before = self.at.checked_sub(1).map(|at| self.input[at]);
+            match self.peek()? {
+                b'\r' | b'\n' => return Ok(()),
+                b'"' => drop(self.quoted()?),
+                b'{' if matches!(before, Some(b' ' | b'(')) => drop(self.literal()?),
+                _ => self.at += 1,
+            }
+        }
+    }
+
+    /// Goes to the end of a command that is wrong, with the literals that its client sends without
+    /// waiting: they may contain anything.
+    fn skip_command(&mut self) -> Result<(), Stop> {
+        loop {
+            let rest = &self.input[self.at..];
+            let length = rest
+                .iter()
+                .position(|byte| *byte == b'\n')
+                .ok_or(Stop::Part)?;
+            self.at += length + 1;
+            match announced_literal(&rest[..length]) {
+                Some(announced) if announced.is_sent_at_once => {
+                    let size = announced.length.ok_or(Stop::TooLong)?;
+                    if self.input.len() - self.at < size {
+                        return Err(Stop::Part);
+                    }
+                    self.at += size;
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+/// `{5}` or `{5+}` at the end of a line.
+struct Announced {
+    /// Where in the line.
+    place: usize,
+    /// `None`: more than a command may have.
+    length: Option<usize>,
+    /// Its client does not wait for a continuation.
+    is_sent_at_once: bool,
+}
+
+/// The literal that a line, without its LF, announces.
+fn announced_literal(line: &[u8]) -> Option<Announced> {
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let place = line.iter().rposition(|byte| *byte == b'{')?;
+    let inside = line[place + 1..].strip_suffix(b"}")?;
+    let (digits, is_sent_at_once) = match inside.strip_suffix(b"+") {
+        Some(digits) => (digits, true),
+        None => (inside, false),
+    };
+    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let length = digits.iter().try_fold(0_usize, |length, digit| {
+        let length = length * 10 + usize::from(digit - b'0');
+        (length <= MAX_COMMAND).then_some(length)
+    });
+    Some(Announced {
+        place,
+        length,
+        is_sent_at_once,
+    })
+}
+
+/// RFC 9051, `tag`: any ASTRING-CHAR but `+`.
+fn is_of_tag(byte: u8) -> bool {
+    byte.is_ascii_graphic() && !br#"(){%*"\+"#.contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn login(name: &str, length: usize) -> Read {
+        Read::Command {
+            tag: "a".into(),
+            command: Command::Login(name.into()),
+            length,
+        }
+    }
+
+    #[test]
+    fn any_bytes_pass_as_a_password() {
+        let every: Vec<u8> = (1..=255).collect();
+        let quotable = every.iter().filter(|byte| !b"\r\n".contains(byte));
+        let mut quoted = b"a LOGIN alice \"".to_vec();
+        quotable.for_each(|byte| quoted.extend([b'\\', *byte]));
+        quoted.extend(b"\"\r\n");
+        let unescaped = "a LOGIN alice \"Gr\u{fc}\u{df}e\"\r\n".as_bytes();
+        let latin1 = b"a LOGIN alice \"Gr\xfc\xdfe\"\r\n";
+        let atom = b"a LOGIN alice p(a%s*s]{w}\xff\r\n";
+        let mut literal = b"a LOGIN alice {256+}\r\n\0".to_vec();
+        literal.extend(&every);
+        literal.extend(b"\r\n");
+        for input in [&quoted, unescaped, latin1, &atom[..], &literal] {
+            assert_eq!(read(input, 0), login("alice", input.len()));
+        }
+        // The same escapes are taken off a name.
+        let input = br#"a LOGIN "al\"i\\ce" x"#;
+        let whole = [&input[..], b"\n"].concat();
+        assert_eq!(read(&whole, 0), login("al\"i\\ce", whole.len()));
+    }
+
+    #[test]
+    fn a_wrong_command_has_its_tag_and_its_end() {
+        for (input, tag, length) in [
+            ("a LOGIN\r\nb", Some("a"), 9),
+            ("a LOGIN alice\r\nb", Some("a"), 15),
+            ("a LOGIN alice \r\nb", Some("a"), 16),
+            ("a LOGIN  alice x\r\n", Some("a"), 18),
+            ("a  LOGIN alice x\r\n", Some("a"), 18),
+            ("a LOGIN alice x y\r\n", Some("a"), 19),
+            ("a LOGIN alice \"x\r\n", Some("a"), 18),
+            ("a LOGIN alice \"x\"y\r\n", Some("a"), 20),
+            ("a LOGIN alice {3x}\r\n", Some("a"), 20),
+            ("a NOOP x\r\n", Some("a"), 10),
+            ("a\r\n", Some("a"), 3),
+            ("LOGIN alice x\r\n", Some("LOGIN"), 15),
+            ("a XYZZY\n", Some("a"), 8),
+            ("\u{fc} LOGIN alice x\r\n", None, 18),
+            ("\r\n", None, 2),
+            (" LOGIN alice x\r\n", None, 16),
+            // Its literals are no commands.
+            ("a LOGIN  alice {10+}\r\nb SELECT\r\n\r\n", Some("a"), 34),
+        ] {
+            match read(input.as_bytes(), 0) {
+                Read::Wrong {
+                    tag: found,
+                    length: taken,
+                    ..
+                } => assert_eq!((found.as_deref(), taken), (tag, length), "{input:?}"),
+                other => panic!("{input:?}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_literal_is_waited_for_and_a_long_one_is_refused() {
+        let begun = b"a LOGIN {5}\r\n";
+        assert_eq!(read(begun, 0), Read::Literal(13));
+        assert_eq!(read(begun, 13), Read::Part);
+        let next = b"a LOGIN {5}\r\nalice {1}\r\n";
+        assert_eq!(read(next, 13), Read::Literal(24));
+        let long = b"a LOGIN {16385}\r\n";
+        assert!(matches!(read(long, 0), Read::Wrong { tag: Some(_), .. }));
+        assert_eq!(read(b"a LOGIN {16385+}\r\n", 0), Read::TooLong);
+        let overflow = b"a LOGIN {99999999999999999999999+}\r\n";
+        assert_eq!(read(overflow, 0), Read::TooLong);
+        // Also in a command that is wrong before it.
+        assert_eq!(read(b"a LOGIN  x {16385+}\r\n", 0), Read::TooLong);
+    }
+
+    #[test]
+    fn a_users_command_is_known_before_it_is_whole() {
+        assert_eq!(read(b"a UID ", 0), Read::OfUser);
+        assert_eq!(read(b"a select", 0), Read::Part);
+        assert_eq!(read(b"a select\r", 0), Read::OfUser);
+        assert!(OF_USER.is_sorted());
+    }
+
+    #[test]
+    fn whatever_a_client_says_of_itself_is_skipped() {
+        for input in [
+            "a ID NIL\r\n",
+            "a ID (\"name\" \"x\\\"\" \"version\" {3+}\r\n)\r\n \"os\" NIL)\r\n",
+        ] {
+            let expected = Read::Command {
+                tag: "a".into(),
+                command: Command::Id,
+                length: input.len(),
+            };
+            assert_eq!(read(input.as_bytes(), 0), expected, "{input:?}");
+        }
+    }
+}

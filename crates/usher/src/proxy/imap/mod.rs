@@ -1,0 +1,442 @@
+//! IMAP clients that insist on LOGIN.
+//!
+//! A user-based IMAP server knows its user before the first byte and greets with PREAUTH
+//! (RFC 9051, section 7.1.4). Many mail programs still want to log in. This filter stands between
+//! such a program and the server until the program has logged in: it greets with OK, answers
+//! LOGIN and AUTHENTICATE PLAIN itself, throws the password away, and then lets the bytes through.
+//! A program that sends any other command is let through at once.
+//!
+//! The name in LOGIN has to be the user's: a program set up for another account must not see this
+//! one's mail. No I/O here.
+
+mod command;
+
+use base64ct::{Base64, Encoding};
+use zeroize::Zeroizing;
+
+use command::{Command, MAX_COMMAND, Read, read};
+
+/// Most bytes that [`LoginFilter::push`] takes at once.
+pub const MAX_PIECE: usize = 4 * 1024;
+/// Longest greeting of a server.
+pub const MAX_GREETING: usize = 8 * 1024;
+
+/// What the client is told before it has logged in; what the server offers it asks the server.
+const CAPABILITY: &str = "IMAP4rev1 AUTH=PLAIN SASL-IR LITERAL+ ID";
+
+/// What became of some input.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// More input is needed.
+    Continue,
+    /// The client is in; these bytes of it are the server's.
+    LetThrough(Vec<u8>),
+    /// The connection ends.
+    End,
+}
+
+/// The filter between one client and one server.
+pub struct LoginFilter {
+    user: String,
+    input: Zeroizing<Vec<u8>>,
+    /// Tag of an AUTHENTICATE PLAIN whose response is still to come.
+    authenticating: Option<String>,
+    /// Where in the input the last literal begins that the client was told to send.
+    continued: usize,
+}
+
+/// Whether a server's first line says that the user is known already.
+pub fn is_preauth(greeting: &[u8]) -> bool {
+    greeting.len() >= 9 && greeting[..9].eq_ignore_ascii_case(b"* PREAUTH")
+}
+
+/// What came of looking at the input.
+enum Step {
+    /// There may be more in it.
+    Again,
+    /// It is less than a command.
+    Part,
+    Over(Progress),
+}
+
+impl LoginFilter {
+    /// A filter for a client of `user`.
+    pub fn new(user: &str) -> Self {
+        Self {
+            user: user.into(),
+            // All that it can have: it never moves, and leaves no password behind.
+            input: Zeroizing::new(Vec::with_capacity(MAX_COMMAND + MAX_PIECE)),
+            authenticating: None,
+            continued: 0,
+        }
+    }
+
+    /// What the client is greeted with.
+    pub fn greeting() -> Vec<u8> {
+        format!("* OK [CAPABILITY {CAPABILITY}] Usher knows who you are; any password will do\r\n")
+            .into_bytes()
+    }
+
+    /// Takes what the client has sent, [`MAX_PIECE`] bytes at most; appends to `output` what it is
+    /// answered.
+    pub fn push(&mut self, bytes: &[u8], output: &mut Vec<u8>) -> Progress {
+        self.input.extend_from_slice(bytes);
+        loop {
+            let step = match self.authenticating.take() {
+                Some(tag) => self.response(tag, output),
+                None => self.command(output),
+            };
+            match step {
+                Step::Again => {}
+                Step::Part if self.input.len() > MAX_COMMAND => {
+                    output.extend_from_slice(b"* BYE command too long\r\n");
+                    return Progress::End;
+                }
+                Step::Part => return Progress::Continue,
+                Step::Over(progress) => return progress,
+            }
+        }
+    }
+
+    /// Takes a command off the input.
+    fn command(&mut self, output: &mut Vec<u8>) -> Step {
+        match read(&self.input, self.continued) {
+            Read::Command {
+                tag,
+                command,
+                length,
+            } => {
+                self.take(length);
+                self.answer(tag, &command, output)
+            }
+            // The server speaks to an authenticated user already.
+            Read::OfUser => self.let_through(),
+            Read::Part => Step::Part,
+            Read::Literal(place) => {
+                self.continued = place;
+                output.extend_from_slice(b"+ go on\r\n");
+                Step::Again
+            }
+            Read::Wrong { tag, why, length } => {
+                self.take(length);
+                // A client that waits for the answer to its command sees a tagged one only.
+                let tag = tag.as_deref().unwrap_or("*");
+                output.extend_from_slice(format!("{tag} BAD {why}\r\n").as_bytes());
+                Step::Again
+            }
+            Read::TooLong => {
+                output.extend_from_slice(b"* BYE literal too long\r\n");
+                Step::Over(Progress::End)
+            }
+        }
+    }
+
+    fn take(&mut self, length: usize) {
+        self.input.drain(..length);
+        self.continued = 0;
+    }
+
+    fn let_through(&mut self) -> Step {
+        Step::Over(Progress::LetThrough(self.input.to_vec()))
+    }
+
+    fn answer(&mut self, tag: String, command: &Command, output: &mut Vec<u8>) -> Step {
+        let text = match command {
+            Command::Capability => format!("* CAPABILITY {CAPABILITY}\r\n{tag} OK done\r\n"),
+            Command::Noop => format!("{tag} OK done\r\n"),
+            Command::Id => format!("* ID NIL\r\n{tag} OK done\r\n"),
+            Command::Logout => {
+                let text = format!("* BYE bye\r\n{tag} OK done\r\n");
+                output.extend_from_slice(text.as_bytes());
+                return Step::Over(Progress::End);
+            }
+            Command::StartTls => {
+                format!("{tag} NO [CANNOT] this connection does not leave the host\r\n")
+            }
+            Command::Login(name) => return self.log_in(&tag, name, output),
+            Command::Authenticate(mechanism, response)
+                if mechanism.eq_ignore_ascii_case(b"PLAIN") =>
+            {
+                match response {
+                    Some(response) => return self.plain(&tag, response, output),
+                    None => {
+                        self.authenticating = Some(tag);
+                        "+ \r\n".into()
+                    }
+                }
+            }
+            Command::Authenticate(..) => {
+                format!("{tag} NO [CANNOT] use LOGIN or AUTHENTICATE PLAIN\r\n")
+            }
+        };
+        output.extend_from_slice(text.as_bytes());
+        Step::Again
+    }
+
+    /// The client's answer to the `+` of AUTHENTICATE PLAIN.
+    fn response(&mut self, tag: String, output: &mut Vec<u8>) -> Step {
+        let Some(end) = self.input.iter().position(|byte| *byte == b'\n') else {
+            self.authenticating = Some(tag);
+            return Step::Part;
+        };
+        let line = Zeroizing::new(self.input[..end].to_vec());
+        self.take(end + 1);
+        let line = line.strip_suffix(b"\r").unwrap_or(&line);
+        if line == b"*" {
+            output.extend_from_slice(format!("{tag} BAD cancelled\r\n").as_bytes());
+            return Step::Again;
+        }
+        self.plain(&tag, line, output)
+    }
+
+    /// SASL PLAIN (RFC 4616) in base 64: authorization identity, authentication identity, password.
+    /// Between the two lies a NUL; the password may be any bytes.
+    fn plain(&mut self, tag: &str, response: &[u8], output: &mut Vec<u8>) -> Step {
+        let decoded = std::str::from_utf8(response)
+            .ok()
+            .and_then(|text| Base64::decode_vec(text).ok())
+            .map(Zeroizing::new);
+        let mut parts = decoded
+            .iter()
+            .flat_map(|bytes| bytes.splitn(3, |b| *b == 0));
+        let (Some(authorization), Some(name), Some(_)) = (parts.next(), parts.next(), parts.next())
+        else {
+            let text = format!("{tag} BAD not a response of PLAIN in base 64\r\n");
+            output.extend_from_slice(text.as_bytes());
+            return Step::Again;
+        };
+        let name = match authorization {
+            b"" => name.to_vec(),
+            acting if acting == name => name.to_vec(),
+            // To act as somebody else.
+            _ => Vec::new(),
+        };
+        self.log_in(tag, &name, output)
+    }
+
+    fn log_in(&mut self, tag: &str, name: &[u8], output: &mut Vec<u8>) -> Step {
+        if name == self.user.as_bytes() {
+            output.extend_from_slice(format!("{tag} OK you are {}\r\n", self.user).as_bytes());
+            return self.let_through();
+        }
+        let text = format!(
+            "{tag} NO [AUTHORIZATIONFAILED] this connection is {}'s; set this account's user name \
+             to that\r\n",
+            self.user
+        );
+        output.extend_from_slice(text.as_bytes());
+        Step::Again
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Feeds `input` in pieces of `size` bytes.
+    fn feed(input: &[u8], size: usize) -> (String, Progress) {
+        let mut filter = LoginFilter::new("alice");
+        let mut output = Vec::new();
+        let mut pieces = input.chunks(size);
+        while let Some(piece) = pieces.next() {
+            match filter.push(piece, &mut output) {
+                Progress::Continue => {}
+                Progress::LetThrough(mut rest) => {
+                    pieces.for_each(|piece| rest.extend_from_slice(piece));
+                    return (
+                        String::from_utf8(output).unwrap(),
+                        Progress::LetThrough(rest),
+                    );
+                }
+                Progress::End => return (String::from_utf8(output).unwrap(), Progress::End),
+            }
+        }
+        (String::from_utf8(output).unwrap(), Progress::Continue)
+    }
+
+    #[test]
+    fn a_login_is_answered_and_what_follows_is_let_through() {
+        for size in [1, 7, 1000] {
+            let input = b"a LOGIN alice \"secret word\"\r\nb SELECT INBOX\r\n";
+            let (output, progress) = feed(input, size);
+            assert_eq!(output, "a OK you are alice\r\n");
+            assert_eq!(
+                progress,
+                Progress::LetThrough(b"b SELECT INBOX\r\n".to_vec())
+            );
+        }
+    }
+
+    #[test]
+    fn another_users_name_is_refused_and_the_right_one_after_it_is_not() {
+        let (output, progress) = feed(b"a LOGIN bob x\r\nb LOGIN alice x\r\n", 1000);
+        assert!(output.starts_with("a NO [AUTHORIZATIONFAILED]"), "{output}");
+        assert!(output.ends_with("b OK you are alice\r\n"), "{output}");
+        assert_eq!(progress, Progress::LetThrough(Vec::new()));
+    }
+
+    #[test]
+    fn literals_are_asked_for_once_each() {
+        let mut filter = LoginFilter::new("alice");
+        let mut output = Vec::new();
+        assert_eq!(
+            filter.push(b"a LOGIN {5}\r\n", &mut output),
+            Progress::Continue
+        );
+        assert_eq!(std::mem::take(&mut output), b"+ go on\r\n");
+        assert_eq!(filter.push(b"alice", &mut output), Progress::Continue);
+        assert_eq!(std::mem::take(&mut output), b"");
+        assert_eq!(filter.push(b" {3}\r\n", &mut output), Progress::Continue);
+        assert_eq!(std::mem::take(&mut output), b"+ go on\r\n");
+        assert_eq!(
+            filter.push(b"abc\r\n", &mut output),
+            Progress::LetThrough(Vec::new())
+        );
+        assert_eq!(output, b"a OK you are alice\r\n");
+    }
+
+    #[test]
+    fn plain_is_answered_with_and_without_initial_response() {
+        // NUL alice NUL x; NUL bob NUL x
+        let (output, progress) = feed(b"a AUTHENTICATE PLAIN AGFsaWNlAHg=\r\n", 5);
+        assert_eq!(
+            (output.as_str(), progress),
+            ("a OK you are alice\r\n", Progress::LetThrough(vec![]))
+        );
+        let (output, progress) = feed(b"a AUTHENTICATE PLAIN\r\nAGFsaWNlAHg=\r\nb NOOP\r\n", 1000);
+        assert_eq!(output, "+ \r\na OK you are alice\r\n");
+        assert_eq!(progress, Progress::LetThrough(b"b NOOP\r\n".to_vec()));
+        let (output, progress) = feed(b"a AUTHENTICATE PLAIN AGJvYgB4\r\n", 1000);
+        assert!(output.starts_with("a NO"), "{output}");
+        assert_eq!(progress, Progress::Continue);
+    }
+
+    #[test]
+    fn a_client_that_does_not_log_in_is_let_through_with_its_command() {
+        let (output, progress) = feed(b"a CAPABILITY\r\nb SELECT INBOX\r\nc NOOP\r\n", 1000);
+        assert!(output.ends_with("a OK done\r\n"), "{output}");
+        assert_eq!(
+            progress,
+            Progress::LetThrough(b"b SELECT INBOX\r\nc NOOP\r\n".to_vec())
+        );
+    }
+
+    #[test]
+    fn endless_and_senseless_input_is_bounded() {
+        assert_eq!(feed(&[b'a'; MAX_COMMAND + 2], 1000).1, Progress::End);
+        let (output, progress) = feed(b"\x01\x02 nonsense\r\na LOGIN alice x\r\n", 1000);
+        assert!(output.starts_with("* BAD"), "{output}");
+        assert_eq!(progress, Progress::LetThrough(Vec::new()));
+        assert_eq!(feed(b"a LOGIN {99999+}\r\n", 1000).1, Progress::End);
+    }
+
+    #[test]
+    fn every_command_with_a_tag_gets_a_tagged_answer() {
+        for wrong in [
+            "a LOGIN",
+            "a LOGIN alice",
+            "a LOGIN  alice x",
+            "a  LOGIN alice x",
+            "a LOGIN alice \"x",
+            "a LOGIN {99999}",
+            "a AUTHENTICATE",
+            "a AUTHENTICATE PLAIN =",
+            "a AUTHENTICATE PLAIN nonsense!",
+            "a AUTHENTICATE PLAIN\r\n*",
+            "a AUTHENTICATE PLAIN\r\nnonsense!",
+            // alice NUL x
+            "a AUTHENTICATE PLAIN\r\nYWxpY2UAeA==",
+            "a XYZZY",
+        ] {
+            for size in [1, 1000] {
+                let input = format!("{wrong}\r\nb LOGIN alice \"Gr\u{fc}\u{df}e\"\r\n");
+                let (output, progress) = feed(input.as_bytes(), size);
+                let answer = output.strip_prefix("+ \r\n").unwrap_or(&output);
+                assert!(answer.starts_with("a BAD "), "{wrong}: {output}");
+                assert!(answer.ends_with("\r\nb OK you are alice\r\n"), "{output}");
+                assert_eq!(progress, Progress::LetThrough(Vec::new()), "{wrong}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_part_of_a_wrong_command_is_let_through() {
+        // A password that looks like a command, behind two blanks.
+        let input = b"a LOGIN  alice {15+}\r\nb SELECT INBOX\n\r\nc LOGOUT\r\n";
+        let (output, progress) = feed(input, 3);
+        assert!(output.starts_with("a BAD "), "{output}");
+        assert_eq!(progress, Progress::End);
+    }
+
+    proptest::proptest! {
+        /// In whatever pieces input comes, the answers are the same.
+        #[test]
+        fn pieces_make_no_difference(
+            words in proptest::collection::vec(word(), 0..12),
+            size in 1_usize..9,
+        ) {
+            let input = words.concat();
+            proptest::prop_assert_eq!(feed(&input, size), feed(&input, MAX_PIECE));
+        }
+
+        /// Each password, in each form, logs in.
+        #[test]
+        fn each_password_logs_in(password: Vec<u8>) {
+            let quoted: Vec<u8> = password
+                .iter()
+                .filter(|byte| !b"\r\n".contains(byte))
+                .flat_map(|byte| match byte {
+                    b'"' | b'\\' => vec![b'\\', *byte],
+                    _ => vec![*byte],
+                })
+                .collect();
+            let message = [&b"\0alice\0"[..], &password].concat();
+            let literal = format!("a LOGIN alice {{{}+}}\r\n", password.len());
+            for input in [
+                [&b"a LOGIN alice \""[..], &quoted, b"\"\r\n"].concat(),
+                [literal.as_bytes(), &password, b"\r\n"].concat(),
+                format!("a AUTHENTICATE PLAIN {}\r\n", Base64::encode_string(&message)).into(),
+                format!("a AUTHENTICATE PLAIN\r\n{}\r\n", Base64::encode_string(&message)).into(),
+            ] {
+                let (output, progress) = feed(&input, 100);
+                proptest::prop_assert!(output.ends_with("a OK you are alice\r\n"), "{}", output);
+                proptest::prop_assert_eq!(progress, Progress::LetThrough(Vec::new()));
+            }
+        }
+    }
+
+    /// A piece of what clients say, right or wrong.
+    fn word() -> impl proptest::strategy::Strategy<Value = Vec<u8>> {
+        let known = [
+            "a ",
+            "b ",
+            "LOGIN ",
+            "alice ",
+            "x\r\n",
+            "\r\n",
+            "\n",
+            " ",
+            "\"",
+            "\\",
+            "{3+}\r\n",
+            "{2}\r\n",
+            "AUTHENTICATE PLAIN",
+            "AGFsaWNlAHg=\r\n",
+            "*\r\n",
+            "SELECT ",
+            "NOOP\r\n",
+            "ID (",
+            "LOGOUT\r\n",
+            "\u{fc}",
+        ];
+        proptest::sample::select(known.map(|text| text.as_bytes().to_vec()).to_vec())
+    }
+
+    #[test]
+    fn preauth_is_recognised() {
+        assert!(is_preauth(b"* PREAUTH [CAPABILITY IMAP4rev1] hello\r\n"));
+        assert!(is_preauth(b"* preauth hello\r\n"));
+        assert!(!is_preauth(b"* OK hello\r\n"));
+        assert!(!is_preauth(b"* PRE"));
+    }
+}
