@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The servers of the connect-send-recv rows, one loop for all: accept, receive 128 bytes, send
- * them back, close.
+ * The servers that Usher is compared with. Of the connect-send-recv rows, one loop for all: accept,
+ * receive 128 bytes, send them back, close. Of the bulk rows: a process for each connection, which
+ * sends as many bytes as the client has asked for by a line.
  *
  *   server plain PORT            accept loop; authenticates nobody
  *   server fork PORT UID GID     a process for each connection, which becomes the user
  *   server worker                accept loop on descriptor 3: a worker by socket activation
+ *   server bulk PORT             bulk, authenticates nobody
+ *   server bulk                  bulk on descriptor 3
  */
 #define _GNU_SOURCE
 #include <err.h>
@@ -68,26 +71,69 @@ static void serve_as_user(int listener, int connection, uid_t uid, gid_t gid)
 	}
 }
 
+static void serve_bulk(int connection)
+{
+	static char bytes[256 * 1024];
+	char line[32] = {};
+	long long left;
+	size_t length = 0;
+
+	while (length < sizeof(line) - 1 && !strchr(line, '\n')) {
+		if (read(connection, line + length, 1) != 1)
+			return;
+		length++;
+	}
+	left = atoll(line);
+	while (left > 0) {
+		size_t piece = sizeof(bytes);
+		ssize_t written;
+
+		if (left < (long long)piece)
+			piece = left;
+		written = write(connection, bytes, piece);
+		if (written <= 0)
+			return;
+		left -= written;
+	}
+}
+
+static void serve_in_a_process(int listener, int connection)
+{
+	switch (fork()) {
+	case -1:
+		err(1, "fork");
+	case 0:
+		close(listener);
+		serve_bulk(connection);
+		_exit(0);
+	default:
+		close(connection);
+	}
+}
+
 int main(int count, char **arguments)
 {
+	int bulk = count >= 2 && count <= 3 && strcmp(arguments[1], "bulk") == 0;
 	int forking = count == 5 && strcmp(arguments[1], "fork") == 0;
 	int listener;
 
 	signal(SIGPIPE, SIG_IGN);
-	if (forking || (count == 3 && strcmp(arguments[1], "plain") == 0))
+	if (forking || (count == 3 && (bulk || strcmp(arguments[1], "plain") == 0)))
 		listener = listen_at(arguments[2]);
-	else if (count == 2 && strcmp(arguments[1], "worker") == 0)
+	else if (count == 2 && (bulk || strcmp(arguments[1], "worker") == 0))
 		listener = 3;
 	else
-		errx(2, "usage: plain PORT | fork PORT UID GID | worker");
-	if (forking)
+		errx(2, "usage: plain PORT | fork PORT UID GID | worker | bulk [PORT]");
+	if (forking || bulk)
 		signal(SIGCHLD, SIG_IGN);
 	for (;;) {
 		int connection = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 
 		if (connection < 0)
 			continue;
-		if (forking)
+		if (bulk)
+			serve_in_a_process(listener, connection);
+		else if (forking)
 			serve_as_user(listener, connection, atoi(arguments[3]), atoi(arguments[4]));
 		else
 			serve(connection);

@@ -3,6 +3,7 @@
 //! the ownership programs cost is counted in a guest, in instructions.
 #![forbid(unsafe_code)]
 
+mod bulk;
 mod first;
 mod ownership;
 mod policy;
@@ -50,6 +51,8 @@ enum Part {
     Successive,
     /// Users' first connections
     First,
+    /// Bytes through a connection, and through many
+    Bulk,
     /// What checking an authenticator takes
     Verify,
     /// Many sessions and workers
@@ -95,6 +98,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         if wanted(Part::First) {
             rows.extend(first::measure(&mail, arguments.samples, arguments.pause)?);
         }
+    }
+    if wanted(Part::Bulk) {
+        rows.extend(bulk::measure(arguments.samples.div_ceil(100))?);
     }
     if wanted(Part::Verify) {
         rows.extend(verify::measure(folder, arguments.samples.div_ceil(30))?);

@@ -51,6 +51,14 @@ impl Row {
         }
     }
 
+    /// A row of rates, in this unit: more is better.
+    pub fn rate(name: &str, unit: &'static str, samples: Vec<f64>) -> Self {
+        Self {
+            unit,
+            ..Self::new(name, samples)
+        }
+    }
+
     /// A row of one number of bytes.
     pub fn bytes(name: &str, bytes: f64) -> Self {
         Self {
