@@ -20,8 +20,14 @@ impl Host {
             let mut stream = UnixStream::connect(self.path(socket))?;
             stream.set_read_timeout(Some(PATIENCE))?;
             stream.write_all(b"{\"request\":\"status\"}\n")?;
+            let mut reader = BufReader::new(stream);
             let mut answer = String::new();
-            BufReader::new(stream).read_line(&mut answer)?;
+            // The daemon says by an empty line that it has heard, and then answers.
+            while answer.trim().is_empty() {
+                if reader.read_line(&mut answer)? == 0 {
+                    break;
+                }
+            }
             let status: serde_json::Value = serde_json::from_str(&answer)?;
             status["numbers"][name]
                 .as_u64()
