@@ -491,7 +491,7 @@ fn a_user_without_room_for_a_process_is_refused_until_there_is() -> Outcome {
     if mail
         .keeper
         .log()?
-        .contains("`processes` of services has no effect")
+        .contains("`processes` of users cannot be limited")
     {
         println!("skipped: no process controller");
         return Ok(());
