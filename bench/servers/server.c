@@ -6,6 +6,9 @@
  *
  *   server plain PORT            accept loop; authenticates nobody
  *   server fork PORT UID GID     a process for each connection, which becomes the user
+ *   server exec PORT UID GID PROGRAM
+ *                                the same, which executes a program with the connection as its
+ *                                standard input and output
  *   server worker                accept loop on descriptor 3: a worker by socket activation
  *   server bulk PORT             bulk, authenticates nobody
  *   server bulk                  bulk on descriptor 3
@@ -55,7 +58,17 @@ static void serve(int connection)
 	close(connection);
 }
 
-static void serve_as_user(int listener, int connection, uid_t uid, gid_t gid)
+static void execute(int connection, char *program)
+{
+	char *arguments[] = { program, NULL };
+
+	if (dup2(connection, 0) < 0 || dup2(connection, 1) < 0)
+		err(1, "dup2");
+	execve(program, arguments, arguments + 1);
+	err(1, "%s", program);
+}
+
+static void serve_as_user(int listener, int connection, uid_t uid, gid_t gid, char *program)
 {
 	switch (fork()) {
 	case -1:
@@ -64,6 +77,8 @@ static void serve_as_user(int listener, int connection, uid_t uid, gid_t gid)
 		close(listener);
 		if (setgroups(0, NULL) < 0 || setgid(gid) < 0 || setuid(uid) < 0)
 			err(1, "cannot become the user");
+		if (program)
+			execute(connection, program);
 		serve(connection);
 		_exit(0);
 	default:
@@ -114,7 +129,8 @@ static void serve_in_a_process(int listener, int connection)
 int main(int count, char **arguments)
 {
 	int bulk = count >= 2 && count <= 3 && strcmp(arguments[1], "bulk") == 0;
-	int forking = count == 5 && strcmp(arguments[1], "fork") == 0;
+	int executing = count == 6 && strcmp(arguments[1], "exec") == 0;
+	int forking = executing || (count == 5 && strcmp(arguments[1], "fork") == 0);
 	int listener;
 
 	signal(SIGPIPE, SIG_IGN);
@@ -123,7 +139,9 @@ int main(int count, char **arguments)
 	else if (count == 2 && (bulk || strcmp(arguments[1], "worker") == 0))
 		listener = 3;
 	else
-		errx(2, "usage: plain PORT | fork PORT UID GID | worker | bulk [PORT]");
+		errx(2,
+		     "usage: plain PORT | fork PORT UID GID | exec PORT UID GID PROGRAM | worker | "
+		     "bulk [PORT]");
 	if (forking || bulk)
 		signal(SIGCHLD, SIG_IGN);
 	for (;;) {
@@ -134,7 +152,8 @@ int main(int count, char **arguments)
 		if (bulk)
 			serve_in_a_process(listener, connection);
 		else if (forking)
-			serve_as_user(listener, connection, atoi(arguments[3]), atoi(arguments[4]));
+			serve_as_user(listener, connection, atoi(arguments[3]), atoi(arguments[4]),
+				      executing ? arguments[5] : NULL);
 		else
 			serve(connection);
 	}

@@ -9,6 +9,7 @@ mod ownership;
 mod policy;
 mod report;
 mod scale;
+mod starts;
 mod successive;
 mod verify;
 
@@ -37,6 +38,12 @@ struct Arguments {
     /// Workers of that host
     #[arg(long, default_value_t = 200)]
     workers: u32,
+    /// Queues of the host on which workers are started beside them
+    #[arg(long, default_value_t = 10_000)]
+    queues: u32,
+    /// Rounds of a second for each way to start a worker
+    #[arg(long, default_value_t = 10)]
+    rounds: usize,
     /// Measure these only
     #[arg(long, value_delimiter = ',', value_name = "PART,...")]
     only: Vec<Part>,
@@ -59,6 +66,8 @@ enum Part {
     Scale,
     /// A policy of many users, services and networks
     Policy,
+    /// Starting a worker for each connection
+    Starts,
 }
 
 /// The server without authentication, which every row of connections is compared with.
@@ -73,10 +82,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Hosts see the folder of this program; the build leaves the server elsewhere.
     let here = std::env::current_exe()?;
     let folder = here.parent().ok_or("this program is nowhere")?;
-    std::fs::copy(
-        concat!(env!("OUT_DIR"), "/usher-bench-server"),
-        folder.join(SERVER),
-    )?;
+    for (built, name) in [
+        (concat!(env!("OUT_DIR"), "/usher-bench-server"), SERVER),
+        (concat!(env!("OUT_DIR"), "/usher-bench-tiny"), starts::TINY),
+    ] {
+        std::fs::copy(built, folder.join(name))?;
+    }
 
     let mut rows = Vec::new();
     let mut costs = None;
@@ -114,6 +125,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     if wanted(Part::Policy) {
         rows.extend(policy::measure(POLICY_TIMES)?);
+    }
+    if wanted(Part::Starts) {
+        rows.extend(starts::measure(arguments.rounds, arguments.queues)?);
     }
     report::print(&rows);
     if let Some(costs) = costs {

@@ -67,6 +67,14 @@ impl Row {
         }
     }
 
+    /// A row of rates, each of a second or so.
+    pub fn rates(name: &str, rates: Vec<f64>) -> Self {
+        Self {
+            unit: "per second",
+            ..Self::new(name, rates)
+        }
+    }
+
     /// Gives each row its ratio to the row `base`.
     pub fn relate<const N: usize>(mut rows: [Self; N], base: &str) -> [Self; N] {
         let median = rows
@@ -85,14 +93,22 @@ impl Row {
 pub fn print(rows: &[Row]) {
     println!("{}", machine());
     println!(
-        "{:<32} {:>10} {:>10} {:>8} {:>7}",
-        "", "median us", "p99 us", "samples", "ratio"
+        "{:<38} {:>10} {:>10} {:>8} {:>7}",
+        "us, or as said", "median", "p99", "samples", "ratio"
     );
     for row in rows {
         let ratio = row.ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"));
         println!(
-            "{:<32} {:>10.1} {:>10.1} {:>8} {:>7}",
-            row.name, row.median, row.p99, row.samples, ratio
+            "{:<38} {:>10.1} {:>10.1} {:>8} {:>7}{}",
+            row.name,
+            row.median,
+            row.p99,
+            row.samples,
+            ratio,
+            match row.unit {
+                "us" => String::new(),
+                unit => format!(" {unit}"),
+            }
         );
     }
     if let Some(base) = rows.iter().find_map(|row| row.ratio_to.as_ref()) {

@@ -39,18 +39,12 @@ pub struct Size {
 
 /// Measures; pauses are in microseconds.
 pub fn measure(size: &Size, samples: usize, pause: u64) -> Result<Vec<Row>, Box<dyn Error>> {
-    // The keeper raises its own. This process stores the listeners of both.
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    let descriptors = Rlimit {
-        current: maximum,
-        maximum,
-    };
-    setrlimit(Resource::Nofile, descriptors)?;
+    raise_descriptor_limit()?;
     let Size { sessions, workers } = *size;
     eprintln!("making two labs; {sessions} sessions of {workers} users in one of them ...");
     let (mut empty, mut full) = (Lab::mail()?, Lab::mail()?);
-    configure(&empty, 0)?;
-    configure(&full, workers)?;
+    configure(&empty, 0, SERVICE, CLIENT)?;
+    configure(&full, workers, SERVICE, CLIENT)?;
     let without = begin_anew(&mut empty, size, false)?;
     let with = begin_anew(&mut full, size, true)?;
     eprintln!("the keeper took up {sessions} sessions in {:.1} s", with.0);
@@ -76,9 +70,24 @@ pub fn measure(size: &Size, samples: usize, pause: u64) -> Result<Vec<Row>, Box<
     Ok(rows)
 }
 
-/// Puts the policy in force: the bench's service for alice, and another for a crowd that has
+/// The keeper raises its own. This process stores the listeners of all.
+pub fn raise_descriptor_limit() -> Result<(), Box<dyn Error>> {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let descriptors = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    Ok(setrlimit(Resource::Nofile, descriptors)?)
+}
+
+/// Puts the policy in force: the bench's `service` for alice, and another for a crowd that has
 /// accounts on the mailhost and one key for all.
-fn configure(mail: &Mail, users: u32) -> Result<(), Box<dyn Error>> {
+pub fn configure(
+    mail: &Mail,
+    users: u32,
+    service: &str,
+    client: &str,
+) -> Result<(), Box<dyn Error>> {
     let host = &mail.mailhost;
     let key = fresh_user_key().public_key().to_openssh()?;
     let mut accounts = host.read("/etc/passwd")?;
@@ -88,7 +97,7 @@ fn configure(mail: &Mail, users: u32) -> Result<(), Box<dyn Error>> {
         host.write(format!("/etc/usher/users/{name}/authorized_keys"), &key)?;
     }
     host.write("/etc/passwd", accounts)?;
-    let mut policy = SERVICE.to_owned();
+    let mut policy = service.to_owned();
     if users > 0 {
         let members: Vec<String> = (0..users).map(crowd::name).collect();
         write!(
@@ -102,12 +111,12 @@ fn configure(mail: &Mail, users: u32) -> Result<(), Box<dyn Error>> {
             crowd::HOST,
         )?;
     }
-    crate::apply(mail, "bench", &policy, CLIENT)
+    crate::apply(mail, "bench", &policy, client)
 }
 
 /// Starts the keeper again with tables of this size, full or not. Gives the seconds until it was
 /// ready, and the bytes of its tables and of its own.
-fn begin_anew(
+pub fn begin_anew(
     mail: &mut Mail,
     size: &Size,
     filled: bool,

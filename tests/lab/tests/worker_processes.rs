@@ -554,3 +554,33 @@ fn all_processes_of_an_idle_worker_are_asked_to_end_and_have_time() -> Outcome {
     connection.read_past("\n", PATIENCE)?;
     Ok(())
 }
+
+#[test]
+fn workers_started_side_by_side_are_no_more_than_policy_permits() -> Outcome {
+    let mail = mail()?;
+    std::thread::scope(|scope| {
+        let connections: Vec<_> = (0..12)
+            .map(|_| scope.spawn(|| reveal(&mail, "alice", "each").map_err(|e| e.to_string())))
+            .collect();
+        // What has said who it is stays until its connection is dropped, which is later.
+        let mut most = 0;
+        let mut rest = connections;
+        while !rest.is_empty() {
+            let processes = mail.mailhost.processes()?;
+            let reveals = processes.iter().filter(|process| {
+                process.uid == 2001 && process.command.contains("reveal.py connection")
+            });
+            most = most.max(reveals.count());
+            let (done, going): (Vec<_>, Vec<_>) = rest
+                .into_iter()
+                .partition(|connection| connection.is_finished());
+            for connection in done {
+                let (_connection, said) = connection.join().map_err(|_| "a thread failed")??;
+                assert!(said.contains("\"uid\": [2001, 2001, 2001]"), "{said}");
+            }
+            rest = going;
+        }
+        assert_eq!(most, 2);
+        Ok(())
+    })
+}

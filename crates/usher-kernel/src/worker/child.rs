@@ -121,9 +121,11 @@ impl Child<'_> {
             }
             if let Input::AcceptOne(_) = self.input {
                 let connection = accept(LISTENER);
-                if connection < 0 || !self.say(ACCEPTED) {
+                if connection < 0 {
                     return (Stage::Accept, errno());
                 }
+                // The starter may have ended: the connection is served all the same.
+                let _ = self.say(ACCEPTED);
                 if libc::dup2(connection, 0) < 0 || libc::dup2(connection, 1) < 0 {
                     return (Stage::Descriptors, errno());
                 }
@@ -144,6 +146,10 @@ impl Child<'_> {
             }
             if let Some(text) = self.listen_pid {
                 write_number(text.add(LISTEN_PID.len()), libc::getpid().unsigned_abs());
+            }
+            // Ignored until now.
+            if libc::signal(libc::SIGPIPE, libc::SIG_DFL) == libc::SIG_ERR {
+                return (Stage::Session, errno());
             }
             libc::execve(
                 prepared.program.as_ptr(),

@@ -36,14 +36,14 @@ pub fn reap_any() -> io::Result<Option<(u32, Ended)>> {
     }))
 }
 
-/// Gives every signal its default action, for children to inherit. CLONE_CLEAR_SIGHAND leaves the
-/// ignored ones ignored: SIGPIPE, which Rust's runtime ignores, and whatever the keeper's own parent
-/// did. Raw calls, because the C library does not let its own two be changed; SIGKILL and SIGSTOP
-/// refuse.
+/// Gives every signal its default action, for children to inherit, but SIGPIPE, which is ignored: a
+/// child must not end because its starter has, to which it writes. CLONE_CLEAR_SIGHAND leaves ignored
+/// ones ignored: whatever the keeper's own parent ignored, too. Raw calls, because the C library does
+/// not let its own two be changed; SIGKILL and SIGSTOP refuse.
 pub(super) fn default_signals() {
     // The kernel's struct sigaction: handler (0: default), flags, restorer, 64 bits of mask.
     let default = [0_u64; 4];
-    for signal in 1..=64 {
+    for signal in (1..=64).filter(|signal| *signal != libc::SIGPIPE) {
         // SAFETY: a pointer to a local array of the structure's size or more. No code of this
         // process relies on a handler: it has one thread and has just begun.
         unsafe {
@@ -56,4 +56,6 @@ pub(super) fn default_signals() {
             );
         }
     }
+    // SAFETY: sets an action, for the whole process, that runs no code.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }

@@ -5,6 +5,7 @@ mod ends;
 mod guests;
 mod serving;
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -26,6 +27,9 @@ use serving::serve;
 
 /// Search path of a worker; `environment` of the service does not change it.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+/// Workers of one user at one service that are started at once: no user takes the starter from the
+/// others.
+const SIDE_BY_SIDE: usize = 8;
 /// How long the processes of an idle worker may take to end when asked: a data base writes all that
 /// it has in memory.
 const GRACE: Duration = Duration::from_secs(30);
@@ -61,8 +65,8 @@ struct State {
     task: Option<tokio::task::AbortHandle>,
     /// The queue has been taken away.
     stopped: bool,
-    /// A worker is being started: it may be in the group already and is not in `workers` yet.
-    starting: bool,
+    /// Workers that are being started: they may be in the group already and are not in `workers` yet.
+    starting: usize,
 }
 
 /// A running worker.
@@ -149,6 +153,11 @@ impl Queue {
         self.lock().workers.clone()
     }
 
+    /// How many workers run.
+    fn running(&self) -> usize {
+        self.lock().workers.len()
+    }
+
     /// Whether a worker runs that is counted, as those of an earlier keeper are, too.
     pub fn has_counted(&self) -> bool {
         !self.lock().workers.is_empty()
@@ -185,6 +194,42 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Starts workers side by side: in style `connection` one for each connection that waits, as far as
+    /// there is `room`. Returns when all have executed their program.
+    async fn spawn_for_waiting(
+        self: &Arc<Self>,
+        program: &Program,
+        style: Style,
+        room: usize,
+    ) -> Result<(), StartError> {
+        let count = match style {
+            Style::User => 1,
+            Style::Connection => self.waiting().min(room).clamp(1, SIDE_BY_SIDE),
+        };
+        // Tasks of their own: they see the started workers through when this one is ended meanwhile.
+        let started: Vec<_> = (0..count)
+            .map(|_| {
+                let (queue, program) = (Arc::clone(self), program.clone());
+                tokio::spawn(async move { queue.spawn(program, style).await })
+            })
+            .collect();
+        let mut outcome = Err(SpawnError::NothingWaiting.into());
+        for started in started {
+            let started = started
+                .await
+                .unwrap_or_else(|error| Err(SpawnError::Parent(io::Error::other(error)).into()));
+            match (&outcome, &started) {
+                // The first that has failed, or else one that has not.
+                (_, Err(StartError::Spawn(SpawnError::NothingWaiting))) => {}
+                (Ok(()) | Err(StartError::Spawn(SpawnError::NothingWaiting)), _) => {
+                    outcome = started;
+                }
+                _ => {}
+            }
+        }
+        outcome
+    }
+
     /// Starts one worker. Returns when it has executed its program.
     async fn spawn(self: &Arc<Self>, program: Program, style: Style) -> Result<(), StartError> {
         if !self.begin() {
@@ -193,7 +238,7 @@ impl Queue {
         let mut has_begun = false;
         let outcome = self.start_worker(&program, style, &mut has_begun).await;
         if let Err(StartError::Spawn(SpawnError::StarterGone)) = outcome {
-            self.follow_strays();
+            self.follow_strays().await;
         }
         if !has_begun {
             self.nothing_starts();
@@ -227,17 +272,20 @@ impl Queue {
     /// away, and none may.
     fn begin(&self) -> bool {
         let mut state = self.lock();
-        state.starting = !state.stopped;
+        if state.stopped {
+            return false;
+        }
+        state.starting += 1;
         // What was to end has ended: else nothing would be started.
         state.ending = None;
-        state.starting
+        true
     }
 
     /// Counts a worker until it ends. False: the queue has been taken away meanwhile, and its
     /// processes are killed.
     fn enlist(self: &Arc<Self>, pid: u32, end: End) -> bool {
         let mut state = self.lock();
-        state.starting = false;
+        state.starting = state.starting.saturating_sub(1);
         state.workers.push(Running {
             pid,
             since: Instant::now(),

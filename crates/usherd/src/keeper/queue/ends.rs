@@ -138,7 +138,7 @@ impl Queue {
             // First: what is started is in the group before this says that it is not any longer.
             let starting = self.lock().starting;
             self.kill();
-            if !starting && !self.occupied() {
+            if starting == 0 && !self.occupied() {
                 return;
             }
             tokio::time::sleep(pause).await;
@@ -149,7 +149,7 @@ impl Queue {
     /// What was to be a worker is none.
     pub(super) fn nothing_starts(&self) {
         let mut state = self.lock();
-        state.starting = false;
+        state.starting = state.starting.saturating_sub(1);
         self.end_left(&mut state);
     }
 
@@ -158,7 +158,7 @@ impl Queue {
     fn end_left(&self, state: &mut State) {
         // The next worker is in the group before it is known here: it must not be killed, nor its
         // own group be taken away before it is in it. A queue that was taken away kills by itself.
-        if state.starting || state.stopped {
+        if state.starting > 0 || state.stopped {
             return;
         }
         if let Err(error) = self.group.sweep() {

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use usher_kernel::cgroup::{Group, Guest};
 use usher_proto::refusal::Refusal;
@@ -12,6 +12,10 @@ use usher_proto::refusal::Refusal;
 use super::ends::{End, reap};
 use super::{Queue, Running};
 use crate::keeper::process::Process;
+
+/// How often a group is looked through, a millisecond each, for a child of a starter that has ended to
+/// be the user or to end.
+const LOOKS: usize = 100;
 
 impl Queue {
     /// Brings a process of the service that is about to become the user into a group of its own
@@ -105,8 +109,19 @@ impl Queue {
     }
 
     /// Takes up workers that a starter has made and not told of: it has ended. What is not the user
-    /// yet ends with it.
-    pub(super) fn follow_strays(self: &Arc<Self>) {
+    /// yet ends with it, or is the user in a moment.
+    pub(super) async fn follow_strays(self: &Arc<Self>) {
+        for _ in 0..LOOKS {
+            if self.follow_users() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Follows all processes that are the user. False: there is another.
+    fn follow_users(self: &Arc<Self>) -> bool {
+        let mut all = true;
         for pid in self.group.pids().unwrap_or_default() {
             if self.workers().iter().any(|worker| worker.pid == pid) {
                 continue;
@@ -117,13 +132,14 @@ impl Queue {
                         "worker of an earlier starter goes on");
                     self.follow(process);
                 }
-                Ok(_) => {}
+                Ok(_) => all = false,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     tracing::error!(%error, pid, "cannot follow a worker of an earlier starter");
                 }
             }
         }
+        all
     }
 
     fn follow(self: &Arc<Self>, Process { pid, pidfd, .. }: Process) {

@@ -77,21 +77,16 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
             continue;
         }
         // The policy may have changed in the hours that nobody connected.
-        let service = match serving(&keeper, &queue) {
-            Some((service, true)) => service,
-            Some((_, false)) => continue,
+        let (service, free) = match serving(&keeper, &queue) {
+            Some((_, 0)) => continue,
+            Some(free) => free,
             None => return,
         };
         let before = queue.waiting();
         let begun = Instant::now();
         let outcome = match service.served_by.clone() {
             ServedBy::Program(program) => {
-                // A task of its own: it sees the started worker through when this one is ended
-                // meanwhile.
-                let (queue, style) = (Arc::clone(&queue), service.style);
-                tokio::spawn(async move { queue.spawn(program, style).await })
-                    .await
-                    .unwrap_or_else(|error| Err(SpawnError::Parent(io::Error::other(error)).into()))
+                queue.spawn_for_waiting(&program, service.style, free).await
             }
             ServedBy::Account(_) => {
                 let Some(desk) = keeper.upgrade().map(|keeper| Arc::clone(&keeper.desk)) else {
@@ -159,16 +154,16 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
     }
 }
 
-/// The queue's service as the policy now has it, and whether another process may be started; none
+/// The queue's service as the policy now has it, and how many more processes may be started; none
 /// when the policy has it no longer.
-fn serving(keeper: &Weak<Keeper>, queue: &Queue) -> Option<(Service, bool)> {
+fn serving(keeper: &Weak<Keeper>, queue: &Queue) -> Option<(Service, usize)> {
     let configuration = keeper.upgrade()?.configuration();
     let service = service_by_id(&configuration.1, queue.key.0)?;
     queue.lock().one_for_all = service.style == Style::User;
     let free = match service.style {
         // A worker of an earlier keeper still holds the listener.
-        Style::User => !queue.has_worker(),
-        Style::Connection => queue.workers().len() < service.connections as usize,
+        Style::User => usize::from(!queue.has_worker()),
+        Style::Connection => (service.connections as usize).saturating_sub(queue.running()),
     };
     Some((service.clone(), free))
 }
@@ -178,7 +173,7 @@ async fn room(keeper: &Weak<Keeper>, queue: &Queue) -> Option<()> {
     let mut since: Option<Instant> = None;
     loop {
         let (service, free) = serving(keeper, queue)?;
-        if free {
+        if free > 0 {
             return Some(());
         }
         // A process that serves the whole queue accepts in its own time.
@@ -235,7 +230,7 @@ impl Queue {
     }
 
     /// How many connections wait.
-    fn waiting(&self) -> usize {
+    pub(super) fn waiting(&self) -> usize {
         listener::waiting(self.listener.as_fd()).map_or_else(
             |error| {
                 tracing::error!(%error, "looking into a queue");

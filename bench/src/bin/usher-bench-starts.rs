@@ -1,0 +1,88 @@
+//! Connects again and again for a second, by some clients at once, and prints how many connections a
+//! second were served: 128 bytes sent, and received. Run inside a lab's host.
+#![forbid(unsafe_code)]
+
+use std::error::Error;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use usher_bench::exchange::{exchange_tcp, wait_for};
+use usher_local::packet::PacketSocket;
+use usher_local::paths;
+use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
+use usher_proto::name::{HostName, ServiceName};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
+
+fn main() -> Outcome<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [address, host, service, way, clients] = arguments.as_slice() else {
+        return Err("usage: ADDRESS HOST SERVICE token|announced|PORT CLIENTS".into());
+    };
+    let (host, service): (HostName, ServiceName) = (host.parse()?, service.parse()?);
+    let request = LocalRequest::Connect {
+        host: host.clone(),
+        service: service.clone(),
+    };
+    let address: IpAddr = address.parse()?;
+    let clients: usize = clients.parse()?;
+    let connect = || -> Outcome<TcpStream> {
+        match way.as_str() {
+            "token" => Ok(usher::connect_by_user(&host, &service)?),
+            "announced" => announced(&request),
+            port => Ok(TcpStream::connect((address, port.parse::<u16>()?))?),
+        }
+    };
+    match way.parse() {
+        Ok(port) => wait_for(SocketAddr::new(address, port))?,
+        // A session comes with the first one, and its tokens soon after.
+        Err(_) => exchange_tcp(connect()?)?,
+    }
+    let begun = Instant::now();
+    let served: Vec<Outcome<usize>> = std::thread::scope(|scope| {
+        let client = || -> Outcome<usize> {
+            let mut served = 0;
+            while begun.elapsed() < SECOND {
+                exchange_tcp(connect()?)?;
+                served += 1;
+            }
+            Ok(served)
+        };
+        let clients: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
+        clients
+            .into_iter()
+            .map(|client| client.join().map_err(|_| "a thread failed")?)
+            .collect()
+    });
+    let mut sum = 0;
+    for served in served {
+        sum += served?;
+    }
+    println!("{}", sum as f64 / begun.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// A connection that the signer announces, as where there is no ticket.
+fn announced(request: &LocalRequest) -> Outcome<TcpStream> {
+    let signer = PacketSocket::connect(Path::new(paths::SIGNER_APPLICATIONS))?;
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::INET6, SocketType::STREAM, flags, None)?;
+    rustix::net::sockopt::set_ipv6_v6only(&socket, false)?;
+    signer.send(&request.encode(), &[socket.as_fd()])?;
+    let reply = LocalReply::decode(&signer.receive(MAX_LOCAL_PACKET)?.bytes)?;
+    let LocalReply::Ready { server } = reply else {
+        return Err(format!("{reply:?}").into());
+    };
+    let server = match server.ip() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.to_ipv6_mapped().into(), server.port()),
+        IpAddr::V6(_) => server,
+    };
+    rustix::net::connect(&socket, &server)?;
+    signer.send(&LocalRequest::Done { connected: true }.encode(), &[])?;
+    Ok(socket.into())
+}

@@ -1,0 +1,109 @@
+//! What starting a worker for each connection costs: connections a second, of one client and of eight
+//! at once, to a C server that accepts, forks, becomes the user and executes; to systemd's
+//! socket activation; and to Usher's style `connection`, by token and announced, on a host without
+//! other users and on one with many queues. All execute the same tiny program. By turns, a second
+//! each.
+
+use std::error::Error;
+use std::io::Write as _;
+
+use usher_lab::{ALICE, Lab, Mail, Running};
+
+use crate::SERVER;
+use crate::report::Row;
+use crate::scale::{self, Size};
+
+/// The program that all of them execute.
+pub const TINY: &str = "usher-bench-tiny";
+/// The port of the server that forks and executes, and of socket activation.
+const EXECUTING: &str = "7010";
+const ACTIVATING: &str = "7011";
+
+const SERVICE: &str = r#"
+service starts {
+  program "/run/lab/bin/usher-bench-tiny";
+  listen 7012;
+  style connection;
+  connections 64;
+  users mail;
+  hosts laptop;
+}
+"#;
+const CLIENT: &str = "client starts { users mail; service starts at mailhost port 7012; }\n";
+
+/// Each way's name, the host that it is to, and what the measuring program is told.
+const WAYS: [(&str, usize, &str); 5] = [
+    ("accept_fork_exec", 0, EXECUTING),
+    ("systemd_accept", 0, ACTIVATING),
+    ("usher_token", 0, "token"),
+    ("usher_announced", 0, "announced"),
+    ("usher_token_10000_queues", 1, "token"),
+];
+
+/// Measures.
+pub fn measure(rounds: usize, queues: u32) -> Result<Vec<Row>, Box<dyn Error>> {
+    scale::raise_descriptor_limit()?;
+    eprintln!("making two labs; {queues} queues in one of them ...");
+    let (mut empty, mut full) = (Lab::mail()?, Lab::mail()?);
+    let size = Size {
+        sessions: queues,
+        workers: queues,
+    };
+    for (mail, users) in [(&mut empty, 0), (&mut full, queues)] {
+        scale::configure(mail, users, SERVICE, CLIENT)?;
+        scale::begin_anew(mail, &size, users > 0)?;
+    }
+    let _servers = servers(&empty)?;
+    let hosts = [&empty, &full];
+    let mut rows = Vec::new();
+    for (clients, prefix) in [(1, "worker_start_alone"), (8, "worker_start")] {
+        eprintln!("connections of {clients} clients at once, each way by turns ...");
+        let mut found: [Vec<f64>; WAYS.len()] = Default::default();
+        for round in 0..=rounds {
+            for ((_, host, way), found) in WAYS.iter().zip(&mut found) {
+                let rate = rate(hosts[*host], way, clients)?;
+                // The first round opens sessions, and warms what there is.
+                if round > 0 {
+                    found.push(rate);
+                }
+            }
+            eprint!(".");
+            std::io::stderr().flush()?;
+        }
+        eprintln!();
+        let mut names = WAYS.iter().map(|(name, ..)| format!("{prefix}/{name}"));
+        let measured = found.map(|rates| Row::rates(&names.next().unwrap_or_default(), rates));
+        rows.extend(Row::relate(measured, &format!("{prefix}/accept_fork_exec")));
+    }
+    Ok(rows)
+}
+
+/// The servers that Usher is compared with. systemd's program starts what it accepts as the user that
+/// it runs as itself, so it becomes nobody else.
+fn servers(mail: &Mail) -> Result<[Running; 2], Box<dyn Error>> {
+    let uid = ALICE.mailhost_uid.to_string();
+    let tiny = format!("/run/lab/bin/{TINY}");
+    let activating = format!(
+        "exec systemd-socket-activate --accept --inetd --listen={ACTIVATING} {tiny} 2>/dev/null"
+    );
+    Ok([
+        mail.mailhost
+            .spawn([SERVER, "exec", EXECUTING, &uid, &uid, &tiny])?,
+        mail.mailhost.spawn(["sh", "-c", &activating])?,
+    ])
+}
+
+/// Alice's connections of a second.
+fn rate(mail: &Mail, way: &str, clients: u32) -> Result<f64, Box<dyn Error>> {
+    let address = mail.mailhost.ipv4().to_string();
+    let command = [
+        "usher-bench-starts",
+        &address,
+        "mailhost",
+        "starts",
+        way,
+        &clients.to_string(),
+    ];
+    let output = mail.laptop.command(command).user(ALICE.name).succeed()?;
+    Ok(output.stdout.trim().parse()?)
+}
