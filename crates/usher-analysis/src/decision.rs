@@ -300,6 +300,8 @@ impl Case<'_> {
             "listen",
             "program",
             "files",
+            "umask",
+            "setuid",
             "connect",
             "account",
             "style",

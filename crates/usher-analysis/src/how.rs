@@ -52,6 +52,10 @@ pub struct Offer {
     pub program: Option<Vec<String>>,
     /// What its processes may do with files; none: what the user may.
     pub files: Option<Vec<FileRule>>,
+    /// Permissions that files which its processes make do not get (umask(2)); none with an account.
+    pub umask: Option<u16>,
+    /// Whether programs that its processes execute may become another user or group.
+    pub setuid: bool,
     /// Where its processes may connect; none: where the user may.
     pub connect: Option<Destinations>,
     /// In place of a program, the account whose processes become the user.
@@ -81,6 +85,10 @@ impl Request {
 
 impl Offer {
     pub(crate) fn of(service: &Service) -> Self {
+        let started = match &service.served_by {
+            ServedBy::Program(program) => Some(program),
+            ServedBy::Account(_) => None,
+        };
         let (program, files, account) = match &service.served_by {
             ServedBy::Program(program) => {
                 let path = std::iter::once(&program.path);
@@ -93,6 +101,8 @@ impl Offer {
             style: service.style,
             program,
             files,
+            umask: started.map(|program| program.umask),
+            setuid: started.is_some_and(|program| program.setuid),
             connect: service.connect.clone(),
             account,
             keys: service.keys.clone(),

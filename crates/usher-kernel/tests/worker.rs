@@ -42,6 +42,8 @@ fn script(text: &str) -> Command {
         directory: "/tmp".into(),
         name: "imap".into(),
         files: None,
+        umask: 0o077,
+        setuid: false,
         errors: None,
     }
 }

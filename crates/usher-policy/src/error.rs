@@ -283,6 +283,15 @@ pub enum PolicyErrorKind {
     /// A service with neither `program` nor `account`.
     #[error("the `service` block says neither `program` nor `account`")]
     NotServed,
+    /// `setuid permit` beside `files`.
+    #[error(
+        "`setuid permit` stands beside `files` at {first}: no process can be confined to files and \
+         gain another user's rights"
+    )]
+    SetuidWithFiles { first: Place },
+    /// Not a file mode creation mask.
+    #[error("`{}` is not a file mode creation mask", shown(found))]
+    InvalidUmask { found: String },
     /// A service with `program` and `account`; `statement` is the later one.
     #[error("`{statement}` stands beside `{other}` at {first}; a service has one of the two")]
     ServedTwice {

@@ -120,6 +120,12 @@ const SERVICE: &[StatementRule] = &[
         Occurrence::AtMostOnce,
     ),
     rule("files", FILES_FORM, Occurrence::AtMostOnce),
+    rule("umask", "`umask 027;`", Occurrence::AtMostOnce),
+    rule(
+        "setuid",
+        "`setuid permit;` or `setuid refuse;`",
+        Occurrence::AtMostOnce,
+    ),
     rule("session", "`session 8h;`", Occurrence::AtMostOnce),
     rule("keys", "`keys NAME;`", Occurrence::AtMostOnce),
     rule(

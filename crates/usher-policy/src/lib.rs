@@ -69,11 +69,12 @@ pub use mac::{MacBlock, MacStatement, MacValue};
 pub use members::{Members, TrustedPrincipal};
 pub use model::{
     Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_EACH_USER_PROCESSES,
-    DEFAULT_IDLE, DEFAULT_PROCESSES, DEFAULT_SESSION, Expectation, FileAccess, FileRule, Host,
-    MAXIMUM_ARGUMENT_BYTES, MAXIMUM_CONNECTIONS, MAXIMUM_CPU, MAXIMUM_DURATION, MAXIMUM_FILE_RULES,
-    MAXIMUM_HOST_ADDRESSES, MAXIMUM_MEMORY, MAXIMUM_PROCESSES, MAXIMUM_PROGRAMS, MINIMUM_MEMORY,
-    MINIMUM_REAUTHENTICATION, Policy, ProcessLimits, Program, Programs, Protocol, ProxyListener,
-    RequiredProtection, ServedBy, Service, Style, Users, service_id,
+    DEFAULT_IDLE, DEFAULT_PROCESSES, DEFAULT_SESSION, DEFAULT_UMASK, Expectation, FileAccess,
+    FileRule, Host, MAXIMUM_ARGUMENT_BYTES, MAXIMUM_CONNECTIONS, MAXIMUM_CPU, MAXIMUM_DURATION,
+    MAXIMUM_FILE_RULES, MAXIMUM_HOST_ADDRESSES, MAXIMUM_MEMORY, MAXIMUM_PROCESSES,
+    MAXIMUM_PROGRAMS, MINIMUM_MEMORY, MINIMUM_REAUTHENTICATION, Policy, ProcessLimits, Program,
+    Programs, Protocol, ProxyListener, RequiredProtection, ServedBy, Service, Style, Users,
+    service_id,
 };
 pub use moment::{InvalidMoment, Moment};
 pub use name::{GroupName, InvalidGroupName, InvalidName, InvalidPrincipal, Name, Principal};

@@ -39,6 +39,8 @@ pub const DEFAULT_CONNECTIONS: u32 = 64;
 /// Upper end of `connections`.
 pub const MAXIMUM_CONNECTIONS: u32 = 65_536;
 
+/// `umask` where a service does not say: nobody but the user reads what its processes make.
+pub const DEFAULT_UMASK: u16 = 0o077;
 /// Most tasks of one user at once, unless policy says otherwise.
 pub const DEFAULT_PROCESSES: u32 = 1024;
 
@@ -337,6 +339,11 @@ pub struct Program {
     pub environment: Vec<(String, String)>,
     /// What its processes may do with files; none: what their user may.
     pub files: Option<Vec<FileRule>>,
+    /// Permissions that files which its processes make do not get, unless these change it (umask(2)).
+    pub umask: u16,
+    /// Whether programs that its processes execute may become another user or group by their
+    /// set-user-ID and set-group-ID bits; never with `files`, which takes that it is not so.
+    pub setuid: bool,
 }
 
 /// What the processes of a service may do with a file, or with a folder and all that is below it.

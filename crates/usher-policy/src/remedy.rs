@@ -94,6 +94,12 @@ impl PolicyErrorKind {
                  the service manager does and they use the calls"
                     .into()
             }
+            Self::SetuidWithFiles { .. } => {
+                "keep one of the two: the kernel confines a process only when nothing that it \
+                 executes gains rights (no_new_privs)"
+                    .into()
+            }
+            Self::InvalidUmask { .. } => "write three octal digits, as 027 or 077".into(),
             Self::NotForAccount { statement } => {
                 format!("remove `{statement}`; it is for `program`")
             }
@@ -138,7 +144,7 @@ impl PolicyErrorKind {
                 "write the unicast address at which the other hosts reach it".into()
             }
             Self::InvalidLoopback { .. } => {
-                "write an address of 127.0.0.0/8 that nothing else uses, such as 127.0.1.1; not \
+                "write an address of 127.0.0.0/8 that nothing else uses, such as 127.0.2.1; not \
                  127.0.0.1, 127.0.0.0 or 127.255.255.255"
                     .into()
             }

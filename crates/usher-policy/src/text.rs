@@ -7,8 +7,8 @@ use crate::application::{ApplicationPolicy, Network};
 use crate::mac::MacBlock;
 use crate::model::{
     Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_EACH_USER_PROCESSES,
-    DEFAULT_IDLE, DEFAULT_PROCESSES, DEFAULT_SESSION, Expectation, Host, Policy, ProcessLimits,
-    Program, Programs, Protocol, ServedBy, Service, Style, Users,
+    DEFAULT_IDLE, DEFAULT_PROCESSES, DEFAULT_SESSION, DEFAULT_UMASK, Expectation, Host, Policy,
+    ProcessLimits, Program, Programs, Protocol, ServedBy, Service, Style, Users,
 };
 
 impl Policy {
@@ -139,6 +139,14 @@ impl Service {
                 .iter()
                 .map(|rule| format!("{} {}", Quoted(&rule.path), rule.access));
             block.list("files", entries);
+        }
+        if let ServedBy::Program(Program { umask, setuid, .. }) = &self.served_by {
+            if *umask != DEFAULT_UMASK {
+                block.statement("umask", format!("{umask:03o}"));
+            }
+            if *setuid {
+                block.statement("setuid", "permit");
+            }
         }
         if self.session != DEFAULT_SESSION {
             block.statement("session", Units(self.session));

@@ -584,3 +584,53 @@ fn workers_started_side_by_side_are_no_more_than_policy_permits() -> Outcome {
         Ok(())
     })
 }
+
+#[test]
+fn a_setgid_program_gains_its_group_where_policy_permits() -> Outcome {
+    let mail = mail()?;
+    let host = &mail.mailhost;
+    // Of the group beekeepers, in which bob is not; and of root.
+    for (program, copy, owner, mode) in [
+        (
+            "/usr/bin/id",
+            "/var/lib/of-group",
+            "root:beekeepers",
+            "2755",
+        ),
+        ("/usr/bin/grep", "/var/lib/of-root", "root:root", "4755"),
+    ] {
+        host.run(["cp", program, copy])?;
+        host.run(["chown", owner, copy])?;
+        host.run(["chmod", mode, copy])?;
+    }
+    let policy = |settings: &str| {
+        format!(
+            "service posts {{ program \"/bin/sh\" \"-c\" \"umask; /var/lib/of-group -g; \
+             /var/lib/of-root -E '^(Uid|CapEff)' /proc/self/status\";
+             listen 7104; style connection; users mail; hosts laptop; {settings} }}\n"
+        )
+    };
+    let path = "/etc/usher/policy.d/posts.policy";
+    let client = "client posts { users mail; service posts at mailhost port 7104; }\n";
+    mail.laptop.write(path, client)?;
+    mail.laptop.run(["usher", "policy", "apply"])?;
+    let said = |settings: &str| -> Result<String, Box<dyn std::error::Error>> {
+        host.write(path, policy(settings))?;
+        host.run(["usher", "policy", "apply"])?;
+        let connect = mail.laptop.command(["usher", "connect", "mailhost:posts"]);
+        Ok(connect.user("bob").succeed()?.stdout)
+    };
+    let own = host.run(["id", "-g", "bob"])?.stdout;
+    let none = "CapEff:\t0000000000000000\n";
+    let bob = format!("{own}Uid:\t2002\t2002\t2002\t2002\n{none}");
+    assert_eq!(said("")?, format!("0077\n{bob}"));
+    assert_eq!(said("umask 027;")?, format!("0027\n{bob}"));
+    let others = format!("0077\n3000\nUid:\t2002\t0\t0\t0\n{none}");
+    assert_eq!(said("setuid permit;")?, others);
+    host.write(path, policy("setuid permit; files \"/usr\" read;"))?;
+    let refused = host.command(["usher", "policy", "apply"]).run()?;
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    let reason = "`setuid permit` stands beside `files`";
+    assert!(refused.stderr.contains(reason), "{}", refused.stderr);
+    Ok(())
+}

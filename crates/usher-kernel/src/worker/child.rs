@@ -111,7 +111,9 @@ impl Child<'_> {
             if !self.is_the_user() {
                 return (Stage::Check, libc::EPERM);
             }
-            if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {
+            libc::umask(libc::mode_t::from(prepared.umask));
+            // Without it set-user-ID and set-group-ID bits count; there is no Landlock then.
+            if !prepared.setuid && libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {
                 return (Stage::NoNewPrivileges, errno());
             }
             // KEYCTL_JOIN_SESSION_KEYRING: the starter's is not the user's, and no two users share

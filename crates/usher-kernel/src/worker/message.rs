@@ -57,6 +57,8 @@ impl Request {
         put_list(&mut out, &command.groups, |out, group| put(out, *group));
         put_path(&mut out, &command.directory);
         put_bytes(&mut out, command.name.as_bytes());
+        put(&mut out, u32::from(command.umask));
+        out.push(u8::from(command.setuid));
         out.push(u8::from(command.files.is_some()));
         if let Some(files) = &command.files {
             put_list(&mut out, files, |out, (path, access)| {
@@ -92,6 +94,11 @@ impl Request {
                 groups: rest.list(Rest::number)?,
                 directory: rest.path()?,
                 name: rest.text()?,
+                umask: u16::try_from(rest.number()?)
+                    .ok()
+                    .filter(|umask| *umask <= 0o777)
+                    .ok_or(MalformedMessage)?,
+                setuid: rest.flag()?,
                 files: if rest.flag()? {
                     Some(rest.list(|rest| {
                         let access = if rest.flag()? {
@@ -294,6 +301,8 @@ mod tests {
                 groups: vec![2002, 3000],
                 directory: OsString::from_vec(b"/home/\xff".to_vec()).into(),
                 name: "imap".into(),
+                umask: 0o027,
+                setuid: true,
                 files,
                 errors: None,
             },

@@ -58,6 +58,12 @@ pub struct Command {
     /// All files and folders that it may touch, with what is below them, besides the program; none:
     /// all that its user may. Those that are not there when it starts are left out.
     pub files: Option<Vec<(PathBuf, FileAccess)>>,
+    /// Its file mode creation mask (umask(2)).
+    pub umask: u16,
+    /// Whether what it executes may become another user or group by set-user-ID and set-group-ID bits;
+    /// not with `files`. Its bounding set is empty all the same: by no program does it gain a
+    /// capability.
+    pub setuid: bool,
     /// Standard error; none: /dev/null. Not the caller's: what a worker writes there would stand
     /// among the caller's messages as if the caller had written it.
     pub errors: Option<Arc<OwnedFd>>,
@@ -84,6 +90,9 @@ pub enum SpawnError {
         "this kernel has no Landlock, or it is not among lsm=...: no process is confined to files"
     )]
     NoLandlock,
+    /// [`Command::setuid`] beside [`Command::files`].
+    #[error("a process that is confined to files cannot gain another user's rights")]
+    SetuidConfined,
     /// Root is never a worker's user.
     #[error("a worker never runs as root")]
     Root,
@@ -197,10 +206,14 @@ impl Command {
     /// Refuses what no child could be made of, before the starter is asked.
     ///
     /// # Errors
-    /// [`SpawnError::Root`], [`SpawnError::Text`], [`SpawnError::NoLandlock`].
+    /// [`SpawnError::Root`], [`SpawnError::Text`], [`SpawnError::NoLandlock`],
+    /// [`SpawnError::SetuidConfined`].
     pub fn check(&self) -> Result<(), SpawnError> {
         if self.uid == 0 {
             return Err(SpawnError::Root);
+        }
+        if self.files.is_some() && self.setuid {
+            return Err(SpawnError::SetuidConfined);
         }
         if self.files.is_some() && !confines_files() {
             return Err(SpawnError::NoLandlock);
@@ -231,6 +244,8 @@ struct Prepared {
     groups: Vec<libc::gid_t>,
     uid: u32,
     gid: u32,
+    umask: u16,
+    setuid: bool,
     confinement: Option<Confinement>,
 }
 
@@ -266,6 +281,8 @@ impl Prepared {
             groups: command.groups.clone(),
             uid: command.uid,
             gid: command.gid,
+            umask: command.umask,
+            setuid: command.setuid,
             confinement: command
                 .files
                 .as_ref()

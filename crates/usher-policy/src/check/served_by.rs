@@ -10,12 +10,13 @@ use super::{Names, files, values};
 use crate::application::is_plain_path;
 use crate::error::{EnvironmentFault, NameKind, PolicyErrorKind};
 use crate::group::is_ushers;
-use crate::model::{MAXIMUM_ARGUMENT_BYTES, Program, ServedBy};
+use crate::model::{DEFAULT_UMASK, MAXIMUM_ARGUMENT_BYTES, Program, ServedBy};
 use crate::name::Name;
 use crate::report::Reporter;
 use crate::tree::Block;
 
-/// `program` with its `environment` and `files`, or `account`: exactly one of the two.
+/// `program` with its `environment`, `files`, `umask` and `setuid`, or `account`: exactly one of the
+/// two.
 ///
 /// `user_blocks` are the names of the `users` blocks that the service admits, as far as known.
 pub(super) fn check(
@@ -39,6 +40,28 @@ pub(super) fn check(
         Some(field) => files::check(field, reporter).map(Some),
         None => Some(None),
     };
+    let umask_field = fields.one("umask");
+    let umask = match umask_field {
+        Some(field) => field
+            .single(reporter)
+            .and_then(|item| values::umask(item, reporter)),
+        None => Some(DEFAULT_UMASK),
+    };
+    let setuid_field = fields.one("setuid");
+    let setuid = match setuid_field {
+        Some(field) => field
+            .single(reporter)
+            .and_then(|item| values::choice(item, &["permit", "refuse"], reporter))
+            .map(|position| position == 0),
+        None => Some(false),
+    };
+    if let (Some(true), Some(setuid), Some(files)) = (setuid, setuid_field, files_field) {
+        let (location, first) = (setuid.statement.location, files.statement.location);
+        reporter.report_repeated(location, first, |first| PolicyErrorKind::SetuidWithFiles {
+            first,
+        });
+        return None;
+    }
     match (program_field, account_field) {
         (Some(_), None) => {
             let (path, arguments) = command?;
@@ -47,10 +70,13 @@ pub(super) fn check(
                 arguments,
                 environment: environment?,
                 files: files?,
+                umask: umask?,
+                setuid: setuid?,
             }))
         }
         (None, Some(_)) => {
-            if let Some(field) = environment_field.or(files_field) {
+            let for_program = [environment_field, files_field, umask_field, setuid_field];
+            if let Some(field) = for_program.into_iter().flatten().next() {
                 let statement = field.rule.keyword;
                 let error = PolicyErrorKind::NotForAccount { statement };
                 reporter.report(field.statement.location, error);

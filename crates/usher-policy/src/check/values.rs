@@ -94,6 +94,18 @@ pub(super) fn number(item: &Item, maximum: u32, reporter: &mut Reporter<'_>) -> 
     number
 }
 
+/// A file mode creation mask: three octal digits.
+pub(super) fn umask(item: &Item, reporter: &mut Reporter<'_>) -> Option<u16> {
+    let found = word(item, reporter)?;
+    let octal = found.len() == 3 && found.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
+    let mask = octal.then(|| u16::from_str_radix(found, 8).ok()).flatten();
+    if mask.is_none() {
+        let found = found.to_owned();
+        reporter.report(item.location, PolicyErrorKind::InvalidUmask { found });
+    }
+    mask
+}
+
 /// A whole number with the unit s, m or h; one second to [`MAXIMUM_DURATION`].
 pub(super) fn duration(item: &Item, reporter: &mut Reporter<'_>) -> Option<Duration> {
     duration_from(Duration::from_secs(1), item, reporter)

@@ -8,10 +8,10 @@ use std::time::Duration;
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
 use usher_policy::{
-    AddressRange, Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_IDLE, Destination,
-    Destinations, Expectation, FileAccess, FileRule, Group, GroupName, Groups, Host, MAXIMUM_CPU,
-    MINIMUM_REAUTHENTICATION, MacBlock, MacStatement, MacValue, Members, Moment, Name, Origin,
-    Peers, Policy, PortRange, Principal, ProcessLimits, Program, Programs, Protocol,
+    AddressRange, Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_UMASK,
+    Destination, Destinations, Expectation, FileAccess, FileRule, Group, GroupName, Groups, Host,
+    MAXIMUM_CPU, MINIMUM_REAUTHENTICATION, MacBlock, MacStatement, MacValue, Members, Moment, Name,
+    Origin, Peers, Policy, PortRange, Principal, ProcessLimits, Program, Programs, Protocol,
     RequiredProtection, ServedBy, Service, Style, Transform, Users, service_id,
 };
 use usher_proto::{HostName, HostPublicKey, ServiceName, UserName};
@@ -162,6 +162,8 @@ fn service(
                 let rule = |path| FileRule { path, access };
                 paths.into_iter().chain([own]).map(rule).collect()
             }),
+            umask: [DEFAULT_UMASK, 0o007, 0o777][usize::from(by_user) + usize::from(any_host)],
+            setuid: !any_host,
         })
     };
     Service {

@@ -338,6 +338,8 @@ impl Queue {
                     .map(|rule| (rule.path_for(&identity.home), access(rule.access)))
                     .collect()
             }),
+            umask: program.umask,
+            setuid: program.setuid,
             directory: identity.home.clone(),
             name: self.service.to_string(),
             errors: self.output.stream(&self.service),

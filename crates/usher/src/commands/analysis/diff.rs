@@ -142,10 +142,12 @@ fn requested(request: &Request) -> [Option<String>; REQUESTED.len()] {
     ]
 }
 
-const OFFERED: [&str; 9] = [
+const OFFERED: [&str; 11] = [
     "program",
     "account",
     "files",
+    "umask",
+    "setuid",
     "connect",
     "style",
     "keys",
@@ -160,6 +162,8 @@ fn offered(offer: &Offer) -> [Option<String>; OFFERED.len()] {
         style,
         program,
         files,
+        umask,
+        setuid,
         connect,
         account,
         keys,
@@ -174,6 +178,8 @@ fn offered(offer: &Offer) -> [Option<String>; OFFERED.len()] {
             let files = files.iter();
             listed(files.map(|rule| format!("{:?} {}", rule.path, rule.access)))
         }),
+        umask.map(|umask| format!("{umask:03o}")),
+        setuid.then(|| "permit".to_owned()),
         connect.as_ref().map(|connect| {
             if connect.entries.is_empty() {
                 "none".to_owned()

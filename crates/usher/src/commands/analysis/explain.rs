@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use usher_analysis::{Decision, Offer, Question, Request, Verdict};
-use usher_policy::{Clause, Place, Programs, Protocol, Style, Transform, Units};
+use usher_policy::{Clause, DEFAULT_UMASK, Place, Programs, Protocol, Style, Transform, Units};
 use usher_proto::name::{ServiceName, UserName};
 
 use super::hosts::Loaded;
@@ -210,6 +210,14 @@ fn served(offer: &Offer, Question { user, server, .. }: &Question) -> String {
         }
         None => String::new(),
     };
+    let umask = match offer.umask {
+        Some(umask) if umask != DEFAULT_UMASK => format!(", with umask {umask:03o}"),
+        _ => String::new(),
+    };
+    let setuid = match offer.setuid {
+        true => ", may become others by setuid programs",
+        false => "",
+    };
     let connect = match &offer.connect {
         Some(connect) if connect.entries.is_empty() => ", may connect nowhere".to_owned(),
         Some(connect) => format!(", may connect to: {connect}"),
@@ -229,7 +237,7 @@ fn served(offer: &Offer, Question { user, server, .. }: &Question) -> String {
         None => "may pass without IPsec",
     };
     format!(
-        "  served by {by}{files}{connect}\n  as the account {user} of {server}, {each}\n  admits \
+        "  served by {by}{files}{umask}{setuid}{connect}\n  as the account {user} of {server}, {each}\n  admits \
          {keys}; sessions of at most {}, {again}\n  its connections {protection}\n",
         units(offer.session_seconds)
     )
