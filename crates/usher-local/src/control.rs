@@ -303,6 +303,9 @@ pub struct StatusView {
     pub generation: u64,
     /// Named numbers: counters and table fill.
     pub numbers: std::collections::BTreeMap<String, u64>,
+    /// What keeps the daemon from doing its part, each for people: `usher doctor` fails by them.
+    #[serde(default)]
+    pub troubles: Vec<String>,
 }
 
 /// Why a daemon could not be asked.

@@ -27,6 +27,8 @@ pub const APPLIED_PREVIOUS: &str = "/var/lib/usher/applied.previous.json";
 pub const PRIVATE_KEYS_DIRECTORY: &str = "/var/lib/usher/keys";
 /// The signed log, written by the recorder: see `usher_log`.
 pub const LOG_DIRECTORY: &str = "/var/lib/usher/log";
+/// There since the recorder began a log on this host: a log that is missing later is noticed by it.
+pub const LOG_BEGUN: &str = "/var/lib/usher/log_begun";
 /// The log's private key, OpenSSH format, Ed25519, readable by the recorder only. Its comment is
 /// the log's name.
 pub const LOG_KEY: &str = "/etc/usher/log_key";

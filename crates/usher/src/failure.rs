@@ -242,7 +242,6 @@ impl Failure {
             | Self::NotCut { .. }
             | Self::KeeperUnreached(..)
             | Self::NotTaken(..)
-            | Self::Agent(_)
             | Self::Connect(usher::ConnectError::NoSigner(_)) => 3,
             Self::File { .. }
             | Self::Configuration(ConfigurationError::File { .. })

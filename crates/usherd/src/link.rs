@@ -15,6 +15,14 @@ use usher_proto::refusal::Refusal;
 /// Requests that may wait for the other side; more are refused with [`Refusal::Overloaded`].
 const QUEUE: usize = 4096;
 
+/// How a connection to another daemon ended, for the log.
+pub fn how(ended: Option<&io::Error>) -> String {
+    ended.map_or_else(
+        || "it closed the connection".to_owned(),
+        ToString::to_string,
+    )
+}
+
 /// What was granted, or why nothing was.
 pub type Verdict<T> = Result<T, Refusal>;
 
@@ -125,7 +133,10 @@ impl<T> Link<T> {
                     // Dropping the senders tells those who wait.
                     state.pending.clear();
                     drop(state);
-                    tracing::warn!(?error, "the {role} has gone; waiting for it");
+                    tracing::warn!(
+                        reason = how(error.as_ref()),
+                        "the {role} has gone; waiting for it"
+                    );
                 }
                 Err(error) => tracing::debug!(%error, "no {role} yet"),
             }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod applications;
+mod clocks;
 mod courier;
 mod host_key;
 mod keeper;

@@ -171,7 +171,73 @@ fn who_may_not_ask_is_told_so_and_what_does_not_run_as_well() -> Outcome {
         .iter()
         .filter(|finding| finding["required"] == true && finding["works"] == false);
     let missing: Vec<_> = missing.map(|finding| finding["name"].as_str()).collect();
-    assert_eq!(missing, [Some("daemon keeper")], "{}", unhealthy.stdout);
+    let expected = [Some("daemon keeper"), Some("daemon verifier")];
+    assert_eq!(missing, expected, "{}", unhealthy.stdout);
+    let told = mail.mailhost.command(["usher", "doctor"]).run()?.stdout;
+    for line in [
+        "         not connected to the keeper, so every session is refused\n",
+        "\nthis host offers imap: LACKS daemon keeper, daemon verifier\n",
+    ] {
+        assert!(told.contains(line), "{told}");
+    }
+    Ok(())
+}
+
+#[test]
+fn doctor_tells_each_role_of_a_host_what_it_lacks() -> Outcome {
+    let mut mail = Lab::mail()?;
+    drop(connect(&mail, "alice")?);
+    let doctor = |host: &Host| host.command(["usher", "doctor"]).run();
+    let (offering, reaching) = (doctor(&mail.mailhost)?, doctor(&mail.laptop)?);
+    for (told, role) in [
+        (
+            &offering,
+            "\nthis host offers imap: nothing that this needs is missing\n",
+        ),
+        (
+            &reaching,
+            "\nusers of this host reach imap at mailhost: nothing that this needs is missing\n",
+        ),
+    ] {
+        assert_eq!(told.status.code(), Some(0), "{told:?}");
+        assert!(
+            told.stdout.ends_with(&role[1..]) && told.stdout.contains(role),
+            "{told:?}"
+        );
+    }
+    // One number a line, and none of nothing; programs are told all.
+    assert!(
+        offering.stdout.contains("\n         sessions 1\n"),
+        "{offering:?}"
+    );
+    let lines = offering.stdout.lines();
+    let zeros: Vec<_> = lines
+        .filter(|line| line.starts_with("         ") && line.ends_with(" 0"))
+        .collect();
+    assert!(zeros.is_empty(), "{zeros:?}");
+    let json = mail.mailhost.run(["usher", "--json", "doctor"])?.stdout;
+    assert!(json.contains("\"port_refused\": 0"), "{json}");
+
+    let keys = "ok       keys to sign with: all 3 user(s) of `client` blocks have one\n";
+    assert!(reaching.stdout.contains(keys), "{reaching:?}");
+    mail.laptop
+        .run(["usher", "user", "remove", "carol", "--signing-key"])?;
+    mail.courier.stop()?;
+    eventually("the signer has noticed", || {
+        let told = doctor(&mail.laptop)?;
+        let lacking = "reach imap at mailhost: LACKS daemon signer, daemon courier\n";
+        Ok(told.status.code() == Some(1) && told.stdout.contains(lacking))
+    })?;
+    let told = doctor(&mail.laptop)?.stdout;
+    let keys = "absent   keys to sign with: none of carol: `usher user add USER";
+    assert!(told.contains(keys), "{told}");
+    // In words.
+    let log = mail.signer.log()?;
+    assert!(
+        log.contains("courier gone reason=\"it closed the connection\""),
+        "{log}"
+    );
+    assert!(!log.contains("error=None"), "{log}");
     Ok(())
 }
 

@@ -63,6 +63,43 @@ fn a_user_is_signed_for_by_her_agent_while_it_is_lent_and_told_why_not_otherwise
 }
 
 #[test]
+fn a_unit_without_an_agent_is_not_started_again_and_without_a_signer_it_is() -> Result {
+    let mut mail = topology()?;
+    let unit = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../packaging/systemd/user/usher-agent.service"
+    );
+    let unit = std::fs::read_to_string(unit)?;
+    let final_ones = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("RestartPreventExitStatus="))
+        .ok_or("the unit ends at no exit status")?;
+    let ends = |code: Option<i32>| {
+        let code = code.map(|code| code.to_string()).unwrap_or_default();
+        final_ones.split(' ').any(|one| one == code)
+    };
+    let run = |socket: Option<String>| {
+        let mut agent = mail.laptop.command(["usher", "agent"]).user("alice");
+        if let Some(socket) = socket {
+            agent = agent.environment("SSH_AUTH_SOCK", socket);
+        }
+        agent.run()
+    };
+    for none in [None, Some(socket("alice"))] {
+        let output = run(none)?;
+        assert!(output.stderr.contains("SSH_AUTH_SOCK"), "{output:?}");
+        assert!(ends(output.status.code()), "{output:?}");
+    }
+    let _agent = ssh_agent(&mail, "alice", &[KEY])?;
+    mail.signer.stop()?;
+    let run = mail.laptop.command(["usher", "agent"]).user("alice");
+    let output = run.environment("SSH_AUTH_SOCK", socket("alice")).run()?;
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(!ends(output.status.code()));
+    Ok(())
+}
+
+#[test]
 fn nobodys_loan_signs_for_another_user() -> Result {
     let mail = topology()?;
     // bob's agent has alice's key, and he lends it.

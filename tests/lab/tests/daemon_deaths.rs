@@ -239,3 +239,21 @@ fn at_random_instants_no_death_drops_a_connection_or_opens_a_hole() -> Outcome {
     echoes(&mut after, "after it all")?;
     Ok(())
 }
+
+#[test]
+fn a_worker_runs_since_it_was_started_whatever_keeper_asks() -> Outcome {
+    let mut mail = mail_with_echo()?;
+    let (mut alice, _) = connect(&mail.laptop, "alice")?;
+    let seconds = |mail: &Mail| -> Result<f64, Box<dyn std::error::Error>> {
+        let told = mail.mailhost.run(["usher", "--json", "who"])?.stdout;
+        let told: serde_json::Value = serde_json::from_str(&told)?;
+        Ok(told["workers"][0]["seconds"].as_f64().ok_or("no worker")?)
+    };
+    // The kernel counts in hundredths.
+    eventually("it has run for a while", || Ok(seconds(&mail)? > 0.5))?;
+    let before = seconds(&mail)?;
+    mail.keeper.crash()?;
+    let after = seconds(&mail)?;
+    assert!(after >= before, "{before} s, then {after} s");
+    echoes(&mut alice, "still here")
+}

@@ -231,9 +231,40 @@ fn a_full_disk_refuses_new_sessions_and_loses_nothing() -> Result {
     let said = users::refused(&mail, "bob", "mailhost:imap")?;
     assert!(said.contains("cannot keep a record"), "{said}");
     lives(&mut alice)?;
+    let doctor = || mail.mailhost.command(["usher", "doctor"]).run();
+    let told = doctor()?;
+    assert_eq!(told.status.code(), Some(1), "{told:?}");
+    for part in [
+        "MISSING  room for the log: the file system of /var/lib/usher/log is full (0 bytes left)",
+        "the last record could not be kept, and without a record no session is opened: ",
+        "this host offers imap: LACKS daemon recorder, room for the log\n",
+    ] {
+        assert!(told.stdout.contains(part), "{part}: {told:?}");
+    }
     mail.mailhost.run(["rm", FILLER])?;
     drop(connect(&mail, "bob")?);
     assert_eq!(recorded(&mail)?, ["alice", "bob"]);
+    let told = doctor()?;
+    assert_eq!(told.status.code(), Some(0), "{told:?}");
+    Ok(())
+}
+
+#[test]
+fn a_log_that_is_begun_is_no_warning_and_one_that_went_missing_is() -> Result {
+    let mut mail = Lab::mail()?;
+    let log = mail.recorder.log()?;
+    assert!(
+        log.contains("the log is begun") && !log.contains("WARN"),
+        "{log}"
+    );
+    mail.recorder.stop()?;
+    mail.mailhost.run(["mv", "/var/lib/usher/log", "/root"])?;
+    mail.recorder.start()?;
+    let log = mail.recorder.log()?;
+    assert!(
+        log.contains("the log that was in /var/lib/usher/log is not there"),
+        "{log}"
+    );
     Ok(())
 }
 

@@ -1,25 +1,91 @@
 //! `usher doctor`: what this kernel and this host can and cannot do, tried and not guessed.
 
+mod daemons;
+mod log;
+mod policy;
+
+use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde::Serialize;
-use usher_local::control::{Answer, ControlError, Request, ask};
-use usher_local::{applied, paths};
+use usher_local::applied::Applied;
+use usher_local::checked::Checked;
+use usher_local::paths;
 
-use super::groups;
 use crate::failure::Failure;
 use crate::output::Output;
 
+/// What a host does by the policy in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Role {
+    /// It offers services.
+    Offers,
+    /// Its users reach services of other hosts.
+    Reaches,
+}
+
 /// One finding.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 struct Finding {
     name: String,
     works: bool,
     /// Whether the main job fails without it.
     required: bool,
+    /// The one role that needs it; none: every host does.
+    role: Option<Role>,
     detail: String,
+    /// What keeps a daemon from doing its part.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    troubles: Vec<String>,
+    /// A daemon's numbers.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    numbers: BTreeMap<String, u64>,
     needed_for: String,
+}
+
+/// What the policy in force has this host do.
+struct Jobs {
+    /// The services that it offers.
+    offers: Vec<String>,
+    /// The services of other hosts that its users reach.
+    reaches: Vec<String>,
+}
+
+impl Jobs {
+    fn of(checked: Option<&Checked>) -> Self {
+        let policy = checked.map(|checked| &checked.policy);
+        let services = policy.into_iter().flat_map(|policy| policy.services.keys());
+        let wanted = policy
+            .into_iter()
+            .flat_map(usher_policy::Policy::client_services);
+        Self {
+            offers: services.map(ToString::to_string).collect(),
+            reaches: wanted
+                .map(|entry| format!("{} at {}", entry.service, entry.host))
+                .collect(),
+        }
+    }
+
+    /// Whether this host has the role.
+    fn has(&self, role: Role) -> bool {
+        !self.of_role(role).is_empty()
+    }
+
+    fn of_role(&self, role: Role) -> &[String] {
+        match role {
+            Role::Offers => &self.offers,
+            Role::Reaches => &self.reaches,
+        }
+    }
+
+    /// Whether what the kernel lacks for a role fails this host: as long as it has none, each may
+    /// become its role.
+    fn may_need(&self, role: Option<Role>) -> bool {
+        let none = self.offers.is_empty() && self.reaches.is_empty();
+        none || role.is_none_or(|role| self.has(role))
+    }
 }
 
 /// Tries and prints.
@@ -27,26 +93,34 @@ struct Finding {
 /// # Errors
 /// [`Failure::Unhealthy`] when something that the main job needs does not work.
 pub fn run(output: &Output) -> Result<(), Failure> {
+    // One that cannot be read is told below.
+    let applied = Applied::load(Path::new(paths::APPLIED)).ok().flatten();
+    let checked = applied.as_ref().and_then(|applied| applied.check().ok());
+    let jobs = Jobs::of(checked.as_ref());
     let mut findings: Vec<Finding> = usher_kernel::probe::all()
         .into_iter()
-        .map(|probe| Finding {
-            name: probe.name.into(),
-            works: probe.works,
-            required: probe.required,
-            detail: probe.detail,
-            needed_for: probe.needed_for.into(),
+        .map(|probe| {
+            let role = role_of(probe.name);
+            Finding {
+                name: probe.name.into(),
+                works: probe.works,
+                required: probe.required && jobs.may_need(role),
+                role,
+                detail: probe.detail,
+                needed_for: probe.needed_for.into(),
+                ..Finding::default()
+            }
         })
         .collect();
     findings.push(host_key());
     findings.push(configuration());
-    let (offers, connects) = jobs();
-    findings.extend(["keeper", "verifier", "recorder"].map(|role| daemon(role, offers)));
-    findings.extend(["signer", "courier"].map(|role| daemon(role, connects)));
-    findings.push(daemon("proxy", false));
-    findings.extend(agents());
-    findings.extend(troubles());
-    findings.extend(groups());
-    output.print(&findings, || text(&findings));
+    findings.extend(daemons::all(&jobs));
+    findings.extend(jobs.has(Role::Offers).then(log::room));
+    findings.extend(daemons::agents());
+    findings.extend(daemons::services());
+    findings.extend(checked.as_ref().and_then(policy::keys_to_sign_with));
+    findings.extend(applied.as_ref().and_then(policy::groups));
+    output.print(&findings, || text(&findings, &jobs));
     if findings
         .iter()
         .any(|finding| finding.required && !finding.works)
@@ -56,7 +130,21 @@ pub fn run(output: &Output) -> Result<(), Failure> {
     Ok(())
 }
 
-fn text(findings: &[Finding]) -> String {
+/// The one role that needs what a probe of the kernel tries.
+fn role_of(probe: &str) -> Option<Role> {
+    match probe {
+        "BPF file system"
+        | "admission"
+        | "control groups"
+        | "cutting connections"
+        | "IPv6"
+        | "process descriptors" => Some(Role::Offers),
+        "tickets" | "held connections" => Some(Role::Reaches),
+        _ => None,
+    }
+}
+
+fn text(findings: &[Finding], jobs: &Jobs) -> String {
     let mut text = String::new();
     for finding in findings {
         let mark = match (finding.works, finding.required) {
@@ -65,11 +153,53 @@ fn text(findings: &[Finding]) -> String {
             (false, false) => "absent ",
         };
         text += &format!("{mark}  {}: {}\n", finding.name, finding.detail);
+        for trouble in &finding.troubles {
+            text += &format!("         {trouble}\n");
+        }
         if !finding.works {
             text += &format!("         needed for: {}\n", finding.needed_for);
         }
+        for (name, number) in finding.numbers.iter().filter(|(_, number)| **number != 0) {
+            text += &format!("         {name} {number}\n");
+        }
+    }
+    text.push('\n');
+    for (role, what) in [
+        (Role::Offers, "this host offers"),
+        (Role::Reaches, "users of this host reach"),
+    ] {
+        text += &match jobs.of_role(role) {
+            [] => continue,
+            services => format!("{what} {}: {}\n", some(services), lacks(findings, role)),
+        };
+    }
+    if !jobs.has(Role::Offers) && !jobs.has(Role::Reaches) {
+        text += "this host neither offers services nor reaches those of others yet: no policy in \
+                 force says so\n";
     }
     text
+}
+
+/// What a role of this host lacks.
+fn lacks(findings: &[Finding], role: Role) -> String {
+    let missing = findings.iter().filter(|finding| {
+        finding.required && !finding.works && finding.role.is_none_or(|one| one == role)
+    });
+    let missing: Vec<&str> = missing.map(|finding| finding.name.as_str()).collect();
+    match missing.as_slice() {
+        [] => "nothing that this needs is missing".into(),
+        missing => format!("LACKS {}", missing.join(", ")),
+    }
+}
+
+/// The first few, and how many more there are.
+fn some(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let shown = names[..names.len().min(SHOWN)].join(", ");
+    match names.len().saturating_sub(SHOWN) {
+        0 => shown,
+        rest => format!("{shown} and {rest} more"),
+    }
 }
 
 fn host_key() -> Finding {
@@ -93,11 +223,12 @@ fn host_key() -> Finding {
         required: true,
         detail,
         needed_for: "other hosts to know this one".into(),
+        ..Finding::default()
     }
 }
 
 fn configuration() -> Finding {
-    let (works, detail) = match applied::Applied::load(Path::new(paths::APPLIED)) {
+    let (works, detail) = match Applied::load(Path::new(paths::APPLIED)) {
         Ok(Some(applied)) => match applied.check() {
             Ok(_) => (
                 true,
@@ -114,148 +245,67 @@ fn configuration() -> Finding {
         required: true,
         detail,
         needed_for: "anything to be permitted".into(),
+        ..Finding::default()
     }
 }
 
-/// Whether the policy in force offers services here, and whether it lets users reach others.
-fn jobs() -> (bool, bool) {
-    // One that cannot be read has been told.
-    let in_force = applied::Applied::load(Path::new(paths::APPLIED));
-    let checked = in_force
-        .ok()
-        .flatten()
-        .and_then(|in_force| in_force.check().ok());
-    checked.map_or((false, false), |checked| {
-        let policy = checked.policy;
-        (!policy.services.is_empty(), !policy.clients.is_empty())
-    })
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Users who sign by an ssh-agent; nothing where there are none, or the signer does not run.
-fn agents() -> Option<Finding> {
-    let Ok(Answer::Agents { mut agents }) = ask("signer", &Request::Who) else {
-        return None;
-    };
-    // More than one where different keys are for different things.
-    agents.dedup_by(|one, other| one.user == other.user);
-    let told: Vec<String> = agents
-        .iter()
-        .map(|agent| match agent.lent {
-            true => format!("{}'s is lent", agent.user),
-            false => format!("{}'s is not lent (`usher agent`)", agent.user),
-        })
-        .collect();
-    (!told.is_empty()).then(|| Finding {
-        name: "ssh-agents".into(),
-        works: agents.iter().all(|agent| agent.lent),
-        required: false,
-        detail: told.join(", "),
-        needed_for: "these users to be signed for".into(),
-    })
-}
-
-/// Services that do not serve; nothing where all do, or the keeper does not run.
-fn troubles() -> Option<Finding> {
-    let Ok(Answer::Troubles { troubles }) = ask("keeper", &Request::Troubles) else {
-        return None;
-    };
-    let told: Vec<String> = troubles
-        .iter()
-        .filter(|trouble| !trouble.over)
-        .map(|trouble| {
-            format!(
-                "{}: {} failed start(s), {} connection(s) refused, the last for {}: {}",
-                trouble.service,
-                trouble.failed_starts,
-                trouble.refused_connections,
-                trouble.user,
-                trouble.reason
-            )
-        })
-        .collect();
-    (!told.is_empty()).then(|| Finding {
-        name: "services".into(),
-        works: false,
-        required: false,
-        detail: told.join("; "),
-        needed_for: "users of these services to be served".into(),
-    })
-}
-
-/// Whether the groups in force are as they were when the policy was applied; nothing where it names
-/// none.
-fn groups() -> Option<Finding> {
-    // One that cannot be read has been told.
-    let in_force = applied::Applied::load(Path::new(paths::APPLIED)).ok()??;
-    let changed: Vec<String> = in_force
-        .groups
-        .iter()
-        .filter_map(
-            |(name, accounts)| match groups::accounts(name, Some(accounts)) {
-                Ok(now) if now == *accounts => None,
-                Ok(now) => {
-                    let come = now
-                        .difference(accounts)
-                        .map(|account| format!("+{account}"));
-                    let gone = accounts
-                        .difference(&now)
-                        .map(|account| format!("-{account}"));
-                    let accounts: Vec<String> = come.chain(gone).take(8).collect();
-                    Some(format!(
-                        "{name} has changed ({}): run `usher policy apply`",
-                        accounts.join(", ")
-                    ))
-                }
-                Err(reason) => Some(format!("{name}: {reason}")),
-            },
-        )
-        .collect();
-    (!in_force.groups.is_empty()).then(|| Finding {
-        name: "groups".into(),
-        works: changed.is_empty(),
-        required: false,
-        detail: match changed.as_slice() {
-            [] => format!(
-                "{} in force, as the name service has them",
-                in_force.groups.len()
-            ),
-            changed => changed.join("; "),
-        },
-        needed_for: "the policy in force to follow its groups".into(),
-    })
-}
-
-fn daemon(role: &str, required: bool) -> Finding {
-    let (works, detail) = match ask(role, &Request::Status) {
-        Ok(Answer::Status(status)) => {
-            let numbers: Vec<String> = status
-                .numbers
-                .iter()
-                .map(|(name, number)| format!("{name} {number}"))
-                .collect();
-            (
-                true,
-                if numbers.is_empty() {
-                    format!("runs, version {}", status.version)
-                } else {
-                    format!("runs, version {}; {}", status.version, numbers.join(", "))
-                },
-            )
+    fn finding(name: &str, works: bool, role: Option<Role>) -> Finding {
+        Finding {
+            name: name.into(),
+            works,
+            required: true,
+            role,
+            detail: "told".into(),
+            needed_for: "something".into(),
+            ..Finding::default()
         }
-        Ok(_) => (false, "gives an answer that is not understood".into()),
-        Err(error @ ControlError::NotRunning { .. }) => (false, error.to_string()),
-        Err(error) => (false, error.to_string()),
-    };
-    Finding {
-        name: format!("daemon {role}"),
-        works,
-        required,
-        detail,
-        needed_for: match role {
-            "keeper" | "verifier" | "recorder" => "offering services to users of other hosts",
-            "signer" | "courier" => "users of this host to reach services of other hosts",
-            _ => "unmodified programs of this host to reach services of other hosts",
+    }
+
+    #[test]
+    fn numbers_stand_one_a_line_without_zeros_and_roles_say_what_they_lack() {
+        let jobs = Jobs {
+            offers: vec!["imap".into()],
+            reaches: vec!["notes at desk".into()],
+        };
+        let mut keeper = finding("daemon keeper", true, Some(Role::Offers));
+        keeper.numbers = [("sessions", 3), ("refused", 0)]
+            .map(|(name, number)| (name.to_owned(), number))
+            .into();
+        let mut signer = finding("daemon signer", false, Some(Role::Reaches));
+        signer.troubles.push("not connected".into());
+        let told = text(&[keeper, signer, finding("host key", true, None)], &jobs);
+        assert_eq!(
+            told,
+            "ok       daemon keeper: told\n\
+             \x20        sessions 3\n\
+             MISSING  daemon signer: told\n\
+             \x20        not connected\n\
+             \x20        needed for: something\n\
+             ok       host key: told\n\n\
+             this host offers imap: nothing that this needs is missing\n\
+             users of this host reach notes at desk: LACKS daemon signer\n"
+        );
+    }
+
+    #[test]
+    fn what_only_another_role_needs_fails_no_host_but_one_without_a_role() {
+        let jobs = |offers: bool, reaches: bool| Jobs {
+            offers: offers.then(|| "imap".into()).into_iter().collect(),
+            reaches: reaches.then(|| "imap at h".into()).into_iter().collect(),
+        };
+        for (offers, reaches, needs) in [
+            (true, false, true),
+            (false, true, false),
+            (true, true, true),
+            (false, false, true),
+        ] {
+            let jobs = jobs(offers, reaches);
+            assert_eq!(jobs.may_need(Some(Role::Offers)), needs);
+            assert!(jobs.may_need(None));
         }
-        .into(),
     }
 }

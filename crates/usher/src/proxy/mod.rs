@@ -176,6 +176,7 @@ impl Answerer for Proxy {
                     ("connections".to_owned(), self.server.connections() as u64),
                 ]
                 .into(),
+                troubles: Vec::new(),
             }),
             _ => Answer::Failed {
                 reason: "the proxy keeps no sessions".into(),

@@ -71,6 +71,7 @@ impl Answerer for Status {
                 version: env!("CARGO_PKG_VERSION").into(),
                 generation: 0,
                 numbers: std::collections::BTreeMap::new(),
+                troubles: Vec::new(),
             }),
             _ => Answer::Failed {
                 reason: "the courier keeps no sessions".into(),

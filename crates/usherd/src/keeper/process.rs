@@ -4,6 +4,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -63,6 +64,18 @@ impl Process {
         })
     }
 
+    /// Since when it runs, or since now where /proc does not say.
+    pub fn since(&self) -> Instant {
+        let now = Instant::now();
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let age = started(&stat).and_then(|ticks| {
+            let begun = Duration::from_millis(ticks.checked_mul(1000 / TICKS_PER_SECOND)?);
+            let booted = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+            Duration::try_from(booted).ok()?.checked_sub(begun)
+        });
+        age.and_then(|age| now.checked_sub(age)).unwrap_or(now)
+    }
+
     /// A descriptor of it that the reactor knows: readable when it has ended.
     ///
     /// # Errors
@@ -106,6 +119,17 @@ fn read(status: &str) -> Option<(i32, u32, [u32; 4], u64)> {
     ))
 }
 
+/// Clock ticks a second in what the kernel tells user space: USER_HZ of include/asm-generic/param.h,
+/// 100 on every architecture of Debian's.
+const TICKS_PER_SECOND: u64 = 100;
+
+/// When a process began, in clock ticks since the machine was booted: field 22 of proc_pid_stat(5).
+/// The name, field 2, may have blanks and parentheses.
+fn started(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(") ")?;
+    after_name.split(' ').nth(19)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +141,19 @@ mod tests {
         let uid = rustix::process::getuid().as_raw();
         assert_eq!((process.pid, process.users), (own, [uid; 4]));
         assert!(process.threads >= 1 && process.parent > 0);
+    }
+
+    #[test]
+    fn a_process_runs_since_it_was_started() {
+        let fields = "S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 9 9";
+        assert_eq!(started(&format!("7 (a) b (c) {fields}")), Some(4711));
+        assert_eq!(started("7 (a) S 1"), None);
+        let own = i32::try_from(std::process::id()).unwrap();
+        let (process, now) = (Process::open(own).unwrap(), Instant::now());
+        // Not before the machine, and not after now.
+        assert!(process.since() < now);
+        let init = Process::open(1).unwrap().since();
+        assert!(init <= process.since());
     }
 
     #[test]

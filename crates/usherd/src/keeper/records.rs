@@ -25,6 +25,7 @@ use usher_proto::session_id::SessionId;
 
 use super::open::{Asked, open};
 use super::{Keeper, revocation, service_by_id, tokens};
+use crate::link::how;
 
 /// How long opening a session may take. Who asked keeps the port of the first connection for that long
 /// and for as long as that stays announced: nothing is announced after it.
@@ -56,7 +57,7 @@ pub async fn serve(keeper: Arc<Keeper>, listener: OwnedFd, verifier: u32) -> io:
                 error = read(&keeper, &connection, replies) => error,
                 error = write(&connection, queue) => error,
             };
-            tracing::warn!(?error, "verifier gone");
+            tracing::warn!(reason = how(error.as_ref()), "verifier gone");
         }));
     }
 }

@@ -9,6 +9,7 @@ use usher_local::checked::Checked;
 use usher_local::control::{
     CertificateView, ConnectionView, EndingView, SessionView, StatusView, WhoView, WorkerView,
 };
+use usher_policy::ServedBy;
 use usher_proto::name::ServiceName;
 use usher_proto::session_id::SessionId;
 use usher_proto::ssh_key::Fingerprint;
@@ -213,7 +214,27 @@ pub fn status(keeper: &Keeper) -> Result<StatusView, KernelError> {
         version: env!("CARGO_PKG_VERSION").into(),
         generation: keeper.configuration().0.generation,
         numbers,
+        troubles: troubles(keeper),
     })
+}
+
+/// What keeps sessions from being opened.
+fn troubles(keeper: &Keeper) -> Vec<String> {
+    let mut troubles = Vec::new();
+    if !keeper.recording.is_connected() {
+        troubles.push("not connected to the recorder, so no session is opened".to_owned());
+    }
+    let configuration = keeper.configuration();
+    for service in configuration.1.policy.services.values() {
+        let name = &service.name;
+        if let (ServedBy::Account(_), Some(reason)) = (&service.served_by, keeper.fence.missing()) {
+            troubles.push(format!("sessions with {name} are refused: {reason}"));
+        }
+        if let Err(refusal) = keeper.destinations.serves(service) {
+            troubles.push(format!("sessions with {name} are refused: {refusal}"));
+        }
+    }
+    troubles
 }
 
 /// The service's name, or one made of its number when the policy no longer has it.

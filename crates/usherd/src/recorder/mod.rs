@@ -22,6 +22,7 @@ use usher_proto::recorder::{MAX_RECORDER_PACKET, RecorderReply, RecorderRequest}
 use usher_proto::refusal::Refusal;
 use zeroize::Zeroizing;
 
+use crate::link::how;
 use crate::start::{self, Attempt, Connectors, StartError};
 use pen::Pen;
 
@@ -41,17 +42,20 @@ pub fn run() -> Result<(), StartError> {
     std::fs::create_dir_all(directory)
         .and_then(|()| std::os::unix::fs::chown(directory, Some(account.uid), Some(account.gid)))
         .attempt(format!("cannot make {}", paths::LOG_DIRECTORY))?;
+    let began_before = began_before();
     let control = ControlSocket::bind("recorder").attempt("cannot make the control socket")?;
     let listener = start::packet_listener(paths::RECORDER, Connectors::One(keeper))?;
     start::become_account("recorder", start::RECORDER, account)?;
     let key = signing_key(Path::new(paths::LOG_KEY))?;
     start::confine(&[], &[directory], usher_kernel::sandbox::Profile::Recorder)?;
-    if !directory.join("verifier-key").exists() {
-        tracing::warn!(
-            "there is no log in {}: a new one is begun. If there was one before, or a file system \
-             is not mounted, stop the recorder and bring it back",
+    match (directory.join("verifier-key").exists(), began_before) {
+        (true, _) => {}
+        (false, false) => tracing::info!("the log is begun, in {}", paths::LOG_DIRECTORY),
+        (false, true) => tracing::warn!(
+            "the log that was in {} is not there: a new one is begun. If a file system is not \
+             mounted, or the log was moved, stop the recorder and bring it back",
             paths::LOG_DIRECTORY
-        );
+        ),
     }
     let log = Log::open(directory, key)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -71,6 +75,22 @@ pub fn run() -> Result<(), StartError> {
             () = watchdog() => Ok(()),
         }
     })
+}
+
+/// Whether a recorder has begun a log on this host before; it has from now on. The mark for that is
+/// outside of the log's folder, which may be a file system that is not mounted.
+fn began_before() -> bool {
+    let mark = Path::new(paths::LOG_BEGUN);
+    let before = mark.exists();
+    let marked = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(mark);
+    if let Err(error) = marked {
+        tracing::warn!(%error, "cannot write {}: a log that goes missing would not be noticed",
+            mark.display());
+    }
+    before
 }
 
 /// The log's key, whose comment is the log's name.
@@ -98,7 +118,7 @@ async fn serve(pen: Arc<Pen>, listener: OwnedFd, keeper: u32) -> io::Result<()> 
             let writing = tokio::spawn(answer(Arc::clone(&connection), queue));
             let error = take(&pen, &connection, &replies).await;
             writing.abort();
-            tracing::warn!(?error, "keeper gone");
+            tracing::warn!(reason = how(error.as_ref()), "keeper gone");
         });
     }
 }
@@ -153,6 +173,7 @@ impl Answerer for Pen {
                 version: env!("CARGO_PKG_VERSION").into(),
                 generation: 0,
                 numbers: self.numbers(),
+                troubles: self.trouble().into_iter().collect(),
             }),
             _ => Answer::Failed {
                 reason: "the recorder keeps no sessions: ask the keeper".into(),

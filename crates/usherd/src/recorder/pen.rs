@@ -3,8 +3,8 @@
 //! connection two hand-overs.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc;
 use usher_local::clock::unix_time;
@@ -34,6 +34,8 @@ struct Counts {
     authentications: AtomicU64,
     ends: AtomicU64,
     refused: AtomicU64,
+    /// Why nothing could be kept when that was tried last.
+    failing: Mutex<Option<String>>,
 }
 
 struct Entry {
@@ -95,6 +97,16 @@ impl Pen {
     /// Records in the log.
     pub fn records(&self) -> u64 {
         self.counts.records.load(Ordering::Relaxed)
+    }
+
+    /// What keeps records from being kept, if anything does.
+    pub fn trouble(&self) -> Option<String> {
+        let failing = self.counts.failing.lock();
+        let failing = failing.unwrap_or_else(PoisonError::into_inner);
+        let reason = failing.as_ref()?;
+        Some(format!(
+            "the last record could not be kept, and without a record no session is opened: {reason}"
+        ))
     }
 
     /// What is counted, by name: records in the log; and since the recorder began authentications and
@@ -160,6 +172,11 @@ async fn write(
         let ends = records.iter().filter(is_end).count() as u64;
         let count = records.len() as u64;
         let outcome = append(&mut log, records);
+        *counts
+            .failing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) =
+            outcome.as_ref().err().map(ToString::to_string);
         let verdict = match &outcome {
             Ok(()) => {
                 counts.kept(&log, count, ends);

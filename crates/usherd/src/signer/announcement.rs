@@ -314,7 +314,10 @@ pub async fn open(
         }
         .encode()
     })?;
-    answer(pending).await?;
+    let answered = answer(pending).await;
+    let outcome = answered.as_ref().map(drop).map_err(|refusal| *refusal);
+    signer.clocks.note(&key.host, outcome, None, unix_time());
+    answered?;
     if let Some(guarded) = first {
         // Whoever clears up after this process can withdraw it.
         guarded.stand(signer, Some(id))?;

@@ -25,6 +25,7 @@ use std::sync::{Arc, RwLock};
 
 use usher_local::applied::{Applied, load_checked};
 use usher_local::checked::Checked;
+use usher_local::clock::unix_time;
 use usher_local::control::{AgentView, Answer, Request, StatusView};
 use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::disabled::Disabled;
@@ -34,6 +35,7 @@ use usher_proto::handshake::HandshakeSide;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::ssh_key::HashAlg;
 
+use crate::clocks::Clocks;
 use crate::host_key::HostKey;
 use crate::ports::{ReservedPorts, of_proxy};
 use crate::start::{self, Attempt, Connectors, StartError};
@@ -63,6 +65,7 @@ struct Signer {
     programs: ListedPrograms,
     loans: Loans,
     names: Names,
+    clocks: Clocks,
     relay: Arc<Relay>,
     /// Told of every configuration that comes in force.
     reloaded: tokio::sync::Notify,
@@ -139,6 +142,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
         programs: ListedPrograms::default(),
         loans: Loans::default(),
         names: Names::default(),
+        clocks: Clocks::default(),
         relay: Arc::default(),
         reloaded: tokio::sync::Notify::new(),
         proxy_uid,
@@ -260,6 +264,12 @@ impl Answerer for Signer {
                     .chain([("plain_held".to_owned(), self.tickets.held())])
                     .chain(self.programs.numbers())
                     .collect(),
+                troubles: {
+                    let courier = "not connected to the courier, so no other host is reached";
+                    let missing = (!self.relay.is_connected()).then(|| courier.to_owned());
+                    let clocks = self.clocks.troubles(unix_time());
+                    missing.into_iter().chain(clocks).collect()
+                },
             }),
             Request::Who => match self.agents() {
                 Ok(agents) => Answer::Agents { agents },

@@ -17,6 +17,7 @@ use usher_proto::token::TokenSlot;
 
 use super::Signer;
 use super::reauthentication::reauthenticate;
+use crate::link::how;
 use crate::shares::Shares;
 
 /// Requests that may wait for an answer: so many, of one host no more than are free, of one user no
@@ -210,7 +211,7 @@ pub async fn serve(signer: Arc<Signer>, listener: OwnedFd, courier: u32) -> io::
             writing.abort();
             signer.relay.lock().outgoing = None;
             signer.relay.lost(None, Refusal::CourierUnavailable);
-            tracing::warn!(?error, "courier gone");
+            tracing::warn!(reason = how(error.as_ref()), "courier gone");
         }));
     }
 }

@@ -26,7 +26,7 @@ use super::Verifier;
 use super::authenticate::{Refused, authenticate};
 use super::half_open::PATIENCE;
 use super::standing::Standing;
-use crate::link::Verdict;
+use crate::link::{Verdict, how};
 use crate::opening::Claim;
 use crate::tls;
 
@@ -194,7 +194,7 @@ impl Channel {
             outcome = self.read(read) => outcome,
             outcome = write_answers(write, queue) => outcome,
         };
-        tracing::info!(host = %self.host, ?outcome, "control channel closed");
+        tracing::info!(host = %self.host, reason = how(outcome.as_ref().err()), "control channel closed");
         let mut channels = self.verifier.channels();
         if channels
             .get(&self.host)
@@ -259,9 +259,17 @@ impl Channel {
                     now: unix_time(),
                 };
                 let configuration = self.verifier.configuration();
+                let clocks = &self.verifier.clocks;
                 let granted = match authenticate(&configuration.1, &claim, &authenticator) {
-                    Ok(granted) => granted,
+                    Ok(granted) => {
+                        clocks.note(&self.host, Ok(()), None, claim.now);
+                        granted
+                    }
                     Err(Refused { refusal, statement }) => {
+                        let ahead = statement.as_ref().map(|statement| {
+                            statement.issued.wrapping_sub(claim.now).cast_signed()
+                        });
+                        clocks.note(&self.host, Err(refusal), ahead, claim.now);
                         let user = statement.as_ref().map(|s| s.user.to_string());
                         let service = statement.as_ref().map(|s| s.service.to_string());
                         tracing::info!(host = %self.host, user, service, reason = refusal.name(),

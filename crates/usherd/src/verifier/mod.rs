@@ -17,6 +17,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use usher_local::applied::{Applied, load_checked};
 use usher_local::checked::Checked;
+use usher_local::clock::unix_time;
 use usher_local::control::{Answer, Request, StatusView};
 use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::disabled::Disabled;
@@ -29,6 +30,7 @@ use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::token::TokenSlot;
 
+use crate::clocks::Clocks;
 use crate::host_key::{HandleSigningKey, HostKeyHandle};
 use crate::link::{Link, Pending};
 use crate::start::{self, Attempt, StartError};
@@ -49,6 +51,7 @@ struct Verifier {
     /// Grants a slot where tokens were asked for.
     keeper: Link<Option<TokenSlot>>,
     half_open: HalfOpen,
+    clocks: Clocks,
     channels: Mutex<HashMap<HostName, channel::OpenChannel>>,
 }
 
@@ -117,6 +120,7 @@ pub fn run() -> Result<(), StartError> {
         disabled: Disabled::default(),
         keeper: Link::new(Refusal::KeeperUnavailable),
         half_open: HalfOpen::default(),
+        clocks: Clocks::default(),
         channels: Mutex::default(),
     });
     let handle = HostKeyHandle::new(paths::KEEPER_HOST_KEY);
@@ -267,6 +271,12 @@ impl Answerer for Verifier {
                     ),
                 ]
                 .into(),
+                troubles: {
+                    let keeper = "not connected to the keeper, so every session is refused";
+                    let missing = (!self.keeper.is_connected()).then(|| keeper.to_owned());
+                    let clocks = self.clocks.troubles(unix_time());
+                    missing.into_iter().chain(clocks).collect()
+                },
             }),
             Request::Who | Request::Recent | Request::Troubles | Request::WouldEnd { .. } => {
                 Answer::Failed {

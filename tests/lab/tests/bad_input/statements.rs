@@ -89,6 +89,8 @@ fn a_wrong_statement_or_signature_is_refused_with_its_own_reason() -> Result {
         let mut asked = attack.asked("alice")?;
         bend(&mut asked);
         attack.refused(&mut channel, what, &asked.sign(&alice)?, reason)?;
+        // An administrator sees clocks that are apart, and nothing of the rest.
+        clocks_are_told(&attack, what)?;
     }
 
     let asked = || attack.asked("alice");
@@ -198,5 +200,50 @@ fn a_wrong_statement_or_signature_is_refused_with_its_own_reason() -> Result {
     let mut ahead = attack.asked("alice")?;
     ahead.statement.issued += 20;
     attack.granted(&mut channel, &mut ahead, &alice)?;
+    Ok(())
+}
+
+/// What doctor tells of laptop's clock: of the last one that was refused for it.
+fn clocks_are_told(attack: &Attack, what: &str) -> Result {
+    let told = attack.mail.mailhost.command(["usher", "doctor"]).run()?;
+    let seen = match what {
+        "from the future" => Some("ahead of"),
+        "meant for another server" | "made for another client" => None,
+        _ => Some("behind"),
+    };
+    let is_told = |way: &str| {
+        let mut lines = told.stdout.lines();
+        lines.any(|line| {
+            line.contains("the clock of laptop was ")
+                && line.contains(&format!(" s {way} this host's "))
+        })
+    };
+    for way in ["ahead of", "behind"] {
+        assert_eq!(is_told(way), seen == Some(way), "{what}: {told:?}");
+    }
+    assert_eq!(
+        told.status.code(),
+        Some(i32::from(seen.is_some())),
+        "{told:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn a_good_session_shows_that_the_clocks_agree_again() -> Result {
+    let attack = Attack::new()?;
+    let alice = attack.user_key("alice")?;
+    let mut channel = attack.channel()?;
+    let mut late = attack.asked("alice")?;
+    late.statement.issued = now() - 600;
+    attack.refused(&mut channel, "stale", &late.sign(&alice)?, Refusal::Stale)?;
+    clocks_are_told(&attack, "stale")?;
+    drop(channel);
+    attack.mail.laptop.run_as(
+        "bob",
+        ["sh", "-c", "echo x LOGOUT | usher connect mailhost:imap"],
+    )?;
+    let told = attack.mail.mailhost.run(["usher", "doctor"])?.stdout;
+    assert!(!told.contains("the clock of"), "{told}");
     Ok(())
 }

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use usher_kernel::cgroup::{Group, Guest};
 use usher_proto::refusal::Refusal;
@@ -142,12 +142,12 @@ impl Queue {
         all
     }
 
-    fn follow(self: &Arc<Self>, Process { pid, pidfd, .. }: Process) {
+    fn follow(self: &Arc<Self>, process: Process) {
+        // A worker of an earlier keeper has run for longer than this one.
+        let since = process.since();
+        let Process { pid, pidfd, .. } = process;
         let pid = pid.unsigned_abs();
-        self.lock().workers.push(Running {
-            pid,
-            since: Instant::now(),
-        });
+        self.lock().workers.push(Running { pid, since });
         tokio::spawn(reap(Arc::clone(self), pid, End::Other(pidfd)));
     }
 

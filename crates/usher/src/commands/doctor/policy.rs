@@ -1,0 +1,95 @@
+//! What the policy in force supposes of this host.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use usher_local::applied::Applied;
+use usher_local::checked::Checked;
+use usher_local::clock::unix_time;
+use usher_local::keys::private_key_name;
+use usher_local::paths;
+
+use super::{Finding, Role, some};
+use crate::commands::groups;
+
+/// Whether each user of a `client` block has something to sign with; nothing where none is named, or
+/// the caller may not look.
+pub fn keys_to_sign_with(checked: &Checked) -> Option<Finding> {
+    let folder = Path::new(paths::PRIVATE_KEYS_DIRECTORY);
+    if std::fs::read_dir(folder).is_err_and(|e| e.kind() != std::io::ErrorKind::NotFound) {
+        return None;
+    }
+    let now = unix_time();
+    let (mut named, mut missing) = (BTreeSet::new(), BTreeSet::new());
+    for service in checked.policy.client_services() {
+        let users = service.users.names().iter();
+        for user in users.filter(|user| service.users.has(user, now)) {
+            named.insert(user);
+            if !folder
+                .join(private_key_name(user, service.key.as_ref()))
+                .exists()
+            {
+                let purpose = service.key.as_ref();
+                let key = purpose.map_or_else(String::new, |key| format!(" for {key}"));
+                missing.insert(format!("{user}{key}"));
+            }
+        }
+    }
+    let missing: Vec<String> = missing.into_iter().collect();
+    (!named.is_empty()).then(|| Finding {
+        name: "keys to sign with".into(),
+        works: missing.is_empty(),
+        role: Some(Role::Reaches),
+        detail: match missing.as_slice() {
+            [] => format!("all {} user(s) of `client` blocks have one", named.len()),
+            missing => format!(
+                "none of {}: `usher user add USER --private-key FILE`, or --agent-key",
+                some(missing)
+            ),
+        },
+        needed_for: "these users to reach services of other hosts".into(),
+        ..Finding::default()
+    })
+}
+
+/// Whether the groups in force are as they were when the policy was applied; nothing where it names
+/// none.
+pub fn groups(in_force: &Applied) -> Option<Finding> {
+    let changed: Vec<String> = in_force
+        .groups
+        .iter()
+        .filter_map(
+            |(name, accounts)| match groups::accounts(name, Some(accounts)) {
+                Ok(now) if now == *accounts => None,
+                Ok(now) => {
+                    let come = now
+                        .difference(accounts)
+                        .map(|account| format!("+{account}"));
+                    let gone = accounts
+                        .difference(&now)
+                        .map(|account| format!("-{account}"));
+                    let accounts: Vec<String> = come.chain(gone).take(8).collect();
+                    Some(format!(
+                        "{name} has changed ({}): run `usher policy apply`",
+                        accounts.join(", ")
+                    ))
+                }
+                Err(reason) => Some(format!("{name}: {reason}")),
+            },
+        )
+        .collect();
+    (!in_force.groups.is_empty()).then(|| Finding {
+        name: "groups".into(),
+        works: changed.is_empty(),
+        required: false,
+        detail: match changed.as_slice() {
+            [] => format!(
+                "{} in force, as the name service has them",
+                in_force.groups.len()
+            ),
+            changed => changed.join("; "),
+        },
+        needed_for: "the policy in force to follow its groups".into(),
+        ..Finding::default()
+    })
+}

@@ -1,0 +1,98 @@
+//! Hosts whose clock was apart from this one's when a session was asked for, for `usher doctor`:
+//! no session is opened between two hosts until their clocks agree.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use usher_proto::name::HostName;
+use usher_proto::refusal::Refusal;
+
+/// How long a refusal is told, seconds: nobody may ask again after the clocks were set right.
+const TOLD: u64 = 3600;
+
+/// What was seen of each host's clock last. Of hosts of the policy only, each of which speaks for
+/// itself: there are no more entries than hosts.
+#[derive(Debug, Default)]
+pub struct Clocks(Mutex<BTreeMap<HostName, Apart>>);
+
+#[derive(Debug, Clone, Copy)]
+struct Apart {
+    /// When it was seen, seconds since 1970 by this host's clock.
+    seen: u64,
+    /// How far the other clock is ahead, where that is known.
+    ahead: Option<i64>,
+}
+
+impl Clocks {
+    /// Notes whether a session was refused because of the clocks; one that was not shows that they
+    /// agree, unless it was refused before they were looked at.
+    pub fn note(
+        &self,
+        host: &HostName,
+        outcome: Result<(), Refusal>,
+        ahead: Option<i64>,
+        now: u64,
+    ) {
+        let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match outcome {
+            Ok(()) => {
+                hosts.remove(host);
+            }
+            Err(Refusal::Stale | Refusal::FutureDated) => {
+                hosts.insert(host.clone(), Apart { seen: now, ahead });
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// What keeps sessions from being opened, for people.
+    pub fn troubles(&self, now: u64) -> Vec<String> {
+        let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        hosts.retain(|_, apart| now.saturating_sub(apart.seen) < TOLD);
+        let told = hosts.iter().map(|(host, Apart { seen, ahead })| {
+            let apart = match ahead {
+                Some(ahead) if *ahead >= 0 => format!("{ahead} s ahead of"),
+                Some(behind) => format!("{} s behind", behind.unsigned_abs()),
+                None => "apart from".to_owned(),
+            };
+            format!(
+                "the clock of {host} was {apart} this host's {} s ago, and a session was refused for \
+                 it: set both clocks (timedatectl)",
+                now.saturating_sub(*seen)
+            )
+        });
+        told.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_told_of_until_it_agrees_or_an_hour_is_over() {
+        let clocks = Clocks::default();
+        let [laptop, desk]: [HostName; 2] = ["laptop", "desk"].map(|name| name.parse().unwrap());
+        clocks.note(&laptop, Err(Refusal::UnknownKey), Some(0), 1000);
+        assert!(clocks.troubles(1000).is_empty());
+        clocks.note(&laptop, Err(Refusal::FutureDated), Some(90), 1000);
+        clocks.note(&desk, Err(Refusal::Stale), Some(-90), 2000);
+        // Refused for another reason: that says nothing of the clock.
+        clocks.note(&laptop, Err(Refusal::UnknownKey), Some(90), 2000);
+        let told = clocks.troubles(2010);
+        let begun = [
+            "the clock of desk was 90 s behind this host's 10 s ago",
+            "the clock of laptop was 90 s ahead of this host's 1010 s ago",
+        ];
+        assert_eq!(told.len(), begun.len());
+        assert!(
+            told.iter()
+                .zip(begun)
+                .all(|(told, begun)| told.starts_with(begun)),
+            "{told:?}"
+        );
+        clocks.note(&desk, Ok(()), None, 2020);
+        assert_eq!(clocks.troubles(2020).len(), 1);
+        assert!(clocks.troubles(1000 + TOLD).is_empty());
+    }
+}
