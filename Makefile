@@ -88,9 +88,11 @@ $(MAN_DIR)/%: docs/man/%.md
 install: setup-build man ## install programs, library, header, manual pages and units below PREFIX
 	# libbpf is built by a make of its own, which is not to install it in these places.
 	env -u MAKEFLAGS -u MAKEOVERRIDES -u DESTDIR -u PREFIX \
-	  $(CARGO) build --release --package usher --package usherd --package libusher
+	  $(CARGO) build --release --package usher --package usherd --package usher-pam --package libusher
 	install -D -s -m 755 -t $(DESTDIR)$(PREFIX)/bin $(CARGO_TARGET_DIR)/release/usher
-	install -D -s -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(CARGO_TARGET_DIR)/release/usherd
+	install -D -s -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(addprefix $(CARGO_TARGET_DIR)/release/,usherd usher-pam)
+	# An administrator's own stays.
+	[ -e $(DESTDIR)/etc/pam.d/usher ] || install -D -m 644 -t $(DESTDIR)/etc/pam.d packaging/pam.d/usher
 	$(MAKE) install-library install-man
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	for unit in packaging/systemd/*.service; do \
@@ -133,7 +135,7 @@ install-man: $(MAN_PAGES)
 	done
 
 # What each target above installs, below PREFIX. Links of pages are found by their text.
-INSTALLED = bin/usher sbin/usherd \
+INSTALLED = bin/usher sbin/usherd sbin/usher-pam \
   include/usher.h lib/libusher.a lib/libusher.so lib/$(SONAME) lib/libusher.so.$(VERSION) \
   lib/pkgconfig/usher.pc \
   $(addprefix lib/systemd/system/,$(notdir $(wildcard packaging/systemd/*.service))) \
@@ -146,6 +148,8 @@ uninstall: ## remove what `make install` has put there; keeps /etc/usher and /va
 	  exit 1; \
 	fi
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED))
+	# An administrator's own stays.
+	! cmp -s packaging/pam.d/usher $(DESTDIR)/etc/pam.d/usher || rm $(DESTDIR)/etc/pam.d/usher
 	set -e; for page in $(basename $(notdir $(wildcard docs/man/*.md))); do \
 	  section=$${page##*.}; folder=$(DESTDIR)$(PREFIX)/share/man/man$$section; \
 	  rm -f $$folder/$$page; \

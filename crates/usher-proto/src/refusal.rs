@@ -144,6 +144,11 @@ refusals! {
     GuestOver = 84, "guest_over",
         "the time until which the server's policy admits the user as a guest has passed";
 
+    /// PAM does not let the account be used now, or its password is locked.
+    AccountClosed = 85, "account_closed",
+        "the user's account on this server is closed: expired, locked, without a login shell, or \
+         no logins are permitted now; the server's log says which";
+
     // 96 to 127: the session, the chain, the announcement.
     /// No such session, or not this host's.
     UnknownSession = 96, "unknown_session", "the server does not know the session";
@@ -335,7 +340,7 @@ mod tests {
             assert_eq!(refusal.name().parse(), Ok(refusal));
             assert!(!refusal.to_string().is_empty());
         }
-        assert_eq!(codes.len(), 71);
+        assert_eq!(codes.len(), 72);
     }
 
     #[test]

@@ -9,6 +9,9 @@ use crate::error::{Attempt, LabError};
 use crate::host::Host;
 use crate::network;
 
+/// What `make install` writes into a host.
+const PAM_SERVICE: &str = include_str!("../../../packaging/pam.d/usher");
+
 /// Hosts on one switch. Removed with everything in it when the value goes.
 #[derive(Debug)]
 pub struct Lab {
@@ -77,13 +80,9 @@ impl Lab {
         cgroup::create(&group)?;
         cgroup::hand_down(&group)?;
         state.hosts.push((name.into(), Arc::clone(&anchor)));
-        Ok(Host::new(
-            name,
-            number,
-            anchor,
-            group,
-            self.binaries.clone(),
-        ))
+        let host = Host::new(name, number, anchor, group, self.binaries.clone());
+        host.write("/etc/pam.d/usher", PAM_SERVICE)?;
+        Ok(host)
     }
 
     /// What removes the lab from another thread, as a handler of Ctrl-C has to.

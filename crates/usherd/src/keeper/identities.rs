@@ -24,21 +24,29 @@ const REFUSED: Duration = Duration::from_secs(1);
 /// Users kept; beyond this those go whose answers are old, or all.
 const KEPT: usize = 16_384;
 /// What the answers are read from.
-const FILES: [&str; 4] = [
+const FILES: [&str; 10] = [
     "/etc/passwd",
     "/etc/group",
     "/etc/shadow",
     "/etc/nsswitch.conf",
+    "/etc/shells",
+    "/etc/nologin",
+    "/run/nologin",
+    "/etc/pam.d/usher",
+    "/etc/pam.d/common-account",
+    "/etc/security/access.conf",
 ];
 
 /// What was found of users.
-#[derive(Default)]
 pub struct Identities {
+    /// Whether an account may be served; see [`super::pam::permitted`].
+    check: Check,
     known: Mutex<HashMap<UserName, Arc<Known>>>,
     /// Counted up when all of it is to be looked up anew.
     age: AtomicU64,
 }
 
+type Check = fn(&UserName) -> Result<(), Refusal>;
 type Known = tokio::sync::Mutex<Option<Found>>;
 type Answer = Result<Arc<Identity>, Refusal>;
 
@@ -56,11 +64,20 @@ struct Found {
 type Files = [Option<[i64; 7]>; FILES.len()];
 
 impl Identities {
+    /// Nothing is known yet. An account is looked up when `check` permits it.
+    pub fn new(check: Check) -> Self {
+        Self {
+            check,
+            known: Mutex::default(),
+            age: AtomicU64::new(0),
+        }
+    }
+
     /// What a process of an account is started with. One that takes long to look up keeps one thread,
     /// and only those waiting who ask for it.
     ///
     /// # Errors
-    /// See [`Account::identity`].
+    /// See [`Account::identity`]; those of the check.
     pub async fn of(&self, account: &Account) -> Answer {
         let known = self.entry(&account.name).lock_owned().await;
         let (files, age) = (files(), self.age.load(Ordering::Relaxed));
@@ -72,7 +89,7 @@ impl Identities {
             {
                 found.answer.clone()
             }
-            _ => look_up(account.clone(), files, age, known).await,
+            _ => look_up(self.check, account.clone(), files, age, known).await,
         }
     }
 
@@ -113,6 +130,7 @@ impl Found {
 /// Asks the name service (NSS), which may ask other hosts, so not on the reactor's thread. Goes on
 /// when nobody waits any longer: the next one finds the answer.
 async fn look_up(
+    check: Check,
     account: Account,
     files: Files,
     age: u64,
@@ -120,7 +138,9 @@ async fn look_up(
 ) -> Answer {
     let asked = Instant::now();
     tokio::task::spawn_blocking(move || {
-        let answer = account.identity().map(Arc::new);
+        let answer = check(&account.name)
+            .and_then(|()| account.identity())
+            .map(Arc::new);
         *known = Some(Found {
             uid: account.uid,
             asked,
@@ -156,6 +176,13 @@ fn files() -> Files {
 mod tests {
     use super::*;
 
+    fn identities() -> Identities {
+        Identities::new(|name| match name.as_ref() {
+            "bin" => Err(Refusal::AccountClosed),
+            _ => Ok(()),
+        })
+    }
+
     fn daemon(uid: u32) -> Account {
         Account {
             name: "daemon".parse().unwrap(),
@@ -183,7 +210,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_found_counts_for_a_while_and_no_longer() {
-        let identities = Identities::default();
+        let identities = identities();
         let daemon = daemon(1);
         assert!(!is_marked(&identities, &daemon).await);
         mark(&identities, Instant::now()).await;
@@ -201,16 +228,28 @@ mod tests {
 
     #[tokio::test]
     async fn what_was_found_of_one_account_is_not_anothers_of_that_name() {
-        let identities = Identities::default();
+        let identities = identities();
         identities.of(&daemon(1)).await.unwrap();
         let other = identities.of(&daemon(2)).await;
         assert_eq!(other.unwrap_err(), Refusal::NoLocalAccount);
         identities.of(&daemon(1)).await.unwrap();
     }
 
+    #[tokio::test]
+    async fn a_closed_account_is_refused_and_others_are_found() {
+        let identities = identities();
+        let bin = Account {
+            name: "bin".parse().unwrap(),
+            uid: 2,
+        };
+        let refused = identities.of(&bin).await;
+        assert_eq!(refused.unwrap_err(), Refusal::AccountClosed);
+        identities.of(&daemon(1)).await.unwrap();
+    }
+
     #[test]
     fn no_more_users_are_kept_than_there_is_room_for() {
-        let identities = Identities::default();
+        let identities = identities();
         for number in 0..=KEPT {
             identities.entry(&format!("user{number}").parse().unwrap());
         }

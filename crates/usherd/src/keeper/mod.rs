@@ -15,6 +15,7 @@ mod groups;
 mod identities;
 mod open;
 mod output;
+mod pam;
 mod ports;
 mod process;
 mod queue;
@@ -190,7 +191,7 @@ pub fn run(
         destinations,
         desk: Arc::default(),
         accounts: accounts::Accounts::default(),
-        identities: Arc::default(),
+        identities: Arc::new(identities::Identities::new(pam::permitted)),
         reloaded: tokio::sync::watch::Sender::new(0),
         shares: share::Shares::new(limits.sessions),
         agenda: agenda::Agenda::default(),

@@ -111,6 +111,10 @@ pub async fn open(keeper: &Arc<Keeper>, asked: &Asked<'_>, signed: &[u8]) -> Res
         may_announce(keeper, permitted.0, host, &announcement.connection)?;
     }
     let account = keeper.accounts.by_name(user).await?;
+    // An account that the administrator has closed opens nothing, whoever serves it.
+    timeout_at(until, keeper.identities.of(&account))
+        .await
+        .unwrap_or(Err(Refusal::KeeperUnavailable))?;
     let known = keeper.admission.session(&session).map_err(kernel_failed)?;
     if known.is_some() {
         return Err(Refusal::Replayed);

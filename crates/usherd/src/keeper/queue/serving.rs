@@ -126,6 +126,13 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
                 }
                 return;
             }
+            // The administrator may open the account again at any moment: nothing waits for that.
+            Err(StartError::Account(refusal)) => {
+                let reason = refusal.to_string();
+                queue.failed(&keeper, &reason);
+                queue.refuse_waiting(&keeper, &reason);
+                continue;
+            }
             Err(StartError::Stopped) => return,
             Err(StartError::Spawn(SpawnError::StarterGone))
                 if starterless.get_or_insert_with(Instant::now).elapsed() < WAITING =>

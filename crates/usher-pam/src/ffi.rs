@@ -1,0 +1,150 @@
+//! libpam, as far as this program needs it. The declarations are those of the crate libpam-sys.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::ptr;
+
+use libpam_sys::{pam_conv, pam_handle, pam_message, pam_response};
+
+/// Longest text that the modules' messages may add up to; the rest is dropped.
+const MOST_TEXT: usize = 512;
+
+/// A PAM transaction of one account.
+pub struct Transaction {
+    handle: *mut pam_handle,
+    /// What pam_end(3) passes to the modules: the result of the last call.
+    status: c_int,
+    /// What the modules said. libpam holds a pointer to it until the transaction ends, so it stays
+    /// in its place, and is only reached through this pointer meanwhile.
+    messages: *mut Vec<u8>,
+}
+
+/// A call that did not succeed.
+#[derive(Debug)]
+pub struct PamError {
+    /// The result (`PAM_*`).
+    pub code: c_int,
+    /// libpam's words for the result, and what the modules said.
+    pub text: String,
+}
+
+impl Transaction {
+    /// Starts a transaction (pam_start(3)) for a service, which names the file below `/etc/pam.d`.
+    ///
+    /// # Errors
+    /// When libpam cannot start it, as without memory.
+    pub fn start(service: &CStr, account: &CStr) -> Result<Self, PamError> {
+        let messages = Box::into_raw(Box::<Vec<u8>>::default());
+        let conversation = pam_conv {
+            conv: listen,
+            appdata_ptr: messages.cast::<c_void>(),
+        };
+        let mut transaction = Self {
+            handle: ptr::null_mut(),
+            status: 0,
+            messages,
+        };
+        // SAFETY: Linux-PAM copies the names and the conversation, whose data lives until
+        // `Transaction::drop` has ended the transaction.
+        let code = unsafe {
+            libpam_sys::pam_start(
+                service.as_ptr(),
+                account.as_ptr(),
+                (&raw const conversation).cast_mut(),
+                &raw mut transaction.handle,
+            )
+        };
+        transaction.result(code)?;
+        Ok(transaction)
+    }
+
+    /// Asks whether the account may be used now (pam_acct_mgmt(3)).
+    ///
+    /// # Errors
+    /// When a module says no or cannot tell.
+    pub fn account(&mut self) -> Result<(), PamError> {
+        // SAFETY: the handle is that of a transaction that has been started and has not ended. Not
+        // silent: what pam_nologin says is the reason that an administrator looks for.
+        let code = unsafe { libpam_sys::pam_acct_mgmt(self.handle, 0) };
+        self.result(code)
+    }
+
+    fn result(&mut self, code: c_int) -> Result<(), PamError> {
+        self.status = code;
+        if code == libpam_sys::PAM_SUCCESS {
+            return Ok(());
+        }
+        // SAFETY: Linux-PAM does not look at the handle; the answer is a constant text or null.
+        let reason = unsafe { libpam_sys::pam_strerror(self.handle, code) };
+        let mut text = if reason.is_null() {
+            format!("PAM error {code}")
+        } else {
+            // SAFETY: the text is not null, ends with a zero and is never changed.
+            unsafe { CStr::from_ptr(reason) }
+                .to_string_lossy()
+                .into_owned()
+        };
+        // SAFETY: the pointer comes from Box::into_raw and is freed by `drop` only; libpam uses it
+        // during its calls only, of which none is under way.
+        let messages = unsafe { &*self.messages };
+        if !messages.is_empty() {
+            text.push_str(": ");
+            text.push_str(String::from_utf8_lossy(messages).trim());
+        }
+        Err(PamError { code, text })
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if !self.handle.is_null() {
+            // SAFETY: the handle was started, and is not used after this.
+            unsafe { libpam_sys::pam_end(self.handle, self.status) };
+        }
+        // SAFETY: the pointer comes from Box::into_raw, and libpam has none of it any longer.
+        drop(unsafe { Box::from_raw(self.messages) });
+    }
+}
+
+/// The conversation: keeps what modules say and answers no question, as nobody sits there.
+///
+/// # Safety
+/// As libpam calls it: `messages` are `count` pointers to messages, `data` is the pointer of
+/// [`Transaction::messages`].
+unsafe extern "C" fn listen(
+    count: c_int,
+    messages: *const *const pam_message,
+    answers: *mut *mut pam_response,
+    data: *mut c_void,
+) -> c_int {
+    let Ok(count) = usize::try_from(count) else {
+        return libpam_sys::PAM_CONV_ERR;
+    };
+    // SAFETY: it is the pointer that the transaction was started with, and nothing else uses it
+    // during the call.
+    let kept = unsafe { &mut *data.cast::<Vec<u8>>() };
+    for index in 0..count {
+        // SAFETY: libpam passes `count` valid pointers; Linux-PAM's form is an array of pointers.
+        let message = unsafe { &**messages.add(index) };
+        if message.msg_style != libpam_sys::PAM_ERROR_MSG
+            && message.msg_style != libpam_sys::PAM_TEXT_INFO
+        {
+            return libpam_sys::PAM_CONV_ERR;
+        }
+        if !message.msg.is_null() {
+            // SAFETY: a message is a text that ends with a zero.
+            let text = unsafe { CStr::from_ptr(message.msg) }.to_bytes();
+            let room = MOST_TEXT.saturating_sub(kept.len() + 1);
+            kept.extend(text.iter().take(room));
+            kept.push(b' ');
+        }
+    }
+    // The caller frees the answers with free(3), so they are libc's.
+    // SAFETY: calloc may be called at any time.
+    let empty = unsafe { libc::calloc(count.max(1), size_of::<pam_response>()) };
+    if empty.is_null() {
+        return libpam_sys::PAM_BUF_ERR;
+    }
+    // SAFETY: libpam passes the place for the pointer to the answers.
+    unsafe { *answers = empty.cast::<pam_response>() };
+    libpam_sys::PAM_SUCCESS
+}

@@ -1,0 +1,114 @@
+//! Whether an account may be served now, by PAM's account phase. The program usher-pam asks, a
+//! process of its own: an administrator's modules are not loaded beside the keeper's tables, and one
+//! that hangs holds up its own user only.
+
+use std::io::{self, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use usher_proto::name::UserName;
+use usher_proto::refusal::Refusal;
+
+/// How long the modules may take, all together: half as long as opening a session may.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Longest reason that is read.
+const MOST_TEXT: u64 = 1024;
+/// usher-pam's exit status of a refusal.
+const REFUSED: i32 = 3;
+
+/// Why an account is not served.
+#[derive(Debug, thiserror::Error)]
+enum Objection {
+    #[error("{0}")]
+    Closed(String),
+    #[error("PAM cannot tell: {0}")]
+    Unclear(String),
+    #[error("the PAM modules took longer than {} s", PATIENCE.as_secs())]
+    TooLong,
+    #[error("cannot ask usher-pam: {0}")]
+    NotAsked(#[from] io::Error),
+}
+
+/// Asks whether the account may be served. Takes a process, and as long as the modules take, 5 s at
+/// most: never call it on the reactor's thread.
+///
+/// # Errors
+/// [`Refusal::AccountClosed`] when PAM refuses the account; [`Refusal::ListenerFailed`] when there
+/// is no answer, which is logged, and refuses as well.
+pub fn permitted(name: &UserName) -> Result<(), Refusal> {
+    let objection = match ask(name) {
+        Ok(()) => return Ok(()),
+        Err(objection) => objection,
+    };
+    match objection {
+        Objection::Closed(_) => {
+            tracing::warn!(user = %name, reason = %objection, "the account is not served");
+            Err(Refusal::AccountClosed)
+        }
+        Objection::Unclear(_) | Objection::TooLong | Objection::NotAsked(_) => {
+            tracing::error!(user = %name, error = %objection,
+                "whether the account may be served is unknown, so it is not");
+            Err(Refusal::ListenerFailed)
+        }
+    }
+}
+
+fn ask(name: &UserName) -> Result<(), Objection> {
+    let mut child = Command::new(program()?)
+        .arg("--")
+        .arg(name.as_ref())
+        .env_clear()
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    let ended = wait(&mut child);
+    if !matches!(ended, Ok(true)) {
+        child.kill()?;
+        child.wait()?;
+    }
+    if !ended? {
+        return Err(Objection::TooLong);
+    }
+    let status = child.wait()?;
+    let reason = reason(&mut child)?;
+    match status.code() {
+        Some(0) => Ok(()),
+        Some(REFUSED) => Err(Objection::Closed(reason)),
+        Some(_) => Err(Objection::Unclear(reason)),
+        None => Err(Objection::Unclear(format!("usher-pam: {status}"))),
+    }
+}
+
+/// usher-pam is installed beside usherd.
+fn program() -> io::Result<PathBuf> {
+    let mut program = std::env::current_exe()?;
+    program.set_file_name("usher-pam");
+    Ok(program)
+}
+
+/// Whether the child ends in time.
+fn wait(child: &mut Child) -> io::Result<bool> {
+    let pid = Pid::from_child(child);
+    let process = pidfd_open(pid, PidfdFlags::empty())?;
+    let patience = Timespec::try_from(PATIENCE).map_err(io::Error::other)?;
+    Ok(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience))? > 0)
+}
+
+/// What it has written. A process that a module has left behind may hold the pipe open: nothing is
+/// waited for.
+fn reason(child: &mut Child) -> io::Result<String> {
+    let Some(output) = child.stdout.take() else {
+        return Ok(String::new());
+    };
+    rustix::io::ioctl_fionbio(&output, true)?;
+    let mut bytes = Vec::new();
+    match output.take(MOST_TEXT).read_to_end(&mut bytes) {
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+        Ok(_) | Err(_) => {}
+    }
+    Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
+}
