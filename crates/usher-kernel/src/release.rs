@@ -19,24 +19,37 @@ pub struct Released {
     pub interfaces: Vec<String>,
     /// Interfaces that still have it.
     pub unreleased: Vec<Unattached>,
+    /// Whether a signer runs, whose guards stay.
+    pub signer_runs: bool,
 }
 
-/// Unpins the admission programs and tables below `pins` and those for destinations below
-/// `destinations`, which ends them, and takes the filters from the interfaces of the caller's
-/// network namespace. What is pinned in other folders stays. Established connections go on. May be
+/// Unpins the admission programs and tables below `pins`, those for destinations below
+/// `destinations` and the guards of a signer that has stopped below `guards`, which ends them, and
+/// takes the filters from the interfaces of the caller's network namespace. What is pinned in other folders stays. Established connections go on. May be
 /// called again and again.
 ///
 /// # Errors
 /// [`KernelError::InUse`] while a keeper runs, before anything has changed;
 /// [`KernelError::Protected`] when the ownership programs keep the caller from it; what else the
 /// kernel says: some is gone then, and the next call goes on.
-pub fn release(pins: &Path, destinations: &Path) -> Result<Released, KernelError> {
+pub fn release(pins: &Path, destinations: &Path, guards: &Path) -> Result<Released, KernelError> {
     let mut locks = Vec::new();
     let mut found = Vec::new();
     for folder in [destinations, pins] {
         if exists(folder)? {
             locks.push(lock(folder)?);
             found.push(folder);
+        }
+    }
+    let mut signer_runs = false;
+    if exists(guards)? {
+        match lock(guards) {
+            Ok(lock) => {
+                locks.push(lock);
+                found.push(guards);
+            }
+            Err(KernelError::InUse { .. }) => signer_runs = true,
+            Err(error) => return Err(error),
         }
     }
     // Links first: a program that is still attached must not miss its tables.
@@ -63,6 +76,7 @@ pub fn release(pins: &Path, destinations: &Path) -> Result<Released, KernelError
         pins: files.len(),
         interfaces,
         unreleased,
+        signer_runs,
     })
 }
 

@@ -35,6 +35,7 @@ pub fn run(json: bool) -> Result<(), ReleaseError> {
     let released = release(
         Path::new(paths::PIN_DIRECTORY),
         Path::new(paths::DESTINATIONS_PIN_DIRECTORY),
+        Path::new(paths::SIGNER_PIN_DIRECTORY),
     )
     .map_err(|error| match error {
         KernelError::InUse { .. } => ReleaseError::KeeperRuns,
@@ -46,6 +47,7 @@ pub fn run(json: bool) -> Result<(), ReleaseError> {
             "pins": released.pins,
             "interfaces": released.interfaces,
             "ownership_stays": ownership_stays,
+            "signer_runs": released.signer_runs,
         });
         println!("{told}");
     } else {
@@ -58,6 +60,9 @@ pub fn run(json: bool) -> Result<(), ReleaseError> {
             ),
         };
         println!("{done}");
+        if released.signer_runs {
+            println!("the signer runs, and its guards stay: stop it and release again");
+        }
         if ownership_stays {
             println!(
                 "the ownership programs stay until the next boot: accounts of services stay fenced, \

@@ -87,3 +87,24 @@ fn only_root_releases() -> Outcome {
     assert!(has_filter(&mail)?);
     Ok(())
 }
+
+#[test]
+fn the_guards_of_a_stopped_signer_are_released() -> Outcome {
+    let mut mail = Lab::mail()?;
+    let guards = mail.laptop.path("/sys/fs/bpf/usher_signer");
+    if !guards.exists() {
+        println!("skipped: the kernel takes no guards");
+        return Ok(());
+    }
+    let laptop = mail.laptop.clone();
+    let release = |runs: bool| -> Outcome {
+        let released = laptop.run(["usherd", "release", "--json"])?.stdout;
+        let told: serde_json::Value = serde_json::from_str(&released)?;
+        assert_eq!(told["signer_runs"], runs, "{told}");
+        assert_eq!(guards.exists(), runs);
+        Ok(())
+    };
+    release(true)?;
+    mail.signer.stop()?;
+    release(false)
+}
