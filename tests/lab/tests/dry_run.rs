@@ -397,9 +397,9 @@ fn the_keeper_takes_a_candidate_of_roots_only_whole_and_within_its_limit() -> Ou
     let large = r#"b'{"request":"would_end","bytes":67108865}\n'"#;
     let told = send(&mail.mailhost, "root", large)?.stdout;
     assert!(told.contains("more than 67108864 bytes"), "{told}");
-    // Less than was said: no answer, and no harm.
+    // Less than was said: heard and not answered, and no harm.
     let short = r#"b'{"request":"would_end","bytes":10}\n{}'"#;
-    assert_eq!(send(&mail.mailhost, "root", short)?.stdout, "");
+    assert_eq!(send(&mail.mailhost, "root", short)?.stdout, "\n");
     let of_alice = send(&mail.mailhost, "alice", r#"b'{"request":"status"}\n'"#)?;
     assert!(of_alice.stderr.contains("PermissionError"), "{of_alice:?}");
     lives(&mut alice)?;
