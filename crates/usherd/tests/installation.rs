@@ -10,7 +10,7 @@ use std::process::Command;
 fn make(target: &str, folder: &Path) {
     let built = folder.join("target/release");
     fs::create_dir_all(&built).unwrap();
-    for name in ["usher", "usherd", "libusher.so", "libusher.a"] {
+    for name in ["usher", "usherd", "usher-pam", "libusher.so", "libusher.a"] {
         fs::copy("/bin/true", built.join(name)).unwrap();
     }
     let mut make = Command::new("make");
@@ -50,6 +50,8 @@ fn what_is_installed_is_uninstalled_and_nothing_else() {
     let has = |name: &str| installed.iter().any(|path| path.ends_with(name));
     for name in [
         "sbin/usherd",
+        "sbin/usher-pam",
+        "etc/pam.d/usher",
         "system/usher-keeper.service",
         "system/usher-workers.service",
         "system/usher-release.service",
@@ -75,4 +77,11 @@ fn what_is_installed_is_uninstalled_and_nothing_else() {
     expected.sort();
     assert_eq!(left, expected);
     make("uninstall", folder.path());
+    // What the administrator has changed is neither replaced nor removed.
+    let service = root.join("etc/pam.d/usher");
+    fs::write(&service, "account required pam_permit.so\n").unwrap();
+    make("install", folder.path());
+    make("uninstall", folder.path());
+    let kept = fs::read_to_string(&service).unwrap();
+    assert_eq!(kept, "account required pam_permit.so\n");
 }
