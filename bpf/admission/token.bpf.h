@@ -288,7 +288,9 @@ static __attribute__((noinline)) int admit(const struct usher_connection *connec
 	};
 	struct usher_token_session *session;
 	int stays = 0;
-	long failed;
+	/* Up to 6.3 hash tables return an int, of which the upper half of the register knows no
+	 * sign: as a long it would equal no error number. */
+	int failed;
 
 	__builtin_memcpy(fresh.session, tip->session, sizeof(fresh.session));
 	failed = bpf_map_update_elem(&admissions, connection, &fresh, BPF_NOEXIST);
