@@ -1,9 +1,9 @@
-//! What a process of a user is started with: looked up once, and kept as long as is safe. To look it
-//! up takes longer than to start the process.
+//! Whether a user's processes may be started, and with what: looked up once, and kept as long as is
+//! safe. Looking it up takes longer than starting the process.
 //!
-//! It counts as long as the files that the name service reads are what they were, and no longer than
-//! [`BELIEVED`], as other sources (LDAP, SSSD) change without a file of this host. An apply, which
-//! disabling a user is, too, ends it at once.
+//! An answer counts while the files that PAM and the name service read are unchanged, and no longer
+//! than [`BELIEVED`], since other sources (LDAP, SSSD) change without a file of this host. An apply
+//! forgets all answers at once.
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
