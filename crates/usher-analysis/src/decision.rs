@@ -302,6 +302,7 @@ impl Case<'_> {
             "files",
             "umask",
             "setuid",
+            "pam",
             "connect",
             "account",
             "style",

@@ -56,6 +56,8 @@ pub struct Offer {
     pub umask: Option<u16>,
     /// Whether programs that its processes execute may become another user or group.
     pub setuid: bool,
+    /// Whether each of its processes runs inside a PAM session.
+    pub pam_session: bool,
     /// Where its processes may connect; none: where the user may.
     pub connect: Option<Destinations>,
     /// In place of a program, the account whose processes become the user.
@@ -103,6 +105,7 @@ impl Offer {
             files,
             umask: started.map(|program| program.umask),
             setuid: started.is_some_and(|program| program.setuid),
+            pam_session: started.is_some_and(|program| program.pam_session),
             connect: service.connect.clone(),
             account,
             keys: service.keys.clone(),

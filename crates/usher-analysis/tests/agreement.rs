@@ -113,7 +113,7 @@ proptest! {
             .collect();
         // What a policy may leave at its default.
         let optional = ["programs", "protocol", "key", "keys", "files", "control", "account", "session",
-            "reauthenticate", "protection", "connect", "umask", "setuid"];
+            "reauthenticate", "protection", "connect", "umask", "setuid", "pam"];
         for (client, server) in HOSTS.iter().flat_map(|c| HOSTS.map(|s| (*c, s))) {
             for user in USERS {
                 let question = Question {

@@ -302,6 +302,12 @@ pub enum PolicyErrorKind {
     /// A statement that has no meaning for a service with `account`.
     #[error("`{statement}` has no meaning with `account`")]
     NotForAccount { statement: &'static str },
+    /// `pam session` beside `account`.
+    #[error(
+        "`pam session` stands beside `account`: a process that the service manager has started is \
+         never inside a PAM session of its user"
+    )]
+    PamSessionForAccount,
 
     // Values.
     /// Not a name.

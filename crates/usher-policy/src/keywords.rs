@@ -126,6 +126,11 @@ const SERVICE: &[StatementRule] = &[
         "`setuid permit;` or `setuid refuse;`",
         Occurrence::AtMostOnce,
     ),
+    rule(
+        "pam",
+        "`pam session;` or `pam account;`",
+        Occurrence::AtMostOnce,
+    ),
     rule("session", "`session 8h;`", Occurrence::AtMostOnce),
     rule("keys", "`keys NAME;`", Occurrence::AtMostOnce),
     rule(

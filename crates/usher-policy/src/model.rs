@@ -344,6 +344,9 @@ pub struct Program {
     /// Whether programs that its processes execute may become another user or group by their
     /// set-user-ID and set-group-ID bits; never with `files`, which takes that it is not so.
     pub setuid: bool,
+    /// Whether each process runs inside a PAM session (pam_open_session(3)). PAM's account phase is
+    /// asked in any case.
+    pub pam_session: bool,
 }
 
 /// What the processes of a service may do with a file, or with a folder and all that is below it.

@@ -103,6 +103,12 @@ impl PolicyErrorKind {
             Self::NotForAccount { statement } => {
                 format!("remove `{statement}`; it is for `program`")
             }
+            Self::PamSessionForAccount => {
+                "remove `pam session`, or have the keeper start the service by `program`; the account \
+                 phase is asked in any case, and the service's unit can set limits for all of its \
+                 processes (LimitNOFILE= and the like)"
+                    .into()
+            }
             Self::InvalidName { name, .. } => name.rule().into(),
             Self::InvalidApplication { .. } => {
                 "write a name such as sshd, of letters, digits, `_`, `.`, `+` and `-`, or a path \

@@ -140,12 +140,21 @@ impl Service {
                 .map(|rule| format!("{} {}", Quoted(&rule.path), rule.access));
             block.list("files", entries);
         }
-        if let ServedBy::Program(Program { umask, setuid, .. }) = &self.served_by {
+        if let ServedBy::Program(Program {
+            umask,
+            setuid,
+            pam_session,
+            ..
+        }) = &self.served_by
+        {
             if *umask != DEFAULT_UMASK {
                 block.statement("umask", format!("{umask:03o}"));
             }
             if *setuid {
                 block.statement("setuid", "permit");
+            }
+            if *pam_session {
+                block.statement("pam", "session");
             }
         }
         if self.session != DEFAULT_SESSION {

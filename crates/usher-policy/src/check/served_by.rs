@@ -15,8 +15,8 @@ use crate::name::Name;
 use crate::report::Reporter;
 use crate::tree::Block;
 
-/// `program` with its `environment`, `files`, `umask` and `setuid`, or `account`: exactly one of the
-/// two.
+/// `program` with its `environment`, `files`, `umask`, `setuid` and `pam`, or `account`: exactly one
+/// of the two.
 ///
 /// `user_blocks` are the names of the `users` blocks that the service admits, as far as known.
 pub(super) fn check(
@@ -55,6 +55,14 @@ pub(super) fn check(
             .map(|position| position == 0),
         None => Some(false),
     };
+    let pam_field = fields.one("pam");
+    let pam_session = match pam_field {
+        Some(field) => field
+            .single(reporter)
+            .and_then(|item| values::choice(item, &["session", "account"], reporter))
+            .map(|position| position == 0),
+        None => Some(false),
+    };
     if let (Some(true), Some(setuid), Some(files)) = (setuid, setuid_field, files_field) {
         let (location, first) = (setuid.statement.location, files.statement.location);
         reporter.report_repeated(location, first, |first| PolicyErrorKind::SetuidWithFiles {
@@ -72,13 +80,19 @@ pub(super) fn check(
                 files: files?,
                 umask: umask?,
                 setuid: setuid?,
+                pam_session: pam_session?,
             }))
         }
         (None, Some(_)) => {
             let for_program = [environment_field, files_field, umask_field, setuid_field];
-            if let Some(field) = for_program.into_iter().flatten().next() {
+            let pam_session = pam_field.filter(|_| pam_session != Some(false));
+            let for_program = for_program.into_iter().chain([pam_session]);
+            if let Some(field) = for_program.flatten().next() {
                 let statement = field.rule.keyword;
-                let error = PolicyErrorKind::NotForAccount { statement };
+                let error = match statement {
+                    "pam" => PolicyErrorKind::PamSessionForAccount,
+                    _ => PolicyErrorKind::NotForAccount { statement },
+                };
                 reporter.report(field.statement.location, error);
                 return None;
             }

@@ -164,6 +164,7 @@ fn service(
             }),
             umask: [DEFAULT_UMASK, 0o007, 0o777][usize::from(by_user) + usize::from(any_host)],
             setuid: !any_host,
+            pam_session: by_user,
         })
     };
     Service {

@@ -89,6 +89,9 @@ enum StartError {
     /// A process of the service has reserved the user and done nothing.
     #[error("a process of the service took the user and has not served it")]
     Lapsed,
+    /// The policy has the processes inside PAM sessions.
+    #[error("no PAM session can be opened: this keeper opens none")]
+    NoPamSession,
     /// The user may use the service no more.
     #[error("the queue has been taken away")]
     Stopped,
@@ -252,6 +255,9 @@ impl Queue {
         style: Style,
         has_begun: &mut bool,
     ) -> Result<(), StartError> {
+        if program.pam_session {
+            return Err(StartError::NoPamSession);
+        }
         let identity = self.identity().await.map_err(StartError::Account)?;
         let input = match style {
             Style::Connection => Input::AcceptOne(self.listener.as_fd()),

@@ -142,12 +142,13 @@ fn requested(request: &Request) -> [Option<String>; REQUESTED.len()] {
     ]
 }
 
-const OFFERED: [&str; 11] = [
+const OFFERED: [&str; 12] = [
     "program",
     "account",
     "files",
     "umask",
     "setuid",
+    "pam",
     "connect",
     "style",
     "keys",
@@ -164,6 +165,7 @@ fn offered(offer: &Offer) -> [Option<String>; OFFERED.len()] {
         files,
         umask,
         setuid,
+        pam_session,
         connect,
         account,
         keys,
@@ -180,6 +182,7 @@ fn offered(offer: &Offer) -> [Option<String>; OFFERED.len()] {
         }),
         umask.map(|umask| format!("{umask:03o}")),
         setuid.then(|| "permit".to_owned()),
+        pam_session.then(|| "session".to_owned()),
         connect.as_ref().map(|connect| {
             if connect.entries.is_empty() {
                 "none".to_owned()

@@ -218,6 +218,10 @@ fn served(offer: &Offer, Question { user, server, .. }: &Question) -> String {
         true => ", may become others by setuid programs",
         false => "",
     };
+    let pam = match offer.pam_session {
+        true => ", inside a PAM session",
+        false => "",
+    };
     let connect = match &offer.connect {
         Some(connect) if connect.entries.is_empty() => ", may connect nowhere".to_owned(),
         Some(connect) => format!(", may connect to: {connect}"),
@@ -237,7 +241,7 @@ fn served(offer: &Offer, Question { user, server, .. }: &Question) -> String {
         None => "may pass without IPsec",
     };
     format!(
-        "  served by {by}{files}{umask}{setuid}{connect}\n  as the account {user} of {server}, {each}\n  admits \
+        "  served by {by}{files}{umask}{setuid}{pam}{connect}\n  as the account {user} of {server}, {each}\n  admits \
          {keys}; sessions of at most {}, {again}\n  its connections {protection}\n",
         units(offer.session_seconds)
     )
