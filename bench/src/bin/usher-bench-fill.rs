@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), Path::new(cgroup), &limits)?;
     let key_fingerprint = keys::fingerprint(&crowds_key()?);
-    let (_, checked) = usher_local::applied::load_checked()?;
+    let checked = usher_local::configuration::Configuration::load()?.checked;
     let host = crowd::HOST.parse()?;
     let host_number = checked
         .policy

@@ -234,28 +234,6 @@ impl Applied {
     }
 }
 
-/// Loads and checks the configuration in force; a host without one has an empty policy, which
-/// permits nothing.
-///
-/// # Errors
-/// When the file is there and cannot be read, is damaged, fails its check, or has what this version
-/// cannot enforce.
-pub fn load_checked() -> Result<(Applied, Checked), ConfigurationError> {
-    let applied = Applied::load(Path::new(paths::APPLIED))?.unwrap_or_default();
-    let checked = applied.check()?.enforceable()?;
-    Ok((applied, checked))
-}
-
-/// Reads and checks a configuration that is not in force, from the JSON of an [`Applied`].
-///
-/// # Errors
-/// When it is damaged, fails its check, or has what this version cannot enforce.
-pub fn read_checked(json: &[u8]) -> Result<(Applied, Checked), ConfigurationError> {
-    let applied: Applied = serde_json::from_slice(json).map_err(ConfigurationError::Unreadable)?;
-    let checked = applied.check()?.enforceable()?;
-    Ok((applied, checked))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

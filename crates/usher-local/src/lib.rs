@@ -4,8 +4,8 @@
 //! * [`packet`]: `SOCK_SEQPACKET` sockets that carry descriptors and say who the peer is;
 //!   [`packet_async`] is the same for tokio.
 //! * [`control`]: what the command line asks the daemons, and their answers.
-//! * [`control_server`]: the daemons' side of it, on tokio; [`disabled`]: what they are told without a
-//!   disk; [`watchdog`]: how the service manager knows that they are alive.
+//! * [`control_server`]: the daemons' side of it, on tokio; [`configuration`]: the configuration that a
+//!   daemon goes by; [`watchdog`]: how the service manager knows that they are alive.
 //! * [`signing_key`]: with what a user signs.
 //! * [`applied`]: the configuration that is in force, one file, replaced atomically; [`checked`]:
 //!   what it says, after all checks; `collect`: how it is made of what an administrator has
@@ -24,11 +24,12 @@ pub mod applied;
 pub mod checked;
 pub mod clock;
 mod collect;
+#[cfg(feature = "tokio")]
+pub mod configuration;
 pub mod control;
 #[cfg(feature = "tokio")]
 pub mod control_server;
 pub mod copy;
-pub mod disabled;
 pub mod error;
 pub mod files;
 pub mod includes;

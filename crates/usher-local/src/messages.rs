@@ -5,9 +5,9 @@ mod shares;
 
 use std::fmt;
 use std::os::linux::fs::MetadataExt as _;
-use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::{self, Format, Full, Writer};
@@ -44,16 +44,13 @@ pub fn to_standard_error() {
 /// Writes how many lines were left out, for users whose minute is over. Without it, that is written
 /// with the next message.
 pub fn summarize() {
-    let left_out = lock()
+    let left_out = SHARES
+        .lock()
         .as_mut()
         .map(|shares| shares.summaries(Instant::now()));
     for (what, count) in left_out.into_iter().flatten() {
         tracing::warn!("{count} more lines were left out: {what}");
     }
-}
-
-fn lock() -> std::sync::MutexGuard<'static, Option<Shares>> {
-    SHARES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether standard error is the stream that `$JOURNAL_STREAM` names by device and inode: a
@@ -95,7 +92,10 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let verdict = lock().get_or_insert_default().admit(event, Instant::now());
+        let verdict = SHARES
+            .lock()
+            .get_or_insert_default()
+            .admit(event, Instant::now());
         if verdict == Verdict::LeftOut {
             return Ok(());
         }

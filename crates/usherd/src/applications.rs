@@ -5,9 +5,10 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
 use usher_local::packet::Peer;
@@ -223,7 +224,7 @@ impl UnderWay {
 
     /// A place, when there is one left, and the user's turns at closing.
     fn take(all: &Arc<Self>, uid: u32) -> (Option<Place>, Arc<Semaphore>) {
-        let mut users = all.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut users = all.users.lock();
         let (count, turns) = users
             .entry(uid)
             .or_insert_with(|| (0, Arc::new(Semaphore::new(CLOSING_THREADS_OF_USER))));
@@ -243,11 +244,7 @@ impl UnderWay {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut users = self
-            .all
-            .users
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut users = self.all.users.lock();
         if let Some((count, _)) = users.get_mut(&self.uid) {
             *count -= 1;
             if *count == 0 {

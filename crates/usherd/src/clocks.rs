@@ -2,8 +2,8 @@
 //! no session is opened between two hosts until their clocks agree.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 
@@ -33,7 +33,7 @@ impl Clocks {
         ahead: Option<i64>,
         now: u64,
     ) {
-        let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hosts = self.0.lock();
         match outcome {
             Ok(()) => {
                 hosts.remove(host);
@@ -47,7 +47,7 @@ impl Clocks {
 
     /// What keeps sessions from being opened, for people.
     pub fn troubles(&self, now: u64) -> Vec<String> {
-        let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut hosts = self.0.lock();
         hosts.retain(|_, apart| now.saturating_sub(apart.seen) < TOLD);
         let told = hosts.iter().map(|(host, Apart { seen, ahead })| {
             let apart = match ahead {

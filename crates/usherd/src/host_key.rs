@@ -8,10 +8,11 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair};
+use parking_lot::Mutex;
 use rustls::sign::{Signer, SigningKey};
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 use usher_local::packet::PacketSocket;
@@ -120,10 +121,7 @@ impl HostKeyHandle {
     }
 
     fn sign(&self, message: &[u8]) -> io::Result<Vec<u8>> {
-        let mut connection = self
-            .connection
-            .lock()
-            .map_err(|_| io::Error::other("handle poisoned"))?;
+        let mut connection = self.connection.lock();
         if let Some(present) = connection.as_ref()
             && let Ok(signature) = ask(present, message)
         {

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use usher_local::packet_async::AsyncPacketSocket;
 use usher_proto::refusal::Refusal;
@@ -76,7 +76,7 @@ impl<T> Link<T> {
     pub fn send(&self, packet: impl FnOnce(u64) -> Vec<u8>) -> Result<Pending<T>, Refusal> {
         let request = self.next_request.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, verdict) = oneshot::channel();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.pending.len() >= QUEUE {
             // Those who have given up waiting leave their places.
             state.pending.retain(|_, waiting| !waiting.is_closed());
@@ -97,7 +97,7 @@ impl<T> Link<T> {
 
     /// Hands a verdict to who waits for it.
     pub fn settle(&self, request: u64, verdict: Verdict<T>) {
-        if let Some(waiting) = self.lock().pending.remove(&request) {
+        if let Some(waiting) = self.state.lock().pending.remove(&request) {
             // A channel that has closed meanwhile needs no verdict.
             let _ = waiting.send(verdict);
         }
@@ -105,7 +105,7 @@ impl<T> Link<T> {
 
     /// Whether the other side is there.
     pub fn is_connected(&self) -> bool {
-        self.lock().outgoing.is_some()
+        self.state.lock().outgoing.is_some()
     }
 
     /// Connects to the daemon `role` at `path`, again and again, and gives `heard` each packet of
@@ -122,13 +122,13 @@ impl<T> Link<T> {
                 Ok(connection) => {
                     tracing::info!("connected to the {role}");
                     let (sender, outgoing) = mpsc::channel(QUEUE);
-                    self.lock().outgoing = Some(sender);
+                    self.state.lock().outgoing = Some(sender);
                     // Who can be heard and not be told, or told and not be heard, has gone.
                     let error = tokio::select! {
                         error = read(&connection, limit, &mut heard) => error,
                         error = write(&connection, outgoing) => error,
                     };
-                    let mut state = self.lock();
+                    let mut state = self.state.lock();
                     state.outgoing = None;
                     // Dropping the senders tells those who wait.
                     state.pending.clear();
@@ -142,10 +142,6 @@ impl<T> Link<T> {
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -188,13 +184,13 @@ mod tests {
         let send = || link.send(|request| request.to_be_bytes().to_vec());
         assert_eq!(send().err(), Some(Refusal::RecorderUnavailable));
         let (sender, mut outgoing) = mpsc::channel(QUEUE);
-        link.lock().outgoing = Some(sender);
+        link.state.lock().outgoing = Some(sender);
         let mut waiting: Vec<_> = (0..QUEUE).map(|_| send().unwrap()).collect();
         // The other side has them and does not answer.
         while outgoing.try_recv().is_ok() {}
         assert_eq!(send().err(), Some(Refusal::Overloaded));
         waiting.truncate(QUEUE / 2);
         waiting.push(send().unwrap());
-        assert_eq!(link.lock().pending.len(), QUEUE / 2 + 1);
+        assert_eq!(link.state.lock().pending.len(), QUEUE / 2 + 1);
     }
 }

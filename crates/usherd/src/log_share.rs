@@ -1,9 +1,9 @@
 //! Each user's share of a daemon's log: whoever may connect to its sockets can make it write.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use usher_proto::refusal::Refusal;
 
 /// Lines about one user and one reason within [`WINDOW`].
@@ -28,7 +28,7 @@ impl LogShares {
     }
 
     fn admit_at(&self, about: (u32, Refusal), now: Instant) -> bool {
-        let mut windows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut windows = self.0.lock();
         if !windows.contains_key(&about) {
             windows.retain(|_, window| now.duration_since(window.begun) < WINDOW);
         }
@@ -71,6 +71,6 @@ mod tests {
         assert!(!shares.admit_at(one, now + WINDOW - Duration::from_millis(1)));
         assert!(shares.admit_at(one, now + WINDOW));
         assert!(shares.admit_at((1002, Refusal::Malformed), now + WINDOW * 3));
-        assert_eq!(shares.0.lock().unwrap().len(), 1);
+        assert_eq!(shares.0.lock().len(), 1);
     }
 }

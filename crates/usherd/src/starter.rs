@@ -8,8 +8,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::io::Interest;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use usher_kernel::worker::{
@@ -71,12 +72,6 @@ struct Office {
 }
 
 impl Office {
-    fn under_way(&self) -> std::sync::MutexGuard<'_, HashMap<u32, Option<Ended>>> {
-        self.under_way
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn tell(&self, number: u64, pid: u32, told: Told) {
         let report = Report { number, pid, told };
         if let Err(error) = self.keeper.send(&report.encode()).await {
@@ -101,7 +96,7 @@ async fn serve(office: &Arc<Office>, starter: &Starter) -> io::Result<()> {
         let number = request.number;
         match starter.make(&request.command, input, group.as_fd(), request.entry) {
             Ok(newborn) => {
-                office.under_way().insert(newborn.pid, None);
+                office.under_way.lock().insert(newborn.pid, None);
                 tokio::spawn(see_through(Arc::clone(office), number, newborn));
             }
             Err(error) => {
@@ -146,7 +141,7 @@ async fn see_through(office: Arc<Office>, number: u64, mut newborn: Newborn) {
         tracing::error!(%error, pid, "cannot kill a worker that does not start");
     }
     office.tell(number, pid, told).await;
-    let ended = office.under_way().remove(&pid).flatten();
+    let ended = office.under_way.lock().remove(&pid).flatten();
     if let Some(ended) = ended {
         office.tell(0, pid, Told::Ended(ended)).await;
     }
@@ -179,7 +174,7 @@ async fn watch(office: &Office, mut signals: Signal) -> io::Result<()> {
     while signals.recv().await.is_some() {
         // One signal may stand for many.
         while let Some((pid, ended)) = reap_any()? {
-            if let Some(told_later) = office.under_way().get_mut(&pid) {
+            if let Some(told_later) = office.under_way.lock().get_mut(&pid) {
                 *told_later = Some(ended);
                 continue;
             }

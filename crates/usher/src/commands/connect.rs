@@ -4,8 +4,8 @@ use std::io;
 use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::str::FromStr;
-use std::sync::{Condvar, Mutex, PoisonError};
 
+use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use usher::{HostName, ServiceName, connect_by_user};
@@ -85,25 +85,19 @@ enum Writing {
 
 impl Sending {
     fn set(&self, writing: Writing) {
-        *self.lock() = writing;
+        *self.state.lock() = writing;
         self.changed.notify_all();
     }
 
     /// What writing has met, once it is not under way any more.
     fn failure(&self) -> Option<Errno> {
         let now = |state: &mut Writing| matches!(state, Writing::Now);
-        let state = self
-            .changed
-            .wait_while(self.lock(), now)
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
+        self.changed.wait_while(&mut state, now);
         match *state {
             Writing::Failed(error) => Some(error),
             Writing::Not | Writing::Now => None,
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Writing> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -8,8 +8,9 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -56,7 +57,7 @@ impl Carriers {
 
     /// One for a direction that has bytes to move.
     pub fn take(&self) -> Carrier {
-        let idle = self.lock().pop();
+        let idle = self.idle.lock().pop();
         match idle.or_else(|| self.make()) {
             Some(pipe) => Carrier::Pipe(pipe, 0),
             None => Carrier::Memory(vec![0; MEMORY], 0),
@@ -66,7 +67,7 @@ impl Carriers {
     /// Takes back one that is empty.
     pub fn give(&self, carrier: Option<Carrier>) {
         if let Some(Carrier::Pipe(pipe, 0)) = carrier {
-            self.lock().push(pipe);
+            self.idle.lock().push(pipe);
         }
     }
 
@@ -81,10 +82,6 @@ impl Carriers {
             into,
             _place: place,
         })
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Pipe>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -12,9 +12,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddrV4, TcpListener};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use usher_local::applied::load_checked;
+use parking_lot::Mutex;
+use usher_local::configuration::Configuration;
 use usher_local::control::{Answer, Request, StatusView};
 use usher_local::control_server::{Answerer, ControlSocket};
 use usher_local::paths;
@@ -51,7 +52,7 @@ pub fn run() -> Result<(), Failure> {
         .ok()
         .flatten()
         .ok_or_else(|| Failure::Host(format!("there is no account {ACCOUNT}; run `usher init`")))?;
-    let (applied, checked) = load_checked()?;
+    let configuration = Configuration::load()?;
     let control = ControlSocket::bind("proxy").at(paths::control_socket("proxy"))?;
     // Keeps the one right it needs when the policy gives it new addresses: ports below 1024.
     privileges::become_user_keeping(
@@ -82,7 +83,7 @@ pub fn run() -> Result<(), Failure> {
             server: Arc::new(Server::new()),
         });
         proxy
-            .take(applied.generation, &checked.policy)
+            .take(configuration.generation(), &configuration.checked.policy)
             .at("listening")?;
         if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
             tracing::warn!(%error, "cannot tell the service manager that the proxy is ready");
@@ -104,10 +105,7 @@ impl Proxy {
             .into_iter()
             .map(|found| (found.address, found))
             .collect();
-        let mut present = self
-            .listeners
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut present = self.listeners.lock();
         let mut fresh = Vec::new();
         for (address, listener) in &wanted {
             if !present.contains_key(address) {
@@ -146,10 +144,10 @@ impl Proxy {
 impl Answerer for Proxy {
     async fn answer(&self, request: Request) -> Answer {
         match request {
-            Request::Reload => match load_checked() {
-                Ok((applied, checked)) => match self.take(applied.generation, &checked.policy) {
+            Request::Reload => match Configuration::load() {
+                Ok(fresh) => match self.take(fresh.generation(), &fresh.checked.policy) {
                     Ok(()) => Answer::Reloaded {
-                        generation: applied.generation,
+                        generation: fresh.generation(),
                         ended: Vec::new(),
                         unfinished: Vec::new(),
                     },
@@ -166,13 +164,7 @@ impl Answerer for Proxy {
                 version: env!("CARGO_PKG_VERSION").into(),
                 generation: self.generation.load(std::sync::atomic::Ordering::Relaxed),
                 numbers: [
-                    (
-                        "listeners".to_owned(),
-                        self.listeners
-                            .lock()
-                            .unwrap_or_else(PoisonError::into_inner)
-                            .len() as u64,
-                    ),
+                    ("listeners".to_owned(), self.listeners.lock().len() as u64),
                     ("connections".to_owned(), self.server.connections() as u64),
                 ]
                 .into(),

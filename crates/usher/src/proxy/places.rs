@@ -1,7 +1,9 @@
 //! Places that all users share, of which one user has a part at most: nobody keeps the others out.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// So many places.
 pub struct Places {
@@ -42,7 +44,7 @@ impl Places {
     /// # Errors
     /// [`Full`].
     pub fn take(self: &Arc<Self>, uid: u32) -> Result<Place, Full> {
-        let mut taken = self.lock();
+        let mut taken = self.taken.lock();
         let all: usize = taken.values().sum();
         let of_user = taken.get(&uid).copied().unwrap_or_default();
         if of_user >= self.of_user {
@@ -60,17 +62,13 @@ impl Places {
 
     /// How many are taken.
     pub fn taken(&self) -> usize {
-        self.lock().values().sum()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u32, usize>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.taken.lock().values().sum()
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.places.lock();
+        let mut taken = self.places.taken.lock();
         if let Some(count) = taken.get_mut(&self.uid) {
             *count -= 1;
             if *count == 0 {

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::unistd::{Gid, User, getgrouplist};
+use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
@@ -115,7 +116,7 @@ impl Accounts {
     }
 
     fn entry(&self, name: &UserName) -> Arc<Known> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.0.lock();
         if all.len() >= KEPT && !all.contains_key(name) {
             all.retain(|_, known| {
                 known.try_lock().map_or(true, |known| {
@@ -221,6 +222,6 @@ mod tests {
         for number in 0..=KEPT {
             accounts.entry(&name(&format!("user{number}")));
         }
-        assert!(accounts.0.lock().unwrap().len() <= KEPT);
+        assert!(accounts.0.lock().len() <= KEPT);
     }
 }

@@ -2,8 +2,9 @@
 //! Each is looked at when something is due, and not before: a million of them cost nothing.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use usher_kernel::admission::SessionRecord;
 use usher_local::clock::unix_time;
 use usher_proto::refusal::Refusal;
@@ -24,24 +25,20 @@ pub struct Agenda(Mutex<BTreeMap<u64, HashSet<SessionId>>>);
 impl Agenda {
     /// Has a session looked at then.
     pub fn enter(&self, time: u64, session: SessionId) {
-        self.lock().entry(time).or_default().insert(session);
+        self.0.lock().entry(time).or_default().insert(session);
     }
 
     /// Forgets all: sessions are entered anew.
     pub fn clear(&self) {
-        self.lock().clear();
+        self.0.lock().clear();
     }
 
     /// Takes what is due.
     fn due(&self, now: u64) -> HashSet<SessionId> {
-        let mut entered = self.lock();
+        let mut entered = self.0.lock();
         let later = entered.split_off(&(now + 1));
         let due = std::mem::replace(&mut *entered, later);
         due.into_values().flatten().collect()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, HashSet<SessionId>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -123,8 +120,8 @@ fn in_sight(record: &SessionRecord, now: u64, until: u64) -> u64 {
 }
 
 fn circumstances(keeper: &Keeper, record: &SessionRecord, connected: bool) -> Circumstances {
-    let configuration = keeper.configuration();
-    let service = service_by_id(&configuration.1, record.service);
+    let configuration = keeper.configuration.get();
+    let service = service_by_id(&configuration.checked, record.service);
     Circumstances {
         authenticated: keeper.shares.last_authenticated(record),
         interval: service
@@ -209,7 +206,7 @@ fn ask(keeper: &Keeper, session: SessionId, record: &SessionRecord) {
         session,
         host: record.host.clone(),
     };
-    let verifier = keeper.verifier();
+    let verifier = keeper.verifier.lock();
     if verifier
         .as_ref()
         .is_none_or(|verifier| verifier.try_send(asked.encode()).is_err())

@@ -3,8 +3,8 @@
 //! are announced and have not come.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use usher_kernel::admission::{AdmissionRow, AdmissionState};
 use usher_proto::refusal::Refusal;
 
@@ -23,7 +23,7 @@ impl Announcements {
     /// # Errors
     /// [`Refusal::Overloaded`] when it is used up.
     pub fn take(&self, user: Key) -> Result<(), Refusal> {
-        let mut counts = self.lock();
+        let mut counts = self.0.lock();
         let count = counts.entry(user).or_default();
         if *count >= SHARE {
             return Err(Refusal::Overloaded);
@@ -34,12 +34,12 @@ impl Announcements {
 
     /// Whether there is anything to count anew.
     pub fn is_empty(&self) -> bool {
-        self.lock().is_empty()
+        self.0.lock().is_empty()
     }
 
     /// Counts anew what has not come.
     pub fn recount(&self, rows: &[AdmissionRow]) {
-        let mut counts = self.lock();
+        let mut counts = self.0.lock();
         counts.clear();
         for row in rows
             .iter()
@@ -47,10 +47,6 @@ impl Announcements {
         {
             *counts.entry((row.service, row.uid)).or_default() += 1;
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,9 +3,9 @@
 //! a daemon loses one, and who waits is never more than the table holds.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use usher_kernel::admission::Ended;
 use usher_proto::refusal::Refusal;
@@ -35,19 +35,19 @@ pub struct Ends {
 impl Ends {
     /// A session has ended, and the log does not know.
     pub fn enter(&self, session: SessionId, ended: Ended) {
-        self.lock().push_back((session, ended));
+        self.waiting.lock().push_back((session, ended));
         self.more.notify_one();
     }
 
     /// How many wait.
     pub fn waiting(&self) -> usize {
-        self.lock().len()
+        self.waiting.lock().len()
     }
 
     /// The oldest of them, which wait on until [`Ends::settle`]: there is somebody to wait for.
     async fn first(&self) -> Vec<(SessionId, Ended)> {
         loop {
-            let first: Vec<_> = self.lock().iter().take(TOGETHER).copied().collect();
+            let first: Vec<_> = self.waiting.lock().iter().take(TOGETHER).copied().collect();
             if !first.is_empty() {
                 return first;
             }
@@ -58,13 +58,9 @@ impl Ends {
     /// So many of the oldest have been tried, and these of them wait on, behind the others: what
     /// can never be recorded keeps nothing else from it.
     fn settle(&self, tried: usize, left: Vec<(SessionId, Ended)>) {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         waiting.drain(..tried);
         waiting.extend(left);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(SessionId, Ended)>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -147,11 +143,11 @@ fn what_ended(
             "an ended session is gone from the table; its end is not recorded");
         return Ok(None);
     };
-    let configuration = keeper.configuration();
+    let configuration = keeper.configuration.get();
     Ok(Some(SessionEnd {
         session: *session,
         user: record.user,
-        service: who::service_name(&configuration.1, record.service),
+        service: who::service_name(&configuration.checked, record.service),
         ended: ended.at,
         reason: ended.reason,
     }))

@@ -4,8 +4,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use usher_kernel::KernelError;
 use usher_kernel::cgroup::{self, Controller, Group};
 use usher_policy::{Policy, ProcessLimits, Service};
@@ -109,12 +110,12 @@ impl Groups {
 
     /// The controllers that the policy needs and that are not to be had here.
     pub fn missing(&self) -> BTreeSet<Controller> {
-        self.lock().missing.clone()
+        self.state.lock().missing.clone()
     }
 
     /// Hands down the controllers that a policy needs and gives each user's group its limits.
     pub fn put_in_force(&self, policy: &Policy) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let mut fresh = Vec::new();
         for controller in needed(policy) {
             if !state.controllers.contains(&controller)
@@ -165,7 +166,7 @@ impl Groups {
     /// # Errors
     /// When it cannot be made, or the policy has limits that cannot be kept here.
     pub fn at(&self, service: &Service, uid: u32) -> Result<Group, GroupError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let user = match state.users.get(&uid) {
             Some(group) => Arc::clone(group),
             None => {
@@ -186,11 +187,7 @@ impl Groups {
     /// # Errors
     /// As [`Groups::at`].
     pub fn limit(&self, group: &Group, service: &Service) -> Result<(), GroupError> {
-        self.lock().limit(group, &service.limits())
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().limit(group, &service.limits())
     }
 }
 

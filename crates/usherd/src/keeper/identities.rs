@@ -7,10 +7,11 @@
 
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
@@ -99,7 +100,7 @@ impl Identities {
     }
 
     fn entry(&self, name: &UserName) -> Arc<Known> {
-        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.known.lock();
         if let Some(known) = all.get(name) {
             return Arc::clone(known);
         }
@@ -253,6 +254,6 @@ mod tests {
         for number in 0..=KEPT {
             identities.entry(&format!("user{number}").parse().unwrap());
         }
-        assert!(identities.known.lock().unwrap().len() <= KEPT);
+        assert!(identities.known.lock().len() <= KEPT);
     }
 }

@@ -35,18 +35,18 @@ mod who;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use usher_kernel::admission::{Admission, Limits};
 use usher_kernel::privileges::Capability;
-use usher_local::applied::{Applied, load_checked, read_checked};
 use usher_local::checked::Checked;
+use usher_local::configuration::{Configuration, InForce};
 use usher_local::control::{Answer, EndingView, Request};
 use usher_local::control_server::{Answerer, ControlSocket};
-use usher_local::disabled::Disabled;
 use usher_local::paths;
 use usher_local::watchdog::watchdog;
 use usher_policy::Service;
@@ -80,7 +80,7 @@ struct Keeper {
     admission: Admission,
     /// This host's.
     host_key: HostPublicKey,
-    configuration: RwLock<Arc<(Applied, Checked)>>,
+    configuration: InForce,
     queues: Queues,
     fence: fence::Fence,
     ports: ports::ServicePorts,
@@ -92,8 +92,6 @@ struct Keeper {
     reloaded: tokio::sync::watch::Sender<u64>,
     shares: share::Shares,
     agenda: agenda::Agenda,
-    /// Users who are disabled though that is not stored.
-    disabled: Disabled,
     troubles: troubles::Troubles,
     recent: recent::Recent,
     ends: ends::Ends,
@@ -104,27 +102,6 @@ struct Keeper {
     uncut: Mutex<HashSet<SessionId>>,
     /// Where ended sessions are told to the verifier, while it is connected.
     verifier: Mutex<Option<mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>>>,
-}
-
-impl Keeper {
-    fn configuration(&self) -> Arc<(Applied, Checked)> {
-        Arc::clone(
-            &self
-                .configuration
-                .read()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
-    }
-
-    fn uncut(&self) -> std::sync::MutexGuard<'_, HashSet<SessionId>> {
-        self.uncut.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn verifier(
-        &self,
-    ) -> std::sync::MutexGuard<'_, Option<mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>>> {
-        self.verifier.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The service that has this id, in a policy.
@@ -158,7 +135,7 @@ pub fn run(
     start::require_root("keeper", "root")?;
     let verifier = start::account(start::VERIFIER)?;
     let host_key = Arc::new(HostKey::load(Path::new(paths::HOST_KEY))?);
-    let configuration = load_checked()?;
+    let configuration = Configuration::load()?;
     start::runtime_directory("keeper")?;
     usher_kernel::privileges::raise_descriptor_limit()?;
 
@@ -175,16 +152,16 @@ pub fn run(
     let records = start::packet_listener(paths::KEEPER_RECORDS, Connectors::One(verifier))?;
     let calls = start::packet_listener(paths::KEEPER_CALLS, Connectors::Processes)?;
     let handle = start::packet_listener(paths::KEEPER_HOST_KEY, Connectors::One(verifier))?;
-    set_services(&admission, &configuration.1)?;
-    let restricted = destinations.restrict(&configuration.1.policy)?;
-    tokens::set_client_addresses(&admission, &configuration.1.policy);
+    set_services(&admission, &configuration.checked)?;
+    let restricted = destinations.restrict(&configuration.checked.policy)?;
+    tokens::set_client_addresses(&admission, &configuration.checked.policy);
     usher_kernel::privileges::keep_only(CAPABILITIES)?;
     usher_kernel::privileges::no_core_dumps()?;
 
     let keeper = Arc::new(Keeper {
         admission,
         host_key: host_key.public(),
-        configuration: RwLock::new(Arc::new(configuration)),
+        configuration: InForce::new(configuration),
         queues: Queues::new(groups, limits.listeners),
         fence,
         ports,
@@ -195,7 +172,6 @@ pub fn run(
         reloaded: tokio::sync::watch::Sender::new(0),
         shares: share::Shares::new(limits.sessions),
         agenda: agenda::Agenda::default(),
-        disabled: Disabled::default(),
         troubles: troubles::Troubles::default(),
         recent: recent::Recent::default(),
         ends: ends::Ends::default(),
@@ -211,7 +187,7 @@ pub fn run(
         .attempt("cannot start the runtime")?;
     runtime
         .block_on(async {
-            keeper.queues.limit(&keeper.configuration().1);
+            keeper.queues.limit(&keeper.configuration.get().checked);
             keeper.look_accounts_up_in_time().await;
             queues::restore(&keeper, stored);
             if let Err(error) = keeper.destinations.retain(&restricted) {
@@ -324,14 +300,14 @@ impl Answerer for Keeper {
                 Err(error) => Err(error),
             },
             Request::Disable { user } => {
-                let fresh = self.disabled.disable(user, &self.configuration());
+                let fresh = self.configuration.disable(user);
                 match self.put_in_force(fresh) {
                     Ok(ended) => Ok(self.settled(ended).await),
                     Err(error) => Err(error.into()),
                 }
             }
             Request::Enable { user } => {
-                let fresh = self.disabled.enable(&user, &self.configuration());
+                let fresh = self.configuration.enable(&user);
                 match self.put_in_force(fresh) {
                     Ok(ended) => Ok(self.settled(ended).await),
                     Err(error) => Err(error.into()),
@@ -360,15 +336,15 @@ impl Keeper {
     /// Does what takes the accounts of the services in force: a fence around each, and its port. Who
     /// gives up waiting leaves it to the upkeep, which tries again.
     async fn look_accounts_up(&self) {
-        let configuration = self.configuration();
-        let (generation, policy) = (configuration.0.generation, &configuration.1.policy);
+        let configuration = self.configuration.get();
+        let (generation, policy) = (configuration.generation(), &configuration.checked.policy);
         self.ports.begin(generation, policy);
         let mut found = ports::Found::new();
         let mut fenced = true;
         for account in ports::accounts(policy) {
             let uid = self.accounts.by_name(account).await.map(|found| found.uid);
             // Who put another one in force looks its accounts up.
-            if self.configuration().0.generation != generation {
+            if self.configuration.get().generation() != generation {
                 return;
             }
             if let Ok(uid) = uid {
@@ -393,11 +369,10 @@ impl Keeper {
 
     /// Puts the applied configuration in force and ends what it no longer permits, which it returns.
     fn reload(&self) -> Result<Vec<EndingView>, StartError> {
-        let mut fresh = load_checked()?;
-        self.disabled.keep(&mut fresh.1);
-        let restricted = self.destinations.restrict(&fresh.1.policy)?;
-        set_services(&self.admission, &fresh.1)?;
-        tokens::set_client_addresses(&self.admission, &fresh.1.policy);
+        let fresh = Configuration::load()?;
+        let restricted = self.destinations.restrict(&fresh.checked.policy)?;
+        set_services(&self.admission, &fresh.checked)?;
+        tokens::set_client_addresses(&self.admission, &fresh.checked.policy);
         let ended = self.put_in_force(fresh)?;
         self.destinations.retain(&restricted)?;
         Ok(ended)
@@ -407,20 +382,17 @@ impl Keeper {
     /// disk.
     fn put_in_force(
         &self,
-        fresh: (Applied, Checked),
+        fresh: Configuration,
     ) -> Result<Vec<EndingView>, usher_kernel::KernelError> {
-        let former = self.configuration();
-        let generation = fresh.0.generation;
+        let former = self.configuration.get();
+        let generation = fresh.generation();
         // In force first, then the sessions are looked through: one that is opened meanwhile has
         // been checked against the new configuration.
-        *self
-            .configuration
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = Arc::new(fresh);
+        let fresh = self.configuration.put(fresh);
         self.identities.forget();
         self.reloaded.send_replace(generation);
-        self.queues.limit(&self.configuration().1);
-        let ended = revocation::end_forbidden(self, &former.1)?;
+        self.queues.limit(&fresh.checked);
+        let ended = revocation::end_forbidden(self, &former.checked)?;
         revocation::remove_unused_queues(self);
         tracing::info!(generation, ended = ended.len(), "configuration in force");
         Ok(ended)
@@ -431,7 +403,7 @@ impl Keeper {
         let unfinished = self.queues.all_gone().await;
         revocation::cut_left(self);
         Answer::Reloaded {
-            generation: self.configuration().0.generation,
+            generation: self.configuration.get().generation(),
             ended,
             unfinished,
         }
@@ -440,7 +412,7 @@ impl Keeper {
     /// What putting a configuration, as it was sent, in force would end.
     async fn would_end(&self, candidate: Vec<u8>) -> Result<Vec<EndingView>, StartError> {
         // Aside, as a large one takes a while: connections wait for this thread.
-        let read = tokio::task::spawn_blocking(move || read_checked(&candidate));
+        let read = tokio::task::spawn_blocking(move || Configuration::read(&candidate));
         let candidate = read.await.attempt("cannot read the configuration")??;
         Ok(revocation::would_end(self, &candidate)?)
     }

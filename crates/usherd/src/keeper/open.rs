@@ -24,8 +24,8 @@ use crate::opening::{Claim, permitted};
 /// The service of a session that may be opened now, and when that ends: never later than its key or
 /// than the policy lets it.
 fn may_open(keeper: &Keeper, host: &HostName, opening: &Opening) -> Result<(u32, u64), Refusal> {
-    let configuration = keeper.configuration();
-    let hosts = &configuration.1.policy.hosts;
+    let configuration = keeper.configuration.get();
+    let hosts = &configuration.checked.policy.hosts;
     let claim = Claim {
         host,
         host_key: &hosts.get(host).ok_or(Refusal::HostNotPermitted)?.key,
@@ -33,7 +33,7 @@ fn may_open(keeper: &Keeper, host: &HostName, opening: &Opening) -> Result<(u32,
         now: unix_time(),
     };
     opening.statement.check(&claim.expectation())?;
-    let (service, expires) = permitted(&configuration.1, &claim, opening)?;
+    let (service, expires) = permitted(&configuration.checked, &claim, opening)?;
     // Nobody would ever serve the connection.
     match &service.served_by {
         ServedBy::Account(_) if keeper.fence.missing().is_some() => {
@@ -173,8 +173,8 @@ fn enter(keeper: &Arc<Keeper>, asked: &Asked<'_>, account: &Account) -> Result<(
         SessionError::Full => Refusal::SessionTableFull,
         SessionError::Kernel(error) => kernel_failed(error),
     })?;
-    let configuration = keeper.configuration();
-    let ready = service_by_id(&configuration.1, record.service)
+    let configuration = keeper.configuration.get();
+    let ready = service_by_id(&configuration.checked, record.service)
         .ok_or(Refusal::UnknownService)
         .and_then(|service| keeper.queues.ensure(keeper, service, account))
         .and_then(|()| room::make(keeper, &record));
@@ -219,8 +219,8 @@ fn end_unopened(keeper: &Keeper, session: &SessionId, record: SessionRecord, ref
 async fn prepare_queue(keeper: &Arc<Keeper>, opening: &Opening, account: &Account) {
     // What is to be recorded is sent first.
     tokio::task::yield_now().await;
-    let configuration = keeper.configuration();
-    let services = &configuration.1.policy.services;
+    let configuration = keeper.configuration.get();
+    let services = &configuration.checked.policy.services;
     if let Some(service) = services.get(&opening.statement.service)
         && let Err(refusal) = keeper.queues.ensure(keeper, service, account)
     {

@@ -5,8 +5,9 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Once};
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use usher_proto::name::ServiceName;
@@ -23,7 +24,7 @@ impl Output {
     /// Standard error of the next worker; none where there is no journal, or it takes no stream now.
     /// Does not wait.
     pub fn stream(&self, service: &ServiceName) -> Option<Arc<OwnedFd>> {
-        let mut present = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut present = self.0.lock();
         if present.as_ref().is_some_and(is_shut_down) {
             *present = None;
         }

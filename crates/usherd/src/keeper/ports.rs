@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use usher_kernel::ports::Reserved;
 use usher_policy::{Policy, ServedBy};
 use usher_proto::name::UserName;
@@ -58,7 +58,7 @@ impl ServicePorts {
     /// The port of an account that is not known yet is root's alone. [`ServicePorts::is_incomplete`]
     /// until [`ServicePorts::complete`].
     pub fn begin(&self, generation: u64, policy: &Policy) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.generation = generation;
         state.pending = true;
         self.reserved.reserve(state.ports(policy));
@@ -68,7 +68,7 @@ impl ServicePorts {
     /// alone. Nothing is changed when another configuration has come in force meanwhile: its
     /// accounts are looked up too.
     pub fn complete(&self, generation: u64, policy: &Policy, found: &Found) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.take(generation, found) {
             // Tried again when not all of them are.
             state.pending = !self.reserved.reserve(state.ports(policy));
@@ -78,16 +78,12 @@ impl ServicePorts {
     /// Whether accounts have not been looked up to the end, or one was not found, which may have
     /// been made meanwhile.
     pub fn is_incomplete(&self) -> bool {
-        self.lock().is_incomplete()
+        self.state.lock().is_incomplete()
     }
 
     /// How often somebody was refused one.
     pub fn refused(&self) -> u64 {
         self.reserved.refused()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -159,7 +155,7 @@ mod tests {
 
     /// Whose the policy's ports are.
     fn owners(ports: &ServicePorts, policy: &Policy) -> Vec<(u16, u32)> {
-        let ports = ports.lock().ports(policy);
+        let ports = ports.state.lock().ports(policy);
         ports.iter().map(|port| (port.port, port.uid)).collect()
     }
 
@@ -206,7 +202,7 @@ mod tests {
         ports.begin(2, &present);
         ports.complete(1, &former, &found(&[("imap", Ok(8))]));
         assert!(ports.is_incomplete());
-        assert!(ports.lock().known.is_empty());
+        assert!(ports.state.lock().known.is_empty());
         ports.complete(2, &present, &found(&[("news", Ok(9))]));
         assert!(!ports.is_incomplete());
         assert_eq!(owners(&ports, &present), [(119, 9)]);

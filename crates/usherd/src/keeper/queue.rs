@@ -7,9 +7,10 @@ mod serving;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use usher_kernel::cgroup::Group;
 use usher_kernel::worker::{self, Command, Input, SpawnError};
 use usher_policy::{FileAccess, Program, Service, Style};
@@ -120,19 +121,19 @@ impl Queue {
             state: Mutex::default(),
             ended: tokio::sync::Notify::new(),
         });
-        queue.lock().one_for_all = service.style == Style::User;
+        queue.state.lock().one_for_all = service.style == Style::User;
         if !left {
             queue.follow_inherited();
         }
         let task = tokio::spawn(serve(Arc::downgrade(keeper), Arc::clone(&queue)));
-        queue.lock().task = Some(task.abort_handle());
+        queue.state.lock().task = Some(task.abort_handle());
         queue
     }
 
     /// Serves no more: nobody accepts from the listener any longer, whoever holds it, and what waits
     /// is reset. Followed by [`Queue::gone`], which ends the processes.
     pub fn close(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.stopped = true;
         if let Some(task) = state.task.take() {
             task.abort();
@@ -153,22 +154,22 @@ impl Queue {
 
     /// The running workers.
     pub fn workers(&self) -> Vec<Running> {
-        self.lock().workers.clone()
+        self.state.lock().workers.clone()
     }
 
     /// How many workers run.
     fn running(&self) -> usize {
-        self.lock().workers.len()
+        self.state.lock().workers.len()
     }
 
     /// Whether a worker runs that is counted, as those of an earlier keeper are, too.
     pub fn has_counted(&self) -> bool {
-        !self.lock().workers.is_empty()
+        !self.state.lock().workers.is_empty()
     }
 
     /// Whether there is something for [`Queue::end_if_idle`] to look at.
     pub fn may_end(&self) -> bool {
-        let state = self.lock();
+        let state = self.state.lock();
         !state.workers.is_empty() || state.ending.is_some()
     }
 
@@ -187,14 +188,10 @@ impl Queue {
 
     /// Takes down how many connections there are, for [`Queue::end_if_idle`].
     pub fn note_use(&self, connections: usize, now: Instant) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if connections > 0 || state.last_used.is_none() {
             state.last_used = Some(now);
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts workers side by side: in style `connection` one for each connection that waits, as far as
@@ -277,7 +274,7 @@ impl Queue {
     /// Notes that a process is about to come into the user's group. False: the queue has been taken
     /// away, and none may.
     fn begin(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.stopped {
             return false;
         }
@@ -290,7 +287,7 @@ impl Queue {
     /// Counts a worker until it ends. False: the queue has been taken away meanwhile, and its
     /// processes are killed.
     fn enlist(self: &Arc<Self>, pid: u32, end: End) -> bool {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.starting = state.starting.saturating_sub(1);
         state.workers.push(Running {
             pid,

@@ -6,9 +6,10 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use usher_kernel::admission::{AdmissionState, ListenerError};
@@ -52,15 +53,11 @@ struct Leaving {
 }
 
 impl Leaving {
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Arc<Queue>>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits until there is none of these.
     async fn wait(&self, concerns: impl Fn(&HashMap<Key, Arc<Queue>>) -> bool) {
         loop {
             let changed = self.changed.notified();
-            if !concerns(&self.lock()) {
+            if !concerns(&self.queues.lock()) {
                 return;
             }
             changed.await;
@@ -76,7 +73,7 @@ pub struct Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seats = self.seats.lock();
         if let Some(count) = seats.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {
@@ -124,12 +121,12 @@ impl Queues {
 
     /// Whether there is a queue for this service and user.
     pub fn has(&self, service: u32, uid: u32) -> bool {
-        self.lock().contains_key(&(service, uid))
+        self.all.lock().contains_key(&(service, uid))
     }
 
     /// All queues now.
     pub fn list(&self) -> Vec<Arc<Queue>> {
-        self.lock().values().cloned().collect()
+        self.all.lock().values().cloned().collect()
     }
 
     /// Keeps a place for a queue that is about to be made.
@@ -137,8 +134,8 @@ impl Queues {
     /// # Errors
     /// [`Refusal::ListenerTableFull`] when there is none, and the user has no queue at the service.
     pub fn seat(&self, key: Key) -> Result<Seat, Refusal> {
-        let all = self.lock();
-        let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = self.all.lock();
+        let mut seats = self.seats.lock();
         if !all.contains_key(&key) && !seats.contains_key(&key) {
             let coming = seats.keys().filter(|key| !all.contains_key(key)).count();
             if all.len() + coming >= self.most {
@@ -235,9 +232,9 @@ impl Queues {
                     }
                 }
             })?;
-        let left = self.leaving.lock().contains_key(&key);
+        let left = self.leaving.queues.lock().contains_key(&key);
         let queue = Queue::start(keeper, service, account.clone(), listener, group, left);
-        self.lock().insert(key, queue);
+        self.all.lock().insert(key, queue);
         Ok(())
     }
 
@@ -258,8 +255,8 @@ impl Queues {
             tracing::error!(%error, "cannot take a listener out of the table");
         }
         forget_descriptor(key);
-        let removed = self.lock().remove(&key)?;
-        self.leaving.lock().insert(key, Arc::clone(&removed));
+        let removed = self.all.lock().remove(&key)?;
+        self.leaving.queues.lock().insert(key, Arc::clone(&removed));
         removed.close();
         Some(removed)
     }
@@ -271,7 +268,7 @@ impl Queues {
         let leaving = Arc::clone(&self.leaving);
         tokio::spawn(async move {
             queue.gone().await;
-            let mut queues = leaving.lock();
+            let mut queues = leaving.queues.lock();
             if queues
                 .get(&queue.key)
                 .is_some_and(|last| Arc::ptr_eq(last, &queue))
@@ -295,7 +292,7 @@ impl Queues {
         if timeout(GONE, wait).await.is_ok() {
             return Vec::new();
         }
-        let left = self.leaving.lock();
+        let left = self.leaving.queues.lock();
         left.values()
             .map(|queue| {
                 format!(
@@ -326,19 +323,15 @@ impl Queues {
                 *live.entry((row.service, row.uid)).or_default() += 1;
             }
         }
-        let configuration = keeper.configuration();
+        let configuration = keeper.configuration.get();
         let now = Instant::now();
         for queue in queues {
-            let Some(service) = service_by_id(&configuration.1, queue.key.0) else {
+            let Some(service) = service_by_id(&configuration.checked, queue.key.0) else {
                 continue;
             };
             queue.note_use(live.get(&queue.key).copied().unwrap_or(0), now);
             queue.end_if_idle(service, now);
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Arc<Queue>>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -350,7 +343,7 @@ pub fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
         Err(error) => return tracing::error!(%error, "reading the session table"),
     };
     sessions.sort_by_key(|(_, record)| record.ended.map_or(record.opened, |ended| ended.at));
-    let configuration = keeper.configuration();
+    let configuration = keeper.configuration.get();
     for (session, record) in sessions {
         let key = (record.service, record.uid);
         keeper.shares.keep(&record);
@@ -369,7 +362,10 @@ pub fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
         if keeper.queues.has(key.0, key.1) {
             continue;
         }
-        let restored = match (service_by_id(&configuration.1, key.0), stored.remove(&key)) {
+        let restored = match (
+            service_by_id(&configuration.checked, key.0),
+            stored.remove(&key),
+        ) {
             (None, _) => Err(Refusal::UnknownService),
             // Looked up when a process of the user is started: to do so here would keep everybody
             // waiting, a user after the other.
@@ -406,7 +402,7 @@ pub fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
     for key in stored.into_keys() {
         forget_descriptor(key);
     }
-    if let Err(error) = super::revocation::end_forbidden(keeper, &configuration.1) {
+    if let Err(error) = super::revocation::end_forbidden(keeper, &configuration.checked) {
         tracing::error!(%error, "looking through the sessions of an earlier keeper");
     }
 }

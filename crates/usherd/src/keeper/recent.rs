@@ -2,8 +2,8 @@
 //! of them.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use usher_kernel::admission::{Ended, SessionRecord};
 use usher_local::checked::Checked;
 use usher_local::control::{EndedView, RecentView};
@@ -21,26 +21,23 @@ pub struct Recent(Mutex<VecDeque<(SessionId, SessionRecord, Ended)>>);
 impl Recent {
     /// A session has ended. One that its client had closed ends again when its connections are cut.
     pub fn enter(&self, session: SessionId, record: &SessionRecord, ended: Ended) {
-        let mut kept = self.lock();
+        let mut kept = self.0.lock();
         if kept.len() == KEPT {
             kept.pop_front();
         }
         kept.push_back((session, record.clone(), ended));
     }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(SessionId, SessionRecord, Ended)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// What `usher who --recent` shows.
 pub fn view(keeper: &Keeper) -> RecentView {
-    let configuration = keeper.configuration();
+    let configuration = keeper.configuration.get();
     let ended = keeper
         .recent
+        .0
         .lock()
         .iter()
-        .map(|(session, record, ended)| ended_view(&configuration.1, session, record, *ended))
+        .map(|(session, record, ended)| ended_view(&configuration.checked, session, record, *ended))
         .collect();
     RecentView { ended }
 }

@@ -2,9 +2,10 @@
 //! verifier says, before the session is opened. And it keeps how a session has ended.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::time::timeout;
 use usher_local::paths;
 use usher_proto::name::HostName;
@@ -61,7 +62,7 @@ impl Recording {
     /// # Errors
     /// [`Refusal::Replayed`] when it is being opened already, [`Refusal::Overloaded`].
     pub fn place(&self, session: SessionId, host: &HostName) -> Result<Place, Refusal> {
-        let mut opening = self.opening.lock();
+        let mut opening = self.opening.0.lock();
         if opening.contains_key(&session) {
             return Err(Refusal::Replayed);
         }
@@ -132,15 +133,11 @@ impl Place {
     }
 }
 
-impl Opens {
-    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, HostName>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Opens {}
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.all.lock().remove(&self.session);
+        self.all.0.lock().remove(&self.session);
     }
 }
 

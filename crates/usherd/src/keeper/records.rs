@@ -48,7 +48,7 @@ pub async fn serve(keeper: Arc<Keeper>, listener: OwnedFd, verifier: u32) -> io:
             task.abort();
         }
         let (replies, queue) = mpsc::channel(REPLIES);
-        *keeper.verifier() = Some(replies.clone());
+        *keeper.verifier.lock() = Some(replies.clone());
         tracing::info!("verifier connected");
         let keeper = Arc::clone(&keeper);
         // All that is done for it ends with it, but for sessions that are being opened.
@@ -236,12 +236,12 @@ pub(super) fn may_announce(
     host: &HostName,
     connection: &ConnectionTuple,
 ) -> Result<(), Refusal> {
-    let configuration = keeper.configuration();
-    let service = service_by_id(&configuration.1, service).ok_or(Refusal::UnknownService)?;
+    let configuration = keeper.configuration.get();
+    let service = service_by_id(&configuration.checked, service).ok_or(Refusal::UnknownService)?;
     if connection.server.port() != service.listen {
         return Err(Refusal::WrongServerAddress);
     }
-    let hosts = &configuration.1.policy.hosts;
+    let hosts = &configuration.checked.policy.hosts;
     let host = hosts.get(host).ok_or(Refusal::HostNotPermitted)?;
     if !host.addresses.contains(&connection.client.ip()) {
         // A host may announce its own connections only: else it could have another host's user

@@ -6,9 +6,9 @@ use std::collections::HashSet;
 
 use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionRow, Ended, SessionRecord};
-use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::clock::unix_time;
+use usher_local::configuration::Configuration;
 use usher_local::control::EndingView;
 use usher_proto::Certified;
 use usher_proto::connection::ConnectionTuple;
@@ -74,7 +74,7 @@ pub fn end(keeper: &Keeper, session: &SessionId, record: SessionRecord, reason: 
 /// # Errors
 /// When the session table or the table of connections cannot be read.
 pub fn end_forbidden(keeper: &Keeper, former: &Checked) -> Result<Vec<EndingView>, KernelError> {
-    let configuration = keeper.configuration();
+    let configuration = keeper.configuration.get();
     let now = unix_time();
     let mut forbidden = Vec::new();
     let sessions = keeper.admission.sessions()?;
@@ -82,7 +82,7 @@ pub fn end_forbidden(keeper: &Keeper, former: &Checked) -> Result<Vec<EndingView
     keeper.agenda.clear();
     for (session, mut record) in sessions {
         if is_live(&record) {
-            let permitted = permitted(keeper, &configuration.1, &session, &record, now)
+            let permitted = permitted(keeper, &configuration.checked, &session, &record, now)
                 .and_then(|latest| shorten(keeper, &session, &mut record, latest));
             if let Err(reason) = permitted {
                 forbidden.push(Entry {
@@ -124,15 +124,15 @@ pub fn end_forbidden(keeper: &Keeper, former: &Checked) -> Result<Vec<EndingView
 /// When the session table or the table of connections cannot be read.
 pub fn would_end(
     keeper: &Keeper,
-    candidate: &(Applied, Checked),
+    candidate: &Configuration,
 ) -> Result<Vec<EndingView>, KernelError> {
     let now = unix_time();
-    let configuration = keeper.configuration();
+    let configuration = keeper.configuration.get();
     let sessions = keeper.admission.sessions()?.into_iter();
     let mut forbidden: Vec<Entry> = sessions
         .filter(|(_, record)| is_live(record))
         .filter_map(|(session, record)| {
-            let reason = permitted(keeper, &candidate.1, &session, &record, now).err()?;
+            let reason = permitted(keeper, &candidate.checked, &session, &record, now).err()?;
             Some(Entry {
                 session,
                 record,
@@ -144,7 +144,7 @@ pub fn would_end(
     leave_out_idle(&mut forbidden, &rows);
     Ok(who::ending_views(
         keeper,
-        &configuration.1,
+        &configuration.checked,
         &forbidden,
         &rows,
     ))
@@ -200,19 +200,24 @@ fn certificate(
 /// Why a session ends whose time is over: its certificate's may be, its key's, or its user's as a
 /// guest.
 pub fn expired(keeper: &Keeper, session: &SessionId, record: &SessionRecord) -> Refusal {
-    let configuration = keeper.configuration();
+    let configuration = keeper.configuration.get();
     let certificate = certificate(keeper, session, record);
     if let Ok(Some(certificate)) = &certificate
         && certificate.valid_before <= record.expires
     {
         return Refusal::ExpiredCertificate;
     }
-    let keys = configuration.1.keys.get(&record.user).into_iter().flatten();
+    let keys = configuration
+        .checked
+        .keys
+        .get(&record.user)
+        .into_iter()
+        .flatten();
     let mut of_session = keys.filter(|key| key.fingerprint == record.key_fingerprint);
     if of_session.any(|key| key.options.expires == Some(record.expires)) {
         return Refusal::ExpiredKey;
     }
-    let service = service_by_id(&configuration.1, record.service);
+    let service = service_by_id(&configuration.checked, record.service);
     let until = service.and_then(|service| service.users.until(&record.user));
     // A guest whose time was over before was a user by the certificate.
     match until == Some(record.expires) {
@@ -308,12 +313,12 @@ pub fn remove_unused_queues(keeper: &Keeper) {
     };
     // Once, and not for each of thousands of queues.
     let used: HashSet<Key> = rows.iter().map(|row| (row.service, row.uid)).collect();
-    let (configuration, now) = (keeper.configuration(), unix_time());
+    let (configuration, now) = (keeper.configuration.get(), unix_time());
     for queue in queues {
         if keeper.shares.has_live(queue.key) || used.contains(&queue.key) {
             continue;
         }
-        if !is_user(&configuration.1, &queue, now) || !queue.has_worker() {
+        if !is_user(&configuration.checked, &queue, now) || !queue.has_worker() {
             keeper.queues.remove(keeper, queue.key);
         }
     }
@@ -373,7 +378,7 @@ pub fn end_all(keeper: &Keeper, ending: Vec<Entry>) -> Vec<AdmissionRow> {
         keeper.queues.dismiss(queue);
     }
     // Once more: a SYN whose token was just being looked at may have come through since.
-    keeper.uncut().extend(ids);
+    keeper.uncut.lock().extend(ids);
     rows
 }
 
@@ -444,7 +449,7 @@ fn cut(keeper: &Keeper, ids: &HashSet<SessionId>) -> Vec<AdmissionRow> {
         }
         Err(error) => {
             tracing::error!(%error, "reading the admission table; connections are cut later");
-            keeper.uncut().extend(ids);
+            keeper.uncut.lock().extend(ids);
             Vec::new()
         }
     }
@@ -453,7 +458,7 @@ fn cut(keeper: &Keeper, ids: &HashSet<SessionId>) -> Vec<AdmissionRow> {
 /// Cuts what came through while its session ended, and what could not be cut before. Called every
 /// second.
 pub fn cut_left(keeper: &Keeper) {
-    let left = std::mem::take(&mut *keeper.uncut());
+    let left = std::mem::take(&mut *keeper.uncut.lock());
     if !left.is_empty() {
         cut(keeper, &left);
     }
@@ -499,7 +504,7 @@ pub(super) fn mark(
         reason,
     }
     .encode();
-    let verifier = keeper.verifier();
+    let verifier = keeper.verifier.lock();
     if verifier
         .as_ref()
         .is_some_and(|verifier| verifier.try_send(told).is_err())

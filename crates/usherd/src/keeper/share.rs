@@ -5,8 +5,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use usher_kernel::admission::SessionRecord;
 use usher_proto::name::HostName;
 use usher_proto::session_id::SessionId;
@@ -108,14 +108,15 @@ impl Shares {
 
     /// Whether a user has a live session at a service, from whatever host.
     pub fn has_live(&self, key: Key) -> bool {
-        self.lock()
+        self.shares
+            .lock()
             .get(&key)
             .is_some_and(|hosts| hosts.values().any(|share| !share.live.is_empty()))
     }
 
     /// A share that is empty afterwards is forgotten.
     fn with<T>(&self, record: &SessionRecord, change: impl FnOnce(&mut Share) -> T) -> T {
-        let mut shares = self.lock();
+        let mut shares = self.shares.lock();
         let key = (record.service, record.uid);
         let hosts = shares.entry(key).or_default();
         let share = hosts.entry(record.host.clone()).or_default();
@@ -127,10 +128,6 @@ impl Shares {
             shares.remove(&key);
         }
         outcome
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, HashMap<HostName, Share>>> {
-        self.shares.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -172,7 +169,7 @@ mod tests {
         assert!(shares.has_live((1, 1000)) && !shares.has_live((1, 1001)));
         shares.leave(&second, &there);
         assert!(!shares.has_live((1, 1000)));
-        assert!(shares.lock().is_empty());
+        assert!(shares.shares.lock().is_empty());
     }
 
     #[test]

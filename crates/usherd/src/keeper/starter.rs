@@ -6,9 +6,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command as Program, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use tokio::sync::{mpsc, oneshot, watch};
 use usher_kernel::cgroup::Group;
@@ -108,14 +109,14 @@ impl Starter {
         };
         self.socket.send_replace(None);
         // Whoever waits hears that nothing more is told.
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.births.clear();
         state.ends.clear();
         outcome
     }
 
     fn note(&self, Report { number, pid, told }: Report) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Told::Ended(ended) = told {
             if let Some(follower) = state.ends.remove(&pid) {
                 // Who does not listen any more need not know.
@@ -194,7 +195,7 @@ impl Starter {
         let socket = self.socket().await?;
         let (sender, mut steps) = mpsc::unbounded_channel();
         {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.number += 1;
             request.number = state.number;
             state.births.insert(request.number, sender);
@@ -239,10 +240,6 @@ impl Starter {
         let socket = present.ok().and_then(|socket| socket.clone());
         socket.ok_or(SpawnError::StarterGone)
     }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// What became of a child.
@@ -256,7 +253,7 @@ struct Forgotten<'a>(&'a Starter, u64);
 
 impl Drop for Forgotten<'_> {
     fn drop(&mut self) {
-        self.0.lock().births.remove(&self.1);
+        self.0.state.lock().births.remove(&self.1);
     }
 }
 

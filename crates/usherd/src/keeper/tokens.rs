@@ -1,9 +1,9 @@
 //! Tokens: sessions whose connections the kernel admits by what their SYNs carry.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use usher_kernel::admission::{Admission, TokenError, TokenSession};
 use usher_local::clock::unix_time;
 use usher_policy::Policy;
@@ -27,9 +27,9 @@ pub fn open(
     key: &TokenKey,
 ) -> Result<TokenSlot, Refusal> {
     let record = live_session(keeper, session, host)?;
-    let configuration = keeper.configuration();
+    let configuration = keeper.configuration.get();
     let host = configuration
-        .1
+        .checked
         .policy
         .hosts
         .get(host)
@@ -117,7 +117,7 @@ impl Unread {
     }
 
     fn say(&self, found: &[(String, String)]) {
-        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut said = self.0.lock();
         for (interface, error) in found {
             if said.get(interface) != Some(error) {
                 tracing::warn!(

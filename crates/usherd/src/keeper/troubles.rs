@@ -2,8 +2,8 @@
 //! failed, connections that were refused. Counted since the keeper started, with the last reason.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use usher_local::clock::unix_time;
 use usher_local::control::TroubleView;
 use usher_proto::name::UserName;
@@ -43,14 +43,14 @@ impl Troubles {
 
     /// The service serves again.
     pub fn over(&self, service: u32) {
-        if let Some(trouble) = self.lock().get_mut(&service) {
+        if let Some(trouble) = self.0.lock().get_mut(&service) {
             trouble.over = true;
         }
     }
 
     /// All failed starts, and all connections that were refused.
     pub fn totals(&self) -> (u64, u64) {
-        let troubles = self.lock();
+        let troubles = self.0.lock();
         let sum = |of: fn(&Trouble) -> u64| troubles.values().map(of).sum();
         (
             sum(|trouble| trouble.failed),
@@ -64,7 +64,7 @@ impl Troubles {
             reason: reason.into(),
             at: unix_time(),
         };
-        let mut troubles = self.lock();
+        let mut troubles = self.0.lock();
         let (before_failed, before_refused) = troubles
             .get(&queue.key.0)
             .map_or((0, 0), |before| (before.failed, before.refused));
@@ -76,22 +76,19 @@ impl Troubles {
         };
         troubles.insert(queue.key.0, trouble);
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Trouble>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// The troubles of the services that the policy has, in the order of their names.
 pub fn view(keeper: &Keeper) -> Vec<TroubleView> {
-    let configuration = keeper.configuration();
+    let configuration = keeper.configuration.get();
     let mut views: Vec<TroubleView> = keeper
         .troubles
+        .0
         .lock()
         .iter()
         .filter_map(|(id, trouble)| {
             Some(TroubleView {
-                service: service_by_id(&configuration.1, *id)?.name.clone(),
+                service: service_by_id(&configuration.checked, *id)?.name.clone(),
                 failed_starts: trouble.failed,
                 refused_connections: trouble.refused,
                 user: trouble.last.user.clone(),

@@ -25,7 +25,7 @@ pub fn view(keeper: &Keeper) -> Result<WhoView, KernelError> {
     let rows = keeper.admission.admissions()?;
     let rows = by_session(&rows);
     let tokens = token_positions(keeper)?;
-    let configuration = keeper.configuration();
+    let configuration = keeper.configuration.get();
     let mut sessions: Vec<SessionView> = keeper
         .admission
         .sessions()?
@@ -33,7 +33,14 @@ pub fn view(keeper: &Keeper) -> Result<WhoView, KernelError> {
         // A session its client has closed shows while its connections live.
         .filter(|(session, record)| record.ended.is_none() || rows.contains_key(session))
         .map(|(session, record)| {
-            session_view(keeper, &configuration.1, session, record, &rows, &tokens)
+            session_view(
+                keeper,
+                &configuration.checked,
+                session,
+                record,
+                &rows,
+                &tokens,
+            )
         })
         .collect();
     sessions.sort_by(|a, b| (a.opened, &a.session).cmp(&(b.opened, &b.session)));
@@ -212,7 +219,7 @@ pub fn status(keeper: &Keeper) -> Result<StatusView, KernelError> {
     Ok(StatusView {
         role: "keeper".into(),
         version: env!("CARGO_PKG_VERSION").into(),
-        generation: keeper.configuration().0.generation,
+        generation: keeper.configuration.get().generation(),
         numbers,
         troubles: troubles(keeper),
     })
@@ -224,8 +231,8 @@ fn troubles(keeper: &Keeper) -> Vec<String> {
     if !keeper.recording.is_connected() {
         troubles.push("not connected to the recorder, so no session is opened".to_owned());
     }
-    let configuration = keeper.configuration();
-    for service in configuration.1.policy.services.values() {
+    let configuration = keeper.configuration.get();
+    for service in configuration.checked.policy.services.values() {
         let name = &service.name;
         if let (ServedBy::Account(_), Some(reason)) = (&service.served_by, keeper.fence.missing()) {
             troubles.push(format!("sessions with {name} are refused: {reason}"));

@@ -3,9 +3,10 @@
 //! connection two hand-overs.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use usher_local::clock::unix_time;
 use usher_log::{AuthenticationRecord, Log, LogError, SignedRecord};
@@ -102,7 +103,6 @@ impl Pen {
     /// What keeps records from being kept, if anything does.
     pub fn trouble(&self) -> Option<String> {
         let failing = self.counts.failing.lock();
-        let failing = failing.unwrap_or_else(PoisonError::into_inner);
         let reason = failing.as_ref()?;
         Some(format!(
             "the last record could not be kept, and without a record no session is opened: {reason}"
@@ -172,11 +172,7 @@ async fn write(
         let ends = records.iter().filter(is_end).count() as u64;
         let count = records.len() as u64;
         let outcome = append(&mut log, records);
-        *counts
-            .failing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) =
-            outcome.as_ref().err().map(ToString::to_string);
+        *counts.failing.lock() = outcome.as_ref().err().map(ToString::to_string);
         let verdict = match &outcome {
             Ok(()) => {
                 counts.kept(&log, count, ends);

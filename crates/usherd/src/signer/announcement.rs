@@ -62,7 +62,7 @@ impl Place {
 
     /// Whether the configuration in force permits it.
     pub fn is_permitted(&self, signer: &Signer) -> bool {
-        is_permitted(&self.key, &signer.configuration().1)
+        is_permitted(&self.key, &signer.configuration.get().checked)
     }
 }
 
@@ -215,10 +215,10 @@ pub fn renew(signer: &Arc<Signer>, place: Place, turn: Turn) {
 
 /// On failure the session in place goes on.
 async fn try_to_renew(signer: &Arc<Signer>, place: &Place, turn: Turn) -> Result<(), Refusal> {
-    let configuration = signer.configuration();
+    let configuration = signer.configuration.get();
     if keys::is_agents(
         &place.key.user,
-        purpose(&place.key, &configuration.1.policy),
+        purpose(&place.key, &configuration.checked.policy),
     ) {
         return Ok(());
     }
@@ -257,8 +257,8 @@ pub async fn open(
     asked: &mut bool,
 ) -> Result<(Session, Openable), Refusal> {
     let key = &place.key;
-    let configuration = signer.configuration();
-    let policy = &configuration.1.policy;
+    let configuration = signer.configuration.get();
+    let policy = &configuration.checked.policy;
     let (purpose, until) = (purpose(key, policy), permitted_until(key, policy));
     // Looked at before the key is read: one that is replaced in between counts as the former.
     let signed_by = keys::stamp(&key.user, purpose);

@@ -133,7 +133,7 @@ struct Asked {
 impl Asked {
     /// Whether the configuration in force lets the program that asks.
     fn is_program_permitted(&self, signer: &Signer) -> bool {
-        let policy = &signer.configuration().1.policy;
+        let policy = &signer.configuration.get().checked.policy;
         policy
             .client_permits(&self.key_user, &self.host.name, &self.service, unix_time())
             .is_ok_and(|entry| signer.programs.permits(&entry.programs, self.program))
@@ -171,8 +171,8 @@ async fn admit<'a>(
         LocalRequest::Done { .. } | LocalRequest::Lend => return Err(Refusal::Malformed),
     };
     let user = signer.names.of(uid).await?;
-    let configuration = signer.configuration();
-    let checked = &configuration.1;
+    let configuration = signer.configuration.get();
+    let checked = &configuration.checked;
     if checked.disabled.contains(&user) {
         return Err(Refusal::DisabledUser);
     }
@@ -232,8 +232,9 @@ fn owner_at_the_proxy(
     )
     .ok_or(Refusal::Malformed)?;
     let mapped = signer
-        .configuration()
-        .1
+        .configuration
+        .get()
+        .checked
         .policy
         .proxy_listeners()
         .into_iter()

@@ -1,9 +1,9 @@
 //! Hash chains in store. Making a session's two chains takes as long as several signatures, and
 //! nothing of who asks is in them, so they are made before they are asked for.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use usher_proto::chain::Chain;
 use usher_proto::refusal::Refusal;
@@ -33,7 +33,7 @@ impl Chains {
     /// # Errors
     /// [`Refusal::SignerUnavailable`] when the kernel gives no random numbers.
     pub fn take(&self) -> Result<Pair, Refusal> {
-        let pair = self.store().pop();
+        let pair = self.store.lock().pop();
         self.taken.notify_one();
         pair.map_or_else(make, Ok)
     }
@@ -41,10 +41,10 @@ impl Chains {
     /// Keeps the store full.
     pub async fn keep_full(&self) {
         loop {
-            while self.store().len() < STORE {
+            while self.store.lock().len() < STORE {
                 // Not on the reactor's thread: others' requests need not wait for it.
                 match tokio::task::spawn_blocking(make).await {
-                    Ok(Ok(pair)) => self.store().push(pair),
+                    Ok(Ok(pair)) => self.store.lock().push(pair),
                     // Said in the log; who asks next tries again.
                     Ok(Err(_)) => break,
                     Err(error) => {
@@ -56,10 +56,6 @@ impl Chains {
             self.taken.notified().await;
             tokio::time::sleep(PAUSE).await;
         }
-    }
-
-    fn store(&self) -> std::sync::MutexGuard<'_, Vec<Pair>> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -104,7 +100,7 @@ mod tests {
             async move { chains.keep_full().await }
         });
         let is_full = async || {
-            while chains.store().len() < STORE {
+            while chains.store.lock().len() < STORE {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };

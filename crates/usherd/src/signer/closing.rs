@@ -51,8 +51,8 @@ pub async fn leave_former_keys(signer: Arc<Signer>) {
 }
 
 fn leave_former_key(signer: &Arc<Signer>, key: &SessionKey, session: &mut Option<Session>) {
-    let configuration = signer.configuration();
-    let policy = &configuration.1.policy;
+    let configuration = signer.configuration.get();
+    let policy = &configuration.checked.policy;
     let present = keys::stamp(&key.user, purpose(key, policy));
     let Some(Session { id, uid, .. }) = session.take_if(|session| session.signed_by != present)
     else {

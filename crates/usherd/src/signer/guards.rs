@@ -172,10 +172,10 @@ pub async fn clear_up(signer: Arc<Signer>) {
     let begun = Instant::now();
     let mut hosts: std::collections::HashMap<HostName, (Host, Vec<LeftGuard>)> =
         std::collections::HashMap::new();
-    let configuration = signer.configuration();
+    let configuration = signer.configuration.get();
     for guard in left {
         let address = guard.connection.server.ip();
-        let mut known = configuration.1.policy.hosts.values();
+        let mut known = configuration.checked.policy.hosts.values();
         // Without a session or a host there is nobody to ask: the clock ends it.
         if guard.session.is_some()
             && let Some(host) = known.find(|host| host.addresses.contains(&address))

@@ -6,9 +6,10 @@
 //! ends.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedMutexGuard, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
 use usher_proto::lending::{FromLender, MAX_LENDING_PACKET, ToLender};
@@ -80,7 +81,7 @@ impl Loans {
     /// come soon.
     pub async fn turn(&self, uid: u32) -> Result<Turn, Refusal> {
         let (turn, questions) = {
-            let state = lock(&self.state);
+            let state = self.state.lock();
             let loan = state.lent.get(&uid).ok_or(Refusal::AgentUnavailable)?;
             (Arc::clone(&loan.turn), loan.questions.clone())
         };
@@ -96,7 +97,7 @@ impl Loans {
     /// # Errors
     /// [`Refusal::Overloaded`] when too many wait already.
     pub fn wait(&self, uid: u32) -> Result<Waiting, Refusal> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let waiting = state.waiting.entry(uid).or_default();
         if *waiting >= WAITING_PER_USER {
             return Err(Refusal::Overloaded);
@@ -116,37 +117,37 @@ impl Loans {
 
     /// The user's agent was asked and did not sign.
     pub fn not_signed(&self, uid: u32) {
-        lock(&self.state).not_signed.insert(uid, Instant::now());
+        self.state.lock().not_signed.insert(uid, Instant::now());
     }
 
     /// Whether the user's agent was asked and did not sign after `since`: who has waited from then
     /// on has had the answer.
     pub fn has_not_signed(&self, uid: u32, since: Instant) -> bool {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         state.not_signed.get(&uid).is_some_and(|&then| then > since)
     }
 
     /// Whether the user's agent is lent.
     pub fn is_lent(&self, uid: u32) -> bool {
-        lock(&self.state).lent.contains_key(&uid)
+        self.state.lock().lent.contains_key(&uid)
     }
 
     /// Whose agents are lent.
     pub fn users(&self) -> HashSet<UserName> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         state.lent.values().map(|loan| loan.user.clone()).collect()
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        lock(&self.state).lent.len()
+        self.state.lock().lent.len()
     }
 
     /// Enters a loan, in the place of a former one of the user.
     fn enter(&self, uid: u32, user: UserName) -> Entered {
         let (questions, asked) = mpsc::channel(1);
         let (present, replaced) = oneshot::channel();
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.last_number += 1;
         let number = state.last_number;
         let loan = Loan {
@@ -167,13 +168,9 @@ impl Loans {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut state = lock(&self.all);
+        let mut state = self.all.lock();
         if let Some(waiting) = state.waiting.get_mut(&self.uid) {
             *waiting -= 1;
             if *waiting == 0 {
@@ -220,7 +217,7 @@ struct Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        let mut state = lock(&self.all);
+        let mut state = self.all.lock();
         let own = state.lent.get(&self.uid).map(|loan| loan.number) == Some(self.number);
         if own {
             state.lent.remove(&self.uid);
@@ -278,11 +275,11 @@ pub async fn serve(signer: &Signer, mut application: Application) {
 /// Who may lend, and as whom: users who sign by an agent on this host.
 async fn may_lend(signer: &Signer, uid: u32) -> Result<UserName, Refusal> {
     let user = signer.names.of(uid).await?;
-    let configuration = signer.configuration();
-    if configuration.1.disabled.contains(&user) {
+    let configuration = signer.configuration.get();
+    if configuration.checked.disabled.contains(&user) {
         return Err(Refusal::DisabledUser);
     }
-    match keys::has_agent(&user, &configuration.1.policy) {
+    match keys::has_agent(&user, &configuration.checked.policy) {
         Ok(true) => Ok(user),
         Ok(false) => Err(Refusal::NoPrivateKey),
         Err(error) => {
@@ -398,6 +395,6 @@ mod tests {
         waiting.pop();
         assert!(loans.wait(1001).is_ok());
         drop(waiting);
-        assert!(lock(&loans.state).waiting.is_empty());
+        assert!(loans.state.lock().waiting.is_empty());
     }
 }

@@ -21,14 +21,12 @@ mod tickets;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 
-use usher_local::applied::{Applied, load_checked};
-use usher_local::checked::Checked;
 use usher_local::clock::unix_time;
+use usher_local::configuration::{Configuration, InForce};
 use usher_local::control::{AgentView, Answer, Request, StatusView};
 use usher_local::control_server::{Answerer, ControlSocket};
-use usher_local::disabled::Disabled;
 use usher_local::paths;
 use usher_local::watchdog::watchdog;
 use usher_proto::handshake::HandshakeSide;
@@ -53,9 +51,7 @@ struct Signer {
     host_key: HostPublicKey,
     /// Cookie of the network namespace that the signer is in, for good.
     network: u64,
-    configuration: RwLock<Arc<(Applied, Checked)>>,
-    /// Users who are disabled though that is not stored.
-    disabled: Disabled,
+    configuration: InForce,
     sessions: Sessions,
     tickets: Tickets,
     /// The proxy's.
@@ -71,18 +67,6 @@ struct Signer {
     reloaded: tokio::sync::Notify,
     /// The proxy's account; the only one that may ask on behalf of others.
     proxy_uid: Option<u32>,
-}
-
-impl Signer {
-    fn configuration(&self) -> Arc<(Applied, Checked)> {
-        // Nothing that can panic runs under the lock, so it cannot be poisoned.
-        Arc::clone(
-            &self
-                .configuration
-                .read()
-                .unwrap_or_else(std::sync::PoisonError::into_inner),
-        )
-    }
 }
 
 impl Signer {
@@ -108,7 +92,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
     let account = start::account(start::SIGNER)?;
     let courier = start::account(start::COURIER)?;
     let host_key = Arc::new(HostKey::load(Path::new(paths::HOST_KEY))?);
-    let configuration = load_checked()?;
+    let configuration = Configuration::load()?;
     start::runtime_directory("signer")?;
     let control = ControlSocket::bind("signer").attempt("cannot make the control socket")?;
     let applications = start::packet_listener(paths::SIGNER_APPLICATIONS, Connectors::Everybody)?;
@@ -121,7 +105,10 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
     let otherwise = "while the proxy does not run, a local user can bind one of its ports from 1024 on \
         and be taken for another host";
     let ports = ReservedPorts::open(&cgroup, otherwise);
-    ports.reserve(of_proxy(&configuration.1.policy, proxy_uid.unwrap_or(0)));
+    ports.reserve(of_proxy(
+        &configuration.checked.policy,
+        proxy_uid.unwrap_or(0),
+    ));
     start::become_account("signer", start::SIGNER, account)?;
     start::confine(
         // Keys and configuration; the account data base and its modules.
@@ -132,8 +119,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
     let signer = Arc::new(Signer {
         host_key: host_key.public(),
         network: usher_kernel::namespace::own_network()?,
-        configuration: RwLock::new(Arc::new(configuration)),
-        disabled: Disabled::default(),
+        configuration: InForce::new(configuration),
         sessions: Sessions::default(),
         tickets,
         ports,
@@ -165,10 +151,10 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
             let plain = plain::serve(Arc::clone(&signer));
             tokio::spawn(guards::clear_up(Arc::clone(&signer)));
             // As every later one: with no more rights to look around than then.
-            let configuration = signer.configuration();
+            let configuration = signer.configuration.get();
             let programs = signer
                 .programs
-                .set(&signer.tickets, &configuration.1.policy);
+                .set(&signer.tickets, &configuration.checked.policy);
             programs.await.map_err(io::Error::other)?;
             start::ready();
             tracing::info!("signer ready");
@@ -188,19 +174,16 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
 }
 
 impl Signer {
-    fn put_in_force(&self, fresh: (Applied, Checked)) -> Answer {
-        let generation = fresh.0.generation;
-        let fresh = Arc::new(fresh);
+    fn put_in_force(&self, fresh: Configuration) -> Answer {
+        let generation = fresh.generation();
         // In force before anything is taken back: what is asked for meanwhile is asked of it.
-        *self
-            .configuration
-            .write()
-            .unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::clone(&fresh);
+        let fresh = self.configuration.put(fresh);
         let proxy = self.proxy_uid.unwrap_or(0);
-        self.ports.reserve(of_proxy(&fresh.1.policy, proxy));
+        self.ports.reserve(of_proxy(&fresh.checked.policy, proxy));
         self.names.forget();
         let kept = |key: &_| {
-            sessions::is_permitted(key, &fresh.1) && sessions::has_key(key, &fresh.1.policy)
+            sessions::is_permitted(key, &fresh.checked)
+                && sessions::has_key(key, &fresh.checked.policy)
         };
         self.sessions.retain(kept);
         for (place, session) in self.tickets.retain(kept) {
@@ -219,29 +202,24 @@ impl Signer {
 impl Answerer for Signer {
     async fn answer(&self, request: Request) -> Answer {
         match request {
-            Request::Reload => match load_checked() {
-                Ok(mut fresh) => {
-                    let programs = self.programs.set(&self.tickets, &fresh.1.policy);
+            Request::Reload => match Configuration::load() {
+                Ok(fresh) => {
+                    let programs = self.programs.set(&self.tickets, &fresh.checked.policy);
                     if let Err(reason) = programs.await {
                         return Answer::Failed { reason };
                     }
-                    self.disabled.keep(&mut fresh.1);
                     self.put_in_force(fresh)
                 }
                 Err(error) => Answer::Failed {
                     reason: error.to_string(),
                 },
             },
-            Request::Disable { user } => {
-                self.put_in_force(self.disabled.disable(user, &self.configuration()))
-            }
-            Request::Enable { user } => {
-                self.put_in_force(self.disabled.enable(&user, &self.configuration()))
-            }
+            Request::Disable { user } => self.put_in_force(self.configuration.disable(user)),
+            Request::Enable { user } => self.put_in_force(self.configuration.enable(&user)),
             Request::Status => Answer::Status(StatusView {
                 role: "signer".into(),
                 version: env!("CARGO_PKG_VERSION").into(),
-                generation: self.configuration().0.generation,
+                generation: self.configuration.get().generation(),
                 numbers: self
                     .plain
                     .numbers()

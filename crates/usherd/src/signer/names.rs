@@ -1,9 +1,9 @@
 //! Names of local accounts.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
 
@@ -31,7 +31,7 @@ impl Names {
         // An answer is as old as its question.
         let asked = Instant::now();
         let name = look_up(uid).await?;
-        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut names = self.0.lock();
         if names.len() >= KEPT {
             names.clear();
         }
@@ -41,14 +41,11 @@ impl Names {
 
     /// Forgets all names.
     pub fn forget(&self) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        self.0.lock().clear();
     }
 
     fn fresh(&self, uid: u32) -> Option<UserName> {
-        let names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let names = self.0.lock();
         names
             .get(&uid)
             .filter(|(_, asked)| asked.elapsed() < FRESH)
@@ -93,9 +90,9 @@ mod tests {
 
         let old = Instant::now().checked_sub(FRESH).unwrap();
         let other: UserName = "other".parse().unwrap();
-        names.0.lock().unwrap().insert(0, (other.clone(), old));
+        names.0.lock().insert(0, (other.clone(), old));
         assert_eq!(names.of(0).await.unwrap().as_ref(), "root");
-        names.0.lock().unwrap().insert(0, (other, Instant::now()));
+        names.0.lock().insert(0, (other, Instant::now()));
         assert_eq!(names.of(0).await.unwrap().as_ref(), "other");
     }
 
@@ -103,6 +100,6 @@ mod tests {
     async fn that_there_is_no_account_is_not_remembered() {
         let names = Names::default();
         assert_eq!(names.of(NOBODY_AT_ALL).await, Err(Refusal::UnknownUser));
-        assert!(names.0.lock().unwrap().is_empty());
+        assert!(names.0.lock().is_empty());
     }
 }

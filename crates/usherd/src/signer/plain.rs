@@ -12,9 +12,10 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::io::Interest;
 use tokio::sync::oneshot::{self, Receiver, Sender};
 use usher_kernel::ticket::{Attempt, Event, Holding, Limits, ProgramId, Report, Syn};
@@ -93,13 +94,9 @@ impl Plain {
         .map(|(name, number)| (name.to_owned(), number.load(Ordering::Relaxed)))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The connection is over: whoever waits for that is told.
     fn end(&self, connection: &ConnectionTuple, attempt: Attempt) {
-        if let Some(under_way) = self.lock().under_way.get_mut(connection)
+        if let Some(under_way) = self.state.lock().under_way.get_mut(connection)
             && under_way.attempt == attempt
             && let Some(over) = under_way.over.take()
         {
@@ -122,7 +119,7 @@ impl Turn {
     /// The kernel tells of the SYN again when it sends it again.
     fn take(signer: &Arc<Signer>, report: &Report) -> Option<Self> {
         let (connection, uid) = (report.connection, report.uid);
-        let mut state = signer.plain.lock();
+        let mut state = signer.plain.state.lock();
         if state.under_way.contains_key(&connection) {
             return None;
         }
@@ -149,7 +146,7 @@ impl Turn {
 
     /// Whether there is room for it among those that are being refused.
     fn refuse(&mut self) -> bool {
-        let mut state = self.signer.plain.lock();
+        let mut state = self.signer.plain.state.lock();
         let room = self.refused || state.being_refused < BEING_REFUSED;
         if room && !self.refused {
             state.being_refused += 1;
@@ -172,7 +169,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut state = self.signer.plain.lock();
+        let mut state = self.signer.plain.state.lock();
         state.under_way.remove(&self.connection);
         state.users.give_back(&self.uid);
         if self.refused {
@@ -324,8 +321,8 @@ fn refuse_and_release(
 async fn permitted(signer: &Signer, report: &Report) -> Result<Place, Refusal> {
     let user = signer.names.of(report.uid).await?;
     let server = report.connection.server;
-    let configuration = signer.configuration();
-    let checked = &configuration.1;
+    let configuration = signer.configuration.get();
+    let checked = &configuration.checked;
     if checked.disabled.contains(&user) {
         return Err(Refusal::DisabledUser);
     }
@@ -356,7 +353,7 @@ async fn permitted(signer: &Signer, report: &Report) -> Result<Place, Refusal> {
 /// Whether the configuration in force has plain connections of the program authenticated there, and
 /// permits it.
 fn is_permitted(signer: &Signer, place: &Place, program: Option<ProgramId>) -> bool {
-    let policy = &signer.configuration().1.policy;
+    let policy = &signer.configuration.get().checked.policy;
     let entry = policy.plain_service(place.key.server);
     entry.is_some_and(|(_, entry)| signer.programs.permits(&entry.programs, program))
         && place.is_permitted(signer)

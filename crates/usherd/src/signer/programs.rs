@@ -11,8 +11,9 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use usher_kernel::ticket::{Limits, Listed, Listing, ProgramId};
 use usher_policy::{Policy, Programs};
 use usher_proto::refusal::Refusal;
@@ -69,7 +70,7 @@ impl ListedPrograms {
             .collect();
         let paths = lists.iter().flat_map(|list| list.iter().cloned());
         let files = turn.look_up(paths.collect()).await;
-        let before = self.lock().clone();
+        let before = self.state.lock().clone();
         let mut after = before.clone();
         after.take_lists(lists)?;
         after.programs.clear();
@@ -96,14 +97,14 @@ impl ListedPrograms {
                 // The kernel may know lists by these numbers still.
                 before.last_number = after.last_number;
                 before.retain(listing, after);
-                *self.lock() = before;
+                *self.state.lock() = before;
             }
             return outcome;
         }
         if let Some(listing) = tickets.listing() {
             after.retain(listing, before);
         }
-        *self.lock() = after;
+        *self.state.lock() = after;
         Ok(())
     }
 
@@ -138,14 +139,14 @@ impl ListedPrograms {
         let Some(list) = programs.listed() else {
             return true;
         };
-        let state = self.lock();
+        let state = self.state.lock();
         let mut found = list.iter().filter_map(|path| state.programs.get(path));
         program.is_some_and(|program| found.any(|found| found.program == program))
     }
 
     /// How many programs of lists were found, and how many were not.
     pub fn numbers(&self) -> [(String, u64); 2] {
-        let state = self.lock();
+        let state = self.state.lock();
         let paths: BTreeSet<&String> = state.lists.keys().flat_map(|list| list.iter()).collect();
         let found = state.programs.len();
         [
@@ -159,9 +160,9 @@ impl ListedPrograms {
             return;
         };
         // Not those that have gone with another policy meanwhile.
-        let in_force = |list: &List| self.lock().lists.contains_key(list);
+        let in_force = |list: &List| self.state.lock().lists.contains_key(list);
         let files = turn.look_up_asked(in_force).await;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let former = state.clone();
         for (path, error) in state.enter(listing, files) {
             if former.programs.contains_key(&path) {
@@ -176,10 +177,6 @@ impl ListedPrograms {
             tracing::error!(%error, "listing programs");
         }
         state.retain(listing, former);
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -26,8 +26,8 @@ const PAUSE: Duration = Duration::from_secs(300);
 /// Answers a server that wants an element of this session. One whose slot is in use is not waited
 /// for: the server asks again.
 pub fn reauthenticate(signer: &Arc<Signer>, host: &HostName, id: SessionId) {
-    let configuration = signer.configuration();
-    let Some(host) = configuration.1.policy.hosts.get(host) else {
+    let configuration = signer.configuration.get();
+    let Some(host) = configuration.checked.policy.hosts.get(host) else {
         return;
     };
     let Some(mut held) = signer.sessions.hold(&host.name, id) else {
@@ -40,7 +40,9 @@ pub fn reauthenticate(signer: &Arc<Signer>, host: &HostName, id: SessionId) {
         }
         session.quiet_until = Some(now + PACE);
     }
-    if !is_permitted(&held.key, &configuration.1) || !has_key(&held.key, &configuration.1.policy) {
+    if !is_permitted(&held.key, &configuration.checked)
+        || !has_key(&held.key, &configuration.checked.policy)
+    {
         return tracing::info!(host = %host.name, session = %id, user = %held.key.user,
             "not authenticated again: this host's policy no longer permits the session");
     }

@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_policy::Host;
@@ -93,7 +94,7 @@ pub struct Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        self.relay.lock().remove(self.request);
+        self.relay.state.lock().remove(self.request);
     }
 }
 
@@ -135,7 +136,7 @@ impl Relay {
         }
         .encode();
         let (verdict, receiver) = oneshot::channel();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let outgoing = state.outgoing.clone().ok_or(Refusal::CourierUnavailable)?;
         let waiting = Waiting {
             host: host.name.clone(),
@@ -157,22 +158,18 @@ impl Relay {
 
     /// Whether a courier is there.
     pub fn is_connected(&self) -> bool {
-        self.lock().outgoing.is_some()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().outgoing.is_some()
     }
 
     fn answered(&self, request: u64, verdict: Verdict) {
-        if let Some(waiting) = self.lock().remove(request) {
+        if let Some(waiting) = self.state.lock().remove(request) {
             // A waiter that has given up needs no answer.
             let _ = waiting.verdict.send(verdict);
         }
     }
 
     fn lost(&self, host: Option<&HostName>, refusal: Refusal) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let lost: Vec<u64> = state
             .pending
             .iter()
@@ -201,7 +198,7 @@ pub async fn serve(signer: Arc<Signer>, listener: OwnedFd, courier: u32) -> io::
         }
         signer.relay.lost(None, Refusal::VerifierUnavailable);
         let (sender, outgoing) = mpsc::channel(1024);
-        signer.relay.lock().outgoing = Some(sender);
+        signer.relay.state.lock().outgoing = Some(sender);
         tracing::info!("courier connected");
         let signer = Arc::clone(&signer);
         present = Some(tokio::spawn(async move {
@@ -209,7 +206,7 @@ pub async fn serve(signer: Arc<Signer>, listener: OwnedFd, courier: u32) -> io::
             let writing = tokio::spawn(write(Arc::clone(&connection), outgoing));
             let error = read(&signer, &connection).await;
             writing.abort();
-            signer.relay.lock().outgoing = None;
+            signer.relay.state.lock().outgoing = None;
             signer.relay.lost(None, Refusal::CourierUnavailable);
             tracing::warn!(reason = how(error.as_ref()), "courier gone");
         }));
@@ -280,7 +277,7 @@ mod tests {
     fn relay() -> (Arc<Relay>, mpsc::Receiver<Vec<u8>>) {
         let relay = Arc::<Relay>::default();
         let (sender, courier) = mpsc::channel(2 * PENDING);
-        relay.lock().outgoing = Some(sender);
+        relay.state.lock().outgoing = Some(sender);
         (relay, courier)
     }
 
@@ -328,7 +325,7 @@ mod tests {
         drop(alices);
         drop(bobs);
         assert_eq!(fill(&relay, &here, 1..2).len(), before);
-        assert!(relay.lock().pending.is_empty());
+        assert!(relay.state.lock().pending.is_empty());
     }
 
     #[tokio::test]
@@ -348,14 +345,14 @@ mod tests {
     fn what_the_courier_does_not_take_is_refused_and_does_not_wait() {
         let (relay, _courier) = relay();
         let (sender, _full) = mpsc::channel(1);
-        relay.lock().outgoing = Some(sender);
+        relay.state.lock().outgoing = Some(sender);
         let here = host("here");
         let first = relay.send(&here, 1, |_| vec![0]);
         assert!(first.is_ok());
         let second = relay.send(&here, 1, |_| vec![0]);
         assert_eq!(second.err(), Some(Refusal::Overloaded));
-        assert_eq!(relay.lock().pending.len(), 1);
-        relay.lock().outgoing = None;
+        assert_eq!(relay.state.lock().pending.len(), 1);
+        relay.state.lock().outgoing = None;
         let third = relay.send(&here, 1, |_| vec![0]);
         assert_eq!(third.err(), Some(Refusal::CourierUnavailable));
     }

@@ -4,9 +4,10 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
+use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 use usher_local::checked::Checked;
 use usher_local::clock::unix_time;
@@ -118,17 +119,17 @@ pub struct Sessions(Mutex<HashMap<SessionKey, Slot>>);
 impl Sessions {
     /// The place of a session, open or not.
     pub fn slot(&self, key: &SessionKey) -> Slot {
-        Arc::clone(self.lock().entry(key.clone()).or_default())
+        Arc::clone(self.0.lock().entry(key.clone()).or_default())
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.lock().len()
+        self.0.lock().len()
     }
 
     /// The server has ended a session: the next connection opens a new one.
     pub fn ended(&self, host: &HostName, id: SessionId) {
-        self.lock().retain(|key, slot| {
+        self.0.lock().retain(|key, slot| {
             let ended = key.host == *host
                 && slot
                     .try_lock()
@@ -139,7 +140,8 @@ impl Sessions {
 
     /// The slot of this session, unless it is in use.
     pub fn hold(&self, host: &HostName, id: SessionId) -> Option<Held> {
-        self.lock()
+        self.0
+            .lock()
             .iter()
             .filter(|(key, _)| key.host == *host)
             .find_map(|(key, slot)| {
@@ -151,7 +153,7 @@ impl Sessions {
 
     /// Forgets one session: the next connection opens a new one.
     pub async fn forget(&self, key: &SessionKey, id: SessionId) {
-        let Some(slot) = self.lock().get(key).map(Arc::clone) else {
+        let Some(slot) = self.0.lock().get(key).map(Arc::clone) else {
             return;
         };
         let mut session = slot.lock().await;
@@ -164,7 +166,7 @@ impl Sessions {
     where
         A: Fn(&SessionKey, &mut Option<Session>) + Clone + Send + 'static,
     {
-        for (key, slot) in self.lock().iter() {
+        for (key, slot) in self.0.lock().iter() {
             let (key, slot, act) = (key.clone(), Arc::clone(slot), act.clone());
             tokio::spawn(async move {
                 let mut session = slot.lock().await;
@@ -175,11 +177,7 @@ impl Sessions {
 
     /// Forgets what a new configuration no longer permits.
     pub fn retain(&self, keep: impl Fn(&SessionKey) -> bool) {
-        self.lock().retain(|key, _| keep(key));
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<SessionKey, Slot>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().retain(|key, _| keep(key));
     }
 }
 

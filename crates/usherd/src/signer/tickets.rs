@@ -8,9 +8,10 @@ use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::io::Interest;
 use usher_kernel::ticket::{self, Ticket, TicketKey, Wanted};
 use usher_local::clock::unix_time;
@@ -81,7 +82,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         state.asking.end(&self.key);
         // The new one is not being renewed.
         if let Some(issued) = state.issued.get_mut(&self.key)
@@ -141,19 +142,24 @@ impl Tickets {
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.lock().issued.len()
+        self.state.lock().issued.len()
     }
 
     /// The number of the ticket by which a user's connections to this address carry tokens now.
     pub fn number(&self, uid: u32, server: SocketAddr) -> Option<u32> {
         let key = TicketKey { uid, server };
-        self.lock().issued.get(&key).map(|issued| issued.number)
+        self.state
+            .lock()
+            .issued
+            .get(&key)
+            .map(|issued| issued.number)
     }
 
     /// Whether somebody should ask for tokens now: there is no ticket, or one that could not be
     /// renewed, and nobody has tried for a while. Who is told so is who tries.
     pub fn claim(&self, key: TicketKey) -> Option<Turn> {
         let issued = self
+            .state
             .lock()
             .issued
             .get(&key)
@@ -165,7 +171,7 @@ impl Tickets {
     /// another.
     pub fn claim_for_new_session(&self, key: TicketKey) -> Option<Turn> {
         let now = Instant::now();
-        let claimed = self.available() && self.lock().asking.claim(key, now);
+        let claimed = self.available() && self.state.lock().asking.claim(key, now);
         claimed.then(|| Turn {
             state: Arc::clone(&self.state),
             key,
@@ -180,7 +186,7 @@ impl Tickets {
         let kernel = self.kernel.as_ref()?;
         let key = place.ticket_key();
         let now = Instant::now();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.asking.is_suspended(&key, now) {
             tracing::info!(uid = key.uid, server = %key.server,
                 "a ticket is not issued: a token was refused a short while ago");
@@ -222,7 +228,7 @@ impl Tickets {
     /// the session, to be closed.
     pub fn suspend(&self, uid: u32, server: SocketAddr, number: u32) -> Option<(Place, SessionId)> {
         let key = TicketKey { uid, server };
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let present = state.issued.get(&key)?;
         let proven = self.is_proven(&key, present);
         let lost = state.suspend(key, number, proven, Instant::now())?;
@@ -258,7 +264,7 @@ impl Tickets {
     }
 
     fn take_back(&self, lost: impl Fn(&Issued) -> bool) -> Vec<Issued> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let taken = state.issued.extract_if(|_, issued| lost(issued));
         let taken: Vec<(TicketKey, Issued)> = taken.collect();
         for (key, issued) in &taken {
@@ -281,7 +287,7 @@ impl Tickets {
     /// Fills blocks ahead of need and gives the sessions to renew.
     fn refill(&self, kernel: &ticket::Tickets, wanted: Vec<Wanted>) -> Vec<(Place, Turn)> {
         let mut renewals = Vec::new();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let state = &mut *state;
         for Wanted { number, block } in wanted {
             let found = state
@@ -308,14 +314,6 @@ impl Tickets {
         }
         renewals
     }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
-    }
-}
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl State {
@@ -485,14 +483,14 @@ mod tests {
         let (state, now) = (Arc::new(Mutex::new(State::default())), Instant::now());
         let mut renewed = issued(7);
         renewed.renewal = Renewal::UnderWay;
-        lock(&state).issued.insert(KEY, renewed);
-        assert_eq!(lock(&state).asking.begin(KEY, now), Some(now));
+        state.lock().issued.insert(KEY, renewed);
+        assert_eq!(state.lock().asking.begin(KEY, now), Some(now));
         drop(Turn {
             state: Arc::clone(&state),
             key: KEY,
             from: now,
         });
-        let mut state = lock(&state);
+        let mut state = state.lock();
         assert!(state.issued[&KEY].renewal == Renewal::Failed);
         assert!(state.asking.begin(KEY, now).is_some());
     }

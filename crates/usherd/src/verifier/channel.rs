@@ -139,10 +139,10 @@ async fn handshake(
             "refused a control connection of another protocol version");
     }
     // Held until the channel is entered, so that no reload comes in between and misses it.
-    let mut channels = verifier.channels();
-    let configuration = verifier.configuration();
+    let mut channels = verifier.channels.lock();
+    let configuration = verifier.configuration.get();
     let Some(host) = configuration
-        .1
+        .checked
         .policy
         .host_by_key(&key)
         .map(|host| host.name.clone())
@@ -195,7 +195,7 @@ impl Channel {
             outcome = write_answers(write, queue) => outcome,
         };
         tracing::info!(host = %self.host, reason = how(outcome.as_ref().err()), "control channel closed");
-        let mut channels = self.verifier.channels();
+        let mut channels = self.verifier.channels.lock();
         if channels
             .get(&self.host)
             .is_some_and(|present| present.number == number)
@@ -258,9 +258,9 @@ impl Channel {
                     own_key: &self.verifier.host_key,
                     now: unix_time(),
                 };
-                let configuration = self.verifier.configuration();
+                let configuration = self.verifier.configuration.get();
                 let clocks = &self.verifier.clocks;
-                let granted = match authenticate(&configuration.1, &claim, &authenticator) {
+                let granted = match authenticate(&configuration.checked, &claim, &authenticator) {
                     Ok(granted) => {
                         clocks.note(&self.host, Ok(()), None, claim.now);
                         granted

@@ -5,9 +5,9 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
 /// Half-open connections in all.
@@ -39,7 +39,7 @@ impl HalfOpen {
 
     /// Enters a connection; drops the oldest of its address, or of all, where there are too many.
     pub fn enter(&self, number: u64, address: IpAddr, task: AbortHandle) {
-        let mut entries = self.lock();
+        let mut entries = self.entries.lock();
         entries.push_back(Entry {
             number,
             address,
@@ -68,21 +68,17 @@ impl HalfOpen {
 
     /// The connection has become a channel, or has ended.
     pub fn leave(&self, number: u64) {
-        self.lock().retain(|entry| entry.number != number);
+        self.entries.lock().retain(|entry| entry.number != number);
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.lock().len()
+        self.entries.lock().len()
     }
 
     /// How many were closed to make room.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

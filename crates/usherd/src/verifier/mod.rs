@@ -11,16 +11,15 @@ mod standing;
 use std::collections::HashMap;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
-use usher_local::applied::{Applied, load_checked};
-use usher_local::checked::Checked;
 use usher_local::clock::unix_time;
+use usher_local::configuration::{Configuration, InForce};
 use usher_local::control::{Answer, Request, StatusView};
 use usher_local::control_server::{Answerer, ControlSocket};
-use usher_local::disabled::Disabled;
 use usher_local::paths;
 use usher_local::watchdog::watchdog;
 use usher_proto::frame::ServerFrame;
@@ -45,9 +44,7 @@ const BACKLOG: i32 = 4096;
 /// What all of the verifier's tasks share.
 struct Verifier {
     host_key: HostPublicKey,
-    configuration: RwLock<Arc<(Applied, Checked)>>,
-    /// Users who are disabled though that is not stored.
-    disabled: Disabled,
+    configuration: InForce,
     /// Grants a slot where tokens were asked for.
     keeper: Link<Option<TokenSlot>>,
     half_open: HalfOpen,
@@ -62,15 +59,6 @@ impl std::fmt::Debug for Verifier {
 }
 
 impl Verifier {
-    fn configuration(&self) -> Arc<(Applied, Checked)> {
-        Arc::clone(
-            &self
-                .configuration
-                .read()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
-    }
-
     /// Sends the keeper a request, in the order of the calls.
     fn ask_keeper(
         &self,
@@ -78,15 +66,16 @@ impl Verifier {
     ) -> Result<Pending<Option<TokenSlot>>, Refusal> {
         self.keeper.send(|number| request(number).encode())
     }
-
-    fn channels(&self) -> std::sync::MutexGuard<'_, HashMap<HostName, channel::OpenChannel>> {
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl KnownHosts for Verifier {
     fn knows(&self, key: &HostPublicKey) -> bool {
-        self.configuration().1.policy.host_by_key(key).is_some()
+        self.configuration
+            .get()
+            .checked
+            .policy
+            .host_by_key(key)
+            .is_some()
     }
 }
 
@@ -98,9 +87,9 @@ pub fn run() -> Result<(), StartError> {
     start::require_root("verifier", start::VERIFIER)?;
     let account = start::account(start::VERIFIER)?;
     let host_key = start::public_host_key()?;
-    let configuration = load_checked()?;
+    let configuration = Configuration::load()?;
     let port = configuration
-        .1
+        .checked
         .policy
         .host_by_key(&host_key)
         .map_or(DEFAULT_PORT, |host| host.control);
@@ -116,8 +105,7 @@ pub fn run() -> Result<(), StartError> {
     )?;
     let verifier = Arc::new(Verifier {
         host_key,
-        configuration: RwLock::new(Arc::new(configuration)),
-        disabled: Disabled::default(),
+        configuration: InForce::new(configuration),
         keeper: Link::new(Refusal::KeeperUnavailable),
         half_open: HalfOpen::default(),
         clocks: Clocks::default(),
@@ -171,12 +159,12 @@ async fn hear_keeper(verifier: Arc<Verifier>) {
                 host,
                 reason,
             } => {
-                if let Some(channel) = verifier.channels().get(&host) {
+                if let Some(channel) = verifier.channels.lock().get(&host) {
                     channel.tell(ServerFrame::SessionEnded { session, reason });
                 }
             }
             KeeperReply::Reauthenticate { session, host } => {
-                if let Some(channel) = verifier.channels().get(&host) {
+                if let Some(channel) = verifier.channels.lock().get(&host) {
                     channel.tell(ServerFrame::Reauthenticate { session });
                 }
             }
@@ -213,18 +201,14 @@ fn listen(port: u16) -> std::io::Result<std::net::TcpListener> {
 }
 
 impl Verifier {
-    fn put_in_force(&self, fresh: (Applied, Checked)) -> Answer {
-        let generation = fresh.0.generation;
-        let fresh = Arc::new(fresh);
-        *self
-            .configuration
-            .write()
-            .unwrap_or_else(PoisonError::into_inner) = Arc::clone(&fresh);
+    fn put_in_force(&self, fresh: Configuration) -> Answer {
+        let generation = fresh.generation();
+        let fresh = self.configuration.put(fresh);
         // Channels of hosts that are no longer known, or whose key has changed, close. In force
         // first: a channel that is entered later has been checked against it.
-        self.channels().retain(|name, channel| {
+        self.channels.lock().retain(|name, channel| {
             fresh
-                .1
+                .checked
                 .policy
                 .hosts
                 .get(name)
@@ -242,27 +226,20 @@ impl Verifier {
 impl Answerer for Verifier {
     async fn answer(&self, request: Request) -> Answer {
         match request {
-            Request::Reload => match load_checked() {
-                Ok(mut fresh) => {
-                    self.disabled.keep(&mut fresh.1);
-                    self.put_in_force(fresh)
-                }
+            Request::Reload => match Configuration::load() {
+                Ok(fresh) => self.put_in_force(fresh),
                 Err(error) => Answer::Failed {
                     reason: error.to_string(),
                 },
             },
-            Request::Disable { user } => {
-                self.put_in_force(self.disabled.disable(user, &self.configuration()))
-            }
-            Request::Enable { user } => {
-                self.put_in_force(self.disabled.enable(&user, &self.configuration()))
-            }
+            Request::Disable { user } => self.put_in_force(self.configuration.disable(user)),
+            Request::Enable { user } => self.put_in_force(self.configuration.enable(&user)),
             Request::Status => Answer::Status(StatusView {
                 role: "verifier".into(),
                 version: env!("CARGO_PKG_VERSION").into(),
-                generation: self.configuration().0.generation,
+                generation: self.configuration.get().generation(),
                 numbers: [
-                    ("channels".to_owned(), self.channels().len() as u64),
+                    ("channels".to_owned(), self.channels.lock().len() as u64),
                     ("half_open".to_owned(), self.half_open.len() as u64),
                     ("half_open_dropped".to_owned(), self.half_open.dropped()),
                     (

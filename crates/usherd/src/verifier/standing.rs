@@ -2,9 +2,10 @@
 //! may have died, and then nobody keeps the announced ports.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use usher_proto::connection::ConnectionTuple;
 use usher_proto::keeper_record::KeeperRequest;
 use usher_proto::name::HostName;
@@ -36,7 +37,7 @@ impl Standing {
 
     /// The keeper is asked to announce it.
     pub fn announced(&self, connection: ConnectionTuple, session: SessionId) {
-        let mut announced = self.lock();
+        let mut announced = self.announced.lock();
         if announced.len() >= REMEMBERED {
             announced.retain(|_, (_, since)| since.elapsed() < STANDS);
             if announced.len() >= REMEMBERED {
@@ -48,23 +49,17 @@ impl Standing {
 
     /// The keeper is asked to take it back.
     pub fn withdrawn(&self, connection: &ConnectionTuple, session: SessionId) {
-        let mut announced = self.lock();
+        let mut announced = self.announced.lock();
         let its = announced.get(connection);
         if its.is_some_and(|(announcer, _)| *announcer == session) {
             announced.remove(connection);
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<ConnectionTuple, (SessionId, Instant)>> {
-        self.announced
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Standing {
     fn drop(&mut self) {
-        let mut announced = std::mem::take(&mut *self.lock());
+        let mut announced = std::mem::take(&mut *self.announced.lock());
         announced.retain(|_, (_, since)| since.elapsed() < STANDS);
         if !announced.is_empty() {
             tracing::info!(host = %self.host, count = announced.len(),

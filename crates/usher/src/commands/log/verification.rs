@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use serde::Serialize;
 use usher_local::files::{read_bounded, write_atomically};
 use usher_local::keys;
@@ -95,7 +95,7 @@ pub fn verify(
     let signers = verification.signers.map(signers).transpose()?;
     let sessions = Mutex::new(Sessions::default());
     let report = reader.verify_with(kept.as_deref(), |index, says| {
-        let mut gathered = sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gathered = sessions.lock();
         gathered.enter(index, says);
         drop(gathered);
         let (Some(signers), Says::Authentication(verified)) = (&signers, says) else {
@@ -111,9 +111,7 @@ pub fn verify(
             is_known: signers.keys.contains_key(&verified.statement.user),
         })
     })?;
-    let sessions = sessions
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
+    let sessions = sessions.into_inner();
     if let Some(path) = verification.keep {
         write_atomically(path, report.checkpoint.note().as_bytes(), 0o644).at(path)?;
     }

@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
@@ -67,7 +68,6 @@ impl Desk {
     fn counter(&self, service: u32) -> Counter {
         self.counters
             .lock()
-            .unwrap_or_else(PoisonError::into_inner)
             .entry(service)
             .or_insert_with(|| {
                 let (offering, taking) = mpsc::channel(1);
@@ -77,10 +77,6 @@ impl Desk {
                 }
             })
             .clone()
-    }
-
-    fn reserved(&self) -> std::sync::MutexGuard<'_, HashMap<ReservationId, Reserved>> {
-        self.reserved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Offers a queue of a service and waits until a process serves it, so long for one to take it.
@@ -143,7 +139,7 @@ impl Desk {
         })?;
         let id = ReservationId::from_bytes(bytes);
         // The lock is held until the reservation is there for its lapse to find.
-        let mut reserved = self.reserved();
+        let mut reserved = self.reserved.lock();
         let lapse = tokio::spawn(lapse(Arc::clone(self), id, reserver, end)).abort_handle();
         let reservation = Reserved {
             offer,
@@ -156,14 +152,14 @@ impl Desk {
 
     /// The queue that a reservation is for, and the process that made it.
     pub fn reservation(&self, id: &ReservationId) -> Option<(Arc<Queue>, i32)> {
-        let reserved = self.reserved();
+        let reserved = self.reserved.lock();
         let reservation = reserved.get(id)?;
         Some((Arc::clone(&reservation.offer.queue), reservation.reserver))
     }
 
     /// Takes a reservation: it is used once.
     pub fn claim(&self, id: &ReservationId) -> Option<Offer> {
-        let reservation = self.reserved().remove(id)?;
+        let reservation = self.reserved.lock().remove(id)?;
         reservation.lapse.abort();
         Some(reservation.offer)
     }

@@ -128,9 +128,9 @@ async fn converse(keeper: &Arc<Keeper>, caller: &mut Caller) -> Result<(), Refus
 
 /// The service at this port, when the account that asks is the one that policy names for it.
 async fn service_at(keeper: &Keeper, port: u16, uid: u32) -> Result<Service, Refusal> {
-    let configuration = keeper.configuration();
+    let configuration = keeper.configuration.get();
     let service = configuration
-        .1
+        .checked
         .policy
         .services
         .values()
@@ -218,8 +218,9 @@ async fn set_net_user(
         .desk
         .reservation(reservation)
         .ok_or(Refusal::ReservationLapsed)?;
-    let configuration = keeper.configuration();
-    let service = service_by_id(&configuration.1, queue.key.0).ok_or(Refusal::UnknownService)?;
+    let configuration = keeper.configuration.get();
+    let service =
+        service_by_id(&configuration.checked, queue.key.0).ok_or(Refusal::UnknownService)?;
     check_account(keeper, service, peer.uid).await?;
     let identity = match identity(&queue).await {
         Err(refusal @ Refusal::NoLocalAccount) => {
@@ -393,8 +394,8 @@ fn trusted_principals(
     record: &SessionRecord,
     certificate: &Certified,
 ) -> Result<Principals, Refusal> {
-    let configuration = keeper.configuration();
-    let checked = &configuration.1;
+    let configuration = keeper.configuration.get();
+    let checked = &configuration.checked;
     let service = service_by_id(checked, record.service).ok_or(Refusal::NoConnection)?;
     let purpose = service.keys.as_ref();
     let trusted = checked.trusted_principals(&record.user, certificate, purpose, unix_time());
@@ -437,7 +438,7 @@ fn info(
     Ok(ConnectionInfo {
         uid: record.uid,
         user: record.user,
-        service: who::service_name(&keeper.configuration().1, row.service),
+        service: who::service_name(&keeper.configuration.get().checked, row.service),
         host: record.host,
         key_fingerprint: record.key_fingerprint,
         principals,

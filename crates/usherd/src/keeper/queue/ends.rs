@@ -68,7 +68,7 @@ impl Queue {
     /// Asks the processes of an idle worker by socket activation to end; kills what has not ended in
     /// time. Also what is left of one that has ended by itself.
     pub fn end_if_idle(&self, service: &Service, now: Instant) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some(until) = state.ending {
             if now < until {
                 return;
@@ -136,7 +136,7 @@ impl Queue {
         let mut pause = Duration::from_millis(1);
         loop {
             // First: what is started is in the group before this says that it is not any longer.
-            let starting = self.lock().starting;
+            let starting = self.state.lock().starting;
             self.kill();
             if starting == 0 && !self.occupied() {
                 return;
@@ -148,7 +148,7 @@ impl Queue {
 
     /// What was to be a worker is none.
     pub(super) fn nothing_starts(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.starting = state.starting.saturating_sub(1);
         self.end_left(&mut state);
     }
@@ -188,7 +188,7 @@ pub(super) async fn reap(queue: Arc<Queue>, pid: u32, end: End) {
         }
         Err(error) => tracing::error!(%error, pid, "cannot wait for a worker"),
     }
-    let mut state = queue.lock();
+    let mut state = queue.state.lock();
     state.workers.retain(|running| running.pid != pid);
     queue.end_left(&mut state);
     drop(state);

@@ -51,7 +51,7 @@ impl Queue {
             }
         };
         // Taken away later, the queue kills what is in the user's group.
-        if self.lock().stopped {
+        if self.state.lock().stopped {
             self.give_up(guest, true).await;
             return Err(Refusal::SessionEnded);
         }
@@ -147,7 +147,7 @@ impl Queue {
         let since = process.since();
         let Process { pid, pidfd, .. } = process;
         let pid = pid.unsigned_abs();
-        self.lock().workers.push(Running { pid, since });
+        self.state.lock().workers.push(Running { pid, since });
         tokio::spawn(reap(Arc::clone(self), pid, End::Other(pidfd)));
     }
 

@@ -164,9 +164,9 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
 /// The queue's service as the policy now has it, and how many more processes may be started; none
 /// when the policy has it no longer.
 fn serving(keeper: &Weak<Keeper>, queue: &Queue) -> Option<(Service, usize)> {
-    let configuration = keeper.upgrade()?.configuration();
-    let service = service_by_id(&configuration.1, queue.key.0)?;
-    queue.lock().one_for_all = service.style == Style::User;
+    let configuration = keeper.upgrade()?.configuration.get();
+    let service = service_by_id(&configuration.checked, queue.key.0)?;
+    queue.state.lock().one_for_all = service.style == Style::User;
     let free = match service.style {
         // A worker of an earlier keeper still holds the listener.
         Style::User => usize::from(!queue.has_worker()),

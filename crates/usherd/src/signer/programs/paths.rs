@@ -8,9 +8,10 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::fs::{FileType, Mode, OFlags};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -88,7 +89,7 @@ impl Paths {
     /// somebody has done so since, who began after the question, and it has come in force.
     pub async fn ask(&self, list: &List) -> Option<Turn<'_>> {
         let number = {
-            let mut asked = lock(&self.asked);
+            let mut asked = self.asked.lock();
             asked.last += 1;
             let number = asked.last;
             asked.lists.insert(Arc::clone(list), number);
@@ -103,7 +104,7 @@ impl Turn<'_> {
     /// Looks the lists up that somebody has asked for, and that are in force still.
     pub async fn look_up_asked(&mut self, in_force: impl Fn(&List) -> bool) -> Files {
         let (last, paths) = {
-            let asked = lock(&self.paths.asked);
+            let asked = self.paths.asked.lock();
             let lists = asked.lists.keys().filter(|list| in_force(list));
             let paths = lists.flat_map(|list| list.iter().cloned()).collect();
             (asked.last, paths)
@@ -111,7 +112,7 @@ impl Turn<'_> {
         let files = self.look_up(paths).await;
         // Not before: who gives up on the way has answered nobody.
         *self.answered = last;
-        let mut asked = lock(&self.paths.asked);
+        let mut asked = self.paths.asked.lock();
         asked.lists.retain(|_, number| *number > last);
         files
     }
@@ -149,7 +150,7 @@ impl Turn<'_> {
 impl UnderWay {
     /// None while the path's former look-up has not come back, or too many have not.
     fn begin(path: &str, all: &Arc<Mutex<HashSet<String>>>) -> Option<Self> {
-        let mut paths = lock(all);
+        let mut paths = all.lock();
         let begins = paths.len() < UNDER_WAY && paths.insert(path.to_owned());
         begins.then(|| Self {
             path: path.to_owned(),
@@ -160,12 +161,8 @@ impl UnderWay {
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        lock(&self.all).remove(&self.path);
+        self.all.lock().remove(&self.path);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The file, without a right to read it.
@@ -258,7 +255,7 @@ mod tests {
         }
         assert_eq!(OPENED.load(Ordering::Relaxed), 1);
         let _writer = write(&pipe);
-        while !lock(&paths.under_way).is_empty() {
+        while !paths.under_way.lock().is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         assert!(look_up(paths, wanted).await[&pipe].is_ok());
@@ -316,7 +313,7 @@ mod tests {
         let paths = Arc::new(Paths::new(read, LONG));
         let list = list(&[&pipe]);
         let first = tokio::spawn(ask(Arc::clone(&paths), Arc::clone(&list)));
-        while lock(&paths.under_way).is_empty() {
+        while paths.under_way.lock().is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let second = tokio::spawn(ask(Arc::clone(&paths), Arc::clone(&list)));

@@ -1,0 +1,146 @@
+//! The configuration that a daemon goes by.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+use usher_proto::name::UserName;
+
+use crate::applied::Applied;
+use crate::checked::Checked;
+use crate::error::ConfigurationError;
+use crate::paths;
+
+/// A configuration whose check found no mistake, and nothing that this version cannot enforce.
+#[derive(Debug, Clone)]
+pub struct Configuration {
+    /// What is stored.
+    pub applied: Applied,
+    /// What the check made of it.
+    pub checked: Checked,
+}
+
+impl Configuration {
+    /// Loads and checks the stored configuration. A host without one has an empty policy, which
+    /// permits nothing.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read, is damaged, fails its check, or has what this
+    /// version cannot enforce.
+    pub fn load() -> Result<Self, ConfigurationError> {
+        Self::check(Applied::load(Path::new(paths::APPLIED))?.unwrap_or_default())
+    }
+
+    /// Reads and checks a configuration that is not stored, from the JSON of an [`Applied`].
+    ///
+    /// # Errors
+    /// When it is damaged, fails its check, or has what this version cannot enforce.
+    pub fn read(json: &[u8]) -> Result<Self, ConfigurationError> {
+        Self::check(serde_json::from_slice(json).map_err(ConfigurationError::Unreadable)?)
+    }
+
+    fn check(applied: Applied) -> Result<Self, ConfigurationError> {
+        let checked = applied.check()?.enforceable()?;
+        Ok(Self { applied, checked })
+    }
+
+    /// Its number: each apply counts up by one.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.applied.generation
+    }
+}
+
+/// The configuration in force in a daemon, and the users whom it refuses besides: an administrator
+/// can disable a user even when the disk is full and the configuration cannot be stored.
+#[derive(Debug)]
+pub struct InForce {
+    current: RwLock<Arc<Configuration>>,
+    /// Disabled in memory only.
+    disabled: Mutex<BTreeSet<UserName>>,
+}
+
+impl InForce {
+    /// Starts with this configuration.
+    #[must_use]
+    pub fn new(configuration: Configuration) -> Self {
+        Self {
+            current: RwLock::new(Arc::new(configuration)),
+            disabled: Mutex::default(),
+        }
+    }
+
+    /// The present one. The caller keeps it as it is, whatever is put in force meanwhile.
+    #[must_use]
+    pub fn get(&self) -> Arc<Configuration> {
+        Arc::clone(&self.current.read())
+    }
+
+    /// Puts a configuration in force and returns it. Users who are disabled in memory stay so.
+    pub fn put(&self, mut fresh: Configuration) -> Arc<Configuration> {
+        let disabled = self.disabled.lock();
+        fresh.checked.disabled.extend(disabled.iter().cloned());
+        let fresh = Arc::new(fresh);
+        *self.current.write() = Arc::clone(&fresh);
+        fresh
+    }
+
+    /// Disables a user in memory. The caller puts the returned configuration in force.
+    pub fn disable(&self, user: UserName) -> Configuration {
+        self.disabled.lock().insert(user);
+        (*self.get()).clone()
+    }
+
+    /// Takes that back: then the stored configuration decides. The caller puts the returned one in
+    /// force.
+    pub fn enable(&self, user: &UserName) -> Configuration {
+        let mut fresh = (*self.get()).clone();
+        let stored = fresh.applied.users.get(user);
+        if self.disabled.lock().remove(user) && stored.is_none_or(|user| user.disabled.is_none()) {
+            fresh.checked.disabled.remove(user);
+        }
+        fresh
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::applied::UserEntry;
+
+    fn configuration(disabled: &[&str]) -> Configuration {
+        let mut applied = Applied::default();
+        for user in disabled {
+            let entry = UserEntry {
+                disabled: Some("left".into()),
+                ..UserEntry::default()
+            };
+            applied.users.insert(user.parse().unwrap(), entry);
+        }
+        Configuration::check(applied).unwrap()
+    }
+
+    #[test]
+    fn a_disabled_user_stays_so_until_that_is_taken_back() {
+        let alice: UserName = "alice".parse().unwrap();
+        let in_force = InForce::new(configuration(&[]));
+        let is_disabled = |fresh| {
+            let present = in_force.put(fresh);
+            assert!(Arc::ptr_eq(&present, &in_force.get()));
+            present.checked.disabled.contains(&alice)
+        };
+        assert!(!is_disabled(configuration(&[])));
+        assert!(is_disabled(in_force.disable(alice.clone())));
+        // Another apply, which does not name her.
+        assert!(is_disabled(configuration(&["bob"])));
+        assert!(!is_disabled(in_force.enable(&alice)));
+        assert!(!is_disabled(configuration(&[])));
+
+        // Then the stored configuration decides.
+        assert!(is_disabled(in_force.disable(alice.clone())));
+        assert!(is_disabled(configuration(&["alice"])));
+        assert!(is_disabled(in_force.enable(&alice)));
+        assert!(!is_disabled(configuration(&[])));
+    }
+}
