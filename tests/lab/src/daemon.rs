@@ -363,10 +363,13 @@ impl Daemon {
     }
 
     /// How often it has told its watchdog since its start that it is alive: never, unless it has one
-    /// (`WATCHDOG_USEC` in its environment).
-    #[must_use]
-    pub fn beats(&self) -> usize {
-        self.unit.beats()
+    /// (`WATCHDOG_USEC` in its environment). Counts all that it sent before the call.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn beats(&self) -> Result<usize, LabError> {
+        let beats = self.unit.beats();
+        beats.attempt(|| format!("cannot count what {} tells its watchdog", self.name))
     }
 
     /// All it has written to standard output and standard error, over all its starts.

@@ -2,17 +2,20 @@
 //! systemd's semantics, since systemd is what keeps the keeper's listeners in production.
 
 use std::fs;
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, recvmsg, sendmsg_addr,
+};
 
 /// `FileDescriptorStoreMax=` of the keeper's unit: a listener for each pair of service and user.
 pub(crate) const STORE_LIMIT: usize = 4096;
@@ -49,6 +52,7 @@ struct Stored {
 /// A daemon's notification socket. A thread receives as long as the value exists.
 #[derive(Debug)]
 pub(crate) struct Unit {
+    path: PathBuf,
     shared: Arc<Shared>,
 }
 
@@ -84,7 +88,8 @@ impl Unit {
                     }
                 }
             })?;
-        Ok(Self { shared })
+        let path = path.to_owned();
+        Ok(Self { path, shared })
     }
 
     /// The daemon is started (again): it is not ready, its stored descriptors are still there.
@@ -112,8 +117,25 @@ impl Unit {
     }
 
     /// How often the daemon has said that it is alive.
-    pub(crate) fn beats(&self) -> usize {
-        self.shared.told().beats
+    pub(crate) fn beats(&self) -> io::Result<usize> {
+        self.catch_up()?;
+        Ok(self.shared.told().beats)
+    }
+
+    /// Waits until all that was sent before has been received: `sd_notify_barrier(3)`.
+    fn catch_up(&self) -> io::Result<()> {
+        let (mut end, other_end) = io::pipe()?;
+        let socket = UnixDatagram::unbound()?;
+        let address = SocketAddrUnix::new(&self.path)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let passed = [other_end.as_fd()];
+        ancillary.push(SendAncillaryMessage::ScmRights(&passed));
+        let text = [IoSlice::new(b"BARRIER=1")];
+        sendmsg_addr(&socket, &address, &text, &mut ancillary, SendFlags::empty())?;
+        drop(other_end);
+        end.read_to_end(&mut Vec::new())?;
+        Ok(())
     }
 
     /// Duplicates of what is stored, in the order of storing. What has lost its other end is

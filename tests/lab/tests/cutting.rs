@@ -9,7 +9,6 @@ mod users;
 use std::io::Read;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use attack::{Attack, Result};
 use reading::{connect, is_cut, lives};
@@ -212,16 +211,17 @@ impl Announcing {
     }
 }
 
-/// Connects again and again, each time announced, as long as it is let: whether one is served that was
-/// begun after this was said to be over.
+/// Connects again and again, each time announced, until enough attempts began after this was said to
+/// be over. Returns whether one of those was served.
 fn connects_after(
     attack: &Attack,
     announcing: &Mutex<Announcing>,
     over: &AtomicBool,
-    stop: &AtomicBool,
 ) -> Result<bool> {
-    while !stop.load(Ordering::SeqCst) {
+    let mut attempts_after = 0;
+    while attempts_after < 5 {
         let begun_after = over.load(Ordering::SeqCst);
+        attempts_after += u32::from(begun_after);
         let port = attack.port()?;
         let mut announcing = announcing.lock().map_err(|_| "a thread failed")?;
         announcing.announce(attack, &port)?;
@@ -244,13 +244,13 @@ fn when_disable_returns_nothing_of_the_user_runs_or_is_accepted() -> Result {
     let host = &attack.mail.mailhost;
     let mut bob = connect(&attack.mail, "bob")?;
     for round in 0..8 {
-        let (over, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+        let over = AtomicBool::new(false);
         let announcing = Mutex::new(Announcing::new(&attack)?);
         let served_after = std::thread::scope(|scope| -> Result<bool> {
             let connecting: Vec<_> = (0..4)
                 .map(|_| {
                     scope.spawn(|| {
-                        connects_after(&attack, &announcing, &over, &stop)
+                        connects_after(&attack, &announcing, &over)
                             .map_err(|error| error.to_string())
                     })
                 })
@@ -280,8 +280,8 @@ fn when_disable_returns_nothing_of_the_user_runs_or_is_accepted() -> Result {
                 Ok(())
             };
             let looked = look();
-            std::thread::sleep(Duration::from_millis(200));
-            stop.store(true, Ordering::SeqCst);
+            // Also where looking has failed: the threads end by it.
+            over.store(true, Ordering::SeqCst);
             let mut served = false;
             for thread in connecting {
                 served |= thread.join().map_err(|_| "a thread failed")??;

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::error::Error;
+use std::fs;
 
 use usher_lab::{Daemon, Host, Lab, LabError, PATIENCE, Role, Signal, eventually};
 
@@ -141,10 +142,27 @@ fn what_a_daemon_started_outlives_it_and_not_the_lab() -> Result {
     Ok(())
 }
 
+/// Stops a daemon, and returns when all its threads have stopped.
+fn stop(daemon: &mut Daemon) -> Result {
+    daemon.kill(Signal::STOP)?;
+    let threads = format!("/proc/{}/task", daemon.pid()?);
+    eventually("all threads have stopped", || {
+        for thread in fs::read_dir(&threads)? {
+            let stat = fs::read_to_string(thread?.path().join("stat"))?;
+            // The state follows the name, which stands in parentheses.
+            let state = stat.rsplit(") ").next().unwrap_or_default();
+            if !state.starts_with('T') {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    })
+}
+
 #[test]
 fn every_daemon_tells_its_watchdog_that_it_is_alive() -> Result {
     let mut mail = Lab::mail()?;
-    let daemons = [
+    let mut daemons = [
         &mut mail.keeper,
         &mut mail.recorder,
         &mut mail.verifier,
@@ -152,19 +170,24 @@ fn every_daemon_tells_its_watchdog_that_it_is_alive() -> Result {
         &mut mail.courier,
         &mut mail.proxy,
     ];
-    for daemon in daemons {
-        assert_eq!(daemon.beats(), 0, "{} has no watchdog", daemon.name());
+    for daemon in &mut daemons {
+        assert_eq!(daemon.beats()?, 0, "{} has no watchdog", daemon.name());
         daemon.set_launcher(["env", "WATCHDOG_USEC=400000"]);
         daemon.restart()?;
-        eventually(daemon.name(), || Ok(daemon.beats() > 3))?;
-        // One that is stopped is silent: what it had said before has been heard.
-        daemon.kill(Signal::STOP)?;
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        let before = daemon.beats();
-        std::thread::sleep(std::time::Duration::from_millis(600));
-        assert_eq!(daemon.beats(), before, "{}", daemon.name());
+        eventually(daemon.name(), || Ok(daemon.beats()? > 3))?;
+    }
+    for number in 0..daemons.len() {
+        let (stopped, other) = (number, (number + 1) % daemons.len());
+        stop(daemons[stopped])?;
+        let (before, others) = (daemons[stopped].beats()?, daemons[other].beats()?);
+        // The time in which it would have spoken passes for another daemon.
+        eventually("another daemon speaks", || {
+            Ok(daemons[other].beats()? > others + 3)
+        })?;
+        let daemon = &mut daemons[stopped];
+        assert_eq!(daemon.beats()?, before, "{}", daemon.name());
         daemon.kill(Signal::CONT)?;
-        eventually(daemon.name(), || Ok(daemon.beats() > before))?;
+        eventually(daemon.name(), || Ok(daemon.beats()? > before))?;
     }
     Ok(())
 }

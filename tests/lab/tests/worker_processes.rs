@@ -1,7 +1,7 @@
 //! What runs as the user: who it is, when it starts, when it ends, and what its crash costs.
 
 use serde_json::Value;
-use usher_lab::{Lab, Mail, PATIENCE, Running, eventual, eventually};
+use usher_lab::{Lab, Mail, PATIENCE, Role, Running, eventual, eventually};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
@@ -606,7 +606,8 @@ fn a_setgid_program_gains_its_group_where_policy_permits() -> Outcome {
     let policy = |settings: &str| {
         format!(
             "service posts {{ program \"/bin/sh\" \"-c\" \"umask; /var/lib/of-group -g; \
-             /var/lib/of-root -E '^(Uid|CapEff)' /proc/self/status\";
+             /var/lib/of-root -E '^(Uid|CapEff)' /proc/self/status | cat; \
+             /var/lib/of-root -o ^Pid /proc/self/status || echo not mine\";
              listen 7104; style connection; users mail; hosts laptop; {settings} }}\n"
         )
     };
@@ -622,10 +623,13 @@ fn a_setgid_program_gains_its_group_where_policy_permits() -> Outcome {
     };
     let own = host.run(["id", "-g", "bob"])?.stdout;
     let none = "CapEff:\t0000000000000000\n";
-    let bob = format!("{own}Uid:\t2002\t2002\t2002\t2002\n{none}");
+    let bob = format!("{own}Uid:\t2002\t2002\t2002\t2002\n{none}Pid\n");
     assert_eq!(said("")?, format!("0077\n{bob}"));
     assert_eq!(said("umask 027;")?, format!("0027\n{bob}"));
-    let others = format!("0077\n3000\nUid:\t2002\t0\t0\t0\n{none}");
+    // Where connections have owners, the program of root's cannot write on bob's itself.
+    let owned = mail.mailhost.number(Role::Keeper, "fence")? == 1;
+    let written = if owned { "not mine" } else { "Pid" };
+    let others = format!("0077\n3000\nUid:\t2002\t0\t0\t0\n{none}{written}\n");
     assert_eq!(said("setuid permit;")?, others);
     host.write(path, policy("setuid permit; files \"/usr\" read;"))?;
     let refused = host.command(["usher", "policy", "apply"]).run()?;
