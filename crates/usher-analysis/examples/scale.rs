@@ -102,7 +102,6 @@ fn read(host: usize, text: &str) -> HostPolicy {
     HostPolicy {
         name: host_name(host).parse().expect("a host name"),
         policy: parse(&[source]).expect("a correct policy"),
-        former_guests: Default::default(),
         users: UserState::default(),
     }
 }

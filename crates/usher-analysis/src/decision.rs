@@ -1,13 +1,19 @@
 //! May this user, from this host, reach that service? And which clauses say so.
 
 use serde::Serialize;
-use usher_policy::{BlockKind, Clause, Client, ClientService, Host, Policy, Principal, Service};
+use usher_policy::{
+    BlockKind, Clause, Client, ClientService, ClientUse, Host, Principal, Service, ServiceUse,
+    TrustedPrincipal,
+};
 use usher_proto::{HostName, ServiceName, UserName};
 
-use crate::asked_user::has_key;
 use crate::how::{How, Offer, Request};
 use crate::network::{Acquaintance, HostPolicy, Network};
 use crate::objection::{Objection, Reason};
+
+/// The policies of a network are those of one time ([`Policy::at`](usher_policy::Policy::at)): a guest
+/// whom one has left is a user, at whatever time.
+const AS_IT_IS: u64 = 0;
 
 /// A connection that is asked about.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -158,13 +164,13 @@ impl Network {
 pub(crate) struct Case<'q> {
     pub(crate) question: &'q Question,
     pub(crate) principals: Vec<Principal>,
-    pub(crate) objections: Vec<Objection>,
+    objections: Vec<Objection>,
     grounds: Vec<Ground>,
     how: How,
 }
 
 impl Case<'_> {
-    pub(crate) fn object(&mut self, host: &HostPolicy, reason: Reason, clauses: Vec<Clause>) {
+    fn object(&mut self, host: &HostPolicy, reason: Reason, clauses: Vec<Clause>) {
         self.objections.push(Objection {
             host: host.name.clone(),
             reason,
@@ -206,43 +212,25 @@ impl Case<'_> {
         host: &'n HostPolicy,
         server: Option<&'n Host>,
     ) -> Option<(&'n Client, &'n ClientService)> {
-        let question = self.question;
         self.ask_disabled(host);
-        let server = self.known(host, &question.server, server)?;
-        let Some((client, entry)) = client_entry(&host.policy, &server.name, &question.service)
-        else {
-            let reason = Reason::NoClientBlock {
-                host: host.name.clone(),
-                service: question.service.clone(),
-                server: server.name.clone(),
-            };
-            self.object(host, reason, Vec::new());
-            return None;
-        };
+        let server = self.known(host, &self.question.server, server)?;
+        let question = self.question;
+        let case = host.policy.client_case(ClientUse {
+            user: &question.user,
+            host: &server.name,
+            service: &question.service,
+            now: AS_IT_IS,
+        });
+        self.object_by_policy(host, &server.name, case.objections());
+        let (client, entry) = case.entry?;
         self.ground(host, target(client, entry));
-        if entry.users.names().contains(&question.user) {
-            let block = (BlockKind::Client, &client.name as &dyn std::fmt::Display);
-            self.ask_users(host, block, client.user_blocks.iter());
-        } else if let Some(over) = self.guest_over(
-            host,
-            &Clause::block(BlockKind::Client, &client.name),
-            client.user_blocks.iter(),
-        ) {
-            self.objections.push(over);
-        } else {
-            let reason = Reason::UserNotInClient {
-                host: host.name.clone(),
-                client: client.name.clone(),
-                user: question.user.clone(),
-            };
-            let clause = Clause::statement(BlockKind::Client, &client.name, "users");
-            self.object(host, reason, vec![clause]);
+        if entry.users.has(&question.user, AS_IT_IS) {
+            let block = (BlockKind::Client, client.name.as_ref());
+            self.ground_user(host, block, client.user_blocks.iter());
         }
         for keyword in ["programs", "protocol", "key"] {
-            self.ground(
-                host,
-                Clause::statement(BlockKind::Client, &client.name, keyword),
-            );
+            let clause = Clause::statement(BlockKind::Client, &client.name, keyword);
+            self.ground(host, clause);
         }
         self.how.client = Some(Request::of(entry, Some(server)));
         Some((client, entry))
@@ -253,46 +241,49 @@ impl Case<'_> {
         host: &'n HostPolicy,
         client: Option<&'n Host>,
     ) -> Option<&'n Service> {
-        let question = self.question;
         self.ask_disabled(host);
-        let client = self.known(host, &question.client, client);
-        let own = host.name.clone();
-        let Some(service) = host.policy.services.get(&question.service) else {
-            let service = question.service.clone();
-            self.object(host, Reason::NoService { host: own, service }, Vec::new());
-            return None;
+        let client = self.known(host, &self.question.client, client);
+        let question = self.question;
+        let offered = host.policy.services.get(&question.service);
+        let by_name = offered.is_some_and(|service| service.users.has(&question.user, AS_IT_IS));
+        // With every certificate that the user can have, where one is needed.
+        let principals = match offered.filter(|_| !by_name) {
+            Some(service) => host.certifiable(service, &question.user),
+            None => Vec::new(),
         };
+        let trusted = |principal: &&'n Principal| TrustedPrincipal {
+            name: (*principal).as_ref(),
+            until: u64::MAX,
+        };
+        let trusted: Vec<TrustedPrincipal<'_>> = principals.iter().map(trusted).collect();
+        let case = host.policy.service_case(ServiceUse {
+            service: &question.service,
+            user: &question.user,
+            principals: &trusted,
+            host: client.map(|client| &client.name),
+            now: AS_IT_IS,
+        });
+        let called = client.map_or(&question.client, |client| &client.name);
+        self.object_by_policy(host, called, case.objections());
+        let service = case.service?;
         let name = &service.name;
-        let said = |keyword| Clause::statement(BlockKind::Service, name, keyword);
-        if service.users.names().contains(&question.user) {
-            let block = (BlockKind::Service, name as &dyn std::fmt::Display);
-            self.ask_users(host, block, service.user_blocks.iter());
+        if by_name {
+            let block = (BlockKind::Service, name.as_ref());
+            self.ground_user(host, block, service.user_blocks.iter());
         } else {
-            self.ask_certificate(host, service);
+            self.ground_certificate(host, service, &principals);
         }
-        match client {
-            Some(client) if service.hosts.contains(&client.name) => {
-                self.ground(host, said("hosts"));
-            }
-            Some(client) => {
-                let reason = Reason::HostNotAdmitted {
-                    host: own.clone(),
-                    service: name.clone(),
-                    client: client.name.clone(),
-                };
-                self.object(host, reason, vec![said("hosts")]);
-            }
-            None => {}
+        let said = |keyword| Clause::statement(BlockKind::Service, name, keyword);
+        if client.is_some_and(|client| service.hosts.contains(&client.name)) {
+            self.ground(host, said("hosts"));
         }
-        if !has_key(host, &question.user, service) {
+        if !host.users.holders(&service.keys).has(&question.user) {
+            let former = host.users.former_keys(&service.keys, &question.user);
             let reason = Reason::NoKey {
-                host: own,
+                host: host.name.clone(),
                 user: question.user.clone(),
                 keys: service.keys.clone(),
-                former: host
-                    .users
-                    .former_keys(&service.keys, &question.user)
-                    .to_vec(),
+                former: former.to_vec(),
             };
             self.object(host, reason, Vec::new());
         }
@@ -315,6 +306,30 @@ impl Case<'_> {
         }
         self.how.server = Some(Offer::of(service));
         Some(service)
+    }
+
+    fn ask_disabled(&mut self, host: &HostPolicy) {
+        let user = &self.question.user;
+        if host.users.disabled.contains(user) {
+            let reason = Reason::Disabled {
+                host: host.name.clone(),
+                user: user.clone(),
+            };
+            self.object(host, reason, Vec::new());
+        }
+    }
+
+    /// What a host's policy objects to a connection with another host.
+    fn object_by_policy<'n>(
+        &mut self,
+        host: &HostPolicy,
+        other: &HostName,
+        objections: impl Iterator<Item = usher_policy::Objection<'n>>,
+    ) {
+        let question = self.question;
+        let objections =
+            objections.map(|objection| Objection::of_policy(host, question, other, objection));
+        self.objections.extend(objections);
     }
 
     fn ask_port(&mut self, entry: Option<(&Client, &ClientService)>, service: Option<&Service>) {
@@ -403,17 +418,4 @@ impl Case<'_> {
 pub(crate) fn target(client: &Client, entry: &ClientService) -> Clause {
     let value = format!("{} at {} port {}", entry.service, entry.host, entry.port);
     Clause::value(BlockKind::Client, &client.name, "service", value)
-}
-
-/// The one entry of all client blocks for a service of a host.
-fn client_entry<'p>(
-    policy: &'p Policy,
-    host: &HostName,
-    service: &ServiceName,
-) -> Option<(&'p Client, &'p ClientService)> {
-    policy.clients.values().find_map(|client| {
-        let mut entries = client.services.iter();
-        let entry = entries.find(|entry| entry.host == *host && entry.service == *service);
-        Some((client, entry?))
-    })
 }

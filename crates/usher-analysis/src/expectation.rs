@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use usher_policy::{Expectation, ExpectedKind, Place, Policy, UnknownName};
+use usher_policy::{Expectation, Place, Policy, UnknownName};
 use usher_proto::{HostName, ServiceName};
 
 use crate::decision::{Decision, Question, Verdict};
@@ -136,15 +136,11 @@ impl Network {
 }
 
 /// The names that expectations of a host's policy have and the policy lacks, by the statements'
-/// places. The policy is that of a moment: guests whose time is over are not in it, and known.
+/// places.
 fn unknown_names(host: &HostPolicy) -> BTreeMap<Place, Vec<UnknownName>> {
-    let guests = host.former_guests.keys();
-    let former: BTreeSet<&str> = guests.map(|(_, user)| user.as_ref()).collect();
     let mut unknown: BTreeMap<Place, Vec<UnknownName>> = BTreeMap::new();
     for name in host.policy.unknown_names() {
-        if name.kind != ExpectedKind::User || !former.contains(name.name.as_str()) {
-            unknown.entry(name.place.clone()).or_default().push(name);
-        }
+        unknown.entry(name.place.clone()).or_default().push(name);
     }
     unknown
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::Serialize;
-use usher_policy::{Host, Moment, Name, Policy, Principal, Service};
+use usher_policy::{Host, Name, Policy, Principal, Service};
 use usher_proto::{HostName, HostPublicKey, UserName};
 
 use crate::how::Route;
@@ -17,9 +17,6 @@ pub struct HostPolicy {
     /// What it has in force, or would have, as it is at the time of the question
     /// ([`Policy::at`]).
     pub policy: Policy,
-    /// Guests whose time is over by then and who are not in [`Self::policy`] for that
-    /// ([`Policy::former_guests`]): they are permitted nothing, and told why.
-    pub former_guests: BTreeMap<(Name, UserName), Moment>,
     /// What is known of its users.
     pub users: UserState,
 }

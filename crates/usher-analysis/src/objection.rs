@@ -1,10 +1,11 @@
 //! Why a connection is refused, and which line would have to change.
 
 use serde::Serialize;
-use usher_policy::{Clause, Moment, Name, may_be_user};
+use usher_policy::{Clause, Moment, Name, Objection as OfPolicy, may_be_user};
 use usher_proto::{HostName, ServiceName, UserName};
 
-use crate::network::FormerKey;
+use crate::decision::Question;
+use crate::network::{FormerKey, HostPolicy};
 
 /// One reason of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -129,6 +130,60 @@ pub enum Reason {
         /// Those that were good once.
         former: Vec<FormerKey>,
     },
+}
+
+impl Objection {
+    /// What a host's policy objects to a connection with another host, which it calls `other`.
+    pub(crate) fn of_policy(
+        policy: &HostPolicy,
+        question: &Question,
+        other: &HostName,
+        objection: OfPolicy<'_>,
+    ) -> Self {
+        let (host, other) = (policy.name.clone(), other.clone());
+        let (user, service) = (question.user.clone(), question.service.clone());
+        let clauses = objection.clause().into_iter().collect();
+        let reason = match objection {
+            OfPolicy::UnknownHost => Reason::HostUnknown { host, other },
+            OfPolicy::NoClientEntry => Reason::NoClientBlock {
+                host,
+                service,
+                server: other,
+            },
+            OfPolicy::NotInClient(client) => Reason::UserNotInClient {
+                host,
+                client: client.name.clone(),
+                user,
+            },
+            OfPolicy::NoService => Reason::NoService { host, service },
+            OfPolicy::NotAdmitted(_) => Reason::UserNotAdmitted {
+                host,
+                service,
+                user,
+            },
+            OfPolicy::NeverAdmitted(_) => Reason::NeverAdmitted {
+                host,
+                service,
+                user,
+            },
+            OfPolicy::GuestOver(guest) => Reason::GuestOver {
+                host,
+                block: format!("{} {}", guest.named_by.0, guest.named_by.1),
+                user,
+                until: guest.until,
+            },
+            OfPolicy::HostNotAdmitted(_) => Reason::HostNotAdmitted {
+                host,
+                service,
+                client: other,
+            },
+        };
+        Self {
+            host: policy.name.clone(),
+            reason,
+            clauses,
+        }
+    }
 }
 
 fn purpose(keys: &Option<Name>) -> String {

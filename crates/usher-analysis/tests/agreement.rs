@@ -18,7 +18,6 @@ use usher_proto::{ServiceName, UserName};
 fn now(host: &HostPolicy) -> HostPolicy {
     HostPolicy {
         policy: host.policy.at(NOW),
-        former_guests: host.policy.former_guests(NOW),
         ..host.clone()
     }
 }

@@ -66,7 +66,7 @@ impl Policy {
             .clone()
             .any(|block| !block.principals.is_empty() || !block.groups.is_empty());
         let users: BTreeSet<&str> = blocks
-            .flat_map(|block| block.users())
+            .flat_map(|block| block.users().chain(block.former.keys()))
             .map(AsRef::as_ref)
             .collect();
         let hosts: BTreeSet<&str> = self.hosts.keys().map(AsRef::as_ref).collect();

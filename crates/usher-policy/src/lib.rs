@@ -24,6 +24,7 @@
 mod application;
 mod check;
 mod cover;
+mod decide;
 mod destinations;
 mod error;
 mod expectation;
@@ -32,13 +33,13 @@ mod group;
 mod include;
 mod keywords;
 mod lexer;
+mod lookup;
 mod mac;
 mod members;
 mod model;
 mod moment;
 mod name;
 mod nearest;
-mod permit;
 mod places;
 mod ranges;
 mod remedy;
@@ -54,6 +55,7 @@ pub use application::{
     Application, ApplicationPolicy, Level, Network, Peers, Protection, ProtectionItem, Traffic,
     Transform, Treatment,
 };
+pub use decide::{ClientCase, ClientUse, Guest, Objection, ServiceCase, ServiceUse};
 pub use destinations::{
     Destination, DestinationTable, Destinations, MAXIMUM_DESTINATION_TABLE, MAXIMUM_DESTINATIONS,
     PortRange,

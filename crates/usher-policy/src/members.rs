@@ -8,8 +8,7 @@ use serde::{Serialize, Serializer};
 use usher_proto::UserName;
 
 use crate::model::{Policy, Users};
-use crate::moment::Moment;
-use crate::name::{Name, Principal};
+use crate::name::Principal;
 
 /// Users, some of them until a time. A user who is one by several sets is one for the longest of
 /// them.
@@ -108,12 +107,16 @@ impl Serialize for Members {
 }
 
 impl Policy {
-    /// The policy as it is at a time, in seconds since 1970: without the guests whose time is over.
-    /// Sets that are shared stay shared.
+    /// The policy as it is at a time, in seconds since 1970: the guests whose time is over are users
+    /// no more ([`Users::former`]). Sets that are shared stay shared.
     pub fn at(&self, now: u64) -> Self {
         let mut policy = self.clone();
         for users in policy.users.values_mut() {
-            users.guests.retain(|_, until| until.unix_time() > now);
+            let guests = std::mem::take(&mut users.guests).into_iter();
+            let (over, left): (BTreeMap<_, _>, _) =
+                guests.partition(|(_, until)| until.unix_time() <= now);
+            users.guests = left;
+            users.former.extend(over);
         }
         let mut changed = BTreeMap::new();
         let services = policy.services.values_mut();
@@ -130,17 +133,5 @@ impl Policy {
             }
         }
         policy
-    }
-
-    /// Who is missing in it then, by the `users` block that has the guest and the guest's name, with
-    /// the time that is over.
-    pub fn former_guests(&self, now: u64) -> BTreeMap<(Name, UserName), Moment> {
-        let guests = self.users.values().flat_map(|users| {
-            let guests = users.guests.iter();
-            guests.map(|(user, until)| ((users.name.clone(), user.clone()), *until))
-        });
-        guests
-            .filter(|(_, until)| until.unix_time() <= now)
-            .collect()
     }
 }

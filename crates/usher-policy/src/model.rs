@@ -166,6 +166,9 @@ pub struct Users {
     pub groups: BTreeMap<GroupName, Group>,
     /// Users who are in the set until a time. No user is among them and [`Self::members`].
     pub guests: BTreeMap<UserName, Moment>,
+    /// In the policy of a time ([`Policy::at`]), the guests whose time was over by then.
+    #[serde(skip)]
+    pub former: BTreeMap<UserName, Moment>,
     /// Whoever has a certificate that names one of these is in the set, too.
     pub principals: BTreeSet<Principal>,
 }

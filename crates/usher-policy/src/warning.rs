@@ -296,10 +296,16 @@ impl Policy {
 
     /// The guests whose time is over, in seconds since 1970.
     pub fn guests_over(&self, now: u64) -> Vec<PolicyWarning> {
-        let guests = self.former_guests(now).into_iter();
-        guests
-            .map(|((users, user), until)| PolicyWarning::GuestOver { users, user, until })
-            .collect()
+        let guests = self.users.values().flat_map(|users| {
+            let over = users.guests.iter();
+            let over = over.filter(|(_, until)| until.unix_time() <= now);
+            over.map(|(user, until)| PolicyWarning::GuestOver {
+                users: users.name.clone(),
+                user: user.clone(),
+                until: *until,
+            })
+        });
+        guests.collect()
     }
 
     fn warn_of_clients(&self, warnings: &mut Vec<PolicyWarning>) {

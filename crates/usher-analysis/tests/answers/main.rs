@@ -45,7 +45,6 @@ fn host(name: &str, text: &str) -> HostPolicy {
     HostPolicy {
         name,
         policy: parse(&[source]).expect("a correct policy"),
-        former_guests: Default::default(),
         users: UserState::default(),
     }
 }

@@ -36,7 +36,6 @@ fn a_guest_whose_time_is_over_is_told_so_and_who_is_none_is_not() {
             .expect("a time")
             .unix_time();
         HostPolicy {
-            former_guests: host.policy.former_guests(now),
             policy: host.policy.at(now),
             ..host.clone()
         }

@@ -276,7 +276,6 @@ pub fn host_policy(host: usize, choices: &Choices) -> HostPolicy {
     HostPolicy {
         name: HOSTS[host].parse().expect("a host name"),
         policy,
-        former_guests: Default::default(),
         users: UserState {
             disabled: users_of(choices.disabled),
             keys,

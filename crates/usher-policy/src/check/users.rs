@@ -34,6 +34,7 @@ pub(super) fn check(
         members,
         groups,
         guests,
+        former: BTreeMap::new(),
         principals,
     })
 }

@@ -8,10 +8,10 @@ use policies::{groups_of, policy};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use usher_policy::{
-    Groups, Name, Policy, PolicyError, PolicyErrorKind, ServedBy, Source, TrustedPrincipal, Users,
-    format, parse_with_groups,
+    ClientUse, Groups, Name, Objection, Policy, PolicyError, PolicyErrorKind, ServedBy, ServiceUse,
+    Source, TrustedPrincipal, Users, format, parse_with_groups, parse_with_places,
 };
-use usher_proto::UserName;
+use usher_proto::{Refusal, UserName};
 
 fn parse_text(text: &str) -> Result<Policy, Vec<PolicyError>> {
     parse_beside(&Groups::new(), text)
@@ -256,7 +256,7 @@ proptest! {
     }
 
     #[test]
-    fn a_permission_is_exactly_membership(
+    fn objections_are_those_of_the_model_in_order(
         policy in policy(),
         stranger in "[a-z]{9}",
         now in prop::sample::select(vec![0, 1, 1_798_739_999, 1_798_740_000, 4_000_000_000_u64]),
@@ -273,6 +273,30 @@ proptest! {
         });
         users.extend(accounts.chain(["root", "usher-x"].map(|name| name.parse().expect("a name"))));
         users.insert(stranger);
+        let sources = [Source { name: "property".to_owned(), text: policy.to_text() }];
+        let (_, places) = parse_with_places(&sources, &groups_of(&policy)).expect("a policy's text");
+        for (host, entry) in policy.client_services().map(|entry| (&entry.host, entry)) {
+            for user in &users {
+                let mut sets = policy.clients.values()
+                    .filter(|client| client.services.contains(entry))
+                    .flat_map(|client| &client.user_blocks)
+                    .map(|block| &policy.users[block]);
+                let is_one = sets.any(|set| {
+                    let guest = set.guests.get(user);
+                    set.lasting().any(|member| member == user)
+                        || guest.is_some_and(|until| until.unix_time() > now)
+                });
+                let expected = (!is_one).then_some(Refusal::ClientPolicy);
+                let found = policy.client_permits(user, host, &entry.service, now);
+                prop_assert_eq!(found.err(), expected);
+                let asked = ClientUse { user, host, service: &entry.service, now };
+                let case = policy.client_case(asked);
+                prop_assert_eq!(case.objections().next().map(|found| found.refusal()), expected);
+                for clause in case.objections().filter_map(|found| found.clause()) {
+                    prop_assert!(places.place(&clause).is_some(), "{}", clause);
+                }
+            }
+        }
         for (name, service) in &policy.services {
             for user in &users {
                 for host in policy.hosts.keys() {
@@ -287,11 +311,28 @@ proptest! {
                     let nobodys = is_account || ["root", "usher-x"].contains(&user.as_ref());
                     let certified = !nobodys && service.user_blocks.iter()
                         .any(|block| policy.users[block].principals.contains(certified));
-                    let permitted = (member || certified) && (service.any_host || service.hosts.contains(host));
+                    let was_guest = service.user_blocks.iter()
+                        .any(|block| policy.users[block].guests.contains_key(user));
+                    let to_user = match was_guest {
+                        true => Refusal::GuestOver,
+                        false => Refusal::UserNotPermitted,
+                    };
+                    let from_host = service.any_host || service.hosts.contains(host);
+                    let expected: Vec<Refusal> = [
+                        (member || certified, to_user),
+                        (from_host, Refusal::HostNotPermitted),
+                    ].into_iter().filter(|(fine, _)| !fine).map(|(_, refusal)| refusal).collect();
                     let then = policy.at(now);
                     for policy in [&policy, &then] {
-                        let found = policy.service_permits(name, user, principals, host, now).is_ok();
-                        prop_assert_eq!(found, permitted);
+                        let found = policy.service_permits(name, user, principals, host, now);
+                        prop_assert_eq!(found.err(), expected.first().copied());
+                        let asked = ServiceUse { service: name, user, principals, host: Some(host), now };
+                        let found: Vec<Objection<'_>> = policy.service_case(asked).objections().collect();
+                        let refusals: Vec<Refusal> = found.iter().map(Objection::refusal).collect();
+                        prop_assert_eq!(&refusals, &expected);
+                        for clause in found.iter().filter_map(Objection::clause) {
+                            prop_assert!(places.place(&clause).is_some(), "{}", clause);
+                        }
                     }
                     prop_assert_eq!(then.services[name].users.names().contains(user), member);
                 }

@@ -336,6 +336,7 @@ pub fn policy() -> impl Strategy<Value = Policy> {
                 members,
                 groups,
                 guests: guests(choices),
+                former: BTreeMap::new(),
                 principals: principals(choices),
             };
             policy.users.insert(name, users);

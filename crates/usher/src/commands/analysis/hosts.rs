@@ -125,11 +125,9 @@ impl Loaded {
             } else {
                 UserState::default()
             };
-            let policy = checked.policy.at(now);
             hosts.push(HostPolicy {
                 name,
-                policy,
-                former_guests: checked.policy.former_guests(now),
+                policy: checked.policy.at(now),
                 users,
             });
         }

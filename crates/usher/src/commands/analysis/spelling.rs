@@ -9,9 +9,9 @@ use crate::output;
 /// Warns of a user whom no policy names.
 pub fn warn_of_user(network: &Network, user: &UserName) {
     let named = |host: &'_ HostPolicy| -> Vec<String> {
-        let users = host.policy.users.values().flat_map(|users| users.users());
-        let former = host.former_guests.keys().map(|(_, user)| user);
-        users.chain(former).map(ToString::to_string).collect()
+        let blocks = host.policy.users.values();
+        let users = blocks.flat_map(|users| users.users().chain(users.former.keys()));
+        users.map(ToString::to_string).collect()
     };
     warn(network, "user", user.as_ref(), named);
 }

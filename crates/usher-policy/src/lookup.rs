@@ -1,0 +1,80 @@
+//! What the daemons ask of a policy besides whether it permits ([`crate::decide`]): whose addresses
+//! and ports there are.
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV4};
+
+use usher_proto::HostPublicKey;
+
+use crate::model::{ClientService, Host, Policy, Programs, ProxyListener};
+
+impl Policy {
+    /// The host with this key, if the policy knows one.
+    pub fn host_by_key(&self, key: &HostPublicKey) -> Option<&Host> {
+        self.hosts.values().find(|host| host.key == *key)
+    }
+
+    /// The host with this address, if the policy knows one. An IPv4-mapped address is looked up as
+    /// the IPv4 address that it stands for.
+    pub fn host_of_address(&self, address: IpAddr) -> Option<&Host> {
+        let address = address.to_canonical();
+        self.hosts
+            .values()
+            .find(|host| host.addresses.contains(&address))
+    }
+
+    /// Where a plain connect(2) is authenticated, and of which programs
+    /// ([`Programs::with_plain`]): each address of the host with the service's port. No address
+    /// stands twice, as none is two hosts' and a port of a host is one service's.
+    pub fn plain_destinations(&self) -> impl Iterator<Item = (SocketAddr, &Programs)> {
+        self.client_services()
+            .filter(|entry| entry.programs.with_plain())
+            .flat_map(|entry| {
+                let host = self.hosts.get(&entry.host);
+                let addresses = host.map(|host| host.addresses.as_slice());
+                let socket_address =
+                    |ip: &IpAddr| (SocketAddr::new(*ip, entry.port), &entry.programs);
+                addresses.unwrap_or_default().iter().map(socket_address)
+            })
+    }
+
+    /// The service that one of [`Self::plain_destinations`] belongs to; none for another address.
+    pub fn plain_service(&self, destination: SocketAddr) -> Option<(&Host, &ClientService)> {
+        let host = self.host_of_address(destination.ip())?;
+        let service = self.client_services().find(|entry| {
+            entry.programs.with_plain()
+                && entry.host == host.name
+                && entry.port == destination.port()
+        })?;
+        Some((host, service))
+    }
+
+    /// Where the proxy listens: every `loopback` address of every host, on the port of each of the
+    /// host's services in `client` blocks. Ordered by address; no address stands twice.
+    pub fn proxy_listeners(&self) -> Vec<ProxyListener> {
+        let mut listeners: Vec<ProxyListener> = self
+            .client_services()
+            .flat_map(|entry| {
+                let loopback = self
+                    .hosts
+                    .get(&entry.host)
+                    .map(|host| host.loopback.as_slice());
+                loopback
+                    .unwrap_or_default()
+                    .iter()
+                    .map(|&address| ProxyListener {
+                        address: SocketAddrV4::new(address, entry.port),
+                        host: entry.host.clone(),
+                        service: entry.service.clone(),
+                        protocol: entry.protocol,
+                    })
+            })
+            .collect();
+        listeners.sort();
+        listeners
+    }
+
+    /// The services of all `client` blocks.
+    pub fn client_services(&self) -> impl Iterator<Item = &ClientService> {
+        self.clients.values().flat_map(|client| &client.services)
+    }
+}
