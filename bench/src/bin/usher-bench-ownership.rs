@@ -25,8 +25,9 @@ use rustix::net::{
 };
 use rustix::pipe::{SpliceFlags, pipe, splice};
 use usher_bench::{Measured, Ownership, Spread};
-use usher_kernel::{ownership, privileges};
+use usher_kernel::ownership;
 use usher_local::paths;
+use usher_system::privileges;
 
 /// Who measures, and owns the labelled listener.
 const USER: u32 = 4711;

@@ -125,3 +125,23 @@ fn pins_of(pins: &Path, prefix: &str) -> Result<Vec<PathBuf>, KernelError> {
     }
     Ok(paths)
 }
+
+/// Sets `own_network`, the only constant of a program that holds for one network namespace, to the
+/// caller's.
+///
+/// # Errors
+/// When the kernel cannot say which that is, or the program has no such constant.
+pub(crate) fn set_own_network(open: &mut libbpf_rs::OpenObject) -> Result<(), KernelError> {
+    const MISSING: KernelError = KernelError::MissingPart("own_network");
+    let own = usher_system::namespace::own_network()?.to_ne_bytes();
+    let mut constants = open
+        .maps_mut()
+        .find(|map| map.name().to_string_lossy().ends_with(".rodata"))
+        .ok_or(MISSING)?;
+    let constants = constants.initial_value_mut().ok_or(MISSING)?;
+    if constants.len() != own.len() {
+        return Err(MISSING);
+    }
+    constants.copy_from_slice(&own);
+    Ok(())
+}

@@ -8,14 +8,16 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use usher_system::SystemError;
+use usher_system::process::has_ended;
+
 use crate::KernelError;
-use crate::process::has_ended;
 use crate::worker::Entry;
 
 /// Where the v2 hierarchy is mounted: `/sys/fs/cgroup`, or elsewhere on hybrid machines.
 ///
 /// # Errors
-/// [`KernelError::NoCgroup`].
+/// [`SystemError::NoCgroup`].
 pub fn mount() -> Result<PathBuf, KernelError> {
     let mounts = read(Path::new("/proc/self/mounts"))?;
     mounts
@@ -26,13 +28,13 @@ pub fn mount() -> Result<PathBuf, KernelError> {
             (kind == "cgroup2").then(|| unescaped(point))
         })
         .next()
-        .ok_or(KernelError::NoCgroup)
+        .ok_or(SystemError::NoCgroup.into())
 }
 
 /// The caller's own group.
 ///
 /// # Errors
-/// [`KernelError::NoCgroup`].
+/// [`SystemError::NoCgroup`].
 pub fn own() -> Result<PathBuf, KernelError> {
     of(Path::new("/proc/self/cgroup"))
 }
@@ -42,7 +44,7 @@ fn of(process: &Path) -> Result<PathBuf, KernelError> {
     let path = groups
         .lines()
         .find_map(|line| line.strip_prefix("0::/"))
-        .ok_or(KernelError::NoCgroup)?;
+        .ok_or(SystemError::NoCgroup)?;
     Ok(mount()?.join(path))
 }
 
@@ -64,12 +66,8 @@ pub(crate) fn exists(id: u64) -> Result<bool, KernelError> {
         id,
     };
     let path = mount()?;
-    let failed = |error| KernelError::File {
-        what: "looking for groups in",
-        path: path.clone(),
-        error,
-    };
-    let mount = File::open(&path).map_err(failed)?;
+    let failed = KernelError::file("looking for groups in", &path);
+    let mount = File::open(&path).map_err(&failed)?;
     // SAFETY: the handle lives until the call returns and has as many bytes as it says.
     let found = unsafe {
         libc::open_by_handle_at(
@@ -138,11 +136,7 @@ impl Group {
         let path = parent.join(name);
         match std::fs::create_dir(&path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(KernelError::File {
-                    what: "making the cgroup",
-                    path,
-                    error,
-                });
+                return Err(KernelError::file("making the cgroup", &path)(error));
             }
             _ => {}
         }
@@ -168,11 +162,7 @@ impl Group {
     /// # Errors
     /// When it cannot be opened.
     pub fn directory(&self) -> Result<File, KernelError> {
-        File::open(&self.path).map_err(|error| KernelError::File {
-            what: "opening the cgroup",
-            path: self.path.clone(),
-            error,
-        })
+        File::open(&self.path).map_err(KernelError::file("opening the cgroup", &self.path))
     }
 
     /// Where it is.
@@ -236,15 +226,11 @@ impl Group {
     }
 
     fn below(&self) -> Result<Vec<PathBuf>, KernelError> {
-        let reading = |error| KernelError::File {
-            what: "listing",
-            path: self.path.clone(),
-            error,
-        };
+        let reading = KernelError::file("listing", &self.path);
         let mut below = Vec::new();
-        for entry in std::fs::read_dir(&self.path).map_err(reading)? {
-            let entry = entry.map_err(reading)?;
-            if entry.file_type().map_err(reading)?.is_dir() {
+        for entry in std::fs::read_dir(&self.path).map_err(&reading)? {
+            let entry = entry.map_err(&reading)?;
+            if entry.file_type().map_err(&reading)?.is_dir() {
                 below.push(entry.path());
             }
         }
@@ -298,11 +284,8 @@ impl Group {
     /// # Errors
     /// `EBUSY` when it has; what else the kernel says.
     pub fn remove(self) -> Result<(), KernelError> {
-        std::fs::remove_dir(&self.path).map_err(|error| KernelError::File {
-            what: "removing the cgroup",
-            path: self.path,
-            error,
-        })
+        std::fs::remove_dir(&self.path)
+            .map_err(KernelError::file("removing the cgroup", &self.path))
     }
 
     /// Whether a process lives in it or below.
@@ -377,11 +360,10 @@ impl Guest {
             Ok(true) => rustix::io::Errno::SRCH.into(),
             Err(error) => error,
         };
-        Err(KernelError::File {
-            what: "looking after the process of",
-            path: self.group.path.clone(),
-            error,
-        })
+        Err(KernelError::file(
+            "looking after the process of",
+            &self.group.path,
+        )(error))
     }
 }
 
@@ -401,22 +383,14 @@ fn unescaped(text: &str) -> PathBuf {
 }
 
 fn write(path: PathBuf, text: &str) -> Result<(), KernelError> {
-    std::fs::write(&path, text).map_err(|error| KernelError::File {
-        what: "writing",
-        path,
-        error,
-    })
+    std::fs::write(&path, text).map_err(KernelError::file("writing", &path))
 }
 
 fn read(path: &Path) -> Result<String, KernelError> {
     let mut text = String::new();
     File::open(path)
         .and_then(|mut file| file.read_to_string(&mut text))
-        .map_err(|error| KernelError::File {
-            what: "reading",
-            path: path.into(),
-            error,
-        })?;
+        .map_err(KernelError::file("reading", path))?;
     Ok(text)
 }
 

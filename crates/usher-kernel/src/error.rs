@@ -1,32 +1,18 @@
 //! What the kernel refused.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use usher_proto::ConnectionTuple;
+use usher_system::SystemError;
 
 /// What the kernel refused, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
-    /// A system call failed.
-    #[error("{what}: {error}")]
-    System {
-        /// What was attempted.
-        what: &'static str,
-        /// What the kernel says.
-        error: io::Error,
-    },
-    /// A file of a kernel file system.
-    #[error("{what} {path}: {error}")]
-    File {
-        /// What was attempted.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the kernel says.
-        error: io::Error,
-    },
+    /// A system call.
+    #[error(transparent)]
+    System(#[from] SystemError),
     /// BPF.
     #[error("{what}: {error}; `usher doctor` says what this kernel can do")]
     Bpf {
@@ -107,36 +93,20 @@ pub enum KernelError {
     /// More addresses of client hosts than the table holds.
     #[error("more than 65536 addresses of hosts: connections from the others are announced")]
     TooManyClientAddresses,
-    /// There is no cgroup v2 hierarchy.
-    #[error("no cgroup v2 hierarchy is mounted; mount one: mount -t cgroup2 none /sys/fs/cgroup")]
-    NoCgroup,
-    /// Landlock.
-    #[error("Landlock: {0}")]
-    Landlock(#[from] landlock::RulesetError),
-    /// seccomp.
-    #[error("seccomp: {0}")]
-    Seccomp(String),
-    /// A capability set could not be changed.
-    #[error("capabilities: {0}")]
-    Capabilities(String),
-    /// A privilege that should be gone is still there; the process must not go on.
-    #[error("a privilege that was given up is still there")]
-    StillPrivileged,
-    /// The kernel's answer over netlink is not understood.
-    #[error("the kernel's answer over netlink is not understood")]
-    Netlink,
 }
 
 impl KernelError {
-    pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
-        move |error| Self::System { what, error }
+    pub(crate) fn system(what: &'static str) -> impl Fn(io::Error) -> Self + Copy {
+        move |error| SystemError::call(what)(error).into()
     }
 
-    pub(crate) fn errno(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> Self {
-        move |error| Self::System {
-            what,
-            error: error.into(),
-        }
+    pub(crate) fn errno(what: &'static str) -> impl Fn(rustix::io::Errno) -> Self + Copy {
+        move |error| SystemError::call(what)(error).into()
+    }
+
+    pub(crate) fn file(what: &'static str, path: &Path) -> impl Fn(io::Error) -> Self {
+        let failed = SystemError::file(what, path);
+        move |error| failed(error).into()
     }
 
     pub(crate) fn bpf(what: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Self {

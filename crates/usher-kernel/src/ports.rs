@@ -91,7 +91,7 @@ impl Ports {
             .name("usher_ports")
             .and_then(|builder| builder.open_memory(OBJECT))
             .map_err(KernelError::bpf("reading the programs for ports"))?;
-        crate::namespace::set_own_network(&mut open)?;
+        attach::set_own_network(&mut open)?;
         let object = open
             .load()
             .map_err(KernelError::bpf("loading the programs for ports"))?;

@@ -6,136 +6,203 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
 use libbpf_rs::ObjectBuilder;
+use usher_system::{connections, sandbox};
 
-use crate::{cgroup, connections, listener};
+use crate::{cgroup, listener};
 
-/// One finding.
-#[derive(Debug, Clone)]
+/// What was found, in words, or why it does not work.
+type Outcome = Result<String, String>;
+
+/// One thing to try.
+#[derive(Debug)]
 pub struct Probe {
-    /// What was tried.
+    /// What is tried.
     pub name: &'static str,
-    /// Whether it works.
-    pub works: bool,
     /// Whether the main job fails without it.
     pub required: bool,
-    /// In plain words.
-    pub detail: String,
     /// What it is for.
     pub needed_for: &'static str,
+    attempt: fn() -> Outcome,
 }
 
-/// Tries everything.
-#[must_use]
-pub fn all() -> Vec<Probe> {
-    vec![
-        root(),
-        bpf_file_system(),
-        admission_programs(),
-        ticket_programs(),
-        guards(),
-        held_connections(),
-        reserved_ports(),
-        destinations(),
-        control_groups(),
-        destroying_connections(),
-        dual_stack(),
-        process_descriptors(),
-        landlock(),
-        seccomp(),
-        lsm_programs(),
-        ownership_programs(),
-        zero_copy_receive(),
-        task_storage(),
-    ]
-}
+impl Probe {
+    const fn new(
+        name: &'static str,
+        required: bool,
+        needed_for: &'static str,
+        attempt: fn() -> Outcome,
+    ) -> Self {
+        Self {
+            name,
+            required,
+            needed_for,
+            attempt,
+        }
+    }
 
-fn probe(
-    name: &'static str,
-    required: bool,
-    needed_for: &'static str,
-    outcome: Result<String, String>,
-) -> Probe {
-    let (works, detail) = match outcome {
-        Ok(detail) => (true, detail),
-        Err(detail) => (false, detail),
-    };
-    Probe {
-        name,
-        works,
-        required,
-        detail,
-        needed_for,
+    /// Tries it.
+    ///
+    /// # Errors
+    /// Why it does not work, in words.
+    pub fn run(&self) -> Result<String, String> {
+        (self.attempt)()
     }
 }
 
-fn root() -> Probe {
-    let outcome = if rustix::process::geteuid().is_root() {
-        Ok("this runs as root".into())
-    } else {
-        Err("this does not run as root, so most of what follows could not be tried".into())
-    };
-    probe("privileges", true, "trying", outcome)
-}
-
-fn bpf_file_system() -> Probe {
-    let path = Path::new("/sys/fs/bpf");
-    let outcome = match rustix::fs::statfs(path) {
-        Ok(found) if found.f_type == 0xcafe_4a11 => Ok("mounted at /sys/fs/bpf".into()),
-        Ok(_) => Err("nothing is mounted at /sys/fs/bpf: mount -t bpf bpf /sys/fs/bpf".into()),
-        Err(error) => Err(format!("/sys/fs/bpf: {error}")),
-    };
-    probe(
+/// Everything, in the order in which it is shown.
+pub static ALL: &[Probe] = &[
+    Probe::new("privileges", true, "trying", root),
+    Probe::new(
         "BPF file system",
         true,
         "sessions that outlive a restart of the keeper",
-        outcome,
-    )
-}
-
-fn admission_programs() -> Probe {
-    let outcome = load(crate::admission::OBJECT)
-        .map(|()| "the programs for socket lookup, TCP events and tokens load".into());
-    probe(
+        bpf_file_system,
+    ),
+    Probe::new(
         "admission",
         true,
         "deciding on a connection before it is accepted",
-        outcome,
-    )
-}
-
-fn ticket_programs() -> Probe {
-    let outcome = load(crate::ticket::programs::OBJECT)
-        .map(|()| "the programs that put tokens into SYNs, and that hold SYNs, load".into());
-    probe(
+        || {
+            load(crate::admission::OBJECT)?;
+            Ok("the programs for socket lookup, TCP events and tokens load".into())
+        },
+    ),
+    Probe::new(
         "tickets",
         false,
         "a user's next connections without a word to the server, which are announced otherwise; \
          `programs any`",
-        outcome,
-    )
-}
-
-fn guards() -> Probe {
-    let outcome = load(crate::ticket::guards::OBJECT)
-        .map(|()| "the program that guards announced connections loads".into());
-    probe(
+        || {
+            load(crate::ticket::programs::OBJECT)?;
+            Ok("the programs that put tokens into SYNs, and that hold SYNs, load".into())
+        },
+    ),
+    Probe::new(
         "guards",
         false,
         "keeping an announced connection from other users of this host when the signer dies",
-        outcome,
-    )
-}
-
-fn held_connections() -> Probe {
-    let outcome = crate::ticket::SynSender::can_open()
-        .map(|()| "raw sockets can be opened".into())
-        .map_err(|error| error.to_string());
-    probe(
+        || {
+            load(crate::ticket::guards::OBJECT)?;
+            Ok("the program that guards announced connections loads".into())
+        },
+    ),
+    Probe::new(
         "held connections",
         false,
         "first connections by `programs any` without a second's delay",
-        outcome,
-    )
+        || {
+            crate::ticket::SynSender::can_open().map_err(text)?;
+            Ok("raw sockets can be opened".into())
+        },
+    ),
+    Probe::new(
+        "reserved ports",
+        false,
+        "keeping a service's port, and the proxy's, from other local users",
+        || {
+            load(crate::ports::OBJECT)?;
+            Ok("the programs for bind(2) load".into())
+        },
+    ),
+    Probe::new(
+        "destinations",
+        false,
+        "services with `connect`, which refuse their users otherwise",
+        || {
+            load(crate::destinations::OBJECT)?;
+            Ok("the programs for connect(2) of a service's processes load".into())
+        },
+    ),
+    Probe::new(
+        "control groups",
+        true,
+        "ending a worker with all it has started",
+        control_groups,
+    ),
+    Probe::new(
+        "cutting connections",
+        true,
+        "cutting the live connections of a disabled user",
+        || {
+            connections::can_destroy()
+                .map_err(|error| format!("{error} (CONFIG_INET_DIAG_DESTROY)"))?;
+            Ok("SOCK_DESTROY answers".into())
+        },
+    ),
+    Probe::new(
+        "IPv6",
+        true,
+        "users' listeners, which are IPv6 sockets also for IPv4",
+        || {
+            // Port 0: the kernel chooses; closed again at once.
+            listener::create(0, 0, 0, 1).map_err(text)?;
+            Ok("a listener for both families can be made".into())
+        },
+    ),
+    Probe::new(
+        "process descriptors",
+        true,
+        "following workers without mistaking one for another",
+        process_descriptors,
+    ),
+    Probe::new(
+        "Landlock",
+        false,
+        "confining the daemons' file access, and services with `files`",
+        landlock,
+    ),
+    Probe::new(
+        "seccomp",
+        true,
+        "confining the daemons' system calls",
+        seccomp,
+    ),
+    Probe::new(
+        "LSM programs",
+        false,
+        "ownership of connections and mandatory access control; admission and workers do not need \
+         them",
+        lsm_programs,
+    ),
+    Probe::new(
+        "ownership",
+        false,
+        "services that change to the user themselves, and connections that nobody but their user \
+         can use",
+        ownership_programs,
+    ),
+    Probe::new(
+        "ownership and io_uring",
+        false,
+        "connections that root cannot read either, with a descriptor that it holds",
+        zero_copy_receive,
+    ),
+    Probe::new(
+        "ownership and preemption",
+        false,
+        "services that change to the user themselves",
+        task_storage,
+    ),
+];
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn root() -> Outcome {
+    if rustix::process::geteuid().is_root() {
+        Ok("this runs as root".into())
+    } else {
+        Err("this does not run as root, so most of what follows could not be tried".into())
+    }
+}
+
+fn bpf_file_system() -> Outcome {
+    match rustix::fs::statfs(Path::new("/sys/fs/bpf")) {
+        Ok(found) if found.f_type == 0xcafe_4a11 => Ok("mounted at /sys/fs/bpf".into()),
+        Ok(_) => Err("nothing is mounted at /sys/fs/bpf: mount -t bpf bpf /sys/fs/bpf".into()),
+        Err(error) => Err(format!("/sys/fs/bpf: {error}")),
+    }
 }
 
 /// Tries to load the smallest LSM program.
@@ -148,11 +215,8 @@ pub(crate) fn load_lsm_program() -> Result<(), String> {
     })
 }
 
-/// Whether LSM programs run here: what says so, or what keeps them from it. Takes root.
-///
-/// # Errors
-/// The reason, in words.
-pub fn lsm_programs_run() -> Result<String, String> {
+/// Whether LSM programs run here. Takes root.
+fn lsm_programs() -> Result<String, String> {
     // A kernel that refuses them may well have bpf in its list: the list tells the rest only.
     load_lsm_program().and_then(|()| {
         let list = "/sys/kernel/security/lsm";
@@ -172,34 +236,16 @@ pub fn lsm_programs_run() -> Result<String, String> {
     })
 }
 
-fn lsm_programs() -> Probe {
-    probe(
-        "LSM programs",
-        false,
-        "ownership of connections and mandatory access control; admission and workers do not \
-         need them",
-        lsm_programs_run(),
-    )
-}
-
-fn ownership_programs() -> Probe {
-    let outcome = quietly(crate::ownership::try_load)
-        .map(|missing| match missing.as_slice() {
-            [] => "the fence, connection ownership and self-protection load".into(),
-            missing => format!(
-                "the fence, connection ownership and self-protection load; this kernel has no \
-                 hook {}, and others do its part",
-                missing.join(", ")
-            ),
-        })
-        .map_err(|error| error.to_string());
-    probe(
-        "ownership",
-        false,
-        "services that change to the user themselves, and connections that nobody but their user \
-         can use",
-        outcome,
-    )
+fn ownership_programs() -> Outcome {
+    const LOADED: &str = "the fence, connection ownership and self-protection load";
+    let missing = quietly(crate::ownership::try_load).map_err(text)?;
+    Ok(match missing.as_slice() {
+        [] => LOADED.into(),
+        missing => format!(
+            "{LOADED}; this kernel has no hook {}, and others do its part",
+            missing.join(", ")
+        ),
+    })
 }
 
 /// IORING_OP_RECV_ZC (linux/io_uring.h, kernel 6.15).
@@ -252,8 +298,8 @@ fn ring_offers(operation: usize) -> Result<Option<bool>, io::Error> {
     ))
 }
 
-fn zero_copy_receive() -> Probe {
-    let outcome = match ring_offers(RECEIVE_ZERO_COPY) {
+fn zero_copy_receive() -> Outcome {
+    match ring_offers(RECEIVE_ZERO_COPY) {
         Ok(None) => Ok("io_uring is switched off".into()),
         Ok(Some(false)) => Ok("io_uring has no operation that reads a connection unseen".into()),
         Ok(Some(true)) => Err(
@@ -263,25 +309,19 @@ fn zero_copy_receive() -> Probe {
                 .into(),
         ),
         Err(error) => Err(format!("io_uring cannot be asked what it offers: {error}")),
-    };
-    probe(
-        "ownership and io_uring",
-        false,
-        "connections that root cannot read either, with a descriptor that it holds",
-        outcome,
-    )
+    }
 }
 
 /// The one finding that a version answers: a lookup fails there for an instant only, which no
 /// attempt finds (fixed by "bpf: Avoid taking spinlock in bpf_task_storage_get", kernel 6.2).
-fn task_storage() -> Probe {
+fn task_storage() -> Outcome {
     let name = rustix::system::uname();
     let (release, version) = (
         name.release().to_string_lossy(),
         name.version().to_string_lossy(),
     );
     let chosen = std::fs::read_to_string("/sys/kernel/debug/sched/preempt").ok();
-    let outcome = match preempted_in_lookup(&release, &version, chosen.as_deref()) {
+    match preempted_in_lookup(&release, &version, chosen.as_deref()) {
         Some(false) => Ok("the fence finds its marks at every instant".into()),
         Some(true) => Err(format!(
             "kernel {release} preempts fully: a lookup in BPF task storage can fail when it \
@@ -292,13 +332,7 @@ fn task_storage() -> Probe {
             "kernel {release} may preempt fully, and /sys/kernel/debug/sched/preempt cannot be \
              read: mount debugfs, or start the kernel with preempt=voluntary, or take 6.2 or later"
         )),
-    };
-    probe(
-        "ownership and preemption",
-        false,
-        "services that change to the user themselves",
-        outcome,
-    )
+    }
 }
 
 /// Whether a task storage lookup may be interrupted by another and fail; none when only
@@ -337,126 +371,40 @@ fn quietly<T>(attempt: impl FnOnce() -> T) -> T {
     outcome
 }
 
-fn destinations() -> Probe {
-    let outcome = load_destinations()
-        .map(|()| "the programs for connect(2) of a service's processes load".into());
-    probe(
-        "destinations",
-        false,
-        "services with `connect`, which refuse their users otherwise",
-        outcome,
-    )
-}
-
-/// Whether the kernel takes the programs of [`crate::destinations`].
-///
-/// # Errors
-/// The reason, in words.
-pub fn load_destinations() -> Result<(), String> {
-    load(crate::destinations::OBJECT)
-}
-
-fn reserved_ports() -> Probe {
-    let outcome = load(crate::ports::OBJECT).map(|()| "the programs for bind(2) load".into());
-    probe(
-        "reserved ports",
-        false,
-        "keeping a service's port, and the proxy's, from other local users",
-        outcome,
-    )
-}
-
-fn control_groups() -> Probe {
-    let outcome = cgroup::own()
-        .map_err(|error| error.to_string())
-        .and_then(|own| {
-            // The root group has no cgroup.kill; any other has it from 5.14 on.
-            let is_root = cgroup::mount().is_ok_and(|mount| mount == own || own.ends_with("/"));
-            if is_root || own.join("cgroup.kill").exists() {
-                Ok(format!("version 2, at {}", own.display()))
-            } else {
-                Err("cgroup.kill is missing (kernels from 5.14 have it)".into())
-            }
-        });
-    probe(
-        "control groups",
-        true,
-        "ending a worker with all it has started",
-        outcome,
-    )
-}
-
-fn destroying_connections() -> Probe {
-    let outcome = connections::can_destroy()
-        .map(|()| "SOCK_DESTROY answers".into())
-        .map_err(|error| format!("{error} (CONFIG_INET_DIAG_DESTROY)"));
-    probe(
-        "cutting connections",
-        true,
-        "cutting the live connections of a disabled user",
-        outcome,
-    )
-}
-
-fn dual_stack() -> Probe {
-    // Port 0: the kernel chooses; closed again at once.
-    let outcome = listener::create(0, 0, 0, 1)
-        .map(|_| "a listener for both families can be made".into())
-        .map_err(|error| error.to_string());
-    probe(
-        "IPv6",
-        true,
-        "users' listeners, which are IPv6 sockets also for IPv4",
-        outcome,
-    )
-}
-
-fn process_descriptors() -> Probe {
-    let outcome = rustix::process::pidfd_open(
-        rustix::process::getpid(),
-        rustix::process::PidfdFlags::empty(),
-    )
-    .map(|_| "pidfd_open works".into())
-    .map_err(|error| error.to_string());
-    probe(
-        "process descriptors",
-        true,
-        "following workers without mistaking one for another",
-        outcome,
-    )
-}
-
-fn landlock() -> Probe {
-    let version = crate::worker::landlock_version();
-    let outcome = if version > 0 {
-        Ok(format!("version {version}"))
+fn control_groups() -> Outcome {
+    let own = cgroup::own().map_err(text)?;
+    // The root group has no cgroup.kill; any other has it from 5.14 on.
+    let is_root = cgroup::mount().is_ok_and(|mount| mount == own || own.ends_with("/"));
+    if is_root || own.join("cgroup.kill").exists() {
+        Ok(format!("version 2, at {}", own.display()))
     } else {
-        Err("this kernel has no Landlock, or it is not among lsm=...".into())
-    };
-    probe(
-        "Landlock",
-        false,
-        "confining the daemons' file access, and services with `files`",
-        outcome,
-    )
+        Err("cgroup.kill is missing (kernels from 5.14 have it)".into())
+    }
 }
 
-fn seccomp() -> Probe {
+fn process_descriptors() -> Outcome {
+    let flags = rustix::process::PidfdFlags::empty();
+    rustix::process::pidfd_open(rustix::process::getpid(), flags).map_err(text)?;
+    Ok("pidfd_open works".into())
+}
+
+fn landlock() -> Outcome {
+    match sandbox::landlock_version() {
+        version @ 1.. => Ok(format!("version {version}")),
+        _ => Err("this kernel has no Landlock, or it is not among lsm=...".into()),
+    }
+}
+
+fn seccomp() -> Outcome {
     let path = "/proc/sys/kernel/seccomp/actions_avail";
-    let outcome = match std::fs::read_to_string(path) {
+    match std::fs::read_to_string(path) {
         Ok(actions) if actions.contains("errno") => Ok("filters work".into()),
         Ok(actions) => Err(format!(
             "the action `errno` is missing ({})",
             actions.trim()
         )),
         Err(error) => Err(format!("{path}: {error}")),
-    };
-    probe(
-        "seccomp",
-        true,
-        "confining the daemons' system calls",
-        outcome,
-    )
+    }
 }
 
 #[cfg(test)]

@@ -235,7 +235,7 @@ tests! {
             assert_eq!(admission.drain_untracked().unwrap(), [connection]);
             let nothing = rustix::time::Timespec::default();
             assert_eq!(rustix::event::poll(&mut poll, Some(&nothing)).unwrap(), 0);
-            assert!(usher_kernel::connections::destroy(&connection).unwrap());
+            assert!(usher_system::connections::destroy(&connection).unwrap());
         }
         assert_eq!(admission.counters().unwrap().untracked, 2);
     }

@@ -8,8 +8,8 @@ use std::os::fd::AsFd;
 
 use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionState, Ended, Limits, SessionError, SessionRecord};
-use usher_kernel::privileges::{self, Capability};
 use usher_proto::{Certified, ChainTip, Refusal};
+use usher_system::privileges::{self, Capability};
 use world::*;
 
 fn record(uid: u32) -> SessionRecord {
@@ -296,7 +296,7 @@ tests! {
             admission.announce(&connection, &announced(uid)).unwrap();
             let _far = client.connect().unwrap();
             let _near = accept(queue);
-            assert!(usher_kernel::connections::destroy(&connection).unwrap());
+            assert!(usher_system::connections::destroy(&connection).unwrap());
             assert!(row(&admission, &connection).is_none());
         }
         let client = Client::v6();

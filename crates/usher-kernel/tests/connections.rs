@@ -9,9 +9,9 @@ use std::os::fd::AsFd;
 
 use rustix::fs::{Gid, Uid};
 use usher_kernel::admission::AdmissionState;
-use usher_kernel::connections::{destroy, owner};
 use usher_kernel::listener;
 use usher_proto::ConnectionTuple;
+use usher_system::connections::{destroy, owner};
 use world::*;
 
 tests! {

@@ -14,8 +14,8 @@ use std::process::{Command, Stdio};
 
 use rustix::fs::{Mode, OFlags};
 use ticket::*;
-use usher_kernel::sandbox::{self, LandlockStatus, Profile};
 use usher_kernel::ticket::{Counters, Listed, ProgramId, Report, TicketError, Tickets};
+use usher_system::sandbox::{self, LandlockStatus, Profile};
 use world::*;
 
 const LIST: NonZeroU32 = NonZeroU32::new(1).unwrap();

@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use ticket::*;
 use usher_kernel::KernelError;
-use usher_kernel::privileges;
 use usher_kernel::ticket::{Counters, Limits, TicketError, Tickets};
 use usher_proto::{Token, TokenSlot};
+use usher_system::privileges;
 use world::*;
 
 const LEVEL: i32 = 0x5573;

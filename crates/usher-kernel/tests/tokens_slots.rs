@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use forge::*;
 use usher_kernel::KernelError;
 use usher_kernel::admission::{Admission, Counters, Limits, TokenError, TokenRow};
-use usher_kernel::privileges::{self, Capability};
 use usher_proto::SessionId;
+use usher_system::privileges::{self, Capability};
 use world::*;
 
 const LIMITS: Limits = Limits {

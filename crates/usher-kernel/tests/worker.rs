@@ -13,10 +13,9 @@ use std::path::PathBuf;
 
 use starter::{spawn, wait};
 use usher_kernel::cgroup::{self, Group};
-use usher_kernel::privileges;
-use usher_kernel::worker::{
-    Command, FileAccess, Input, SpawnError, Stage, Starter, confines_files,
-};
+use usher_kernel::worker::{Command, FileAccess, Input, SpawnError, Stage, Starter};
+use usher_system::privileges;
+use usher_system::sandbox::confines_files;
 use world::*;
 
 const GID: u32 = 61_100;
@@ -185,7 +184,7 @@ tests! {
         // The accepted connection is its user's.
         let second = spawn(&script("sleep 100"), Input::AcceptOne(listener.as_fd()), &group).unwrap();
         let (near, far) = (two.peer_addr().unwrap(), two.local_addr().unwrap());
-        assert_eq!(usher_kernel::connections::owner(near, far).unwrap().unwrap().uid, ALICE);
+        assert_eq!(usher_system::connections::owner(near, far).unwrap().unwrap().uid, ALICE);
         group.kill().unwrap();
         assert_eq!(wait(&second), -9);
         assert_eq!(two.read(&mut [0]).unwrap_or(0), 0);

@@ -14,7 +14,7 @@
 //! * [`includes`]: the files of a policy, and those that they include; [`copy`]: copies of hosts'
 //!   configurations, which are not left; [`writers`]: who else may write what is read.
 //! * [`lock_file`]: files that are there to be locked.
-//! * [`messages`]: what the daemons write.
+//! * [`messages`]: what the daemons write; [`probe`]: what they find that the kernel can do.
 //! * [`clock`]: the time by which things expire.
 //! * [`keys`]: the public keys by which users are known; [`key_options`]: what is said of them;
 //!   `principals`: whom services admit by them.
@@ -43,6 +43,7 @@ pub mod packet;
 pub mod packet_async;
 pub mod paths;
 mod principals;
+pub mod probe;
 pub mod signing_key;
 #[cfg(feature = "tokio")]
 pub mod watchdog;

@@ -143,7 +143,7 @@ pub enum Failure {
     Broken(io::Error),
     /// The kernel refused something.
     #[error(transparent)]
-    Kernel(#[from] usher_kernel::KernelError),
+    Kernel(#[from] usher_system::SystemError),
     /// The signed log.
     #[error(transparent)]
     Log(#[from] LogError),

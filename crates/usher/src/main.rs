@@ -5,6 +5,7 @@ mod commands;
 mod excerpt;
 mod failure;
 mod output;
+mod probe;
 mod proxy;
 
 use std::path::PathBuf;

@@ -10,6 +10,7 @@ mod link;
 mod log_share;
 mod opening;
 mod ports;
+mod probe;
 mod recorder;
 mod release;
 mod shares;
@@ -80,12 +81,19 @@ enum Role {
         #[arg(long)]
         json: bool,
     },
+    /// Tries what this kernel can do and prints that as JSON; `usher doctor` asks it
+    #[command(hide = true)]
+    Probe {
+        /// Try these only
+        #[arg(value_name = "NAME")]
+        names: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     usher_local::messages::to_standard_error();
-    if let Err(error) = usher_kernel::process::end_when_asked() {
+    if let Err(error) = usher_system::process::end_when_asked() {
         tracing::error!("{error}");
         return ExitCode::FAILURE;
     }
@@ -113,6 +121,7 @@ fn main() -> ExitCode {
         Role::Courier => courier::run(),
         Role::Workers => workers::run(),
         Role::Release { json } => return report(release::run(json)),
+        Role::Probe { names } => return report(probe::run(&names)),
     };
     report(result)
 }

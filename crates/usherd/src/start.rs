@@ -35,6 +35,9 @@ pub enum StartError {
     /// The kernel refused something.
     #[error(transparent)]
     Kernel(#[from] usher_kernel::KernelError),
+    /// A system call failed.
+    #[error(transparent)]
+    System(#[from] usher_system::SystemError),
     /// The fence around service accounts and connections cannot be put up.
     #[error(transparent)]
     Ownership(#[from] usher_kernel::ownership::OwnershipError),
@@ -204,15 +207,15 @@ pub fn become_account(
 ) -> Result<(), StartError> {
     let present = rustix::process::geteuid().as_raw();
     if present == 0 {
-        usher_kernel::privileges::become_user(account.uid, account.gid, &[])?;
+        usher_system::privileges::become_user(account.uid, account.gid, &[])?;
     } else if present != account.uid {
         return Err(StartError::WrongUser {
             role,
             account: name,
         });
     }
-    usher_kernel::privileges::no_new_privileges()?;
-    usher_kernel::privileges::no_core_dumps()?;
+    usher_system::privileges::no_new_privileges()?;
+    usher_system::privileges::no_core_dumps()?;
     Ok(())
 }
 
@@ -243,10 +246,10 @@ pub fn ready() {
 pub fn confine(
     read: &[&Path],
     write: &[&Path],
-    profile: usher_kernel::sandbox::Profile,
+    profile: usher_system::sandbox::Profile,
 ) -> Result<(), StartError> {
-    let status = usher_kernel::sandbox::landlock(read, write)?;
+    let status = usher_system::sandbox::landlock(read, write)?;
     tracing::info!(?status, "file access confined");
-    usher_kernel::sandbox::seccomp(profile)?;
+    usher_system::sandbox::seccomp(profile)?;
     Ok(())
 }

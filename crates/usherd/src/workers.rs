@@ -3,7 +3,7 @@
 //! starts, and while no user is served.
 
 use usher_kernel::cgroup::{self, Group};
-use usher_kernel::privileges;
+use usher_system::privileges;
 
 use crate::start::{self, StartError};
 

@@ -95,11 +95,7 @@ impl Programs {
 }
 
 pub(crate) fn file_error(what: &'static str, path: &Path) -> impl Fn(io::Error) -> KernelError {
-    move |error| KernelError::File {
-        what,
-        path: path.into(),
-        error,
-    }
+    KernelError::file(what, path)
 }
 
 /// Root meets EPERM at the pins for one reason only.

@@ -58,11 +58,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
     }
 
     fn error(&self, what: &'static str, error: io::Error) -> KernelError {
-        KernelError::File {
-            what,
-            path: self.name.into(),
-            error,
-        }
+        KernelError::file(what, self.name.as_ref())(error)
     }
 
     pub(crate) fn get(&self, key: &K) -> Result<Option<V>, KernelError> {

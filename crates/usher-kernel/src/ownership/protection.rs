@@ -115,10 +115,10 @@ where
 {
     for key in wanted {
         if table.put(key, &1)? == Insertion::Full {
-            return Err(KernelError::System {
-                what: "entering what is to be protected",
-                error: io::Error::from_raw_os_error(libc::E2BIG),
-            });
+            let full = io::Error::from_raw_os_error(libc::E2BIG);
+            return Err(KernelError::system("entering what is to be protected")(
+                full,
+            ));
         }
     }
     for (key, _) in table.entries()? {

@@ -110,7 +110,7 @@ fn load(guard: &guards::Loaded, limits: &Limits, identifying: bool) -> Result<Ob
         .name("usher_ticket")
         .and_then(|builder| builder.open_memory(OBJECT))
         .map_err(KernelError::bpf("reading the ticket programs"))?;
-    crate::namespace::set_own_network(&mut open)?;
+    attach::set_own_network(&mut open)?;
     for mut program in open.progs_mut() {
         if program.name() == IDENTIFY {
             program.set_autoload(identifying);

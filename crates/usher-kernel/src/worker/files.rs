@@ -8,6 +8,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use landlock::{ABI, Access, AccessFs, BitFlags};
+use usher_system::sandbox::landlock_version;
 
 use super::SpawnError;
 use super::child::errno;
@@ -38,26 +39,6 @@ const NEWEST: ABI = ABI::V5;
 fn version() -> ABI {
     let found = landlock_version();
     ABI::from(i32::try_from(found).unwrap_or(0)).min(NEWEST)
-}
-
-/// The version of this kernel's Landlock; 0 or less: it has none, or it is not turned on.
-pub(crate) fn landlock_version() -> i64 {
-    const CREATE_RULESET_VERSION: u32 = 1;
-    // SAFETY: asks for the version and makes nothing.
-    unsafe {
-        libc::syscall(
-            libc::SYS_landlock_create_ruleset,
-            std::ptr::null::<u8>(),
-            0_usize,
-            CREATE_RULESET_VERSION,
-        )
-    }
-}
-
-/// Whether this kernel can confine workers to files.
-#[must_use]
-pub fn confines_files() -> bool {
-    landlock_version() > 0
 }
 
 /// linux/landlock.h, struct landlock_path_beneath_attr; the kernel's is packed.

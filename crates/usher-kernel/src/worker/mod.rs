@@ -24,12 +24,13 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
+use usher_system::privileges::{self, Capability};
+use usher_system::sandbox::confines_files;
+
 use crate::KernelError;
-use crate::privileges::{self, Capability};
 use child::{ACCEPTED, ALIVE, Child, LISTEN_PID, PID_DIGITS};
 use files::Confinement;
-pub(crate) use files::landlock_version;
-pub use files::{FileAccess, confines_files};
+pub use files::FileAccess;
 pub use message::{MAX_REQUEST, MalformedMessage, REPORT_SIZE, Report, Request, Told};
 pub use reaping::{Ended, reap_any};
 

@@ -15,6 +15,7 @@ use usher_local::paths;
 
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::probe::probe;
 
 /// What a host does by the policy in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -97,21 +98,7 @@ pub fn run(output: &Output) -> Result<(), Failure> {
     let applied = Applied::load(Path::new(paths::APPLIED)).ok().flatten();
     let checked = applied.as_ref().and_then(|applied| applied.check().ok());
     let jobs = Jobs::of(checked.as_ref());
-    let mut findings: Vec<Finding> = usher_kernel::probe::all()
-        .into_iter()
-        .map(|probe| {
-            let role = role_of(probe.name);
-            Finding {
-                name: probe.name.into(),
-                works: probe.works,
-                required: probe.required && jobs.may_need(role),
-                role,
-                detail: probe.detail,
-                needed_for: probe.needed_for.into(),
-                ..Finding::default()
-            }
-        })
-        .collect();
+    let mut findings = kernel(&jobs);
     findings.push(host_key());
     findings.push(configuration());
     findings.extend(daemons::all(&jobs));
@@ -128,6 +115,35 @@ pub fn run(output: &Output) -> Result<(), Failure> {
         return Err(Failure::Unhealthy);
     }
     Ok(())
+}
+
+/// What this kernel can do.
+fn kernel(jobs: &Jobs) -> Vec<Finding> {
+    let found = match probe(&[]) {
+        Ok(found) => found,
+        Err(error) => {
+            return vec![Finding {
+                name: "kernel".into(),
+                required: true,
+                detail: error.to_string(),
+                needed_for: "knowing what this kernel can do".into(),
+                ..Finding::default()
+            }];
+        }
+    };
+    let findings = found.into_iter().map(|found| {
+        let role = role_of(&found.name);
+        Finding {
+            required: found.required && jobs.may_need(role),
+            role,
+            name: found.name,
+            works: found.works,
+            detail: found.detail,
+            needed_for: found.needed_for,
+            ..Finding::default()
+        }
+    });
+    findings.collect()
 }
 
 /// The one role that needs what a probe of the kernel tries.

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use nix::unistd::{Group, User};
-use usher_kernel::accounts::with_primary_group;
 use usher_local::applied::Applied;
 use usher_local::copy::ConfigurationCopy;
 use usher_local::paths;
 use usher_policy::GroupName;
+use usher_system::accounts::with_primary_group;
 
 /// Has this host's name service say who is in the groups that a configuration names.
 pub fn look_up(applied: &mut Applied) {

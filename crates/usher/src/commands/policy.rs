@@ -3,19 +3,20 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use usher_kernel::worker::confines_files;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::clock::unix_time;
 use usher_local::{paths, writers};
 use usher_policy::{BlockKind, Clause, Policy, Program, ServedBy, Service};
 use usher_proto::name::UserName;
+use usher_system::sandbox::confines_files;
 
 use super::configuration::{self, OnRefusal};
 use super::warning::{Warning, with_places};
 use super::{groups, listed_programs};
 use crate::failure::Failure;
 use crate::output::{Output, warn};
+use crate::probe::lacks;
 
 /// Checks the given files, or the policy folder and the users' keys.
 ///
@@ -299,14 +300,14 @@ fn services_without_fence(policy: &Policy) -> Option<Warning> {
     let services = named(policy, |service| {
         matches!(service.served_by, ServedBy::Account(_))
     })?;
-    let reason = usher_kernel::probe::lsm_programs_run().err()?;
+    let reason = lacks("LSM programs")?;
     Some(format!("sessions with {services} are refused: {reason}").into())
 }
 
 /// Services whose processes cannot be kept to where they may connect: their users are refused.
 fn services_without_connect(policy: &Policy) -> Option<Warning> {
     let services = named(policy, |service| service.connect.is_some())?;
-    let reason = usher_kernel::probe::load_destinations().err()?;
+    let reason = lacks("destinations")?;
     let text = format!(
         "users of {services} are refused: this kernel does not take the programs for `connect` \
          ({reason})"

@@ -39,10 +39,10 @@ struct Proxy {
 /// # Errors
 /// When it cannot start.
 pub fn run() -> Result<(), Failure> {
-    use usher_kernel::privileges::{self, Capability};
-    use usher_kernel::sandbox;
+    use usher_system::privileges::{self, Capability};
+    use usher_system::sandbox;
     usher_local::messages::to_standard_error();
-    usher_kernel::process::end_when_asked()?;
+    usher_system::process::end_when_asked()?;
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::Host(format!(
             "`usher proxy` is started by root, which it gives up for {ACCOUNT}"

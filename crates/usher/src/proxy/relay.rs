@@ -13,8 +13,8 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{Interest, Ready};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
-use usher_kernel::stream;
 use usher_local::packet_async::register;
+use usher_system::stream;
 
 use super::carrier::Carriers;
 

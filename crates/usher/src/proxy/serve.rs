@@ -119,7 +119,7 @@ async fn serve(local: TcpStream, served: &ProxyListener, server: &Server) -> io:
 async fn user_of(local: &TcpStream) -> io::Result<User> {
     let (ours, theirs) = (local.local_addr()?, local.peer_addr()?);
     let found = tokio::task::spawn_blocking(move || {
-        let owner = usher_kernel::connections::owner(theirs, ours).map_err(io::Error::other)?;
+        let owner = usher_system::connections::owner(theirs, ours).map_err(io::Error::other)?;
         let uid = owner.ok_or(io::ErrorKind::NotConnected)?.uid;
         nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid))?
             .map(|user| User {

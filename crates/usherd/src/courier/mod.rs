@@ -39,12 +39,12 @@ pub fn run() -> Result<(), StartError> {
     let public_key = start::public_host_key()?;
     start::runtime_directory("courier")?;
     let control = ControlSocket::bind("courier").attempt("cannot make the control socket")?;
-    usher_kernel::privileges::raise_descriptor_limit()?;
+    usher_system::privileges::raise_descriptor_limit()?;
     start::become_account("courier", start::COURIER, account)?;
     crate::start::confine(
         &[],
         &[Path::new("/run/usher/signer")],
-        usher_kernel::sandbox::Profile::Courier,
+        usher_system::sandbox::Profile::Courier,
     )?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -42,7 +42,6 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use usher_kernel::admission::{Admission, Limits};
-use usher_kernel::privileges::Capability;
 use usher_local::checked::Checked;
 use usher_local::configuration::{Configuration, InForce};
 use usher_local::control::{Answer, EndingView, Request};
@@ -54,6 +53,7 @@ use usher_proto::handshake::HandshakeSide;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::keeper_record::KEEPER_RECORD_SIZE;
 use usher_proto::session_id::SessionId;
+use usher_system::privileges::Capability;
 
 use crate::host_key::HostKey;
 use crate::start::{self, Attempt, Connectors, StartError};
@@ -137,7 +137,7 @@ pub fn run(
     let host_key = Arc::new(HostKey::load(Path::new(paths::HOST_KEY))?);
     let configuration = Configuration::load()?;
     start::runtime_directory("keeper")?;
-    usher_kernel::privileges::raise_descriptor_limit()?;
+    usher_system::privileges::raise_descriptor_limit()?;
 
     let place = groups::Place::take(cgroup)?;
     let groups = groups::Groups::open(&place)?;
@@ -155,8 +155,8 @@ pub fn run(
     set_services(&admission, &configuration.checked)?;
     let restricted = destinations.restrict(&configuration.checked.policy)?;
     tokens::set_client_addresses(&admission, &configuration.checked.policy);
-    usher_kernel::privileges::keep_only(CAPABILITIES)?;
-    usher_kernel::privileges::no_core_dumps()?;
+    usher_system::privileges::keep_only(CAPABILITIES)?;
+    usher_system::privileges::no_core_dumps()?;
 
     let keeper = Arc::new(Keeper {
         admission,

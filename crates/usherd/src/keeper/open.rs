@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, timeout_at};
 use usher_kernel::admission::{SessionError, SessionRecord};
-use usher_kernel::worker::confines_files;
 use usher_local::clock::unix_time;
 use usher_policy::ServedBy;
 use usher_proto::chain::ChainTip;
@@ -15,6 +14,7 @@ use usher_proto::name::HostName;
 use usher_proto::opening::Opening;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
+use usher_system::sandbox::confines_files;
 
 use super::accounts::Account;
 use super::records::{announce, close, kernel_failed, may_announce};

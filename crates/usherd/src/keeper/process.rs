@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use usher_kernel::process::has_ended;
 use usher_local::packet_async::register;
+use usher_system::process::has_ended;
 
 /// A process, held so that its number cannot pass to another.
 pub struct Process {

@@ -471,7 +471,7 @@ fn destroy(keeper: &Keeper, connection: &ConnectionTuple) {
     if let Err(error) = keeper.admission.forget(connection) {
         tracing::error!(%error, "forgetting a connection");
     }
-    if let Err(error) = usher_kernel::connections::destroy(connection) {
+    if let Err(error) = usher_system::connections::destroy(connection) {
         tracing::error!(client = %connection.client, %error, "cannot destroy a connection");
     }
 }

@@ -47,7 +47,7 @@ pub fn run() -> Result<(), StartError> {
     let listener = start::packet_listener(paths::RECORDER, Connectors::One(keeper))?;
     start::become_account("recorder", start::RECORDER, account)?;
     let key = signing_key(Path::new(paths::LOG_KEY))?;
-    start::confine(&[], &[directory], usher_kernel::sandbox::Profile::Recorder)?;
+    start::confine(&[], &[directory], usher_system::sandbox::Profile::Recorder)?;
     match (directory.join("verifier-key").exists(), began_before) {
         (true, _) => {}
         (false, false) => tracing::info!("the log is begun, in {}", paths::LOG_DIRECTORY),

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
-use usher_kernel::namespace;
 use usher_kernel::ticket::ProgramId;
 use usher_local::clock::unix_time;
 use usher_local::packet::Peer;
@@ -18,6 +17,7 @@ use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 use usher_proto::name::{HostName, ServiceName, UserName};
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
+use usher_system::namespace;
 
 use super::Signer;
 use super::announcement::{CONNECT, Place, announce, withdraw};
@@ -246,7 +246,7 @@ fn owner_at_the_proxy(
     if !mapped {
         return Err(Refusal::ClientPolicy);
     }
-    match usher_kernel::connections::owner(theirs, ours) {
+    match usher_system::connections::owner(theirs, ours) {
         Ok(Some(owner)) => Ok(owner.uid),
         Ok(None) => Err(Refusal::ClientPolicy),
         Err(error) => {

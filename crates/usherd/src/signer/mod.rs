@@ -99,7 +99,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
     let relay_listener = start::packet_listener(paths::SIGNER_RELAY, Connectors::One(courier))?;
     let handle = start::packet_listener(paths::SIGNER_HOST_KEY, Connectors::One(courier))?;
     let proxy_uid = start::account(start::PROXY).ok().map(|account| account.uid);
-    usher_kernel::privileges::raise_descriptor_limit()?;
+    usher_system::privileges::raise_descriptor_limit()?;
     let cgroup = cgroup.map_or_else(usher_kernel::cgroup::mount, Ok)?;
     let tickets = Tickets::open(&cgroup);
     let otherwise = "while the proxy does not run, a local user can bind one of its ports from 1024 on \
@@ -114,11 +114,11 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
         // Keys and configuration; the account data base and its modules.
         &[paths::STATE_DIRECTORY, "/etc", "/usr", "/lib"].map(Path::new),
         &[],
-        usher_kernel::sandbox::Profile::Signer,
+        usher_system::sandbox::Profile::Signer,
     )?;
     let signer = Arc::new(Signer {
         host_key: host_key.public(),
-        network: usher_kernel::namespace::own_network()?,
+        network: usher_system::namespace::own_network()?,
         configuration: InForce::new(configuration),
         sessions: Sessions::default(),
         tickets,

@@ -96,12 +96,12 @@ pub fn run() -> Result<(), StartError> {
     start::runtime_directory("verifier")?;
     let control = ControlSocket::bind("verifier").attempt("cannot make the control socket")?;
     let listener = listen(port).attempt(format!("cannot listen at port {port}"))?;
-    usher_kernel::privileges::raise_descriptor_limit()?;
+    usher_system::privileges::raise_descriptor_limit()?;
     start::become_account("verifier", start::VERIFIER, account)?;
     start::confine(
         &[Path::new(paths::STATE_DIRECTORY)],
         &[Path::new("/run/usher/keeper")],
-        usher_kernel::sandbox::Profile::Verifier,
+        usher_system::sandbox::Profile::Verifier,
     )?;
     let verifier = Arc::new(Verifier {
         host_key,

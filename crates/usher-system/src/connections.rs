@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 use usher_proto::ConnectionTuple;
 
-use crate::KernelError;
+use crate::SystemError;
 
 // linux/netlink.h, linux/sock_diag.h
 const NLMSG_ERROR: u16 = 2;
@@ -60,7 +60,7 @@ pub struct Owner {
 ///
 /// # Errors
 /// When the kernel cannot be asked.
-pub fn owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<Owner>, KernelError> {
+pub fn owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<Owner>, SystemError> {
     let found = ask(SOCK_DIAG_BY_FAMILY, local, remote, NO_COOKIE)?;
     Ok(match found {
         Answer::Socket(socket) if HELD.contains(&socket.state) && socket.owner.inode != 0 => {
@@ -76,7 +76,7 @@ pub fn owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<Owner>, Ker
 ///
 /// # Errors
 /// When the kernel refuses: without CAP_NET_ADMIN or CONFIG_INET_DIAG_DESTROY (`EOPNOTSUPP`).
-pub fn destroy(connection: &ConnectionTuple) -> Result<bool, KernelError> {
+pub fn destroy(connection: &ConnectionTuple) -> Result<bool, SystemError> {
     let (local, remote) = (connection.server, connection.client);
     let Answer::Socket(socket) = ask(SOCK_DIAG_BY_FAMILY, local, remote, NO_COOKIE)? else {
         return Ok(false);
@@ -87,7 +87,7 @@ pub fn destroy(connection: &ConnectionTuple) -> Result<bool, KernelError> {
     match ask(SOCK_DESTROY, local, remote, socket.cookie)? {
         Answer::Done => Ok(true),
         Answer::Nothing => Ok(false),
-        Answer::Socket(_) => Err(KernelError::Netlink),
+        Answer::Socket(_) => Err(SystemError::Netlink),
     }
 }
 
@@ -95,7 +95,7 @@ pub fn destroy(connection: &ConnectionTuple) -> Result<bool, KernelError> {
 ///
 /// # Errors
 /// What the kernel says: `EOPNOTSUPP`, `EPERM`.
-pub(crate) fn can_destroy() -> Result<(), KernelError> {
+pub fn can_destroy() -> Result<(), SystemError> {
     // A cookie that no socket has: nothing can be hit.
     let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
     ask(SOCK_DESTROY, nobody, nobody, [0; 8]).map(drop)
@@ -165,36 +165,36 @@ fn ask(
     local: SocketAddr,
     remote: SocketAddr,
     cookie: Cookie,
-) -> Result<Answer, KernelError> {
+) -> Result<Answer, SystemError> {
     const WHAT: &str = "asking for a connection (sock_diag)";
     if local.ip().to_canonical().is_ipv4() != remote.ip().to_canonical().is_ipv4() {
         // No TCP connection has ends of two families.
         return Ok(Answer::Nothing);
     }
-    let failed = || KernelError::errno(WHAT);
+    let failed = SystemError::call(WHAT);
     let socket: OwnedFd = rustix::net::socket_with(
         AddressFamily::NETLINK,
         SocketType::RAW,
         SocketFlags::CLOEXEC,
         Some(netlink::SOCK_DIAG),
     )
-    .map_err(failed())?;
+    .map_err(failed)?;
     // The kernel has answered when send(2) returns.
     let question = request(kind, local, remote, cookie);
-    rustix::net::send(&socket, &question, SendFlags::empty()).map_err(failed())?;
+    rustix::net::send(&socket, &question, SendFlags::empty()).map_err(failed)?;
     let mut bytes = [0; 4096];
     let (length, _) =
-        rustix::net::recv(&socket, &mut bytes, RecvFlags::DONTWAIT).map_err(failed())?;
+        rustix::net::recv(&socket, &mut bytes, RecvFlags::DONTWAIT).map_err(failed)?;
     decode(&bytes[..length])
-        .unwrap_or(Err(KernelError::Netlink))
+        .unwrap_or(Err(SystemError::Netlink))
         .map_err(|error| match error {
-            KernelError::System { error, .. } => KernelError::System { what: WHAT, error },
+            SystemError::Call { error, .. } => SystemError::Call { what: WHAT, error },
             other => other,
         })
 }
 
 /// `None` when the answer is cut short.
-fn decode(bytes: &[u8]) -> Option<Result<Answer, KernelError>> {
+fn decode(bytes: &[u8]) -> Option<Result<Answer, SystemError>> {
     let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
     let payload = bytes.get(HEADER..)?;
     Some(match kind {
@@ -220,12 +220,12 @@ fn decode(bytes: &[u8]) -> Option<Result<Answer, KernelError>> {
             0 => Ok(Answer::Done),
             // ESTALE: another socket has these addresses now.
             libc::ENOENT | libc::ESTALE => Ok(Answer::Nothing),
-            errno => Err(KernelError::System {
+            errno => Err(SystemError::Call {
                 what: "sock_diag",
                 error: io::Error::from_raw_os_error(errno),
             }),
         },
-        _ => Err(KernelError::Netlink),
+        _ => Err(SystemError::Netlink),
     })
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::KernelError;
+use crate::SystemError;
 
 /// Whether the process of a pidfd has ended, reaped or not.
 ///
@@ -22,7 +22,7 @@ pub fn has_ended(pidfd: BorrowedFd<'_>) -> io::Result<bool> {
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn end_when_asked() -> Result<(), KernelError> {
+pub fn end_when_asked() -> Result<(), SystemError> {
     extern "C" fn end(_: libc::c_int) {
         // SAFETY: ends the process without running anything; async-signal-safe (signal-safety(7)).
         unsafe { libc::_exit(0) }
@@ -36,7 +36,7 @@ pub fn end_when_asked() -> Result<(), KernelError> {
     if outcome == 0 {
         Ok(())
     } else {
-        Err(KernelError::system("taking SIGTERM")(
+        Err(SystemError::call("taking SIGTERM")(
             io::Error::last_os_error(),
         ))
     }

@@ -3,7 +3,7 @@
 use rustix::process::{DumpableBehavior, Gid, Resource, Rlimit, Uid};
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use crate::KernelError;
+use crate::SystemError;
 
 /// A capability that a daemon goes on holding (capabilities(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Capability {
 ///
 /// # Errors
 /// When the kernel refuses, or something is still there afterwards: the process must then end.
-pub fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), KernelError> {
+pub fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), SystemError> {
     become_user_keeping(uid, gid, groups, &[])
 }
 
@@ -56,8 +56,8 @@ pub fn become_user_keeping(
     gid: u32,
     groups: &[u32],
     kept: &[Capability],
-) -> Result<(), KernelError> {
-    let failed = KernelError::errno("giving up root");
+) -> Result<(), SystemError> {
+    let failed = SystemError::call("giving up root");
     let change = || -> rustix::io::Result<()> {
         drop_bounding_set_except(kept)?;
         rustix::thread::set_keep_capabilities(!kept.is_empty())?;
@@ -74,7 +74,7 @@ pub fn become_user_keeping(
             || rustix::process::geteuid().as_raw() != uid
             || rustix::process::getegid().as_raw() != gid);
     if still_root {
-        return Err(KernelError::StillPrivileged);
+        return Err(SystemError::StillPrivileged);
     }
     check_only(kept)
 }
@@ -84,10 +84,10 @@ pub fn become_user_keeping(
 ///
 /// # Errors
 /// As [`become_user`].
-pub fn keep_only(kept: &[Capability]) -> Result<(), KernelError> {
+pub fn keep_only(kept: &[Capability]) -> Result<(), SystemError> {
     drop_bounding_set_except(kept)
         .and_then(|()| limit_to(kept))
-        .map_err(KernelError::errno("giving up capabilities"))?;
+        .map_err(SystemError::call("giving up capabilities"))?;
     check_only(kept)
 }
 
@@ -96,10 +96,10 @@ pub fn keep_only(kept: &[Capability]) -> Result<(), KernelError> {
 ///
 /// # Errors
 /// As [`become_user`].
-pub(crate) fn keep_to_itself(kept: &[Capability]) -> Result<(), KernelError> {
+pub fn keep_to_itself(kept: &[Capability]) -> Result<(), SystemError> {
     drop_bounding_set_except(&[])
         .and_then(|()| limit_to(kept))
-        .map_err(KernelError::errno("giving up capabilities"))?;
+        .map_err(SystemError::call("giving up capabilities"))?;
     check_only(kept)
 }
 
@@ -132,14 +132,14 @@ fn limit_to(kept: &[Capability]) -> rustix::io::Result<()> {
     rustix::thread::clear_ambient_capability_set()
 }
 
-fn check_only(kept: &[Capability]) -> Result<(), KernelError> {
+fn check_only(kept: &[Capability]) -> Result<(), SystemError> {
     let sets =
-        rustix::thread::capabilities(None).map_err(KernelError::errno("reading capabilities"))?;
+        rustix::thread::capabilities(None).map_err(SystemError::call("reading capabilities"))?;
     if sets.permitted == union(kept) && sets.effective == union(kept) && sets.inheritable.is_empty()
     {
         Ok(())
     } else {
-        Err(KernelError::StillPrivileged)
+        Err(SystemError::StillPrivileged)
     }
 }
 
@@ -153,24 +153,24 @@ fn union(capabilities: &[Capability]) -> CapabilitySet {
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn no_new_privileges() -> Result<(), KernelError> {
-    rustix::thread::set_no_new_privs(true).map_err(KernelError::errno("PR_SET_NO_NEW_PRIVS"))
+pub fn no_new_privileges() -> Result<(), SystemError> {
+    rustix::thread::set_no_new_privs(true).map_err(SystemError::call("PR_SET_NO_NEW_PRIVS"))
 }
 
 /// No core dumps, and no ptrace by processes of the same user: there are keys in memory.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn no_core_dumps() -> Result<(), KernelError> {
+pub fn no_core_dumps() -> Result<(), SystemError> {
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        .map_err(KernelError::errno("PR_SET_DUMPABLE"))
+        .map_err(SystemError::call("PR_SET_DUMPABLE"))
 }
 
 /// As many descriptors as this process may have.
 ///
 /// # Errors
 /// When the kernel refuses.
-pub fn raise_descriptor_limit() -> Result<(), KernelError> {
+pub fn raise_descriptor_limit() -> Result<(), SystemError> {
     let Rlimit { maximum, .. } = rustix::process::getrlimit(Resource::Nofile);
     rustix::process::setrlimit(
         Resource::Nofile,
@@ -179,5 +179,5 @@ pub fn raise_descriptor_limit() -> Result<(), KernelError> {
             maximum,
         },
     )
-    .map_err(KernelError::errno("RLIMIT_NOFILE"))
+    .map_err(SystemError::call("RLIMIT_NOFILE"))
 }

@@ -13,7 +13,7 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
-use crate::KernelError;
+use crate::SystemError;
 
 /// How far the kernel confines file access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,12 +42,33 @@ pub enum Profile {
     Proxy,
 }
 
+/// The version of this kernel's Landlock; 0 or less: it has none, or it is not turned on.
+#[must_use]
+pub fn landlock_version() -> i64 {
+    const CREATE_RULESET_VERSION: u32 = 1;
+    // SAFETY: asks for the version and makes nothing.
+    unsafe {
+        libc::syscall(
+            libc::SYS_landlock_create_ruleset,
+            std::ptr::null::<u8>(),
+            0_usize,
+            CREATE_RULESET_VERSION,
+        )
+    }
+}
+
+/// Whether this kernel can confine processes to files.
+#[must_use]
+pub fn confines_files() -> bool {
+    landlock_version() > 0
+}
+
 /// Lets the process read below `read`, read and write below `write`, and touch no other file.
 /// Paths that are not there are left out.
 ///
 /// # Errors
 /// When a kernel that has Landlock refuses the rules.
-pub fn landlock(read: &[&Path], write: &[&Path]) -> Result<LandlockStatus, KernelError> {
+pub fn landlock(read: &[&Path], write: &[&Path]) -> Result<LandlockStatus, SystemError> {
     let abi = ABI::V5;
     let status = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -69,8 +90,8 @@ pub fn landlock(read: &[&Path], write: &[&Path]) -> Result<LandlockStatus, Kerne
 ///
 /// # Errors
 /// When the kernel refuses the filter.
-pub fn seccomp(profile: Profile) -> Result<(), KernelError> {
-    let failed = |error: &dyn std::fmt::Display| KernelError::Seccomp(error.to_string());
+pub fn seccomp(profile: Profile) -> Result<(), SystemError> {
+    let failed = |error: &dyn std::fmt::Display| SystemError::Seccomp(error.to_string());
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         CALLS.iter().map(|call| (*call, Vec::new())).collect();
     let sockets = socket_rules(profile).map_err(|error| failed(&error))?;

@@ -4,13 +4,13 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::net::{AddressFamily, SocketType};
 
-use crate::KernelError;
+use crate::SystemError;
 
 /// The cookie of a socket's network namespace: no other has it while this host runs.
 ///
 /// # Errors
 /// When the kernel cannot say.
-pub fn network_of(socket: impl AsFd) -> Result<u64, KernelError> {
+pub fn network_of(socket: impl AsFd) -> Result<u64, SystemError> {
     const SO_NETNS_COOKIE: libc::c_int = 71;
     let mut cookie = 0_u64;
     let mut size: libc::socklen_t = 8;
@@ -27,7 +27,7 @@ pub fn network_of(socket: impl AsFd) -> Result<u64, KernelError> {
     if code == 0 {
         Ok(cookie)
     } else {
-        Err(KernelError::system("asking for the network namespace")(
+        Err(SystemError::call("asking for the network namespace")(
             std::io::Error::last_os_error(),
         ))
     }
@@ -37,29 +37,9 @@ pub fn network_of(socket: impl AsFd) -> Result<u64, KernelError> {
 ///
 /// # Errors
 /// When the kernel cannot say.
-pub fn own_network() -> Result<u64, KernelError> {
+pub fn own_network() -> Result<u64, SystemError> {
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).map_err(
-        KernelError::errno("making a socket to ask for the network namespace"),
+        SystemError::call("making a socket to ask for the network namespace"),
     )?;
     network_of(&socket)
-}
-
-/// Sets `own_network`, the only constant of a program that holds for one network namespace, to the
-/// caller's.
-///
-/// # Errors
-/// When the kernel cannot say which that is, or the program has no such constant.
-pub(crate) fn set_own_network(open: &mut libbpf_rs::OpenObject) -> Result<(), KernelError> {
-    const MISSING: KernelError = KernelError::MissingPart("own_network");
-    let own = own_network()?.to_ne_bytes();
-    let mut constants = open
-        .maps_mut()
-        .find(|map| map.name().to_string_lossy().ends_with(".rodata"))
-        .ok_or(MISSING)?;
-    let constants = constants.initial_value_mut().ok_or(MISSING)?;
-    if constants.len() != own.len() {
-        return Err(MISSING);
-    }
-    constants.copy_from_slice(&own);
-    Ok(())
 }

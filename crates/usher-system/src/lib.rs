@@ -1,0 +1,15 @@
+//! What all of Usher's programs ask of the kernel, without BPF: privileges and confinement, live
+//! connections, network namespaces, accounts.
+//!
+//! It has unsafe code, each block for one system call or one call of the C library.
+
+pub mod accounts;
+pub mod connections;
+mod error;
+pub mod namespace;
+pub mod privileges;
+pub mod process;
+pub mod sandbox;
+pub mod stream;
+
+pub use error::SystemError;

@@ -1,0 +1,30 @@
+//! `usherd probe`: tries what this kernel can do, for `usher doctor`, which loads no programs itself.
+
+use std::io::Write;
+
+use usher_kernel::probe;
+use usher_local::probe::Probe;
+
+/// Tries what has one of these names, or everything where none is given, and prints what was found
+/// as JSON.
+///
+/// # Errors
+/// When nothing can be printed.
+pub fn run(names: &[String]) -> std::io::Result<()> {
+    let chosen = probe::ALL
+        .iter()
+        .filter(|one| names.is_empty() || names.iter().any(|name| name == one.name));
+    let found: Vec<Probe> = chosen
+        .map(|one| {
+            let outcome = one.run();
+            Probe {
+                name: one.name.into(),
+                works: outcome.is_ok(),
+                required: one.required,
+                detail: outcome.unwrap_or_else(|reason| reason),
+                needed_for: one.needed_for.into(),
+            }
+        })
+        .collect();
+    writeln!(std::io::stdout(), "{}", serde_json::to_string(&found)?)
+}
