@@ -144,7 +144,7 @@ INSTALLED = bin/usher sbin/usherd sbin/usher-pam \
 uninstall: ## remove what `make install` has put there; keeps /etc/usher and /var/lib/usher
 	@if [ -z "$(DESTDIR)" ] && systemctl --quiet is-active 'usher-*.service' 2>/dev/null; then \
 	  echo 'uninstall: Usher runs. First: systemctl disable --now "usher-*.service" and' \
-	    'systemctl start usher-release (README, Leaving)' >&2; \
+	    'systemctl start usher-release (README, step 9)' >&2; \
 	  exit 1; \
 	fi
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/,$(INSTALLED))
