@@ -10,10 +10,10 @@ use usher_proto::log_record::MAX_LOG_RECORD;
 /// Bytes of an entry's length.
 const LENGTH_SIZE: usize = 2;
 
-/// Largest bundle that the log writes. More of a file is never read.
+/// Largest bundle that the log writes. The reader never reads more of a file.
 const MAX_BUNDLE: u64 = TILE_WIDTH * (LENGTH_SIZE + MAX_LOG_RECORD) as u64;
 
-/// Appends an entry, of at most [`MAX_LOG_RECORD`] bytes, to the bytes of a bundle.
+/// Appends an entry of at most [`MAX_LOG_RECORD`] bytes to the bytes of a bundle.
 pub(crate) fn put(bundle: &mut Vec<u8>, entry: &[u8]) {
     const { assert!(MAX_LOG_RECORD <= u16::MAX as usize) };
     let length = u16::try_from(entry.len()).expect("records are checked before they are put");
@@ -21,8 +21,8 @@ pub(crate) fn put(bundle: &mut Vec<u8>, entry: &[u8]) {
     bundle.extend_from_slice(entry);
 }
 
-/// The bytes of a bundle; a file that is not there is an empty one. One byte above the limit is
-/// read, so that a longer file does not look like a full one.
+/// Reads the bytes of a bundle; a missing file is an empty one. Reads one byte above the limit, so
+/// that a longer file does not look like a full one.
 pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     match File::open(path) {
@@ -33,8 +33,8 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The entries of a bundle, one after another, up to the end of the bytes or up to one that is
-/// cut off or longer than a record may be.
+/// The entries of a bundle, one after another, up to the end of the bytes or to the first entry that
+/// is cut off or longer than a record may be.
 pub(crate) struct Entries<'a> {
     bytes: &'a [u8],
     offset: usize,

@@ -20,13 +20,13 @@ pub const MAX_CHECKPOINT: usize = 64 * 1024;
 /// Signature type of Ed25519 in C2SP signed-note.
 const ED25519: u8 = 1;
 
-/// Why a key or a checkpoint is refused.
+/// Reasons to refuse a key or a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
     /// The origin cannot be the name of a key.
     #[error("{0:?} is no name of a log: 1 to 255 characters, no space, no control character, no +")]
     Origin(String),
-    /// The private key is of another kind, or under a passphrase.
+    /// The private key is of another kind, or has a passphrase.
     #[error("a log's key is Ed25519 and without a passphrase: make one with ssh-keygen -t ed25519")]
     PrivateKey,
     /// The text is no verifier key.
@@ -35,18 +35,18 @@ pub enum CheckpointError {
     /// There is none.
     #[error("there is no checkpoint, and nothing says what the log was")]
     Missing,
-    /// The text is no checkpoint, or not in its one spelling.
+    /// The text is not a checkpoint, or not in its one spelling.
     #[error("not a signed checkpoint")]
     Malformed,
     /// The checkpoint is of another log.
     #[error("a checkpoint of {found}, not of {expected}")]
     OtherLog {
-        /// The log it should be of.
+        /// The expected log.
         expected: String,
-        /// The log it says it is of.
+        /// The log that the checkpoint names.
         found: String,
     },
-    /// The log's key has not signed it.
+    /// The log's key did not sign it.
     #[error("the checkpoint is not signed by the key of {0}")]
     Signature(String),
     /// Signing failed.
@@ -57,12 +57,12 @@ pub enum CheckpointError {
 /// The private key of a log, with the log's name.
 pub struct SigningKey {
     verifying: VerifyingKey,
-    /// Ready to sign: `ssh-key` would derive the public key anew for each signature.
+    /// Derived once: `ssh-key` would derive the public key again for each signature.
     key: ed25519_dalek::SigningKey,
 }
 
 impl SigningKey {
-    /// A log's key. `origin` names the log in every checkpoint; it should be unique in the world
+    /// Makes a log's key. `origin` names the log in every checkpoint; it should be globally unique
     /// (`mailhost.example.org/usher`) and never change.
     ///
     /// # Errors
@@ -102,7 +102,7 @@ impl SigningKey {
     /// Signs how a session ended.
     ///
     /// # Errors
-    /// [`CheckpointError::Signing`], for no input that is known.
+    /// [`CheckpointError::Signing`]; no known input causes it.
     pub fn sign_end(&self, end: &SessionEnd) -> Result<EndRecord, CheckpointError> {
         let signed = EndRecord::signed_data(end).map_err(|_| CheckpointError::Signing)?;
         let signature = self.key.sign(&signed).to_bytes();
@@ -135,7 +135,7 @@ impl signed_note::Signer for SigningKey {
     }
 }
 
-/// The public key of a log, with the log's name: what an auditor keeps beside a checkpoint.
+/// The public key of a log, with the log's name. An auditor keeps it beside a checkpoint.
 #[derive(Clone)]
 pub struct VerifyingKey {
     text: String,
@@ -165,21 +165,20 @@ impl VerifyingKey {
         })
     }
 
-    /// The key as SSH has it: the ends of sessions verify by it.
+    /// The key in SSH's form, which verifies the ends of sessions.
     #[must_use]
     pub fn public_key(&self) -> &PublicKey {
         &self.public
     }
 
-    /// Reads `NAME+HASH+KEY`, the form that tools for C2SP notes use; one newline at the end is
-    /// passed over.
+    /// Reads `NAME+HASH+KEY`, the form that tools for C2SP notes use; ignores one newline at the end.
     ///
     /// # Errors
     /// [`CheckpointError::VerifyingKey`], also for another spelling of a key.
     pub fn parse(text: &str) -> Result<Self, CheckpointError> {
         let text = text.strip_suffix('\n').unwrap_or(text);
         let parts: Vec<&str> = text.split('+').collect();
-        // Base64 has + for a sign of its own.
+        // Base64 also uses +.
         let [origin, _, key @ ..] = parts.as_slice() else {
             return Err(CheckpointError::VerifyingKey);
         };
@@ -200,7 +199,7 @@ impl VerifyingKey {
         self.verifier.name()
     }
 
-    /// Reads a checkpoint that this key has signed. Signatures of other keys are passed over.
+    /// Reads a checkpoint that this key has signed. Ignores signatures of other keys.
     ///
     /// # Errors
     /// [`CheckpointError::Malformed`], [`CheckpointError::OtherLog`],
@@ -248,7 +247,7 @@ impl PartialEq for VerifyingKey {
 
 impl Eq for VerifyingKey {}
 
-/// What a checkpoint says.
+/// The contents of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The log's name.
@@ -260,7 +259,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Reads the three lines; extension lines, which nobody could audit, are refused.
+    /// Reads the three lines; refuses extension lines, which no auditor could check.
     fn parse(text: &str) -> Result<Self, CheckpointError> {
         let mut lines = text.split('\n');
         let origin = lines.next().ok_or(CheckpointError::Malformed)?.to_owned();
@@ -281,7 +280,7 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
-    /// The root in Base64, as it is in the text.
+    /// The root in Base64, as in the text.
     #[must_use]
     pub fn root_text(&self) -> String {
         Base64::encode_string(&self.root)
@@ -289,15 +288,15 @@ impl Checkpoint {
 }
 
 impl fmt::Display for Checkpoint {
-    /// The text that is signed.
+    /// The signed text.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let root = self.root_text();
         write!(formatter, "{}\n{}\n{root}\n", self.origin, self.size)
     }
 }
 
-/// A checkpoint with its signatures. Made by [`VerifyingKey::open`] and by the log only, so its
-/// signature is known to be good.
+/// A checkpoint with its signatures. Only [`VerifyingKey::open`] and the log make one, so its
+/// signature is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignedCheckpoint {
     checkpoint: Checkpoint,
@@ -305,13 +304,13 @@ pub struct SignedCheckpoint {
 }
 
 impl SignedCheckpoint {
-    /// What it says.
+    /// Its contents.
     #[must_use]
     pub fn checkpoint(&self) -> &Checkpoint {
         &self.checkpoint
     }
 
-    /// The whole signed note: what is in the file `checkpoint`, and what to keep.
+    /// The whole signed note: the contents of the file `checkpoint`, and the text to keep elsewhere.
     #[must_use]
     pub fn note(&self) -> &str {
         &self.note

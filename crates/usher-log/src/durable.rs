@@ -1,4 +1,4 @@
-//! Writing so that what is said to be there is there after a power failure.
+//! Durable writes: whatever these functions report as written survives a power failure.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{At, LogError};
 
-/// Records name users and hosts: for the log's account, and its group to read.
+/// Records name users and hosts, so only the log's account and its group may read them.
 const FILE_MODE: u32 = 0o640;
 const DIRECTORY_MODE: u32 = 0o750;
 
-/// Makes a directory and those above it.
+/// Makes a directory and its parents.
 pub(crate) fn make_directory(path: &Path) -> Result<(), LogError> {
     DirBuilder::new()
         .recursive(true)
@@ -20,15 +20,15 @@ pub(crate) fn make_directory(path: &Path) -> Result<(), LogError> {
         .at(path)
 }
 
-/// A file that was written to and is yet to be made durable.
+/// A written file that is not durable yet.
 pub(crate) struct Written {
     path: PathBuf,
     file: File,
-    /// Directories up to here have to be made durable as well.
+    /// Directories up to here must be made durable as well.
     new_below: Option<PathBuf>,
 }
 
-/// Writes at an offset, making the file and its directories up to `top` where they are missing.
+/// Writes at an offset; makes the file and its directories up to `top` if they are missing.
 pub(crate) fn write_at(
     path: PathBuf,
     offset: u64,
@@ -57,13 +57,13 @@ pub(crate) fn write_at(
 }
 
 impl Written {
-    /// The same, when its name may not be durable from an earlier write.
+    /// The same, for a file whose name may not be durable from an earlier write.
     pub(crate) fn with_names(mut self, top: &Path) -> Self {
         self.new_below = Some(top.to_owned());
         self
     }
 
-    /// A file that is there already and may not be durable.
+    /// An existing file that may not be durable.
     pub(crate) fn existing(path: PathBuf, top: &Path) -> Result<Self, LogError> {
         let file = OpenOptions::new().write(true).open(&path).at(&path)?;
         Ok(Self {
@@ -73,7 +73,7 @@ impl Written {
         })
     }
 
-    /// Returns when the bytes, and the names that lead to them, are on the disk.
+    /// Returns when the bytes, and the names that lead to them, are on disk.
     pub(crate) fn sync(&self) -> Result<(), LogError> {
         self.file.sync_data().at(&self.path)?;
         if let Some(top) = &self.new_below {
@@ -88,17 +88,17 @@ impl Written {
     }
 }
 
-/// Returns when the names in a directory are on the disk.
+/// Returns when the names in a directory are on disk.
 pub(crate) fn sync_directory(path: &Path) -> Result<(), LogError> {
     File::open(path).and_then(|file| file.sync_all()).at(path)
 }
 
-/// Where [`prepare`] writes.
+/// The path to which [`prepare`] writes.
 pub(crate) fn prepared(path: &Path) -> PathBuf {
     path.with_extension("new")
 }
 
-/// Writes a file's next content beside it, durably. [`publish`] puts it in its place.
+/// Writes a file's next content beside it, durably. [`publish`] then replaces the file.
 pub(crate) fn prepare(path: &Path, bytes: &[u8]) -> Result<(), LogError> {
     let beside = prepared(path);
     let write = || {
@@ -114,13 +114,13 @@ pub(crate) fn prepare(path: &Path, bytes: &[u8]) -> Result<(), LogError> {
     write().at(&beside)
 }
 
-/// Puts what [`prepare`] wrote in its place. After a power failure either content may be there,
-/// whole.
+/// Replaces the file by the one that [`prepare`] wrote. After a power failure the old or the new
+/// content is there, whole.
 pub(crate) fn publish(path: &Path) -> Result<(), LogError> {
     fs::rename(prepared(path), path).at(path)
 }
 
-/// Cuts a file to a length, and removes it when that is 0. Gives whether there was one.
+/// Cuts a file to a length, or removes it if that is 0. Returns whether the file existed.
 pub(crate) fn cut(path: &Path, length: u64) -> Result<bool, LogError> {
     let result = if length == 0 {
         fs::remove_file(path)

@@ -1,4 +1,4 @@
-//! What can go wrong with a log.
+//! Errors of the log.
 
 use std::io;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::checkpoint::CheckpointError;
 use usher_proto::log_record::RecordError;
 
-/// Why something could not be done with a log.
+/// An operation on a log failed.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// A file cannot be read or written.
@@ -14,32 +14,32 @@ pub enum LogError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// There is no log here.
+    /// This directory has no log.
     #[error("{0}: no log here (no file `verifier-key`); name the directory of one")]
     NoLog(PathBuf),
     /// Another process appends to the log.
     #[error("{0}: another process appends to this log; end that one first")]
     Locked(PathBuf),
-    /// The log is another key's.
+    /// The log belongs to another key.
     #[error(
         "{path}: this log is that of {found}, and the key given is {given}; give the log's own \
          key, or begin another log in an empty directory"
     )]
     OtherKey {
-        /// The log's file of its public key.
+        /// The log's public key file.
         path: PathBuf,
-        /// The key there.
+        /// The key in that file.
         found: String,
-        /// The public side of the key given.
+        /// The public side of the given key.
         given: String,
     },
     /// A checkpoint or the end of a session could not be signed; nothing was appended.
     #[error(transparent)]
     Signing(CheckpointError),
-    /// An earlier failure left it open what is on the disk.
+    /// After an earlier failure the contents of the disk are unknown.
     #[error(
         "an earlier write to the log failed and what is on the disk is not known; open the log \
          anew to find out"
@@ -48,12 +48,12 @@ pub enum LogError {
     /// There is no such record.
     #[error("there is no record {index}: the log has {size} records, from 0 on")]
     NoRecord {
-        /// The record asked for.
+        /// The requested record.
         index: u64,
         /// Records in the log.
         size: u64,
     },
-    /// The log is not what it was.
+    /// The log was changed.
     #[error(transparent)]
     Damaged(#[from] Damage),
 }
@@ -69,7 +69,7 @@ fn remedy(error: &io::Error) -> &'static str {
 }
 
 impl LogError {
-    /// Whether the disk is full, which passes.
+    /// Whether the disk is full, which is temporary.
     #[must_use]
     pub fn is_full(&self) -> bool {
         matches!(self, Self::File { error, .. } if matches!(
@@ -79,7 +79,7 @@ impl LogError {
     }
 }
 
-/// What is wrong with a log: the first thing found.
+/// The first fault found in a log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Damage {
     /// Records are missing at the end of a bundle.
@@ -88,14 +88,14 @@ pub enum Damage {
          records"
     )]
     Truncated {
-        /// The first record that is not there whole.
+        /// The first record that is not whole.
         index: u64,
         /// Records of the checkpoint.
         size: u64,
         /// The bundle.
         place: PathBuf,
     },
-    /// The log's checkpoint is older than the one kept.
+    /// The log's checkpoint is older than the kept one.
     #[error(
         "truncated: the kept checkpoint has {kept} records, the log {size}: what came from \
          record {size} on was taken out"
@@ -106,7 +106,7 @@ pub enum Damage {
         /// Records of the log.
         size: u64,
     },
-    /// A record is not the one that was logged.
+    /// A record differs from the logged one.
     #[error("{place}: edited: record {index} is not the one that was logged")]
     Edited {
         /// The record.
@@ -114,7 +114,7 @@ pub enum Damage {
         /// Its bundle.
         place: PathBuf,
     },
-    /// Another record of this log stands in a record's place.
+    /// Another record of this log is in a record's place.
     #[error(
         "{place}: reordered: in the place of record {index} stands another record of this log; \
          records were exchanged or taken out"
@@ -125,25 +125,25 @@ pub enum Damage {
         /// Its bundle.
         place: PathBuf,
     },
-    /// A full bundle goes on.
+    /// A full bundle has more bytes.
     #[error("{place}: edited: there is something after record {index}, the last of this file")]
     Surplus {
-        /// The last record that belongs there.
+        /// The last record of this bundle.
         index: u64,
         /// The bundle.
         place: PathBuf,
     },
-    /// The log's key vouches for a record that neither a client nor the log has signed.
+    /// The log's key vouches for a record that neither a client nor the log signed.
     #[error("{place}: forged: record {index} is in the log and nobody has signed it: {error}")]
     Forged {
         /// The record.
         index: u64,
         /// Its bundle.
         place: PathBuf,
-        /// What is wrong with it.
+        /// Its fault.
         error: RecordError,
     },
-    /// A record's key is none of those that the auditor knows of its user.
+    /// The auditor's list does not have a record's key for its user.
     #[error(
         "forged: record {index} says {user} and is signed by {fingerprint}, which is none of the \
          keys known of {user}{}",
@@ -152,14 +152,14 @@ pub enum Damage {
     UnknownSigner {
         /// The record.
         index: u64,
-        /// The user it says.
+        /// The user in the record.
         user: String,
         /// The key that signed it.
         fingerprint: String,
-        /// Whether the auditor knows any key of the user.
+        /// Whether the auditor's list has any key of the user.
         is_known: bool,
     },
-    /// The records and the hash tiles agree with each other and not with the checkpoint.
+    /// The records and the hash tiles agree with each other but not with the checkpoint.
     #[error(
         "{place}: rewritten: the records are not those of the checkpoint, from which record on \
          cannot be told"
@@ -168,32 +168,32 @@ pub enum Damage {
         /// The directory.
         place: PathBuf,
     },
-    /// The records are good, a file of hashes made from them is not.
+    /// The records are valid, but a file of hashes does not match them.
     #[error("{place}: edited: these are not the hashes of the records, which are unharmed")]
     HashTile {
         /// The hash tile.
         place: PathBuf,
     },
-    /// The log's own checkpoint is no good.
+    /// The log's own checkpoint is invalid.
     #[error("{place}: {error}")]
     Checkpoint {
         /// The file.
         place: PathBuf,
-        /// What is wrong with it.
+        /// Its fault.
         error: CheckpointError,
     },
-    /// The file with the log's public key is no good.
+    /// The file with the log's public key is invalid.
     #[error("{place}: {error}")]
     VerifierKey {
         /// The file.
         place: PathBuf,
-        /// What is wrong with it.
+        /// Its fault.
         error: CheckpointError,
     },
-    /// The kept checkpoint is not one of this log's key.
+    /// The kept checkpoint is not by this log's key.
     #[error("the kept checkpoint: {0}: it is of another log, or this log's key was exchanged")]
     KeptCheckpoint(CheckpointError),
-    /// The log has another history than the one kept.
+    /// The log's history differs from the kept checkpoint's.
     #[error(
         "not consistent with the kept checkpoint: the first {kept} records are not those that \
          it vouches for; the log was rewritten by somebody who has its key"
@@ -220,7 +220,7 @@ impl Damage {
         }
     }
 
-    /// The first record that is concerned, where one can be told.
+    /// The first record concerned, if it is known.
     #[must_use]
     pub fn index(&self) -> Option<u64> {
         match self {
@@ -241,7 +241,7 @@ impl Damage {
     }
 }
 
-/// Names the file of an I/O error.
+/// Adds the file to an I/O error.
 pub(crate) trait At<T> {
     fn at(self, path: &std::path::Path) -> Result<T, LogError>;
 }

@@ -1,4 +1,4 @@
-//! Where things are in a log's directory: C2SP tlog-tiles, below the directory.
+//! The layout of a log's directory: C2SP tlog-tiles.
 
 use std::path::{Path, PathBuf};
 
@@ -35,7 +35,7 @@ impl Layout {
         self.directory.join("tile")
     }
 
-    /// The entry bundle of the records from 256 × `number` on.
+    /// The entry bundle with the records from 256 × `number` on.
     pub(crate) fn bundle(&self, number: u64) -> PathBuf {
         self.tiles().join("entries").join(path_of(number))
     }
@@ -46,7 +46,7 @@ impl Layout {
     }
 }
 
-/// A number in path elements of three digits, all but the last with an `x` before them.
+/// A number as path elements of three digits, with an `x` before all but the last.
 fn path_of(number: u64) -> PathBuf {
     let mut elements = vec![format!("{:03}", number % 1000)];
     let mut rest = number / 1000;

@@ -1,15 +1,15 @@
-//! The signed log: every authentication, kept as the bytes that the client signed, and the end of
-//! every session, which the log signs.
+//! The signed log keeps every authentication as the bytes that the client signed, and the end of
+//! every session, which the log itself signs.
 //!
-//! Records stand in a Merkle tree (RFC 6962, section 2.1) whose size and root the log signs
+//! The records form a Merkle tree (RFC 6962, section 2.1) whose size and root the log signs
 //! (C2SP tlog-checkpoint); on disk they are entry bundles and hash tiles (C2SP tlog-tiles). The
-//! formats are told byte by byte in `docs/PROTOCOL.md`, section "The log".
+//! formats are documented byte by byte in `docs/PROTOCOL.md`, section "The log".
 //!
 //! [`Log`] appends, with the log's key; one process at a time. [`Reader`] needs no key, and may
-//! read while a log appends. What neither can know is which history others have been shown: keep
-//! a checkpoint elsewhere and give it to [`Reader::verify`].
+//! read while a log appends. Neither can know which history others have seen: keep a checkpoint
+//! elsewhere and pass it to [`Reader::verify`].
 //!
-//! What is promised under failure is said at [`Log::append`].
+//! [`Log::append`] documents the guarantees under failure.
 #![forbid(unsafe_code)]
 
 mod bundle;

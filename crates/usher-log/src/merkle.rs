@@ -1,7 +1,7 @@
 //! The Merkle tree of RFC 6962, section 2.1: hashes, roots, proofs.
 //!
-//! No storage: a tree that grows is a [`Frontier`], and proofs are made from the hashes of
-//! complete subtrees, which the caller looks up.
+//! This module stores nothing: a growing tree is a [`Frontier`], and proofs are made from the hashes
+//! of complete subtrees, which the caller looks up.
 
 use sha2::{Digest, Sha256};
 
@@ -49,12 +49,12 @@ pub fn empty_root() -> Hash {
 pub struct Node {
     /// Levels above the leaves.
     pub height: u32,
-    /// How many subtrees of this height stand to its left.
+    /// The number of subtrees of this height to its left.
     pub index: u64,
 }
 
-/// The right edge of a tree: the complete subtrees that make it up, largest first. All that has
-/// to be known to append.
+/// The right edge of a tree: the complete subtrees that make it up, largest first. Appending needs
+/// nothing else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frontier {
     size: u64,
@@ -68,8 +68,8 @@ impl Frontier {
         self.size
     }
 
-    /// Appends a leaf, and tells each hash that tiles store and that is now complete: its level
-    /// of tiles, its index in that level, the hash.
+    /// Appends a leaf. Reports each hash that tiles store and that is now complete: its level of
+    /// tiles, its index in that level, the hash.
     pub fn push(&mut self, leaf: Hash, mut stored: impl FnMut(u32, u64, &Hash)) {
         stored(0, self.size, &leaf);
         self.push_subtree(0, leaf, stored);
@@ -102,7 +102,7 @@ impl Frontier {
     }
 }
 
-/// The hash over subtrees that get smaller to the right.
+/// The hash over subtrees whose size decreases to the right.
 fn fold(hashes: impl DoubleEndedIterator<Item = Hash>) -> Hash {
     hashes
         .rev()
@@ -134,10 +134,10 @@ fn range_hash<E>(
     Ok(fold(hashes.into_iter()))
 }
 
-/// Proves that the tree of `size` leaves has a certain leaf at `index` (RFC 6962, section 2.1.1).
+/// Proves that the tree of `size` leaves has a given leaf at `index` (RFC 6962, section 2.1.1).
 ///
 /// # Errors
-/// Those of `lookup`, which is asked for complete subtrees below `size` only.
+/// Those of `lookup`, which gets complete subtrees below `size` only.
 ///
 /// # Panics
 /// When `index` is not below `size`.
@@ -192,10 +192,10 @@ pub fn verify_inclusion(leaf: &Hash, index: u64, size: u64, root: &Hash, proof: 
 }
 
 /// Proves that the tree of `size` leaves begins with the tree of its first `earlier` leaves
-/// (RFC 6962, section 2.1.2). Empty when `earlier` is 0 or `size`: there is nothing to prove.
+/// (RFC 6962, section 2.1.2). Empty if `earlier` is 0 or `size`: there is nothing to prove.
 ///
 /// # Errors
-/// Those of `lookup`, which is asked for complete subtrees below `size` only.
+/// Those of `lookup`, which gets complete subtrees below `size` only.
 ///
 /// # Panics
 /// When `earlier` is above `size`.

@@ -1,5 +1,5 @@
-//! The side of the log that reads. It needs no private key and takes no lock: what a checkpoint
-//! covers never changes.
+//! Reading a log. The reader needs no private key and takes no lock, because records under a
+//! checkpoint never change.
 
 use std::fs::{self, File};
 use std::io;
@@ -21,7 +21,7 @@ use crate::merkle::{
 };
 use usher_proto::log_record::{Record, RecordError};
 
-/// A log to be read.
+/// A log opened for reading.
 #[derive(Clone, Debug)]
 pub struct Reader {
     pub(crate) layout: Layout,
@@ -29,7 +29,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// The log in a directory, under the public key that lies there.
+    /// The log in a directory, under the public key in that directory.
     ///
     /// # Errors
     /// [`LogError::NoLog`], [`LogError::File`], [`Damage::VerifierKey`].
@@ -39,14 +39,14 @@ impl Reader {
         Ok(Self { layout, key })
     }
 
-    /// The log in a directory, under a public key that is known from elsewhere.
+    /// The log in a directory, under a public key known from elsewhere.
     #[must_use]
     pub fn with_key(directory: &Path, key: VerifyingKey) -> Self {
         let layout = Layout::new(directory);
         Self { layout, key }
     }
 
-    /// The public key by which checkpoints are checked.
+    /// The public key that checks checkpoints.
     #[must_use]
     pub fn verifying_key(&self) -> &VerifyingKey {
         &self.key
@@ -55,17 +55,17 @@ impl Reader {
     /// The log's newest checkpoint.
     ///
     /// # Errors
-    /// [`LogError::File`]; [`Damage::Checkpoint`] when it is not one of this key.
+    /// [`LogError::File`]; [`Damage::Checkpoint`] when it is not by this key.
     pub fn checkpoint(&self) -> Result<SignedCheckpoint, LogError> {
         read_checkpoint(&self.layout, &self.key)
     }
 
-    /// The records of a range of indexes, in their order. They are not checked against the
-    /// tree: [`Reader::verify`] is for that.
+    /// The records of a range of indexes, in order. This does not check them against the tree:
+    /// [`Reader::verify`] does.
     ///
     /// # Errors
     /// [`LogError::NoRecord`] when the range ends after the newest checkpoint's last record;
-    /// [`LogError::Damaged`] when one is missing or cannot be read.
+    /// [`LogError::Damaged`] when one is missing or unreadable.
     pub fn records(&self, range: Range<u64>) -> Result<Vec<Record>, LogError> {
         let size = self.checkpoint()?.checkpoint().size;
         if range.end > size {
@@ -114,11 +114,11 @@ impl Reader {
             .ok_or(LogError::NoRecord { index, size: index })
     }
 
-    /// Proof that the tree of `checkpoint` has the record at `index` there
+    /// Proves that the tree of `checkpoint` has the record at `index`
     /// ([`merkle::verify_inclusion`]).
     ///
     /// # Errors
-    /// [`LogError::NoRecord`]; [`LogError::Damaged`] when the log does not bear it out.
+    /// [`LogError::NoRecord`]; [`LogError::Damaged`] when the log contradicts it.
     pub fn prove_inclusion(
         &self,
         index: u64,
@@ -137,7 +137,7 @@ impl Reader {
         Ok(proof)
     }
 
-    /// Proof that the tree of `checkpoint` begins with that of `earlier`
+    /// Proves that the tree of `checkpoint` begins with that of `earlier`
     /// ([`merkle::verify_consistency`]).
     ///
     /// # Errors
@@ -158,7 +158,7 @@ impl Reader {
         Ok(proof)
     }
 
-    /// Proof of a record that can be checked far from the log (C2SP tlog-proof): its index, the
+    /// A proof of a record that can be checked without the log (C2SP tlog-proof): its index, the
     /// inclusion proof, the newest checkpoint.
     ///
     /// # Errors
@@ -175,7 +175,7 @@ impl Reader {
         Ok(text)
     }
 
-    /// The hash of a complete subtree, by the hash tiles.
+    /// The hash of a complete subtree, from the hash tiles.
     fn node(&self, node: Node) -> Result<Hash, LogError> {
         let below = node.height % TILE_HEIGHT;
         let level = node.height / TILE_HEIGHT;
@@ -193,7 +193,7 @@ impl Reader {
     }
 }
 
-/// Hashes of one tile, from the `first` of its level up to `end`.
+/// The hashes of one tile, from the `first` of its level up to `end`.
 pub(crate) fn stored_hashes(
     layout: &Layout,
     level: u32,
@@ -251,7 +251,7 @@ pub(crate) fn read_checkpoint(
         .map_err(|error| Damage::Checkpoint { place, error }.into())
 }
 
-/// A small file of text; none when it is too large or no text.
+/// Reads a small text file; none if it is too large or not text.
 fn read_text(path: &Path) -> io::Result<Option<String>> {
     if fs::metadata(path)?.len() > MAX_CHECKPOINT as u64 {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Opening a log: is it what was signed, and what did a crash leave behind?
+//! Opening a log: checks it against its checkpoint, and takes up what a crash left behind.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ use crate::reader::{read_checkpoint, read_verifier_key, stored_hashes};
 use crate::writer::Log;
 use usher_proto::log_record::Record;
 
-/// The checkpoint of the log in this directory; of an empty one where there is no log.
+/// The checkpoint of the log in this directory, or of an empty log if there is none.
 pub(crate) fn checkpoint(layout: &Layout, key: &SigningKey) -> Result<SignedCheckpoint, LogError> {
     match read_verifier_key(layout) {
         Ok(found) if found != *key.verifying_key() => {
@@ -32,8 +32,8 @@ pub(crate) fn checkpoint(layout: &Layout, key: &SigningKey) -> Result<SignedChec
         Err(error) => return Err(error),
     }
     let path = layout.checkpoint();
-    // A log that has lost its checkpoint is not begun anew: records would be vouched for that
-    // nobody has looked at.
+    // A log that has lost its checkpoint must not begin anew: the key would vouch for unchecked
+    // records.
     if !path.try_exists().at(&path)? && !layout.tiles().try_exists().at(&path)? {
         let empty = key.sign(&Frontier::default()).map_err(LogError::Signing)?;
         durable::prepare(&path, empty.note().as_bytes())?;
@@ -43,7 +43,7 @@ pub(crate) fn checkpoint(layout: &Layout, key: &SigningKey) -> Result<SignedChec
     read_checkpoint(layout, key.verifying_key())
 }
 
-/// Brings a log that has only its checkpoint up to what is on the disk.
+/// Brings a log that has only its checkpoint up to the state of the disk.
 pub(crate) fn recover(log: &mut Log) -> Result<(), LogError> {
     let checkpoint = log.checkpoint.checkpoint();
     let size = checkpoint.size;
@@ -99,7 +99,7 @@ pub(crate) fn recover(log: &mut Log) -> Result<(), LogError> {
     log.seal(&written, &tail.leaves, length)
 }
 
-/// The right edge of a tree of `size` leaves, but for the leaves of its last bundle.
+/// The right edge of a tree of `size` leaves, without the leaves of its last bundle.
 fn upper_levels(layout: &Layout, size: u64) -> Result<Frontier, LogError> {
     let mut tree = Frontier::default();
     for level in (1..u64::BITS / TILE_HEIGHT).rev() {
@@ -111,14 +111,14 @@ fn upper_levels(layout: &Layout, size: u64) -> Result<Frontier, LogError> {
     Ok(tree)
 }
 
-/// Whole records after those of the checkpoint, which a crash has kept from getting into it.
+/// Whole records after those of the checkpoint, which a crash has kept out of it.
 ///
-/// They may have been acknowledged: the checkpoint's new name is not waited for. So they are
-/// taken up, and only what is torn is cut off. Their signatures are what tells a record from
-/// what a file system leaves in a file that it had no time to write.
+/// They may have been acknowledged, because an append does not wait for the checkpoint's new name. So
+/// the log takes them up, and cuts off only a torn one. Their signatures distinguish a record from
+/// the debris that a file system leaves in a file that it had no time to write.
 struct Tail {
     leaves: Vec<Hash>,
-    /// Bytes of it in the last bundle that it reaches.
+    /// Its bytes in the last bundle that it reaches.
     length: u64,
 }
 
@@ -155,7 +155,7 @@ impl Tail {
     }
 }
 
-/// Removes what is after the records of a tree of `size` leaves.
+/// Removes everything after the records of a tree of `size` leaves.
 pub(crate) fn cut_off(layout: &Layout, size: u64, bundle_length: u64) -> Result<(), LogError> {
     cut_bundles(layout, size, bundle_length)?;
     cut_tiles(layout, size)?;
@@ -188,7 +188,7 @@ fn cut_tiles(layout: &Layout, size: u64) -> Result<(), LogError> {
     Ok(())
 }
 
-/// Writes the leaf hashes of the last bundle anew where they are not what the bundle gives:
+/// Rewrites the leaf hashes of the last bundle where they differ from the bundle's own, because
 /// appending does not wait for them.
 fn restore_leaf_hashes(layout: &Layout, number: u64, leaves: &[Hash]) -> Result<(), LogError> {
     let path = layout.tile(0, number);

@@ -1,4 +1,4 @@
-//! Whether a log is what it was: every record, every hash, the checkpoint, and one kept elsewhere.
+//! Verifies that a log is unchanged: every record, every hash, the checkpoint, and one kept elsewhere.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -15,29 +15,29 @@ use crate::reader::Reader;
 use usher_proto::log_record::{Record, RecordError, Says};
 use usher_proto::ssh_key::PublicKey;
 
-/// Differences between records and leaf hashes that are looked at to tell whether records were
-/// exchanged.
+/// The most differences between records and leaf hashes that are examined to find exchanged
+/// records.
 const MAX_DIFFERENCES: usize = 1 << 16;
 
-/// What a log without damage is.
+/// The result for a log without damage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// The log's newest checkpoint.
     pub checkpoint: SignedCheckpoint,
     /// Records of the kept checkpoint, with which the log is consistent.
     pub kept: Option<u64>,
-    /// Bytes after the last record of the checkpoint: an append that is going on, or that a
-    /// crash has cut short (a torn tail). The log takes whole records of it up when it is opened
-    /// to append, and cuts the rest off.
+    /// Bytes after the last record of the checkpoint: an append under way, or one that a crash has
+    /// cut short (a torn tail). Opening the log to append takes up whole records of it and cuts off
+    /// the rest.
     pub tail: u64,
 }
 
 impl Reader {
     /// Checks everything: each record's form and signature, the tree over them, the stored
-    /// hashes, the checkpoint, and that the log goes on from the kept checkpoint.
+    /// hashes, the checkpoint, and that the log continues the kept checkpoint.
     ///
-    /// Against who has the log's key, only the kept checkpoint helps: take it from where the
-    /// log's host cannot write. The key is [`Reader::verifying_key`].
+    /// Only the kept checkpoint protects against a holder of the log's key: keep it where the log's
+    /// host cannot write. The key is [`Reader::verifying_key`].
     ///
     /// # Errors
     /// [`LogError::Damaged`] with the first damage found; [`LogError::File`].
@@ -45,11 +45,11 @@ impl Reader {
         self.verify_with(kept, |_, _| Ok(()))
     }
 
-    /// As [`Reader::verify`], with a further look at each good record: its index, what it says.
-    /// The lookers run on all processors, in no order.
+    /// As [`Reader::verify`], and also passes each valid record to `look`: its index and contents.
+    /// `look` runs on all processors, in no order.
     ///
     /// # Errors
-    /// Those of [`Reader::verify`], and the one of the first record that `look` refuses.
+    /// Those of [`Reader::verify`], and the error of the first record that `look` refuses.
     pub fn verify_with(
         &self,
         kept: Option<&str>,
@@ -106,16 +106,16 @@ impl Reader {
     }
 }
 
-/// One bundle and its hash tile, read and looked at.
+/// One bundle and its hash tile, read and checked.
 struct Bundle {
     leaves: Vec<Hash>,
-    /// The leaf hashes that are stored; fewer when the tile is short.
+    /// The stored leaf hashes; fewer if the tile is short.
     stored: Vec<Hash>,
     /// Bytes up to the end of the last record.
     length: u64,
-    /// The first thing wrong with the file as such.
+    /// The first fault of the file itself.
     end: Option<Damage>,
-    /// The first record that is none, or that is refused.
+    /// The first record that is malformed or refused.
     refused: Option<Damage>,
 }
 
@@ -150,7 +150,7 @@ impl Bundle {
             let index = end - 1;
             bundle.end = Some(Damage::Surplus { index, place });
         } else if bundle.leaves == bundle.stored {
-            // Otherwise something is wrong already, and signatures would only take time.
+            // Otherwise a fault is known already, and checking signatures would only take time.
             let key = reader.key.public_key();
             bundle.refused = look_at(&bytes, first..end, &place, key, look).err();
         }
@@ -158,7 +158,7 @@ impl Bundle {
     }
 }
 
-/// Looks at each record, and gives the first that is neither a client's nor the log's, or that
+/// Checks each record, and returns the first that neither a client nor the log signed, or that
 /// `look` refuses.
 fn look_at(
     bytes: &[u8],
@@ -182,14 +182,14 @@ fn verified(entry: &[u8], log: &PublicKey) -> Result<Says, RecordError> {
     Record::decode(entry)?.verify(log)
 }
 
-/// The leaf hashes that are stored for a bundle, up to `count`; what is not there is left out.
+/// The stored leaf hashes of a bundle, up to `count`; missing ones are left out.
 fn stored(reader: &Reader, number: u64, count: u64) -> Result<Vec<Hash>, LogError> {
     let hashes = tile(reader, 0, number)?;
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     Ok(hashes.into_iter().take(count).collect())
 }
 
-/// The whole hashes of a tile, as far as it may have any.
+/// The whole hashes of a tile, up to its possible number.
 fn tile(reader: &Reader, level: u32, number: u64) -> Result<Vec<Hash>, LogError> {
     let place = reader.layout.tile(level, number);
     let mut bytes = Vec::new();
@@ -204,19 +204,19 @@ fn tile(reader: &Reader, level: u32, number: u64) -> Result<Vec<Hash>, LogError>
     Ok(bytes.as_chunks::<HASH_SIZE>().0.to_vec())
 }
 
-/// What is gathered on the way through the log.
+/// The state gathered on the way through the log.
 struct Walk {
     kept_size: Option<u64>,
-    /// The tree over the records, and the root it had at the kept checkpoint's size.
+    /// The tree over the records, and its root at the kept checkpoint's size.
     records: Frontier,
     kept_root: Option<Hash>,
-    /// The tree over the leaf hashes that are stored.
+    /// The tree over the stored leaf hashes.
     stored: Frontier,
-    /// Hashes above the leaves that the tiles should have, by level from 1.
+    /// The hashes above the leaves that the tiles should have, by level from 1.
     upper: Vec<Vec<Hash>>,
-    /// Records whose hash is not the stored one, with the record's hash.
+    /// Records whose hash differs from the stored one, with the record's hash.
     differences: Vec<(u64, Hash)>,
-    /// The stored hashes in those places.
+    /// The stored hashes at those indexes.
     expected: HashSet<Hash>,
     last_bundle_length: u64,
     end: Option<Damage>,
@@ -273,7 +273,7 @@ impl Walk {
         self.end = bundle.end;
     }
 
-    /// The first thing wrong, the most certain one where there are several.
+    /// The first fault; the most certain one if there are several.
     fn judge(
         &self,
         reader: &Reader,
@@ -290,8 +290,8 @@ impl Walk {
             }
             return self.judge_tiles(reader);
         }
-        // Leaf hashes whose root is the checkpoint's are the genuine ones and tell which record
-        // is not. So they do where a file ends early, up to there.
+        // Leaf hashes whose root is the checkpoint's are genuine, and identify the record that is
+        // not. If a file ends early, this holds up to there.
         if let Some((index, hash)) = self.differences.first() {
             let place = reader.layout.bundle(index / TILE_WIDTH);
             let index = *index;
@@ -310,7 +310,7 @@ impl Walk {
         })
     }
 
-    /// The records are good: are the hashes that are stored of them?
+    /// The records are valid; checks their stored hashes.
     fn judge_tiles(&self, reader: &Reader) -> Result<(), LogError> {
         let bad = |place: PathBuf| Err(Damage::HashTile { place }.into());
         if let Some((index, _)) = self.differences.first() {

@@ -1,4 +1,4 @@
-//! The side of the log that appends.
+//! Appending to a log.
 
 use std::collections::BTreeMap;
 use std::fs::{File, Permissions, TryLockError};
@@ -16,17 +16,17 @@ use usher_proto::DecodeError;
 use usher_proto::SessionEnd;
 use usher_proto::log_record::{AuthenticationRecord, MAX_LOG_RECORD, RecordError, Verified};
 
-/// A record whose signature is good, and that may go into the log.
+/// A record with a valid signature, which may go into the log.
 #[derive(Clone, Debug)]
 pub struct SignedRecord {
     entry: Vec<u8>,
 }
 
 impl SignedRecord {
-    /// Checks the record of an authentication, and gives what it says as well.
+    /// Checks the record of an authentication, and also returns its contents.
     ///
     /// # Errors
-    /// [`RecordError`] when its signature is not good, or it is longer than [`MAX_LOG_RECORD`].
+    /// [`RecordError`] when its signature is invalid, or it is longer than [`MAX_LOG_RECORD`].
     pub fn new(record: &AuthenticationRecord) -> Result<(Self, Verified), RecordError> {
         let says = record.verify()?;
         let entry = record.encode();
@@ -36,17 +36,17 @@ impl SignedRecord {
         Ok((Self { entry }, says))
     }
 
-    /// The record of the end of a session, signed with the key of the log that it is for.
+    /// Makes the record of a session's end, signed with the key of the log that it is for.
     ///
     /// # Errors
-    /// [`CheckpointError::Signing`], for no input that is known.
+    /// [`CheckpointError::Signing`]; no known input causes it.
     pub fn of_end(end: &SessionEnd, log: &SigningKey) -> Result<Self, CheckpointError> {
         let entry = log.sign_end(end)?.encode();
         Ok(Self { entry })
     }
 }
 
-/// What an append has done.
+/// The result of an append.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Appended {
     /// Index of the first record appended; the others follow.
@@ -64,22 +64,22 @@ pub struct Log {
     pub(crate) checkpoint: SignedCheckpoint,
     /// Bytes of the last bundle that the checkpoint covers.
     pub(crate) bundle_length: u64,
-    /// After a failure that left it open what is on the disk.
+    /// Set after a failure that leaves the contents of the disk unknown.
     unknown: bool,
     /// Held as long as the log is open.
     _lock: File,
 }
 
 impl Log {
-    /// Opens the log in a directory, or begins one where there is none.
+    /// Opens the log in a directory, or begins one if there is none.
     ///
-    /// What a crash left behind is put in order: whole records with good signatures that the
-    /// checkpoint does not have yet are taken up, anything after them is cut off.
+    /// This repairs what a crash left behind: it takes up whole records with valid signatures that
+    /// the checkpoint does not have yet, and cuts off anything after them.
     ///
     /// # Errors
-    /// [`LogError::Damaged`] when the last records, the hashes or the checkpoint are not what
-    /// the key has signed: nothing is appended to such a log, so that nothing is vouched for
-    /// twice. [`LogError::OtherKey`], [`LogError::Locked`], [`LogError::File`].
+    /// [`LogError::Damaged`] when the last records, the hashes or the checkpoint differ from what
+    /// the key has signed: such a log accepts no appends, so that the key never vouches for two
+    /// histories. [`LogError::OtherKey`], [`LogError::Locked`], [`LogError::File`].
     pub fn open(directory: &Path, key: SigningKey) -> Result<Self, LogError> {
         let layout = Layout::new(directory);
         durable::make_directory(directory)?;
@@ -104,7 +104,7 @@ impl Log {
         &self.checkpoint
     }
 
-    /// The record of the end of a session, signed with the log's key. It is not in the log yet.
+    /// Makes the record of a session's end, signed with the log's key. It is not in the log yet.
     ///
     /// # Errors
     /// [`LogError::Signing`].
@@ -112,14 +112,14 @@ impl Log {
         SignedRecord::of_end(end, &self.key).map_err(LogError::Signing)
     }
 
-    /// Appends records, all or none, and returns when they are durable: one wait for the disk
-    /// for the records and one for the checkpoint, however many records there are.
+    /// Appends records, all or none, and returns when they are durable. It waits for the disk once
+    /// for the records and once for the checkpoint, however many records there are.
     ///
-    /// Under failure: with an error nothing was acknowledged. On a full disk
-    /// ([`LogError::is_full`]) what was written is taken back, and when there is room the next
+    /// Under failure: an error means that nothing was acknowledged. On a full disk
+    /// ([`LogError::is_full`]) the written bytes are removed again, and once there is room the next
     /// append succeeds. After a failure to make something durable every further append is
-    /// [`LogError::Unknown`], because the kernel may have dropped what it could not write: open
-    /// the log anew. Records of an append that a crash has cut short may be found in the log
+    /// [`LogError::Unknown`], because the kernel may have dropped bytes that it could not write: open
+    /// the log anew. Records of an append that a crash has cut short may appear in the log
     /// afterwards: they are signed.
     ///
     /// # Errors
@@ -146,7 +146,7 @@ impl Log {
         })
     }
 
-    /// Writes records after the last one. Gives the files, and the last bundle's new length.
+    /// Writes records after the last one. Returns the files, and the last bundle's new length.
     fn write(&self, records: &[SignedRecord]) -> Result<(Vec<Written>, u64), LogError> {
         let mut written = Vec::new();
         let mut index = self.tree.size();
@@ -173,8 +173,8 @@ impl Log {
         Ok((written, offset))
     }
 
-    /// Makes entries that are written durable, adds their hashes, and signs and publishes the
-    /// checkpoint that has them: from then on they are in the log.
+    /// Makes written entries durable, adds their hashes, and signs and publishes the checkpoint
+    /// that has them: from then on they are in the log.
     pub(crate) fn seal(
         &mut self,
         written: &[Written],
@@ -183,7 +183,7 @@ impl Log {
     ) -> Result<(), LogError> {
         match self.prepare(written, leaves) {
             Ok((tree, checkpoint)) => {
-                // A checkpoint that readers may have seen is not taken back.
+                // Readers may have seen this checkpoint, so it must stay.
                 durable::publish(&self.layout.checkpoint()).inspect_err(|_| self.unknown = true)?;
                 self.tree = tree;
                 self.checkpoint = checkpoint;
@@ -220,7 +220,7 @@ impl Log {
             let path = self.layout.tile(level, number);
             let top = self.layout.directory();
             let tile = durable::write_at(path, offset, &bytes, top)?;
-            // The leaf hashes of the last bundle are made from it again when the log is opened.
+            // Opening the log recomputes the leaf hashes of the last bundle.
             if level > 0 || end == TILE_WIDTH * HASH_SIZE as u64 {
                 last.push(tile.with_names(top));
             }
@@ -232,7 +232,7 @@ impl Log {
         Ok((tree, checkpoint))
     }
 
-    /// Removes from the disk what the checkpoint does not have.
+    /// Removes from the disk everything that the checkpoint does not have.
     fn take_back(&mut self) {
         if recovery::cut_off(&self.layout, self.tree.size(), self.bundle_length).is_err() {
             self.unknown = true;
@@ -240,7 +240,7 @@ impl Log {
     }
 }
 
-/// Why a checkpoint could not be prepared, and whether all that was said to be durable is.
+/// The reason that a checkpoint could not be prepared, and whether the records are durable.
 struct Failed {
     error: LogError,
     durable: bool,
@@ -267,7 +267,7 @@ fn sync(written: &[Written]) -> Result<(), Failed> {
 
 fn lock(layout: &Layout) -> Result<File, LogError> {
     let path = layout.lock();
-    // Who can open it can lock it, and keep the log from being opened.
+    // Any process that can open this file can lock it, and keep the log from being opened.
     const OWNER: u32 = 0o600;
     let file = File::options()
         .write(true)
