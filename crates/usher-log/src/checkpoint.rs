@@ -24,7 +24,7 @@ const ED25519: u8 = 1;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
     /// The origin cannot be the name of a key.
-    #[error("{0:?} is no name of a log: 1 to 255 characters, no space, no control character, no +")]
+    #[error("{0:?} cannot name a log: 1 to 255 characters, no space, no control character, no +")]
     Origin(String),
     /// The private key is of another kind, or has a passphrase.
     #[error("a log's key is Ed25519 and without a passphrase: make one with ssh-keygen -t ed25519")]
@@ -33,13 +33,13 @@ pub enum CheckpointError {
     #[error("not a verifier key (NAME+HASH+KEY, one line)")]
     VerifyingKey,
     /// There is none.
-    #[error("there is no checkpoint, and nothing says what the log was")]
+    #[error("there is no checkpoint, so the former state of the log is unknown")]
     Missing,
     /// The text is not a checkpoint, or not in its one spelling.
     #[error("not a signed checkpoint")]
     Malformed,
     /// The checkpoint is of another log.
-    #[error("a checkpoint of {found}, not of {expected}")]
+    #[error("this is a checkpoint of {found}, not of {expected}")]
     OtherLog {
         /// The expected log.
         expected: String,

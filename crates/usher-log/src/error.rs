@@ -25,7 +25,7 @@ pub enum LogError {
     Locked(PathBuf),
     /// The log belongs to another key.
     #[error(
-        "{path}: this log is that of {found}, and the key given is {given}; give the log's own \
+        "{path}: this log belongs to {found}, and the given key is {given}; use the log's own \
          key, or begin another log in an empty directory"
     )]
     OtherKey {
@@ -41,12 +41,12 @@ pub enum LogError {
     Signing(CheckpointError),
     /// After an earlier failure the contents of the disk are unknown.
     #[error(
-        "an earlier write to the log failed and what is on the disk is not known; open the log \
-         anew to find out"
+        "an earlier write to the log failed and the contents of the disk are unknown; open the \
+         log anew to find out"
     )]
     Unknown,
     /// There is no such record.
-    #[error("there is no record {index}: the log has {size} records, from 0 on")]
+    #[error("there is no record {index}: the log has {size} records, starting at 0")]
     NoRecord {
         /// The requested record.
         index: u64,
@@ -61,7 +61,7 @@ pub enum LogError {
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            "; make room: until then nothing is logged, and nothing of it is lost"
+            "; make room: until then nothing new is logged, and the log keeps its records"
         }
         io::ErrorKind::PermissionDenied => "; run this as root",
         _ => "",
@@ -97,8 +97,8 @@ pub enum Damage {
     },
     /// The log's checkpoint is older than the kept one.
     #[error(
-        "truncated: the kept checkpoint has {kept} records, the log {size}: what came from \
-         record {size} on was taken out"
+        "truncated: the kept checkpoint has {kept} records, the log {size}: the records from \
+         {size} on were taken out"
     )]
     Behind {
         /// Records of the kept checkpoint.
@@ -107,7 +107,7 @@ pub enum Damage {
         size: u64,
     },
     /// A record differs from the logged one.
-    #[error("{place}: edited: record {index} is not the one that was logged")]
+    #[error("{place}: edited: record {index} differs from the logged one")]
     Edited {
         /// The record.
         index: u64,
@@ -116,7 +116,7 @@ pub enum Damage {
     },
     /// Another record of this log is in a record's place.
     #[error(
-        "{place}: reordered: in the place of record {index} stands another record of this log; \
+        "{place}: reordered: another record of this log is in the place of record {index}; \
          records were exchanged or taken out"
     )]
     Reordered {
@@ -126,7 +126,7 @@ pub enum Damage {
         place: PathBuf,
     },
     /// A full bundle has more bytes.
-    #[error("{place}: edited: there is something after record {index}, the last of this file")]
+    #[error("{place}: edited: there are bytes after record {index}, the last of this file")]
     Surplus {
         /// The last record of this bundle.
         index: u64,
@@ -134,7 +134,7 @@ pub enum Damage {
         place: PathBuf,
     },
     /// The log's key vouches for a record that neither a client nor the log signed.
-    #[error("{place}: forged: record {index} is in the log and nobody has signed it: {error}")]
+    #[error("{place}: forged: record {index} is in the log without a valid signature: {error}")]
     Forged {
         /// The record.
         index: u64,
@@ -145,9 +145,9 @@ pub enum Damage {
     },
     /// The auditor's list does not have a record's key for its user.
     #[error(
-        "forged: record {index} says {user} and is signed by {fingerprint}, which is none of the \
-         keys known of {user}{}",
-        if *.is_known { "" } else { ": there are none, add a line if this user is a user" }
+        "forged: record {index} names {user} and is signed by {fingerprint}, which is not a \
+         known key of {user}{}",
+        if *.is_known { "" } else { ": there is none, add a line if this user is expected" }
     )]
     UnknownSigner {
         /// The record.
@@ -161,15 +161,15 @@ pub enum Damage {
     },
     /// The records and the hash tiles agree with each other but not with the checkpoint.
     #[error(
-        "{place}: rewritten: the records are not those of the checkpoint, from which record on \
-         cannot be told"
+        "{place}: rewritten: the records are not those of the checkpoint; the first wrong one is \
+         unknown"
     )]
     Rewritten {
         /// The directory.
         place: PathBuf,
     },
     /// The records are valid, but a file of hashes does not match them.
-    #[error("{place}: edited: these are not the hashes of the records, which are unharmed")]
+    #[error("{place}: edited: these are not the hashes of the records, which are intact")]
     HashTile {
         /// The hash tile.
         place: PathBuf,
@@ -191,12 +191,12 @@ pub enum Damage {
         error: CheckpointError,
     },
     /// The kept checkpoint is not by this log's key.
-    #[error("the kept checkpoint: {0}: it is of another log, or this log's key was exchanged")]
+    #[error("the kept checkpoint: {0}: it belongs to another log, or this log's key was replaced")]
     KeptCheckpoint(CheckpointError),
     /// The log's history differs from the kept checkpoint's.
     #[error(
         "not consistent with the kept checkpoint: the first {kept} records are not those that \
-         it vouches for; the log was rewritten by somebody who has its key"
+         it vouches for; a holder of the log's key rewrote the log"
     )]
     Inconsistent {
         /// Records of the kept checkpoint.
