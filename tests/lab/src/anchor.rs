@@ -1,4 +1,4 @@
-//! An anchor: the first process of a set of namespaces, which keeps them alive.
+//! An anchor is the first process of a set of namespaces and keeps them alive.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
@@ -9,13 +9,13 @@ use std::sync::{Mutex, PoisonError};
 use crate::command::PROGRAM_PATH;
 use crate::error::{Attempt, LabError};
 
-/// A host: private mounts, accounts and names, then waiting for the end of the lab.
+/// Sets up a host's private mounts, accounts and names, then waits for the end of the lab.
 ///
 /// Arguments: name, folder of Usher's programs. bash, because as the first process of a PID
 /// namespace it also reaps the processes that lose their parents.
 const HOST: &str = concat!(include_str!("copy.bash"), include_str!("host.bash"));
 
-/// The switch: nothing but a network namespace.
+/// The switch has only a network namespace.
 const SWITCH: &str = include_str!("switch.bash");
 
 /// A set of namespaces. Ends with the value, or with the lab's process.
@@ -54,11 +54,11 @@ impl Anchor {
             .env_clear()
             .env("PATH", PROGRAM_PATH)
             .env("LANG", "C.UTF-8")
-            // The life line: the script reads it to its end, which comes when we go.
+            // The life line: the script reads it to its end, which comes when this process exits.
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // Ctrl-C is for the lab's process, which then removes all this in order.
+            // Ctrl-C goes to the lab's process, which then removes everything in order.
             .process_group(0)
             .spawn()
             .map_err(|error| match error.kind() {
@@ -104,7 +104,7 @@ impl Anchor {
     }
 
     /// Ends the first process, and with it every process of its PID namespace; returns when they
-    /// are gone. Twice is as good as once.
+    /// are gone. A second call does nothing.
     pub(crate) fn end(&self) -> std::io::Result<()> {
         let held = self
             .unshare
@@ -133,8 +133,8 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
-    /// Copies a folder as a host's `/etc` is copied; tar reads in the order of the names, and after
-    /// its first record removes the file `vanishing`.
+    /// Copies a folder in the way a host's `/etc` is copied. tar reads in the order of the names, and
+    /// removes the file `vanishing` after its first record.
     fn copy(from: &Path, to: &Path) -> std::process::Output {
         let script = concat!(
             include_str!("copy.bash"),
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn a_file_that_goes_while_etc_is_copied_is_left_out() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        // More than tar's first record, so that the file is listed and not yet read when it goes.
+        // More than tar's first record, so that the file is listed but not yet read when it vanishes.
         fs::write(from.path().join("a"), [b'a'; 1 << 17]).unwrap();
         fs::write(from.path().join("z"), "lock").unwrap();
         let copied = copy(from.path(), to.path());

@@ -1,19 +1,19 @@
-//! C programs of the tests, compiled against libusher as an administrator's would be.
+//! C programs of the tests, compiled against libusher like an administrator's own.
 
 use std::path::{Path, PathBuf};
 
 use crate::error::{Attempt, LabError};
 use crate::host::Host;
 
-/// Where a host's programs find libusher.so: the folder of Usher's programs.
+/// The folder in which a host's programs find libusher.so: that of Usher's programs.
 pub const LIBRARY_PATH: &str = crate::command::BINARIES;
 
 impl Host {
-    /// Compiles a C program with warnings as errors and puts it on the host. It is run with
+    /// Compiles a C program with warnings as errors and puts it on the host. Run it with
     /// `LD_LIBRARY_PATH` set to [`LIBRARY_PATH`].
     ///
     /// # Errors
-    /// What the compiler says.
+    /// The compiler's output.
     pub fn compile_c(&self, source: &str, path: impl AsRef<Path>) -> Result<(), LabError> {
         let file = tempfile::Builder::new()
             .suffix(".c")
@@ -26,11 +26,11 @@ impl Host {
         compile(&arguments, &self.path(path))
     }
 
-    /// Puts a security key in software on the host: a library that OpenSSH's programs load where
+    /// Puts a software security key on the host: a library that OpenSSH's programs load if
     /// SSH_SK_PROVIDER names it (`programs/security_key.c`).
     ///
     /// # Errors
-    /// What the compiler says.
+    /// The compiler's output.
     pub fn install_security_key(&self, path: impl AsRef<Path>) -> Result<(), LabError> {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("programs");
         let arguments = [

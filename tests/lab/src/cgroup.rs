@@ -1,4 +1,4 @@
-//! The lab's cgroups: one folder a lab, below it one a host, below that one a command.
+//! The lab's cgroups: one folder per lab, below it one per host, below that one per command.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use crate::error::{Attempt, LabError};
 
 const PREFIX: &str = "usher-lab-";
 
-/// How long killed processes may take to go.
+/// The time that killed processes may take to exit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where cgroup v2 is mounted: `/sys/fs/cgroup`, or `/sys/fs/cgroup/unified` on hybrid machines.
@@ -47,11 +47,10 @@ pub(crate) fn create_lab() -> Result<PathBuf, LabError> {
     Ok(path)
 }
 
-/// What Usher limits users by.
+/// The controllers by which Usher limits users.
 const CONTROLLERS: [&str; 3] = ["pids", "memory", "cpu"];
 
-/// Lets the groups below limit what their processes take, by the controllers that this hierarchy
-/// has.
+/// Lets the groups below limit their processes, by the controllers that this hierarchy has.
 pub(crate) fn hand_down(path: &Path) -> Result<(), LabError> {
     let hand_down = || {
         let words = |file: &str| fs::read_to_string(path.join(file));
@@ -101,7 +100,7 @@ pub(crate) fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a group when all that is in it has ended. A killed process leaves its group only when the
+/// Removes a group once all its processes have ended. A killed process leaves its group only when the
 /// kernel has torn it down, hence the patience.
 pub(crate) fn remove_when_empty(path: &Path) -> io::Result<()> {
     let begin = Instant::now();
@@ -117,14 +116,14 @@ pub(crate) fn remove_when_empty(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Kills what is in the group and removes it.
+/// Kills the group's processes and removes the group.
 pub(crate) fn kill_and_remove(path: &Path) -> io::Result<()> {
     kill(path)?;
     remove_when_empty(path)
 }
 
-/// Removes the folders of labs whose process is gone. Only empty ones: a number unknown here may
-/// belong to a lab in another PID namespace, and such a lab is not ours to kill.
+/// Removes the folders of labs whose process is gone, if they are empty: a number unknown here may
+/// belong to a lab in another PID namespace, which must not be killed.
 pub(crate) fn sweep() -> Result<(), LabError> {
     let mount = mount()?;
     let entries = fs::read_dir(&mount).attempt(|| format!("cannot list {}", mount.display()))?;

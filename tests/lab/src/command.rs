@@ -16,15 +16,15 @@ use crate::host::Host;
 use crate::running::Running;
 use crate::waiting::PATIENCE;
 
-/// Where the lab's own tools (`unshare`, `nsenter`, `ip`) are looked for.
+/// The search path for the lab's own tools (`unshare`, `nsenter`, `ip`).
 pub(crate) const PROGRAM_PATH: &str =
     "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Where Usher's programs are, as seen inside a host.
+/// The folder of Usher's programs, as seen inside a host.
 pub(crate) const BINARIES: &str = "/run/lab/bin";
 
-/// Runs outside before `nsenter`, in the same process: enters the lab's cgroup for those, whose end
-/// a lab's removal waits for.
+/// Runs outside before `nsenter`, in the same process: enters the lab's cgroup for `nsenter`
+/// processes, whose end a lab's removal waits for.
 const ENTER: &str = r#"
 echo $$ >"$1/cgroup.procs" || exit 125
 shift
@@ -32,12 +32,13 @@ exec "$@"
 "#;
 
 /// Runs inside the host before the command, in the process that becomes the command: enters the
-/// command's cgroup, and says to whom passed descriptors belong (`sd_listen_fds(3)`), which only
+/// command's cgroup, and sets the owner of passed descriptors (`sd_listen_fds(3)`), which only
 /// this process knows.
 ///
-/// Not so nsenter, which has to outlive what is killed in that cgroup: it is the parent, and a
-/// PID namespace is gone only when every process of it has been waited for. What nsenter leaves
-/// is for the machine's first process, which may be slow at it or, in a container, never do it.
+/// nsenter stays outside that cgroup, because it has to outlive the processes killed there: it is
+/// their parent, and a PID namespace is gone only when every process of it has been waited for.
+/// Otherwise the machine's first process would have to do that, which may be slow at it or, in a
+/// container, never do it.
 const BEGIN: &str = r#"
 echo $$ >"$1/cgroup.procs" || exit 125
 cd "$2" 2>/dev/null || cd /
@@ -46,21 +47,21 @@ if [ -n "${LISTEN_FDS-}" ]; then export LISTEN_PID=$$; fi
 exec "$@"
 "#;
 
-/// What a command left.
+/// The result of a command.
 #[derive(Debug, Clone)]
 pub struct Output {
-    /// How it ended.
+    /// Its exit status.
     pub status: ExitStatus,
-    /// What it wrote; bytes that are not UTF-8 are replaced.
+    /// Its standard output; bytes that are not UTF-8 are replaced.
     pub stdout: String,
-    /// What it complained of.
+    /// Its standard error.
     pub stderr: String,
-    /// From its start to its end, the entering of the namespaces included.
+    /// The time from its start to its end, including entering the namespaces.
     pub elapsed: Duration,
 }
 
-/// A command in a host, to be run to its end or started. Its environment is made anew: `PATH`,
-/// `HOME`, `USER`, `LOGNAME`, `SHELL`, `LANG`, of the lab's own environment only `USHER_LOG` and
+/// A command in a host, to be run to its end or started. It gets a new environment: `PATH`, `HOME`,
+/// `USER`, `LOGNAME`, `SHELL`, `LANG`, and of the lab's own environment only `USHER_LOG` and
 /// `RUST_BACKTRACE`. It runs in the user's home folder.
 #[derive(Debug, Clone)]
 #[must_use = "a command does nothing until it is run or started"]
@@ -73,7 +74,7 @@ pub struct Command {
     limit: Duration,
 }
 
-/// Where a process's streams go and what else it gets.
+/// A process's streams and further descriptors.
 pub(crate) struct Streams {
     pub(crate) stdin: Stdio,
     pub(crate) stdout: Stdio,
@@ -101,35 +102,35 @@ impl Command {
         }
     }
 
-    /// As this account of the host, with its groups; root otherwise.
+    /// Runs it as this account of the host, with its groups; as root otherwise.
     pub fn user(mut self, name: &str) -> Self {
         self.user = Some(name.to_owned());
         self
     }
 
-    /// With this variable in its environment.
+    /// Adds this variable to its environment.
     pub fn environment(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.environment
             .push((name.as_ref().to_owned(), value.as_ref().to_owned()));
         self
     }
 
-    /// With this on its standard input, for [`Command::run`]; empty otherwise.
+    /// Puts this on its standard input, for [`Command::run`]; empty otherwise.
     pub fn input(mut self, bytes: impl Into<Vec<u8>>) -> Self {
         self.input = bytes.into();
         self
     }
 
-    /// The longest it may take, for [`Command::run`]; [`PATIENCE`] otherwise.
+    /// Sets its time limit, for [`Command::run`]; [`PATIENCE`] otherwise.
     pub fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Runs it to its end, whatever its exit status is.
+    /// Runs it to its end, whatever its exit status.
     ///
     /// # Errors
-    /// [`LabError::TimedOut`] when it takes too long: then it is killed, with all it started. An
+    /// [`LabError::TimedOut`] when it takes too long: it is then killed, with its children. An
     /// exit status other than 0 is no error here.
     pub fn run(&self) -> Result<Output, LabError> {
         let mut stdin = temporary()?;
@@ -172,10 +173,10 @@ impl Command {
         }
     }
 
-    /// Runs it to its end and demands that it succeeds.
+    /// Runs it to its end and requires success.
     ///
     /// # Errors
-    /// [`LabError::Failed`] with what it said, when its exit status is not 0; and as
+    /// [`LabError::Failed`] with its output, when its exit status is not 0; and as
     /// [`Command::run`].
     pub fn succeed(&self) -> Result<Output, LabError> {
         let output = self.run()?;
@@ -191,8 +192,8 @@ impl Command {
         })
     }
 
-    /// Starts it with pipes to its standard input and output. It is killed, with all it started,
-    /// when the returned value goes.
+    /// Starts it with pipes to its standard input and output. Dropping the returned value kills it,
+    /// with its children.
     ///
     /// # Errors
     /// When it cannot be started. A missing program inside the host shows as exit status 127.
@@ -260,7 +261,7 @@ impl Command {
             .stdin(streams.stdin)
             .stdout(streams.stdout)
             .stderr(streams.stderr);
-        // Ctrl-C is for the lab's process, which then removes all this in order.
+        // Ctrl-C goes to the lab's process, which then removes everything in order.
         command.process_group(0);
         let mappings = (3..)
             .zip(streams.descriptors)
@@ -299,7 +300,7 @@ fn duplicate(file: &File) -> Result<File, LabError> {
         .attempt(|| "cannot duplicate a descriptor".into())
 }
 
-/// The whole of a file that another process wrote.
+/// Reads a whole file that another process wrote.
 pub(crate) fn text(file: &mut File) -> Result<String, LabError> {
     let mut bytes = Vec::new();
     file.rewind()

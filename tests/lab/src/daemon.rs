@@ -1,4 +1,4 @@
-//! Supervision of daemons, as systemd does it: readiness, log, file descriptor store, restart.
+//! Supervision of daemons in the way of systemd: readiness, log, file descriptor store, restart.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -34,7 +34,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Its name: of the log, of the cgroup, of the unit.
+    /// Its name, also that of its log, cgroup and unit.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -48,8 +48,8 @@ impl Role {
     }
 }
 
-/// A daemon under supervision. It is never started again by itself: a test that kills it decides
-/// when. Killed when the value goes; what it started is killed with the host.
+/// A daemon under supervision. It never restarts by itself: a test that kills it decides when.
+/// Dropping the value kills it; its children are killed with the host.
 #[derive(Debug)]
 pub struct Daemon {
     host: Host,
@@ -97,7 +97,7 @@ impl Host {
             if std::env::var_os("USHER_VM").is_none() {
                 arguments.push("--without-ownership".into());
             }
-            // As systemd's `DelegateSubgroup=keeper`.
+            // Like systemd's `DelegateSubgroup=keeper`.
             group.push("keeper");
             cgroup::create(&group)?;
         }
@@ -154,13 +154,13 @@ impl Host {
 }
 
 impl Daemon {
-    /// Its name; for Usher's daemons that of the role.
+    /// Its name; for Usher's daemons the role's.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Gives it more arguments from its next start on.
+    /// Adds arguments from its next start on.
     pub fn add_arguments<I>(&mut self, more: I)
     where
         I: IntoIterator,
@@ -170,8 +170,8 @@ impl Daemon {
             .extend(more.into_iter().map(|word| word.as_ref().to_owned()));
     }
 
-    /// Has it executed by a program that is given its command, from its next start on; by none when
-    /// there are no words.
+    /// Has another program execute it, with the daemon's command as arguments, from its next start on;
+    /// no words mean no such program.
     pub fn set_launcher<I>(&mut self, launcher: I)
     where
         I: IntoIterator,
@@ -181,7 +181,7 @@ impl Daemon {
         self.launcher = words.map(|word| word.as_ref().to_owned()).collect();
     }
 
-    /// Starts it, with the descriptors it has stored, and waits until it is ready. It must not run.
+    /// Starts it, with its stored descriptors, and waits until it is ready. It must not be running.
     ///
     /// # Errors
     /// [`LabError::NotReady`] with its log; it does not run then.
@@ -190,12 +190,12 @@ impl Daemon {
         self.wait_ready(PATIENCE)
     }
 
-    /// Starts it, with the descriptors it has stored.
+    /// Starts it, with its stored descriptors.
     ///
     /// # Errors
     /// When it cannot be started.
     pub fn start_without_waiting(&mut self) -> Result<(), LabError> {
-        // An earlier one that still runs ends here; two would share the log and the socket.
+        // End an earlier one that still runs; two would share the log and the socket.
         self.running = None;
         self.unit.begin();
         let stored = self
@@ -265,7 +265,7 @@ impl Daemon {
         self.running()?.pid()
     }
 
-    /// Sends it a signal; not what it started.
+    /// Sends it a signal, and not its children.
     ///
     /// # Errors
     /// [`LabError::NotRunning`].
@@ -273,7 +273,7 @@ impl Daemon {
         self.running()?.kill(signal)
     }
 
-    /// Waits for its end, at most for `limit`; `None` when it still runs then.
+    /// Waits for its end, at most for `limit`; `None` if it still runs then.
     ///
     /// # Errors
     /// [`LabError::NotRunning`] when it was never started.
@@ -281,10 +281,10 @@ impl Daemon {
         self.running()?.wait(limit)
     }
 
-    /// Whether it runs.
+    /// Whether it is running.
     ///
     /// # Errors
-    /// When the system cannot say.
+    /// When the system call fails.
     pub fn is_running(&mut self) -> Result<bool, LabError> {
         match self.running.as_mut() {
             Some(running) => Ok(!running.has_ended()?),
@@ -292,8 +292,8 @@ impl Daemon {
         }
     }
 
-    /// Asks it to end (SIGTERM; SIGKILL when it does not) and waits for that. Its stored descriptors
-    /// stay, for the next [`Daemon::start`].
+    /// Ends it (SIGTERM, then SIGKILL if needed) and waits for that. Its stored descriptors stay, for
+    /// the next [`Daemon::start`].
     ///
     /// # Errors
     /// When the system refuses.
@@ -315,7 +315,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// As `systemctl stop`: asks it to end and forgets its stored descriptors.
+    /// Like `systemctl stop`: ends it and forgets its stored descriptors.
     ///
     /// # Errors
     /// When the system refuses.
@@ -325,7 +325,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// As `systemctl restart`: asks it to end, then starts it with its stored descriptors.
+    /// Like `systemctl restart`: ends it, then starts it with its stored descriptors.
     ///
     /// # Errors
     /// As [`Daemon::start`].
@@ -334,7 +334,7 @@ impl Daemon {
         self.start()
     }
 
-    /// As a crash and systemd's `Restart=`: SIGKILL, then a start with its stored descriptors.
+    /// Like a crash and systemd's `Restart=`: SIGKILL, then a start with its stored descriptors.
     ///
     /// # Errors
     /// As [`Daemon::start`]; [`LabError::NotRunning`].
@@ -356,14 +356,14 @@ impl Daemon {
         Ok(stored.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// The last `STATUS=` it sent since its start.
+    /// The last `STATUS=` that it sent since its start.
     #[must_use]
     pub fn status(&self) -> Option<String> {
         self.unit.status()
     }
 
-    /// How often it has told its watchdog since its start that it is alive: never, unless it has one
-    /// (`WATCHDOG_USEC` in its environment). Counts all that it sent before the call.
+    /// The number of watchdog messages since its start: 0, unless it has a watchdog (`WATCHDOG_USEC`
+    /// in its environment). Counts every message that it sent before the call.
     ///
     /// # Errors
     /// When the system refuses.
@@ -372,7 +372,7 @@ impl Daemon {
         beats.attempt(|| format!("cannot count what {} tells its watchdog", self.name))
     }
 
-    /// All it has written to standard output and standard error, over all its starts.
+    /// Everything it has written to standard output and standard error, over all its starts.
     ///
     /// # Errors
     /// When the host is gone.
@@ -407,8 +407,8 @@ impl Daemon {
     }
 }
 
-/// Whether what is printed is shown when a test fails and not otherwise: so it is with tests that
-/// cargo runs, but not in virtual machines (tests/vm), nor with the demo and the bench.
+/// Whether output is shown only when a test fails: true for tests that cargo runs, but not in
+/// virtual machines (tests/vm), nor for the demo and the bench.
 fn is_shown_on_failure_only() -> bool {
     let program = std::env::current_exe().unwrap_or_default();
     let is_test = program
@@ -419,8 +419,8 @@ fn is_shown_on_failure_only() -> bool {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // The log goes with the host; a test that failed wants it. One that gives an error is not
-        // told here from one that does well.
+        // The log vanishes with the host, and a failed test needs it. A test that returns an error
+        // cannot be distinguished here from one that succeeds.
         if std::thread::panicking() || is_shown_on_failure_only() {
             match self.log() {
                 Ok(log) => eprintln!("--- log of {} on {}\n{log}", self.name, self.host.name()),

@@ -1,19 +1,19 @@
-//! What can go wrong in a lab.
+//! Errors of the lab.
 
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why the lab could not do something. The texts carry everything a failed test should show.
+/// An operation of the lab failed. The texts carry everything that a failed test should show.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// Namespaces, mounts and cgroups take root.
-    #[error("a lab takes root: run this as root")]
+    /// Namespaces, mounts and cgroups need root.
+    #[error("a lab needs root: run this as root")]
     NotRoot,
     /// No cgroup v2 hierarchy.
     #[error("no cgroup2 file system is mounted (looked in /proc/self/mounts)")]
     NoCgroup,
-    /// A program of the lab is not there.
+    /// A program of the lab is missing.
     #[error("{program} is missing: run scripts/setup")]
     NoProgram {
         /// Its name.
@@ -22,7 +22,7 @@ pub enum LabError {
     /// One of Usher's own programs has not been built.
     #[error("{} is missing: build it with `make build`", .path.display())]
     NotBuilt {
-        /// Where it is expected.
+        /// Its expected path.
         path: PathBuf,
     },
     /// A name that cannot be a host's.
@@ -39,9 +39,9 @@ pub enum LabError {
     /// A system call or file operation failed.
     #[error("{what}: {error}")]
     System {
-        /// What was attempted.
+        /// The attempted operation.
         what: String,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
     /// A host's namespaces could not be set up.
@@ -49,7 +49,7 @@ pub enum LabError {
     Anchor {
         /// The host.
         host: String,
-        /// What its first process said.
+        /// The message of its first process.
         reason: String,
     },
     /// A command ended with an error.
@@ -61,11 +61,11 @@ pub enum LabError {
         host: String,
         /// The command line.
         command: String,
-        /// How it ended.
+        /// Its exit status.
         status: std::process::ExitStatus,
-        /// What it wrote.
+        /// Its standard output.
         stdout: String,
-        /// What it complained of.
+        /// Its standard error.
         stderr: String,
     },
     /// A command took too long and was killed, with everything it had started.
@@ -77,11 +77,11 @@ pub enum LabError {
         host: String,
         /// The command line.
         command: String,
-        /// What it was allowed.
+        /// Its time limit.
         limit: Duration,
-        /// What it wrote.
+        /// Its standard output.
         stdout: String,
-        /// What it complained of.
+        /// Its standard error.
         stderr: String,
     },
     /// A daemon did not become ready.
@@ -91,22 +91,22 @@ pub enum LabError {
         host: String,
         /// The daemon.
         daemon: String,
-        /// Ended or not ready in time.
+        /// It ended, or was not ready in time.
         reason: String,
         /// Its log.
         log: String,
     },
     /// A daemon or command is not running.
-    #[error("host {host}: {what} does not run")]
+    #[error("host {host}: {what} is not running")]
     NotRunning {
         /// The host.
         host: String,
-        /// Which one.
+        /// Its name.
         what: String,
     },
 }
 
-/// Adds what was attempted to an error of the system.
+/// Adds the attempted operation to a system error.
 pub(crate) trait Attempt<T> {
     fn attempt(self, what: impl FnOnce() -> String) -> Result<T, LabError>;
 }

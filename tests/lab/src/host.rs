@@ -91,7 +91,7 @@ impl Host {
         &self.0.group
     }
 
-    /// A command in this host; see [`Command`] for what can be set before it is run.
+    /// A command in this host; see [`Command`] for its settings.
     pub fn command<I>(&self, arguments: I) -> Command
     where
         I: IntoIterator,
@@ -100,7 +100,7 @@ impl Host {
         Command::new(self.clone(), arguments)
     }
 
-    /// Runs a command as root and demands that it succeeds.
+    /// Runs a command as root and requires success.
     ///
     /// # Errors
     /// As [`Command::succeed`].
@@ -112,7 +112,7 @@ impl Host {
         self.command(arguments).succeed()
     }
 
-    /// Runs a command as an account of this host and demands that it succeeds.
+    /// Runs a command as an account of this host and requires success.
     ///
     /// # Errors
     /// As [`Command::succeed`].
@@ -136,7 +136,7 @@ impl Host {
         self.command(arguments).spawn()
     }
 
-    /// Makes an account with a home folder. The machine's own accounts are not touched.
+    /// Makes an account with a home folder. The machine's own accounts stay untouched.
     ///
     /// # Errors
     /// As [`Command::succeed`], when `useradd` refuses.
@@ -154,8 +154,8 @@ impl Host {
         Ok(())
     }
 
-    /// Where a file of the host is seen from outside. A symbolic link in an absolute path would be
-    /// followed outside: name the real path.
+    /// The path of a host's file as seen from outside. A symbolic link in an absolute path would be
+    /// followed outside, so name the real path.
     #[must_use]
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
@@ -199,7 +199,7 @@ impl Host {
         })
     }
 
-    /// Replaces a part of a file's text, wherever it stands.
+    /// Replaces a part of a file's text, wherever it occurs.
     ///
     /// # Errors
     /// When the system refuses, or the file has no such part.
@@ -213,7 +213,7 @@ impl Host {
         self.write(path, text.replace(part, with))
     }
 
-    /// The host's living processes, by number: what has ended and waits for its parent is left out.
+    /// The host's living processes, by number, without those that have ended and wait for their parent.
     ///
     /// # Errors
     /// When the host is gone.
@@ -225,7 +225,7 @@ impl Host {
             .flatten()
             .filter_map(|entry| {
                 let pid = entry.file_name().to_str()?.parse().ok()?;
-                // Ended meanwhile: not a process of the host.
+                // It has ended meanwhile, so it is no process of the host.
                 let status = fs::read_to_string(entry.path().join("status")).ok()?;
                 let command = fs::read(entry.path().join("cmdline")).ok()?;
                 process(pid, &status, &command)
@@ -249,7 +249,7 @@ impl Host {
         cgroup::entering(self.0.group.parent().unwrap_or(&self.0.group))
     }
 
-    /// Where Usher's programs are, as seen from outside.
+    /// The folder of Usher's programs, as seen from outside.
     pub(crate) fn binaries(&self) -> &Path {
         &self.0.binaries
     }

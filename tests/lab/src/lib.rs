@@ -1,9 +1,9 @@
-//! A lab: a set of hosts as namespaces on this machine, for the integration tests, the demo and
+//! A lab is a set of hosts as namespaces on this machine, for the integration tests, the demo and
 //! the bench.
 //!
 //! A host has its own network, processes, mounts, host name, accounts (`/etc/passwd` is a private
-//! copy) and homes, a BPF file system and a cgroup. All hosts of a lab hang on one switch, IPv4
-//! `10.77.0.N/24` and IPv6 `fd77::N/64`. The namespaces of the machine itself are never changed.
+//! copy) and homes, a BPF file system and a cgroup. One switch connects all hosts of a lab, IPv4
+//! `10.77.0.N/24` and IPv6 `fd77::N/64`. The namespaces of the machine itself never change.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), usher_lab::LabError> {
@@ -17,10 +17,10 @@
 //! # }
 //! ```
 //!
-//! Everything dies with the process that made the lab, also when that is killed with SIGKILL: the
-//! first process of each host reads from a pipe whose only other end is in the lab's process, and
-//! ends when the pipe does; the kernel then ends the rest of the host and drops its namespaces.
-//! What the kernel does not drop (cgroup folders) the next lab sweeps.
+//! Everything dies with the process that made the lab, even if SIGKILL ends it: the first process of
+//! each host reads from a pipe whose only other end is in the lab's process, and exits when the pipe
+//! ends; the kernel then ends the rest of the host and drops its namespaces. The next lab removes
+//! what the kernel keeps (cgroup folders).
 #![forbid(unsafe_code)]
 
 mod anchor;

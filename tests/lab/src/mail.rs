@@ -13,9 +13,9 @@ pub struct User {
     pub name: &'static str,
     /// User id on laptop.
     pub laptop_uid: u32,
-    /// User id on mailhost; another, because names and keys carry identity and numbers do not.
+    /// User id on mailhost. It differs, because names and keys carry identity and numbers do not.
     pub mailhost_uid: u32,
-    /// Subject of the message; nobody else has one like it.
+    /// Subject of the message, unique to this user.
     pub subject: &'static str,
 }
 
@@ -33,8 +33,8 @@ pub const BOB: User = User {
     mailhost_uid: 2002,
     subject: "Invoice for 40 lanterns",
 };
-/// Has accounts, a key and a message like the others, is permitted to ask by laptop's policy, and
-/// not permitted by mailhost's.
+/// Has accounts, a key and a message like the others. Laptop's policy permits her to ask, and
+/// mailhost's policy refuses her.
 pub const CAROL: User = User {
     name: "carol",
     laptop_uid: 1003,
@@ -85,9 +85,9 @@ pub struct Mail {
     pub laptop: Host,
     /// The server.
     pub mailhost: Host,
-    /// A host that mailhost knows nothing of, without Usher.
+    /// A host without Usher that mailhost does not know.
     pub stranger: Host,
-    /// The last field: the lab goes when its daemons have gone.
+    /// The last field, because the lab must outlive its daemons.
     pub lab: Lab,
 }
 
@@ -106,13 +106,13 @@ impl Mail {
     ///
     /// # Errors
     /// When Usher has not been built, one of its commands fails, or a daemon does not become ready;
-    /// the error carries what it said.
+    /// the error carries the output.
     pub fn on(lab: Lab) -> Result<Self, LabError> {
         let laptop = lab.host("laptop")?;
         let mailhost = lab.host("mailhost")?;
         let stranger = lab.host("stranger")?;
         for host in [&laptop, &mailhost] {
-            // Not built: said so, instead of "not found" by a shell.
+            // Report a missing build, instead of a shell's "not found".
             host.program("usher")?;
             host.run(["usher", "init", "--name", host.name()])?;
         }
@@ -145,10 +145,10 @@ impl Mail {
         })
     }
 
-    /// Puts in force what is written on laptop and mailhost.
+    /// Applies the policies written on laptop and mailhost.
     ///
     /// # Errors
-    /// When a policy is refused, with what was said.
+    /// When a policy is refused, with the output.
     pub fn apply(&self) -> Result<(), LabError> {
         apply(&self.laptop, &self.mailhost)
     }
@@ -161,7 +161,7 @@ fn apply(laptop: &Host, mailhost: &Host) -> Result<(), LabError> {
     Ok(())
 }
 
-/// Makes a user known on both hosts: accounts, a key of ssh-keygen's, a message.
+/// Makes a user known on both hosts: accounts, a key by ssh-keygen, a message.
 fn add_user(laptop: &Host, mailhost: &Host, user: User) -> Result<(), LabError> {
     let User {
         name,
@@ -213,7 +213,7 @@ fn add_user(laptop: &Host, mailhost: &Host, user: User) -> Result<(), LabError> 
     Ok(())
 }
 
-/// Makes `known` known on `here`.
+/// Makes the host `known` known on `here`.
 fn add_host(here: &Host, known: &Host) -> Result<(), LabError> {
     let key = known.read("/etc/usher/host_key.pub")?;
     let (ipv4, ipv6) = (known.ipv4().to_string(), known.ipv6().to_string());

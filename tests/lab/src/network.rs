@@ -1,4 +1,4 @@
-//! The lab's network: a host's interface `eth0` is one end of a veth pair whose other end is a port
+//! The lab's network. A host's interface `eth0` is one end of a veth pair whose other end is a port
 //! of the switch. Both ends are made inside their namespaces, so the machine's own network
 //! namespace never sees them.
 
@@ -41,7 +41,7 @@ pub(crate) fn plug(switch: u32, host: u32, name: &str, number: u8) -> Result<(),
 }
 
 /// Runs a batch of `ip` commands in an anchor's network namespace. The PID namespace stays the
-/// caller's, so that process ids in the commands mean what they mean here.
+/// caller's, so that process ids in the commands have the same meaning as here.
 fn ip(anchor: u32, name: &str, commands: &str) -> Result<(), LabError> {
     let mut child = Command::new("nsenter")
         .args([

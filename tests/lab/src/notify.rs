@@ -1,5 +1,5 @@
-//! The service manager's side of `sd_notify(3)`: readiness and the file descriptor store, with
-//! systemd's semantics, since systemd is what keeps the keeper's listeners in production.
+//! The service manager's side of `sd_notify(3)`: readiness and the file descriptor store. It follows
+//! systemd's semantics, because systemd keeps the keeper's listeners in production.
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut, Read};
@@ -20,23 +20,23 @@ use rustix::net::{
 /// `FileDescriptorStoreMax=` of the keeper's unit: a listener for each pair of service and user.
 pub(crate) const STORE_LIMIT: usize = 4096;
 
-/// The name of what is stored without one (systemd.exec(5)).
+/// The name of descriptors stored without one (systemd.exec(5)).
 const UNNAMED: &str = "stored";
 
-/// How often the receiving thread looks whether it is still wanted.
+/// The interval at which the receiving thread checks whether it is still needed.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// The most descriptors in one message (`SCM_MAX_FD`).
 const DESCRIPTORS: usize = 253;
 
-/// What a daemon has told us.
+/// The messages of a daemon.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     /// `READY=1` since [`Unit::begin`].
     pub(crate) ready: bool,
     /// The last `STATUS=`.
     pub(crate) status: Option<String>,
-    /// How many `WATCHDOG=1` since [`Unit::begin`].
+    /// The number of `WATCHDOG=1` since [`Unit::begin`].
     beats: usize,
     stored: Vec<Stored>,
 }
@@ -45,11 +45,11 @@ pub(crate) struct Told {
 struct Stored {
     name: String,
     descriptor: OwnedFd,
-    /// Removed when its other end goes, unless it came with `FDPOLL=0`.
+    /// Removed when its other end closes, unless it came with `FDPOLL=0`.
     watched: bool,
 }
 
-/// A daemon's notification socket. A thread receives as long as the value exists.
+/// A daemon's notification socket. A thread receives while the value exists.
 #[derive(Debug)]
 pub(crate) struct Unit {
     path: PathBuf,
@@ -92,7 +92,7 @@ impl Unit {
         Ok(Self { path, shared })
     }
 
-    /// The daemon is started (again): it is not ready, its stored descriptors are still there.
+    /// Notes that the daemon is started (again): it is not ready, and keeps its stored descriptors.
     pub(crate) fn begin(&self) {
         let mut told = self.shared.told();
         told.ready = false;
@@ -100,7 +100,7 @@ impl Unit {
         told.beats = 0;
     }
 
-    /// Waits for a change, at most for `limit`, and tells whether the daemon is ready.
+    /// Waits for a change, at most for `limit`, and returns whether the daemon is ready.
     pub(crate) fn wait_ready(&self, limit: Duration) -> bool {
         let told = self.shared.told();
         let (told, _) = self
@@ -116,13 +116,13 @@ impl Unit {
         self.shared.told().status.clone()
     }
 
-    /// How often the daemon has said that it is alive.
+    /// The number of watchdog messages from the daemon.
     pub(crate) fn beats(&self) -> io::Result<usize> {
         self.catch_up()?;
         Ok(self.shared.told().beats)
     }
 
-    /// Waits until all that was sent before has been received: `sd_notify_barrier(3)`.
+    /// Waits until every message sent before has been received: `sd_notify_barrier(3)`.
     fn catch_up(&self) -> io::Result<()> {
         let (mut end, other_end) = io::pipe()?;
         let socket = UnixDatagram::unbound()?;
@@ -138,8 +138,8 @@ impl Unit {
         Ok(())
     }
 
-    /// Duplicates of what is stored, in the order of storing. What has lost its other end is
-    /// removed first.
+    /// Duplicates of the stored descriptors, in the order of storing. Those whose other end has closed
+    /// are removed first.
     pub(crate) fn stored(&self) -> io::Result<Vec<(String, OwnedFd)>> {
         let mut told = self.shared.told();
         told.drop_hung_up()?;
@@ -169,8 +169,8 @@ impl Shared {
 }
 
 impl Told {
-    /// One message: lines `NAME=value`. Descriptors that it does not ask to store are closed, which
-    /// is also the answer to `BARRIER=1`.
+    /// Handles one message: lines `NAME=value`. Descriptors that are not to be stored are closed,
+    /// which is also the answer to `BARRIER=1`.
     fn take(&mut self, text: &str, descriptors: Vec<OwnedFd>) -> io::Result<()> {
         let value = |name: &str| {
             text.lines()
@@ -202,7 +202,7 @@ impl Told {
 
     fn store(&mut self, name: &str, descriptor: OwnedFd, watched: bool) -> io::Result<()> {
         for stored in &self.stored {
-            // The same open file is kept once; the first name stays.
+            // The same open file is kept once, under its first name.
             if same_file(&stored.descriptor, &descriptor)? {
                 return Ok(());
             }
@@ -255,8 +255,8 @@ fn receive(socket: &UnixDatagram) -> io::Result<(String, Vec<OwnedFd>)> {
     ))
 }
 
-/// As systemd has it: at most 255 printable ASCII characters, no colon, which separates the names
-/// in `LISTEN_FDNAMES`.
+/// As in systemd: at most 255 printable ASCII characters, without the colon that separates the
+/// names in `LISTEN_FDNAMES`.
 fn is_descriptor_name(name: &str) -> bool {
     (1..=255).contains(&name.len())
         && name

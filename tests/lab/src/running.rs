@@ -16,14 +16,14 @@ use crate::command::text;
 use crate::error::{Attempt, LabError};
 use crate::host::Host;
 
-/// How long a command may take to enter its group.
+/// The time that a command may take to enter its group.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How long the end of a command may take to show before its `nsenter` is woken.
+/// The time after which `nsenter` is woken if the end of its command has not shown.
 const AWAKE: Duration = Duration::from_millis(100);
 
-/// A command that was started in a host: a child `nsenter` of ours, and its child inside the
-/// host's PID namespace, which is the command. Killed with everything it started when dropped.
+/// A command that was started in a host: our child `nsenter`, and its child inside the host's PID
+/// namespace, which is the command. Dropping the value kills it with its children.
 #[derive(Debug)]
 pub struct Running {
     host: Host,
@@ -34,7 +34,7 @@ pub struct Running {
     /// Whether its cgroup outlives it; see [`Running::leave_group`].
     group_stays: bool,
     stderr: Option<File>,
-    /// Read from its standard output and not yet handed out.
+    /// Bytes read from its standard output and not yet returned.
     unread: Vec<u8>,
 }
 
@@ -56,8 +56,8 @@ impl Running {
         self.stderr = Some(file);
     }
 
-    /// From now on only the process itself is ended with the value, and its cgroup stays: what a
-    /// daemon started outlives it, as under systemd's `KillMode=process`.
+    /// From now on dropping the value ends only the process itself, and its cgroup stays: a daemon's
+    /// children outlive it, as under systemd's `KillMode=process`.
     pub(crate) fn leave_group(&mut self) {
         self.group_stays = true;
     }
@@ -82,7 +82,7 @@ impl Running {
         }
     }
 
-    /// Sends the command a signal; not what it started.
+    /// Sends the command a signal, and not its children.
     ///
     /// # Errors
     /// [`LabError::NotRunning`] when it has ended.
@@ -91,7 +91,7 @@ impl Running {
         let sent = match i32::try_from(pid).ok().and_then(Pid::from_raw) {
             None => Err(rustix::io::Errno::SRCH),
             Some(raw) => pidfd_open(raw, PidfdFlags::empty()).and_then(|pidfd| {
-                // The descriptor can no longer come to mean another process, as the number can.
+                // Unlike the number, the descriptor cannot come to mean another process.
                 match child_of(self.child.id()) {
                     Ok(Some(child)) if child == pid => pidfd_send_signal(&pidfd, signal),
                     _ => Err(rustix::io::Errno::SRCH),
@@ -121,7 +121,7 @@ impl Running {
         Ok(self.ended.is_some())
     }
 
-    /// Waits for its end, at most for `limit`; `None` when it still runs then.
+    /// Waits for its end, at most for `limit`; `None` if it still runs then.
     ///
     /// # Errors
     /// When the system cannot say.
@@ -155,10 +155,10 @@ impl Running {
     }
 
     /// Reads its standard output up to and including the first line that contains `text`, and
-    /// returns what was read; later output is kept for the next call.
+    /// returns it; later output is kept for the next call.
     ///
     /// # Errors
-    /// When the output ends before, or `limit` passes; the error shows what came instead.
+    /// When the output ends before, or `limit` passes; the error shows the output instead.
     pub fn read_past(&mut self, text: &str, limit: Duration) -> Result<String, LabError> {
         let deadline = Instant::now() + limit;
         loop {
@@ -189,15 +189,15 @@ impl Running {
         }
     }
 
-    /// What it has written to standard error until now.
+    /// Its standard error until now.
     ///
     /// # Errors
-    /// When the system cannot read it back.
+    /// When it cannot be read back.
     pub fn stderr(&mut self) -> Result<String, LabError> {
         self.stderr.as_mut().map_or(Ok(String::new()), text)
     }
 
-    /// Ends it now, with everything it started.
+    /// Ends it now, with its children.
     ///
     /// # Errors
     /// When the system cannot.
@@ -222,8 +222,8 @@ impl Running {
     }
 
     fn end_group(&mut self) -> Result<(), LabError> {
-        // A command that has just been started may not have entered its group yet; one that stays
-        // away from it was moved to another by Usher's keeper.
+        // A command that has just started may not have entered its group yet. If it stays away from
+        // it, Usher's keeper has moved it to another.
         let begin = Instant::now();
         while !self.has_ended()? && !self.group_is_populated()? {
             if begin.elapsed() > PATIENCE {
@@ -305,7 +305,7 @@ fn child_of(parent: u32) -> Result<Option<u32>, LabError> {
         else {
             continue;
         };
-        // Gone meanwhile: not the one.
+        // Gone meanwhile, so not this one.
         let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else {
             continue;
         };

@@ -1,4 +1,4 @@
-//! What the daemons of a host say of themselves.
+//! The status that the daemons of a host report.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -9,8 +9,8 @@ use crate::host::Host;
 use crate::waiting::PATIENCE;
 
 impl Host {
-    /// A number of a daemon's status, asked as the command line asks (docs/PROTOCOL.md, "Control
-    /// socket"). `usher doctor` shows them all, after it has tried every program in the kernel.
+    /// Reads a number of a daemon's status in the way of the command line (docs/PROTOCOL.md, "Control
+    /// socket"). `usher doctor` would show them all, but tries every program in the kernel first.
     ///
     /// # Errors
     /// When the daemon does not answer, or has no such number.
@@ -22,7 +22,7 @@ impl Host {
             stream.write_all(b"{\"request\":\"status\"}\n")?;
             let mut reader = BufReader::new(stream);
             let mut answer = String::new();
-            // The daemon says by an empty line that it has heard, and then answers.
+            // The daemon acknowledges the request by an empty line, and then answers.
             while answer.trim().is_empty() {
                 if reader.read_line(&mut answer)? == 0 {
                     break;

@@ -9,10 +9,10 @@ use crate::error::{Attempt, LabError};
 use crate::host::Host;
 use crate::network;
 
-/// What `make install` writes into a host.
+/// The files that `make install` writes into a host.
 const PAM_SERVICE: &str = include_str!("../../../packaging/pam.d/usher");
 
-/// Hosts on one switch. Removed with everything in it when the value goes.
+/// Hosts on one switch. Dropping the value removes the lab with everything in it.
 #[derive(Debug)]
 pub struct Lab {
     state: Arc<Mutex<State>>,
@@ -28,7 +28,7 @@ struct State {
 }
 
 impl Lab {
-    /// Makes a lab without hosts, and sweeps what killed labs left.
+    /// Makes a lab without hosts, and removes what killed labs have left.
     ///
     /// Usher's programs are those beside the running one: the lab serves integration tests
     /// (`target/debug/deps/...`) and programs (`target/debug/...`) alike.
@@ -54,10 +54,10 @@ impl Lab {
         })
     }
 
-    /// Adds a host, which is then reachable from all others of the lab.
+    /// Adds a host that all others of the lab can reach.
     ///
     /// # Errors
-    /// When the name is unfit or taken, or the kernel refuses.
+    /// When the name is malformed or taken, or the kernel refuses.
     pub fn host(&self, name: &str) -> Result<Host, LabError> {
         let mut state = lock(&self.state);
         let unfit = || LabError::HostName { name: name.into() };
@@ -85,7 +85,7 @@ impl Lab {
         Ok(host)
     }
 
-    /// What removes the lab from another thread, as a handler of Ctrl-C has to.
+    /// Returns a value that removes the lab from another thread, for a handler of Ctrl-C.
     #[must_use]
     pub fn remover(&self) -> Remover {
         Remover {
@@ -111,11 +111,11 @@ pub struct Remover {
 }
 
 impl Remover {
-    /// Kills every process of every host and removes what the lab made. Returns when it is gone;
-    /// removing twice is as good as once.
+    /// Kills every process of every host and removes everything that the lab made. Returns when it is
+    /// gone; a second call does nothing.
     ///
     /// # Errors
-    /// When the kernel refuses; as much as possible has been removed then.
+    /// When the kernel refuses; everything else has been removed then.
     pub fn remove(&self) -> Result<(), LabError> {
         let mut state = lock(&self.state);
         let mut results = Vec::new();

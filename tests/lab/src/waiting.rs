@@ -1,21 +1,21 @@
-//! How long tests wait, and for what.
+//! Waiting in tests.
 
 use std::error::Error;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long anything may take. Generous, also where the machine is emulated and others keep its
-/// processors busy: what takes longer hangs, and time decides no test.
+/// The time that anything may take. It is generous even on an emulated machine with busy
+/// processors: anything slower hangs, and timing decides no test.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Between two looks.
+/// The interval between two checks.
 const PAUSE: Duration = Duration::from_millis(20);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Waits until it holds.
+/// Waits until a condition holds.
 ///
 /// # Errors
-/// What looking gives; that it has not come to hold within [`PATIENCE`].
+/// The error of a check; or when the condition does not hold within [`PATIENCE`].
 pub fn eventually(
     what: &str,
     mut holds: impl FnMut() -> Result<bool, Box<dyn Error>>,
@@ -23,7 +23,7 @@ pub fn eventually(
     eventual(what, || Ok(holds()?.then_some(())))
 }
 
-/// Waits until there is something, and gives it.
+/// Waits until there is a value, and returns it.
 ///
 /// # Errors
 /// As [`eventually`].
@@ -43,18 +43,18 @@ pub fn eventual<T>(
     }
 }
 
-/// Does what has to be done before a time that is some seconds from then: eight, and more where this
-/// machine took longer than that. A failure before the time is one.
+/// Runs an attempt that must finish before a deadline some seconds ahead: eight, and more if this
+/// machine needs longer. A failure before the deadline is a failure.
 ///
 /// # Errors
-/// What an attempt gives, which is given the seconds.
+/// The error of an attempt, which gets the seconds as its argument.
 pub fn in_time<T>(
     mut attempt: impl FnMut(u32) -> Result<T, Box<dyn Error>>,
 ) -> Result<T, Box<dyn Error>> {
     for seconds in [8, 30] {
         let begun = Instant::now();
         match attempt(seconds) {
-            // A time of whole seconds may be one earlier.
+            // A time in whole seconds may be one earlier.
             Err(_) if begun.elapsed() + SECOND >= SECOND * seconds => {}
             done => return done,
         }

@@ -1,4 +1,4 @@
-//! What is signed for a session.
+//! The signed request for a session.
 
 use std::io;
 
@@ -11,21 +11,21 @@ use super::{Identity, now, random};
 use crate::error::{Attempt, LabError};
 use crate::host::Host;
 
-/// The session that is asked for: a statement to bend, and the chain that belongs to it.
+/// A requested session: a statement that a test may alter, and the chain that belongs to it.
 #[derive(Debug)]
 pub struct Asked {
-    /// What the user signs.
+    /// The statement that the user signs.
     pub statement: Statement,
-    /// Gives the elements.
+    /// The chain of elements.
     pub chain: Chain,
 }
 
 impl Asked {
-    /// A statement with nothing wrong: of `user`, from the host of this key, to a service of
-    /// `server` at `port`, for an hour.
+    /// A valid statement: of `user`, from the host of this key, to a service of `server` at `port`,
+    /// for an hour.
     ///
     /// # Errors
-    /// When a name is no name, or the server has no key.
+    /// When a name is malformed, or the server has no key.
     pub fn right(
         user: &str,
         service: &str,

@@ -1,4 +1,4 @@
-//! The control channel, from the client's end.
+//! The client side of the control channel.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -19,7 +19,7 @@ use crate::host::Host;
 /// Application protocol of the control channel.
 pub const ALPN: &[u8] = b"usher/1";
 
-/// The client end of a control channel.
+/// The client side of a control channel.
 #[derive(Debug)]
 pub struct Channel {
     stream: StreamOwned<ClientConnection, TcpStream>,
@@ -28,8 +28,8 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// Shakes hands over `stream`. Whether the server accepts the key shows only at the first
-    /// answer: in TLS 1.3 the client is done before the server has looked.
+    /// Shakes hands over `stream`. Only the first answer shows whether the server accepts the key: in
+    /// TLS 1.3 the client finishes before the server has checked it.
     ///
     /// # Errors
     /// When the server ends the handshake.
@@ -61,11 +61,11 @@ impl Channel {
         })
     }
 
-    /// Connects to the control port of `server` and makes a channel as `identity`; it has answered
+    /// Connects to the control port of `server` and makes a channel as `identity`, which has answered
     /// a ping.
     ///
     /// # Errors
-    /// When the server does not take it.
+    /// When the server does not accept it.
     pub fn connect(from: &Host, server: &Host, identity: &Identity) -> io::Result<Self> {
         let stream = dial(from, (server.ipv4(), 3440).into())?;
         let mut channel = Self::open(stream, identity, ALPN)?;
@@ -73,7 +73,7 @@ impl Channel {
         Ok(channel)
     }
 
-    /// Sends bytes, whatever they are.
+    /// Sends any bytes.
     ///
     /// # Errors
     /// When the channel has closed.
@@ -82,10 +82,10 @@ impl Channel {
         self.stream.flush()
     }
 
-    /// The next frame; nothing when the server has closed the channel.
+    /// The next frame; none if the server has closed the channel.
     ///
     /// # Errors
-    /// When nothing comes, or what is no frame.
+    /// When nothing comes, or something other than a frame.
     pub fn receive(&mut self) -> io::Result<Option<ServerFrame>> {
         loop {
             if let Some(payload) = self.frames.next().map_err(io::Error::other)? {
@@ -97,7 +97,7 @@ impl Channel {
             match self.stream.read(&mut bytes) {
                 Ok(0) => return Ok(None),
                 Ok(length) => self.frames.push(&bytes[..length]),
-                // Closed without a close_notify, or with a RST as unread bytes were there.
+                // Closed without a close_notify, or with a RST because of unread bytes.
                 Err(error)
                     if matches!(
                         error.kind(),
@@ -129,10 +129,10 @@ impl Channel {
         }
     }
 
-    /// Asks, and gives the verdict.
+    /// Sends a request, and returns the verdict.
     ///
     /// # Errors
-    /// When the channel closes before, or the answer is another.
+    /// When the channel closes before, or another answer comes.
     pub fn ask(
         &mut self,
         frame: impl FnOnce(u64) -> ClientFrame,
@@ -143,7 +143,7 @@ impl Channel {
         }
     }
 
-    /// Asks for tokens.
+    /// Requests tokens.
     ///
     /// # Errors
     /// As [`Channel::ask`].
@@ -248,7 +248,7 @@ impl Channel {
     }
 }
 
-/// Believes any server: it is the server that is tested.
+/// Trusts any server, because the tests are about the server.
 #[derive(Debug)]
 struct AnyServer;
 

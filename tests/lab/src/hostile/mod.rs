@@ -1,7 +1,6 @@
-//! A client host that does what an honest one never would: it speaks the control channel's TLS
-//! with a key of the test's choice and sends bytes of the test's choice, from inside a host's
-//! network. Everything it sends can also be right, so that each refusal has its permitted twin
-//! with the same client.
+//! A hostile client host: it speaks the control channel's TLS with a key of the test's choice and
+//! sends bytes of the test's choice, from inside a host's network. It can also send everything
+//! correctly, so that each refusal has its permitted twin with the same client.
 
 mod asked;
 mod channel;
@@ -24,7 +23,7 @@ pub use port::{Port, dial, in_network, read_line};
 use crate::error::{Attempt, LabError};
 use crate::host::Host;
 
-/// RFC 8410: what stands before the 32 bytes of an Ed25519 seed in PKCS #8.
+/// RFC 8410: the bytes before the 32 bytes of an Ed25519 seed in PKCS #8.
 const PKCS8_PREFIX: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
@@ -34,10 +33,10 @@ const PKCS8_PREFIX: [u8; 16] = [
 pub struct Identity(Ed25519Keypair);
 
 impl Identity {
-    /// The key of a host on which `usher init` has run.
+    /// The key of a host after `usher init`.
     ///
     /// # Errors
-    /// When it cannot be read.
+    /// When it is unreadable.
     pub fn of(host: &Host) -> Result<Self, LabError> {
         let key = private_key(host, "/etc/usher/host_key")?;
         let pair = key.key_data().ed25519().cloned();
@@ -46,7 +45,7 @@ impl Identity {
             .attempt(|| "a host key that is not Ed25519".into())
     }
 
-    /// A key nobody has seen.
+    /// A new key that no host knows.
     #[must_use]
     pub fn fresh() -> Self {
         Self(Ed25519Keypair::from_seed(&random()))
@@ -71,7 +70,7 @@ impl Identity {
     }
 }
 
-/// A user's key that no host has seen.
+/// A new user's key that no host knows.
 #[must_use]
 pub fn fresh_user_key() -> PrivateKey {
     let pair = Ed25519Keypair::from_seed(&random());
@@ -81,14 +80,14 @@ pub fn fresh_user_key() -> PrivateKey {
 /// Reads a private key as root.
 ///
 /// # Errors
-/// When it is missing or no private key.
+/// When it is missing or not a private key.
 pub fn private_key(host: &Host, path: &str) -> Result<PrivateKey, LabError> {
     PrivateKey::from_openssh(host.read(path)?)
         .map_err(io::Error::other)
         .attempt(|| format!("host {}: {path}", host.name()))
 }
 
-/// Fresh bytes of the system's.
+/// Random bytes from the system.
 #[must_use]
 pub fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];

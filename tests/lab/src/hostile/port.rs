@@ -12,10 +12,10 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use crate::host::Host;
 use crate::waiting::PATIENCE;
 
-/// Does something on a thread that is in the host's network, where sockets it makes stay.
+/// Runs `act` on a thread in the host's network; its sockets stay in that network.
 ///
 /// # Errors
-/// What `act` says; when the network cannot be entered.
+/// The error of `act`; or when the network cannot be entered.
 pub fn in_network<T: Send>(
     host: &Host,
     act: impl FnOnce() -> io::Result<T> + Send,
@@ -32,7 +32,7 @@ pub fn in_network<T: Send>(
     })
 }
 
-/// Connects from a host, from any address and port of it.
+/// Connects from any address and port of a host.
 ///
 /// # Errors
 /// As connect(2): `ConnectionRefused` for a RST.
@@ -45,7 +45,7 @@ pub fn dial(from: &Host, server: SocketAddr) -> io::Result<TcpStream> {
     })
 }
 
-/// A TCP socket that has its address and port and is not connected yet.
+/// A bound TCP socket that is not connected yet.
 #[derive(Debug)]
 pub struct Port {
     socket: OwnedFd,
@@ -54,7 +54,7 @@ pub struct Port {
 }
 
 impl Port {
-    /// A port of the kernel's choice at an address of the host.
+    /// Binds a port of the kernel's choice at an address of the host.
     ///
     /// # Errors
     /// As socket(2) and bind(2).
@@ -62,10 +62,10 @@ impl Port {
         Self::at(host, SocketAddr::new(address.into(), 0))
     }
 
-    /// This port.
+    /// Binds this port.
     ///
     /// # Errors
-    /// As socket(2) and bind(2): `AddrInUse` while somebody has it.
+    /// As socket(2) and bind(2): `AddrInUse` while another socket has it.
     pub fn at(host: &Host, address: SocketAddr) -> io::Result<Self> {
         let family = match address {
             SocketAddr::V4(_) => AddressFamily::INET,
@@ -74,7 +74,7 @@ impl Port {
         in_network(host, || {
             let flags = SocketFlags::CLOEXEC;
             let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-            // Also bounds connect(2), see socket(7).
+            // This also bounds connect(2), see socket(7).
             set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
             set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
             rustix::net::bind(&socket, &address)?;
@@ -93,7 +93,7 @@ impl Port {
     }
 }
 
-/// A line, as a server greets.
+/// Reads a line, such as a server's greeting.
 ///
 /// # Errors
 /// When the peer sends none.

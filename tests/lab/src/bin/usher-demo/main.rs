@@ -1,8 +1,8 @@
-//! `make demo`: the main job, told as it happens. Two hosts as network namespaces, two users, and
+//! `make demo` shows authentication step by step: two hosts as network namespaces, two users, and
 //! the unmodified `imap` program of Debian's dovecot as the whole IMAP server.
 //!
-//! What it says it has checked: the first thing that is not so ends it with exit status 1. It
-//! removes all it made at its end, on Ctrl-C (exit status 130), and when it is killed.
+//! The demo checks every statement that it prints; the first false one ends it with exit status 1.
+//! It removes everything that it made when it ends, on Ctrl-C (exit status 130), and when it is killed.
 #![forbid(unsafe_code)]
 
 mod steps;
@@ -18,21 +18,21 @@ use usher_lab::{Lab, LabError, Remover};
 
 use tell::Teller;
 
-/// Why the demo ends early.
+/// Reasons for the demo to end early.
 #[derive(Debug, thiserror::Error)]
 enum DemoError {
-    /// Something could not be done.
+    /// A step failed.
     #[error(transparent)]
     Lab(#[from] LabError),
-    /// Something is not as it is claimed to be.
+    /// A claim turned out to be false.
     #[error("not so: {claim}\n{seen}")]
     Untrue {
-        /// What is claimed.
+        /// The claim.
         claim: String,
-        /// What was seen instead.
+        /// The observation that contradicts it.
         seen: String,
     },
-    /// `usher who --json` printed what is no JSON.
+    /// `usher who --json` printed something other than JSON.
     #[error("usher who --json: {0}")]
     Json(#[from] serde_json::Error),
     /// Signals cannot be handled.
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     let teller = Teller::new();
     let result = run(&teller, &interrupted);
     if interrupted.load(Ordering::SeqCst) {
-        // The other thread removes the lab, which is why this one failed, and ends the process.
+        // The other thread removes the lab, which made this one fail, and ends the process.
         loop {
             std::thread::sleep(Duration::from_secs(1));
         }
@@ -65,13 +65,13 @@ fn run(teller: &Teller, interrupted: &Arc<AtomicBool>) -> Result<(), DemoError> 
     let remover = lab.remover();
     remove_when_interrupted(remover.clone(), Arc::clone(interrupted))?;
     steps::all(teller, lab)?;
-    // The value has gone and the lab with it; once more, to see an error.
+    // Dropping the value removed the lab; remove it once more, to see an error.
     remover.remove()?;
     teller.end(begin.elapsed());
     Ok(())
 }
 
-/// Ctrl-C, `kill` and a closed terminal remove the lab, wherever the demo is.
+/// Ctrl-C, `kill` and a closed terminal remove the lab, whatever step the demo is at.
 fn remove_when_interrupted(
     remover: Remover,
     interrupted: Arc<AtomicBool>,

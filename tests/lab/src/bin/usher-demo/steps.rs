@@ -1,4 +1,4 @@
-//! The demo's steps, in the order they are told.
+//! The demo's steps, in their order.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use crate::tell::Teller;
 
 type Done = Result<(), DemoError>;
 
-/// How long any answer may take; it decides only when the demo gives up.
+/// The time limit for any answer; it decides only when the demo gives up.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A TCP connection by nothing but the shell, its ends on standard input and output.
+/// A TCP connection made by the shell alone, on standard input and output.
 const PLAIN: &str = r#"exec 3<>"/dev/tcp/$1/$2" || exit 1; cat <&3 & cat >&3; wait"#;
 
 const MBSYNC: &str = "IMAPAccount mailhost
@@ -41,7 +41,7 @@ Create Near
 SyncState *
 ";
 
-/// Tells it all; the lab is gone at the end.
+/// Runs all steps; the lab is gone at the end.
 pub(crate) fn all(teller: &Teller, lab: Lab) -> Done {
     let mail = hosts(teller, lab)?;
     if let Err(error) = with(teller, &mail) {
@@ -62,8 +62,7 @@ fn with(teller: &Teller, mail: &Mail) -> Done {
     login(teller, mail)
 }
 
-/// The ends of the daemons' logs, for whoever has to find out why something is not so: the logs go
-/// with the hosts.
+/// Prints the last lines of the daemons' logs, to explain a failure: the logs vanish with the hosts.
 fn logs(mail: &Mail) {
     for daemon in [
         &mail.keeper,
@@ -188,7 +187,7 @@ fn second_connection(teller: &Teller, mail: &Mail) -> Result<Running, DemoError>
     Ok(connection)
 }
 
-/// Who is not announced gets a reset, and no application hears of it.
+/// An unannounced connection is reset, and no program sees it.
 fn stranger(teller: &Teller, mail: &Mail) -> Done {
     teller.heading("A connection without an authenticated user is reset");
     let before = imap_processes(mail)?;
@@ -226,7 +225,7 @@ fn stranger(teller: &Teller, mail: &Mail) -> Done {
     )
 }
 
-/// Who is authenticated and not permitted is refused, and told.
+/// An authenticated user without permission is refused, with the reason.
 fn not_permitted(teller: &Teller, mail: &Mail) -> Done {
     teller.heading("A user without permission is refused");
     teller.command(CAROL.name, "laptop", "usher connect mailhost:imap");
@@ -380,7 +379,7 @@ fn login(teller: &Teller, mail: &Mail) -> Done {
     )?;
     drop(proxied);
 
-    // The twin: what mailhost would have answered, had it been asked.
+    // The twin: mailhost's own answer to a LOGIN.
     let mut direct = connect(teller, mail, ALICE)?;
     direct.write(say)?;
     let answer = direct.read_past("a1 ", PATIENCE)?;
@@ -437,7 +436,7 @@ fn connect(teller: &Teller, mail: &Mail, user: User) -> Result<Running, DemoErro
     Ok(connection)
 }
 
-/// Processes of dovecot's on mailhost.
+/// The processes of dovecot on mailhost.
 fn imap_processes(mail: &Mail) -> Result<Vec<Process>, LabError> {
     let mut processes = mail.mailhost.processes()?;
     processes.retain(|process| process.command.contains("dovecot") || process.name == "imap");

@@ -1,4 +1,4 @@
-//! How the demo tells what happens.
+//! The demo's output.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -37,7 +37,7 @@ impl Teller {
         }
     }
 
-    /// Something that was checked, and how long the act took.
+    /// A checked statement, and the time that the step took.
     pub(crate) fn fact(&self, text: &str, took: Option<Duration>) {
         let took = took
             .map(|took| format!(" ({})", duration(took)))
@@ -45,7 +45,7 @@ impl Teller {
         self.line(&format!("  {} {text}{took}", self.paint("32", "ok")));
     }
 
-    /// Tells `claim` when it is true.
+    /// Prints `claim` if it is true.
     pub(crate) fn demand(
         &self,
         claim: impl Into<String>,
@@ -73,13 +73,13 @@ impl Teller {
     }
 
     pub(crate) fn failure(&self, text: &str) {
-        // After what was told before it, also when both go to one file.
+        // Flush first, so that the order is right even if both streams go to one file.
         eprintln!("\nusher-demo: {text}");
     }
 
     fn line(&self, text: &str) {
         let mut output = std::io::stdout().lock();
-        // A reader that has gone (`| head`) ends the story, not the demo's duty to clean up.
+        // A reader that has gone (`| head`) ends the output, not the demo's duty to clean up.
         let _ = writeln!(output, "{text}").and_then(|()| output.flush());
     }
 
