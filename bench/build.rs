@@ -1,4 +1,4 @@
-//! Compiles the servers that Usher is compared with. In C, since one of them forks.
+//! Compiles the servers to which Usher is compared. They are in C, because one of them forks.
 
 use std::env;
 use std::error::Error;

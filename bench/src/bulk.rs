@@ -1,4 +1,4 @@
-//! Bytes through connections: how much of plain TCP's throughput is left.
+//! Measures throughput of connections, compared to plain TCP.
 
 use std::error::Error;
 
@@ -9,7 +9,7 @@ use crate::{SERVER, apply, columns};
 
 const PLAIN: &str = "7005";
 const MEGABYTES: &str = "256";
-/// Connections at once, and rounds of them: for each the same bytes in all.
+/// Connections at once, and rounds of them: each has the same number of bytes in all.
 const CROWDS: [(&str, &str); 2] = [("10", "5"), ("1000", "3")];
 
 const SERVICE: &str = r#"
@@ -21,10 +21,10 @@ service bulk {
   hosts laptop;
 }
 "#;
-/// The proxy serves it at mailhost's loopback address.
+/// The proxy serves this service at mailhost's loopback address.
 const CLIENT: &str = "client bulk { users mail; service bulk at mailhost port 7006; }\n";
 
-/// Measures as alice: from the first byte on, at the client.
+/// Measures as alice, from the first byte on, at the client.
 pub fn measure(rounds: usize) -> Result<Vec<Row>, Box<dyn Error>> {
     eprintln!("making two hosts ...");
     let mail = Lab::mail()?;

@@ -1,16 +1,16 @@
-//! Many users with many sessions, as both who fills a host's tables with them and who connects as
-//! them know them.
+//! Many users with many sessions. The program that fills a host's tables and the one that connects
+//! share these definitions.
 
 use usher_proto::{Chain, SessionId};
 
-/// The service that all of them use, and its port.
+/// The service that all these users use, and its port.
 pub const SERVICE: &str = "crowd";
 /// See [`SERVICE`].
 pub const PORT: u16 = 7006;
-/// The host that they all come from.
+/// The host from which they all connect.
 pub const HOST: &str = "laptop";
 const FIRST_UID: u32 = 100_000;
-/// Elements of each session's chain: enough to start a worker.
+/// The length of each session's chain: enough to start a worker.
 const CHAIN: u32 = 4;
 
 /// A user's name.

@@ -1,14 +1,14 @@
-//! What the clients do with a connection.
+//! The exchange of the measuring clients.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// What is sent, and comes back.
+/// The message that is sent and comes back.
 pub const MESSAGE: [u8; 128] = [b'u'; 128];
 
-/// The orders in which three ways take turns, one a round: each comes after each of the others
-/// equally often, so that nobody always runs on what the same other has warmed or left to do.
+/// The orders of three ways, one per round: each comes after each of the others equally often, so
+/// that none always runs with the caches and left-over work of the same other.
 pub const ORDERS: [[usize; 3]; 6] = [
     [0, 1, 2],
     [0, 2, 1],
@@ -18,10 +18,10 @@ pub const ORDERS: [[usize; 3]; 6] = [
     [2, 1, 0],
 ];
 
-/// Sends the message over what may be more than a socket, and waits for it to come back.
+/// Sends the message over any stream, and waits for it to come back.
 ///
 /// # Errors
-/// As the stream; `InvalidData` when something else comes back.
+/// Those of the stream; `InvalidData` when something else comes back.
 pub fn exchange(mut stream: impl Read + Write) -> io::Result<()> {
     stream.write_all(&MESSAGE)?;
     let mut answer = [0; MESSAGE.len()];
@@ -42,10 +42,10 @@ pub fn exchange_tcp(connection: TcpStream) -> io::Result<()> {
     exchange(connection)
 }
 
-/// Waits until a server that has just been started listens.
+/// Waits until a newly started server listens.
 ///
 /// # Errors
-/// As connect(2), when it does not within ten seconds.
+/// Those of connect(2), when the server does not listen within ten seconds.
 pub fn wait_for(server: SocketAddr) -> io::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {

@@ -1,7 +1,7 @@
-//! Users' first connections against a full mutual TLS handshake. Every sample is of a user who has
-//! no session: between one pass over all users and the next a policy that forbids the service is in
-//! force for a moment, on the laptop, which ends the sessions, or on the mailhost, which ends the
-//! users' workers as well.
+//! Compares users' first connections to a full mutual TLS handshake. In every sample the user has no
+//! session: between two passes over all users a policy that forbids the service is in force for a
+//! moment, on the laptop, which ends the sessions, or on the mailhost, which also ends the users'
+//! workers.
 
 use std::error::Error;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use usher_proto::ssh_key::LineEnding;
 use crate::report::Row;
 use crate::{PLAIN, apply, columns};
 
-/// Accounts of their own: more than one, so that a pass takes longer than the change of policies
-/// after it.
+/// The number of users: more than one, so that a pass takes longer than the change of policies after
+/// it.
 const USERS: u32 = 32;
 const FIRST_UID: u32 = 3000;
 const TLS: &str = "7004";
 const POLICY: &str = "/etc/usher/policy.d/first.policy";
-/// Sessions are closed at the server aside, after the policy is in force on the client.
+/// The server closes the sessions in the background, after the policy is in force on the client.
 const SETTLED: Duration = Duration::from_millis(200);
 
 const SERVICE: &str = r#"
@@ -46,7 +46,7 @@ pub fn measure(mail: &Mail, samples: usize, pause: u64) -> Result<Vec<Row>, Box<
         .mailhost
         .spawn(["usher-bench-tls", TLS, laptop_key.trim()])?;
 
-    // A pass is one connection of each user; the first one opens the control channel as well.
+    // A pass is one connection of each user; the first one also opens the control channel.
     pass(mail, pause)?;
     let passes = samples.div_ceil(USERS as usize).div_ceil(5);
     eprintln!("first connections: {passes} passes of {USERS} users, with and without a worker ...");
@@ -101,7 +101,7 @@ fn name(number: u32) -> String {
     format!("newcomer{number}")
 }
 
-/// Accounts on both hosts; a key on the laptop that the mailhost knows.
+/// Makes accounts on both hosts, and a key on the laptop that the mailhost knows.
 fn make_users(mail: &Mail) -> Result<(), Box<dyn Error>> {
     let (mut private, mut public) = (Vec::new(), Vec::new());
     for _ in 0..USERS {

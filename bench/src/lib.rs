@@ -1,4 +1,4 @@
-//! What usher-bench and the programs that it runs have in common.
+//! Definitions shared by usher-bench and the programs that it runs.
 #![forbid(unsafe_code)]
 
 pub mod crowd;
@@ -7,41 +7,41 @@ pub mod tls;
 
 use serde::{Deserialize, Serialize};
 
-/// What the ownership programs cost: the figures of usher-bench-ownership.
+/// The cost of the ownership programs: the figures of usher-bench-ownership.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Ownership {
     /// The release of the guest's kernel.
     pub kernel: String,
-    /// Before the programs were attached. Both listeners are alike.
+    /// Measured before the programs were attached. Both listeners are alike.
     pub without: Vec<Measured>,
-    /// Afterwards, the same operations in the same order. The given listener has a label.
+    /// Measured afterwards, the same operations in the same order. The received listener has a label.
     pub with: Vec<Measured>,
 }
 
 /// One operation.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Measured {
-    /// What was done.
+    /// The operation's name.
     pub operation: String,
-    /// With a listener of the measuring process's own, or without any.
+    /// Measured with the measuring process's own listener, or without one.
     pub own: Spread,
-    /// By turns with it, with the listener that it was given. None where no socket is used.
+    /// Measured alternately, with the received listener. None if the operation uses no socket.
     pub given: Option<Spread>,
 }
 
-/// Samples in short.
+/// A summary of samples.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub struct Spread {
     /// Half of the samples are below.
     pub median: f64,
     /// 99 of 100 samples are below.
     pub p99: f64,
-    /// How many.
+    /// The number of samples.
     pub samples: usize,
 }
 
 impl Spread {
-    /// Of samples, in any order. Not a number when there are none.
+    /// Summarises samples in any order. Not a number if there are none.
     pub fn new(mut samples: Vec<f64>) -> Self {
         samples.sort_by(f64::total_cmp);
         let at = |share: f64| {
@@ -58,7 +58,7 @@ impl Spread {
         }
     }
 
-    /// These, each less by `instructions`.
+    /// These samples, each less by `instructions`.
     pub fn less(self, instructions: f64) -> Self {
         Self {
             median: self.median - instructions,

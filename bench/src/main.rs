@@ -1,6 +1,6 @@
-//! `make bench`: Usher's figures, measured between two hosts of a lab. What is compared runs by
-//! turns in one process, so that the machine's moods hit all alike; quote ratios of one run. What
-//! the ownership programs cost is counted in a guest, in instructions.
+//! `make bench` measures Usher between two hosts of a lab. The compared ways alternate in one
+//! process, so that the machine's load affects all alike; quote ratios of one run. The cost of the
+//! ownership programs is counted in a guest, in instructions.
 #![forbid(unsafe_code)]
 
 mod bulk;
@@ -23,16 +23,16 @@ use usher_lab::{Lab, Mail};
 /// Usher's figures; writes target/bench/results.json.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// Rounds that are counted
+    /// Number of counted rounds
     #[arg(long, default_value_t = 3000)]
     samples: usize,
     /// Microseconds between one connection and the next
     #[arg(long, default_value_t = 500)]
     pause: u64,
-    /// The kernel of the guest that measures what the ownership programs cost
+    /// The kernel of the guest that measures the cost of the ownership programs
     #[arg(long, default_value = "6.12")]
     kernel: String,
-    /// Sessions of the host that has many
+    /// Sessions of the host with many sessions
     #[arg(long, default_value_t = 20_000)]
     sessions: u32,
     /// Workers of that host
@@ -44,15 +44,15 @@ struct Arguments {
     /// Rounds of a second for each way to start a worker
     #[arg(long, default_value_t = 10)]
     rounds: usize,
-    /// Measure these only
+    /// Measure only these
     #[arg(long, value_delimiter = ',', value_name = "PART,...")]
     only: Vec<Part>,
 }
 
-/// What can be measured by itself.
+/// The parts that can be measured alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// What the ownership programs cost
+    /// The cost of the ownership programs
     Ownership,
     /// A user's connections after the first
     Successive,
@@ -60,7 +60,7 @@ enum Part {
     First,
     /// Bytes through a connection, and through many
     Bulk,
-    /// What checking an authenticator takes
+    /// The time to check an authenticator
     Verify,
     /// Many sessions and workers
     Scale,
@@ -70,16 +70,16 @@ enum Part {
     Starts,
 }
 
-/// The server without authentication, which every row of connections is compared with.
+/// The server without authentication, to which every row of connections is compared.
 const PLAIN: &str = "7001";
 const SERVER: &str = "usher-bench-server";
-/// How often each command on a large policy is measured.
+/// The number of measurements of each command on a large policy.
 const POLICY_TIMES: usize = 5;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse();
     let wanted = |part| arguments.only.is_empty() || arguments.only.contains(&part);
-    // Hosts see the folder of this program; the build leaves the server elsewhere.
+    // Hosts see the folder of this program; the build puts the server elsewhere.
     let here = std::env::current_exe()?;
     let folder = here.parent().ok_or("this program is nowhere")?;
     for (built, name) in [
@@ -138,7 +138,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     report::write(&rows, Path::new("target/bench/results.json"))
 }
 
-/// Puts a policy in force on both hosts, beside what is there.
+/// Puts a policy in force on both hosts, in addition to the existing one.
 fn apply(mail: &Mail, name: &str, server: &str, client: &str) -> Result<(), Box<dyn Error>> {
     let path = format!("/etc/usher/policy.d/{name}.policy");
     for (host, text) in [(&mail.mailhost, server), (&mail.laptop, client)] {

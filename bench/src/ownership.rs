@@ -1,4 +1,4 @@
-//! What the ownership programs cost, from a guest that counts instructions.
+//! The cost of the ownership programs, from a guest that counts instructions.
 
 use std::error::Error;
 use std::path::Path;
@@ -9,10 +9,10 @@ use usher_bench::Ownership;
 use crate::report::Row;
 
 const RUNNER: &str = "tests/vm/run";
-/// For the measurement; with idle processors it takes a sixth of this.
+/// The time limit of the measurement; with idle processors it takes a sixth of this.
 const SECONDS: &str = "600";
 
-/// Boots this kernel and measures there. The runner says on standard error why a guest fails.
+/// Boots this kernel and measures there. The runner reports on standard error why a guest fails.
 pub fn measure(kernel: &str, programs: &Path) -> Result<Ownership, Box<dyn Error>> {
     let output = Command::new(RUNNER)
         .args(["--icount", "--timeout", SECONDS, "--kernel", kernel, "--"])
@@ -89,10 +89,10 @@ pub fn print(figures: &Ownership) {
     }
 }
 
-/// From here on a difference of two that nothing tells apart is shown.
+/// The share from which on a difference between two identical listeners is shown.
 const NOISE: f64 = 0.005;
 
-/// Operations whose two listeners differ without the programs, and by what share.
+/// Operations whose two listeners differ without the programs, and by which share.
 fn noise(figures: &Ownership) -> Vec<(&str, f64)> {
     figures
         .without

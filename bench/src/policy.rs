@@ -1,5 +1,5 @@
-//! A large policy, by the commands that administrators use: what checking it and putting it in force
-//! take. Nothing else is compared with it: the figures are seconds and bytes.
+//! Measures checking and applying a large policy, by the administrators' commands. There is nothing to
+//! compare to: the figures are seconds and bytes.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -14,15 +14,15 @@ use crate::report::Row;
 const USERS: usize = 10_000;
 /// Services, and `application` blocks.
 const APPLICATIONS: usize = 2_000;
-/// Networks of all `application` blocks together, besides the two of each for all the rest.
+/// Networks of all `application` blocks together, besides the two in each for all other peers.
 const NETWORKS: usize = 5_000;
-/// Users of one `users` block.
+/// Users per `users` block.
 const BLOCK: usize = 100;
 /// The first of the services' ports.
 const PORTS: usize = 10_000;
 
-/// Runs a command, and prints the nanoseconds that it took and its memory at most, in thousandths of
-/// a byte: both are divided by a thousand when they are read.
+/// Runs a command, and prints its nanoseconds and its peak memory in thousandths of a byte: the reader
+/// divides both by a thousand.
 const MEASURE: &str = "
 import resource, subprocess, sys, time
 begun = time.monotonic_ns()
@@ -33,7 +33,7 @@ if ended.returncode != 0:
 print(taken, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 * 1000)
 ";
 
-/// Measures each command so many times.
+/// Measures each command this many times.
 pub fn measure(times: usize) -> Result<Vec<Row>, Box<dyn Error>> {
     eprintln!("making two hosts, one with {USERS} users and {APPLICATIONS} services ...");
     let mail = Lab::mail()?;
@@ -49,7 +49,7 @@ pub fn measure(times: usize) -> Result<Vec<Row>, Box<dyn Error>> {
     host.write("/etc/usher/applications", applications())?;
     let mut rows = Vec::new();
     for (row, command) in [
-        // The whole folder, users' keys included.
+        // The whole folder, including users' keys.
         ("policy/check", &["usher", "policy", "check"][..]),
         ("policy/apply", &["usher", "policy", "apply"]),
         (

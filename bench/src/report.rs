@@ -1,4 +1,4 @@
-//! Rows of figures: for people as a table, for programs as JSON.
+//! Rows of figures, as a table for people and as JSON for programs.
 
 use std::error::Error;
 use std::path::Path;
@@ -9,7 +9,7 @@ use usher_bench::Spread;
 /// One row.
 #[derive(Debug, Serialize)]
 pub struct Row {
-    /// What was measured.
+    /// Name of the measurement.
     pub name: String,
     /// Unit of `median` and `p99`.
     pub unit: &'static str,
@@ -17,15 +17,15 @@ pub struct Row {
     pub median: f64,
     /// 99 of 100 samples are below.
     pub p99: f64,
-    /// How many.
+    /// The number of samples.
     pub samples: usize,
-    /// The row that `ratio` compares with.
+    /// The row to which `ratio` compares.
     pub ratio_to: Option<String>,
     /// This row's median over that row's.
     pub ratio: Option<f64>,
     /// The kernel's release.
     pub kernel: String,
-    /// What to run to measure it again.
+    /// The command that repeats the measurement.
     pub command: String,
 }
 
@@ -67,7 +67,7 @@ impl Row {
         }
     }
 
-    /// A row of rates, each of a second or so.
+    /// A row of rates, each measured over about a second.
     pub fn rates(name: &str, rates: Vec<f64>) -> Self {
         Self {
             unit: "per second",
@@ -75,7 +75,7 @@ impl Row {
         }
     }
 
-    /// Gives each row its ratio to the row `base`.
+    /// Sets each row's ratio to the row `base`.
     pub fn relate<const N: usize>(mut rows: [Self; N], base: &str) -> [Self; N] {
         let median = rows
             .iter()
@@ -126,7 +126,7 @@ pub fn write(rows: &[Row], path: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The machine in a line.
+/// A one-line description of the machine.
 fn machine() -> String {
     let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = processors

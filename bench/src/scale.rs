@@ -1,6 +1,6 @@
-//! Many sessions and many workers on one host: what they take, and what they cost the connections of
-//! somebody else. Two labs of the same kind, with tables of the same size, of which one's are full;
-//! short runs by turns.
+//! Measures many sessions and many workers on one host: their memory, and their cost to the connections
+//! of another user. Two labs of the same kind have tables of the same size, in one of them full; short
+//! runs alternate.
 
 use std::error::Error;
 use std::fmt::Write as _;
@@ -20,20 +20,20 @@ use crate::{PLAIN, SERVER};
 
 /// Rounds of one short run.
 const ROUNDS: usize = 200;
-/// Room in the tables beside what fills them.
+/// Free places in the tables beside the sessions that fill them.
 const SPARE: u32 = 512;
 const CONNECTIONS: u32 = 65_536;
-/// A keeper that takes up ten thousand users looks each of them up.
+/// The time for the keeper to start: with ten thousand users it looks each of them up.
 const RESTART: Duration = Duration::from_secs(600);
 
-/// How long the verifier may take to open a channel after that.
+/// The time that the verifier may then take to open a channel.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How many.
+/// The size of the crowd.
 pub struct Size {
     /// Sessions, each with a slot for tokens.
     pub sessions: u32,
-    /// Users who share them, each of whom has a worker.
+    /// Users who share them, each with a worker.
     pub workers: u32,
 }
 
@@ -70,7 +70,8 @@ pub fn measure(size: &Size, samples: usize, pause: u64) -> Result<Vec<Row>, Box<
     Ok(rows)
 }
 
-/// The keeper raises its own. This process stores the listeners of all.
+/// Raises this process's limit of descriptors, because it stores all listeners; the keeper raises its
+/// own.
 pub fn raise_descriptor_limit() -> Result<(), Box<dyn Error>> {
     let maximum = getrlimit(Resource::Nofile).maximum;
     let descriptors = Rlimit {
@@ -114,8 +115,8 @@ pub fn configure(
     crate::apply(mail, "bench", &policy, client)
 }
 
-/// Starts the keeper again with tables of this size, full or not. Gives the seconds until it was
-/// ready, and the bytes of its tables and of its own.
+/// Restarts the keeper with tables of this size, full or not. Returns the seconds until it was ready,
+/// and the bytes of its tables and of its own memory.
 pub fn begin_anew(
     mail: &mut Mail,
     size: &Size,
@@ -125,7 +126,7 @@ pub fn begin_anew(
     let [sessions, listeners, connections] =
         [sessions, listeners, CONNECTIONS].map(|limit| limit.to_string());
     mail.keeper.stop()?;
-    // Tables keep their size as long as they are pinned.
+    // Tables keep their size while they are pinned.
     mail.mailhost.run(["rm", "-r", "/sys/fs/bpf/usher"])?;
     if filled {
         let cgroup = mail.mailhost.cgroup().join("keeper");
@@ -168,7 +169,7 @@ fn tables(keeper: &mut Daemon) -> Result<u64, Box<dyn Error>> {
             let line = text.lines().find_map(|line| line.strip_prefix(name))?;
             line.trim().parse().ok()
         };
-        // Programs have their memory told as well, and an id of another name.
+        // Programs report their memory as well, with an id of another name.
         if let (Some(map), Some(bytes)) = (number("map_id:"), number("memlock:")) {
             maps.insert(map, bytes);
         }
@@ -184,8 +185,8 @@ fn resident(daemon: &mut Daemon) -> Result<u64, Box<dyn Error>> {
     Ok(kilobytes.ok_or("no VmRSS")?.parse::<u64>()? * 1024)
 }
 
-/// Makes a connection as each of the crowd, announced in a session of theirs, which starts their
-/// worker.
+/// Makes an announced connection as each user of the crowd, in one of the user's sessions, which starts
+/// the user's worker.
 fn start_workers(mail: &Mail, users: u32) -> Result<(), Box<dyn Error>> {
     let identity = Identity::of(&mail.laptop)?;
     let mut channel = open_channel(mail, &identity)?;
@@ -208,8 +209,8 @@ fn start_workers(mail: &Mail, users: u32) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A channel. A keeper that has just taken up ten thousand queues may not sign the handshake in
-/// time; a courier tries again as well.
+/// Opens a channel. A keeper that has just taken up ten thousand queues may not sign the handshake in
+/// time, so this tries again, as a courier does.
 fn open_channel(mail: &Mail, identity: &Identity) -> std::io::Result<Channel> {
     let begun = Instant::now();
     loop {
@@ -229,7 +230,8 @@ fn workers_of(mail: &Mail) -> Result<usize, Box<dyn Error>> {
     Ok(processes.iter().filter(is_worker).count())
 }
 
-/// Alice's connections by token, and the answers to her announcements, on both hosts by turns.
+/// Measures alice's connections by token, and the answers to her announcements, on both hosts
+/// alternately.
 fn compare(
     empty: &Mail,
     full: &Mail,

@@ -1,8 +1,8 @@
-//! What starting a worker for each connection costs: connections a second, of one client and of eight
-//! at once, to a C server that accepts, forks, becomes the user and executes; to systemd's
+//! Measures the cost of starting a worker for each connection: connections per second, of one client
+//! and of eight at once, to a C server that accepts, forks, becomes the user and executes; to systemd's
 //! socket activation; and to Usher's style `connection`, by token and announced, on a host without
-//! other users and on one with many queues. All execute the same tiny program. By turns, a second
-//! each.
+//! other users and on one with many queues. All execute the same tiny program. The ways alternate, a
+//! second each.
 
 use std::error::Error;
 use std::io::Write as _;
@@ -31,7 +31,7 @@ service starts {
 "#;
 const CLIENT: &str = "client starts { users mail; service starts at mailhost port 7012; }\n";
 
-/// Each way's name, the host that it is to, and what the measuring program is told.
+/// Each way's name, its host, and the argument of the measuring program.
 const WAYS: [(&str, usize, &str); 5] = [
     ("accept_fork_exec", 0, EXECUTING),
     ("systemd_accept", 0, ACTIVATING),
@@ -62,7 +62,7 @@ pub fn measure(rounds: usize, queues: u32) -> Result<Vec<Row>, Box<dyn Error>> {
         for round in 0..=rounds {
             for ((_, host, way), found) in WAYS.iter().zip(&mut found) {
                 let rate = rate(hosts[*host], way, clients)?;
-                // The first round opens sessions, and warms what there is.
+                // The first round opens sessions, and warms caches.
                 if round > 0 {
                     found.push(rate);
                 }
@@ -78,8 +78,8 @@ pub fn measure(rounds: usize, queues: u32) -> Result<Vec<Row>, Box<dyn Error>> {
     Ok(rows)
 }
 
-/// The servers that Usher is compared with. systemd's program starts what it accepts as the user that
-/// it runs as itself, so it becomes nobody else.
+/// The servers to which Usher is compared. systemd's program starts its children as the user that it
+/// runs as itself, so it changes no user.
 fn servers(mail: &Mail) -> Result<[Running; 2], Box<dyn Error>> {
     let uid = ALICE.mailhost_uid.to_string();
     let tiny = format!("/run/lab/bin/{TINY}");
@@ -93,7 +93,7 @@ fn servers(mail: &Mail) -> Result<[Running; 2], Box<dyn Error>> {
     ])
 }
 
-/// Alice's connections of a second.
+/// Alice's connections in a second.
 fn rate(mail: &Mail, way: &str, clients: u32) -> Result<f64, Box<dyn Error>> {
     let address = mail.mailhost.ipv4().to_string();
     let command = [

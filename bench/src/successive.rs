@@ -1,4 +1,4 @@
-//! A user's connections after the first, and where the time of announced ones goes.
+//! Measures a user's connections after the first, and where the time of announced ones goes.
 
 use std::error::Error;
 
@@ -19,7 +19,7 @@ const STEPS: [&str; 5] = [
 /// The port of the server that forks.
 const FORK: &str = "7002";
 
-/// Alice's service, whose worker goes through the plain server's loop.
+/// Alice's service, whose worker runs the plain server's loop.
 pub const SERVICE: &str = r#"
 service bench {
   program "/run/lab/bin/usher-bench-server" "worker";
@@ -60,7 +60,7 @@ pub fn start_forking(mail: &Mail) -> Result<Running, LabError> {
     mail.mailhost.spawn([SERVER, "fork", FORK, &uid, &uid])
 }
 
-/// Alice's connections to the plain server, to the one that forks and by token, by turns. Pauses are
+/// Alice's connections to the plain server, to the one that forks and by token, alternating. Pauses are
 /// in microseconds.
 pub fn connections(
     mail: &Mail,

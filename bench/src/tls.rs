@@ -1,6 +1,6 @@
-//! What Usher's first connection is compared with: TLS 1.3 by the library, the provider and the kind
-//! of key of Usher's own control channel, with its very settings (Ed25519 raw public keys on both
-//! sides, RFC 7250). Each side takes one key of the other, nothing is resumed, and the private keys
+//! The comparison for Usher's first connection: TLS 1.3 with the library, the provider, the kind of
+//! key and the settings of Usher's own control channel (Ed25519 raw public keys on both sides,
+//! RFC 7250). Each side accepts one key of the other, sessions are not resumed, and the private keys
 //! are in the process.
 
 #[allow(dead_code, reason = "the daemons' part")]
@@ -17,7 +17,7 @@ use rustls::{ClientConfig, Error, ServerConfig};
 use usher_proto::HostPublicKey;
 use usher_proto::ssh_key::PrivateKey;
 
-/// RFC 8410: what stands before the 32 bytes of an Ed25519 seed in PKCS #8.
+/// RFC 8410: the bytes before the 32 bytes of an Ed25519 seed in PKCS #8.
 const PKCS8_PREFIX: [u8; 16] = [
     0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
 ];
@@ -33,7 +33,7 @@ impl Identity {
     /// Reads an unencrypted Ed25519 key in OpenSSH's format.
     ///
     /// # Errors
-    /// When the file cannot be read or is no such key.
+    /// When the file is unreadable or holds no such key.
     pub fn load(path: &Path) -> io::Result<Self> {
         let key = PrivateKey::from_openssh(std::fs::read(path)?).map_err(io::Error::other)?;
         let pair = key
@@ -52,7 +52,7 @@ impl Identity {
     }
 }
 
-/// A server that takes one client's key.
+/// A server that accepts one client's key.
 ///
 /// # Errors
 /// When the provider lacks TLS 1.3.
@@ -64,7 +64,7 @@ pub fn server_config(own: &Identity, client: HostPublicKey) -> Result<ServerConf
     )
 }
 
-/// A client that takes one server's key.
+/// A client that accepts one server's key.
 ///
 /// # Errors
 /// As [`server_config`].
@@ -106,7 +106,7 @@ mod tests {
         (identity, public)
     }
 
-    /// Shakes hands in memory and says whether something got through.
+    /// Shakes hands in memory and returns whether data got through.
     fn shake(client_takes: HostPublicKey, server_takes: HostPublicKey) -> Result<bool, Error> {
         let ((ours, _), (theirs, _)) = (identity(1), identity(2));
         let name = ServerName::try_from("server").unwrap();

@@ -1,4 +1,4 @@
-//! Verifications of authenticators on one processor.
+//! Measures verifications of authenticators on one processor.
 
 use std::error::Error;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! The receiving client of the bulk rows. One connection: plain, by `connect_by_user`, through the
-//! proxy and through `usher connect`, by turns. A crowd of them: plain and through the proxy, by
-//! turns. Prints kilobytes a second, a line a round. Run inside a lab's host.
+//! proxy and through `usher connect`, alternating. Many at once: plain and through the proxy,
+//! alternating. Prints kilobytes per second, one line per round. Run it inside a lab's host.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use usher_bench::exchange::wait_for;
 
-/// Bytes that are read at once.
+/// Bytes read at once.
 const BUFFER: usize = 256 * 1024;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -42,11 +42,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     wait_for(plain)?;
     wait_for(proxy)?;
     let mut output = std::io::stdout().lock();
-    // The first one is not counted.
+    // The first round does not count.
     for round in 0..=rounds {
         let mut rates = Vec::new();
         if crowd > 1 {
-            // By turns, so that neither is always the first.
+            // Alternating, so that neither is always the first.
             let mut ways = [plain, proxy];
             ways.rotate_left(round % 2);
             let mut measured = [0; 2];
@@ -102,7 +102,7 @@ fn connect_rate(destination: &str, bytes: usize) -> Result<u64, Box<dyn Error>> 
     Ok(rate)
 }
 
-/// Kilobytes a second, from the first bytes on.
+/// Kilobytes per second, from the first bytes on.
 fn receive(from: &mut impl Read, bytes: usize) -> Result<u64, Box<dyn Error>> {
     let mut buffer = vec![0; BUFFER];
     let first = from.read(&mut buffer)?;
@@ -120,7 +120,7 @@ fn receive(from: &mut impl Read, bytes: usize) -> Result<u64, Box<dyn Error>> {
     Ok(per_second(received - first, begun))
 }
 
-/// Of all connections together, which are open when the bytes are asked for.
+/// The rate of all connections together, which are open before the bytes are requested.
 fn crowd_rate(server: SocketAddr, crowd: usize, bytes: usize) -> Result<u64, Box<dyn Error>> {
     let mut connections = (0..crowd)
         .map(|_| TcpStream::connect(server))
@@ -132,7 +132,7 @@ fn crowd_rate(server: SocketAddr, crowd: usize, bytes: usize) -> Result<u64, Box
     }
     let begun = Instant::now();
     let received = std::thread::scope(|scope| {
-        // A few threads for all, as a server's: threads are not what is measured.
+        // A few threads serve all, as in a server: this does not measure threads.
         let readers: Vec<_> = connections
             .chunks_mut(crowd.div_ceil(8))
             .map(|share| {

@@ -1,5 +1,5 @@
-//! The measuring client: connects, sends 128 bytes, receives 128 bytes, in each of three ways by
-//! turns, and prints the nanoseconds that each took, a line a round. Run inside a lab's host.
+//! The measuring client: connects, sends 128 bytes, receives 128 bytes, in each of three ways in
+//! turn, and prints the nanoseconds of each, one line per round. Run it inside a lab's host.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use usher_bench::exchange::{ORDERS, exchange_tcp, wait_for};
 
-/// Rounds that are not counted: caches, sessions and workers come up.
+/// Rounds that do not count: they warm up caches, sessions and workers.
 const WARM_UP: usize = 50;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -32,7 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for round in 0..WARM_UP + rounds {
         let mut nanoseconds = [0; 3];
         for way in ORDERS[round % ORDERS.len()] {
-            // What an earlier way left to do (a child that ends, a withdrawal) is not timed here.
+            // The pause keeps left-over work of the previous way (a child that exits, a withdrawal)
+            // out of the measurement.
             std::thread::sleep(pause);
             let begun = Instant::now();
             let connection = match way {

@@ -1,6 +1,6 @@
-//! Fills a host's tables of sessions and tokens, by the calls that the keeper fills them with. Run
-//! inside a lab's host, as its root, while its keeper is stopped; the keeper takes up what it finds,
-//! as after a restart.
+//! Fills a host's tables of sessions and tokens, by the same calls as the keeper. Run it inside a
+//! lab's host, as its root, while its keeper is stopped; the keeper then takes up the entries, as
+//! after a restart.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -15,7 +15,7 @@ use usher_proto::ssh_key::PublicKey;
 
 const LIFETIME: Duration = Duration::from_secs(4 * 3600);
 
-/// The key of the crowd, of which each session has to be: the keeper ends the others.
+/// The key of the crowd. Each session must have it, because the keeper ends the others.
 fn crowds_key() -> Result<PublicKey, Box<dyn Error>> {
     let path = format!("/etc/usher/users/{}/authorized_keys", crowd::name(0));
     Ok(PublicKey::from_openssh(&std::fs::read_to_string(path)?)?)

@@ -1,7 +1,7 @@
-//! First connections: users who have no session connect, send 128 bytes and receive 128 bytes, one
-//! user after the other, and by turns with each of them somebody does the same without
-//! authentication and after a full mutual TLS handshake. Prints the nanoseconds that each took, a
-//! line a user. Run inside a lab's host, as its root.
+//! First connections: users without a session connect, send 128 bytes and receive 128 bytes, one
+//! user after the other. After each of them the same is done without authentication and after a
+//! full mutual TLS handshake. Prints the nanoseconds of each, one line per user. Run it inside a
+//! lab's host, as its root.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -20,7 +20,7 @@ use usher_bench::tls::{Identity, client_config};
 use usher_local::paths;
 use usher_proto::name::{HostName, ServiceName};
 
-/// Whom to connect to, and how.
+/// The servers, and how to connect to them.
 struct Servers {
     plain: SocketAddr,
     tls: SocketAddr,
@@ -74,13 +74,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (first_uid, users): (u32, u32) = (uid.parse()?, users.parse()?);
     wait_for(servers.plain)?;
     wait_for(servers.tls)?;
-    // The provider gathers randomness at its first use in a process, which takes 50 ms.
+    // The provider gathers randomness when a process first uses it, which takes 50 ms.
     servers
         .shake_hands()
         .map_err(|error| format!("the first handshake: {error}"))?;
     for number in 0..users {
-        // A thread for each user: the identity of a thread is its own, and each comes as new to the
-        // library as to the daemons.
+        // A thread for each user: a thread has its own identity, and each is as new to the library
+        // as to the daemons.
         let [plain, tls, usher] = std::thread::scope(|scope| {
             let measuring = scope.spawn(|| measure(&servers, first_uid + number, number as usize));
             measuring
@@ -93,7 +93,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The three ways, each once, as this user.
+/// Runs each of the three ways once, as this user.
 fn measure(
     servers: &Servers,
     uid: u32,

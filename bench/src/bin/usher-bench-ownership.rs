@@ -1,12 +1,13 @@
-//! What the ownership programs cost, in instructions. Runs as root in a guest that counts them:
+//! Measures the cost of the ownership programs in instructions. It runs as root in a guest that counts
+//! them:
 //!
 //!     tests/vm/run --kernel 6.12 --icount -- .../usher-bench-ownership
 //!
-//! There a nanosecond is an instruction. The same operations are measured twice by a process of a
-//! user: before the programs are attached, and afterwards. They cannot be taken away again, so
-//! these two do not run by turns. The two listeners of one measurement do: one of the process's
-//! own, and one that it was given, which is labelled as its user's the second time. The difference
-//! of the two the first time is the noise of the method. Prints `usher_bench::Ownership` as JSON.
+//! There a nanosecond is an instruction. A user's process measures the same operations twice: before
+//! the programs are attached, and afterwards. They cannot be detached again, so these two do not
+//! alternate. The two listeners of one measurement do: the process's own, and one that it received,
+//! which is labelled as its user's the second time. The difference between the two the first time
+//! is the noise of the method. Prints `usher_bench::Ownership` as JSON.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -29,23 +30,23 @@ use usher_kernel::ownership;
 use usher_local::paths;
 use usher_system::privileges;
 
-/// Who measures, and owns the labelled listener.
+/// The user who measures and owns the labelled listener.
 const USER: u32 = 4711;
-/// Of the measuring process: its standard input is the listener that it is given.
+/// Argument of the measuring process, which receives its listener as standard input.
 const MEASURE: &str = "measure";
 const SAMPLES: usize = 101;
-/// Each starts a process.
+/// Samples of starting a program: each starts a process.
 const STARTS: usize = 51;
-/// Messages in a sample. Each second one of 16 KiB takes fresh memory, which the kernel clears.
+/// Messages in a sample. Every second one of 16 KiB takes fresh memory, which the kernel clears.
 const BATCH: u32 = 8;
-/// Not counted: caches come up.
+/// Samples that do not count: they warm up caches.
 const WARM_UP: usize = 10;
 const MESSAGES: [(usize, &str); 2] = [(1, "1 B"), (16 << 10, "16 KiB")];
-/// In memory: for what lies on a disk, guests wait, and time goes on.
+/// A file in memory: a guest waits for a disk, and that time would count.
 const FILE: &str = "/dev/shm/usher-bench";
-/// A copy of busybox, which needs no other file. Its name tells it what to do.
+/// A copy of busybox, which needs no other file. Its name selects its function.
 const PROGRAM: &str = "/dev/shm/true";
-/// The time stamp counter is what counts instructions.
+/// The time stamp counter counts instructions.
 const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -69,7 +70,7 @@ fn compare() -> Result<(), Box<dyn Error>> {
     }
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let without = measured_by_user(&listener)?;
-    // All that a keeper puts in force.
+    // Everything that a keeper puts in force.
     let pins = Path::new(paths::OWNERSHIP_PIN_DIRECTORY);
     std::fs::create_dir_all(paths::PIN_DIRECTORY)?;
     let programs = ownership::Ownership::open(pins)?;
@@ -120,7 +121,7 @@ fn measure() -> Result<(), Box<dyn Error>> {
     for (size, size_name) in MESSAGES {
         let mut message = vec![b'u'; size];
         for (name, transfer) in TRANSFERS {
-            // Each has its own buffer, for both are borrowed at once.
+            // Each has its own buffer, because both are borrowed at once.
             let mut other = message.clone();
             let (own, given) = by_turns(
                 || several(|| transfer(&own, &mut message)),
@@ -154,14 +155,14 @@ fn measure() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// How long `act` took, and what came of it.
+/// The time that `act` took, and its result.
 fn timed<T>(act: impl FnOnce() -> io::Result<T>) -> io::Result<(Duration, T)> {
     let begun = Instant::now();
     let value = act()?;
     Ok((begun.elapsed(), value))
 }
 
-/// One of a batch, on average.
+/// The average of one in a batch.
 fn several(mut act: impl FnMut() -> io::Result<Duration>) -> io::Result<Duration> {
     let mut taken = Duration::ZERO;
     for _ in 0..BATCH {
@@ -170,7 +171,7 @@ fn several(mut act: impl FnMut() -> io::Result<Duration>) -> io::Result<Duration
     Ok(taken / BATCH)
 }
 
-/// What `act` says of each of its runs.
+/// The samples that `act` returns for each of its runs.
 fn samples(count: usize, mut act: impl FnMut() -> io::Result<Duration>) -> io::Result<Vec<f64>> {
     for _ in 0..WARM_UP {
         act()?;
@@ -178,7 +179,7 @@ fn samples(count: usize, mut act: impl FnMut() -> io::Result<Duration>) -> io::R
     (0..count).map(|_| Ok(act()?.as_nanos() as f64)).collect()
 }
 
-/// Two by turns, each first every other time.
+/// Runs two alternately, each first every other time.
 fn by_turns(
     mut one: impl FnMut() -> io::Result<Duration>,
     mut other: impl FnMut() -> io::Result<Duration>,
@@ -210,20 +211,20 @@ enum Handshake {
 impl Handshake {
     fn name(self) -> &'static str {
         match self {
-            // Over loopback all packets of the handshake are handled before connect returns.
+            // Over loopback the kernel handles all packets of the handshake before connect returns.
             Self::Connect => "connect, both ends",
             Self::Accept => "accept",
         }
     }
 }
 
-/// Makes a connection; how long the one or the other step took.
+/// Makes a connection; returns the time of one of its steps.
 fn handshake(listener: &TcpListener, step: Handshake) -> io::Result<Duration> {
     let client = socket_to_connect()?;
     let address = listener.local_addr()?;
     let (connecting, ()) = timed(|| Ok(connect(&client, &address)?))?;
     let (accepting, server) = timed(|| Ok(accept_with(listener, SocketFlags::CLOEXEC)?))?;
-    // A reset, which leaves nothing behind that later connections would have to pass by.
+    // A reset leaves nothing behind that would slow later connections.
     sockopt::set_socket_linger(&client, Some(Duration::ZERO))?;
     drop(client);
     drop(server);
@@ -242,7 +243,7 @@ fn socket_to_connect() -> io::Result<OwnedFd> {
     )?)
 }
 
-/// A connection over loopback and a pipe. The server's end has its listener's label.
+/// A connection over loopback and a pipe. The server's socket has its listener's label.
 struct Connection {
     client: OwnedFd,
     server: OwnedFd,
@@ -266,7 +267,7 @@ impl Connection {
     }
 }
 
-/// Moves a message from one end to the other; how long the server's end took.
+/// Moves a message from one side to the other; returns the time on the server's side.
 type Transfer = fn(&Connection, &mut [u8]) -> io::Result<Duration>;
 
 const TRANSFERS: [(&str, Transfer); 5] = [
@@ -315,7 +316,7 @@ const TRANSFERS: [(&str, Transfer); 5] = [
     }),
 ];
 
-/// A part would be another operation.
+/// Fails on a partial transfer, which would be a different operation.
 fn whole(count: usize, message: &[u8]) -> io::Result<()> {
     if count == message.len() {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Connects again and again for a second, by some clients at once, and prints how many connections a
-//! second were served: 128 bytes sent, and received. Run inside a lab's host.
+//! Connects repeatedly for a second, from several clients at once, and prints how many connections per
+//! second were served: 128 bytes sent, and received. Run it inside a lab's host.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -40,7 +40,7 @@ fn main() -> Outcome<()> {
     };
     match way.parse() {
         Ok(port) => wait_for(SocketAddr::new(address, port))?,
-        // A session comes with the first one, and its tokens soon after.
+        // The first connection opens a session, whose tokens come soon after.
         Err(_) => exchange_tcp(connect()?)?,
     }
     let begun = Instant::now();
@@ -67,7 +67,7 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// A connection that the signer announces, as where there is no ticket.
+/// A connection that the signer announces, as if there were no ticket.
 fn announced(request: &LocalRequest) -> Outcome<TcpStream> {
     let signer = PacketSocket::connect(Path::new(paths::SIGNER_APPLICATIONS))?;
     let flags = SocketFlags::CLOEXEC;

@@ -1,5 +1,5 @@
-//! Where the time of `connect_by_user` goes: the same steps as the library's, with a clock
-//! between them. Prints the nanoseconds of each step, a line a connection. Run inside a lab's host.
+//! Measures where the time of `connect_by_user` goes: the library's steps, with a clock between
+//! them. Prints the nanoseconds of each step, one line per connection. Run it inside a lab's host.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -15,7 +15,7 @@ use usher_local::packet::PacketSocket;
 use usher_local::paths;
 use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 
-/// Rounds that are not counted: caches, sessions and workers come up.
+/// Rounds that do not count: they warm up caches, sessions and workers.
 const WARM_UP: usize = 50;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -41,8 +41,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One connection; the times of asking the signer, of its answer, of connecting, of letting go,
-/// and of the exchange.
+/// Makes one connection; returns the times of the request to the signer, its answer, connecting,
+/// releasing, and the exchange.
 fn connection(request: &LocalRequest) -> Result<[Duration; 5], Box<dyn Error>> {
     let begun = Instant::now();
     let signer = PacketSocket::connect(Path::new(paths::SIGNER_APPLICATIONS))?;

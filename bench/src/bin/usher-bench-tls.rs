@@ -1,5 +1,5 @@
 //! The server of the TLS row: the loop of the plain server (accept, receive 128 bytes, send them
-//! back, close) behind a full mutual handshake. Run inside a lab's host, as its root.
+//! back, close) behind a full mutual handshake. Run it inside a lab's host, as its root.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port.parse()?))?;
     loop {
         let (connection, _) = listener.accept()?;
-        // One that only looks whether somebody listens, or leaves early: the next one, please.
+        // Ignore a client that only checks whether the server listens, or that leaves early.
         if let Err(error) = serve(&config, connection) {
             eprintln!("a connection failed: {error}");
         }

@@ -1,11 +1,11 @@
-//! How long the verifier takes over an authenticator: all that it does from a frame's bytes to the
+//! Measures the verifier's time for an authenticator: everything from a frame's bytes to the
 //! keeper's record, by its own code, with the configuration of a host with a thousand users.
-//! Prints the nanoseconds of processor time of each, averages over a round, a line a round: of the
-//! whole, and by turns with it of the Ed25519 verification alone, by the library that the verifier
-//! uses and by the one that its TLS uses.
+//! Prints nanoseconds of processor time per authenticator, averaged over a round, one line per
+//! round: of the whole, and, alternating with it, of the Ed25519 verification alone, by the
+//! verifier's library and by that of its TLS.
 #![forbid(unsafe_code)]
 
-// The verifier's own source: it is a part of a daemon, which has no library.
+// The verifier's own source, because a daemon has no library.
 #[path = "../../../crates/usherd/src/verifier/authenticate.rs"]
 #[allow(dead_code, reason = "what the daemon needs and this does not")]
 mod authenticate;
@@ -34,7 +34,7 @@ use usher_proto::ssh_key::{PrivateKey, SshSig};
 use usher_proto::{Announcement, Authenticator, Chain, ConnectionTuple, Statement};
 
 const USERS: usize = 1000;
-/// Authenticators that are checked by turns, each another one.
+/// The number of different authenticators that are checked in turn.
 const AUTHENTICATORS: usize = 512;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -97,14 +97,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// An authenticator as it arrives.
+/// An authenticator in the form in which it arrives.
 struct Asked {
     payload: Vec<u8>,
     issued: u64,
     signed: Signed,
 }
 
-/// What of it the signature is over.
+/// The part of it that is signed.
 struct Signed {
     key: [u8; 32],
     message: Vec<u8>,
@@ -149,7 +149,7 @@ impl Asked {
             first: Some(first),
         };
         Ok(Self {
-            // Without the length, as frames come out of the buffer.
+            // Without the length, as the frame buffer returns it.
             payload: frame.encode().split_off(4),
             issued,
             signed,
@@ -172,7 +172,7 @@ impl Signed {
     }
 }
 
-/// Nanoseconds of this thread's processor time that `act` takes, on average over all.
+/// Nanoseconds of this thread's processor time that `act` takes, averaged over all.
 fn average(
     asked: &[Asked],
     act: impl Fn(&Asked) -> Result<(), Box<dyn Error>>,

@@ -1,4 +1,4 @@
-//! The client's host: its sockets, its kernel's guards, signer and courier.
+//! The client's host: its sockets, its kernel's guards, its signer and its courier.
 
 use super::*;
 
@@ -7,7 +7,7 @@ impl Scene {
         self.plans[socket].port
     }
 
-    /// bind(2). A port is free when neither a program nor the signer has a socket with it.
+    /// bind(2). A port is free if neither a program nor the signer has a socket with it.
     pub(super) fn bind(&self, state: &mut State, socket: usize) -> Option<()> {
         let taken = (0..self.plans.len()).any(|other| {
             let has = &state.sockets[other];
@@ -22,7 +22,7 @@ impl Scene {
         (own.phase == Phase::Unborn && !taken).then(|| own.phase = Phase::Bound)
     }
 
-    /// The signer keeps a duplicate, has a guard stand and sends the frame: `announce` and
+    /// The signer keeps a duplicate, sets a guard and sends the frame: `announce` and
     /// `Guarded::stand` (usherd/src/signer).
     pub(super) fn announce(&self, state: &mut State, socket: usize) -> Option<()> {
         let guard = state.ends[self.port(socket)].guard;
@@ -48,7 +48,7 @@ impl Scene {
         Some(())
     }
 
-    /// connect(2), for a program that asks: after it was told where to.
+    /// connect(2), for a program that asks: after it received the address.
     pub(super) fn connect(&self, state: &mut State, socket: usize) -> Option<()> {
         let own = &mut state.sockets[socket];
         let ready =
@@ -56,7 +56,7 @@ impl Scene {
         ready.then(|| own.phase = Phase::Connecting)
     }
 
-    /// `guard_syn`: while a guard stands, its own socket's SYN leaves and no other.
+    /// `guard_syn`: while a guard stands, only its own socket's SYN leaves.
     pub(super) fn syn_leaves(&self, state: &mut State, socket: usize) -> Option<()> {
         let guard = state.ends[self.port(socket)].guard;
         if matches!(self.plans[socket].kind, Kind::Copy(of) if !state.spent[of]) {
@@ -67,8 +67,8 @@ impl Scene {
             .then(|| own.syn = true)
     }
 
-    /// The kernel answers a SYN-ACK with an ACK if it is for the socket that is there, else by a RST,
-    /// which ends the server's handshake.
+    /// The kernel answers a SYN-ACK with an ACK if it is for the current socket, else with a RST, which
+    /// ends the server's handshake.
     pub(super) fn syn_ack_arrives(&self, state: &mut State, socket: usize) -> Option<()> {
         let own = &mut state.sockets[socket];
         let ends = &mut state.ends[self.plans[socket].port];
@@ -111,8 +111,8 @@ impl Scene {
         Some(())
     }
 
-    /// `ask_to_withdraw`: once the program has reported how connecting went, or has gone; and for
-    /// the guards that a signer finds when it starts. Again when a channel was lost.
+    /// `ask_to_withdraw`: once the program has reported whether it connected, or has gone; and for the
+    /// guards that a signer finds when it starts. Repeated when a channel was lost.
     pub(super) fn withdraw(&self, state: &mut State, socket: usize) -> Option<()> {
         let own = &mut state.sockets[socket];
         let over = matches!(own.phase, Phase::Connected | Phase::Closed);
@@ -132,14 +132,14 @@ impl Scene {
         Some(())
     }
 
-    /// The signer tells the program, or lets go of guard and duplicate.
+    /// The signer answers the program, or releases guard and duplicate.
     pub(super) fn answer_arrives(&self, state: &mut State) -> Option<()> {
         match state.answers.pop_front()? {
             Answer::Granted(socket) => {
                 let own = &mut state.sockets[socket];
                 own.told = own.asked && own.phase == Phase::Bound && !own.withdraw;
             }
-            // The program is told that it was refused; nothing is known of what else is there.
+            // The program learns that it was refused; the state of other announcements is unknown.
             Answer::Refused(socket) => state.sockets[socket].withdraw = true,
             Answer::Withdrawn(socket) => {
                 let own = &mut state.sockets[socket];
@@ -170,7 +170,7 @@ impl Scene {
         (!on_its_way && !stands).then(|| state.ends[port].guard = None)
     }
 
-    /// A channel is over for the client. What was sent may still arrive.
+    /// A channel ends for the client. Frames already sent may still arrive.
     fn lose_channel(state: &mut State, delivered: bool) {
         let frames = std::mem::take(&mut state.frames);
         state.answers.clear();
@@ -187,7 +187,7 @@ impl Scene {
         state.channel = false;
     }
 
-    /// A daemon is killed: what its memory had is forgotten, what its kernel has stays.
+    /// A daemon is killed: its memory is lost, its kernel state stays.
     pub(super) fn dies(&self, state: &mut State, daemon: Daemon) -> Option<()> {
         if !state.runs(daemon) || state.deaths == 0 {
             return None;
@@ -196,7 +196,7 @@ impl Scene {
         state.running[daemon as usize] = false;
         match daemon {
             Daemon::Signer => {
-                // The courier closes its channels with it.
+                // The courier then closes its channels.
                 Self::lose_channel(state, true);
                 for socket in &mut state.sockets {
                     socket.held = false;
@@ -214,13 +214,13 @@ impl Scene {
                     }
                 }
             }
-            // Its tables are the kernel's.
+            // Its tables are in the kernel.
             Daemon::Keeper => {}
         }
         Some(())
     }
 
-    /// It is started again. A signer has withdrawn what it finds guards of.
+    /// It is started again. A signer withdraws the announcements of the guards that it finds.
     pub(super) fn returns(&self, state: &mut State, daemon: Daemon) -> Option<()> {
         if state.runs(daemon) {
             return None;
@@ -237,7 +237,7 @@ impl Scene {
         Some(())
     }
 
-    /// The courier connects, and the verifier ends the channel that this host had before.
+    /// The courier connects, and the verifier ends this host's former channel.
     pub(super) fn new_channel(&self, state: &mut State) -> Option<()> {
         let possible = !state.channel && DAEMONS.into_iter().all(|daemon| state.runs(daemon));
         if !possible {

@@ -2,17 +2,17 @@
 
 use std::fmt;
 
-/// `enum usher_admission_state` in bpf/include/usher_shared.h. `Gone` stands for REMOVED, which an
-/// entry is for a moment only, and for no entry.
+/// `enum usher_admission_state` in bpf/include/usher_shared.h. `Gone` stands for no entry, and for
+/// REMOVED, a state that an entry has only for a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum EntryState {
     /// No entry.
     Gone,
     /// A SYN may come.
     Announced,
-    /// A SYN was let through.
+    /// A SYN was admitted.
     SynReceived,
-    /// Taken back while the handshake was under way, which may still end.
+    /// Withdrawn while the handshake was under way, which may still complete.
     Withdrawn,
     /// The handshake has ended.
     Established,
@@ -30,27 +30,27 @@ impl fmt::Display for EntryState {
     }
 }
 
-/// Why an entry changes. The documentation of each names the function in the code.
+/// The cause of an entry's change. The documentation of each names the function in the code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Cause {
     /// The keeper enters an announcement: `Admission::announce`.
     Announced,
-    /// A SYN carries a good token: `admit` (bpf/admission/token.bpf.h).
+    /// A SYN carries a valid token: `admit` (bpf/admission/token.bpf.h).
     Token,
-    /// A SYN, or the ACK that answers a SYN cookie, is let through: `take_syn`, called by
+    /// A SYN, or the ACK that answers a SYN cookie, is admitted: `take_syn`, called by
     /// `choose_queue` (bpf/admission/admission.bpf.c).
     Syn,
     /// The handshake ends: `establish`, called by `follow`.
     LastAck,
     /// The connection closes: `closed`, called by `follow`.
     Closed,
-    /// The session takes the announcement back: `remove` with USHER_WITHDRAW.
+    /// The session withdraws the announcement: `remove` with USHER_WITHDRAW.
     Withdrawn,
     /// Its time is over, 70 s later for a handshake: `remove` with USHER_EXPIRE.
     Expired,
-    /// Another connection's SYN comes between the same ends: `claim` (bpf/admission/token.bpf.h).
+    /// Another connection's SYN comes between the same endpoints: `claim` (bpf/admission/token.bpf.h).
     OtherSyn,
-    /// Another connection's SYN comes, and carries a good token: `end_older`.
+    /// Another connection's SYN comes with a valid token: `end_older`.
     OtherToken,
 }
 
@@ -73,7 +73,7 @@ impl fmt::Display for Cause {
 /// One change.
 pub type Transition = (EntryState, Cause, EntryState);
 
-/// All changes that there are. A test compares them with the table in ARCHITECTURE.md.
+/// All possible changes. A test compares them with the table in ARCHITECTURE.md.
 pub const TRANSITIONS: [Transition; 17] = {
     use Cause as C;
     use EntryState::{Announced, Established, Gone, SynReceived, Withdrawn};
@@ -98,30 +98,30 @@ pub const TRANSITIONS: [Transition; 17] = {
     ]
 };
 
-/// `struct usher_admission`, as far as it decides.
+/// The fields of `struct usher_admission` that matter for decisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Entry {
-    /// Where it is.
+    /// Its state.
     pub state: EntryState,
-    /// Whose session it is of, and whose queue it leads to.
+    /// The user of its session, and of the queue that it leads to.
     pub user: u8,
-    /// The element that it was made for, by the socket that drew it (`by_token`).
+    /// The element for which it was made, by the socket that drew it (`by_token`).
     pub element: Option<usize>,
-    /// The socket whose SYN it is for: its sequence number. None: any.
+    /// The socket whose SYN it is for, as its sequence number. None: any.
     pub syn: Option<usize>,
-    /// Whether no SYN is admitted any more (`expires_ns`).
+    /// Whether SYNs are no longer admitted (`expires_ns`).
     pub expired: bool,
-    /// Which channel announced it.
+    /// The channel that announced it.
     pub channel: Channel,
 }
 
-/// The channel that an announcement came by.
+/// The channel of an announcement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Channel {
-    /// The one in use.
+    /// The current one.
     Newest,
-    /// One that the client has left, and the verifier has not seen the end of.
+    /// A former one whose end the verifier has not seen yet.
     Older,
-    /// None that the verifier knows.
+    /// One that the verifier does not know.
     None,
 }

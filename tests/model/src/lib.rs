@@ -1,29 +1,29 @@
-//! A model of admission: which connection gets into whose queue, whatever order packets, frames and
-//! deaths of daemons come in. It is a state machine with few users, sockets and ports, of which all
-//! states are visited (`stateright`).
+//! A model of admission: which connection gets into which user's queue, for every order of packets,
+//! frames and deaths of daemons. It is a state machine with few users, sockets and ports, and the
+//! checker visits all its states (`stateright`).
 //!
-//! What it says: *a connection in a user's queue is of that user's socket, and was authenticated*
-//! ([`WHO_IS_SERVED`]). Besides: an element of a token chain admits one connection, and no daemon's
-//! death costs an honest connection.
+//! The main property: *a connection in a user's queue belongs to that user's socket, and was
+//! authenticated* ([`WHO_IS_SERVED`]). Two more: an element of a token chain admits one connection,
+//! and no daemon's death costs an honest connection.
 //!
-//! One step is one thing that the code does without being disturbed: a packet's way through
-//! `check_token` and `choose_queue`, a frame's through verifier and keeper, one run of `remove`.
-//! Names are those of the code; each step's documentation says which function it stands for.
+//! One step is one uninterrupted action of the code: a packet's path through `check_token` and
+//! `choose_queue`, a frame's path through verifier and keeper, one run of `remove`. Names are those of
+//! the code; each step's documentation names the function it stands for.
 //!
-//! Time is left out: what expires may do so at any moment from which on it can, and a packet or a
-//! frame takes as long as it likes. Three relations between times are taken for granted. A guard
-//! stands longer than the announcement that it guards (`STANDS` and `CONNECT` in usherd). A frame
-//! that announces is answered, or its channel is over, before its guard expires (`ANSWER`). No packet
-//! is in the network for as long as the entry of a handshake is kept (`USHER_HANDSHAKE_NS`).
+//! The model has no time: an expiry may happen at any moment from which on it can, and a packet or a
+//! frame takes any time. It assumes three relations between times. A guard stands longer than the
+//! announcement that it guards (`STANDS` and `CONNECT` in usherd). A frame that announces is answered,
+//! or its channel is over, before its guard expires (`ANSWER`). No packet is in the network for as
+//! long as the entry of a handshake is kept (`USHER_HANDSHAKE_NS`).
 //!
-//! The network delays and reorders packets, loses them, and copies SYNs. Where SYNs are answered by
-//! cookies it does not copy the ACK, and delivers no SYN after its connection has closed, unless
-//! [`Scene::late_copies`] says so: a copied SYN and a late ACK together open a connection anew whose
-//! client has gone, for TCP itself too.
+//! The network delays and reorders packets, loses them, and copies SYNs. If the server answers SYNs
+//! by cookies, the network does not copy the ACK, and delivers no SYN after its connection has closed,
+//! unless [`Scene::late_copies`] is set: a copied SYN and a late ACK together reopen a connection whose
+//! client has gone, even for plain TCP.
 //!
-//! Not in the model: several CPUs that look at one entry at the same time (compare-and-exchange on
-//! its mark; tests of usher-kernel), the opening of sessions and so the recorder, forged packets (who
-//! can forge them is root on the client, or on the path), and ports of other network namespaces.
+//! The model leaves out: several CPUs that access one entry at the same time (compare-and-exchange on
+//! its mark; tests of usher-kernel), the opening of sessions and so the recorder, forged packets
+//! (these need root on the client, or a position on the path), and ports of other network namespaces.
 
 pub mod entry;
 pub mod state;
@@ -40,31 +40,31 @@ use stateright::{Model, Property};
 use entry::{Cause, EntryState, TRANSITIONS, Transition};
 use state::{Answer, DAEMONS, Daemon, Ends, Frame, Kind, Phase, Plan, Socket, State};
 
-/// The property that counts.
+/// The main property.
 pub const WHO_IS_SERVED: &str = "who is served is who was authenticated";
 
-/// Which mends are in force. Without one of them the model is that of the code before it.
+/// The mends in force. Without one of them the model is that of the code before it.
 #[derive(Debug, Clone, Copy)]
 pub struct Mends {
     /// Every announced connection has a guard in the client's kernel, which outlives the signer.
     pub guards: bool,
-    /// A good token takes the place of another connection's entry.
+    /// A valid token replaces another connection's entry.
     pub tokens_replace: bool,
     /// The first SYN that is read binds an announced entry.
     pub first_syn_binds: bool,
-    /// `choose_queue` admits a token's entry only for a packet that was read to be its own.
+    /// `choose_queue` admits a token's entry only for a packet that was read and is its own.
     pub readings: bool,
     /// `choose_queue` admits the answer to a SYN cookie in SYN_RECEIVED only, and only with the number
     /// after the entry's SYN.
     pub numbers: bool,
     /// `establish` compares the number of the SYN, where the entry has one.
     pub compared: bool,
-    /// The verifier has withdrawn what came by a channel that has ended.
+    /// The verifier withdraws the announcements of a channel that has ended.
     pub channels: bool,
 }
 
 impl Mends {
-    /// The code as it is.
+    /// All mends: the present code.
     pub const ALL: Self = Self {
         guards: true,
         tokens_replace: true,
@@ -76,23 +76,23 @@ impl Mends {
     };
 }
 
-/// What there may be.
+/// The bounds of a model.
 #[derive(Debug, Clone)]
 pub struct Scene {
     /// The sockets that may be made.
     pub plans: Vec<Plan>,
-    /// How many ports they use.
+    /// The number of ports they use.
     pub ports: usize,
-    /// How many daemons may die, one after another or at once.
+    /// The number of daemons that may die, one after another or at once.
     pub deaths: u8,
     /// Whether the server answers SYNs by cookies.
     pub cookies: bool,
     /// Whether the network may copy the ACK that answers a cookie, and deliver a copied SYN after its
     /// connection has closed although it was answered by a cookie.
     pub late_copies: bool,
-    /// Which mends are in force.
+    /// The mends in force.
     pub mends: Mends,
-    /// Which transitions were seen: bit i is `TRANSITIONS[i]`.
+    /// The transitions seen: bit i is `TRANSITIONS[i]`.
     pub seen: Arc<AtomicU32>,
 }
 
@@ -111,7 +111,7 @@ impl Scene {
         }
     }
 
-    /// Changes an entry's state, which has to be one of the changes that there are.
+    /// Changes an entry's state; panics unless the change is in `TRANSITIONS`.
     fn change(&self, transition: Transition) {
         let place = TRANSITIONS.iter().position(|known| *known == transition);
         let place = place.unwrap_or_else(|| panic!("{transition:?} is not in the list"));
@@ -122,28 +122,28 @@ impl Scene {
 /// One step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// A program makes the socket, with its port: bind(2), or connect(2) does it.
+    /// A program makes the socket and gets its port, by bind(2) or connect(2).
     Bind(usize),
     /// The signer has the connection announced: `announce` in usherd/src/signer.
     Announce(usize),
     /// The program calls connect(2).
     Connect(usize),
-    /// The socket's SYN leaves: `guard_syn` (bpf/ticket) lets it.
+    /// The socket's SYN leaves, if `guard_syn` (bpf/ticket) permits.
     SynLeaves(usize),
     /// A copy of its SYN arrives: `check_token`, `choose_queue`.
     SynArrives(usize),
     /// A SYN-ACK arrives at the client's host.
     SynAckArrives(usize),
-    /// A copy of its ACK arrives: `choose_queue` where it answers a cookie, `follow`.
+    /// A copy of its ACK arrives: `choose_queue` if it answers a cookie, then `follow`.
     AckArrives(usize),
-    /// The server's kernel gives a handshake up.
+    /// The server's kernel abandons a handshake.
     HandshakeTimesOut(usize),
     /// The program closes the socket, connected or not: `closed`, called by `follow`.
     Close(usize),
     /// The signer has an announcement withdrawn: the program has reported, has gone, or the signer
     /// has started and found a guard.
     Withdraw(usize),
-    /// Verifier and keeper do what the next frame says.
+    /// Verifier and keeper handle the next frame.
     FrameArrives,
     /// The same for a channel that the client has left.
     OlderFrameArrives,
@@ -151,11 +151,11 @@ pub enum Step {
     OlderChannelEnds,
     /// The signer gets the next answer.
     AnswerArrives,
-    /// The courier opens a channel, which takes the place of the former one.
+    /// The courier opens a channel, which replaces the former one.
     NewChannel,
-    /// A guard's time is over.
+    /// A guard expires.
     GuardExpires(usize),
-    /// An entry's time is over: `expires_ns`, and `remove` with USHER_EXPIRE.
+    /// An entry expires: `expires_ns`, and `remove` with USHER_EXPIRE.
     EntryExpires(usize),
     /// The keeper cuts a connection without an entry: `drain_untracked`.
     Cut(usize),
@@ -292,7 +292,7 @@ impl Model for Scene {
 }
 
 impl Scene {
-    /// None when the step is not possible now.
+    /// None if the step is impossible now.
     fn take(&self, state: &mut State, step: Step) -> Option<()> {
         match step {
             Step::Bind(socket) => self.bind(state, socket),
@@ -319,14 +319,14 @@ impl Scene {
     }
 }
 
-/// The steps of a path, one a line.
+/// The steps of a path, one per line.
 #[must_use]
 pub fn told(steps: &[Step]) -> String {
     let lines: Vec<String> = steps.iter().map(|step| format!("  {step:?}")).collect();
     lines.join("\n")
 }
 
-/// A table of the transitions, as ARCHITECTURE.md has it.
+/// The table of transitions in the form of ARCHITECTURE.md.
 #[must_use]
 pub fn table() -> String {
     let mut lines = vec![

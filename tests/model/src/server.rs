@@ -4,7 +4,7 @@ use super::*;
 use crate::entry::{Channel, Entry};
 use crate::state::{Fault, Form, HalfOpen, Served};
 
-/// What a packet is to `choose_queue`: what `check_token` has noted about it.
+/// A packet as `choose_queue` sees it: the note of `check_token` about it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Note {
     None,
@@ -12,7 +12,7 @@ enum Note {
     Later(usize),
 }
 
-/// This socket's SYN has come between the handshakes of the others with its port.
+/// Marks the other sockets with its port: this socket's SYN has come between their handshakes.
 fn displace(sockets: &mut [Socket], plans: &[Plan], by: usize) {
     for (place, (socket, plan)) in sockets.iter_mut().zip(plans).enumerate() {
         let others = place != by && plan.port == plans[by].port;
@@ -36,7 +36,7 @@ impl Scene {
         *entry = Some(fresh);
     }
 
-    /// A copy of a SYN, on its way through the kernel.
+    /// A copy of a SYN passes through the kernel.
     pub(super) fn syn_arrives(&self, state: &mut State, socket: usize) -> Option<()> {
         if !state.sockets[socket].syn {
             return None;
@@ -48,12 +48,12 @@ impl Scene {
             note = Note::Syn(socket);
         }
         let ends = &mut state.ends[plan.port];
-        // An established connection, or a handshake that is remembered, answers itself.
+        // An established connection, or a remembered handshake, answers itself.
         if ends.served.is_some() || ends.half_open.is_some() {
             return Some(());
         }
         let Some(queue) = self.choose_queue(&mut ends.entry, note) else {
-            // A RST, which the socket heeds if it is there.
+            // A RST, which the socket obeys if it still exists.
             let own = &mut state.sockets[socket];
             if own.phase == Phase::Connecting {
                 own.phase = Phase::Closed;
@@ -86,7 +86,7 @@ impl Scene {
             return;
         }
         if !self.mends.tokens_replace {
-            // Only an entry that was ended at once makes room for another.
+            // Only an entry that ended at once makes room for another.
             self.claim(state, socket);
             if has_token && state.ends[port].entry.is_none() {
                 self.check(state, socket);
@@ -98,7 +98,7 @@ impl Scene {
         }
     }
 
-    /// `check`, `spend` and `admit`: true when the SYN is admitted for its token.
+    /// `check`, `spend` and `admit`: true if the SYN is admitted for its token.
     fn check(&self, state: &mut State, socket: usize) -> bool {
         let element = match self.plans[socket].kind {
             Kind::Copy(of) => of,
@@ -132,7 +132,7 @@ impl Scene {
         true
     }
 
-    /// `claim`: the entry is for this SYN if it is for none yet, and ends if it is for another.
+    /// `claim`: this SYN claims an unclaimed entry, and ends one that another SYN has claimed.
     fn claim(&self, state: &mut State, socket: usize) {
         let slot = &mut state.ends[self.plans[socket].port].entry;
         let Some(entry) = slot else { return };
@@ -152,7 +152,7 @@ impl Scene {
         }
     }
 
-    /// `choose_queue`: whose queue takes the packet.
+    /// `choose_queue`: the user whose queue takes the packet.
     fn choose_queue(&self, slot: &mut Option<Entry>, note: Note) -> Option<u8> {
         let entry = (*slot)?;
         let open = matches!(entry.state, EntryState::Announced | EntryState::SynReceived);
@@ -176,7 +176,7 @@ impl Scene {
         }
     }
 
-    /// A copy of an ACK: the handshake ends that it belongs to, if there is one.
+    /// A copy of an ACK arrives, and completes its handshake, if there is one.
     pub(super) fn ack_arrives(&self, state: &mut State, socket: usize) -> Option<()> {
         let own = &mut state.sockets[socket];
         let ends = &mut state.ends[self.plans[socket].port];
@@ -240,7 +240,7 @@ impl Scene {
         }
     }
 
-    /// The keeper cuts what was reported without an entry.
+    /// The keeper cuts a connection that was reported without an entry.
     pub(super) fn cut(&self, state: &mut State, port: usize) -> Option<()> {
         let served = state.ends[port].served?;
         if served.tracked || !state.runs(Daemon::Keeper) {
@@ -256,7 +256,7 @@ impl Scene {
         Some(())
     }
 
-    /// `expires_ns`, and `remove` with USHER_EXPIRE: a handshake is kept until it cannot end.
+    /// `expires_ns`, and `remove` with USHER_EXPIRE: a handshake is kept until it can no longer complete.
     pub(super) fn entry_expires(&self, state: &mut State, port: usize) -> Option<()> {
         let ends = &mut state.ends[port];
         let entry = ends.entry.as_mut()?;
@@ -297,7 +297,7 @@ impl Scene {
         }
     }
 
-    /// What verifier and keeper do with a frame, and answer.
+    /// Verifier and keeper handle a frame, and answer.
     fn serve(&self, state: &mut State, frame: Frame, channel: Channel) -> Answer {
         match frame {
             Frame::Announce(socket) => {
@@ -358,7 +358,7 @@ impl Scene {
         Some(())
     }
 
-    /// What the verifier does when a channel has ended.
+    /// The verifier handles the end of a channel.
     pub(super) fn withdraw_older(&self, state: &mut State) {
         for ends in &mut state.ends {
             if let Some(entry) = &mut ends.entry

@@ -1,4 +1,4 @@
-//! What there is at one moment.
+//! The state of the model at one moment.
 
 use std::collections::VecDeque;
 
@@ -11,35 +11,35 @@ pub enum Kind {
     Announced,
     /// By the token in its SYN.
     Token,
-    /// Not at all: its SYN carries the token of that socket once more, after it was spent.
+    /// Not authenticated: its SYN repeats the token of that socket, after it was spent.
     Copy(usize),
-    /// Not at all: a program of whoever got the port.
+    /// Not authenticated: a program of any user who got the port.
     Stranger,
 }
 
-/// What the filter at the interface makes of a socket's SYN.
+/// Whether the filter at the interface can read a socket's SYN.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
-    /// It reads it.
+    /// It can.
     Read,
-    /// It does not: fragments, or IPsec.
+    /// It cannot: fragments, or IPsec.
     Unread,
 }
 
 /// A socket of the client's host that will connect once. Its number is its sequence number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Plan {
-    /// Whose.
+    /// Its user.
     pub user: u8,
     /// How it is authenticated.
     pub kind: Kind,
-    /// From which port.
+    /// Its port.
     pub port: usize,
     /// How its SYN travels.
     pub form: Form,
 }
 
-/// Where a socket is.
+/// The state of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// Not made yet.
@@ -50,16 +50,16 @@ pub enum Phase {
     Connecting,
     /// Has been answered.
     Connected,
-    /// Has gone.
+    /// Is gone.
     Closed,
 }
 
 /// A socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Socket {
-    /// Where it is.
+    /// Its state.
     pub phase: Phase,
-    /// Whether the application was told to connect.
+    /// Whether the program was told to connect.
     pub told: bool,
     /// Whether the network has copies of its SYN, which may arrive at any time from now on.
     pub syn: bool,
@@ -70,7 +70,7 @@ pub struct Socket {
     /// Whether the server's keeper has entered its announcement, or the kernel has spent its token
     /// for it.
     pub authenticated: bool,
-    /// Had gone when the entry between its ends expired: its packets have gone when that is removed.
+    /// Was gone when the entry between its endpoints expired: its packets are gone when that is removed.
     pub aged: bool,
     /// Another connection's SYN has ended the entry of its handshake.
     pub displaced: bool,
@@ -78,31 +78,31 @@ pub struct Socket {
     pub held: bool,
     /// The signer is responsible for its announcement.
     pub asked: bool,
-    /// The signer takes its announcement back as soon as it can.
+    /// The signer withdraws its announcement as soon as it can.
     pub withdraw: bool,
 }
 
-/// What the signer tells a server.
+/// A frame from the signer to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Frame {
     /// Admit the connection of this socket.
     Announce(usize),
-    /// Do not any more.
+    /// Withdraw it.
     Withdraw(usize),
 }
 
-/// What the server answers.
+/// The server's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Answer {
     /// It is announced.
     Granted(usize),
-    /// It is not.
+    /// It is refused.
     Refused(usize),
-    /// It is no more.
+    /// It is withdrawn.
     Withdrawn(usize),
 }
 
-/// The daemons whose death matters here. The recorder has a part in opening sessions only, and all
+/// The daemons whose death matters here. The recorder only takes part in opening sessions, and all
 /// sessions are open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Daemon {
@@ -124,32 +124,32 @@ pub const DAEMONS: [Daemon; 4] = [
     Daemon::Keeper,
 ];
 
-/// A handshake that has begun. Its SYN-ACK and the ACK that answers it fit no other one.
+/// A handshake under way. Its SYN-ACK and the answering ACK fit no other one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct HalfOpen {
-    /// Whose SYN.
+    /// The socket of its SYN.
     pub socket: usize,
-    /// In whose queue.
+    /// The user whose queue it leads to.
     pub queue: u8,
     /// The client has answered.
     pub answered: bool,
 }
 
-/// A connection of the server's kernel that has left the listener's hands.
+/// A connection of the server's kernel that has left the listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Served {
-    /// Whose it is in truth.
+    /// The socket it really belongs to.
     pub socket: usize,
-    /// In whose queue it is.
+    /// The user in whose queue it is.
     pub queue: u8,
     /// Whether the table has it.
     pub tracked: bool,
 }
 
-/// What there is for the ends with one port of the client.
+/// The state of the endpoints with one port of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Ends {
-    /// In the client's kernel: whose SYN alone may leave.
+    /// In the client's kernel: the only socket whose SYN may leave.
     pub guard: Option<usize>,
     /// In the server's table.
     pub entry: Option<Entry>,
@@ -168,25 +168,25 @@ pub struct State {
     pub ends: Vec<Ends>,
     /// Which daemons run, in the order of [`DAEMONS`].
     pub running: [bool; 4],
-    /// How many may still die.
+    /// The number of daemons that may still die.
     pub deaths: u8,
     /// Whether courier and verifier have a channel.
     pub channel: bool,
-    /// On their way by it.
+    /// Frames on their way through it.
     pub frames: VecDeque<Frame>,
-    /// On their way back by it.
+    /// Answers on their way back through it.
     pub answers: VecDeque<Answer>,
-    /// Frames of the channel before, which the verifier still reads.
+    /// Frames of the former channel, which the verifier still reads.
     pub older: Option<VecDeque<Frame>>,
-    /// Elements that are spent, by the socket that drew them.
+    /// Spent elements, by the socket that drew them.
     pub spent: Vec<bool>,
-    /// Which connection each element has admitted.
+    /// The connection that each element has admitted.
     pub admitted: Vec<Option<usize>>,
-    /// Something that must not happen, which the state afterwards does not show.
+    /// A fault that the state afterwards does not show.
     pub fault: Option<Fault>,
 }
 
-/// A fault that is seen in a step.
+/// A fault that only a step shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Fault {
     /// An element of a token chain admitted a second connection.

@@ -1,5 +1,5 @@
-//! All states of the model are visited: with all mends no connection is served as another user's,
-//! and without each of them the checker shows how one was.
+//! The checker visits all states of the model: with all mends no connection is served as another
+//! user's, and without each of them it shows how one was.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -37,7 +37,7 @@ fn scene(plans: &[Plan], deaths: u8, cookies: bool) -> Scene {
     }
 }
 
-/// All states, none of which shows a fault, and among which are those where all goes well.
+/// Visits all states: none shows a fault, and some show every expected success.
 #[track_caller]
 fn holds(scene: Scene) {
     let plans = scene.plans.clone();
@@ -54,10 +54,10 @@ fn holds(scene: Scene) {
     }
 }
 
-/// The shortest way to a connection in the wrong queue, which is printed.
+/// Finds and prints the shortest path to a connection in the wrong queue.
 #[track_caller]
 fn fails(scene: Scene) -> Vec<Step> {
-    // One thread, so that the shortest way is the one found.
+    // One thread, so that the shortest path is found.
     let checker = scene.checker().threads(1).spawn_bfs().join();
     let path = checker.discovery(WHO_IS_SERVED).expect("no counterexample");
     let steps = path.into_actions();
@@ -203,7 +203,7 @@ fn without_numbers_a_late_ack_is_anothers() {
     });
 }
 
-/// What is left: docs/threat-model.md names it.
+/// A gap that remains: docs/threat-model.md names it.
 #[test]
 fn copies_that_outlive_a_cookies_connection_open_it_anew() {
     let plans = [plan(ALICE, Kind::Token), plan(BOB, Kind::Announced)];
