@@ -8,8 +8,9 @@ use std::os::fd::AsFd;
 
 use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionState, Ended, Limits, SessionError, SessionRecord};
+use usher_local::roles::{self, HasRole};
 use usher_proto::{Certified, ChainTip, Refusal};
-use usher_system::privileges::{self, Capability};
+use usher_system::privileges;
 use world::*;
 
 fn record(uid: u32) -> SessionRecord {
@@ -279,16 +280,7 @@ tests! {
 
     fn the_kept_capabilities_suffice(world) {
         let (admission, alice, _bob) = world.serve();
-        privileges::keep_only(&[
-            Capability::Bpf,
-            Capability::NetAdmin,
-            Capability::NetBindService,
-            Capability::SetUid,
-            Capability::SetGid,
-            Capability::SetPcap,
-            Capability::Kill,
-        ])
-        .unwrap();
+        privileges::keep_only(roles::Keeper::ROLE.capabilities).unwrap();
         let fresh = queue(&admission, BOB, 16);
         for (uid, queue) in [(ALICE, &alice), (BOB, &fresh)] {
             let client = Client::v6();

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use usher_kernel::probe;
 use usher_system::connections;
-use usher_system::privileges::{self, Capability};
+use usher_system::privileges::{self, Capabilities};
 use usher_system::sandbox::{self, LandlockStatus, Profile};
 use world::*;
 
@@ -254,7 +254,7 @@ tests! {
 
     fn kept_capabilities_are_all_there_is(world) {
         let _ = world;
-        privileges::keep_only(&[Capability::NetAdmin, Capability::Kill]).unwrap();
+        privileges::keep_only(Capabilities::NET_ADMIN | Capabilities::KILL).unwrap();
         let kept = format!("{:016x}", 1_u64 << 12 | 1 << 5);
         for set in ["CapPrm:", "CapEff:", "CapBnd:"] {
             assert_eq!(status(set), kept, "{set}");
@@ -262,7 +262,7 @@ tests! {
         assert_eq!(status("CapInh:"), "0000000000000000");
         assert_eq!(status("CapAmb:"), "0000000000000000");
         // And no more can be had.
-        privileges::keep_only(&[Capability::SetUid]).unwrap_err();
+        privileges::keep_only(Capabilities::SETUID).unwrap_err();
     }
 
     fn no_core_dumps_and_no_new_privileges(world) {

@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use forge::*;
 use usher_kernel::KernelError;
 use usher_kernel::admission::{Admission, Counters, Limits, TokenError, TokenRow};
+use usher_local::roles::{self, HasRole};
 use usher_proto::SessionId;
-use usher_system::privileges::{self, Capability};
+use usher_system::privileges;
 use world::*;
 
 const LIMITS: Limits = Limits {
@@ -178,16 +179,7 @@ tests! {
     fn the_kept_capabilities_suffice(world) {
         let (admission, _alice, checker) = serve(world, &LIMITS);
         admission.detach_tokens().unwrap();
-        privileges::keep_only(&[
-            Capability::Bpf,
-            Capability::NetAdmin,
-            Capability::NetBindService,
-            Capability::SetUid,
-            Capability::SetGid,
-            Capability::SetPcap,
-            Capability::Kill,
-        ])
-        .unwrap();
+        privileges::keep_only(roles::Keeper::ROLE.capabilities).unwrap();
         let chain = Chain::new(1, 10);
         admission.open_tokens(&chain.session).unwrap();
         assert!(admission.attach_tokens().unwrap().is_empty());

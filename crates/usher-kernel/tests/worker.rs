@@ -425,8 +425,9 @@ tests! {
         // None of them has left a process.
         eventually("the group is empty", || !group.populated().unwrap());
         // Without CAP_SETUID nothing is started.
-        privileges::keep_only(&[privileges::Capability::SetGid, privileges::Capability::SetPcap]).unwrap();
-        Starter::prepare().unwrap_err();
+        let kept = privileges::Capabilities::SETGID | privileges::Capabilities::SETPCAP;
+        privileges::keep_only(kept).unwrap();
+        Starter::prepare(kept).unwrap_err();
     }
 
     fn killing_the_group_ends_a_worker_and_all_it_started(world) {
@@ -443,7 +444,7 @@ tests! {
         group.kill().unwrap();
         assert_eq!(wait(&worker), -9);
         eventually("the group is empty", || !group.populated().unwrap());
-        assert_eq!(group.pids().unwrap(), []);
+        assert_eq!(group.pids().unwrap(), [0_u32; 0]);
         assert!(neighbour.populated().unwrap());
         neighbour.kill().unwrap();
         assert_eq!(wait(&other), -9);

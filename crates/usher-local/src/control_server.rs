@@ -1,52 +1,86 @@
-//! The daemons' side of the control protocol: [`crate::control`].
+//! The daemons' side of control requests: [`crate::control`].
 
 use std::fs::{File, TryLockError};
 use std::io;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Deserialize;
+use serde_json::{Map, Value};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Take};
-use tokio::net::unix::OwnedReadHalf;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Mutex;
 
-use crate::control::{Answer, HEARD, MAX_CANDIDATE, MAX_REQUEST, Request};
+use crate::control::{HEARD, MAX_CANDIDATE, MAX_REQUEST, Reply, Request};
 use crate::packet_async::{SHORTAGE, is_shortage};
+use crate::roles::{HasRole, Role};
 use crate::{lock_file, paths};
 
 /// How long a request may take to arrive whole.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long an earlier daemon of the same role may take to be gone. A process it was just starting
+/// How long an earlier daemon of the same role may take to end. A process that it was just starting
 /// holds its lock until it executes.
 const TAKEOVER: Duration = Duration::from_secs(3);
 
-/// A bound control socket; tokio takes it over when the reactor runs. Holding it keeps a second
-/// daemon of the same role from taking this one's sockets away.
+/// A daemon's answer to a request.
+pub trait Answers<Q: Request>: Send + Sync {
+    /// Carries the request out.
+    ///
+    /// # Errors
+    /// When it cannot: nothing has changed then.
+    fn answer(&self, request: Q) -> impl Future<Output = Result<Q::Answer, Failed>> + Send;
+}
+
+/// Why a request could not be carried out, for an administrator.
 #[derive(Debug)]
-pub struct ControlSocket {
+pub struct Failed(String);
+
+impl Failed {
+    /// A reason that is no error of its own.
+    pub fn new(reason: impl Into<String>) -> Self {
+        Self(reason.into())
+    }
+}
+
+impl<E: std::error::Error> From<E> for Failed {
+    fn from(error: E) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// A role whose requests the daemon `D` answers, all of them. [`crate::roles`] implements it.
+pub trait Serves<D>: HasRole {
+    /// Has the daemon answer.
+    ///
+    /// # Errors
+    /// When the connection fails.
+    fn serve(daemon: &D, asked: Asked<'_>) -> impl Future<Output = io::Result<()>> + Send;
+}
+
+/// A bound control socket of the role `R`; tokio takes it over when the reactor runs. As long as a
+/// daemon holds it, a second one of its role cannot take its sockets away.
+#[derive(Debug)]
+pub struct ControlSocket<R> {
     listener: std::os::unix::net::UnixListener,
     lock: File,
+    role: PhantomData<R>,
 }
 
-/// Answers requests.
-pub trait Answerer: Send + Sync + 'static {
-    /// Carries out one request.
-    fn answer(&self, request: Request) -> impl Future<Output = Answer> + Send;
-}
-
-impl ControlSocket {
-    /// Binds the control socket of `role`, for root only, and makes its folder. Called before
-    /// privileges are given up.
+impl<R: HasRole> ControlSocket<R> {
+    /// Binds the control socket, for root only, and makes its folder. Called before privileges are
+    /// given up.
     ///
     /// # Errors
     /// When the folder or the socket cannot be made, or another daemon of this role runs.
-    pub fn bind(role: &str) -> io::Result<Self> {
+    pub fn bind() -> io::Result<Self> {
         use std::os::unix::fs::PermissionsExt;
-        let path = paths::control_socket(role);
-        let folder = format!("{}/{role}", paths::RUNTIME_DIRECTORY);
+        let path = R::ROLE.control_socket();
+        let folder = format!("{}/{}", paths::RUNTIME_DIRECTORY, R::ROLE.name);
         std::fs::create_dir_all(&folder)?;
-        let lock = claim(role, &format!("{folder}/lock"))?;
+        let lock = claim(R::ROLE.name, &format!("{folder}/lock"))?;
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -54,14 +88,22 @@ impl ControlSocket {
         let listener = std::os::unix::net::UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, lock })
+        Ok(Self {
+            listener,
+            lock,
+            role: PhantomData,
+        })
     }
 
     /// Serves root's requests.
     ///
     /// # Errors
     /// Returns only when the listener fails.
-    pub async fn serve(self, answerer: Arc<impl Answerer>) -> io::Result<()> {
+    pub async fn serve<D>(self, daemon: Arc<D>) -> io::Result<()>
+    where
+        R: Serves<D>,
+        D: Send + Sync + 'static,
+    {
         let listener = UnixListener::from_std(self.listener)?;
         let one_candidate = Arc::default();
         let _held_as_long_as_the_daemon_runs = self.lock;
@@ -78,10 +120,10 @@ impl ControlSocket {
                 tracing::warn!("refused a control request of a user who is not root");
                 continue;
             }
-            let (answerer, one_candidate) = (Arc::clone(&answerer), Arc::clone(&one_candidate));
+            let (daemon, one_candidate) = (Arc::clone(&daemon), Arc::clone(&one_candidate));
             tokio::spawn(async move {
-                match exchange(stream, &*answerer, &one_candidate).await {
-                    // It was asked and not waited for, which the one who asked knows.
+                match exchange::<R, D>(stream, &daemon, &one_candidate).await {
+                    // The caller has not waited for the answer.
                     Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                         tracing::debug!(%error, "control request");
                     }
@@ -93,7 +135,7 @@ impl ControlSocket {
     }
 }
 
-/// Takes the role's lock, waiting a little for an earlier daemon to be gone.
+/// Takes the role's lock. Waits a little for an earlier daemon to end.
 fn claim(role: &str, path: &str) -> io::Result<File> {
     let lock = lock_file::open(path)?;
     let deadline = std::time::Instant::now() + TAKEOVER;
@@ -113,43 +155,113 @@ fn claim(role: &str, path: &str) -> io::Result<File> {
     }
 }
 
-/// `one_candidate` is held while a request's configuration is read and looked at: there is one in
-/// memory at a time.
-async fn exchange(
+/// A request that has arrived.
+#[derive(Debug)]
+pub struct Asked<'a> {
+    line: Line,
+    reader: BufReader<Take<OwnedReadHalf>>,
+    writer: OwnedWriteHalf,
+    /// Held while a configuration is read and looked at: one is in memory at a time.
+    one_candidate: &'a Mutex<()>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Line {
+    request: String,
+    #[serde(flatten)]
+    fields: Map<String, Value>,
+}
+
+impl Asked<'_> {
+    /// Whether it is a request of this kind.
+    #[must_use]
+    pub fn is<Q: Request>(&self) -> bool {
+        self.line.request == Q::NAME
+    }
+
+    /// Has a daemon answer it as a request of this kind.
+    ///
+    /// # Errors
+    /// When the connection fails.
+    pub async fn answer<Q: Request>(mut self, daemon: &impl Answers<Q>) -> io::Result<()> {
+        let fields = std::mem::take(&mut self.line.fields);
+        let mut request: Q = match serde_json::from_value(Value::Object(fields)) {
+            Ok(request) => request,
+            Err(error) => return fail(self.writer, format!("not a request: {error}")).await,
+        };
+        let bytes = request.following();
+        if bytes > MAX_CANDIDATE {
+            let reason = format!("a configuration of more than {MAX_CANDIDATE} bytes");
+            return fail(self.writer, reason).await;
+        }
+        self.writer.write_all(&[HEARD]).await?;
+        let _alone = match bytes {
+            0 => None,
+            _ => Some(self.one_candidate.lock().await),
+        };
+        if bytes != 0 {
+            let read = read_candidate(self.reader, bytes);
+            request.attach(tokio::time::timeout(PATIENCE, read).await??);
+        }
+        let reply = match daemon.answer(request).await {
+            Ok(answer) => Reply::Done(answer),
+            Err(Failed(reason)) => Reply::Failed { reason },
+        };
+        reply_with(self.writer, &reply).await
+    }
+
+    /// Refuses a request that the role does not answer.
+    ///
+    /// # Errors
+    /// When the connection fails.
+    pub async fn refuse(self, role: &Role) -> io::Result<()> {
+        let reason = format!(
+            "the {} does not answer {:?}, only {}",
+            role.name,
+            self.line.request,
+            role.answers.join(", ")
+        );
+        fail(self.writer, reason).await
+    }
+}
+
+async fn exchange<R: Serves<D>, D>(
     stream: UnixStream,
-    answerer: &impl Answerer,
+    daemon: &D,
     one_candidate: &Mutex<()>,
 ) -> io::Result<()> {
-    let (read, mut write) = stream.into_split();
+    let (read, writer) = stream.into_split();
     let mut line = String::new();
     let mut reader = BufReader::new(read.take(MAX_REQUEST as u64));
     tokio::time::timeout(PATIENCE, reader.read_line(&mut line)).await??;
-    let answer = match serde_json::from_str(&line) {
-        Ok(Request::WouldEnd { bytes, .. }) if bytes > MAX_CANDIDATE => Answer::Failed {
-            reason: format!("a configuration of more than {MAX_CANDIDATE} bytes"),
-        },
-        Ok(Request::WouldEnd { bytes, .. }) => {
-            write.write_all(&[HEARD]).await?;
-            let _alone = one_candidate.lock().await;
-            let candidate = tokio::time::timeout(PATIENCE, read_candidate(reader, bytes)).await??;
-            answerer
-                .answer(Request::WouldEnd { bytes, candidate })
-                .await
+    match serde_json::from_str(&line) {
+        Ok(line) => {
+            let asked = Asked {
+                line,
+                reader,
+                writer,
+                one_candidate,
+            };
+            R::serve(daemon, asked).await
         }
-        Ok(request) => {
-            write.write_all(&[HEARD]).await?;
-            answerer.answer(request).await
-        }
-        Err(error) => Answer::Failed {
-            reason: format!("not a request: {error}"),
-        },
-    };
-    let mut text = serde_json::to_vec(&answer)?;
-    text.push(b'\n');
-    write.write_all(&text).await
+        Err(error) => fail(writer, format!("not a request: {error}")).await,
+    }
 }
 
-/// Reads the configuration of this many bytes that follows a request.
+async fn fail(writer: OwnedWriteHalf, reason: String) -> io::Result<()> {
+    reply_with(writer, &Reply::<()>::Failed { reason }).await
+}
+
+async fn reply_with<A: serde::Serialize>(
+    mut writer: OwnedWriteHalf,
+    reply: &Reply<A>,
+) -> io::Result<()> {
+    let mut text = serde_json::to_vec(reply)?;
+    text.push(b'\n');
+    writer.write_all(&text).await
+}
+
+/// Reads the configuration of so many bytes that follows a request.
 async fn read_candidate(
     mut reader: BufReader<Take<OwnedReadHalf>>,
     bytes: u64,

@@ -3,9 +3,10 @@
 //! * [`paths`]: where files and sockets are.
 //! * [`packet`]: `SOCK_SEQPACKET` sockets that carry descriptors and say who the peer is;
 //!   [`packet_async`] is the same for tokio.
-//! * [`control`]: what the command line asks the daemons, and their answers.
-//! * [`control_server`]: the daemons' side of it, on tokio; [`configuration`]: the configuration that a
-//!   daemon goes by; [`watchdog`]: how the service manager knows that they are alive.
+//! * [`roles`]: the daemons, one line of a table each.
+//! * [`control`]: the command line's requests to the daemons, and their answers; [`control_server`]:
+//!   the daemons' side of it, on tokio; [`configuration`]: the configuration in force in a daemon;
+//!   [`watchdog`]: the sign of life for the service manager.
 //! * [`signing_key`]: with what a user signs.
 //! * [`applied`]: the configuration that is in force, one file, replaced atomically; [`checked`]:
 //!   what it says, after all checks; `collect`: how it is made of what an administrator has
@@ -26,6 +27,7 @@ pub mod clock;
 mod collect;
 #[cfg(feature = "tokio")]
 pub mod configuration;
+#[cfg(feature = "tokio")]
 pub mod control;
 #[cfg(feature = "tokio")]
 pub mod control_server;
@@ -44,6 +46,8 @@ pub mod packet_async;
 pub mod paths;
 mod principals;
 pub mod probe;
+#[cfg(feature = "tokio")]
+pub mod roles;
 pub mod signing_key;
 #[cfg(feature = "tokio")]
 pub mod watchdog;

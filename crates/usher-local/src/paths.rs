@@ -60,9 +60,3 @@ pub const SIGNER_APPLICATIONS: &str = "/run/usher/signer/applications.sock";
 pub const SIGNER_RELAY: &str = "/run/usher/signer/relay.sock";
 /// Courier to signer: the host key's handle.
 pub const SIGNER_HOST_KEY: &str = "/run/usher/signer/host-key.sock";
-
-/// The control socket of a role (`keeper`, `verifier`, `recorder`, `signer`, `courier`, `proxy`).
-#[must_use]
-pub fn control_socket(role: &str) -> String {
-    format!("{RUNTIME_DIRECTORY}/{role}/control.sock")
-}

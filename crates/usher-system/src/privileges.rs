@@ -1,42 +1,10 @@
 //! Giving up privileges, and checking that they are gone.
 
 use rustix::process::{DumpableBehavior, Gid, Resource, Rlimit, Uid};
-use rustix::thread::{CapabilitySet, CapabilitySets};
+pub use rustix::thread::CapabilitySet as Capabilities;
+use rustix::thread::CapabilitySets;
 
 use crate::SystemError;
-
-/// A capability that a daemon goes on holding (capabilities(7)).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Capability {
-    /// BPF tables and programs.
-    Bpf,
-    /// Attaching programs, destroying connections.
-    NetAdmin,
-    /// Ports below 1024.
-    NetBindService,
-    /// Starting processes as users.
-    SetUid,
-    /// Starting processes with users' groups.
-    SetGid,
-    /// Emptying the bounding set of a process that is started.
-    SetPcap,
-    /// Signals to users' processes.
-    Kill,
-}
-
-impl Capability {
-    fn set(self) -> CapabilitySet {
-        match self {
-            Self::Bpf => CapabilitySet::BPF,
-            Self::NetAdmin => CapabilitySet::NET_ADMIN,
-            Self::NetBindService => CapabilitySet::NET_BIND_SERVICE,
-            Self::SetUid => CapabilitySet::SETUID,
-            Self::SetGid => CapabilitySet::SETGID,
-            Self::SetPcap => CapabilitySet::SETPCAP,
-            Self::Kill => CapabilitySet::KILL,
-        }
-    }
-}
 
 /// Becomes an account for good: groups, group, user (real, effective, saved), and with them all
 /// capabilities, the bounding set included. To be called while the process has one thread.
@@ -44,7 +12,7 @@ impl Capability {
 /// # Errors
 /// When the kernel refuses, or something is still there afterwards: the process must then end.
 pub fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), SystemError> {
-    become_user_keeping(uid, gid, groups, &[])
+    become_user_keeping(uid, gid, groups, Capabilities::empty())
 }
 
 /// As [`become_user`], but goes on holding `kept`.
@@ -55,7 +23,7 @@ pub fn become_user_keeping(
     uid: u32,
     gid: u32,
     groups: &[u32],
-    kept: &[Capability],
+    kept: Capabilities,
 ) -> Result<(), SystemError> {
     let failed = SystemError::call("giving up root");
     let change = || -> rustix::io::Result<()> {
@@ -84,7 +52,7 @@ pub fn become_user_keeping(
 ///
 /// # Errors
 /// As [`become_user`].
-pub fn keep_only(kept: &[Capability]) -> Result<(), SystemError> {
+pub fn keep_only(kept: Capabilities) -> Result<(), SystemError> {
     drop_bounding_set_except(kept)
         .and_then(|()| limit_to(kept))
         .map_err(SystemError::call("giving up capabilities"))?;
@@ -96,17 +64,16 @@ pub fn keep_only(kept: &[Capability]) -> Result<(), SystemError> {
 ///
 /// # Errors
 /// As [`become_user`].
-pub fn keep_to_itself(kept: &[Capability]) -> Result<(), SystemError> {
-    drop_bounding_set_except(&[])
+pub fn keep_to_itself(kept: Capabilities) -> Result<(), SystemError> {
+    drop_bounding_set_except(Capabilities::empty())
         .and_then(|()| limit_to(kept))
         .map_err(SystemError::call("giving up capabilities"))?;
     check_only(kept)
 }
 
-fn drop_bounding_set_except(kept: &[Capability]) -> rustix::io::Result<()> {
-    let kept = union(kept);
+fn drop_bounding_set_except(kept: Capabilities) -> rustix::io::Result<()> {
     for bit in 0..64 {
-        let one = CapabilitySet::from_bits_retain(1 << bit);
+        let one = Capabilities::from_bits_retain(1 << bit);
         if kept.contains(one) {
             continue;
         }
@@ -119,34 +86,26 @@ fn drop_bounding_set_except(kept: &[Capability]) -> rustix::io::Result<()> {
     Ok(())
 }
 
-fn limit_to(kept: &[Capability]) -> rustix::io::Result<()> {
-    let kept = union(kept);
+fn limit_to(kept: Capabilities) -> rustix::io::Result<()> {
     rustix::thread::set_capabilities(
         None,
         CapabilitySets {
             effective: kept,
             permitted: kept,
-            inheritable: CapabilitySet::empty(),
+            inheritable: Capabilities::empty(),
         },
     )?;
     rustix::thread::clear_ambient_capability_set()
 }
 
-fn check_only(kept: &[Capability]) -> Result<(), SystemError> {
+fn check_only(kept: Capabilities) -> Result<(), SystemError> {
     let sets =
         rustix::thread::capabilities(None).map_err(SystemError::call("reading capabilities"))?;
-    if sets.permitted == union(kept) && sets.effective == union(kept) && sets.inheritable.is_empty()
-    {
+    if sets.permitted == kept && sets.effective == kept && sets.inheritable.is_empty() {
         Ok(())
     } else {
         Err(SystemError::StillPrivileged)
     }
-}
-
-fn union(capabilities: &[Capability]) -> CapabilitySet {
-    capabilities
-        .iter()
-        .fold(CapabilitySet::empty(), |set, one| set | one.set())
 }
 
 /// No program started from here gains privileges by a set-user-ID bit or file capabilities.

@@ -1,6 +1,7 @@
 //! Usher's command line.
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod commands;
 mod excerpt;
 mod failure;

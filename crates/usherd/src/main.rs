@@ -144,27 +144,6 @@ mod tests {
     const DESCRIPTORS_OF_QUEUE: u32 = 3;
 
     #[test]
-    fn every_unit_has_a_watchdog() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/systemd");
-        let units = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
-        let services = units.filter(|unit| unit.path().extension() == Some("service".as_ref()));
-        let mut seen = 0;
-        // The one does nothing, and its end would be that of all users' processes; the other is no
-        // daemon.
-        let others = ["usher-workers.service", "usher-release.service"];
-        let services =
-            services.filter(|unit| !others.iter().any(|other| unit.file_name() == *other));
-        for unit in services {
-            let text = std::fs::read_to_string(unit.path()).unwrap();
-            for line in ["Type=notify", "WatchdogSec=60", "Restart=always"] {
-                assert!(text.lines().any(|other| other == line), "{unit:?}: {line}");
-            }
-            seen += 1;
-        }
-        assert!(seen >= 6, "{seen}");
-    }
-
-    #[test]
     fn the_keepers_unit_has_room_for_as_many_queues_as_the_keeper_takes() {
         let unit = include_str!("../../../packaging/systemd/usher-keeper.service");
         let value = |name: &str| {

@@ -30,7 +30,7 @@ pub enum ReleaseError {
 /// # Errors
 /// [`ReleaseError`]; it may be tried again.
 pub fn run(json: bool) -> Result<(), ReleaseError> {
-    start::require_root("release", "root")?;
+    start::require_root("release")?;
     let ownership = Path::new(paths::OWNERSHIP_PIN_DIRECTORY);
     let released = release(
         Path::new(paths::PIN_DIRECTORY),

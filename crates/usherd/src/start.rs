@@ -1,14 +1,19 @@
-//! What every role does before it serves: accounts, runtime folder, privileges.
+//! Steps of every role before it serves: account, runtime folder, sockets, privileges, sandbox. The
+//! table of roles ([`usher_local::roles`]) says which.
 
 use std::io;
+use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use usher_local::control_server::ControlSocket;
 use usher_local::error::ConfigurationError;
 use usher_local::packet::{self, Senders};
 use usher_local::paths;
+use usher_local::roles::{Connectors, HasRole, Role, Socket};
 use usher_proto::host_key::HostPublicKey;
+use usher_system::privileges;
 
 /// Why a daemon does not start.
 #[derive(Debug, thiserror::Error)]
@@ -49,14 +54,9 @@ pub enum StartError {
         /// What the system says.
         error: io::Error,
     },
-    /// The role has to be started by root, or as its own account.
-    #[error("usherd {role} is started by root, which it gives up, or as {account}")]
-    WrongUser {
-        /// The role.
-        role: &'static str,
-        /// Its account.
-        account: &'static str,
-    },
+    /// The role needs root's rights to start.
+    #[error("usherd {0} must be started by root")]
+    NotRoot(&'static str),
     /// The log's key cannot be used.
     #[error(
         "{path}: {reason}; the log's key is an unencrypted Ed25519 key in OpenSSH's format with the log's name as its comment: make one with `usher init`"
@@ -93,17 +93,6 @@ impl<T, E: Into<io::Error>> Attempt<T> for Result<T, E> {
     }
 }
 
-/// The system accounts, one a role, so that no process can touch another.
-pub const VERIFIER: &str = "usher-verifier";
-/// See [`VERIFIER`].
-pub const RECORDER: &str = "usher-recorder";
-/// See [`VERIFIER`].
-pub const SIGNER: &str = "usher-signer";
-/// See [`VERIFIER`].
-pub const COURIER: &str = "usher-courier";
-/// See [`VERIFIER`].
-pub const PROXY: &str = "usher-proxy";
-
 /// A system account.
 #[derive(Debug, Clone, Copy)]
 pub struct Account {
@@ -113,11 +102,18 @@ pub struct Account {
     pub gid: u32,
 }
 
-/// Looks up a system account.
+/// Looks up the account of a role.
 ///
 /// # Errors
 /// When it is missing or cannot be looked up.
-pub fn account(name: &'static str) -> Result<Account, StartError> {
+pub fn account_of(role: &'static Role) -> Result<Account, StartError> {
+    account(role.account.unwrap_or("root"))
+}
+
+fn account(name: &'static str) -> Result<Account, StartError> {
+    if name == "root" {
+        return Ok(Account { uid: 0, gid: 0 });
+    }
     let user = nix::unistd::User::from_name(name)
         .map_err(|error| StartError::Accounts(name, error))?
         .ok_or(StartError::NoAccount(name))?;
@@ -141,115 +137,117 @@ pub fn public_host_key() -> Result<HostPublicKey, StartError> {
     HostPublicKey::from_openssh(text.trim()).map_err(|error| problem(error.to_string()))
 }
 
-/// Makes `/run/usher/ROLE`, owned by root so that a role cannot replace its own sockets.
-///
-/// # Errors
-/// When the folder cannot be made.
-pub fn runtime_directory(role: &str) -> Result<PathBuf, StartError> {
-    let path = Path::new(paths::RUNTIME_DIRECTORY).join(role);
-    std::fs::create_dir_all(&path).attempt(format!("cannot make {}", path.display()))?;
-    for folder in [Path::new(paths::RUNTIME_DIRECTORY), &path] {
-        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755))
-            .attempt(format!("cannot set the mode of {}", folder.display()))?;
+/// A process of the role `R` that has not given up root yet.
+#[derive(Debug)]
+pub struct Start<R> {
+    account: Account,
+    role: PhantomData<R>,
+}
+
+impl<R: HasRole> Start<R> {
+    /// Looks up the role's account, and makes the folder of its sockets, which root owns: the role
+    /// cannot replace them.
+    ///
+    /// # Errors
+    /// When root has not started the process, the account is missing, or the folder cannot be made.
+    pub fn begin() -> Result<Self, StartError> {
+        require_root(R::ROLE.name)?;
+        let account = account_of(R::ROLE)?;
+        if R::ROLE.is_daemon() {
+            let root = Path::new(paths::RUNTIME_DIRECTORY);
+            let folder = root.join(R::ROLE.name);
+            std::fs::create_dir_all(&folder)
+                .attempt(format!("cannot make {}", folder.display()))?;
+            for folder in [root, &folder] {
+                std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755))
+                    .attempt(format!("cannot set the mode of {}", folder.display()))?;
+            }
+        }
+        Ok(Self {
+            account,
+            role: PhantomData,
+        })
     }
-    Ok(path)
+
+    /// The role's account.
+    pub fn account(&self) -> Account {
+        self.account
+    }
+
+    /// Binds the control socket. Refuses a second daemon of the role.
+    ///
+    /// # Errors
+    /// When it cannot be made, or another daemon of the role runs.
+    pub fn control(&self) -> Result<ControlSocket<R>, StartError> {
+        ControlSocket::bind().attempt("cannot make the control socket")
+    }
+
+    /// Makes the other sockets, in the order of the table.
+    ///
+    /// # Errors
+    /// When one cannot be made.
+    pub fn sockets<const N: usize>(&self) -> Result<[OwnedFd; N], StartError> {
+        const { assert!(R::ROLE.sockets.len() == N) };
+        let sockets: Result<Vec<_>, _> = R::ROLE.sockets.iter().map(listen).collect();
+        let sockets = sockets?.try_into();
+        Ok(sockets.unwrap_or_else(|_| unreachable!("as many as the table has")))
+    }
+
+    /// Gives up root for the role's account, for good.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn give_up_root(&self) -> Result<(), StartError> {
+        privileges::become_user(self.account.uid, self.account.gid, &[])?;
+        privileges::no_new_privileges()?;
+        privileges::no_core_dumps()?;
+        Ok(())
+    }
+
+    /// Confines the process as the table says.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub fn confine(&self) -> Result<(), StartError> {
+        match R::ROLE.sandbox {
+            Some(sandbox) => Ok(sandbox.enter()?),
+            None => Ok(()),
+        }
+    }
 }
 
-/// Who may connect to a socket.
-#[derive(Debug, Clone, Copy)]
-pub enum Connectors {
-    /// One account (and root).
-    One(Account),
-    /// Everybody on this host.
-    Everybody,
-    /// Everybody on this host, and each packet says which process has sent it.
-    Processes,
-}
-
-/// Makes a listening packet socket for `connectors`. File modes are the first barrier, peer
-/// credentials the second.
-///
-/// # Errors
-/// When the socket cannot be made.
-pub fn packet_listener(path: &str, connectors: Connectors) -> Result<OwnedFd, StartError> {
-    let senders = match connectors {
-        Connectors::Processes => Senders::Told,
-        Connectors::One(_) | Connectors::Everybody => Senders::Untold,
+/// Makes a listening packet socket. The file's mode is the first barrier, peer credentials are the
+/// second.
+fn listen(socket: &Socket) -> Result<OwnedFd, StartError> {
+    let Socket { path, connectors } = *socket;
+    let (owner, mode, senders) = match connectors {
+        Connectors::Account(name) => (Some(account(name)?.uid), 0o600, Senders::Untold),
+        Connectors::Everybody => (None, 0o666, Senders::Untold),
+        Connectors::Processes => (None, 0o666, Senders::Told),
     };
     let listener =
         packet::listen(Path::new(path), senders).attempt(format!("cannot listen at {path}"))?;
-    open_to(path, connectors)?;
+    std::os::unix::fs::chown(path, owner, None).attempt(format!("cannot give away {path}"))?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+        .attempt(format!("cannot set the mode of {path}"))?;
     Ok(listener)
 }
 
-/// Sets owner and mode of a socket's file.
+/// Refuses to start without root's rights.
 ///
 /// # Errors
-/// When owner or mode cannot be set.
-pub fn open_to(path: &str, connectors: Connectors) -> Result<(), StartError> {
-    let (owner, mode) = match connectors {
-        Connectors::One(account) => (Some(account.uid), 0o600),
-        Connectors::Everybody | Connectors::Processes => (None, 0o666),
-    };
-    std::os::unix::fs::chown(path, owner, None).attempt(format!("cannot give away {path}"))?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
-        .attempt(format!("cannot set the mode of {path}"))
-}
-
-/// Gives up root for the role's account. Started as that account already: nothing to give up.
-///
-/// # Errors
-/// When started as somebody else, or the kernel refuses the change.
-pub fn become_account(
-    role: &'static str,
-    name: &'static str,
-    account: Account,
-) -> Result<(), StartError> {
-    let present = rustix::process::geteuid().as_raw();
-    if present == 0 {
-        usher_system::privileges::become_user(account.uid, account.gid, &[])?;
-    } else if present != account.uid {
-        return Err(StartError::WrongUser {
-            role,
-            account: name,
-        });
-    }
-    usher_system::privileges::no_new_privileges()?;
-    usher_system::privileges::no_core_dumps()?;
-    Ok(())
-}
-
-/// Whether this process was started with root's rights, which binding its sockets needs.
-///
-/// # Errors
-/// When it was not.
-pub fn require_root(role: &'static str, account: &'static str) -> Result<(), StartError> {
+/// When the process does not have them.
+pub fn require_root(role: &'static str) -> Result<(), StartError> {
     if rustix::process::geteuid().is_root() {
         Ok(())
     } else {
-        Err(StartError::WrongUser { role, account })
+        Err(StartError::NotRoot(role))
     }
 }
 
-/// Tells the service manager that the daemon serves (`sd_notify(3)`); nobody listening is fine.
+/// Tells the service manager that the daemon serves (`sd_notify(3)`); nothing happens without one.
 pub fn ready() {
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
         tracing::warn!(%error, "cannot tell the service manager that the daemon is ready");
     }
-}
-
-/// Confines the process: files by Landlock, system calls by seccomp. A kernel without Landlock is
-/// said plainly and not silently passed over.
-///
-/// # Errors
-/// When a filter cannot be set although the kernel has it.
-pub fn confine(
-    read: &[&Path],
-    write: &[&Path],
-    profile: usher_system::sandbox::Profile,
-) -> Result<(), StartError> {
-    let status = usher_system::sandbox::landlock(read, write)?;
-    tracing::info!(?status, "file access confined");
-    usher_system::sandbox::seccomp(profile)?;
-    Ok(())
 }

@@ -19,6 +19,7 @@ use usher_kernel::worker::{
 };
 use usher_local::packet::{Packet, PacketSocket};
 use usher_local::packet_async::{AsyncPacketSocket, register};
+use usher_local::roles::{self, HasRole};
 
 use crate::start::{self, Attempt, StartError};
 
@@ -32,7 +33,8 @@ const INVALID: i32 = rustix::io::Errno::INVAL.raw_os_error();
 /// # Errors
 /// When it cannot start, or nobody but a keeper has started it.
 pub fn run() -> Result<(), StartError> {
-    start::require_root("starter", "root")?;
+    let role = roles::Starter::ROLE;
+    start::require_root(role.name)?;
     let input = io::stdin().as_fd().try_clone_to_owned();
     let socket = input.attempt("cannot take the keeper's socket")?;
     let kind = rustix::net::sockopt::socket_type(&socket);
@@ -42,7 +44,7 @@ pub fn run() -> Result<(), StartError> {
             error: io::ErrorKind::InvalidInput.into(),
         });
     }
-    let starter = Starter::prepare()?;
+    let starter = Starter::prepare(role.capabilities)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -5,6 +5,8 @@
 use usher_kernel::cgroup::{self, Group};
 use usher_system::privileges;
 
+use usher_local::roles::{self, HasRole};
+
 use crate::start::{self, StartError};
 
 /// Its own leaf: processes live in leaves only (cgroups(7), "no internal processes"), and the group
@@ -16,12 +18,13 @@ const LEAF: &str = "holder";
 /// # Errors
 /// When there is no hierarchy of version 2, or the kernel refuses.
 pub fn run() -> Result<(), StartError> {
-    start::require_root("workers", "root")?;
+    let role = roles::Workers::ROLE;
+    start::require_root(role.name)?;
     let own = cgroup::own()?;
     if !own.ends_with(LEAF) {
         Group::create(&own, LEAF)?.move_self()?;
     }
-    privileges::keep_only(&[])?;
+    privileges::keep_only(role.capabilities)?;
     privileges::no_new_privileges()?;
     start::ready();
     tracing::info!("the workers' control group is held");

@@ -6,6 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use usher_local::roles::{self, HasRole, ROLES, Role};
+
 /// The examples are checked with those of the system, which they need.
 const KINDS: [&str; 2] = ["system", "user"];
 
@@ -78,21 +80,76 @@ fn a_mistake_in_a_unit_is_noticed() {
     }
 }
 
+/// The text of a role's unit, where it has one.
+fn unit_of(role: &Role) -> Option<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    let name = format!("usher-{}.service", role.name);
+    let unit = [folder.join(&name), folder.join("user").join(&name)];
+    unit.iter().find_map(|path| fs::read_to_string(path).ok())
+}
+
+fn value<'a>(unit: &'a str, name: &str) -> Option<&'a str> {
+    unit.lines().find_map(|line| line.strip_prefix(name))
+}
+
 #[test]
-fn each_role_has_an_identifier_of_its_own_in_the_journal() {
-    let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
-    let mut roles = 0;
-    for folder in [ours.clone(), ours.join("user")] {
-        for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
-            let name = entry.file_name().into_string().unwrap();
-            let Some(role) = name.strip_suffix(".service") else {
-                continue;
-            };
-            let text = fs::read_to_string(entry.path()).unwrap();
-            let identifier = format!("SyslogIdentifier={role}");
-            assert!(text.lines().any(|line| line == identifier), "{name}");
-            roles += 1;
+fn each_role_but_the_starter_has_a_unit_of_its_name() {
+    for role in ROLES.iter().filter(|role| role.name != "starter") {
+        let unit = unit_of(role).unwrap_or_else(|| panic!("no unit of the {}", role.name));
+        let identifier = value(&unit, "SyslogIdentifier=").unwrap();
+        assert_eq!(identifier.strip_prefix("usher-"), Some(role.name));
+        let start = value(&unit, "ExecStart=").unwrap();
+        let program = start.split(' ').nth(1);
+        assert_eq!(program, Some(role.name), "{start}");
+    }
+}
+
+#[test]
+fn every_daemon_with_a_control_socket_has_a_watchdog() {
+    let daemons = ROLES.iter().filter(|role| role.is_daemon());
+    for role in daemons {
+        let unit = unit_of(role).unwrap();
+        for line in ["Type=notify", "WatchdogSec=60", "Restart=always"] {
+            assert!(
+                unit.lines().any(|other| other == line),
+                "{}: {line}",
+                role.name
+            );
         }
     }
-    assert!(roles >= 7, "{roles}");
+    // Its end would be the end of all users' processes, and it does nothing that could hang.
+    let workers = unit_of(roles::Workers::ROLE).unwrap();
+    assert_eq!(value(&workers, "WatchdogSec="), None);
+}
+
+#[test]
+fn a_unit_leaves_its_role_the_capabilities_that_it_holds() {
+    let bounded = |role: &Role| {
+        let unit = unit_of(role)?;
+        let set = value(&unit, "CapabilityBoundingSet=")?;
+        Some(set.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    };
+    let mut checked = 0;
+    for role in ROLES {
+        let Some(bounded) = bounded(role) else {
+            continue;
+        };
+        for (name, _) in role.capabilities.iter_names() {
+            assert!(bounded.contains(&format!("CAP_{name}")), "{}", role.name);
+            checked += 1;
+        }
+    }
+    assert!(checked > 0);
+    // A unit that lacks one is noticed.
+    let proxy = bounded(roles::Proxy::ROLE).unwrap();
+    assert!(!proxy.contains(&"CAP_KILL".to_owned()));
+}
+
+#[test]
+fn packages_make_the_accounts_of_the_roles() {
+    let text = include_str!("../../../packaging/sysusers.d/usher.conf");
+    let users = text.lines().filter(|line| line.starts_with("u "));
+    let made: Vec<_> = users.map(|line| line.split_whitespace().nth(1)).collect();
+    let accounts = ROLES.iter().filter_map(|role| role.own_account());
+    assert_eq!(made, accounts.map(Some).collect::<Vec<_>>());
 }

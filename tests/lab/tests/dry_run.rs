@@ -372,7 +372,7 @@ fn the_keeper_takes_a_candidate_of_roots_only_whole_and_within_its_limit() -> Ou
         send(&mail.mailhost, "root", &of)
     };
     let applied = "open('/var/lib/usher/applied.json', 'rb').read()";
-    let nothing = r#"{"answer":"would_end","ended":[]}"#;
+    let nothing = r#"{"answer":"done","ended":[]}"#;
     assert_eq!(ask(applied)?.stdout.trim(), nothing);
     // Several megabytes, of which the line's packet has none or some.
     for padding in [1, 4000, 5_000_000] {

@@ -24,7 +24,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
-use usher_system::privileges::{self, Capability};
+use usher_system::privileges::{self, Capabilities};
 use usher_system::sandbox::confines_files;
 
 use crate::KernelError;
@@ -312,15 +312,15 @@ pub struct Starter {
 }
 
 impl Starter {
-    /// Makes the calling process one that starts workers and does nothing else: it keeps CAP_SETUID,
-    /// CAP_SETGID and CAP_KILL and passes none on, gives all signals their default actions and sets
-    /// the umask 077. For good, and while it has one thread.
+    /// Turns the calling process into one that starts workers and does nothing else: it holds
+    /// `kept` (CAP_SETUID, CAP_SETGID and CAP_KILL are needed) and passes none of them on, all signals
+    /// have their default actions, and the umask is 077. This cannot be undone. Call it while the
+    /// process has one thread.
     ///
     /// # Errors
     /// When it lacks a capability, or the kernel refuses.
-    pub fn prepare() -> Result<Self, KernelError> {
-        const KEPT: &[Capability] = &[Capability::SetUid, Capability::SetGid, Capability::Kill];
-        privileges::keep_to_itself(KEPT)?;
+    pub fn prepare(kept: Capabilities) -> Result<Self, KernelError> {
+        privileges::keep_to_itself(kept)?;
         privileges::no_core_dumps()?;
         reaping::default_signals();
         rustix::process::umask(Mode::RWXG | Mode::RWXO);

@@ -10,6 +10,7 @@ use usher_kernel::cgroup::Group;
 use usher_kernel::worker::{
     Command, Entry, Input, Progress, REPORT_SIZE, Report, SpawnError, Starter, Told,
 };
+use usher_local::roles::{self, HasRole};
 
 /// A worker.
 #[derive(Debug)]
@@ -91,7 +92,7 @@ fn make(
     group: rustix::fd::BorrowedFd<'_>,
     entry: Entry,
 ) -> Report {
-    let starter = Starter::prepare().unwrap();
+    let starter = Starter::prepare(roles::Starter::ROLE.capabilities).unwrap();
     let told = |pid, told| Report {
         number: 0,
         pid,

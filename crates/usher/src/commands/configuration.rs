@@ -8,8 +8,9 @@ use std::path::Path;
 
 use usher_local::applied::{Applied, UserEntry};
 use usher_local::checked::Checked;
-use usher_local::control::{Answer, ControlError, EndingView, Request, ask};
+use usher_local::control::{ControlError, EndingView, Reload, ask_each};
 use usher_local::error::ConfigurationError;
+use usher_local::roles::{self, HasRole};
 use usher_local::{lock_file, paths};
 use usher_policy::{Policy, PolicyError};
 use usher_proto::name::{HostName, UserName};
@@ -18,10 +19,8 @@ use super::{ending, groups};
 use crate::failure::{At, Failure};
 use crate::output::tell;
 
-/// Daemons that read the configuration, in the order in which they take it: the keeper, which ends
-/// what is no longer permitted, waits for no other. It asks its own policy about all that is opened,
-/// whatever the verifier has checked it against.
-const ROLES: [&str; 4] = ["keeper", "verifier", "signer", "proxy"];
+/// The daemon that ends what is no longer permitted.
+pub const KEEPER: &str = roles::Keeper::ROLE.name;
 
 /// What came of it.
 #[derive(Debug, serde::Serialize)]
@@ -165,18 +164,15 @@ pub fn put_in_force(
         unfinished: Vec::new(),
     };
     let (mut unreached, mut not_taken) = (None, Vec::new());
-    for role in ROLES {
-        match ask(role, &Request::Reload) {
-            Ok(Answer::Reloaded {
-                ended, unfinished, ..
-            }) => {
-                outcome.daemons.push(role.into());
-                outcome.ended.extend(ended);
-                outcome.unfinished.extend(unfinished);
+    for (role, answer) in ask_each(&Reload {}) {
+        match answer {
+            Ok(view) => {
+                outcome.daemons.push(role.name.into());
+                outcome.ended.extend(view.ended);
+                outcome.unfinished.extend(view.unfinished);
             }
-            Ok(_) => {}
             Err(error @ ControlError::NotRunning { .. })
-                if role == "keeper" && keeper_has_run() =>
+                if role.name == KEEPER && keeper_has_run() =>
             {
                 unreached = Some(error);
             }
@@ -221,11 +217,11 @@ fn roll_back(former: &Applied, cause: ControlError, mut ended: Vec<EndingView>) 
         return Failure::NotRolledBack(cause, error.to_string(), ended);
     }
     let mut failed: Vec<String> = Vec::new();
-    for role in ROLES {
-        match ask(role, &Request::Reload) {
-            // What was opened by the refused one alone.
-            Ok(Answer::Reloaded { ended: more, .. }) => ended.extend(more),
-            Ok(_) | Err(ControlError::NotRunning { .. }) => {}
+    for (_, answer) in ask_each(&Reload {}) {
+        match answer {
+            // Sessions that only the refused configuration permitted.
+            Ok(view) => ended.extend(view.ended),
+            Err(ControlError::NotRunning { .. }) => {}
             Err(error) => failed.push(error.to_string()),
         }
     }

@@ -5,17 +5,14 @@
 use std::path::Path;
 
 use usher_local::applied::Applied;
-use usher_local::control::{Answer, ControlError, EndingView, Request, ask};
+use usher_local::control::{ControlError, Disable, Enable, EndingView, ask_each};
 use usher_local::files::write_atomically;
 use usher_proto::name::UserName;
 
-use super::configuration::{self, Lock, OnRefusal, Outcome};
+use super::configuration::{self, KEEPER, Lock, OnRefusal, Outcome};
 use super::user::{known, put_users_in_force, user_folder};
 use crate::failure::{At, Failure};
 use crate::output::{Output, warn};
-
-/// Daemons that know users, first the one that ends sessions.
-const ROLES: [&str; 3] = ["keeper", "verifier", "signer"];
 
 /// What the daemons have done, before anything is stored.
 #[derive(Default)]
@@ -74,7 +71,7 @@ pub fn disable(output: &Output, user: &UserName, reason: &str) -> Result<(), Fai
     }
     outcome.ended.splice(0..0, cut.ended);
     // What was not finished when it was cut may be by now: the keeper has been asked again.
-    if cut.failed.is_some() || outcome.daemons.iter().all(|daemon| daemon != "keeper") {
+    if cut.failed.is_some() || outcome.daemons.iter().all(|daemon| daemon != KEEPER) {
         outcome.unfinished.extend(cut.unfinished);
     }
     if !outcome.unfinished.is_empty() {
@@ -91,19 +88,17 @@ pub fn disable(output: &Output, user: &UserName, reason: &str) -> Result<(), Fai
 /// Has the daemons refuse the user, which needs no disk.
 fn cut(user: &UserName) -> Cut {
     let mut cut = Cut::default();
-    let request = Request::Disable { user: user.clone() };
-    for role in ROLES {
-        match ask(role, &request) {
-            Ok(Answer::Reloaded {
-                ended, unfinished, ..
-            }) => {
-                cut.daemons.push(role.into());
-                cut.ended.extend(ended);
-                cut.unfinished.extend(unfinished);
+    let request = Disable { user: user.clone() };
+    for (role, answer) in ask_each(&request) {
+        match answer {
+            Ok(view) => {
+                cut.daemons.push(role.name.into());
+                cut.ended.extend(view.ended);
+                cut.unfinished.extend(view.unfinished);
             }
-            // Told by what comes next: it reads what is stored.
-            Ok(_) | Err(ControlError::NotRunning { .. } | ControlError::NotPermitted { .. }) => {}
-            Err(error) if role == "keeper" => cut.failed = Some(error),
+            // The next step reports it: it reads what is stored.
+            Err(ControlError::NotRunning { .. } | ControlError::NotPermitted { .. }) => {}
+            Err(error) if role.name == KEEPER => cut.failed = Some(error),
             Err(_) => {}
         }
     }
@@ -112,9 +107,9 @@ fn cut(user: &UserName) -> Cut {
 
 /// Takes [`cut`] back where a daemon has done it.
 fn take_back(user: &UserName) -> Result<(), Failure> {
-    let request = Request::Enable { user: user.clone() };
-    for role in ROLES {
-        match ask(role, &request) {
+    let request = Enable { user: user.clone() };
+    for (_, answer) in ask_each(&request) {
+        match answer {
             Ok(_) | Err(ControlError::NotRunning { .. } | ControlError::NotPermitted { .. }) => {}
             Err(error) => return Err(error.into()),
         }

@@ -12,20 +12,11 @@ use serde::Serialize;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::paths;
+use usher_local::roles::Side;
 
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::probe::probe;
-
-/// What a host does by the policy in force.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Role {
-    /// It offers services.
-    Offers,
-    /// Its users reach services of other hosts.
-    Reaches,
-}
 
 /// One finding.
 #[derive(Debug, Default, Serialize)]
@@ -34,8 +25,9 @@ struct Finding {
     works: bool,
     /// Whether the main job fails without it.
     required: bool,
-    /// The one role that needs it; none: every host does.
-    role: Option<Role>,
+    /// The side of a connection that needs it; none: every host does.
+    #[serde(rename = "role")]
+    side: Option<Side>,
     detail: String,
     /// What keeps a daemon from doing its part.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -69,23 +61,23 @@ impl Jobs {
         }
     }
 
-    /// Whether this host has the role.
-    fn has(&self, role: Role) -> bool {
-        !self.of_role(role).is_empty()
+    /// Whether this host serves that side.
+    fn has(&self, side: Side) -> bool {
+        !self.services(side).is_empty()
     }
 
-    fn of_role(&self, role: Role) -> &[String] {
-        match role {
-            Role::Offers => &self.offers,
-            Role::Reaches => &self.reaches,
+    fn services(&self, side: Side) -> &[String] {
+        match side {
+            Side::Server => &self.offers,
+            Side::Client => &self.reaches,
         }
     }
 
-    /// Whether what the kernel lacks for a role fails this host: as long as it has none, each may
-    /// become its role.
-    fn may_need(&self, role: Option<Role>) -> bool {
+    /// Whether this host fails without what the kernel lacks for a side. A host that serves no side
+    /// yet may come to serve either.
+    fn may_need(&self, side: Option<Side>) -> bool {
         let none = self.offers.is_empty() && self.reaches.is_empty();
-        none || role.is_none_or(|role| self.has(role))
+        none || side.is_none_or(|side| self.has(side))
     }
 }
 
@@ -102,7 +94,7 @@ pub fn run(output: &Output) -> Result<(), Failure> {
     findings.push(host_key());
     findings.push(configuration());
     findings.extend(daemons::all(&jobs));
-    findings.extend(jobs.has(Role::Offers).then(log::room));
+    findings.extend(jobs.has(Side::Server).then(log::room));
     findings.extend(daemons::agents());
     findings.extend(daemons::services());
     findings.extend(checked.as_ref().and_then(policy::keys_to_sign_with));
@@ -132,10 +124,10 @@ fn kernel(jobs: &Jobs) -> Vec<Finding> {
         }
     };
     let findings = found.into_iter().map(|found| {
-        let role = role_of(&found.name);
+        let side = side_of(&found.name);
         Finding {
-            required: found.required && jobs.may_need(role),
-            role,
+            required: found.required && jobs.may_need(side),
+            side,
             name: found.name,
             works: found.works,
             detail: found.detail,
@@ -146,16 +138,16 @@ fn kernel(jobs: &Jobs) -> Vec<Finding> {
     findings.collect()
 }
 
-/// The one role that needs what a probe of the kernel tries.
-fn role_of(probe: &str) -> Option<Role> {
+/// The one side that needs the feature which a probe tries.
+fn side_of(probe: &str) -> Option<Side> {
     match probe {
         "BPF file system"
         | "admission"
         | "control groups"
         | "cutting connections"
         | "IPv6"
-        | "process descriptors" => Some(Role::Offers),
-        "tickets" | "held connections" => Some(Role::Reaches),
+        | "process descriptors" => Some(Side::Server),
+        "tickets" | "held connections" => Some(Side::Client),
         _ => None,
     }
 }
@@ -180,26 +172,26 @@ fn text(findings: &[Finding], jobs: &Jobs) -> String {
         }
     }
     text.push('\n');
-    for (role, what) in [
-        (Role::Offers, "this host offers"),
-        (Role::Reaches, "users of this host reach"),
+    for (side, what) in [
+        (Side::Server, "this host offers"),
+        (Side::Client, "users of this host reach"),
     ] {
-        text += &match jobs.of_role(role) {
+        text += &match jobs.services(side) {
             [] => continue,
-            services => format!("{what} {}: {}\n", some(services), lacks(findings, role)),
+            services => format!("{what} {}: {}\n", some(services), lacks(findings, side)),
         };
     }
-    if !jobs.has(Role::Offers) && !jobs.has(Role::Reaches) {
+    if !jobs.has(Side::Server) && !jobs.has(Side::Client) {
         text += "this host neither offers services nor reaches those of others yet: no policy in \
                  force says so\n";
     }
     text
 }
 
-/// What a role of this host lacks.
-fn lacks(findings: &[Finding], role: Role) -> String {
+/// What this host lacks for a side.
+fn lacks(findings: &[Finding], side: Side) -> String {
     let missing = findings.iter().filter(|finding| {
-        finding.required && !finding.works && finding.role.is_none_or(|one| one == role)
+        finding.required && !finding.works && finding.side.is_none_or(|one| one == side)
     });
     let missing: Vec<&str> = missing.map(|finding| finding.name.as_str()).collect();
     match missing.as_slice() {
@@ -269,12 +261,12 @@ fn configuration() -> Finding {
 mod tests {
     use super::*;
 
-    fn finding(name: &str, works: bool, role: Option<Role>) -> Finding {
+    fn finding(name: &str, works: bool, side: Option<Side>) -> Finding {
         Finding {
             name: name.into(),
             works,
             required: true,
-            role,
+            side,
             detail: "told".into(),
             needed_for: "something".into(),
             ..Finding::default()
@@ -287,11 +279,11 @@ mod tests {
             offers: vec!["imap".into()],
             reaches: vec!["notes at desk".into()],
         };
-        let mut keeper = finding("daemon keeper", true, Some(Role::Offers));
+        let mut keeper = finding("daemon keeper", true, Some(Side::Server));
         keeper.numbers = [("sessions", 3), ("refused", 0)]
             .map(|(name, number)| (name.to_owned(), number))
             .into();
-        let mut signer = finding("daemon signer", false, Some(Role::Reaches));
+        let mut signer = finding("daemon signer", false, Some(Side::Client));
         signer.troubles.push("not connected".into());
         let told = text(&[keeper, signer, finding("host key", true, None)], &jobs);
         assert_eq!(
@@ -320,7 +312,7 @@ mod tests {
             (false, false, true),
         ] {
             let jobs = jobs(offers, reaches);
-            assert_eq!(jobs.may_need(Some(Role::Offers)), needs);
+            assert_eq!(jobs.may_need(Some(Side::Server)), needs);
             assert!(jobs.may_need(None));
         }
     }

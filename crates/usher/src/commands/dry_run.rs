@@ -8,12 +8,11 @@ use serde::Serialize;
 use usher_analysis::{Change, Known, Network, difference};
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
-use usher_local::control::{Answer, ControlError, EndingView, Request, ask};
-use usher_local::paths;
+use usher_local::control::{ControlError, EndingView, WouldEnd, WouldEndView, ask};
+use usher_local::{paths, roles};
 
 use super::analysis::hosts::Loaded;
 use super::analysis::{NO, NOT_KNOWN, diff};
-use super::who::not_understood;
 use super::{configuration, ending, policy};
 use crate::failure::Failure;
 use crate::output::Output;
@@ -99,13 +98,12 @@ fn of_this_host(which: &str, applied: Applied, checked: Checked) -> Result<Netwo
 /// Which live sessions would end, or why that cannot be said; and whether a keeper runs.
 #[allow(clippy::type_complexity, reason = "the inner error is an answer, too")]
 fn would_end(candidate: &Applied) -> Result<(Result<Vec<EndingView>, String>, bool), Failure> {
-    let request = match Request::would_end(candidate) {
+    let request = match WouldEnd::new(candidate) {
         Ok(request) => request,
         Err(error) => return Ok((Err(error.to_string()), true)),
     };
-    match ask("keeper", &request) {
-        Ok(Answer::WouldEnd { ended }) => Ok((Ok(ended), true)),
-        Ok(_) => Err(not_understood()),
+    match ask(roles::Keeper, &request) {
+        Ok(WouldEndView { ended }) => Ok((Ok(ended), true)),
         Err(ControlError::NotRunning { .. }) if configuration::keeper_has_run() => {
             let reason = "the keeper does not run on this host, and what it has admitted lives on \
                           without it; start it (systemctl start usher-keeper) and ask again";

@@ -7,23 +7,13 @@ use std::process::Command;
 use ssh_key::private::{Ed25519Keypair, KeypairData};
 use usher_local::files::write_atomically;
 use usher_local::paths;
+use usher_local::roles::{self, HasRole, ROLES};
 use usher_proto::name::HostName;
 use zeroize::Zeroizing;
 
+use crate::accounts;
 use crate::failure::{At, Failure};
 use crate::output::Output;
-
-/// Whose the log's key is.
-const RECORDER: &str = "usher-recorder";
-
-/// One account a role, so that no daemon can touch another.
-const ACCOUNTS: [&str; 5] = [
-    "usher-verifier",
-    RECORDER,
-    "usher-signer",
-    "usher-courier",
-    "usher-proxy",
-];
 
 const EXAMPLE: &str = include_str!("example.policy");
 
@@ -37,7 +27,7 @@ pub fn run(output: &Output, name: Option<HostName>) -> Result<(), Failure> {
             "`usher init` makes accounts and a host key: run it as root".into(),
         ));
     }
-    for account in ACCOUNTS {
+    for account in ROLES.iter().filter_map(|role| role.own_account()) {
         make_account(account)?;
     }
     for (folder, mode) in [
@@ -69,9 +59,7 @@ pub fn run(output: &Output, name: Option<HostName>) -> Result<(), Failure> {
 }
 
 fn make_account(name: &str) -> Result<(), Failure> {
-    let present = nix::unistd::User::from_name(name)
-        .map_err(|error| Failure::Host(format!("cannot look up the account {name}: {error}")))?;
-    if present.is_some() {
+    if accounts::look_up(name)?.is_some() {
         return Ok(());
     }
     let status = Command::new("useradd")
@@ -130,9 +118,7 @@ fn write_public_key(private: &Path, public: &Path) -> Result<String, Failure> {
 fn make_log_key(name: &HostName) -> Result<(), Failure> {
     let path = Path::new(paths::LOG_KEY);
     make_key(path, format!("{name}/usher"))?;
-    let recorder = nix::unistd::User::from_name(RECORDER)
-        .map_err(|error| Failure::Host(format!("cannot look up the account {RECORDER}: {error}")))?
-        .ok_or_else(|| Failure::Host(format!("the account {RECORDER} has just been removed")))?;
+    let recorder = accounts::of(roles::Recorder::ROLE)?;
     let (uid, gid) = (recorder.uid.as_raw(), recorder.gid.as_raw());
     std::os::unix::fs::chown(path, Some(uid), Some(gid)).at(path)?;
     write_public_key(path, Path::new(paths::LOG_PUBLIC_KEY)).map(drop)

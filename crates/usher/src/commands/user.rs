@@ -9,6 +9,7 @@ use usher_local::clock::unix_time;
 use usher_local::error::ConfigurationError;
 use usher_local::files::{Owner, optional, read_bounded, write_atomically_for};
 use usher_local::keys::{list_name, private_key_name};
+use usher_local::roles::{self, HasRole};
 use usher_local::signing_key::{Credential, SigningKey, certificate_of, split};
 use usher_local::{control, paths};
 use usher_policy::Name;
@@ -19,6 +20,7 @@ use zeroize::Zeroizing;
 
 use super::configuration::{self, OnRefusal};
 use super::key_list::{self, Expiry};
+use crate::accounts;
 use crate::failure::{At, Failure};
 use crate::output::{Output, table, warn};
 
@@ -200,14 +202,10 @@ fn validity(certificate: &serde_json::Value) -> Option<String> {
 
 /// Whose agents are lent; nothing when the signer does not say.
 fn lent_agents() -> Option<BTreeSet<UserName>> {
-    match control::ask("signer", &control::Request::Who) {
-        Ok(control::Answer::Agents { agents }) => {
-            let lent = agents.into_iter().filter(|agent| agent.lent);
-            Some(lent.map(|agent| agent.user).collect())
-        }
-        // It does not run here, or it is not root who asks.
-        _ => None,
-    }
+    // An error: the signer does not run here, or the caller is not root.
+    let view = control::ask(roles::Signer, &control::Agents {}).ok()?;
+    let lent = view.agents.into_iter().filter(|agent| agent.lent);
+    Some(lent.map(|agent| agent.user).collect())
 }
 
 /// With what a user signs here, if with anything.
@@ -322,12 +320,7 @@ fn read_agent_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
 
 /// Stores a key for the signer, which nobody else can read at any time.
 fn store_signing_key(path: &Path, key: &str) -> Result<(), Failure> {
-    let signer = nix::unistd::User::from_name("usher-signer")
-        .ok()
-        .flatten()
-        .ok_or_else(|| {
-            Failure::Host("there is no account usher-signer; run `usher init`".into())
-        })?;
+    let signer = accounts::of(roles::Signer::ROLE)?;
     let owner = Owner {
         uid: signer.uid.as_raw(),
         gid: signer.gid.as_raw(),

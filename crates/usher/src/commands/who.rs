@@ -1,7 +1,8 @@
 //! `usher who`: live sessions, connections and workers; those that have ended last.
 
 use usher_local::clock::unix_time;
-use usher_local::control::{Answer, RecentView, Request, TroubleView, WhoView, ask};
+use usher_local::control::{Recent, RecentView, TroubleView, Who, WhoView, ask};
+use usher_local::roles;
 
 use crate::failure::Failure;
 use crate::output::{Output, table};
@@ -11,13 +12,9 @@ use crate::output::{Output, table};
 /// # Errors
 /// When the keeper does not answer.
 pub fn run(output: &Output) -> Result<(), Failure> {
-    match ask("keeper", &Request::Who)? {
-        Answer::Who(view) => {
-            output.print(&view, || text(&view));
-            Ok(())
-        }
-        _ => Err(not_understood()),
-    }
+    let view = ask(roles::Keeper, &Who {})?;
+    output.print(&view, || text(&view));
+    Ok(())
 }
 
 /// Asks the keeper for the sessions that have ended last and prints them.
@@ -25,20 +22,9 @@ pub fn run(output: &Output) -> Result<(), Failure> {
 /// # Errors
 /// When the keeper does not answer.
 pub fn recent(output: &Output) -> Result<(), Failure> {
-    match ask("keeper", &Request::Recent)? {
-        Answer::Recent(view) => {
-            output.print(&view, || recent_text(&view));
-            Ok(())
-        }
-        _ => Err(not_understood()),
-    }
-}
-
-/// The error of an answer of the keeper's that is none to the question.
-pub(super) fn not_understood() -> Failure {
-    let reason =
-        "the keeper's answer is not understood; are `usher` and the keeper of one version?";
-    Failure::Host(reason.into())
+    let view = ask(roles::Keeper, &Recent {})?;
+    output.print(&view, || recent_text(&view));
+    Ok(())
 }
 
 fn recent_text(view: &RecentView) -> String {

@@ -11,22 +11,19 @@ mod serve;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{SocketAddrV4, TcpListener};
-use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use usher_local::configuration::Configuration;
-use usher_local::control::{Answer, Request, StatusView};
-use usher_local::control_server::{Answerer, ControlSocket};
-use usher_local::paths;
+use usher_local::control::{Reload, ReloadedView, Status, StatusView};
+use usher_local::control_server::{Answers, ControlSocket, Failed};
+use usher_local::roles::{self, HasRole};
 use usher_local::watchdog::watchdog;
 use usher_policy::{Policy, ProxyListener};
 
+use crate::accounts;
 use crate::failure::{At, Failure};
 use serve::Server;
-
-/// The proxy's account.
-const ACCOUNT: &str = "usher-proxy";
 
 struct Proxy {
     generation: std::sync::atomic::AtomicU64,
@@ -39,36 +36,29 @@ struct Proxy {
 /// # Errors
 /// When it cannot start.
 pub fn run() -> Result<(), Failure> {
-    use usher_system::privileges::{self, Capability};
-    use usher_system::sandbox;
+    use usher_system::privileges;
+    let role = roles::Proxy::ROLE;
     usher_local::messages::to_standard_error();
     usher_system::process::end_when_asked()?;
     if !rustix::process::geteuid().is_root() {
-        return Err(Failure::Host(format!(
-            "`usher proxy` is started by root, which it gives up for {ACCOUNT}"
-        )));
+        let reason = "`usher proxy` must be started by root";
+        return Err(Failure::Host(reason.into()));
     }
-    let account = nix::unistd::User::from_name(ACCOUNT)
-        .ok()
-        .flatten()
-        .ok_or_else(|| Failure::Host(format!("there is no account {ACCOUNT}; run `usher init`")))?;
+    let account = accounts::of(role)?;
     let configuration = Configuration::load()?;
-    let control = ControlSocket::bind("proxy").at(paths::control_socket("proxy"))?;
-    // Keeps the one right it needs when the policy gives it new addresses: ports below 1024.
+    let control = ControlSocket::<roles::Proxy>::bind().at(role.control_socket())?;
     privileges::become_user_keeping(
         account.uid.as_raw(),
         account.gid.as_raw(),
         &[],
-        &[Capability::NetBindService],
+        role.capabilities,
     )?;
     privileges::no_new_privileges()?;
     privileges::no_core_dumps()?;
     privileges::raise_descriptor_limit()?;
-    // The account data base and its modules, and the configuration: nothing to write.
-    let read = ["/etc", "/usr", "/lib", paths::STATE_DIRECTORY].map(Path::new);
-    let status = sandbox::landlock(&read, &[])?;
-    tracing::info!(?status, "file access confined");
-    sandbox::seccomp(sandbox::Profile::Proxy)?;
+    if let Some(sandbox) = role.sandbox {
+        sandbox.enter()?;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         // One for each connection that is being opened, and some for questions.
@@ -141,39 +131,31 @@ impl Proxy {
     }
 }
 
-impl Answerer for Proxy {
-    async fn answer(&self, request: Request) -> Answer {
-        match request {
-            Request::Reload => match Configuration::load() {
-                Ok(fresh) => match self.take(fresh.generation(), &fresh.checked.policy) {
-                    Ok(()) => Answer::Reloaded {
-                        generation: fresh.generation(),
-                        ended: Vec::new(),
-                        unfinished: Vec::new(),
-                    },
-                    Err(error) => Answer::Failed {
-                        reason: format!("cannot listen: {error}"),
-                    },
-                },
-                Err(error) => Answer::Failed {
-                    reason: error.to_string(),
-                },
-            },
-            Request::Status => Answer::Status(StatusView {
-                role: "proxy".into(),
-                version: env!("CARGO_PKG_VERSION").into(),
-                generation: self.generation.load(std::sync::atomic::Ordering::Relaxed),
-                numbers: [
-                    ("listeners".to_owned(), self.listeners.lock().len() as u64),
-                    ("connections".to_owned(), self.server.connections() as u64),
-                ]
-                .into(),
-                troubles: Vec::new(),
-            }),
-            _ => Answer::Failed {
-                reason: "the proxy keeps no sessions".into(),
-            },
-        }
+impl Answers<Reload> for Proxy {
+    async fn answer(&self, _: Reload) -> Result<ReloadedView, Failed> {
+        let fresh = Configuration::load()?;
+        let generation = fresh.generation();
+        self.take(generation, &fresh.checked.policy)
+            .map_err(|error| Failed::new(format!("cannot listen: {error}")))?;
+        Ok(ReloadedView {
+            generation,
+            ..ReloadedView::default()
+        })
+    }
+}
+
+impl Answers<Status> for Proxy {
+    async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
+        let numbers = [
+            ("listeners", self.listeners.lock().len() as u64),
+            ("connections", self.server.connections() as u64),
+        ];
+        let generation = self.generation.load(std::sync::atomic::Ordering::Relaxed);
+        Ok(StatusView::new::<roles::Proxy>(
+            generation,
+            numbers,
+            Vec::new(),
+        ))
     }
 }
 

@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use usher_local::control::{Answer, Request, StatusView};
-use usher_local::control_server::{Answerer, ControlSocket};
+use usher_local::control::{Status, StatusView};
+use usher_local::control_server::{Answers, Failed};
 use usher_local::packet_async::AsyncPacketSocket;
 use usher_local::paths;
+use usher_local::roles;
 use usher_local::watchdog::watchdog;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::name::HostName;
@@ -21,7 +22,7 @@ use usher_proto::refusal::Refusal;
 use usher_proto::relay::{MAX_RELAY_PACKET, RelayReply, RelayRequest};
 
 use crate::host_key::HostKeyHandle;
-use crate::start::{self, Attempt, StartError};
+use crate::start::{self, Attempt, Start, StartError};
 use channel::{Channel, Destination, Outgoing};
 
 /// Frames that may wait for one channel; more are refused with [`Refusal::Overloaded`].
@@ -34,24 +35,18 @@ const CHANNELS: usize = 1024;
 /// # Errors
 /// When it cannot start.
 pub fn run() -> Result<(), StartError> {
-    start::require_root("courier", start::COURIER)?;
-    let account = start::account(start::COURIER)?;
+    let start = Start::<roles::Courier>::begin()?;
     let public_key = start::public_host_key()?;
-    start::runtime_directory("courier")?;
-    let control = ControlSocket::bind("courier").attempt("cannot make the control socket")?;
+    let control = start.control()?;
     usher_system::privileges::raise_descriptor_limit()?;
-    start::become_account("courier", start::COURIER, account)?;
-    crate::start::confine(
-        &[],
-        &[Path::new("/run/usher/signer")],
-        usher_system::sandbox::Profile::Courier,
-    )?;
+    start.give_up_root()?;
+    start.confine()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .attempt("cannot start the runtime")?;
     runtime.block_on(async {
-        tokio::spawn(control.serve(Arc::new(Status)));
+        tokio::spawn(control.serve(Arc::new(Running)));
         start::ready();
         tracing::info!("courier ready");
         tokio::select! {
@@ -61,22 +56,12 @@ pub fn run() -> Result<(), StartError> {
     })
 }
 
-struct Status;
+/// The courier as the command line sees it.
+struct Running;
 
-impl Answerer for Status {
-    async fn answer(&self, request: Request) -> Answer {
-        match request {
-            Request::Status | Request::Reload => Answer::Status(StatusView {
-                role: "courier".into(),
-                version: env!("CARGO_PKG_VERSION").into(),
-                generation: 0,
-                numbers: std::collections::BTreeMap::new(),
-                troubles: Vec::new(),
-            }),
-            _ => Answer::Failed {
-                reason: "the courier keeps no sessions".into(),
-            },
-        }
+impl Answers<Status> for Running {
+    async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
+        Ok(StatusView::new::<roles::Courier>(0, [], Vec::new()))
     }
 }
 

@@ -5,6 +5,7 @@
 mod accounts;
 mod agenda;
 mod announced;
+mod answers;
 mod calls;
 mod destinations;
 mod ends;
@@ -44,33 +45,20 @@ use tokio::task::JoinHandle;
 use usher_kernel::admission::{Admission, Limits};
 use usher_local::checked::Checked;
 use usher_local::configuration::{Configuration, InForce};
-use usher_local::control::{Answer, EndingView, Request};
-use usher_local::control_server::{Answerer, ControlSocket};
+use usher_local::control::{EndingView, ReloadedView};
+use usher_local::control_server::ControlSocket;
 use usher_local::paths;
+use usher_local::roles::{self, HasRole};
 use usher_local::watchdog::watchdog;
 use usher_policy::Service;
 use usher_proto::handshake::HandshakeSide;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::keeper_record::KEEPER_RECORD_SIZE;
 use usher_proto::session_id::SessionId;
-use usher_system::privileges::Capability;
 
 use crate::host_key::HostKey;
-use crate::start::{self, Attempt, Connectors, StartError};
+use crate::start::{self, Attempt, Start, StartError};
 use queues::Queues;
-
-/// What the keeper goes on holding after its start, and what for: tables (BPF, NET_ADMIN, also to
-/// destroy connections), listeners on ports below 1024 (NET_BIND_SERVICE), starting workers as
-/// their users (SETUID, SETGID), ending them (KILL).
-const CAPABILITIES: &[Capability] = &[
-    Capability::Bpf,
-    Capability::NetAdmin,
-    Capability::NetBindService,
-    Capability::SetUid,
-    Capability::SetGid,
-    Capability::SetPcap,
-    Capability::Kill,
-];
 
 /// How long a reload waits for the accounts of services to be looked up.
 const LOOKING_UP: Duration = Duration::from_secs(5);
@@ -132,11 +120,10 @@ pub fn run(
     ownership: bool,
 ) -> Result<(), StartError> {
     let stored = queues::stored_descriptors().attempt("cannot take the stored listeners")?;
-    start::require_root("keeper", "root")?;
-    let verifier = start::account(start::VERIFIER)?;
+    let start = Start::<roles::Keeper>::begin()?;
+    let verifier = start::account_of(roles::Verifier::ROLE)?;
     let host_key = Arc::new(HostKey::load(Path::new(paths::HOST_KEY))?);
     let configuration = Configuration::load()?;
-    start::runtime_directory("keeper")?;
     usher_system::privileges::raise_descriptor_limit()?;
 
     let place = groups::Place::take(cgroup)?;
@@ -148,14 +135,12 @@ pub fn run(
     let fence = fence::Fence::open(&admission, ownership)?;
     let ports = ports::ServicePorts::open(&users);
     // Not before: this refuses a second keeper, who would take a living one's sockets away.
-    let control = ControlSocket::bind("keeper").attempt("cannot make the control socket")?;
-    let records = start::packet_listener(paths::KEEPER_RECORDS, Connectors::One(verifier))?;
-    let calls = start::packet_listener(paths::KEEPER_CALLS, Connectors::Processes)?;
-    let handle = start::packet_listener(paths::KEEPER_HOST_KEY, Connectors::One(verifier))?;
+    let control = start.control()?;
+    let [records, calls, handle] = start.sockets()?;
     set_services(&admission, &configuration.checked)?;
     let restricted = destinations.restrict(&configuration.checked.policy)?;
     tokens::set_client_addresses(&admission, &configuration.checked.policy);
-    usher_system::privileges::keep_only(CAPABILITIES)?;
+    usher_system::privileges::keep_only(roles::Keeper::ROLE.capabilities)?;
     usher_system::privileges::no_core_dumps()?;
 
     let keeper = Arc::new(Keeper {
@@ -212,7 +197,7 @@ pub fn run(
 
 /// Where others reach the keeper.
 struct Sockets {
-    control: ControlSocket,
+    control: ControlSocket<roles::Keeper>,
     records: OwnedFd,
     calls: OwnedFd,
 }
@@ -287,51 +272,6 @@ async fn upkeep(keeper: Arc<Keeper>) {
     }
 }
 
-impl Answerer for Keeper {
-    async fn answer(&self, request: Request) -> Answer {
-        let answer = match request {
-            Request::Reload => match self.reload() {
-                Ok(ended) => {
-                    // In force already: what is left must not keep a revocation waiting, and a
-                    // process of an account that is not fenced yet is when it first asks.
-                    self.look_accounts_up_in_time().await;
-                    Ok(self.settled(ended).await)
-                }
-                Err(error) => Err(error),
-            },
-            Request::Disable { user } => {
-                let fresh = self.configuration.disable(user);
-                match self.put_in_force(fresh) {
-                    Ok(ended) => Ok(self.settled(ended).await),
-                    Err(error) => Err(error.into()),
-                }
-            }
-            Request::Enable { user } => {
-                let fresh = self.configuration.enable(&user);
-                match self.put_in_force(fresh) {
-                    Ok(ended) => Ok(self.settled(ended).await),
-                    Err(error) => Err(error.into()),
-                }
-            }
-            Request::Who => who::view(self).map(Answer::Who).map_err(StartError::from),
-            Request::Recent => Ok(Answer::Recent(recent::view(self))),
-            Request::Troubles => Ok(Answer::Troubles {
-                troubles: troubles::view(self),
-            }),
-            Request::Status => who::status(self)
-                .map(Answer::Status)
-                .map_err(StartError::from),
-            Request::WouldEnd { candidate, .. } => self
-                .would_end(candidate)
-                .await
-                .map(|ended| Answer::WouldEnd { ended }),
-        };
-        answer.unwrap_or_else(|error| Answer::Failed {
-            reason: error.to_string(),
-        })
-    }
-}
-
 impl Keeper {
     /// Does what takes the accounts of the services in force: a fence around each, and its port. Who
     /// gives up waiting leaves it to the upkeep, which tries again.
@@ -399,10 +339,10 @@ impl Keeper {
     }
 
     /// The answer when nothing runs or is accepted any more that the configuration in force forbids.
-    async fn settled(&self, ended: Vec<EndingView>) -> Answer {
+    async fn settled(&self, ended: Vec<EndingView>) -> ReloadedView {
         let unfinished = self.queues.all_gone().await;
         revocation::cut_left(self);
-        Answer::Reloaded {
+        ReloadedView {
             generation: self.configuration.get().generation(),
             ended,
             unfinished,

@@ -1,6 +1,6 @@
 //! Live state for `usher who` and `usher doctor`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionRow, AdmissionState, SessionRecord};
@@ -9,6 +9,7 @@ use usher_local::checked::Checked;
 use usher_local::control::{
     CertificateView, ConnectionView, EndingView, SessionView, StatusView, WhoView, WorkerView,
 };
+use usher_local::roles;
 use usher_policy::ServedBy;
 use usher_proto::name::ServiceName;
 use usher_proto::session_id::SessionId;
@@ -191,38 +192,33 @@ fn certificate_view(
 /// When a table cannot be read.
 pub fn status(keeper: &Keeper) -> Result<StatusView, KernelError> {
     let counters = keeper.admission.counters()?;
-    let mut numbers: BTreeMap<String, u64> = counters.named().into_iter().collect();
-    numbers.insert("ends_waiting".into(), keeper.ends.waiting() as u64);
-    numbers.insert("sessions".into(), keeper.admission.sessions()?.len() as u64);
-    numbers.insert(
-        "connections".into(),
-        keeper.admission.admissions()?.len() as u64,
-    );
-    for (name, count) in keeper.fence.refusals()?.iter().flat_map(Refusals::named) {
-        numbers.insert(name, count);
-    }
-    numbers.insert("fence".into(), u64::from(keeper.fence.missing().is_none()));
-    numbers.insert("connect_refused".into(), keeper.destinations.refused());
-    numbers.insert("port_refused".into(), keeper.ports.refused());
-    numbers.insert(
-        "limits_not_kept".into(),
-        keeper.queues.limits_not_kept() as u64,
-    );
-    numbers.insert("queues".into(), keeper.queues.list().len() as u64);
     let (failed, refused) = keeper.troubles.totals();
-    numbers.insert("failed_starts".into(), failed);
-    numbers.insert("waiting_refused".into(), refused);
-    numbers.insert(
-        "recorder_connected".into(),
-        u64::from(keeper.recording.is_connected()),
-    );
-    Ok(StatusView {
-        role: "keeper".into(),
-        version: env!("CARGO_PKG_VERSION").into(),
-        generation: keeper.configuration.get().generation(),
+    let numbers = [
+        ("ends_waiting", keeper.ends.waiting() as u64),
+        ("sessions", keeper.admission.sessions()?.len() as u64),
+        ("connections", keeper.admission.admissions()?.len() as u64),
+        ("fence", u64::from(keeper.fence.missing().is_none())),
+        ("connect_refused", keeper.destinations.refused()),
+        ("port_refused", keeper.ports.refused()),
+        ("limits_not_kept", keeper.queues.limits_not_kept() as u64),
+        ("queues", keeper.queues.list().len() as u64),
+        ("failed_starts", failed),
+        ("waiting_refused", refused),
+        (
+            "recorder_connected",
+            u64::from(keeper.recording.is_connected()),
+        ),
+    ];
+    let mut status = StatusView::new::<roles::Keeper>(
+        keeper.configuration.get().generation(),
         numbers,
-        troubles: troubles(keeper),
-    })
+        troubles(keeper),
+    );
+    status.numbers.extend(counters.named());
+    let refusals = keeper.fence.refusals()?;
+    let refusals = refusals.iter().flat_map(Refusals::named);
+    status.numbers.extend(refusals);
+    Ok(status)
 }
 
 /// What keeps sessions from being opened.

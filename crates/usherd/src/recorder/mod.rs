@@ -12,10 +12,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use usher_local::control::{Answer, Request, StatusView};
-use usher_local::control_server::{Answerer, ControlSocket};
+use usher_local::control::{Status, StatusView};
+use usher_local::control_server::{Answers, Failed};
 use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_local::paths;
+use usher_local::roles::{self, HasRole};
 use usher_local::watchdog::watchdog;
 use usher_log::{Log, SigningKey};
 use usher_proto::recorder::{MAX_RECORDER_PACKET, RecorderReply, RecorderRequest};
@@ -23,7 +24,7 @@ use usher_proto::refusal::Refusal;
 use zeroize::Zeroizing;
 
 use crate::link::how;
-use crate::start::{self, Attempt, Connectors, StartError};
+use crate::start::{self, Attempt, Start, StartError};
 use pen::Pen;
 
 /// Replies that may wait for the keeper.
@@ -34,20 +35,19 @@ const REPLIES: usize = 4096;
 /// # Errors
 /// When it cannot start, or the log cannot be gone on with.
 pub fn run() -> Result<(), StartError> {
-    start::require_root("recorder", start::RECORDER)?;
-    let account = start::account(start::RECORDER)?;
-    let keeper = start::account("root")?;
-    start::runtime_directory("recorder")?;
+    let start = Start::<roles::Recorder>::begin()?;
+    let account = start.account();
+    let keeper = start::account_of(roles::Keeper::ROLE)?;
     let directory = Path::new(paths::LOG_DIRECTORY);
     std::fs::create_dir_all(directory)
         .and_then(|()| std::os::unix::fs::chown(directory, Some(account.uid), Some(account.gid)))
         .attempt(format!("cannot make {}", paths::LOG_DIRECTORY))?;
     let began_before = began_before();
-    let control = ControlSocket::bind("recorder").attempt("cannot make the control socket")?;
-    let listener = start::packet_listener(paths::RECORDER, Connectors::One(keeper))?;
-    start::become_account("recorder", start::RECORDER, account)?;
+    let control = start.control()?;
+    let [listener] = start.sockets()?;
+    start.give_up_root()?;
     let key = signing_key(Path::new(paths::LOG_KEY))?;
-    start::confine(&[], &[directory], usher_system::sandbox::Profile::Recorder)?;
+    start.confine()?;
     match (directory.join("verifier-key").exists(), began_before) {
         (true, _) => {}
         (false, false) => tracing::info!("the log is begun, in {}", paths::LOG_DIRECTORY),
@@ -165,19 +165,13 @@ async fn answer(connection: Arc<AsyncPacketSocket>, mut queue: mpsc::Receiver<Re
     }
 }
 
-impl Answerer for Pen {
-    async fn answer(&self, request: Request) -> Answer {
-        match request {
-            Request::Status | Request::Reload => Answer::Status(StatusView {
-                role: "recorder".into(),
-                version: env!("CARGO_PKG_VERSION").into(),
-                generation: 0,
-                numbers: self.numbers(),
-                troubles: self.trouble().into_iter().collect(),
-            }),
-            _ => Answer::Failed {
-                reason: "the recorder keeps no sessions: ask the keeper".into(),
-            },
-        }
+impl Answers<Status> for Pen {
+    async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
+        let troubles = self.trouble().into_iter().collect();
+        Ok(StatusView::new::<roles::Recorder>(
+            0,
+            self.numbers(),
+            troubles,
+        ))
     }
 }

@@ -2,7 +2,6 @@
 //! other work would be waiting for the records anyhow: a thread of its own costs each first
 //! connection two hand-overs.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -111,7 +110,7 @@ impl Pen {
 
     /// What is counted, by name: records in the log; and since the recorder began authentications and
     /// ends that were kept, and what could not be kept, once for each time that it was tried.
-    pub fn numbers(&self) -> BTreeMap<String, u64> {
+    pub fn numbers(&self) -> [(&'static str, u64); 4] {
         let counts = &self.counts;
         [
             ("records", &counts.records),
@@ -119,8 +118,7 @@ impl Pen {
             ("ends", &counts.ends),
             ("refused", &counts.refused),
         ]
-        .map(|(name, count)| (name.to_owned(), count.load(Ordering::Relaxed)))
-        .into()
+        .map(|(name, count)| (name, count.load(Ordering::Relaxed)))
     }
 }
 

@@ -25,9 +25,12 @@ use std::sync::Arc;
 
 use usher_local::clock::unix_time;
 use usher_local::configuration::{Configuration, InForce};
-use usher_local::control::{AgentView, Answer, Request, StatusView};
-use usher_local::control_server::{Answerer, ControlSocket};
+use usher_local::control::{
+    AgentView, Agents, AgentsView, Disable, Enable, Reload, ReloadedView, Status, StatusView,
+};
+use usher_local::control_server::{Answers, Failed};
 use usher_local::paths;
+use usher_local::roles::{self, HasRole};
 use usher_local::watchdog::watchdog;
 use usher_proto::handshake::HandshakeSide;
 use usher_proto::host_key::HostPublicKey;
@@ -36,7 +39,7 @@ use usher_proto::ssh_key::HashAlg;
 use crate::clocks::Clocks;
 use crate::host_key::HostKey;
 use crate::ports::{ReservedPorts, of_proxy};
-use crate::start::{self, Attempt, Connectors, StartError};
+use crate::start::{self, Attempt, Start, StartError};
 use chains::Chains;
 use loans::Loans;
 use names::Names;
@@ -88,17 +91,14 @@ impl Signer {
 /// # Errors
 /// When it cannot start.
 pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
-    start::require_root("signer", start::SIGNER)?;
-    let account = start::account(start::SIGNER)?;
-    let courier = start::account(start::COURIER)?;
+    let start = Start::<roles::Signer>::begin()?;
+    let courier = start::account_of(roles::Courier::ROLE)?;
     let host_key = Arc::new(HostKey::load(Path::new(paths::HOST_KEY))?);
     let configuration = Configuration::load()?;
-    start::runtime_directory("signer")?;
-    let control = ControlSocket::bind("signer").attempt("cannot make the control socket")?;
-    let applications = start::packet_listener(paths::SIGNER_APPLICATIONS, Connectors::Everybody)?;
-    let relay_listener = start::packet_listener(paths::SIGNER_RELAY, Connectors::One(courier))?;
-    let handle = start::packet_listener(paths::SIGNER_HOST_KEY, Connectors::One(courier))?;
-    let proxy_uid = start::account(start::PROXY).ok().map(|account| account.uid);
+    let control = start.control()?;
+    let [applications, relay_listener, handle] = start.sockets()?;
+    let proxy = start::account_of(roles::Proxy::ROLE).ok();
+    let proxy_uid = proxy.map(|account| account.uid);
     usher_system::privileges::raise_descriptor_limit()?;
     let cgroup = cgroup.map_or_else(usher_kernel::cgroup::mount, Ok)?;
     let tickets = Tickets::open(&cgroup);
@@ -109,13 +109,8 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
         &configuration.checked.policy,
         proxy_uid.unwrap_or(0),
     ));
-    start::become_account("signer", start::SIGNER, account)?;
-    start::confine(
-        // Keys and configuration; the account data base and its modules.
-        &[paths::STATE_DIRECTORY, "/etc", "/usr", "/lib"].map(Path::new),
-        &[],
-        usher_system::sandbox::Profile::Signer,
-    )?;
+    start.give_up_root()?;
+    start.confine()?;
     let signer = Arc::new(Signer {
         host_key: host_key.public(),
         network: usher_system::namespace::own_network()?,
@@ -174,7 +169,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
 }
 
 impl Signer {
-    fn put_in_force(&self, fresh: Configuration) -> Answer {
+    fn put_in_force(&self, fresh: Configuration) -> ReloadedView {
         let generation = fresh.generation();
         // In force before anything is taken back: what is asked for meanwhile is asked of it.
         let fresh = self.configuration.put(fresh);
@@ -191,80 +186,64 @@ impl Signer {
         }
         self.reloaded.notify_one();
         tracing::info!(generation, "configuration in force");
-        Answer::Reloaded {
+        ReloadedView {
             generation,
-            ended: Vec::new(),
-            unfinished: Vec::new(),
+            ..ReloadedView::default()
         }
     }
 }
 
-impl Answerer for Signer {
-    async fn answer(&self, request: Request) -> Answer {
-        match request {
-            Request::Reload => match Configuration::load() {
-                Ok(fresh) => {
-                    let programs = self.programs.set(&self.tickets, &fresh.checked.policy);
-                    if let Err(reason) = programs.await {
-                        return Answer::Failed { reason };
-                    }
-                    self.put_in_force(fresh)
-                }
-                Err(error) => Answer::Failed {
-                    reason: error.to_string(),
-                },
-            },
-            Request::Disable { user } => self.put_in_force(self.configuration.disable(user)),
-            Request::Enable { user } => self.put_in_force(self.configuration.enable(&user)),
-            Request::Status => Answer::Status(StatusView {
-                role: "signer".into(),
-                version: env!("CARGO_PKG_VERSION").into(),
-                generation: self.configuration.get().generation(),
-                numbers: self
-                    .plain
-                    .numbers()
-                    .into_iter()
-                    .chain([
-                        ("sessions".to_owned(), self.sessions.len() as u64),
-                        ("tickets".to_owned(), self.tickets.len() as u64),
-                        ("agents".to_owned(), self.loans.len() as u64),
-                        ("tokens".to_owned(), u64::from(self.tickets.available())),
-                        (
-                            "guards_lasting".to_owned(),
-                            u64::from(self.tickets.guards_last()),
-                        ),
-                        (
-                            "courier_connected".to_owned(),
-                            u64::from(self.relay.is_connected()),
-                        ),
-                    ])
-                    .chain([("port_refused".to_owned(), self.ports.refused())])
-                    .chain([("plain_held".to_owned(), self.tickets.held())])
-                    .chain(self.programs.numbers())
-                    .collect(),
-                troubles: {
-                    let courier = "not connected to the courier, so no other host is reached";
-                    let missing = (!self.relay.is_connected()).then(|| courier.to_owned());
-                    let clocks = self.clocks.troubles(unix_time());
-                    missing.into_iter().chain(clocks).collect()
-                },
-            }),
-            Request::Who => match self.agents() {
-                Ok(agents) => Answer::Agents { agents },
-                Err(error) => Answer::Failed {
-                    reason: format!("{}: {error}", paths::PRIVATE_KEYS_DIRECTORY),
-                },
-            },
-            Request::Recent | Request::Troubles => Answer::Failed {
-                reason: "the signer knows what it asked for, the keeper of the other host what \
-                         has ended: ask there"
-                    .into(),
-            },
-            Request::WouldEnd { .. } => Answer::Failed {
-                reason: "the signer ends no connection when it takes a configuration: ask the \
-                         keeper"
-                    .into(),
-            },
-        }
+impl Answers<Reload> for Signer {
+    async fn answer(&self, _: Reload) -> Result<ReloadedView, Failed> {
+        let fresh = Configuration::load()?;
+        let programs = self.programs.set(&self.tickets, &fresh.checked.policy);
+        programs.await.map_err(Failed::new)?;
+        Ok(self.put_in_force(fresh))
+    }
+}
+
+impl Answers<Disable> for Signer {
+    async fn answer(&self, Disable { user }: Disable) -> Result<ReloadedView, Failed> {
+        Ok(self.put_in_force(self.configuration.disable(user)))
+    }
+}
+
+impl Answers<Enable> for Signer {
+    async fn answer(&self, Enable { user }: Enable) -> Result<ReloadedView, Failed> {
+        Ok(self.put_in_force(self.configuration.enable(&user)))
+    }
+}
+
+impl Answers<Agents> for Signer {
+    async fn answer(&self, _: Agents) -> Result<AgentsView, Failed> {
+        let folder = paths::PRIVATE_KEYS_DIRECTORY;
+        let agents = self.agents();
+        let agents = agents.map_err(|error| Failed::new(format!("{folder}: {error}")))?;
+        Ok(AgentsView { agents })
+    }
+}
+
+impl Answers<Status> for Signer {
+    async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
+        let is_connected = self.relay.is_connected();
+        let courier = "not connected to the courier, so no other host is reached";
+        let missing = (!is_connected).then(|| courier.to_owned());
+        let clocks = self.clocks.troubles(unix_time());
+        let numbers = [
+            ("sessions", self.sessions.len() as u64),
+            ("tickets", self.tickets.len() as u64),
+            ("agents", self.loans.len() as u64),
+            ("tokens", u64::from(self.tickets.available())),
+            ("guards_lasting", u64::from(self.tickets.guards_last())),
+            ("courier_connected", u64::from(is_connected)),
+            ("port_refused", self.ports.refused()),
+            ("plain_held", self.tickets.held()),
+        ];
+        let numbers = self.plain.numbers().into_iter().chain(numbers);
+        Ok(StatusView::new::<roles::Signer>(
+            self.configuration.get().generation(),
+            numbers.chain(self.programs.numbers()),
+            missing.into_iter().chain(clocks).collect(),
+        ))
     }
 }

@@ -85,13 +85,13 @@ struct Turn {
 
 impl Plain {
     /// How many were announced, how many refused, and how many guards there are.
-    pub fn numbers(&self) -> [(String, u64); 3] {
+    pub fn numbers(&self) -> [(&'static str, u64); 3] {
         [
             ("plain_announced", &self.announced),
             ("plain_refused", &self.refused),
             ("plain_guards", &self.guards),
         ]
-        .map(|(name, number)| (name.to_owned(), number.load(Ordering::Relaxed)))
+        .map(|(name, number)| (name, number.load(Ordering::Relaxed)))
     }
 
     /// The connection is over: whoever waits for that is told.

@@ -145,13 +145,13 @@ impl ListedPrograms {
     }
 
     /// How many programs of lists were found, and how many were not.
-    pub fn numbers(&self) -> [(String, u64); 2] {
+    pub fn numbers(&self) -> [(&'static str, u64); 2] {
         let state = self.state.lock();
         let paths: BTreeSet<&String> = state.lists.keys().flat_map(|list| list.iter()).collect();
         let found = state.programs.len();
         [
-            ("programs_found".to_owned(), found as u64),
-            ("programs_missing".to_owned(), (paths.len() - found) as u64),
+            ("programs_found", found as u64),
+            ("programs_missing", (paths.len() - found) as u64),
         ]
     }
 

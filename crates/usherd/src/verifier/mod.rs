@@ -10,7 +10,6 @@ mod standing;
 
 use std::collections::HashMap;
 use std::net::{Ipv6Addr, SocketAddr};
-use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -18,9 +17,10 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use usher_local::clock::unix_time;
 use usher_local::configuration::{Configuration, InForce};
-use usher_local::control::{Answer, Request, StatusView};
-use usher_local::control_server::{Answerer, ControlSocket};
+use usher_local::control::{Disable, Enable, Reload, ReloadedView, Status, StatusView};
+use usher_local::control_server::{Answers, Failed};
 use usher_local::paths;
+use usher_local::roles;
 use usher_local::watchdog::watchdog;
 use usher_proto::frame::ServerFrame;
 use usher_proto::host_key::HostPublicKey;
@@ -32,7 +32,7 @@ use usher_proto::token::TokenSlot;
 use crate::clocks::Clocks;
 use crate::host_key::{HandleSigningKey, HostKeyHandle};
 use crate::link::{Link, Pending};
-use crate::start::{self, Attempt, StartError};
+use crate::start::{self, Attempt, Start, StartError};
 use crate::tls::{self, KnownHosts};
 use half_open::HalfOpen;
 
@@ -84,8 +84,7 @@ impl KnownHosts for Verifier {
 /// # Errors
 /// When it cannot start.
 pub fn run() -> Result<(), StartError> {
-    start::require_root("verifier", start::VERIFIER)?;
-    let account = start::account(start::VERIFIER)?;
+    let start = Start::<roles::Verifier>::begin()?;
     let host_key = start::public_host_key()?;
     let configuration = Configuration::load()?;
     let port = configuration
@@ -93,16 +92,11 @@ pub fn run() -> Result<(), StartError> {
         .policy
         .host_by_key(&host_key)
         .map_or(DEFAULT_PORT, |host| host.control);
-    start::runtime_directory("verifier")?;
-    let control = ControlSocket::bind("verifier").attempt("cannot make the control socket")?;
+    let control = start.control()?;
     let listener = listen(port).attempt(format!("cannot listen at port {port}"))?;
     usher_system::privileges::raise_descriptor_limit()?;
-    start::become_account("verifier", start::VERIFIER, account)?;
-    start::confine(
-        &[Path::new(paths::STATE_DIRECTORY)],
-        &[Path::new("/run/usher/keeper")],
-        usher_system::sandbox::Profile::Verifier,
-    )?;
+    start.give_up_root()?;
+    start.confine()?;
     let verifier = Arc::new(Verifier {
         host_key,
         configuration: InForce::new(configuration),
@@ -201,7 +195,7 @@ fn listen(port: u16) -> std::io::Result<std::net::TcpListener> {
 }
 
 impl Verifier {
-    fn put_in_force(&self, fresh: Configuration) -> Answer {
+    fn put_in_force(&self, fresh: Configuration) -> ReloadedView {
         let generation = fresh.generation();
         let fresh = self.configuration.put(fresh);
         // Channels of hosts that are no longer known, or whose key has changed, close. In force
@@ -215,51 +209,47 @@ impl Verifier {
                 .is_some_and(|host| host.key == channel.key)
         });
         tracing::info!(generation, "configuration in force");
-        Answer::Reloaded {
+        ReloadedView {
             generation,
-            ended: Vec::new(),
-            unfinished: Vec::new(),
+            ..ReloadedView::default()
         }
     }
 }
 
-impl Answerer for Verifier {
-    async fn answer(&self, request: Request) -> Answer {
-        match request {
-            Request::Reload => match Configuration::load() {
-                Ok(fresh) => self.put_in_force(fresh),
-                Err(error) => Answer::Failed {
-                    reason: error.to_string(),
-                },
-            },
-            Request::Disable { user } => self.put_in_force(self.configuration.disable(user)),
-            Request::Enable { user } => self.put_in_force(self.configuration.enable(&user)),
-            Request::Status => Answer::Status(StatusView {
-                role: "verifier".into(),
-                version: env!("CARGO_PKG_VERSION").into(),
-                generation: self.configuration.get().generation(),
-                numbers: [
-                    ("channels".to_owned(), self.channels.lock().len() as u64),
-                    ("half_open".to_owned(), self.half_open.len() as u64),
-                    ("half_open_dropped".to_owned(), self.half_open.dropped()),
-                    (
-                        "keeper_connected".to_owned(),
-                        u64::from(self.keeper.is_connected()),
-                    ),
-                ]
-                .into(),
-                troubles: {
-                    let keeper = "not connected to the keeper, so every session is refused";
-                    let missing = (!self.keeper.is_connected()).then(|| keeper.to_owned());
-                    let clocks = self.clocks.troubles(unix_time());
-                    missing.into_iter().chain(clocks).collect()
-                },
-            }),
-            Request::Who | Request::Recent | Request::Troubles | Request::WouldEnd { .. } => {
-                Answer::Failed {
-                    reason: "the verifier keeps no sessions: ask the keeper".into(),
-                }
-            }
-        }
+impl Answers<Reload> for Verifier {
+    async fn answer(&self, _: Reload) -> Result<ReloadedView, Failed> {
+        Ok(self.put_in_force(Configuration::load()?))
+    }
+}
+
+impl Answers<Disable> for Verifier {
+    async fn answer(&self, Disable { user }: Disable) -> Result<ReloadedView, Failed> {
+        Ok(self.put_in_force(self.configuration.disable(user)))
+    }
+}
+
+impl Answers<Enable> for Verifier {
+    async fn answer(&self, Enable { user }: Enable) -> Result<ReloadedView, Failed> {
+        Ok(self.put_in_force(self.configuration.enable(&user)))
+    }
+}
+
+impl Answers<Status> for Verifier {
+    async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
+        let is_connected = self.keeper.is_connected();
+        let keeper = "not connected to the keeper, so every session is refused";
+        let missing = (!is_connected).then(|| keeper.to_owned());
+        let clocks = self.clocks.troubles(unix_time());
+        let numbers = [
+            ("channels", self.channels.lock().len() as u64),
+            ("half_open", self.half_open.len() as u64),
+            ("half_open_dropped", self.half_open.dropped()),
+            ("keeper_connected", u64::from(is_connected)),
+        ];
+        Ok(StatusView::new::<roles::Verifier>(
+            self.configuration.get().generation(),
+            numbers,
+            missing.into_iter().chain(clocks).collect(),
+        ))
     }
 }

@@ -1,42 +1,33 @@
 //! The daemons: whether they run, and what keeps them from doing their part.
 
-use usher_local::control::{Answer, Request, ask};
+use usher_local::control::{self, Status, StatusView, ask, ask_each};
+use usher_local::roles::{self, Role, Side};
 
-use super::{Finding, Jobs, Role};
+use super::{Finding, Jobs};
 
-/// All daemons that a host may run.
+/// The state of every daemon that a host may run.
 pub fn all(jobs: &Jobs) -> Vec<Finding> {
-    let of = |role, names: &'static [&'static str]| {
-        let required = jobs.has(role);
-        names.iter().map(move |name| daemon(name, role, required))
-    };
-    of(Role::Offers, &["keeper", "verifier", "recorder"])
-        .chain(of(Role::Reaches, &["signer", "courier"]))
-        .chain([daemon("proxy", Role::Reaches, false)])
+    let states = ask_each(&Status {});
+    states
+        .map(|(role, state)| daemon(role, state, jobs))
         .collect()
 }
 
-fn daemon(name: &str, role: Role, required: bool) -> Finding {
+fn daemon(role: &Role, state: Result<StatusView, control::ControlError>, jobs: &Jobs) -> Finding {
     let mut finding = Finding {
-        name: format!("daemon {name}"),
-        required,
-        role: Some(role),
-        needed_for: match (role, name) {
-            (_, "proxy") => "unmodified programs of this host to reach services of other hosts",
-            (Role::Offers, _) => "offering services to users of other hosts",
-            (Role::Reaches, _) => "users of this host to reach services of other hosts",
-        }
-        .into(),
+        name: format!("daemon {}", role.name),
+        required: role.required && jobs.has(role.side),
+        side: Some(role.side),
+        needed_for: role.needed_for.into(),
         ..Finding::default()
     };
-    match ask(name, &Request::Status) {
-        Ok(Answer::Status(status)) => {
+    match state {
+        Ok(status) => {
             finding.works = status.troubles.is_empty();
             finding.detail = format!("runs, version {}", status.version);
             finding.troubles = status.troubles;
             finding.numbers = status.numbers;
         }
-        Ok(_) => finding.detail = "gives an answer that is not understood".into(),
         Err(error) => finding.detail = error.to_string(),
     }
     finding
@@ -44,9 +35,7 @@ fn daemon(name: &str, role: Role, required: bool) -> Finding {
 
 /// Users who sign by an ssh-agent; nothing where there are none, or the signer does not run.
 pub fn agents() -> Option<Finding> {
-    let Ok(Answer::Agents { mut agents }) = ask("signer", &Request::Who) else {
-        return None;
-    };
+    let mut agents = ask(roles::Signer, &control::Agents {}).ok()?.agents;
     // More than one where different keys are for different things.
     agents.dedup_by(|one, other| one.user == other.user);
     let told: Vec<String> = agents
@@ -61,7 +50,7 @@ pub fn agents() -> Option<Finding> {
         works: agents.iter().all(|agent| agent.lent),
         required: false,
         detail: told.join(", "),
-        role: Some(Role::Reaches),
+        side: Some(Side::Client),
         needed_for: "these users to be signed for".into(),
         ..Finding::default()
     })
@@ -69,9 +58,7 @@ pub fn agents() -> Option<Finding> {
 
 /// Services that do not serve; nothing where all do, or the keeper does not run.
 pub fn services() -> Option<Finding> {
-    let Ok(Answer::Troubles { troubles }) = ask("keeper", &Request::Troubles) else {
-        return None;
-    };
+    let troubles = ask(roles::Keeper, &control::Troubles {}).ok()?.troubles;
     let told: Vec<String> = troubles
         .iter()
         .filter(|trouble| !trouble.over)
@@ -89,7 +76,7 @@ pub fn services() -> Option<Finding> {
     (!told.is_empty()).then(|| Finding {
         name: "services".into(),
         detail: told.join("; "),
-        role: Some(Role::Offers),
+        side: Some(Side::Server),
         needed_for: "users of these services to be served".into(),
         ..Finding::default()
     })

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use rustix::fs::StatVfsMountFlags;
 use usher_local::paths;
+use usher_local::roles::Side;
 
-use super::{Finding, Role};
+use super::Finding;
 
 /// The least room, in bytes, with which a record can be kept: the longest one, its hashes and the new
 /// checkpoint, each in a file that is written beside the former one.
@@ -21,7 +22,7 @@ pub fn room() -> Finding {
         name: "room for the log".into(),
         works,
         required: true,
-        role: Some(Role::Offers),
+        side: Some(Side::Server),
         detail,
         needed_for: "sessions: none is opened without a record of it".into(),
         ..Finding::default()

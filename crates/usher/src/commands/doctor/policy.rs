@@ -8,8 +8,9 @@ use usher_local::checked::Checked;
 use usher_local::clock::unix_time;
 use usher_local::keys::private_key_name;
 use usher_local::paths;
+use usher_local::roles::Side;
 
-use super::{Finding, Role, some};
+use super::{Finding, some};
 use crate::commands::groups;
 
 /// Whether each user of a `client` block has something to sign with; nothing where none is named, or
@@ -39,7 +40,7 @@ pub fn keys_to_sign_with(checked: &Checked) -> Option<Finding> {
     (!named.is_empty()).then(|| Finding {
         name: "keys to sign with".into(),
         works: missing.is_empty(),
-        role: Some(Role::Reaches),
+        side: Some(Side::Client),
         detail: match missing.as_slice() {
             [] => format!("all {} user(s) of `client` blocks have one", named.len()),
             missing => format!(

@@ -1,0 +1,271 @@
+//! The command line's side of control requests.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use super::{AnsweredBy, HEARD, Reply, Request};
+use crate::roles::{HasRole, ROLES, Role};
+
+/// How long a daemon may take to confirm a request: it does one thing after the other, and the
+/// longest takes a few seconds.
+const HEARING: Duration = Duration::from_secs(10);
+/// How long its whole answer may take after that.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Why a daemon could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The daemon is not there.
+    #[error(
+        "the {role} does not run on this host (nothing answers at {path}); \
+         start it with `systemctl start usher-{role}`"
+    )]
+    NotRunning {
+        /// Its role.
+        role: &'static str,
+        /// Its socket.
+        path: String,
+    },
+    /// The caller may not ask.
+    #[error("only root may ask the {role}; run this with sudo")]
+    NotPermitted {
+        /// Its role.
+        role: &'static str,
+    },
+    /// The daemon is there and does not answer.
+    #[error(
+        "the {role} has not answered for {} s: it hangs, or was stopped (SIGSTOP). Its watchdog \
+         restarts it in time; `systemctl kill -s KILL usher-{role}` restarts it now",
+        .after.as_secs()
+    )]
+    Hangs {
+        /// Its role.
+        role: &'static str,
+        /// How long the caller has waited.
+        after: Duration,
+    },
+    /// The exchange broke off.
+    #[error("the {role} did not answer: {error}; look at its log (journalctl -u usher-{role})")]
+    Broken {
+        /// Its role.
+        role: &'static str,
+        /// The system's reason.
+        error: io::Error,
+    },
+    /// The answer has another form than expected.
+    #[error(
+        "cannot understand the {role}'s answer ({error}); are `usher` and the {role} of one version?"
+    )]
+    NotUnderstood {
+        /// Its role.
+        role: &'static str,
+        /// What is wrong with it.
+        error: serde_json::Error,
+    },
+    /// The daemon could not carry the request out.
+    #[error("the {role} says: {reason}")]
+    Refused {
+        /// Its role.
+        role: &'static str,
+        /// Its reason.
+        reason: String,
+    },
+}
+
+/// Asks a daemon.
+///
+/// # Errors
+/// See [`ControlError`].
+pub fn ask<R: HasRole, Q: AnsweredBy<R>>(_: R, request: &Q) -> Result<Q::Answer, ControlError> {
+    ask_role(R::ROLE, request)
+}
+
+/// Asks every role that answers the request, one after the other in the order of
+/// [`crate::roles::ROLES`], each when its item is taken.
+///
+/// # Errors
+/// Each item: as [`ask`].
+pub fn ask_each<Q: Request>(
+    request: &Q,
+) -> impl Iterator<Item = (&'static Role, Result<Q::Answer, ControlError>)> {
+    let roles = ROLES.iter().filter(|role| role.answers.contains(&Q::NAME));
+    roles.map(move |role| (*role, ask_role(role, request)))
+}
+
+fn ask_role<Q: Request>(role: &'static Role, request: &Q) -> Result<Q::Answer, ControlError> {
+    let path = role.control_socket();
+    let limit = role.largest_answer;
+    let role = role.name;
+    let broken = |error| ControlError::Broken { role, error };
+    let hangs = |after| ControlError::Hangs { role, after };
+    let stream = connect(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            ControlError::NotRunning { role, path }
+        }
+        io::ErrorKind::PermissionDenied => ControlError::NotPermitted { role },
+        io::ErrorKind::WouldBlock => hangs(HEARING),
+        _ => broken(error),
+    })?;
+    let answer =
+        exchange(stream, request, limit, (HEARING, PATIENCE)).map_err(|error| match error {
+            Unanswered::After(after) => hangs(after),
+            Unanswered::Broken(error) => broken(error),
+        })?;
+    match serde_json::from_slice(&answer) {
+        Ok(Reply::Done(answer)) => Ok(answer),
+        Ok(Reply::Failed { reason }) => Err(ControlError::Refused { role, reason }),
+        Err(error) => Err(ControlError::NotUnderstood { role, error }),
+    }
+}
+
+/// Connects to a socket. A daemon that no longer accepts leads to `WouldBlock` after [`HEARING`].
+fn connect(path: &str) -> io::Result<UnixStream> {
+    use rustix::net::sockopt::{Timeout, set_socket_timeout};
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    // Bounds connect(2) when the listener's queue is full (unix(7), SO_SNDTIMEO).
+    set_socket_timeout(&socket, Timeout::Send, Some(HEARING))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+enum Unanswered {
+    /// The daemon is there, and its answer is not complete after so long.
+    After(Duration),
+    /// The exchange broke off.
+    Broken(io::Error),
+}
+
+impl From<io::Error> for Unanswered {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(error)
+    }
+}
+
+/// Sends a request and returns the line of its answer. The daemon has `hearing` to confirm the
+/// request, and `patience` after that for its whole answer.
+fn exchange<Q: Request>(
+    mut stream: UnixStream,
+    request: &Q,
+    limit: usize,
+    (hearing, patience): (Duration, Duration),
+) -> Result<Vec<u8>, Unanswered> {
+    let late = |after| {
+        move |error: io::Error| match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Unanswered::After(after),
+            _ => Unanswered::Broken(error),
+        }
+    };
+    stream.set_write_timeout(Some(hearing))?;
+    let mut line = serde_json::to_value(request).map_err(io::Error::from)?;
+    line["request"] = Q::NAME.into();
+    let line = format!("{line}\n");
+    for part in [line.as_bytes(), request.attached()] {
+        stream.write_all(part).map_err(late(hearing))?;
+    }
+    let (mut answer, mut heard) = (Vec::new(), false);
+    let (mut after, mut deadline) = (hearing, Instant::now() + hearing);
+    let mut chunk = vec![0; 64 * 1024];
+    while answer.last() != Some(&b'\n') {
+        // The limit holds for the whole answer, however many parts it comes in.
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Unanswered::After(after));
+        }
+        stream.set_read_timeout(Some(left))?;
+        let mut received = match stream.read(&mut chunk) {
+            Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+            Ok(length) => &chunk[..length],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(late(after)(error)),
+        };
+        if !heard {
+            heard = true;
+            (after, deadline) = (patience, Instant::now() + patience);
+            received = received.strip_prefix(&[HEARD]).unwrap_or(received);
+        }
+        answer.extend_from_slice(received);
+        if answer.len() > limit {
+            return Err(io::Error::other("an answer without end").into());
+        }
+    }
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{RecentView, Status};
+
+    const ANSWER: &[u8] = b"{\"answer\":\"failed\",\"reason\":\"no\"}\n";
+
+    /// The outcome with a daemon that sends these bytes and keeps its end open.
+    fn asked(
+        answer: &[u8],
+        limit: usize,
+        times: (Duration, Duration),
+    ) -> Result<Vec<u8>, Unanswered> {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(answer).unwrap();
+        let outcome = exchange(ours, &Status {}, limit, times);
+        drop(theirs);
+        outcome
+    }
+
+    #[test]
+    fn a_daemon_that_hangs_differs_from_a_busy_one() {
+        let (short, long) = (Duration::from_millis(1), Duration::from_secs(3600));
+        let after = |said: &[u8], times| match asked(said, 1 << 10, times) {
+            Err(Unanswered::After(after)) => after,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(after(b"", (short, long)), short);
+        assert_eq!(after(b"\n", (long, short)), short);
+        assert_eq!(after(b"\n{\"answer\"", (long, short)), short);
+        let answer = [&[HEARD], ANSWER].concat();
+        assert_eq!(asked(&answer, 1 << 10, (long, long)).unwrap(), ANSWER);
+    }
+
+    #[test]
+    fn an_answer_has_a_limit_and_up_to_it_is_taken() {
+        let times = (HEARING, PATIENCE);
+        assert_eq!(asked(ANSWER, ANSWER.len(), times).unwrap(), ANSWER);
+        asked(ANSWER, ANSWER.len() - 1, times).unwrap_err();
+        // An answer that breaks off is none.
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(&ANSWER[..4]).unwrap();
+        theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        match exchange(ours, &Status {}, ANSWER.len(), times) {
+            Err(Unanswered::Broken(error)) => {
+                assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_answer_says_done_or_failed() {
+        let done = Reply::Done(RecentView::default());
+        let line = serde_json::to_string(&done).unwrap();
+        assert_eq!(line, r#"{"answer":"done","ended":[]}"#);
+        assert_eq!(
+            serde_json::from_str::<Reply<RecentView>>(&line).unwrap(),
+            done
+        );
+        let failed = Reply::Failed {
+            reason: "no".into(),
+        };
+        assert_eq!(
+            serde_json::from_slice::<Reply<RecentView>>(ANSWER).unwrap(),
+            failed
+        );
+    }
+}

@@ -1,0 +1,241 @@
+//! Answers to control requests. `usher --json` prints most of them as they are.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use usher_proto::name::{HostName, ServiceName, UserName};
+
+use crate::roles::HasRole;
+
+/// A configuration that has come in force.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq)]
+pub struct ReloadedView {
+    /// Its generation.
+    pub generation: u64,
+    /// Sessions that ended because it does not permit them, with the connections that were cut;
+    /// oldest first.
+    pub ended: Vec<EndingView>,
+    /// What it forbids and what has not ended yet, each for an administrator.
+    #[serde(default)]
+    pub unfinished: Vec<String>,
+}
+
+/// What a configuration would end.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct WouldEndView {
+    /// Sessions with their connections, oldest first.
+    pub ended: Vec<EndingView>,
+}
+
+/// The users who sign by an ssh-agent.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct AgentsView {
+    /// In the order of their names.
+    pub agents: Vec<AgentView>,
+}
+
+/// The services that could not serve their users.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct TroublesView {
+    /// In the order of their names.
+    pub troubles: Vec<TroubleView>,
+}
+
+/// Live state of the keeper.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq)]
+pub struct WhoView {
+    /// Sessions, oldest first.
+    pub sessions: Vec<SessionView>,
+    /// Running workers.
+    pub workers: Vec<WorkerView>,
+    /// Services that could not serve their users.
+    #[serde(default)]
+    pub troubles: Vec<TroubleView>,
+}
+
+/// A service that could not serve its users at some time since the keeper started.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct TroubleView {
+    /// The service.
+    pub service: ServiceName,
+    /// How many times a process could not be started, or ended at once.
+    pub failed_starts: u64,
+    /// How many connections were reset unserved.
+    pub refused_connections: u64,
+    /// The user of the last failure.
+    pub user: UserName,
+    /// The reason of the last failure.
+    pub reason: String,
+    /// Its time, in seconds since 1970.
+    pub at: u64,
+    /// Whether the service has served since.
+    pub over: bool,
+}
+
+/// A user who signs by an ssh-agent.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
+pub struct AgentView {
+    /// The user.
+    pub user: UserName,
+    /// Fingerprint of the key that the agent must have, as `ssh-keygen -l` shows it.
+    pub key: String,
+    /// Whether a process of the user lends it.
+    pub lent: bool,
+}
+
+/// One session.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct SessionView {
+    /// Session id, hexadecimal.
+    pub session: String,
+    /// Remote user.
+    pub user: UserName,
+    /// Host the user comes from.
+    pub host: HostName,
+    /// Service used.
+    pub service: ServiceName,
+    /// Local account the user is here.
+    pub uid: u32,
+    /// Fingerprint of the key that opened it, as `ssh-keygen -l` shows it.
+    #[serde(default)]
+    pub key: String,
+    /// The certificate that makes the key the user's; none for a listed key.
+    #[serde(default)]
+    pub certificate: Option<CertificateView>,
+    /// When it was opened, seconds since 1970.
+    pub opened: u64,
+    /// When it ends, seconds since 1970.
+    pub expires: u64,
+    /// Chain elements that announcements have used.
+    pub used: u32,
+    /// Elements that tokens have used; none where connections are announced only.
+    #[serde(default)]
+    pub tokens: Option<u32>,
+    /// Length of either chain.
+    pub chain_length: u32,
+    /// Its connections.
+    pub connections: Vec<ConnectionView>,
+}
+
+/// A session that ends because a configuration does not permit it. A session that its client has
+/// closed is among them while it has connections.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct EndingView {
+    /// The session and its connections, with names of the former configuration.
+    #[serde(flatten)]
+    pub session: SessionView,
+    /// The name of the refusal that ends it.
+    #[serde(default)]
+    pub reason: String,
+    /// The reason, for people.
+    #[serde(default)]
+    pub text: String,
+}
+
+/// The certificate of a session.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct CertificateView {
+    /// Fingerprint of the authority's key.
+    pub authority: String,
+    /// The authority's serial number for it; 0: none.
+    pub serial: u64,
+    /// Names that its holder may use.
+    pub principals: Vec<String>,
+    /// When it expires, in seconds since 1970.
+    pub valid_before: u64,
+}
+
+/// The sessions that have ended last.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq)]
+pub struct RecentView {
+    /// Oldest first.
+    pub ended: Vec<EndedView>,
+}
+
+/// The end of a session. A session that its client had closed ends again when its connections are
+/// cut.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct EndedView {
+    /// Session id, hexadecimal.
+    pub session: String,
+    /// Remote user.
+    pub user: UserName,
+    /// Host the user came from.
+    pub host: HostName,
+    /// Service used.
+    pub service: ServiceName,
+    /// Local account the user was here.
+    pub uid: u32,
+    /// When it was opened, seconds since 1970.
+    pub opened: u64,
+    /// When it ended, seconds since 1970.
+    pub ended: u64,
+    /// The name of the refusal that ends it.
+    pub reason: String,
+    /// The reason, for people.
+    pub text: String,
+}
+
+/// One connection of a session.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct ConnectionView {
+    /// Remote address and port.
+    pub client: String,
+    /// Local address and port.
+    pub server: String,
+    /// `announced`, `syn_received`, `withdrawn` or `established`.
+    pub state: String,
+    /// How long it has been established, seconds.
+    pub seconds: Option<f64>,
+}
+
+/// One worker process.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct WorkerView {
+    /// Service it serves.
+    pub service: ServiceName,
+    /// User it runs as.
+    pub user: UserName,
+    /// That user's id.
+    pub uid: u32,
+    /// Its process.
+    pub pid: u32,
+    /// How long it has run, seconds.
+    pub seconds: f64,
+}
+
+/// The state of a daemon.
+#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
+pub struct StatusView {
+    /// Its role.
+    pub role: String,
+    /// Version of the program.
+    pub version: String,
+    /// Generation of the configuration in force; 0: the role has none, or none was applied and
+    /// everything is refused.
+    pub generation: u64,
+    /// Named numbers: counters and table fill.
+    pub numbers: BTreeMap<String, u64>,
+    /// What keeps the daemon from its work, each for people. `usher doctor` fails if there is any.
+    #[serde(default)]
+    pub troubles: Vec<String>,
+}
+
+impl StatusView {
+    /// The state of a daemon of the role `R` with these numbers.
+    #[must_use]
+    pub fn new<'a, R: HasRole>(
+        generation: u64,
+        numbers: impl IntoIterator<Item = (&'a str, u64)>,
+        troubles: Vec<String>,
+    ) -> Self {
+        let numbers = numbers.into_iter();
+        Self {
+            role: R::ROLE.name.into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            generation,
+            numbers: numbers.map(|(name, n)| (name.to_owned(), n)).collect(),
+            troubles,
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! The system accounts of the roles.
+
+use nix::unistd::User;
+use usher_local::roles::Role;
+
+use crate::failure::Failure;
+
+/// The account of a role.
+///
+/// # Errors
+/// When it is missing or cannot be looked up.
+pub fn of(role: &Role) -> Result<User, Failure> {
+    let name = role.account.unwrap_or("root");
+    look_up(name)?
+        .ok_or_else(|| Failure::Host(format!("there is no account {name}; run `usher init`")))
+}
+
+/// An account, if there is one.
+///
+/// # Errors
+/// When it cannot be looked up.
+pub fn look_up(name: &str) -> Result<Option<User>, Failure> {
+    User::from_name(name)
+        .map_err(|error| Failure::Host(format!("cannot look up the account {name}: {error}")))
+}

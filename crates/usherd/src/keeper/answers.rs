@@ -1,0 +1,65 @@
+//! The keeper's answers to control requests.
+
+use usher_local::control::{
+    Disable, Enable, Recent, RecentView, Reload, ReloadedView, Status, StatusView, Troubles,
+    TroublesView, Who, WhoView, WouldEnd, WouldEndView,
+};
+use usher_local::control_server::{Answers, Failed};
+
+use super::{Keeper, recent, troubles, who};
+
+impl Answers<Reload> for Keeper {
+    async fn answer(&self, _: Reload) -> Result<ReloadedView, Failed> {
+        let ended = self.reload()?;
+        // It is in force: what is left must not delay a revocation, and a process of an account that
+        // is not fenced yet is fenced when it first asks.
+        self.look_accounts_up_in_time().await;
+        Ok(self.settled(ended).await)
+    }
+}
+
+impl Answers<Disable> for Keeper {
+    async fn answer(&self, Disable { user }: Disable) -> Result<ReloadedView, Failed> {
+        let fresh = self.configuration.disable(user);
+        Ok(self.settled(self.put_in_force(fresh)?).await)
+    }
+}
+
+impl Answers<Enable> for Keeper {
+    async fn answer(&self, Enable { user }: Enable) -> Result<ReloadedView, Failed> {
+        let fresh = self.configuration.enable(&user);
+        Ok(self.settled(self.put_in_force(fresh)?).await)
+    }
+}
+
+impl Answers<Who> for Keeper {
+    async fn answer(&self, _: Who) -> Result<WhoView, Failed> {
+        Ok(who::view(self)?)
+    }
+}
+
+impl Answers<Recent> for Keeper {
+    async fn answer(&self, _: Recent) -> Result<RecentView, Failed> {
+        Ok(recent::view(self))
+    }
+}
+
+impl Answers<Troubles> for Keeper {
+    async fn answer(&self, _: Troubles) -> Result<TroublesView, Failed> {
+        let troubles = troubles::view(self);
+        Ok(TroublesView { troubles })
+    }
+}
+
+impl Answers<Status> for Keeper {
+    async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
+        Ok(who::status(self)?)
+    }
+}
+
+impl Answers<WouldEnd> for Keeper {
+    async fn answer(&self, request: WouldEnd) -> Result<WouldEndView, Failed> {
+        let ended = self.would_end(request.into_candidate()).await?;
+        Ok(WouldEndView { ended })
+    }
+}
