@@ -1,12 +1,12 @@
 #!/usr/bin/env -S python3 -P
-"""The calendar server of examples/calendar as a Python program: the same protocol
-(examples/calendar/PROTOCOL.md), the same files, less of recurrence rules.
+"""The calendar server of examples/calendar as a Python program, with the same protocol
+(examples/calendar/PROTOCOL.md) and files, and fewer recurrence rules.
 
     calendar.py serve [PORT]   as the service's account: forks a process for each user
     calendar.py connection [DIRECTORY]
                                as the user: serves standard input, for a service with `program`
 
-With python3's option -P: this file's name is also that of a module of the standard library.
+It needs python3's option -P, because a module of the standard library has this file's name.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ WEEKDAYS = ["MO", "TU", "WE", "TH", "FR", "SA", "SU"]
 
 
 class Refused(Exception):
-    """A request that is not done: a code for programs, a text for people."""
+    """A refused request: a code for programs, a text for people."""
 
     def __init__(self, code, text):
         super().__init__(text)
@@ -57,7 +57,7 @@ class Refused(Exception):
 
 @dataclasses.dataclass
 class Piece:
-    """What stands directly in a calendar: a component, or (kind "") text of another sort."""
+    """A direct part of a calendar: a component, or (kind "") other text."""
 
     kind: str
     raw: str
@@ -68,13 +68,13 @@ class Piece:
         return self.properties.get(name, [None])[0]
 
     def text(self, name):
-        """The value of that property, its escapes resolved."""
+        """The value of that property, with its escapes resolved."""
         value = (self.first(name) or ({}, ""))[1]
         return re.sub(r"\\(.)", lambda m: "\n" if m[1] in "nN" else m[1], value, flags=re.DOTALL)
 
 
 def split(text):
-    """Cuts a VCALENDAR into pieces that together are the text."""
+    """Splits a VCALENDAR into pieces that together are the text."""
     if len(text.encode()) > FILE:
         raise Refused("text", f"longer than {FILE} bytes")
     pieces, inside, begun = [Piece("", "")], [], False
@@ -118,7 +118,7 @@ def split(text):
 
 @dataclasses.dataclass
 class Event:
-    """What a VEVENT means. Times are aware; floating ones and days are taken as UTC."""
+    """The meaning of a VEVENT. Times are aware; floating ones and days are taken as UTC."""
 
     uid: str
     recurrence: datetime | None
@@ -135,7 +135,7 @@ class Event:
     except_: set
 
     def starts(self):
-        """The beginnings, in their order; without an end if the rule has none."""
+        """The beginnings, in order; endless if the rule has no end."""
         by_rule = self.by_rule() if self.rule else [self.start]
         return heapq.merge(map(utc, by_rule), sorted(map(utc, self.more)))
 
@@ -152,7 +152,7 @@ class Event:
         given = 0
         while True:
             for day in days:
-                # Clock time goes on, whatever the zone's offset does (zoneinfo, PEP 495).
+                # Clock time advances, whatever the zone's offset does (zoneinfo, PEP 495).
                 start = first + timedelta(days=day)
                 if start < self.start:
                     continue
@@ -163,7 +163,7 @@ class Event:
             first += step
 
     def between(self, begin, end, budget):
-        """Beginning and end of each occurrence between two instants; takes steps from `budget`."""
+        """Beginning and end of each occurrence between two instants; spends steps of `budget`."""
         last = None
         for start in self.starts():
             if start >= end:
@@ -187,7 +187,7 @@ def utc(moment):
 
 
 def moment(value, parameters):
-    """A date, or a date with a time: what it is, and whether an instant, floating or a day."""
+    """A date, or a date with a time, and its kind: an instant, floating or a day."""
     try:
         match = re.fullmatch(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d)Z?)?", value)
         if not match:
@@ -207,7 +207,7 @@ def moment(value, parameters):
 
 
 def rule(value, time_kind):
-    """RRULE, as far as it is followed here."""
+    """The supported part of RRULE."""
     parts = dict(part.split("=", 1) for part in value.upper().split(";") if "=" in part)
     days = parts.get("BYDAY", "MO").split(",")
     numbers = [parts.get("INTERVAL", "1"), parts.get("COUNT", "1")]
@@ -291,7 +291,7 @@ class Calendar:
         with open(path, "rb") as file:
             state, content = os.fstat(file.fileno()), file.read(FILE + 1)
         self.identity = identity(state)
-        # Timestamps are coarse: what was just written may change again unseen.
+        # Timestamps are coarse: a file just written may change again unseen.
         self.settled = time.time() - state.st_mtime > SETTLED
         self.digest = hashlib.sha256(content).digest()
         self.pieces, self.events, self.problems, self.broken = [], [], [], None
@@ -325,7 +325,7 @@ class Service:
         return os.path.join(self.directory, name + ".ics")
 
     def refresh(self):
-        """Reads what has changed."""
+        """Reads changed files."""
         entries = os.listdir(self.directory) if os.path.isdir(self.directory) else []
         names = [name[:-4] for name in entries if name.endswith(".ics")]
         names = [name for name in names if NAME.fullmatch(name) and os.path.isfile(self.path(name))]
@@ -502,7 +502,7 @@ class Service:
             return {"answer": name, **getattr(self, ask)(**arguments)}
 
     def serve(self, connection):
-        """Serves a connection to its end, and tells when that is a failure."""
+        """Serves a connection to its end, and reports a failure."""
         try:
             self.converse(connection)
         except OSError as why:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An echo service (RFC 862) as a forking server: one process a connection.
+ * An echo service (RFC 862) as a forking server: one process per connection.
  *
  *   cc -o echo FILE.c [-lusher] && ./echo [PORT]
  */
@@ -15,7 +15,7 @@
 
 enum { ECHO_PORT = 7, BACKLOG = 128 };
 
-/* The result of a call without which there is nothing to do. */
+/* Returns the result of a call that must succeed. */
 static int must(int result, const char *call)
 {
 	if (result == -1)
@@ -47,7 +47,7 @@ static int listen_at(in_port_t port)
 	return listener;
 }
 
-/* Sends back what comes, until nothing more does. */
+/* Sends back everything that comes, until the end. */
 static void echo(int connection)
 {
 	char buffer[4096];
@@ -63,7 +63,7 @@ int main(int count, char **arguments)
 	int listener = listen_at(count > 1 ? port_of(arguments[1]) : ECHO_PORT);
 	int connection;
 
-	/* Nobody asks how a child ended; a client that has gone is no reason to die silently. */
+	/* Ignore children's exit statuses; do not die silently when a client has gone. */
 	signal(SIGCHLD, SIG_IGN);
 	signal(SIGPIPE, SIG_IGN);
 	must(usher_set_accept_mode(listener, USHER_ACCEPT_BY_USER), "usher_set_accept_mode");

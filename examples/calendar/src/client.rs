@@ -7,7 +7,7 @@ use usher::{ConnectError, HostName, ServiceName};
 
 use crate::protocol::{self, Answer, Code, MAXIMUM_ANSWER, Request};
 
-/// Why there is no answer, or none that helps.
+/// Reasons for a missing or unusable answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// There is no connection.
@@ -62,7 +62,7 @@ impl Client<TcpStream> {
 }
 
 impl<S: Read + Write> Client<S> {
-    /// Speaks over a connection that is there.
+    /// Speaks over an existing connection.
     #[must_use]
     pub fn new(connection: S) -> Self {
         Self {
@@ -70,10 +70,10 @@ impl<S: Read + Write> Client<S> {
         }
     }
 
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     ///
     /// # Errors
-    /// [`ClientError`]; after [`ClientError::Refused`] the connection can go on.
+    /// [`ClientError`]; after [`ClientError::Refused`] the connection can continue.
     pub fn ask(&mut self, request: &Request) -> Result<Answer, ClientError> {
         protocol::write(self.connection.get_mut(), request)?;
         match protocol::read(&mut self.connection, MAXIMUM_ANSWER)? {

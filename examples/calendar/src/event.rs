@@ -1,4 +1,4 @@
-//! What an event's properties mean: when it is, how it recurs (RFC 5545).
+//! The meaning of an event's properties: its time and its recurrence (RFC 5545).
 
 use chrono::{DateTime, Days, Duration, LocalResult, NaiveDate, NaiveDateTime, TimeZone, Utc};
 use rrule::{Frequency, RRule, RRuleSet, Tz};
@@ -13,26 +13,26 @@ const MAXIMUM_RULE: usize = 500;
 /// Most times of one day that a rule may name (BYHOUR times BYMINUTE times BYSECOND).
 const MAXIMUM_TIMES_A_DAY: usize = 24;
 
-/// Why a component is no event that can be shown.
+/// Reasons that a component cannot be shown as an event.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EventError {
-    /// A property without which there is no event.
+    /// A required property is missing.
     #[error("the event has no {0}")]
     Missing(&'static str),
-    /// A property's value is none.
+    /// A property's value is malformed.
     #[error("{name}: '{value}' is no {expected}")]
     Value {
         /// The property.
         name: String,
         /// Its value.
         value: String,
-        /// What it should be.
+        /// The expected kind of value.
         expected: &'static str,
     },
     /// A time zone that only the calendar itself describes.
     #[error("time zone '{0}' is not one of the IANA database")]
     TimeZone(String),
-    /// The rule is none, or one that would take too long to follow.
+    /// The rule is malformed, or would take too long to follow.
     #[error("RRULE: {0}")]
     Rule(String),
     /// RDATE or EXDATE have too many values.
@@ -43,7 +43,7 @@ pub enum EventError {
     Duration,
 }
 
-/// What a time of an event is.
+/// The kind of an event's times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimeKind {
@@ -58,21 +58,21 @@ pub enum TimeKind {
 /// One VEVENT.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// Together with `recurrence`, which event it is.
+    /// Identifies the event, together with `recurrence`.
     pub uid: String,
-    /// Which occurrence of the event of the same UID this one stands for.
+    /// The occurrence of the event of the same UID that this one replaces.
     pub recurrence: Option<DateTime<Utc>>,
-    /// Which version of the event it is.
+    /// The version of the event.
     pub sequence: u32,
-    /// Who may change it.
+    /// The user who may change it.
     pub organizer: Option<String>,
     /// What it is.
     pub summary: String,
     /// Where it is.
     pub location: Option<String>,
-    /// What its times are.
+    /// The kind of its times.
     pub time: TimeKind,
-    /// Called off, but still there to say so.
+    /// Cancelled, but kept to show that.
     pub cancelled: bool,
     start: DateTime<Tz>,
     duration: Duration,
@@ -92,7 +92,7 @@ impl Event {
     /// Reads a VEVENT.
     ///
     /// # Errors
-    /// [`EventError`]: the event is malformed, or of a kind that is not followed.
+    /// [`EventError`]: the event is malformed, or of an unsupported kind.
     pub fn read(component: &Component) -> Result<Self, EventError> {
         let needed = |name| component.property(name).ok_or(EventError::Missing(name));
         let (start, time) = moment(needed("DTSTART")?)?;
@@ -130,8 +130,8 @@ impl Event {
         self.rule.is_some()
     }
 
-    /// What of it lies between `from` and `to`, at least in part. Takes from `steps` what it costs
-    /// to find out, and stops when nothing is left.
+    /// Its occurrences at least partly between `from` and `to`. Deducts the cost of finding them from
+    /// `steps`, and stops when nothing is left.
     #[must_use]
     pub fn occurrences(
         &self,
@@ -179,7 +179,7 @@ fn no(property: &Property, expected: &'static str) -> EventError {
     }
 }
 
-/// Comparable: addresses are mostly written as `mailto:` URIs, in any case.
+/// Makes addresses comparable: they are mostly written as `mailto:` URIs, in any case.
 fn organizer(property: &Property) -> String {
     let address = property.value.trim().to_ascii_lowercase();
     address
@@ -219,8 +219,8 @@ fn moment_of(property: &Property, value: &str) -> Result<(DateTime<Tz>, TimeKind
     Ok((moment, kind))
 }
 
-/// The instant of a clock time; of two the first, and for one that the clocks skip the instant
-/// that the offset before would give (RFC 5545, section 3.3.5).
+/// The instant of a clock time: of two the first, and for one that the clocks skip the instant by the
+/// offset before (RFC 5545, section 3.3.5).
 fn local(clock: NaiveDateTime, zone: Tz) -> Option<DateTime<Tz>> {
     match zone.from_local_datetime(&clock) {
         LocalResult::Single(at) | LocalResult::Ambiguous(at, _) => Some(at),
@@ -232,7 +232,7 @@ fn local(clock: NaiveDateTime, zone: Tz) -> Option<DateTime<Tz>> {
     }
 }
 
-/// How long each occurrence lasts.
+/// The duration of each occurrence.
 fn duration(
     component: &Component,
     start: DateTime<Tz>,
@@ -313,7 +313,7 @@ fn rule(
                 if dates.len() == MAXIMUM_DATES {
                     return Err(EventError::TooManyDates);
                 }
-                // Of a period its beginning.
+                // For a period, its beginning.
                 let value = value.split('/').next().unwrap_or_default().trim();
                 dates.push(moment_of(property, value)?.0);
             }
@@ -330,7 +330,7 @@ fn rule(
     Ok(recurs.then_some(set))
 }
 
-/// Refuses the rules that are no human's: following them could take minutes.
+/// Refuses rules that no human would write: following them could take minutes.
 fn readable_rule(
     property: &Property,
     time: TimeKind,
@@ -374,7 +374,7 @@ fn readable_rule(
     Ok(rule)
 }
 
-/// UNTIL as the `rrule` crate wants it. A date means its whole day; a clock time without zone is
+/// UNTIL in the form of the `rrule` crate. A date means its whole day; a clock time without zone is
 /// allowed with floating times only, which are counted as UTC here.
 fn until_in_utc(property: &Property, until: &str, time: TimeKind) -> Result<String, EventError> {
     let value = match (until.len(), until.ends_with('Z')) {

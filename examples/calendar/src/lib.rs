@@ -1,12 +1,12 @@
-//! A calendar server with one process for each user, and its clients: the application that the
-//! netAuth paper's figure 1b draws (USENIX Security 2008).
+//! A calendar server with one process for each user, and its clients: the application in figure 1b
+//! of the netAuth paper (USENIX Security 2008).
 //!
-//! The server has no accounts, no passwords and no code that decides whose calendar is read. A
-//! worker waits with Usher for the next user who has no process, becomes that user for good, and
-//! only then reads and parses anything: what a user sends can harm that user's process only. All
-//! of a user's applications talk to the same process, which keeps the parsed calendars.
+//! The server has no accounts, no passwords and no code that decides whose calendar to read. A
+//! worker waits with Usher for the next user without a process, becomes that user for good, and
+//! only then reads and parses anything: a user's input can harm only that user's process. All of a
+//! user's programs talk to the same process, which keeps the parsed calendars.
 //!
-//! [`protocol`] is told in `PROTOCOL.md`; `examples/calendar.py` speaks it, too.
+//! `PROTOCOL.md` documents [`protocol`]; `examples/calendar.py` speaks it, too.
 #![forbid(unsafe_code)]
 
 pub mod client;

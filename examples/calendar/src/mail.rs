@@ -1,4 +1,4 @@
-//! Invitations in mail (RFC 6047): what a message's calendar parts ask for (RFC 5546).
+//! Invitations in mail (RFC 6047): the requests in a message's calendar parts (RFC 5546).
 
 use mail_parser::{Message, MessageParser, MimeHeaders};
 
@@ -6,20 +6,20 @@ use crate::event::{Event, EventError};
 use crate::protocol::Request;
 use crate::text::{Calendar, TextError};
 
-/// Longest message that is read, in bytes.
+/// Longest accepted message, in bytes.
 pub const MAXIMUM_MESSAGE: usize = 16 << 20;
-/// Most calendar parts of a message that are looked at.
+/// Most calendar parts of a message that are examined.
 const MAXIMUM_PARTS: usize = 16;
-/// How deep messages may be attached to messages.
+/// Deepest nesting of attached messages.
 const MAXIMUM_DEPTH: usize = 3;
 
-/// Why a message or one of its parts is not followed.
+/// Reasons to ignore a message or one of its parts.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MailError {
-    /// Not even headers.
+    /// The message lacks even headers.
     #[error("this is no mail message")]
     NoMessage,
-    /// A part is no calendar.
+    /// A part is not a calendar.
     #[error("a text/calendar part: {0}")]
     Text(#[from] TextError),
     /// A part's event is not understood.
@@ -28,18 +28,18 @@ pub enum MailError {
     /// A part is not UTF-8 text.
     #[error("a text/calendar part is no text")]
     NoText,
-    /// More parts than are looked at.
+    /// The message has too many parts.
     #[error("more than {MAXIMUM_PARTS} text/calendar parts")]
     TooManyParts,
 }
 
-/// What the calendar parts of a message ask of `calendar`, in their order. REQUEST and PUBLISH add
-/// events, CANCEL removes them or one of their occurrences; other methods (REPLY, COUNTER, ...) ask
-/// nothing of a calendar. The same part often stands in a message twice, as alternative and as
-/// attachment; it counts once.
+/// The requests of a message's calendar parts to `calendar`, in order. REQUEST and PUBLISH add events,
+/// CANCEL removes them or one of their occurrences; other methods (REPLY, COUNTER, ...) request
+/// nothing. The same part often appears twice in a message, as alternative and as attachment; it
+/// counts once.
 ///
 /// # Errors
-/// [`MailError`] for the first thing that is wrong; nothing of the message is then followed.
+/// [`MailError`] for the first fault; the whole message is then ignored.
 pub fn requests(message: &[u8], calendar: &str) -> Result<Vec<Request>, MailError> {
     let message = MessageParser::default()
         .parse(message)
@@ -100,7 +100,7 @@ fn cancel(part: &Calendar, calendar: &str, requests: &mut Vec<Request>) -> Resul
             });
             continue;
         }
-        // One occurrence: it stays, to say that it is called off.
+        // One occurrence: it stays, to show that it is cancelled.
         let mut called_off = component.clone();
         called_off.set("STATUS", "CANCELLED");
         let mut text = part.clone();

@@ -1,4 +1,4 @@
-//! The protocol between server and clients, as told in `PROTOCOL.md`: a request is a line, its
+//! The protocol between server and clients, documented in `PROTOCOL.md`: a request is a line, its
 //! answer is a line, and both are JSON objects.
 
 use std::io::{self, BufRead, Read, Write};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::TimeKind;
 
-/// Longest request, its line end included, in bytes.
+/// Longest request in bytes, including its line end.
 pub const MAXIMUM_REQUEST: usize = 512 << 10;
 /// Longest answer, likewise.
 pub const MAXIMUM_ANSWER: usize = 8 << 20;
@@ -20,17 +20,17 @@ pub const MAXIMUM_OCCURRENCES: usize = 10_000;
 /// Longest wait, in seconds.
 pub const MAXIMUM_WAIT: u64 = 300;
 
-/// What a client asks.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Which calendars there are.
+    /// Lists the calendars.
     Calendars {},
-    /// What there is between two instants.
+    /// Lists the occurrences between two instants.
     Events {
         /// Begins before it ends.
         from: DateTime<Utc>,
-        /// Not included.
+        /// Excluded.
         to: DateTime<Utc>,
         /// Of this calendar only.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -38,7 +38,7 @@ pub enum Request {
     },
     /// Adds the events of an iCalendar text, or replaces those they are newer versions of.
     Add {
-        /// Made when there is none of this name.
+        /// Made if there is none of this name.
         calendar: String,
         /// One VCALENDAR.
         text: String,
@@ -50,14 +50,14 @@ pub enum Request {
         /// From this calendar only.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         calendar: Option<String>,
-        /// Only when the event's organizer is this one.
+        /// Only if the event has this organizer.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         organizer: Option<String>,
-        /// Only when the event's SEQUENCE is not higher.
+        /// Only if the event's SEQUENCE is not higher.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         sequence: Option<u32>,
     },
-    /// Answers when the calendars are not, or no longer, those of `version`, or after `seconds`.
+    /// Answers as soon as the calendars differ from `version`, or after `seconds`.
     Wait {
         /// As answered before.
         version: String,
@@ -66,7 +66,7 @@ pub enum Request {
     },
 }
 
-/// What the server answers.
+/// The server's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Answer {
@@ -74,7 +74,7 @@ pub enum Answer {
     Calendars {
         /// By name.
         calendars: Vec<CalendarSummary>,
-        /// Of all calendars together.
+        /// The version of all calendars together.
         version: String,
     },
     /// To `events`.
@@ -86,7 +86,7 @@ pub enum Answer {
         /// As above.
         version: String,
     },
-    /// To `add`: the UIDs of what was added.
+    /// To `add`: the UIDs of the added events.
     Added {
         /// Each once.
         uids: Vec<String>,
@@ -101,7 +101,7 @@ pub enum Answer {
         /// The present one.
         version: String,
     },
-    /// To anything that is not done.
+    /// To any refused request.
     Refused {
         /// For programs.
         code: Code,
@@ -110,17 +110,17 @@ pub enum Answer {
     },
 }
 
-/// Why a request is refused.
+/// Reasons to refuse a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
-    /// The line is no request, or one beyond a limit.
+    /// The line is not a request, or exceeds a limit.
     Request,
     /// No such calendar or event.
     Unknown,
-    /// The text is no calendar with events, or is beyond a limit.
+    /// The text is not a calendar with events, or exceeds a limit.
     Text,
-    /// A newer version is there, or one of another organizer.
+    /// There is a newer version, or one of another organizer.
     Outdated,
     /// The files could not be read or written.
     Files,
@@ -131,9 +131,9 @@ pub enum Code {
 pub struct CalendarSummary {
     /// The name of its file, without `.ics`.
     pub name: String,
-    /// How many events it has; a recurring one counts once.
+    /// The number of its events; a recurring one counts once.
     pub events: usize,
-    /// What could not be understood, and so is not shown.
+    /// Parts that were not understood, and so are not shown.
     pub problems: Vec<String>,
 }
 
@@ -144,7 +144,7 @@ pub struct Occurrence {
     pub start: DateTime<Utc>,
     /// When it ends.
     pub end: DateTime<Utc>,
-    /// What these times are.
+    /// The kind of these times.
     pub time: TimeKind,
     /// The calendar it is in.
     pub calendar: String,
@@ -162,7 +162,7 @@ pub struct Occurrence {
 /// Reads a line of at most `limit` bytes; `None` at the end of the connection.
 ///
 /// # Errors
-/// As reading; `InvalidData` when the line is too long, breaks off, or is none of the protocol.
+/// As reading; `InvalidData` when the line is too long, incomplete, or malformed.
 pub fn read<T: DeserializeOwned>(from: &mut impl BufRead, limit: usize) -> io::Result<Option<T>> {
     let mut line = Vec::new();
     from.take(limit as u64).read_until(b'\n', &mut line)?;
@@ -186,7 +186,7 @@ pub fn write<T: Serialize>(to: &mut impl Write, message: &T) -> io::Result<()> {
     to.write_all(&line(message)?)
 }
 
-/// Writes an answer; one that is too long is refused instead.
+/// Writes an answer; replaces one that is too long by a refusal.
 ///
 /// # Errors
 /// As writing.

@@ -1,4 +1,4 @@
-//! Answering requests: all connections of a user over one store.
+//! Answers requests: all connections of a user share one store.
 
 use std::io::{self, BufReader};
 use std::net::TcpStream;
@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use crate::protocol::{self, Answer, Code, MAXIMUM_REQUEST, MAXIMUM_WAIT, Request};
 use crate::store::{Store, StoreError};
 
-/// How long a connection may be silent.
+/// The longest silence on a connection.
 pub const SILENCE: Duration = Duration::from_secs(600);
-/// How often a waiting connection looks for changes that others made to the files.
+/// The interval at which a waiting connection checks the files for changes by other programs.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// A user's calendars, shared by the user's connections.
@@ -31,7 +31,7 @@ impl Service {
         }
     }
 
-    /// Serves a connection to its end. What is no request is answered, and ends it.
+    /// Serves a connection to its end. A malformed request is answered, and ends it.
     ///
     /// # Errors
     /// When the connection fails, or is silent for longer than [`SILENCE`].
@@ -86,7 +86,7 @@ impl Service {
         }
     }
 
-    /// A thread that panicked leaves a cache that is checked against the files anyway.
+    /// Ignores the poison of a thread that panicked: the cache is checked against the files anyway.
     fn store(&self) -> MutexGuard<'_, Store> {
         self.store.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -17,16 +17,16 @@ use crate::event::Event;
 use crate::protocol::{CalendarSummary, MAXIMUM_ADDED, MAXIMUM_OCCURRENCES, Occurrence};
 use crate::text::{Calendar, Component, MAXIMUM_TEXT, TextError};
 
-/// Most calendars of a user; further files are not looked at.
+/// Most calendars of a user; further files are ignored.
 pub const MAXIMUM_CALENDARS: usize = 64;
 /// Longest name of a calendar, in bytes.
 pub const MAXIMUM_NAME: usize = 64;
-/// How far rules are followed for one answer, in occurrences, all events together.
+/// Most occurrences that are computed for one answer, for all events together.
 const MAXIMUM_STEPS: usize = 500_000;
-/// Why the calendars cannot do what is asked.
+/// Reasons that a request fails.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The name of a calendar is none.
+    /// The name of a calendar is malformed.
     #[error(
         "'{0}' is no name of a calendar: take 1 to {MAXIMUM_NAME} letters, digits, '-', '_' and \
          '.', and no '.' first"
@@ -35,35 +35,35 @@ pub enum StoreError {
     /// There is no such calendar.
     #[error("there is no calendar '{0}'")]
     NoCalendar(String),
-    /// No calendar asked has such an event.
+    /// No requested calendar has such an event.
     #[error("there is no event with UID '{0}'")]
     NoEvent(String),
-    /// One calendar more than there may be.
+    /// There would be too many calendars.
     #[error("there are {MAXIMUM_CALENDARS} calendars; remove one first")]
     TooManyCalendars,
-    /// What is there is newer.
+    /// The existing event is newer.
     #[error("event '{uid}' is there with SEQUENCE {present}, which is higher than {given}")]
     Older {
         /// Of the event.
         uid: String,
-        /// Of the one that is there.
+        /// SEQUENCE of the existing event.
         present: u32,
-        /// Of the one that came.
+        /// SEQUENCE of the given event.
         given: u32,
     },
     /// Only the organizer of an event changes it.
     #[error("event '{0}' is there with another organizer; remove it first to replace it")]
     Organizer(String),
-    /// The text is no calendar.
+    /// The text is not a calendar.
     #[error("the text is no calendar: {0}")]
     Text(#[from] TextError),
-    /// The text has more bytes than are taken.
+    /// The text has too many bytes.
     #[error("the text is longer than {MAXIMUM_ADDED} bytes")]
     TextTooLong,
-    /// There is nothing in the text.
+    /// The text has no event.
     #[error("the text has no event")]
     NoEvents,
-    /// An event of the text is not understood.
+    /// An event in the text is not understood.
     #[error("event '{uid}': {reason}")]
     Event {
         /// Of the event; empty when it has none.
@@ -76,15 +76,15 @@ pub enum StoreError {
     Broken {
         /// Of the calendar.
         name: String,
-        /// What is wrong with it.
+        /// Its fault.
         reason: String,
     },
     /// The system refused.
     #[error("{path}: {source}")]
     Files {
-        /// Which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// As the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -99,7 +99,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// The calendars in `directory`, which is made when the first one is.
+    /// The calendars in `directory`, which is made with the first one.
     #[must_use]
     pub fn new(directory: PathBuf) -> Self {
         Self {
@@ -110,7 +110,7 @@ impl Store {
         }
     }
 
-    /// What calendars there are.
+    /// Lists the calendars.
     ///
     /// # Errors
     /// [`StoreError::Files`].
@@ -137,7 +137,7 @@ impl Store {
         Ok(self.files.iter().map(summary).collect())
     }
 
-    /// A name for what the calendars contain now; another one when they contain something else.
+    /// Identifies the present contents of the calendars; different contents have another version.
     ///
     /// # Errors
     /// [`StoreError::Files`].
@@ -150,7 +150,7 @@ impl Store {
         Ok(format!("{:016x}", hasher.finish()))
     }
 
-    /// What lies between `from` and `to`, by time, and whether nothing is missing.
+    /// The occurrences between `from` and `to`, by time, and whether the list is complete.
     ///
     /// # Errors
     /// [`StoreError::Files`], [`StoreError::NoCalendar`].
@@ -184,8 +184,8 @@ impl Store {
         Ok((found, complete))
     }
 
-    /// Adds the events of a calendar's text, with the time zones it brings. An event that is there
-    /// (same UID, same RECURRENCE-ID) is replaced. All or nothing. The UIDs of what was added.
+    /// Adds the events of a calendar's text, with the time zones it brings. Replaces an existing event
+    /// (same UID, same RECURRENCE-ID). All or nothing. Returns the UIDs of the added events.
     ///
     /// # Errors
     /// See [`StoreError`]; the calendar is then as it was.
@@ -240,11 +240,11 @@ impl Store {
         Ok(uids.into_iter().collect())
     }
 
-    /// Removes an event from all calendars, or from one. The names of those it was in.
+    /// Removes an event from all calendars, or from one. Returns the names of those it was in.
     ///
     /// # Errors
-    /// See [`StoreError`]; all calendars are then as they were, but for [`StoreError::Files`],
-    /// which leaves those in which the event has been removed already.
+    /// See [`StoreError`]; all calendars are then as they were, except after [`StoreError::Files`],
+    /// when some calendars have lost the event already.
     pub fn remove(
         &mut self,
         uid: &str,
@@ -295,7 +295,7 @@ impl Store {
         Ok(left.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// Reads what has changed.
+    /// Reads changed files.
     fn refresh(&mut self) -> Result<(), StoreError> {
         let names = self.names()?;
         self.files.retain(|name, _| names.contains(name));
@@ -324,7 +324,7 @@ impl Store {
         Ok(())
     }
 
-    /// The names of the calendars; the first ones by name when there are too many.
+    /// The names of the calendars; the first ones by name if there are too many.
     fn names(&self) -> Result<BTreeSet<String>, StoreError> {
         let failed = |source| StoreError::Files {
             path: self.directory.clone(),
@@ -344,7 +344,7 @@ impl Store {
             let Some(name) = name.filter(|name| is_name(name)) else {
                 continue;
             };
-            // Anything else, a FIFO say, could keep the reader waiting.
+            // Anything else, for instance a FIFO, could keep the reader waiting.
             if fs::metadata(self.path(name)).is_ok_and(|metadata| metadata.is_file()) {
                 names.insert(name.to_owned());
                 if names.len() > MAXIMUM_CALENDARS {
@@ -379,8 +379,8 @@ impl Store {
         lock().map_err(|source| StoreError::Files { path, source })
     }
 
-    /// Replaces a calendar's file: whoever reads it sees the old one or the new one, also after a
-    /// loss of power.
+    /// Replaces a calendar's file: a reader sees the old one or the new one, even after a loss of
+    /// power.
     fn write(&self, name: &str, calendar: &Calendar) -> Result<(), StoreError> {
         let text = calendar.to_string();
         if text.len() > MAXIMUM_TEXT {
@@ -418,13 +418,13 @@ fn same_zone(one: &Component, other: &Component) -> bool {
     one.kind == "VTIMEZONE" && one.text("TZID") == other.text("TZID")
 }
 
-/// Puts `event` in the place of the one that it is a version of.
+/// Replaces the event that `event` is a version of.
 fn replace(calendar: &mut Calendar, event: &Event, component: Component) -> Result<(), StoreError> {
     for present in calendar
         .components()
         .filter(|present| is_event(present, &event.uid))
     {
-        // One that is not understood is left as it is.
+        // An event that is not understood stays as it is.
         let Ok(present) = Event::read(present) else {
             continue;
         };

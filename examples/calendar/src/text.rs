@@ -1,29 +1,29 @@
-//! iCalendar text (RFC 5545, section 3.1) cut into its components and put together again without
-//! loss: a calendar file belongs to its user and to other programs, and what this one does not
-//! know stays as it was.
+//! Splits iCalendar text (RFC 5545, section 3.1) into its components and joins them again without
+//! loss: a calendar file belongs to its user and to other programs, and parts that this program does
+//! not know stay as they were.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Longest text that is read, in bytes.
+/// Longest accepted text, in bytes.
 pub const MAXIMUM_TEXT: usize = 4 << 20;
 /// Longest content line, its folded parts put together, in bytes.
 pub const MAXIMUM_LINE: usize = 64 << 10;
 /// Most components directly in a calendar.
 pub const MAXIMUM_COMPONENTS: usize = 20_000;
-/// How deep components may stand in another; RFC 5545 knows three levels.
+/// Deepest nesting of components; RFC 5545 has three levels.
 const MAXIMUM_DEPTH: usize = 4;
 
-/// Why a text is no calendar.
+/// Reasons that a text is not a calendar.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
-    /// More bytes than are read.
+    /// The text has too many bytes.
     #[error("longer than {MAXIMUM_TEXT} bytes")]
     TooLong,
-    /// A content line has more bytes than are read.
+    /// A content line has too many bytes.
     #[error("line {line}: longer than {MAXIMUM_LINE} bytes")]
     LineTooLong {
-        /// Counted from 1; of a folded line, its first part.
+        /// Counted from 1; for a folded line, its first part.
         line: usize,
     },
     /// Neither a property nor the continuation of one.
@@ -38,13 +38,13 @@ pub enum TextError {
         /// As above.
         line: usize,
     },
-    /// Components within components within components.
+    /// Components are nested too deeply.
     #[error("line {line}: components stand more than {MAXIMUM_DEPTH} deep")]
     TooDeep {
         /// As above.
         line: usize,
     },
-    /// More components than are read.
+    /// The text has too many components.
     #[error("more than {MAXIMUM_COMPONENTS} components")]
     TooMany,
     /// Not exactly one VCALENDAR.
@@ -59,7 +59,7 @@ pub struct Property {
     pub name: String,
     /// Names in capital letters, values without quotes.
     pub parameters: Vec<(String, String)>,
-    /// As it stands, escapes included.
+    /// The raw value, including escapes.
     pub value: String,
 }
 
@@ -68,13 +68,13 @@ pub struct Property {
 pub struct Component {
     /// `VEVENT`, `VTIMEZONE`, ...; in capital letters.
     pub kind: String,
-    /// Its own properties; those of components within it stand in `raw` only.
+    /// Its own properties; those of components within it are only in `raw`.
     pub properties: Vec<Property>,
     /// The text itself, with BEGIN and END.
     pub raw: String,
 }
 
-/// What stands directly in a calendar, in its order.
+/// The direct contents of a calendar, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Property(Property, String),
@@ -114,14 +114,14 @@ impl Property {
         })
     }
 
-    /// A parameter's value; of several of the same name, the first.
+    /// A parameter's value; the first, if several have the name.
     #[must_use]
     pub fn parameter(&self, name: &str) -> Option<&str> {
         let found = self.parameters.iter().find(|(key, _)| key == name)?;
         Some(&found.1)
     }
 
-    /// The value of a property of type TEXT, its escapes resolved (RFC 5545, section 3.3.11).
+    /// The value of a property of type TEXT, with its escapes resolved (RFC 5545, section 3.3.11).
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::with_capacity(self.value.len());
@@ -147,7 +147,7 @@ fn is_name(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-/// Up to the `;` or `:` that ends it; between quotes both are part of it.
+/// Reads up to the terminating `;` or `:`; between quotes both are part of the value.
 fn parameter_value_length(text: &str) -> Option<usize> {
     let mut quoted = false;
     text.bytes().position(|byte| {
@@ -178,7 +178,7 @@ impl Component {
         self.property(name).map(Property::text)
     }
 
-    /// Puts a property before the component's own, in the place of those of its name.
+    /// Puts a property before the component's own, and removes those of the same name.
     pub fn set(&mut self, name: &str, value: &str) {
         let line = format!("{name}:{value}\r\n");
         let mut depth = 0;
@@ -239,7 +239,7 @@ impl Calendar {
         })
     }
 
-    /// What it is sent for (RFC 5546): `REQUEST`, `CANCEL`, ...; in capital letters.
+    /// Its method (RFC 5546): `REQUEST`, `CANCEL`, ...; in capital letters.
     #[must_use]
     pub fn method(&self) -> Option<String> {
         self.pieces.iter().find_map(|piece| match piece {
@@ -258,7 +258,7 @@ impl Calendar {
         self.pieces.push(Piece::Component(component));
     }
 
-    /// Takes out the components for which `keep` is false.
+    /// Removes the components for which `keep` is false.
     pub fn retain(&mut self, mut keep: impl FnMut(&Component) -> bool) {
         self.pieces.retain(|piece| match piece {
             Piece::Component(component) => keep(component),
@@ -298,13 +298,13 @@ impl FromStr for Calendar {
             pieces: Vec::new(),
             end: String::new(),
         };
-        // The kinds of the components in which the reading is.
+        // The kinds of the components that are open at this point.
         let mut inside: Vec<String> = Vec::new();
         for line in Lines::new(text) {
             if line.text.len() > MAXIMUM_LINE {
                 return Err(TextError::LineTooLong { line: line.number });
             }
-            // Not of RFC 5545, but editors and mail programs leave them.
+            // RFC 5545 has no empty lines, but editors and mail programs leave them.
             if line.text.trim().is_empty() {
                 calendar.keep(&inside, line.raw);
                 continue;
@@ -368,7 +368,7 @@ impl FromStr for Calendar {
 }
 
 impl Calendar {
-    /// Keeps text that means nothing here where it stands.
+    /// Keeps text without meaning here in its place.
     fn keep(&mut self, inside: &[String], raw: &str) {
         let place = match (inside.len(), self.pieces.last_mut()) {
             (0, _) if self.end.is_empty() => &mut self.begin,
@@ -388,7 +388,7 @@ struct Line<'a> {
     text: String,
 }
 
-/// The content lines of a text. Together their `raw` are the text.
+/// The content lines of a text. Their `raw` parts together are the text.
 struct Lines<'a> {
     rest: &'a str,
     number: usize,

@@ -1,6 +1,6 @@
 //! The server's processes. A supervisor keeps a few workers waiting; each waits with Usher for a
 //! user who has no process, becomes that user, and serves all of the user's connections. Workers
-//! are programs started anew, not forks: what a worker inherits is the listener and nothing else.
+//! are newly started programs, not forks: a worker inherits only the listener.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv6Addr, TcpListener, TcpStream};
@@ -20,12 +20,12 @@ use crate::service::Service;
 
 /// Most connections of a user at once; further ones wait.
 pub const MAXIMUM_CONNECTIONS: usize = 64;
-/// How long a worker stays without a connection.
+/// The time that a worker stays without a connection.
 const IDLE: Duration = Duration::from_secs(300);
-/// Before a worker takes the place of one that failed while it waited.
+/// The delay before a worker replaces one that failed while it waited.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Why a server or a worker ends.
+/// Reasons for a server or a worker to end.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     /// A call to Usher failed.
@@ -68,7 +68,7 @@ fn usher(call: &'static str) -> impl FnOnce(ServiceError) -> WorkerError {
 pub fn supervise(port: u16, idle: usize) -> Result<(), WorkerError> {
     // For IPv6 and IPv4.
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).map_err(system("listening"))?;
-    // Policy and kernel are asked once here, so that what is missing is told at the start.
+    // This checks policy and kernel once, to report problems at the start.
     let asked = listener.try_clone().map_err(system("dup"))?;
     ByUserListener::new(asked).map_err(usher("usher_set_accept_mode"))?;
     let mut workers: Vec<Worker> = Vec::new();
@@ -88,7 +88,7 @@ pub fn supervise(port: u16, idle: usize) -> Result<(), WorkerError> {
                 Event::Ended => {
                     let mut worker = workers.swap_remove(worker);
                     let status = worker.process.wait().map_err(system("waiting"))?;
-                    // What it had to say it has said itself, on standard error.
+                    // The worker has reported the error itself, on standard error.
                     failed |= worker.reserved.is_some() && !status.success();
                 }
             }
@@ -103,7 +103,7 @@ pub fn supervise(port: u16, idle: usize) -> Result<(), WorkerError> {
 struct Worker {
     process: Child,
     ended: OwnedFd,
-    /// Brings a byte when the worker has a user; there until then.
+    /// Delivers a byte when the worker has a user; present until then.
     reserved: Option<ChildStdout>,
 }
 
@@ -132,7 +132,7 @@ impl Worker {
         })
     }
 
-    /// Reads what came; false when the worker ended instead.
+    /// Reads the byte; false if the worker ended instead.
     fn has_reserved(&mut self) -> Result<bool, WorkerError> {
         let Some(mut reserved) = self.reserved.take() else {
             return Ok(true);
@@ -141,14 +141,14 @@ impl Worker {
             .read(&mut [0])
             .map_err(system("listening to a worker"))?;
         if read == 0 {
-            // Ending comes next, and then it counts as one that was waiting.
+            // Its end comes next, and then it counts as one that was waiting.
             self.reserved = Some(reserved);
         }
         Ok(read > 0)
     }
 }
 
-/// What has happened to which worker, in their order; at most one event a worker.
+/// The workers' events, in order; at most one event per worker.
 fn wait(workers: &[Worker]) -> Result<Vec<(usize, Event)>, WorkerError> {
     let mut waiting: Vec<PollFd<'_>> = workers
         .iter()
@@ -183,14 +183,14 @@ fn wait(workers: &[Worker]) -> Result<Vec<(usize, Event)>, WorkerError> {
     Ok(events)
 }
 
-/// A worker: standard input is the listener, standard output tells the supervisor that the worker
-/// has a user. Returns when the user has had no connection for a while.
+/// Runs a worker: standard input is the listener, and a byte on standard output reports to the
+/// supervisor that the worker has a user. Returns when the user has had no connection for a while.
 ///
 /// # Errors
 /// [`WorkerError`].
 pub fn work() -> Result<(), WorkerError> {
-    // Only while it waits: the kernel forgets this when the process becomes a user, who is then
-    // served to the end.
+    // This holds only while the worker waits: the kernel clears it when the process becomes a user,
+    // who is then served to the end.
     rustix::process::set_parent_process_death_signal(Some(Signal::TERM))
         .map_err(system("prctl"))?;
     let listener: TcpListener = standard_input()?.into();
@@ -201,7 +201,7 @@ pub fn work() -> Result<(), WorkerError> {
         .write_all(b"+")
         .and_then(|()| supervisor.flush())
         .map_err(system("telling the supervisor"))?;
-    // The user's process keeps nothing of the service's listener.
+    // The user's process must not keep the service's listener.
     let nothing = std::fs::File::open("/dev/null").map_err(system("/dev/null"))?;
     rustix::stdio::dup2_stdin(nothing).map_err(system("standard input"))?;
     let queue = listener
@@ -209,7 +209,7 @@ pub fn work() -> Result<(), WorkerError> {
         .map_err(usher("set_net_user"))?;
     // From here on this process is the user. Threads may be made, files may be read.
     let service = Arc::new(Service::new(calendars()?));
-    // A thread for a connection holds one of these.
+    // Each connection's thread holds one of these.
     let place = Arc::new(());
     while wait_for_connection(&queue, &place)? {
         let (connection, _) = queue.accept_by_user().map_err(system("accept_by_user"))?;
@@ -254,7 +254,7 @@ fn standard_input() -> Result<OwnedFd, WorkerError> {
         .map_err(system("standard input"))
 }
 
-/// Where this user's calendars are. Not from the environment, which is the service account's.
+/// The folder of this user's calendars, not from the environment, which is the service account's.
 fn calendars() -> Result<PathBuf, WorkerError> {
     let uid = nix::unistd::geteuid();
     let account = User::from_uid(uid).map_err(|error| WorkerError::System {
@@ -265,8 +265,8 @@ fn calendars() -> Result<PathBuf, WorkerError> {
     Ok(home.join(".calendars"))
 }
 
-/// False when there was none for so long, and none is open, that this process may end: the user's
-/// next one waits in the queue for another worker.
+/// Returns false if there was no connection for so long, and none is open, that this process may end:
+/// the user's next connection waits in the queue for another worker.
 fn wait_for_connection(queue: &UserListener, place: &Arc<()>) -> Result<bool, WorkerError> {
     let patience = Timespec {
         tv_sec: IDLE.as_secs().cast_signed(),

@@ -1,4 +1,4 @@
-"""The package against the real library, as far as a machine goes on which no daemon runs."""
+"""The package against the real library, on a machine without running daemons."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ NO_LIBRARY = "import usher; usher.connect_by_user('host', 'service')"
 
 
 class Failing(unittest.TestCase):
-    """Each call's own reasons to fail, told with errno and in words."""
+    """Each call reports its own failures, by errno and in words."""
 
     def assert_fails(self, number, call, *arguments):
         with self.assertRaises(usher.UsherError) as raised:
@@ -88,7 +88,7 @@ class Failing(unittest.TestCase):
 
 
 class Loading(unittest.TestCase):
-    """The library is loaded when it is needed, and its absence explained."""
+    """The library is loaded on demand, and its absence is explained."""
 
     def run_with(self, library):
         environment = {**os.environ, "USHER_LIBRARY": library}
@@ -112,10 +112,10 @@ class Loading(unittest.TestCase):
 
 
 class Layout(unittest.TestCase):
-    """The structure is the one of include/usher.h."""
+    """The structure matches include/usher.h."""
 
     def test_the_library_takes_its_size(self):
-        # A wrong size is EINVAL before anything else is looked at.
+        # A wrong size is EINVAL before any other check.
         with socket.create_server(("127.0.0.1", 0)) as listener:
             with self.assertRaises(usher.UsherError) as raised:
                 usher.connection_info(listener)

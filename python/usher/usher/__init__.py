@@ -1,8 +1,8 @@
-"""Network services with the user on the other end.
+"""Network services that know the user at the other end.
 
-``connect_by_user`` is the client's call. A service puts its listener into the mode of
-``ByUserListener``, waits with ``pre_accept`` until a user without a process connects, becomes that
-user with ``set_net_user`` and takes the user's connections with ``accept_by_user``. See
+Clients call ``connect_by_user``. A service puts its listener into the mode of ``ByUserListener``,
+waits with ``pre_accept`` until a user without a process connects, becomes that user with
+``set_net_user`` and takes the user's connections with ``accept_by_user``. See
 connect_by_user(3) and usher_accept_by_user(3).
 """
 

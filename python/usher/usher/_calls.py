@@ -1,4 +1,4 @@
-"""The calls, in Python's terms."""
+"""The calls as Python functions."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ACCEPT_BY_USER = 1
 class UsherError(OSError):
     """A call failed.
 
-    ``errno`` is the C call's and ``strerror`` says in words what went wrong and what to do.
+    ``errno`` is that of the C call; ``strerror`` describes the cause and the remedy in words.
     """
 
 
 class HasFileno(Protocol):
-    """Anything with a descriptor: a socket, for one."""
+    """Anything with a descriptor, such as a socket."""
 
     def fileno(self) -> int:
         """Returns the descriptor."""
@@ -33,7 +33,7 @@ class HasFileno(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionInfo:
-    """Who a connection is."""
+    """The client of a connection."""
 
     uid: int
     """The local account of the user."""
@@ -58,7 +58,7 @@ def _descriptor(file: int | HasFileno) -> int:
 
 
 def _call(name: str, *arguments: Any) -> int:
-    """Calls the library; what it returns, or its error raised."""
+    """Calls the library; returns its result or raises its error."""
     loaded = library()
     result: int = getattr(loaded, name)(*arguments)
     if result == -1:
@@ -75,11 +75,11 @@ def _text(name: str) -> bytes:
 
 
 def connect_by_user(host: str, service: str) -> socket.socket:
-    """Connects to ``service`` on ``host`` (names of the policy) as the user of this process.
+    """Connects to ``service`` on ``host`` (names in the policy) as the user of this process.
 
     Raises UsherError, with the errno of connect_by_user(3): EACCES when a policy does not permit
-    it, ENOKEY without a key on this host, ENETDOWN when this host's signer does not run, ...
-    Blocks; other threads go on meanwhile.
+    it, ENOKEY without a key on this host, ENETDOWN when this host's signer is not running, ...
+    Blocks; other threads continue meanwhile.
     """
     connection = _call("usher_connect_by_user", _text(host), _text(service))
     return socket.socket(fileno=connection)
@@ -90,7 +90,7 @@ def set_accept_mode(listener: int | HasFileno, mode: int = ACCEPT_BY_USER) -> No
 
     The process must run as the service's account. Raises UsherError: EINVAL for another kind of
     socket, EACCES when the policy has no such service for this account, EOPNOTSUPP when the kernel
-    runs no LSM programs, ENETDOWN when the keeper does not run.
+    runs no LSM programs, ENETDOWN when the keeper is not running.
     """
     _call("usher_set_accept_mode", _descriptor(listener), mode)
 
@@ -98,8 +98,8 @@ def set_accept_mode(listener: int | HasFileno, mode: int = ACCEPT_BY_USER) -> No
 def pre_accept(listener: int | HasFileno) -> None:
     """Waits for a connection whose user has no process, and reserves the user for this process.
 
-    The children that it forks from then on may use the reservation, too, within 30 seconds. Goes
-    on after a signal whose handler does not raise (PEP 475).
+    Children that it forks from then on may use the reservation, too, within 30 seconds. The call
+    continues after a signal whose handler does not raise (PEP 475).
     """
     while True:
         try:
@@ -120,7 +120,7 @@ def set_net_user(listener: int | HasFileno) -> None:
 
 
 def accept_by_user(listener: int | HasFileno) -> tuple[socket.socket, Any]:
-    """Accepts the user's next connection; returns it with the address of its other end.
+    """Accepts the user's next connection; returns it with its peer address.
 
     Raises UsherError: EINVAL before set_net_user(), otherwise as accept4(2).
     """
@@ -130,14 +130,14 @@ def accept_by_user(listener: int | HasFileno) -> tuple[socket.socket, Any]:
     try:
         return connection, connection.getpeername()
     except OSError:
-        # It was reset before we looked; reading will say so.
+        # It was already reset; reading will report that.
         return connection, None
 
 
 def connection_info(connection: int | HasFileno) -> ConnectionInfo:
-    """Says who an accepted connection is.
+    """Describes the client of an accepted connection.
 
-    Raises UsherError: ENOENT when it is none of Usher's, EACCES when it is another user's.
+    Raises UsherError: ENOENT when it is not an Usher connection, EACCES when it is another user's.
     """
     info = Connection()
     _call(
@@ -166,7 +166,7 @@ class ByUserListener:
     """
 
     def __init__(self, listener: socket.socket) -> None:
-        """As set_accept_mode(); the socket stays the caller's when that fails."""
+        """As set_accept_mode(); if that fails the socket stays the caller's."""
         set_accept_mode(listener)
         self._listener = listener
 
@@ -187,7 +187,7 @@ class ByUserListener:
         return accept_by_user(self)
 
     def close(self) -> None:
-        """Closes the socket; in a process that is a user, its duplicate of the user's queue."""
+        """Closes the socket; in a process that has become a user, its duplicate of the queue."""
         self._listener.close()
 
     def __enter__(self) -> Self:

@@ -22,7 +22,7 @@ enum Command {
         /// The port that the policy has for the service.
         #[arg(long, default_value_t = 5231)]
         port: u16,
-        /// How many workers wait.
+        /// The number of waiting workers.
         #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
         idle: u16,
     },

@@ -1,4 +1,4 @@
-//! A calendar's file as it was read, and how a change of it is seen.
+//! A calendar's file as it was read, and the detection of its changes.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -15,10 +15,10 @@ use crate::event::Event;
 use crate::protocol::{MAXIMUM_OCCURRENCES, Occurrence};
 use crate::text::{Calendar, MAXIMUM_TEXT};
 
-/// Most problems told of a calendar.
+/// Most problems reported for a calendar.
 const MAXIMUM_PROBLEMS: usize = 20;
-/// Timestamps of files are coarse: only a file that has been left alone for this long is surely
-/// the one that was read.
+/// Timestamps of files are coarse: only a file that has not changed for this long is certainly the
+/// one that was read.
 pub const SETTLED: Duration = Duration::from_secs(1);
 
 /// A file as it was read.
@@ -30,7 +30,7 @@ pub struct Cached {
     pub content: Result<Content, String>,
 }
 
-/// What changes when a file does.
+/// Attributes that change when a file does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     inode: u64,
@@ -115,7 +115,7 @@ impl Content {
         }
     }
 
-    /// Adds what lies between the two instants; false when something may be missing.
+    /// Adds the occurrences between the two instants; false if something may be missing.
     pub fn between(
         &self,
         name: &str,

@@ -1,4 +1,5 @@
-//! `calendar feed`: a mail message on standard input, from a `.forward` file or a Sieve pipe say.
+//! `calendar feed` reads a mail message on standard input, for instance from a `.forward` file or a
+//! Sieve pipe.
 
 use std::io::{self, Read, Write};
 
@@ -15,7 +16,7 @@ pub struct Arguments {
     calendar: String,
 }
 
-/// Connects only when the message asks something of a calendar; most do not.
+/// Connects only if the message asks for a change; most do not.
 pub fn run<S: Read + Write>(
     arguments: &Arguments,
     connect: impl FnOnce() -> Result<Client<S>, ClientError>,
@@ -42,7 +43,7 @@ pub fn run<S: Read + Write>(
             }
             Ok(Answer::Removed { .. }) => println!("removed"),
             Ok(_) => return Err(ClientError::Mismatch.into()),
-            // Cancelled before it was known, or by a message that came twice.
+            // The event was cancelled before it was known, or by a message that came twice.
             Err(ClientError::Refused {
                 code: Code::Unknown,
                 text,

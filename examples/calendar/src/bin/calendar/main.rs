@@ -32,18 +32,18 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Show what there is in the days to come.
+    /// Show the events of the days to come.
     View(view::Arguments),
-    /// Print what begins soon, or run a command for it.
+    /// Print events that begin soon, or run a command for them.
     Remind(remind::Arguments),
     /// Follow the invitations and cancellations in a mail message on standard input.
     Feed(feed::Arguments),
     /// Add the events of an iCalendar file.
     Add {
-        /// The calendar to add to; made when there is none of this name.
+        /// The calendar to add to, made if it is missing.
         #[arg(long, default_value = "personal")]
         calendar: String,
-        /// The file; standard input when there is none.
+        /// The file; standard input if not given.
         file: Option<PathBuf>,
     },
     /// Remove an event with all its occurrences.
@@ -51,23 +51,23 @@ enum Command {
         /// From this calendar only.
         #[arg(long)]
         calendar: Option<String>,
-        /// The event's UID, as `view --json` tells it.
+        /// The event's UID, as `view --json` prints it.
         uid: String,
     },
 }
 
-/// Why a command fails.
+/// The failure of a command.
 #[derive(Debug)]
 enum Failure {
     Client(ClientError),
     Mail(MailError),
     Local(&'static str, io::Error),
-    /// Events are missing, and why, a line each.
+    /// Events are missing; one reason per line.
     Incomplete(Vec<String>),
 }
 
 impl Failure {
-    /// Of sysexits.h, so that a mail system knows whether to try again.
+    /// The exit status from sysexits.h, so that a mail system knows whether to try again.
     fn exit_code(&self) -> ExitCode {
         const EX_DATAERR: u8 = 65;
         const EX_TEMPFAIL: u8 = 75;
@@ -163,7 +163,7 @@ fn text(file: Option<&PathBuf>) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// What others wrote, without what a terminal would obey.
+/// Untrusted text without characters that a terminal would obey.
 fn printable(text: &str) -> String {
     let visible = |character: char| {
         if character.is_control() {

@@ -1,4 +1,4 @@
-//! `calendar remind`: tells of what begins soon.
+//! `calendar remind` reports events that begin soon.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -15,14 +15,14 @@ use crate::{Failure, printable};
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// How many minutes before an event begins.
+    /// Minutes before an event begins.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(..=10_080))]
     before: u32,
-    /// A program to run instead of printing. It finds the event in CALENDAR_SUMMARY,
+    /// A program to run instead of printing. It gets the event in CALENDAR_SUMMARY,
     /// CALENDAR_LOCATION, CALENDAR_START (RFC 3339) and CALENDAR_UID.
     #[arg(long)]
     command: Option<PathBuf>,
-    /// Remind of what is due now, then end.
+    /// Remind of the events due now, then exit.
     #[arg(long)]
     once: bool,
 }
@@ -104,7 +104,7 @@ fn remind(event: &Occurrence, start: DateTime<Utc>, arguments: &Arguments) -> Re
         .status()
         .map_err(|error| Failure::Local("the command of --command", error))?;
     if !status.success() {
-        // The next event's reminder may do better.
+        // The next event's reminder may succeed.
         eprintln!("calendar: the command of --command ended with {status}");
     }
     Ok(())

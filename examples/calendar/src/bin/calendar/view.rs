@@ -1,4 +1,4 @@
-//! `calendar view`: what there is in the days to come.
+//! `calendar view` shows the events of the days to come.
 
 use std::io::{Read, Write};
 
@@ -11,16 +11,16 @@ use crate::{Failure, printable};
 
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The first day; today when none is given.
+    /// The first day; today if not given.
     #[arg(long, value_name = "YYYY-MM-DD")]
     from: Option<NaiveDate>,
-    /// How many days.
+    /// Number of days.
     #[arg(long, default_value_t = 7)]
     days: u16,
-    /// Of this calendar only.
+    /// Only this calendar.
     #[arg(long)]
     calendar: Option<String>,
-    /// For programs.
+    /// Print JSON, for programs.
     #[arg(long)]
     json: bool,
 }
