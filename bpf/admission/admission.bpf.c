@@ -48,6 +48,7 @@
 #include <bpf/bpf_endian.h>
 
 #include "usher_ends.h"
+#include "usher_layout.h"
 #include "usher_shared.h"
 
 /* Connections on the stack are written in words, which some architectures want aligned. */
@@ -121,14 +122,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct usher_counters);
 } counters SEC(".maps");
-
-/* The version of this file's structures. Key: 0. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct usher_layout);
-} layout SEC(".maps");
 
 /*
  * Connections that reached a service without an entry (struct usher_connection), for user space to

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Tables of bpf/destinations, which crates/usher-kernel/src/destinations.rs fills. */
+/* What the programs of bpf/destinations and user space share; the Rust side is generated from this
+ * header. */
 #ifndef USHER_DESTINATIONS_H
 #define USHER_DESTINATIONS_H
 
@@ -17,6 +18,13 @@ struct usher_prefix {
 	__u8 bytes[16];
 };
 
+/* What the programs have counted. */
+struct usher_destination_counters {
+	/* Calls of a service's processes that were refused a destination. */
+	__u64 connect_refused;
+};
+
 _Static_assert(sizeof(struct usher_prefix) == 24, "usher_prefix");
+_Static_assert(sizeof(struct usher_destination_counters) == 8, "usher_destination_counters");
 
 #endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the programs of bpf/ownership and user space both read and write. The Rust side is
- * crates/usher-kernel/src/ownership/layout.rs; both sides assert the sizes, a test compares the
- * versions, and USHER_OWNERSHIP_VERSION goes up with every change of a size, an offset or a
+ * What the programs of bpf/ownership and user space both read and write; the Rust side is generated
+ * from this header. USHER_OWNERSHIP_VERSION goes up with every change of a size, an offset or a
  * meaning, because the maps outlive the keeper.
  */
 #ifndef USHER_OWNERSHIP_H
@@ -27,39 +26,40 @@
 #define USHER_PINNED_LINK 0xfffffffdU
 
 /* Why something was refused; index into the map `refusals`. */
-enum usher_refusal {
-	/* fence.bpf.c */
-	USHER_REFUSED_NOT_GRANTED, /* a change of identity without a grant, or a second one */
-	USHER_REFUSED_OTHER_USER, /* not the user that was granted */
-	USHER_REFUSED_OTHER_GROUP, /* not the group that was granted */
-	USHER_REFUSED_OTHER_GROUPS, /* not the supplementary groups that were granted */
-	USHER_REFUSED_ORDER, /* the user before the groups */
-	USHER_REFUSED_THREADS, /* a process of several threads */
-	USHER_REFUSED_SHARED_MEMORY, /* memory, files or directory shared with another process */
-	USHER_REFUSED_TRACED, /* a tracer is attached */
-	USHER_REFUSED_CAPABILITY,
-	USHER_REFUSED_USER_NAMESPACE,
-	USHER_REFUSED_IO_URING_CREDENTIALS,
-	USHER_REFUSED_EXECUTION, /* a program that gives a privilege */
-	USHER_REFUSED_NO_MEMORY, /* no place for the mark of a settled process */
-	USHER_REFUSED_WATCHED_CALLS, /* another process may answer its system calls (seccomp) */
-	USHER_REFUSED_PERFORMANCE_EVENTS, /* it is sampled, or a service's process wants to sample
-					   */
-	USHER_REFUSED_PINNED_MEMORY, /* its pages may be held by io_uring or a device */
-	USHER_REFUSED_MEMORY_ACCESS, /* /proc/PID/mem or a userfaultfd of a service's process */
-	/* connection.bpf.c */
-	USHER_REFUSED_ACCEPT,
-	USHER_REFUSED_CONNECTION, /* a system call on another user's connection */
-	USHER_REFUSED_LISTENER, /* a system call on another user's listener */
-	USHER_REFUSED_DESCRIPTOR, /* a descriptor of another user's socket came in */
-	/* protection.bpf.c */
-	USHER_REFUSED_MAP,
-	USHER_REFUSED_PROGRAM,
-	USHER_REFUSED_LINK,
-	USHER_REFUSED_PINS,
-	USHER_REFUSED_UNMOUNT,
-	USHER_REFUSED_TRACING,
-	USHER_REFUSALS,
+enum usher_reason {
+	USHER_REASON_IDENTITY_NOT_GRANTED, /* A change of identity without a grant, or a second one.
+					    */
+	USHER_REASON_IDENTITY_OTHER_USER, /* Not the user that was granted. */
+	USHER_REASON_IDENTITY_OTHER_GROUP, /* Not the group that was granted. */
+	USHER_REASON_IDENTITY_OTHER_GROUPS, /* Not the supplementary groups that were granted. */
+	USHER_REASON_IDENTITY_ORDER, /* The user before the groups. */
+	USHER_REASON_IDENTITY_THREADS, /* The process has several threads. */
+	USHER_REASON_IDENTITY_SHARED_MEMORY, /* Another process shares its memory. */
+	USHER_REASON_IDENTITY_TRACED, /* A tracer is attached. */
+	USHER_REASON_CAPABILITY, /* A capability. */
+	USHER_REASON_USER_NAMESPACE, /* A user namespace. */
+	USHER_REASON_IO_URING_CREDENTIALS, /* Credentials registered with io_uring, or a kernel
+					      thread that keeps them. */
+	USHER_REASON_EXECUTION, /* A program that gives a privilege. */
+	USHER_REASON_NO_MEMORY, /* No memory for the mark of a settled process. */
+	USHER_REASON_IDENTITY_WATCHED_CALLS, /* A seccomp listener answers the process's system
+						calls. */
+	USHER_REASON_PERFORMANCE_EVENTS, /* A performance event on the process, or one that a
+					    service's process wants. */
+	USHER_REASON_IDENTITY_PINNED_MEMORY, /* An io_uring, or pages that were pinned. */
+	USHER_REASON_MEMORY_ACCESS, /* A service's process opens /proc/PID/mem, or makes a
+				       userfaultfd. */
+	USHER_REASON_ACCEPT, /* Accepting another user's connection. */
+	USHER_REASON_CONNECTION, /* A system call on another user's connection. */
+	USHER_REASON_LISTENER, /* A system call on another user's listener. */
+	USHER_REASON_DESCRIPTOR, /* A descriptor of another user's socket. */
+	USHER_REASON_MAP, /* A map of Usher's. */
+	USHER_REASON_PROGRAM, /* A program of Usher's. */
+	USHER_REASON_LINK, /* A link of Usher's. */
+	USHER_REASON_PINS, /* The folder of the pins. */
+	USHER_REASON_UNMOUNT, /* Unmounting the file system of the pins. */
+	USHER_REASON_TRACING, /* Tracing a daemon. */
+	USHER_REASONS,
 };
 
 /* The identity that one process may take, once, while the keeper that granted it has no successor.
@@ -122,6 +122,5 @@ _Static_assert(sizeof(struct usher_owner) == 4, "usher_owner");
 _Static_assert(sizeof(struct usher_folder) == 16, "usher_folder");
 _Static_assert(sizeof(struct usher_protection) == 272, "usher_protection");
 _Static_assert(sizeof(struct usher_place) == 40, "usher_place");
-_Static_assert(USHER_REFUSALS == 27, "usher_refusal");
 
 #endif

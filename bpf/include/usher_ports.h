@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Tables of bpf/ports, which crates/usher-kernel/src/ports.rs fills. */
+/* What the programs of bpf/ports and user space share; the Rust side is generated from this header.
+ */
 #ifndef USHER_PORTS_H
 #define USHER_PORTS_H
 
@@ -17,7 +18,14 @@ struct usher_bound {
 	__u32 port;
 };
 
+/* What the programs have counted. */
+struct usher_port_counters {
+	/* Calls that were refused a port. */
+	__u64 port_refused;
+};
+
 _Static_assert(sizeof(struct usher_port) == 8, "usher_port");
 _Static_assert(sizeof(struct usher_bound) == 20, "usher_bound");
+_Static_assert(sizeof(struct usher_port_counters) == 8, "usher_port_counters");
 
 #endif

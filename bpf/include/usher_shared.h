@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the kernel programs and user space both read and write. The Rust side of these structures is
- * crates/usher-kernel/src/admission/layout.rs; both sides assert the sizes, a test compares the
- * versions, and USHER_LAYOUT_VERSION goes up with every change of a size, an offset or a meaning,
- * because the maps outlive the keeper.
+ * What the kernel programs and user space both read and write; the Rust side is generated from this
+ * header. USHER_LAYOUT_VERSION goes up with every change of a size, an offset or a meaning, because
+ * the maps outlive the keeper.
  */
 #ifndef USHER_SHARED_H
 #define USHER_SHARED_H
@@ -134,37 +133,61 @@ struct usher_token_session {
 	__u8 session[USHER_SESSION_ID_SIZE];
 };
 
+/* What the programs have counted since the tables were made. */
 struct usher_counters {
+	/* SYNs (and ACKs to SYN cookies) let through. */
 	__u64 admitted;
+	/* SYNs of connections that nobody announced. */
 	__u64 refused_unannounced;
+	/* SYNs that came after the announcement had expired. */
 	__u64 refused_late;
+	/* SYNs of connections that were withdrawn or established, or announced for another
+	 * service. */
 	__u64 refused_state;
+	/* SYNs whose user has no listener. */
 	__u64 refused_no_listener;
+	/* Handshakes of announced connections that ended. */
 	__u64 established;
+	/* Announced connections that closed. */
 	__u64 closed;
+	/* Connections to a service that nobody had announced. */
 	__u64 untracked;
+	/* SYNs admitted for their token. */
 	__u64 token_accepted;
+	/* SYNs with a token whose connection had an entry already: retransmissions, and
+	 * connections announced on the control channel. */
 	__u64 token_repeated;
+	/* SYNs with a token of a slot that is not open. */
 	__u64 token_unknown;
+	/* SYNs with a token of a session at another service. */
 	__u64 token_other_service;
+	/* SYNs with a token of a session that has expired. */
 	__u64 token_expired;
+	/* SYNs with a token that was not made for this connection with the key of its slot. */
 	__u64 token_foreign;
+	/* SYNs with a token whose position the chain does not have. */
 	__u64 token_out_of_range;
+	/* SYNs with a token that was used before. */
 	__u64 token_replayed;
+	/* SYNs with a token that is not the chain's at its position, or too far from the newest. */
 	__u64 token_mismatch;
+	/* SYNs with a good token for which the table of connections had no room. */
 	__u64 token_table_full;
+	/* SYNs with a good token whose session was closed while they were looked at. */
 	__u64 token_withdrawn;
+	/* SYNs with a token from an address that is not the session's host's. */
 	__u64 token_other_address;
+	/* SYNs with a token of a user who has used up his share of connections that have not
+	 * come. */
 	__u64 token_overloaded;
+	/* Entries that ended because another SYN came between the same ends than the one they
+	 * are for. */
 	__u64 token_other_syn;
+	/* SYNs refused for a token's entry because the filter at the interface had not read them
+	 * to be the token's own. */
 	__u64 refused_unread;
+	/* Entries that a good token of another connection between the same ends has replaced. */
 	__u64 token_replaced;
-};
-
-/* Written once by the keeper that made the maps. */
-struct usher_layout {
-	__u32 version;
-	__u32 reserved;
 };
 
 /* What user space asks the `remove` program to do with one entry. */
@@ -185,6 +208,7 @@ struct usher_removal {
 };
 
 _Static_assert(sizeof(struct usher_connection) == 36, "usher_connection");
+_Static_assert(sizeof(struct usher_session_id) == 16, "usher_session_id");
 _Static_assert(sizeof(struct usher_target) == 8, "usher_target");
 _Static_assert(sizeof(struct usher_admission) == 64, "usher_admission");
 _Static_assert(sizeof(struct usher_client_address) == 24, "usher_client_address");
@@ -192,7 +216,6 @@ _Static_assert(sizeof(struct usher_session) == 224, "usher_session");
 _Static_assert(sizeof(struct usher_certificate) == 632, "usher_certificate");
 _Static_assert(sizeof(struct usher_token_session) == 120, "usher_token_session");
 _Static_assert(sizeof(struct usher_counters) == 192, "usher_counters");
-_Static_assert(sizeof(struct usher_layout) == 8, "usher_layout");
 _Static_assert(sizeof(struct usher_removal) == 56, "usher_removal");
 
 #endif

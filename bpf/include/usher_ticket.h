@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the programs of bpf/ticket and user space both read and write. The Rust side is
- * crates/usher-kernel/src/ticket/layout.rs; both sides assert the sizes.
+ * What the programs of bpf/ticket and user space both read and write; the Rust side is generated
+ * from this header.
  */
 #ifndef USHER_TICKET_H
 #define USHER_TICKET_H
@@ -132,26 +132,50 @@ struct usher_report {
 	__u32 reserved; /* 0 */
 };
 
+/* What the programs have counted. */
 struct usher_ticket_counters {
+	/* Elements drawn for a socket. */
 	__u64 drawn;
+	/* Draws without a ticket. */
 	__u64 without_ticket;
+	/* Draws from a ticket that had expired. */
 	__u64 expired;
+	/* Draws from a ticket without elements. */
 	__u64 exhausted;
+	/* Draws for what is no TCP socket, or not one that may yet connect. */
 	__u64 unsuitable;
+	/* Connections to somewhere else than their token was drawn for: without. */
 	__u64 other_destination;
+	/* Times that the kernel asked what a packet's options need: for what connections with a
+	 * token send before their handshake ends, and where programs of others have it ask. */
 	__u64 asked;
+	/* Options written: one for each SYN, copies sent again included. */
 	__u64 written;
+	/* Connections without their token for want of room in the SYN. */
 	__u64 no_room;
+	/* Handshakes that ended well of connections with a token. */
 	__u64 established;
+	/* Those that did not. */
 	__u64 failed;
+	/* Blocks of which user space could not be told yet; they are told at the next draw. */
 	__u64 untold;
+	/* SYNs of plain connections that were held, copies sent again included. */
 	__u64 held;
+	/* Of these and of ends of plain connections, what user space could not be told. */
 	__u64 unreported;
+	/* Plain connections that could not be marked, for want of memory: they are not held. */
 	__u64 unheld;
+	/* Plain connections whose token was answered by a RST. */
 	__u64 refused;
+	/* Plain connections whose token was not answered: they go on without. */
 	__u64 unanswered;
+	/* Packets of the sender of held SYNs that were none. */
 	__u64 unsent;
+	/* Draws and plain connections of programs that were not listed for where they went. */
 	__u64 unlisted;
+	/* SYNs kept back because their ends were another connection's. In the guards' own table;
+	 * 0 in that of the ticket programs. */
+	__u64 kept_back;
 };
 
 _Static_assert(sizeof(struct usher_destination) == 20, "usher_destination");
@@ -159,8 +183,9 @@ _Static_assert(sizeof(struct usher_ticket_key) == 24, "usher_ticket_key");
 _Static_assert(sizeof(struct usher_ticket) == 48, "usher_ticket");
 _Static_assert(sizeof(struct usher_block_key) == 8, "usher_block_key");
 _Static_assert(sizeof(struct usher_block) == 708, "usher_block");
-_Static_assert(sizeof(struct usher_ticket_counters) == 152, "usher_ticket_counters");
+_Static_assert(sizeof(struct usher_ticket_counters) == 160, "usher_ticket_counters");
 
+_Static_assert(sizeof(struct usher_attempt) == 16, "usher_attempt");
 _Static_assert(sizeof(struct usher_guard) == 48, "usher_guard");
 _Static_assert(sizeof(struct usher_hold) == 48, "usher_hold");
 _Static_assert(sizeof(struct usher_report) == 216, "usher_report");

@@ -81,12 +81,12 @@ static __always_inline int use(struct socket *socket, __u32 reason)
 	if (all_uids_are(task->cred, owner->uid))
 		return 0;
 	listens = sk->__sk_common.skc_state == TCP_LISTEN;
-	if (listens && reason == USHER_REFUSED_DESCRIPTOR && all_uids_are(task->cred, 0))
+	if (listens && reason == USHER_REASON_DESCRIPTOR && all_uids_are(task->cred, 0))
 		return 0;
 	if (listens && is_daemon(task))
 		return 0;
 	if (!reason)
-		reason = listens ? USHER_REFUSED_LISTENER : USHER_REFUSED_CONNECTION;
+		reason = listens ? USHER_REASON_LISTENER : USHER_REASON_CONNECTION;
 	return refuse(reason, -EPERM);
 }
 
@@ -112,7 +112,7 @@ int BPF_PROG(own_accept, struct socket *socket, struct socket *accepted)
 
 	if (!owner || all_uids_are(bpf_get_current_task_btf()->cred, owner->uid))
 		return 0;
-	return refuse(USHER_REFUSED_ACCEPT, -EPERM);
+	return refuse(USHER_REASON_ACCEPT, -EPERM);
 }
 
 /* Hook: socket_recvmsg, for recv, read, readv, recvmmsg and io_uring. Kernel 2.6. */
@@ -256,7 +256,7 @@ int BPF_PROG(own_ring_command, struct io_uring_cmd *command)
 SEC("lsm/file_receive")
 int BPF_PROG(own_descriptor, struct file *file)
 {
-	return use_file(file, USHER_REFUSED_DESCRIPTOR);
+	return use_file(file, USHER_REASON_DESCRIPTOR);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -122,7 +122,7 @@ struct {
 
 /*
  * Why a process was not let become its user the last time, for the keeper's journal. Key: the
- * process (its first thread); value: enum usher_refusal. Limit: memory. Full: the journal does not
+ * process (its first thread); value: enum usher_reason. Limit: memory. Full: the journal does not
  * say.
  */
 struct {
@@ -227,18 +227,18 @@ static __always_inline int hinder(struct task_struct *task, __u32 reason, int er
 static __always_inline int alone(struct task_struct *task)
 {
 	if (task->signal->nr_threads != 1)
-		return hinder(task, USHER_REFUSED_THREADS, -EPERM);
+		return hinder(task, USHER_REASON_IDENTITY_THREADS, -EPERM);
 	if (bpf_task_storage_get(&borrowers, task, NULL, 0) || task->files->count.counter != 1 ||
 	    task->fs->users != 1)
-		return hinder(task, USHER_REFUSED_SHARED_MEMORY, -EAGAIN);
+		return hinder(task, USHER_REASON_IDENTITY_SHARED_MEMORY, -EAGAIN);
 	if (task->ptrace)
-		return hinder(task, USHER_REFUSED_TRACED, -EPERM);
+		return hinder(task, USHER_REASON_IDENTITY_TRACED, -EPERM);
 	if (has_listener(task))
-		return hinder(task, USHER_REFUSED_WATCHED_CALLS, -EBUSY);
+		return hinder(task, USHER_REASON_IDENTITY_WATCHED_CALLS, -EBUSY);
 	if (has_performance_events(task))
-		return hinder(task, USHER_REFUSED_PERFORMANCE_EVENTS, -EBUSY);
+		return hinder(task, USHER_REASON_PERFORMANCE_EVENTS, -EBUSY);
 	if (has_ring(task) || has_pinned_memory(task))
-		return hinder(task, USHER_REFUSED_PINNED_MEMORY, -EBUSY);
+		return hinder(task, USHER_REASON_IDENTITY_PINNED_MEMORY, -EBUSY);
 	return 0;
 }
 
@@ -255,9 +255,9 @@ int BPF_PROG(fence_setgroups, struct cred *new, const struct cred *old)
 		return 0;
 	granted = granted_to(task);
 	if (!granted || settled_as(task))
-		return refuse(USHER_REFUSED_NOT_GRANTED, -EPERM);
+		return refuse(USHER_REASON_IDENTITY_NOT_GRANTED, -EPERM);
 	if (!groups_are(new, granted))
-		return refuse(USHER_REFUSED_OTHER_GROUPS, -EPERM);
+		return refuse(USHER_REASON_IDENTITY_OTHER_GROUPS, -EPERM);
 	return alone(task);
 }
 
@@ -274,9 +274,9 @@ int BPF_PROG(fence_setgid, struct cred *new, const struct cred *old, int flags)
 		return 0;
 	granted = granted_to(task);
 	if (!granted || settled_as(task))
-		return refuse(USHER_REFUSED_NOT_GRANTED, -EPERM);
+		return refuse(USHER_REASON_IDENTITY_NOT_GRANTED, -EPERM);
 	if (!all_gids_are(new, granted->gid))
-		return refuse(USHER_REFUSED_OTHER_GROUP, -EPERM);
+		return refuse(USHER_REASON_IDENTITY_OTHER_GROUP, -EPERM);
 	return 0;
 }
 
@@ -291,11 +291,11 @@ static __always_inline int settle(struct task_struct *task, const struct usher_i
 	if (identity) {
 		if (identity->uid == granted->uid && identity->gid == granted->gid)
 			return 0;
-		return refuse(USHER_REFUSED_NOT_GRANTED, -EPERM);
+		return refuse(USHER_REASON_IDENTITY_NOT_GRANTED, -EPERM);
 	}
 	identity = bpf_task_storage_get(&settled, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!identity)
-		return refuse(USHER_REFUSED_NO_MEMORY, -ENOMEM);
+		return refuse(USHER_REASON_NO_MEMORY, -ENOMEM);
 	identity->uid = granted->uid;
 	identity->gid = granted->gid;
 	return 0;
@@ -317,11 +317,11 @@ int BPF_PROG(fence_setuid, struct cred *new, const struct cred *old, int flags)
 		return 0;
 	granted = granted_to(task);
 	if (!granted)
-		return refuse(USHER_REFUSED_NOT_GRANTED, -EPERM);
+		return refuse(USHER_REASON_IDENTITY_NOT_GRANTED, -EPERM);
 	if (!all_uids_are(new, granted->uid))
-		return refuse(USHER_REFUSED_OTHER_USER, -EPERM);
+		return refuse(USHER_REASON_IDENTITY_OTHER_USER, -EPERM);
 	if (!all_gids_are(new, granted->gid) || !groups_are(new, granted))
-		return refuse(USHER_REFUSED_ORDER, -EPERM);
+		return refuse(USHER_REASON_IDENTITY_ORDER, -EPERM);
 	refused = alone(task);
 	return refused ? refused : settle(task, granted);
 }
@@ -338,13 +338,13 @@ int BPF_PROG(fence_capable, const struct cred *cred, struct user_namespace *name
 	struct task_struct *task = bpf_get_current_task_btf();
 
 	if (settled_as(task))
-		return refuse(USHER_REFUSED_CAPABILITY, -EPERM);
+		return refuse(USHER_REASON_CAPABILITY, -EPERM);
 	if (!is_fenced_account(cred) || capability == CAP_NET_BIND_SERVICE)
 		return 0;
 	if ((capability == CAP_SETUID || capability == CAP_SETGID) && (options & CAP_OPT_INSETID) &&
 	    granted_to(task))
 		return 0;
-	return refuse(USHER_REFUSED_CAPABILITY, -EPERM);
+	return refuse(USHER_REASON_CAPABILITY, -EPERM);
 }
 
 /*
@@ -356,7 +356,7 @@ int BPF_PROG(fence_user_namespace, const struct cred *cred)
 {
 	if (!is_fenced(bpf_get_current_task_btf(), cred))
 		return 0;
-	return refuse(USHER_REFUSED_USER_NAMESPACE, -EPERM);
+	return refuse(USHER_REASON_USER_NAMESPACE, -EPERM);
 }
 
 /*
@@ -372,7 +372,7 @@ int BPF_PROG(fence_ring_credentials, const struct cred *new)
 
 	if (new == own || !is_fenced(task, own))
 		return 0;
-	return refuse(USHER_REFUSED_IO_URING_CREDENTIALS, -EPERM);
+	return refuse(USHER_REASON_IO_URING_CREDENTIALS, -EPERM);
 }
 
 /*
@@ -386,7 +386,7 @@ int BPF_PROG(fence_ring_thread)
 
 	if (!is_fenced_account(task->cred))
 		return 0;
-	return refuse(USHER_REFUSED_IO_URING_CREDENTIALS, -EPERM);
+	return refuse(USHER_REASON_IO_URING_CREDENTIALS, -EPERM);
 }
 
 /*
@@ -398,7 +398,7 @@ int BPF_PROG(fence_sampling)
 {
 	if (!is_fenced_account(bpf_get_current_task_btf()->cred))
 		return 0;
-	return refuse(USHER_REFUSED_PERFORMANCE_EVENTS, -EPERM);
+	return refuse(USHER_REASON_PERFORMANCE_EVENTS, -EPERM);
 }
 
 /*
@@ -413,7 +413,7 @@ int BPF_PROG(fence_granted, struct task_struct *child, unsigned int mode)
 	if (!(mode & PTRACE_MODE_ATTACH) || !is_fenced_account(task->cred) ||
 	    child->tgid == task->tgid || !granted_to(child))
 		return 0;
-	return refuse(USHER_REFUSED_TRACED, -EPERM);
+	return refuse(USHER_REASON_IDENTITY_TRACED, -EPERM);
 }
 
 /*
@@ -432,7 +432,7 @@ int BPF_PROG(fence_userfaultfd, struct inode *inode, const struct qstr *name)
 	for (int i = 0; i < sizeof(found); i++)
 		if (found[i] != userfaultfd[i])
 			return 0;
-	return refuse(USHER_REFUSED_MEMORY_ACCESS, -EPERM);
+	return refuse(USHER_REASON_MEMORY_ACCESS, -EPERM);
 }
 
 /*
@@ -451,7 +451,7 @@ int BPF_PROG(fence_memory, struct file *file)
 	bpf_probe_read_kernel(name, sizeof(name), BPF_CORE_READ(file, f_path.dentry, d_name.name));
 	if (name[0] != 'm' || name[1] != 'e' || name[2] != 'm' || name[3] != 0)
 		return 0;
-	return refuse(USHER_REFUSED_MEMORY_ACCESS, -EPERM);
+	return refuse(USHER_REASON_MEMORY_ACCESS, -EPERM);
 }
 
 /*
@@ -470,7 +470,7 @@ int BPF_PROG(fence_execution, struct linux_binprm *program, struct file *file)
 	if (bpf_core_read(&had, sizeof(had), &own->cap_permitted) ||
 	    bpf_core_read(&has, sizeof(has), &new->cap_permitted) || (has & ~had) ||
 	    new->euid.val != own->euid.val || new->egid.val != own->egid.val)
-		return refuse(USHER_REFUSED_EXECUTION, -EPERM);
+		return refuse(USHER_REASON_EXECUTION, -EPERM);
 	return 0;
 }
 
@@ -498,20 +498,20 @@ int BPF_PROG(fence_clone, struct task_struct *child, unsigned long flags)
 		inherited =
 		    bpf_task_storage_get(&settled, child, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
 		if (!inherited)
-			return refuse(USHER_REFUSED_NO_MEMORY, -ENOMEM);
+			return refuse(USHER_REASON_NO_MEMORY, -ENOMEM);
 		*inherited = *own;
 		return 0;
 	}
 	if (!(flags & CLONE_VM) || !is_fenced_account(task->cred))
 		return 0;
 	if (bpf_task_storage_get(&borrowers, task, NULL, 0))
-		return refuse(USHER_REFUSED_SHARED_MEMORY, -EPERM);
+		return refuse(USHER_REASON_IDENTITY_SHARED_MEMORY, -EPERM);
 	if (flags & CLONE_THREAD)
 		return 0;
 	if (!(flags & CLONE_VFORK))
-		return refuse(USHER_REFUSED_SHARED_MEMORY, -EPERM);
+		return refuse(USHER_REASON_IDENTITY_SHARED_MEMORY, -EPERM);
 	if (!bpf_task_storage_get(&borrowers, child, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE))
-		return refuse(USHER_REFUSED_NO_MEMORY, -ENOMEM);
+		return refuse(USHER_REASON_NO_MEMORY, -ENOMEM);
 	return 0;
 }
 

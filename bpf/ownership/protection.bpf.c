@@ -144,7 +144,7 @@ int BPF_PROG(protect_map, struct bpf_map *map, unsigned int mode)
 
 	if (!bpf_map_lookup_elem(&own_maps, &id) || may_touch())
 		return 0;
-	return refuse(USHER_REFUSED_MAP, -EPERM);
+	return refuse(USHER_REASON_MAP, -EPERM);
 }
 
 /* Hook: bpf_prog, because every new descriptor of a program passes it. Kernel 4.15. */
@@ -155,7 +155,7 @@ int BPF_PROG(protect_program, struct bpf_prog *program)
 
 	if (!bpf_map_lookup_elem(&own_programs, &id) || may_touch())
 		return 0;
-	return refuse(USHER_REFUSED_PROGRAM, -EPERM);
+	return refuse(USHER_REASON_PROGRAM, -EPERM);
 }
 
 /* Answers the questions that user space asks in the place of a link's id; 0: it was none. */
@@ -198,7 +198,7 @@ int BPF_PROG(protect_link, int command, union bpf_attr *attributes, unsigned int
 		return answered;
 	if (!bpf_map_lookup_elem(&own_links, &id) || may_touch())
 		return 0;
-	return refuse(USHER_REFUSED_LINK, -EPERM);
+	return refuse(USHER_REASON_LINK, -EPERM);
 }
 
 static __always_inline int is_own_folder(struct inode *inode)
@@ -221,7 +221,7 @@ int BPF_PROG(protect_folder, struct inode *inode, int mask)
 {
 	if (!is_own_folder(inode) || may_touch())
 		return 0;
-	return refuse(USHER_REFUSED_PINS, -EPERM);
+	return refuse(USHER_REASON_PINS, -EPERM);
 }
 
 /* Hook: inode_rmdir, for the folder itself, whose parent is not ours. Kernel 2.6. */
@@ -230,7 +230,7 @@ int BPF_PROG(protect_removal, struct inode *parent, struct dentry *entry)
 {
 	if (!is_own_folder(entry->d_inode) || may_touch())
 		return 0;
-	return refuse(USHER_REFUSED_PINS, -EPERM);
+	return refuse(USHER_REASON_PINS, -EPERM);
 }
 
 /* Hook: inode_rename, for the folder itself, whose parent is not ours. Kernel 2.6. */
@@ -242,7 +242,7 @@ int BPF_PROG(protect_renaming, struct inode *parent, struct dentry *entry, struc
 
 	if ((!is_own_folder(entry->d_inode) && !is_own_folder(replaced)) || may_touch())
 		return 0;
-	return refuse(USHER_REFUSED_PINS, -EPERM);
+	return refuse(USHER_REASON_PINS, -EPERM);
 }
 
 /* Hook: path_chmod, because the mode of the folder is not the folder's parent's. Kernel 2.6. */
@@ -251,7 +251,7 @@ int BPF_PROG(protect_mode, const struct path *path, unsigned short mode)
 {
 	if (!is_own_folder(path->dentry->d_inode) || may_touch())
 		return 0;
-	return refuse(USHER_REFUSED_PINS, -EPERM);
+	return refuse(USHER_REASON_PINS, -EPERM);
 }
 
 /* Hook: path_chown, because the owner of the folder is not the folder's parent's. Kernel 2.6. */
@@ -260,7 +260,7 @@ int BPF_PROG(protect_owner, const struct path *path, unsigned long uid, unsigned
 {
 	if (!is_own_folder(path->dentry->d_inode) || may_touch())
 		return 0;
-	return refuse(USHER_REFUSED_PINS, -EPERM);
+	return refuse(USHER_REASON_PINS, -EPERM);
 }
 
 /*
@@ -276,7 +276,7 @@ int BPF_PROG(protect_mount, struct vfsmount *mount, int flags)
 		return 0;
 	if (may_touch() || bpf_get_current_task_btf()->tgid == 1)
 		return 0;
-	return refuse(USHER_REFUSED_UNMOUNT, -EPERM);
+	return refuse(USHER_REASON_UNMOUNT, -EPERM);
 }
 
 /*
@@ -289,7 +289,7 @@ int BPF_PROG(protect_daemon, struct task_struct *task, unsigned int mode)
 	if (!(mode & PTRACE_MODE_ATTACH) || !mark_of(task) ||
 	    task->tgid == bpf_get_current_task_btf()->tgid)
 		return 0;
-	return refuse(USHER_REFUSED_TRACING, -EPERM);
+	return refuse(USHER_REASON_TRACING, -EPERM);
 }
 
 /* Hook: ptrace_traceme, by which a process gives itself to its parent. Kernel 2.6. */
@@ -298,7 +298,7 @@ int BPF_PROG(protect_from_parent, struct task_struct *parent)
 {
 	if (!mark_of(bpf_get_current_task_btf()))
 		return 0;
-	return refuse(USHER_REFUSED_TRACING, -EPERM);
+	return refuse(USHER_REASON_TRACING, -EPERM);
 }
 
 /* Whether the file's path is the keeper's, and nobody but root may write the file. */

@@ -1,27 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /* What each object of this folder has. Its maps are pinned, so all objects have the same ones. */
-#ifndef USHER_REFUSALS_H
-#define USHER_REFUSALS_H
+#ifndef USHER_REASONS_H
+#define USHER_REASONS_H
 
 #include "usher_kernel.h"
+#include "usher_layout.h"
 #include "usher_ownership.h"
-#include "usher_shared.h"
 
-/* Refusals so far, one copy per CPU. Key: enum usher_refusal. */
+/* Refusals so far, one copy per CPU. Key: enum usher_reason. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, USHER_REFUSALS);
+	__uint(max_entries, USHER_REASONS);
 	__type(key, __u32);
 	__type(value, __u64);
 } refusals SEC(".maps");
-
-/* The version of the maps' structures. Key: 0. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct usher_layout);
-} layout SEC(".maps");
 
 /* Counts, and gives `error` back for the program to return. */
 static __always_inline int refuse(__u32 reason, int error)

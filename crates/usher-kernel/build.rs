@@ -1,32 +1,9 @@
-//! Compiles the kernel programs of `bpf/` with clang.
+//! Compiles the kernel programs of `bpf/`, and declares what they share with this crate.
 
-use std::env;
-use std::path::{Path, PathBuf};
+use usher_bpf_build::{Build, Declarations, Failure};
 
-use libbpf_cargo::SkeletonBuilder;
-
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let root = Path::new("../../bpf");
-    let out = PathBuf::from(env::var("OUT_DIR")?);
-    let architecture = env::var("CARGO_CFG_TARGET_ARCH")?;
-    // Where Debian keeps asm/types.h.
-    let headers = format!("/usr/include/{architecture}-linux-gnu");
-    let compile = |folder: &str, program: &str, object: &str, definitions: &[&str]| {
-        let common = [
-            "-mcpu=v3",
-            "-Wall",
-            "-Werror",
-            "-I../../bpf/include",
-            "-idirafter",
-            &headers,
-        ];
-        SkeletonBuilder::new()
-            .source(root.join(folder).join(format!("{program}.bpf.c")))
-            .obj(out.join(format!("{object}.bpf.o")))
-            .clang_args(common.iter().chain(definitions))
-            .build()
-            .map_err(|error| format!("bpf/{folder}/{program}: {error:#}; clang and linux-libc-dev are needed (scripts/setup installs them)"))
-    };
+fn main() -> Result<(), Failure> {
+    let build = Build::new("../../bpf")?;
     for (folder, program) in [
         ("admission", "admission"),
         ("destinations", "destinations"),
@@ -39,15 +16,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("ticket", "ticket"),
         ("probe", "token_writer"),
     ] {
-        compile(folder, program, program, &[])?;
+        build.compile(folder, program, program, &[])?;
     }
     // For a test only.
-    compile(
-        "admission",
-        "admission",
-        "admission_paused",
-        &["-DUSHER_PAUSE"],
-    )?;
-    println!("cargo::rerun-if-changed=../../bpf");
+    let pause = &["-DUSHER_PAUSE"];
+    build.compile("admission", "admission", "admission_paused", pause)?;
+    let mut declarations = Declarations::with_bytes(&["connection", "session_id"]);
+    for header in [
+        "usher_shared",
+        "usher_token",
+        "usher_ticket",
+        "usher_destinations",
+        "usher_ports",
+        "usher_ownership",
+    ] {
+        build.declare(&mut declarations, header)?;
+    }
     Ok(())
 }

@@ -5,41 +5,25 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use libbpf_rs::{MapCore, MapHandle, MapType, ObjectBuilder, libbpf_sys};
+use usher_bpf::{Code, Pins, Table, code};
 
-use crate::admission::layout::plain;
-use crate::admission::programs::{clone, file_error, lock, print_through_tracing};
-use crate::admission::table::{self, Insertion, Table};
-use crate::cgroup::Group;
-use crate::{KernelError, attach, cgroup};
+use crate::KernelError;
+use crate::cgroup::{self, Group};
+pub use crate::shared::destinations::DestinationCounters as Counters;
+use crate::shared::destinations::{IPV4, IPV6, PORTS, Prefix};
 
-/// The compiled bpf/destinations.
-pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/destinations.bpf.o"));
+/// bpf/destinations.
+pub(crate) static CODE: Code = code!("usher_connect", "destinations");
 
 const PROGRAMS: [&str; 5] = ["connects4", "connects6", "sends4", "sends6", "makes"];
 
-const IPV4: u32 = 4;
-const IPV6: u32 = 6;
-/// The number of the first set of ports.
-const PORTS: u32 = 16;
-
 /// The bits of [`Prefix::kind`].
 const KIND_BITS: u32 = u32::BITS;
-
-/// bpf/include/usher_destinations.h
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-struct Prefix {
-    length: u32,
-    kind: u32,
-    bytes: [u8; 16],
-}
-plain!(Prefix, 24);
 
 impl Prefix {
     /// `length` is that of the prefix of the address or port, in bits.
@@ -80,22 +64,11 @@ pub struct Destinations {
     governed: Table<u64, u32>,
     /// The kernel takes the descriptor of a table, and gives its number.
     permitted: Table<u32, u32>,
-    refused: OwnedFd,
+    counters: usher_bpf::Counters<Counters>,
     /// What this process has put in force, so that only what differs is put in force anew: the
     /// kernel takes some ten milliseconds for each.
     in_force: Mutex<BTreeMap<u32, Permitted>>,
-    _lock: File,
-}
-
-/// Why processes are not governed.
-#[derive(Debug, thiserror::Error)]
-pub enum GovernError {
-    /// There is no room for them.
-    #[error("the table of governed processes is full")]
-    Full,
-    /// What the kernel says.
-    #[error(transparent)]
-    Kernel(#[from] KernelError),
+    _pins: Pins,
 }
 
 impl Destinations {
@@ -106,35 +79,18 @@ impl Destinations {
     /// # Errors
     /// What the kernel says; what was pinned by then stays in force.
     pub fn open(pins: &Path, cgroup: &Path) -> Result<Self, KernelError> {
-        print_through_tracing();
-        let lock = lock(pins)?;
-        let mut open = ObjectBuilder::default()
-            .name("usher_connect")
-            .and_then(|builder| builder.open_memory(OBJECT))
-            .map_err(KernelError::bpf("reading the programs for destinations"))?;
-        for mut map in open.maps_mut() {
-            // Takes the map that is pinned there, or makes and pins it.
-            let path = pins.join(map.name());
-            map.set_pin_path(&path)
-                .map_err(KernelError::bpf("naming a pin"))?;
-        }
-        let object = open
-            .load()
-            .map_err(KernelError::bpf("loading the programs for destinations"))?;
-        let map = |name: &'static str| -> Result<OwnedFd, KernelError> {
-            let map = object.maps().find(|map| map.name() == name);
-            clone(&map.ok_or(KernelError::MissingPart(name))?)
-        };
-        let destinations = Self {
-            governed: Table::new("governed", map("governed")?),
-            permitted: Table::new("permitted", map("permitted")?),
-            refused: map("refused")?,
-            in_force: Mutex::default(),
-            _lock: lock,
-        };
+        let pins = Pins::lock(pins)?;
+        let object = CODE.open()?.pin(&pins, None)?.load()?;
         for program in PROGRAMS {
-            attach::pinned(&object, program, pins, cgroup)?;
+            object.keep_at_cgroup(program, &pins, cgroup)?;
         }
+        let destinations = Self {
+            governed: object.table("governed")?,
+            permitted: object.table("permitted")?,
+            counters: object.counters("refused")?,
+            in_force: Mutex::default(),
+            _pins: pins,
+        };
         destinations.forget_gone()?;
         Ok(destinations)
     }
@@ -142,23 +98,20 @@ impl Destinations {
     /// Has the processes of a cgroup, and of those right below it, be a service's.
     ///
     /// # Errors
-    /// [`GovernError`]; they are nobody's then, and not restricted.
-    pub fn govern(&self, group: &Group, service: u32) -> Result<(), GovernError> {
+    /// [`KernelError::Full`], or what the kernel says; they are no service's then, and not restricted.
+    pub fn govern(&self, group: &Group, service: u32) -> Result<(), KernelError> {
         let path = group.path();
-        let folder = File::open(path).map_err(file_error("opening", path))?;
+        let folder = File::open(path).map_err(KernelError::file("opening", path))?;
         let id = folder
             .metadata()
-            .map_err(file_error("reading the properties of", path))?
+            .map_err(KernelError::file("reading the properties of", path))?
             .ino();
         // Not written again: while an element is replaced, a call that has just found it may read
         // another group's in its place.
         if self.governed.get(&id)? == Some(service) {
             return Ok(());
         }
-        match self.governed.put(&id, &service)? {
-            Insertion::Full => Err(GovernError::Full),
-            Insertion::Done | Insertion::Exists => Ok(()),
-        }
+        self.governed.set(&id, &service)
     }
 
     /// Makes the tables of services, by the services' numbers. Nothing is in force yet.
@@ -186,7 +139,7 @@ impl Destinations {
     ///
     /// # Errors
     /// What the kernel says, also when there is no room for all; some of these are as before then.
-    pub fn enter(&self, prepared: &Prepared) -> Result<(), KernelError> {
+    pub fn apply(&self, prepared: &Prepared) -> Result<(), KernelError> {
         let mut in_force = self.in_force();
         for (service, table) in &prepared.tables {
             let table = table.as_raw_fd().cast_unsigned();
@@ -215,15 +168,12 @@ impl Destinations {
         self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many calls were refused.
+    /// What the programs have counted since the tables were made.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn refused(&self) -> Result<u64, KernelError> {
-        Ok(table::per_cpu::<u64>(self.refused.as_fd(), 0)?
-            .as_slice()
-            .iter()
-            .sum())
+    pub fn counters(&self) -> Result<Counters, KernelError> {
+        self.counters.read()
     }
 
     /// Cgroups that are gone have no processes any more.
@@ -239,24 +189,9 @@ impl Destinations {
 
 /// A table with these entries, which nobody can change.
 fn table(permitted: &Permitted) -> Result<OwnedFd, KernelError> {
-    let failed = KernelError::bpf("making a table of destinations");
     let ports = permitted.ports.iter().map(Vec::len).sum::<usize>();
     let size = u32::try_from(permitted.networks.len() + ports).unwrap_or(u32::MAX);
-    let options = libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
-        map_flags: libbpf_sys::BPF_F_NO_PREALLOC,
-        ..Default::default()
-    };
-    let map = MapHandle::create(
-        MapType::LpmTrie,
-        Some("usher_prefixes"),
-        size_of::<Prefix>() as u32,
-        size_of::<u32>() as u32,
-        size.max(1),
-        &options,
-    )
-    .map_err(failed)?;
-    let table = Table::<Prefix, u32>::new("destinations", clone(&map)?);
+    let table = Table::<Prefix, u32>::of_prefixes("usher_prefixes", size.max(1))?;
     let number = |ports: usize| PORTS.saturating_add(u32::try_from(ports).unwrap_or(u32::MAX));
     for &(first, length, ports) in &permitted.networks {
         let prefix = match first {
@@ -271,6 +206,5 @@ fn table(permitted: &Permitted) -> Result<OwnedFd, KernelError> {
             table.set(&prefix, &1)?;
         }
     }
-    map.freeze().map_err(KernelError::bpf("freezing a table"))?;
-    clone(&map)
+    table.freeze()
 }

@@ -6,20 +6,19 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use libbpf_rs::{MapCore, MapHandle, ObjectBuilder};
+use usher_bpf::{Code, Plain, Table, code};
 use usher_proto::address_bytes;
 
-use crate::admission::layout::{Plain, plain};
-use crate::admission::programs::{clone, print_through_tracing};
-use crate::admission::table::{self, Insertion, Table};
-use crate::{KernelError, attach};
+use crate::KernelError;
+pub use crate::shared::ports::PortCounters as Counters;
+use crate::shared::ports::{Bound, Port};
 
-/// The compiled bpf/ports.
-pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/ports.bpf.o"));
+/// bpf/ports.
+pub(crate) static CODE: Code = code!("usher_ports", "ports");
 
 const PROGRAMS: [&str; 4] = ["bind4", "bind6", "bound4", "bound6"];
 
@@ -34,43 +33,14 @@ pub struct Reserved {
     pub uid: u32,
 }
 
-/// bpf/include/usher_ports.h
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-struct Port {
-    uid: u32,
-    all: u32,
-}
-plain!(Port, 8);
-
-/// bpf/include/usher_ports.h
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(C)]
-struct Bound {
-    address: [u8; 16],
-    port: u32,
-}
-plain!(Bound, 20);
-
 /// Ports that are reserved.
 ///
 /// Dropping it ends that.
 pub struct Ports {
     ports: Mutex<Mirrored<u32, Port>>,
     addresses: Mutex<Mirrored<Bound, u32>>,
-    refused: OwnedFd,
+    counters: usher_bpf::Counters<Counters>,
     _links: Vec<OwnedFd>,
-}
-
-/// Why not all ports are reserved.
-#[derive(Debug, thiserror::Error)]
-pub enum PortsError {
-    /// There is no room for all of them.
-    #[error("the table of reserved ports is full")]
-    Full,
-    /// What the kernel says.
-    #[error(transparent)]
-    Kernel(#[from] KernelError),
 }
 
 impl fmt::Debug for Ports {
@@ -86,39 +56,21 @@ impl Ports {
     /// # Errors
     /// What the kernel says; nothing is attached then.
     pub fn open(cgroup: &Path) -> Result<Self, KernelError> {
-        print_through_tracing();
-        let mut open = ObjectBuilder::default()
-            .name("usher_ports")
-            .and_then(|builder| builder.open_memory(OBJECT))
-            .map_err(KernelError::bpf("reading the programs for ports"))?;
-        attach::set_own_network(&mut open)?;
-        let object = open
-            .load()
-            .map_err(KernelError::bpf("loading the programs for ports"))?;
-        let map = |name: &'static str| -> Result<OwnedFd, KernelError> {
-            let map = object
-                .maps()
-                .find(|map| map.name() == name)
-                .ok_or(KernelError::MissingPart(name))?;
-            let handle = MapHandle::try_from(&map).map_err(KernelError::bpf("keeping a table"))?;
-            clone(&handle)
-        };
-        let links = attach::to_cgroup(&object, &PROGRAMS, cgroup)?;
-        // libbpf remembers it for the counter: a confined process cannot read it any longer.
-        libbpf_rs::num_possible_cpus().map_err(KernelError::bpf("counting the processors"))?;
+        let object = CODE.open()?.in_own_network()?.load()?;
         Ok(Self {
-            ports: Mutex::new(Mirrored::new(Table::new("ports", map("ports")?))),
-            addresses: Mutex::new(Mirrored::new(Table::new("addresses", map("addresses")?))),
-            refused: map("refused")?,
-            _links: links,
+            ports: Mutex::new(Mirrored::new(object.table("ports")?)),
+            addresses: Mutex::new(Mirrored::new(object.table("addresses")?)),
+            counters: object.counters("refused")?,
+            _links: object.attach_to_cgroup(&PROGRAMS, cgroup)?,
         })
     }
 
     /// Has these ports reserved and no others. What is bound stays so.
     ///
     /// # Errors
-    /// [`PortsError`]; some are reserved then, and former ones may be as well.
-    pub fn reserve(&self, reserved: impl IntoIterator<Item = Reserved>) -> Result<(), PortsError> {
+    /// [`KernelError::Full`], or what the kernel says; some are reserved then, and former ones may be as
+    /// well.
+    pub fn apply(&self, reserved: impl IntoIterator<Item = Reserved>) -> Result<(), KernelError> {
         let mut ports: BTreeMap<u32, Port> = BTreeMap::new();
         let mut addresses = BTreeMap::new();
         for Reserved { address, port, uid } in reserved {
@@ -149,15 +101,12 @@ impl Ports {
         addresses_entered.and(ports_entered)
     }
 
-    /// How often somebody was refused a port.
+    /// What the programs have counted since they were attached.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn refused(&self) -> Result<u64, KernelError> {
-        Ok(table::per_cpu::<u64>(self.refused.as_fd(), 0)?
-            .as_slice()
-            .iter()
-            .sum())
+    pub fn counters(&self) -> Result<Counters, KernelError> {
+        self.counters.read()
     }
 }
 
@@ -175,22 +124,20 @@ impl<K: Plain + Ord + Copy, V: Plain + PartialEq + Copy> Mirrored<K, V> {
         }
     }
 
-    fn enter(&mut self, wanted: &BTreeMap<K, V>) -> Result<(), PortsError> {
+    fn enter(&mut self, wanted: &BTreeMap<K, V>) -> Result<(), KernelError> {
         for (key, value) in wanted {
             if self.present.get(key) != Some(value) {
-                match self.table.put(key, value)? {
-                    Insertion::Full => return Err(PortsError::Full),
-                    Insertion::Done | Insertion::Exists => self.present.insert(*key, *value),
-                };
+                self.table.set(key, value)?;
+                self.present.insert(*key, *value);
             }
         }
         Ok(())
     }
 
     /// Enters before anything goes; where there is no room for both, what goes makes some.
-    fn enter_or_exchange(&mut self, wanted: &BTreeMap<K, V>) -> Result<(), PortsError> {
+    fn enter_or_exchange(&mut self, wanted: &BTreeMap<K, V>) -> Result<(), KernelError> {
         match self.enter(wanted) {
-            Err(PortsError::Full) => {
+            Err(KernelError::Full { .. }) => {
                 self.retain(wanted)?;
                 self.enter(wanted)
             }

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-use libbpf_rs::ObjectBuilder;
+use usher_bpf::{Code, code};
 use usher_system::{connections, sandbox};
 
 use crate::{cgroup, listener};
@@ -63,7 +63,7 @@ pub static ALL: &[Probe] = &[
         true,
         "deciding on a connection before it is accepted",
         || {
-            load(crate::admission::OBJECT)?;
+            crate::admission::CODE.probe()?;
             Ok("the programs for socket lookup, TCP events and tokens load".into())
         },
     ),
@@ -73,7 +73,7 @@ pub static ALL: &[Probe] = &[
         "a user's next connections without a word to the server, which are announced otherwise; \
          `programs any`",
         || {
-            load(crate::ticket::programs::OBJECT)?;
+            crate::ticket::CODE.probe()?;
             Ok("the programs that put tokens into SYNs, and that hold SYNs, load".into())
         },
     ),
@@ -82,7 +82,7 @@ pub static ALL: &[Probe] = &[
         false,
         "keeping an announced connection from other users of this host when the signer dies",
         || {
-            load(crate::ticket::guards::OBJECT)?;
+            crate::ticket::guards::CODE.probe()?;
             Ok("the program that guards announced connections loads".into())
         },
     ),
@@ -100,7 +100,7 @@ pub static ALL: &[Probe] = &[
         false,
         "keeping a service's port, and the proxy's, from other local users",
         || {
-            load(crate::ports::OBJECT)?;
+            crate::ports::CODE.probe()?;
             Ok("the programs for bind(2) load".into())
         },
     ),
@@ -109,7 +109,7 @@ pub static ALL: &[Probe] = &[
         false,
         "services with `connect`, which refuse their users otherwise",
         || {
-            load(crate::destinations::OBJECT)?;
+            crate::destinations::CODE.probe()?;
             Ok("the programs for connect(2) of a service's processes load".into())
         },
     ),
@@ -207,8 +207,8 @@ fn bpf_file_system() -> Outcome {
 
 /// Tries to load the smallest LSM program.
 pub(crate) fn load_lsm_program() -> Result<(), String> {
-    static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
-    load(PROGRAM).map_err(|error| {
+    static CODE: Code = code!("usher_probe", "probe");
+    CODE.probe().map_err(|error| {
         format!(
             "this kernel refuses LSM programs ({error}), as it does in lockdown or without BPF LSM"
         )
@@ -238,7 +238,7 @@ fn lsm_programs() -> Result<String, String> {
 
 fn ownership_programs() -> Outcome {
     const LOADED: &str = "the fence, connection ownership and self-protection load";
-    let missing = quietly(crate::ownership::try_load).map_err(text)?;
+    let missing = crate::ownership::try_load().map_err(text)?;
     Ok(match missing.as_slice() {
         [] => LOADED.into(),
         missing => format!(
@@ -349,26 +349,6 @@ fn preempted_in_lookup(release: &str, version: &str, chosen: Option<&str>) -> Op
         return chosen.map(|chosen| chosen.contains("(full)"));
     }
     Some(words.contains(&"PREEMPT") || words.contains(&"PREEMPT_RT"))
-}
-
-/// Loads and lets go again.
-fn load(programs: &[u8]) -> Result<(), String> {
-    quietly(|| {
-        ObjectBuilder::default()
-            .open_memory(programs)
-            .and_then(libbpf_rs::OpenObject::load)
-            .map(drop)
-            .map_err(|error| error.to_string())
-    })
-}
-
-/// Without the verifier's log, which libbpf would print: a finding is one line.
-fn quietly<T>(attempt: impl FnOnce() -> T) -> T {
-    let former = libbpf_rs::get_print();
-    libbpf_rs::set_print(None);
-    let outcome = attempt();
-    libbpf_rs::set_print(former);
-    outcome
 }
 
 fn control_groups() -> Outcome {

@@ -1,14 +1,12 @@
 //! Taking away what a keeper leaves in the kernel on purpose when it stops: the programs that
 //! decide on SYNs and on where services connect, their tables, and the filters at interfaces.
 
-use std::ffi::OsStr;
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use usher_bpf::{Pins, Unattached, exists};
 
 use crate::KernelError;
-use crate::admission::programs::{exists, lock, pins_error};
-use crate::admission::{Unattached, detach_filters};
+use crate::admission::FILTER;
 
 /// What was taken away, and what was not.
 #[derive(Debug)]
@@ -25,74 +23,37 @@ pub struct Released {
 
 /// Unpins the admission programs and tables below `pins`, those for destinations below
 /// `destinations` and the guards of a signer that has stopped below `guards`, which ends them, and
-/// takes the filters from the interfaces of the caller's network namespace. What is pinned in other folders stays. Established connections go on. May be
-/// called again and again.
+/// takes the filters from the interfaces of the caller's network namespace. What is pinned in other
+/// folders stays. Established connections go on. May be called again and again.
 ///
 /// # Errors
 /// [`KernelError::InUse`] while a keeper runs, before anything has changed;
 /// [`KernelError::Protected`] when the ownership programs keep the caller from it; what else the
 /// kernel says: some is gone then, and the next call goes on.
 pub fn release(pins: &Path, destinations: &Path, guards: &Path) -> Result<Released, KernelError> {
-    let mut locks = Vec::new();
-    let mut found = Vec::new();
+    let mut held = Vec::new();
     for folder in [destinations, pins] {
         if exists(folder)? {
-            locks.push(lock(folder)?);
-            found.push(folder);
+            held.push(Pins::lock(folder)?);
         }
     }
     let mut signer_runs = false;
     if exists(guards)? {
-        match lock(guards) {
-            Ok(lock) => {
-                locks.push(lock);
-                found.push(guards);
-            }
+        match Pins::lock(guards) {
+            Ok(pins) => held.push(pins),
             Err(KernelError::InUse { .. }) => signer_runs = true,
             Err(error) => return Err(error),
         }
     }
-    // Links first: a program that is still attached must not miss its tables.
-    let mut files = Vec::new();
-    for folder in &found {
-        files.extend(pinned(folder)?);
-    }
-    files.sort_by_key(|path| !is_link(path));
-    for path in &files {
-        fs::remove_file(path).map_err(pins_error("removing", path))?;
-    }
-    let (interfaces, unreleased) = detach_filters()?;
-    drop(locks);
-    for folder in found {
-        match fs::remove_dir(folder) {
-            // What the ownership programs have pinned is in one of its own below.
-            Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => {
-                return Err(pins_error("removing", folder)(error));
-            }
-            _ => {}
-        }
-    }
+    let removed: Result<Vec<usize>, _> = held.iter().map(Pins::remove).collect();
+    let pins = removed?.into_iter().sum();
+    let (interfaces, unreleased) = FILTER.detach()?;
+    // What the ownership programs have pinned is in a folder of its own below.
+    held.into_iter().try_for_each(Pins::remove_folder)?;
     Ok(Released {
-        pins: files.len(),
+        pins,
         interfaces,
         unreleased,
         signer_runs,
     })
-}
-
-fn is_link(path: &Path) -> bool {
-    let name = path.file_name().map(OsStr::as_encoded_bytes);
-    name.is_some_and(|name| name.starts_with(b"link_"))
-}
-
-fn pinned(folder: &Path) -> Result<Vec<PathBuf>, KernelError> {
-    let failed = pins_error("reading", folder);
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder).map_err(&failed)? {
-        let entry = entry.map_err(&failed)?;
-        if !entry.file_type().map_err(&failed)?.is_dir() {
-            files.push(entry.path());
-        }
-    }
-    Ok(files)
 }

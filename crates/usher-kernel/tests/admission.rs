@@ -329,7 +329,8 @@ tests! {
     }
 
     fn full_tables_refuse(world) {
-        use usher_kernel::admission::{AnnounceError, ListenerError};
+        use usher_kernel::KernelError;
+        use usher_kernel::admission::AnnounceError;
         let admission =
             world.open_with(&Limits { sessions: 1, admissions: 2, listeners: 2, tokens: 2 }).unwrap();
         admission.set_services(&[(PORT, SERVICE)]).unwrap();
@@ -338,7 +339,7 @@ tests! {
         let carol = listener::create(SERVICE, 61_003, PORT, 16).unwrap();
         assert!(matches!(
             admission.add_listener(SERVICE, 61_003, carol.as_fd()),
-            Err(ListenerError::Full)
+            Err(KernelError::Full { .. })
         ));
         // A queue that is there can be replaced.
         admission.add_listener(SERVICE, ALICE, alice.as_fd()).unwrap();

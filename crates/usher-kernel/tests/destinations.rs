@@ -14,8 +14,9 @@ use destination::*;
 use libbpf_rs::{MapCore, MapHandle};
 use ownership::{call, ring};
 use rustix::net::{AddressFamily, Protocol, SocketType};
+use usher_kernel::KernelError;
 use usher_kernel::cgroup::Group;
-use usher_kernel::destinations::{Destinations, GovernError};
+use usher_kernel::destinations::Destinations;
 use world::*;
 
 const REFUSED: i32 = libc::EACCES;
@@ -177,7 +178,7 @@ tests! {
         for (what, outcome) in &refused {
             assert_eq!(*outcome, REFUSED, "{what}");
         }
-        assert_eq!(destinations.refused().unwrap(), refused.len() as u64);
+        assert_eq!(destinations.counters().unwrap().connect_refused, refused.len() as u64);
     }
 
     /// udp_sendmsg() takes an address without a family for one of IPv4, and a socket of IPv6 takes
@@ -309,7 +310,7 @@ tests! {
         assert_eq!(ask(), [0, REFUSED]);
         let destinations = open(world);
         assert_eq!(ask(), [0, REFUSED]);
-        assert_eq!(destinations.refused().unwrap(), 3);
+        assert_eq!(destinations.counters().unwrap().connect_refused, 3);
         // Once for each call, though the programs were attached twice.
         restrict(&destinations, &[]);
         assert_eq!(ask(), [0, 0]);
@@ -347,7 +348,7 @@ tests! {
         map.update_batch(&keys, &values, others, any, any).unwrap();
 
         let full = destinations.govern(&group(world, "s-2"), FIRST);
-        assert!(matches!(full, Err(GovernError::Full)), "{full:?}");
+        assert!(matches!(full, Err(KernelError::Full { .. })), "{full:?}");
         // One that is there needs no room.
         destinations.govern(&group(world, "s-1"), SECOND).unwrap();
         map.delete(&gone(0).to_ne_bytes()).unwrap();

@@ -52,7 +52,7 @@ extern "C" fn leave_somebody_behind(_: *mut libc::c_void) -> libc::c_int {
 
 ownership_tests! {
     fn a_process_of_two_threads_does_not_settle(world) {
-        let before_threads = world.count(Reason::Threads);
+        let before_threads = world.count(Reason::IdentityThreads);
         with_a_grant(world, || {
             setgroups(&MORE_GROUPS).unwrap();
             setgid(ALICE).unwrap();
@@ -71,22 +71,22 @@ ownership_tests! {
             while std::fs::read_dir("/proc/self/task").unwrap().count() > 1 {}
             setuid(ALICE).unwrap();
         });
-        assert_eq!(world.count(Reason::Threads) - before_threads, 2);
+        assert_eq!(world.count(Reason::IdentityThreads) - before_threads, 2);
     }
 
     fn a_service_makes_no_process_in_its_own_memory_but_to_execute_a_program(world) {
-        let before_shared_memory = world.count(Reason::SharedMemory);
+        let before_shared_memory = world.count(Reason::IdentitySharedMemory);
         with_a_grant(world, || {
             assert!(is_refused(libc::CLONE_VM | libc::SIGCHLD));
             // The standard library's way to start a program is vfork's.
             assert!(execute("/usr/bin/true").unwrap());
             become_alice().unwrap();
         });
-        assert_eq!(world.count(Reason::SharedMemory) - before_shared_memory, 1);
+        assert_eq!(world.count(Reason::IdentitySharedMemory) - before_shared_memory, 1);
     }
 
     fn a_child_by_vfork_leaves_nobody_behind_in_the_services_memory(world) {
-        let before_shared_memory = world.count(Reason::SharedMemory);
+        let before_shared_memory = world.count(Reason::IdentitySharedMemory);
         with_a_grant(world, || {
             let mut stack = vec![0_u64; 65536];
             // SAFETY: the child has a stack of its own, and has ended when this returns.
@@ -105,11 +105,11 @@ ownership_tests! {
             assert_eq!(status, 0);
             become_alice().unwrap();
         });
-        assert_eq!(world.count(Reason::SharedMemory) - before_shared_memory, 2);
+        assert_eq!(world.count(Reason::IdentitySharedMemory) - before_shared_memory, 2);
     }
 
     fn a_process_that_shares_its_files_or_directory_does_not_settle(world) {
-        let before_shared_memory = world.count(Reason::SharedMemory);
+        let before_shared_memory = world.count(Reason::IdentitySharedMemory);
         with_a_grant(world, || {
             setgroups(&MORE_GROUPS).unwrap();
             setgid(ALICE).unwrap();
@@ -133,11 +133,11 @@ ownership_tests! {
             }
             setuid(ALICE).unwrap();
         });
-        assert_eq!(world.count(Reason::SharedMemory) - before_shared_memory, 4);
+        assert_eq!(world.count(Reason::IdentitySharedMemory) - before_shared_memory, 4);
     }
 
     fn a_traced_process_does_not_settle(world) {
-        let before_traced = world.count(Reason::Traced);
+        let before_traced = world.count(Reason::IdentityTraced);
         with_a_grant(world, || {
             setgroups(&MORE_GROUPS).unwrap();
             call(libc::SYS_ptrace, &[libc::PTRACE_TRACEME.into()]).unwrap();
@@ -145,6 +145,6 @@ ownership_tests! {
             setgid(ALICE).unwrap();
             expect_refused(setuid(ALICE));
         });
-        assert_eq!(world.count(Reason::Traced) - before_traced, 2);
+        assert_eq!(world.count(Reason::IdentityTraced) - before_traced, 2);
     }
 }

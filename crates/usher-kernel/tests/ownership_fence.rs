@@ -182,9 +182,9 @@ ownership_tests! {
     }
 
     fn what_was_not_granted_is_refused_and_uses_nothing_up(world) {
-        let before_other_groups = world.count(Reason::OtherGroups);
-        let before_other_group = world.count(Reason::OtherGroup);
-        let before_other_user = world.count(Reason::OtherUser);
+        let before_other_groups = world.count(Reason::IdentityOtherGroups);
+        let before_other_group = world.count(Reason::IdentityOtherGroup);
+        let before_other_user = world.count(Reason::IdentityOtherUser);
         with_a_grant(world, || {
             for groups in [&[][..], &[BOB], &MORE_GROUPS[..1], &[61_010, 61_020, 61_030]] {
                 expect_refused(setgroups(groups));
@@ -199,13 +199,13 @@ ownership_tests! {
             expect_refused(setresuid(ALICE, ALICE, SERVICE));
             setresuid(ALICE, ALICE, ALICE).unwrap();
         });
-        assert_eq!(world.count(Reason::OtherGroups) - before_other_groups, 4);
-        assert_eq!(world.count(Reason::OtherGroup) - before_other_group, 2);
-        assert_eq!(world.count(Reason::OtherUser) - before_other_user, 4);
+        assert_eq!(world.count(Reason::IdentityOtherGroups) - before_other_groups, 4);
+        assert_eq!(world.count(Reason::IdentityOtherGroup) - before_other_group, 2);
+        assert_eq!(world.count(Reason::IdentityOtherUser) - before_other_user, 4);
     }
 
     fn groups_come_before_the_user(world) {
-        let before_order = world.count(Reason::Order);
+        let before_order = world.count(Reason::IdentityOrder);
         with_a_grant(world, || {
             expect_refused(setuid(ALICE));
             setgid(ALICE).unwrap();
@@ -213,7 +213,7 @@ ownership_tests! {
             setgroups(&MORE_GROUPS).unwrap();
             setuid(ALICE).unwrap();
         });
-        assert_eq!(world.count(Reason::Order) - before_order, 2);
+        assert_eq!(world.count(Reason::IdentityOrder) - before_order, 2);
     }
 
     fn all_128_groups_are_compared(world) {
@@ -237,13 +237,13 @@ ownership_tests! {
     }
 
     fn the_file_system_id_alone_does_not_change(world) {
-        let before_other_user = world.count(Reason::OtherUser);
+        let before_other_user = world.count(Reason::IdentityOtherUser);
         with_a_grant(world, || {
             call(libc::SYS_setfsuid, &[ALICE.into()]).unwrap();
             assert_eq!(fsuid(), SERVICE);
             become_alice().unwrap();
         });
-        assert!(world.count(Reason::OtherUser) > before_other_user);
+        assert!(world.count(Reason::IdentityOtherUser) > before_other_user);
         in_child(|| {
             become_service(FREE);
             call(libc::SYS_setfsuid, &[ALICE.into()]).unwrap();

@@ -76,7 +76,7 @@ fn allow_tracing() {
 
 ownership_tests! {
     fn a_process_with_a_seccomp_listener_does_not_settle(world) {
-        let before = world.count(Reason::WatchedCalls);
+        let before = world.count(Reason::IdentityWatchedCalls);
         with_a_grant(world, || {
             let own = listener();
             does_not_settle();
@@ -93,7 +93,7 @@ ownership_tests! {
             // Nobody holds it any more.
             become_alice().unwrap();
         });
-        assert_eq!(world.count(Reason::WatchedCalls) - before, 3);
+        assert_eq!(world.count(Reason::IdentityWatchedCalls) - before, 3);
     }
 
     fn a_listener_made_between_the_steps_is_seen_at_the_last_one(world) {
@@ -164,12 +164,12 @@ ownership_tests! {
     }
 
     fn a_process_with_an_io_uring_does_not_settle(world) {
-        let before = world.count(Reason::PinnedMemory);
+        let before = world.count(Reason::IdentityPinnedMemory);
         with_a_grant(world, || {
             drop(Ring::new(0).unwrap());
             does_not_settle();
         });
-        assert_eq!(world.count(Reason::PinnedMemory) - before, 1);
+        assert_eq!(world.count(Reason::IdentityPinnedMemory) - before, 1);
         let inherited = Ring::new(0).unwrap();
         with_a_grant(world, || {
             become_alice().unwrap();
@@ -179,14 +179,14 @@ ownership_tests! {
     }
 
     fn a_buffer_registered_with_anothers_ring_does_not_settle(world) {
-        let before = world.count(Reason::PinnedMemory);
+        let before = world.count(Reason::IdentityPinnedMemory);
         let anothers = Ring::new(0).unwrap();
         with_a_grant(world, || {
             let mut buffer = vec![0; 8192];
             anothers.register_buffer(&mut buffer).unwrap();
             does_not_settle();
         });
-        assert_eq!(world.count(Reason::PinnedMemory) - before, 1);
+        assert_eq!(world.count(Reason::IdentityPinnedMemory) - before, 1);
         // A forked process has memory of its own.
         let mut service = process(|line| {
             become_service(SERVICE);
@@ -253,7 +253,7 @@ ownership_tests! {
     }
 
     fn nobody_of_the_service_attaches_to_a_process_with_a_grant(world) {
-        let before = world.count(Reason::Traced);
+        let before = world.count(Reason::IdentityTraced);
         let attempt = || {
             allow_tracing();
             let own = std::process::id().into();
@@ -267,7 +267,7 @@ ownership_tests! {
             attached == [1]
         };
         with_a_grant(world, || assert!(!attempt()));
-        assert_eq!(world.count(Reason::Traced) - before, 1);
+        assert_eq!(world.count(Reason::IdentityTraced) - before, 1);
         for uid in [SERVICE, FREE] {
             in_child(|| {
                 become_service(uid);

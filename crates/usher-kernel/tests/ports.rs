@@ -8,7 +8,8 @@ use std::net::{SocketAddr, TcpListener};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use ticket::as_user;
-use usher_kernel::ports::{Ports, PortsError, Reserved};
+use usher_kernel::KernelError;
+use usher_kernel::ports::{Ports, Reserved};
 use world::*;
 
 fn reserved(address: Option<&str>, port: u16, uid: u32) -> Reserved {
@@ -42,23 +43,23 @@ tests! {
             "[::ffff:0.0.0.0]:8025", "[::ffff:10.9.0.1]:8025"];
         let all = |uid| everywhere.map(|address| tcp(uid, address));
         assert_eq!(all(BOB), [0; 7]);
-        ports.reserve([reserved(None, 8025, ALICE)]).unwrap();
+        ports.apply([reserved(None, 8025, ALICE)]).unwrap();
         assert_eq!(all(ALICE), [0; 7]);
         assert_eq!(all(0), [0; 7]);
         assert_eq!(all(BOB), [libc::EACCES; 7]);
-        assert_eq!(ports.refused().unwrap(), 7);
+        assert_eq!(ports.counters().unwrap().port_refused, 7);
         // Other ports, and the port of another protocol, are everybody's.
         assert_eq!(tcp(BOB, "0.0.0.0:8026"), 0);
         assert_eq!(tcp(BOB, "0.0.0.0:0"), 0);
         assert_eq!(bind(BOB, SocketType::DGRAM, "0.0.0.0:8025"), 0);
-        assert_eq!(ports.refused().unwrap(), 7);
+        assert_eq!(ports.counters().unwrap().port_refused, 7);
         // A refusal gives the port back.
         assert_eq!(all(ALICE), [0; 7]);
     }
 
     fn a_port_of_one_address_is_kept_there_and_at_all_addresses_together(world) {
         let ports = Ports::open(&world.cgroup).unwrap();
-        ports.reserve([reserved(Some("127.0.1.1"), 8025, ALICE), reserved(Some("fd00::7"), 8026, 0)]).unwrap();
+        ports.apply([reserved(Some("127.0.1.1"), 8025, ALICE), reserved(Some("fd00::7"), 8026, 0)]).unwrap();
         run("ip", &["address", "add", "fd00::7/128", "dev", "lo", "nodad"]);
         for kept in ["127.0.1.1:8025", "[::ffff:127.0.1.1]:8025", "0.0.0.0:8025", "[::]:8025"] {
             assert_eq!([tcp(BOB, kept), tcp(ALICE, kept), tcp(0, kept)], [libc::EACCES, 0, 0], "{kept}");
@@ -74,21 +75,21 @@ tests! {
     fn whose_a_port_is_may_change_and_end(world) {
         let ports = Ports::open(&world.cgroup).unwrap();
         let outcome = |address| [tcp(ALICE, address), tcp(BOB, address)];
-        ports.reserve([reserved(None, 8025, ALICE), reserved(Some("127.0.1.1"), 8026, ALICE)]).unwrap();
+        ports.apply([reserved(None, 8025, ALICE), reserved(Some("127.0.1.1"), 8026, ALICE)]).unwrap();
         assert_eq!(outcome("0.0.0.0:8025"), [0, libc::EACCES]);
         assert_eq!(outcome("127.0.1.1:8026"), [0, libc::EACCES]);
-        ports.reserve([reserved(None, 8025, BOB), reserved(Some("127.0.1.1"), 8026, BOB)]).unwrap();
+        ports.apply([reserved(None, 8025, BOB), reserved(Some("127.0.1.1"), 8026, BOB)]).unwrap();
         assert_eq!(outcome("0.0.0.0:8025"), [libc::EACCES, 0]);
         assert_eq!(outcome("127.0.1.1:8026"), [libc::EACCES, 0]);
         // One port of two owners at two addresses: nobody but root has both.
-        ports.reserve([reserved(Some("127.0.1.1"), 8026, BOB), reserved(Some("127.0.1.2"), 8026, ALICE)]).unwrap();
+        ports.apply([reserved(Some("127.0.1.1"), 8026, BOB), reserved(Some("127.0.1.2"), 8026, ALICE)]).unwrap();
         assert_eq!(outcome("127.0.1.1:8026"), [libc::EACCES, 0]);
         assert_eq!(outcome("127.0.1.2:8026"), [0, libc::EACCES]);
         assert_eq!(outcome("0.0.0.0:8026"), [libc::EACCES; 2]);
         assert_eq!(outcome("0.0.0.0:8025"), [0, 0]);
-        ports.reserve([]).unwrap();
+        ports.apply([]).unwrap();
         assert_eq!(outcome("127.0.1.1:8026"), [0, 0]);
-        ports.reserve([reserved(None, 8025, ALICE)]).unwrap();
+        ports.apply([reserved(None, 8025, ALICE)]).unwrap();
         drop(ports);
         assert_eq!(outcome("0.0.0.0:8025"), [0, 0]);
     }
@@ -105,15 +106,15 @@ tests! {
                 uid: ALICE,
             })
         };
-        ports.reserve(of(0..ROOM, 8025)).unwrap();
+        ports.apply(of(0..ROOM, 8025)).unwrap();
         assert_eq!(tcp(BOB, "127.1.0.0:8025"), libc::EACCES);
         // As many others.
-        ports.reserve(of(ROOM..2 * ROOM, 8025)).unwrap();
+        ports.apply(of(ROOM..2 * ROOM, 8025)).unwrap();
         assert_eq!(tcp(BOB, "127.1.0.0:8025"), 0);
         assert_eq!(tcp(BOB, "127.1.64.0:8025"), libc::EACCES);
         // One too many, and a port at all addresses.
         let too_many = of(0..ROOM + 1, 8025).chain([reserved(None, 8026, ALICE)]);
-        assert!(matches!(ports.reserve(too_many), Err(PortsError::Full)));
+        assert!(matches!(ports.apply(too_many), Err(KernelError::Full { .. })));
         assert_eq!(tcp(BOB, "127.1.0.0:8025"), libc::EACCES);
         assert_eq!(tcp(BOB, "0.0.0.0:8026"), libc::EACCES);
         assert_eq!(tcp(BOB, "127.1.64.1:8025"), 0);
@@ -125,7 +126,7 @@ tests! {
         let (mut had, mut refused) = (0, 0);
         for free in 40000..=40003 {
             let kept = (40000..=40003).filter(|port| *port != free);
-            ports.reserve(kept.map(|port| reserved(None, port, 0))).unwrap();
+            ports.apply(kept.map(|port| reserved(None, port, 0))).unwrap();
             for _ in 0..50 {
                 match as_user(BOB, || TcpListener::bind("127.0.0.1:0")) {
                     Ok(listener) => {
@@ -139,13 +140,13 @@ tests! {
                 }
             }
         }
-        assert_eq!(ports.refused().unwrap(), refused);
+        assert_eq!(ports.counters().unwrap().port_refused, refused);
         assert!(had > 0 && refused > 0, "{had} {refused}");
     }
 
     fn another_network_namespace_and_processes_elsewhere_are_left_alone(world) {
         let ports = Ports::open(&world.cgroup).unwrap();
-        ports.reserve([reserved(None, 8025, 0)]).unwrap();
+        ports.apply([reserved(None, 8025, 0)]).unwrap();
         assert_eq!(tcp(BOB, "0.0.0.0:8025"), libc::EACCES);
         let elsewhere = as_network_of_its_own(|| tcp(BOB, "0.0.0.0:8025"));
         assert_eq!(elsewhere, 0);

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use usher_bpf::Counted;
 use usher_kernel::ports::{Ports, Reserved};
 use usher_policy::Policy;
 
@@ -22,7 +23,7 @@ impl ReservedPorts {
     /// Reserves these and no others. Gives whether they are, or nothing is reserved here at all.
     pub fn reserve(&self, reserved: impl IntoIterator<Item = Reserved>) -> bool {
         if let Some(ports) = &self.0
-            && let Err(error) = ports.reserve(reserved)
+            && let Err(error) = ports.apply(reserved)
         {
             tracing::error!(%error, "not all ports are reserved");
             return false;
@@ -30,16 +31,14 @@ impl ReservedPorts {
         true
     }
 
-    /// How often somebody was refused one.
-    pub fn refused(&self) -> u64 {
-        let refused = self.0.as_ref().map(Ports::refused);
-        refused.transpose().map_or_else(
-            |error| {
-                tracing::error!(%error, "reading the counter");
-                0
-            },
-            Option::unwrap_or_default,
-        )
+    /// What the programs have counted.
+    pub fn numbers(&self) -> Vec<(String, u64)> {
+        let counters = self.0.as_ref().map(Ports::counters);
+        let counters = counters.transpose().unwrap_or_else(|error| {
+            tracing::error!(%error, "reading the counters");
+            None
+        });
+        counters.unwrap_or_default().named()
     }
 }
 

@@ -1,4 +1,4 @@
-//! The structures of bpf/include/usher_shared.h, and their translation.
+//! The translation of what tables hold.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -8,80 +8,12 @@ use usher_proto::{
     Certified, ChainTip, ConnectionTuple, HostName, Refusal, SessionId, UserName, address_bytes,
 };
 
-use super::types::{AdmissionRow, AdmissionState, Counters, Ended, SessionRecord};
+use super::types::{AdmissionRow, AdmissionState, Ended, SessionRecord};
 use crate::KernelError;
-
-pub(super) const VERSION: u32 = 8;
-
-const STATE_BITS: u32 = 8;
-const ANNOUNCED: u64 = 1;
-const SYN_RECEIVED: u64 = 2;
-const ESTABLISHED: u64 = 3;
-const WITHDRAWN: u64 = 4;
-const REMOVED: u64 = 5;
-
-/// A structure that is the same bytes on both sides.
-///
-/// # Safety
-/// Implementors are `repr(C)`, have no padding and take every bit pattern.
-pub(crate) unsafe trait Plain: Copy {
-    /// The structure as the kernel reads it.
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: a live reference to initialised memory without padding.
-        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
-    }
-}
-
-macro_rules! plain {
-    ($name:ident, $size:literal) => {
-        const _: () = assert!(size_of::<$name>() == $size);
-        // SAFETY: repr(C), integers and arrays of integers only; the size is the sum of the fields'
-        // sizes, so there is no padding.
-        unsafe impl $crate::admission::layout::Plain for $name {}
-    };
-}
-
-pub(crate) use plain;
-
-// SAFETY: an integer.
-unsafe impl Plain for u8 {}
-// SAFETY: an integer.
-unsafe impl Plain for u32 {}
-// SAFETY: an integer.
-unsafe impl Plain for u64 {}
-// SAFETY: bytes.
-unsafe impl<const N: usize> Plain for [u8; N] {}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct Target {
-    pub service: u32,
-    pub uid: u32,
-}
-plain!(Target, 8);
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct Entry {
-    pub mark: u64,
-    pub expires_ns: u64,
-    pub established_ns: u64,
-    pub target: Target,
-    pub session: [u8; 16],
-    /// The SYN that it is for; 0: none has come.
-    pub syn: u64,
-    pub by_token: u32,
-    pub reserved: u32,
-}
-plain!(Entry, 64);
-
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(C)]
-pub(super) struct ClientAddress {
-    pub host: u64,
-    pub address: [u8; 16],
-}
-plain!(ClientAddress, 24);
+use crate::shared::admission::{
+    ANNOUNCED, Admission as Entry, Certificate, ClientAddress, ESTABLISHED, REMOVED, STATE_BITS,
+    SYN_RECEIVED, Session, WITHDRAWN,
+};
 
 impl ClientAddress {
     pub(super) fn new(host: u64, address: IpAddr) -> Self {
@@ -92,123 +24,9 @@ impl ClientAddress {
     }
 }
 
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct Session {
-    uid: u32,
-    service: u32,
-    chain_position: u32,
-    chain_length: u32,
-    opened: u64,
-    expires: u64,
-    chain_value: [u8; 16],
-    chain_salt: [u8; 16],
-    key_fingerprint: [u8; 32],
-    user: [u8; 32],
-    host: [u8; 64],
-    ended: u64,
-    reason: u16,
-    end_recorded: u8,
-    reserved: u8,
-    token_anchor: [u8; 11],
-    certified: u8,
-    host_number: u64,
-}
-plain!(Session, 224);
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct Certificate {
-    authority: [u8; 32],
-    authority_sha1: [u8; 20],
-    key_sha1: [u8; 20],
-    key_id: [u8; 32],
-    serial: u64,
-    valid_before: u64,
-    principals: [u8; 512],
-}
-plain!(Certificate, 632);
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct Tokens {
-    /// The kernel's: never written, read as 0.
-    pub lock: u32,
-    pub tip: u32,
-    pub service: u32,
-    pub uid: u32,
-    /// 0: closed.
-    pub length: u32,
-    pub reserved: u32,
-    pub window: [u64; 2],
-    pub host: u64,
-    /// Of a closed one: when the slot may be opened again.
-    pub expires_ns: u64,
-    pub value: [u8; 16],
-    pub salt: [u8; 16],
-    pub key: [u8; 16],
-    pub session: [u8; 16],
-}
-plain!(Tokens, 120);
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct Tally {
-    admitted: u64,
-    refused_unannounced: u64,
-    refused_late: u64,
-    refused_state: u64,
-    refused_no_listener: u64,
-    established: u64,
-    closed: u64,
-    untracked: u64,
-    token_accepted: u64,
-    token_repeated: u64,
-    token_unknown: u64,
-    token_other_service: u64,
-    token_expired: u64,
-    token_foreign: u64,
-    token_out_of_range: u64,
-    token_replayed: u64,
-    token_mismatch: u64,
-    token_table_full: u64,
-    token_withdrawn: u64,
-    token_other_address: u64,
-    token_overloaded: u64,
-    token_other_syn: u64,
-    refused_unread: u64,
-    token_replaced: u64,
-}
-plain!(Tally, 192);
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct Layout {
-    pub version: u32,
-    pub reserved: u32,
-}
-plain!(Layout, 8);
-
-#[derive(Clone, Copy)]
-#[repr(u32)]
-pub(super) enum RemovalReason {
-    Withdraw = 1,
-    Expire = 2,
-    Forget = 3,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(super) struct Removal {
-    pub connection: [u8; 36],
-    pub reason: u32,
-    pub session: [u8; 16],
-}
-plain!(Removal, 56);
-
 /// The mark of a fresh announcement with this number.
 pub(super) fn announced_mark(number: u64) -> u64 {
-    number << STATE_BITS | ANNOUNCED
+    number << STATE_BITS | u64::from(ANNOUNCED)
 }
 
 impl Entry {
@@ -221,7 +39,7 @@ impl Entry {
         const UNREADABLE: KernelError = KernelError::UnreadableEntry {
             table: "admissions",
         };
-        let state = match self.mark & ((1 << STATE_BITS) - 1) {
+        let state = match (self.mark & ((1 << STATE_BITS) - 1)) as u32 {
             ANNOUNCED => AdmissionState::Announced,
             SYN_RECEIVED => AdmissionState::SynReceived,
             ESTABLISHED => AdmissionState::Established,
@@ -357,39 +175,6 @@ impl TryFrom<&Certificate> for Certified {
     }
 }
 
-impl From<&[Tally]> for Counters {
-    fn from(per_cpu: &[Tally]) -> Self {
-        let mut sum = Self::default();
-        for tally in per_cpu {
-            sum.admitted += tally.admitted;
-            sum.refused_unannounced += tally.refused_unannounced;
-            sum.refused_late += tally.refused_late;
-            sum.refused_state += tally.refused_state;
-            sum.refused_no_listener += tally.refused_no_listener;
-            sum.established += tally.established;
-            sum.closed += tally.closed;
-            sum.untracked += tally.untracked;
-            sum.token_accepted += tally.token_accepted;
-            sum.token_repeated += tally.token_repeated;
-            sum.token_unknown += tally.token_unknown;
-            sum.token_other_service += tally.token_other_service;
-            sum.token_expired += tally.token_expired;
-            sum.token_foreign += tally.token_foreign;
-            sum.token_out_of_range += tally.token_out_of_range;
-            sum.token_replayed += tally.token_replayed;
-            sum.token_mismatch += tally.token_mismatch;
-            sum.token_table_full += tally.token_table_full;
-            sum.token_withdrawn += tally.token_withdrawn;
-            sum.token_other_address += tally.token_other_address;
-            sum.token_overloaded += tally.token_overloaded;
-            sum.token_other_syn += tally.token_other_syn;
-            sum.refused_unread += tally.refused_unread;
-            sum.token_replaced += tally.token_replaced;
-        }
-        sum
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -436,13 +221,6 @@ mod tests {
             };
             assert_eq!(there_and_back(&ended), ended);
         }
-    }
-
-    #[test]
-    fn the_header_has_the_version() {
-        let header = include_str!("../../../../bpf/include/usher_shared.h");
-        let version = format!("#define USHER_LAYOUT_VERSION {VERSION}\n");
-        assert!(header.contains(&version), "{version}");
     }
 
     #[test]

@@ -4,36 +4,42 @@
 //! in force outlive the keeper: while it is away, announced connections are still admitted,
 //! everything else is still refused.
 
-mod ingress;
-pub(crate) mod layout;
-pub(crate) mod programs;
-pub(crate) mod table;
+mod layout;
 mod tokens;
 mod types;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
-use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
+pub use usher_bpf::Unattached;
+use usher_bpf::{Code, Filter, Insertion, Pins, Ring, Table, code, program_id, run};
 use usher_proto::{Certified, ConnectionTuple, SessionId};
 
 use crate::KernelError;
 use crate::clock::{after, boot_time};
-pub use ingress::{Unattached, detach_filters};
-use layout::{Certificate, ClientAddress, Entry, Removal, RemovalReason, Session, Tally, Target};
-pub(crate) use programs::OBJECT;
-use programs::Programs;
-use table::{Insertion, Table};
+pub use crate::shared::admission::Counters;
+use crate::shared::admission::{
+    Admission as Entry, Certificate, ClientAddress, EXPIRE, FORGET, LAYOUT_VERSION, Removal,
+    Session, Target, WITHDRAW,
+};
 use tokens::Tokens;
 pub use tokens::{TokenError, TokenRow, TokenSession};
 pub use types::{
-    AdmissionRow, AdmissionState, AnnounceError, Announced, Counters, Ended, Limits, ListenerError,
-    SessionError, SessionRecord,
+    AdmissionRow, AdmissionState, AnnounceError, Announced, Ended, Limits, SessionError,
+    SessionRecord,
+};
+
+/// bpf/admission.
+pub(crate) static CODE: Code = code!("usher", "admission");
+
+/// check_token's place at every interface: before most others, because one that comes before and
+/// decides about the packet keeps it from us.
+pub(crate) const FILTER: Filter = Filter {
+    priority: 3,
+    handle: 0x5573,
 };
 
 /// The admission programs in force, and their tables.
@@ -46,17 +52,15 @@ pub struct Admission {
     admissions: Table<[u8; 36], Entry>,
     sessions: Table<[u8; 16], Session>,
     certificates: Table<[u8; 16], Certificate>,
-    counters: OwnedFd,
+    counters: usher_bpf::Counters<Counters>,
     tokens: Tokens,
     client_addresses: Table<ClientAddress, u8>,
     outstanding: Table<Target, u64>,
     remove: OwnedFd,
     check_token: OwnedFd,
-    ring: Mutex<RingBuffer<'static>>,
-    untracked: Arc<Mutex<Vec<[u8; 36]>>>,
+    untracked: Ring<ConnectionTuple>,
     last_number: AtomicU64,
-    _untracked_map: MapHandle,
-    _lock: File,
+    _pins: Pins,
 }
 
 impl fmt::Debug for Admission {
@@ -79,42 +83,36 @@ impl Admission {
     /// then. Otherwise what the kernel says: what was pinned by then stays and is adopted the next
     /// time.
     pub fn open(pins: &Path, cgroup: &Path, limits: &Limits) -> Result<Self, KernelError> {
-        let programs = Programs::open(pins, cgroup, limits)?;
-        let untracked = Arc::new(Mutex::new(Vec::new()));
-        let reports = Arc::clone(&untracked);
-        let mut builder = RingBufferBuilder::new();
-        builder
-            .add(&programs.untracked, move |bytes| {
-                // Fixed by the program; a ring holds nothing else.
-                if let Some(connection) = bytes.first_chunk::<36>() {
-                    reports
-                        .lock()
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .push(*connection);
-                }
-                0
-            })
-            .map_err(KernelError::bpf("reading untracked connections"))?;
-        let ring = builder
-            .build()
-            .map_err(KernelError::bpf("reading untracked connections"))?;
+        let pins = Pins::lock(pins)?;
+        pins.require_layout(LAYOUT_VERSION)?;
+        let sizes = [
+            ("sessions", limits.sessions),
+            ("certificates", limits.sessions),
+            ("admissions", limits.admissions),
+            ("listeners", limits.listeners),
+            ("tokens", limits.tokens),
+            ("outstanding", limits.listeners),
+        ];
+        let object = CODE.open()?.limit(&sizes)?.pin(&pins, None)?.load()?;
+        pins.note_layout(&object, LAYOUT_VERSION)?;
+        object.keep_at_network("choose_queue", &pins)?;
+        object.keep_at_cgroup("follow", &pins, cgroup)?;
+        let read = |bytes: &[u8]| ConnectionTuple::decode(bytes.first_chunk::<36>()?).ok();
         Ok(Self {
-            services: Table::new("services", programs.services),
-            listeners: Table::new("listeners", programs.listeners),
-            admissions: Table::new("admissions", programs.admissions),
-            sessions: Table::new("sessions", programs.sessions),
-            certificates: Table::new("certificates", programs.certificates),
-            counters: programs.counters,
-            tokens: Tokens::adopt(programs.tokens, limits.tokens)?,
-            client_addresses: Table::new("client_addresses", programs.client_addresses),
-            outstanding: Table::new("outstanding", programs.outstanding),
-            remove: programs.remove,
-            check_token: programs.check_token,
-            ring: Mutex::new(ring),
-            untracked,
+            services: object.table("services")?,
+            listeners: object.table("listeners")?,
+            admissions: object.table("admissions")?,
+            sessions: object.table("sessions")?,
+            certificates: object.table("certificates")?,
+            counters: object.counters("counters")?,
+            tokens: Tokens::adopt(object.table("tokens")?, limits.tokens)?,
+            client_addresses: object.table("client_addresses")?,
+            outstanding: object.table("outstanding")?,
+            remove: object.program("remove")?,
+            check_token: object.program("check_token")?,
+            untracked: object.ring("untracked", "reading untracked connections", read)?,
             last_number: AtomicU64::new(0),
-            _untracked_map: programs.untracked,
-            _lock: programs.lock,
+            _pins: pins,
         })
     }
 
@@ -144,19 +142,16 @@ impl Admission {
     /// earlier one. The queue is in force as long as anybody holds the listener.
     ///
     /// # Errors
-    /// [`ListenerError::Full`]; `EOPNOTSUPP` when this is not a listening TCP socket.
+    /// [`KernelError::Full`]; `EOPNOTSUPP` when this is not a listening TCP socket.
     pub fn add_listener(
         &self,
         service: u32,
         uid: u32,
         listener: BorrowedFd<'_>,
-    ) -> Result<(), ListenerError> {
+    ) -> Result<(), KernelError> {
         // A socket map takes a descriptor and gives a cookie.
         let descriptor = u64::from(listener.as_raw_fd().unsigned_abs());
-        match self.listeners.put(&Target { service, uid }, &descriptor)? {
-            Insertion::Full => Err(ListenerError::Full),
-            Insertion::Done | Insertion::Exists => Ok(()),
-        }
+        self.listeners.set(&Target { service, uid }, &descriptor)
     }
 
     /// Takes the user's queue away: SYNs are refused from then on, and what waits in the queue
@@ -188,7 +183,7 @@ impl Admission {
         let key = connection.encode();
         if ConnectionTuple::decode(&key).is_err() {
             // It could not be read back.
-            return Err(KernelError::NoConnection(*connection).into());
+            return Err(AnnounceError::NoConnection(*connection));
         }
         let now = boot_time();
         let entry = Entry {
@@ -205,9 +200,7 @@ impl Admission {
             reserved: 0,
         };
         let mut insertion = self.admissions.insert(&key, &entry)?;
-        if insertion == Insertion::Exists
-            && self.remove(&key, RemovalReason::Expire, None)? == Removed::Gone
-        {
+        if insertion == Insertion::Exists && self.remove(&key, EXPIRE, None)? == Removed::Gone {
             insertion = self.admissions.insert(&key, &entry)?;
         }
         match insertion {
@@ -245,7 +238,7 @@ impl Admission {
         connection: &ConnectionTuple,
         session: &SessionId,
     ) -> Result<(), KernelError> {
-        self.remove(&connection.encode(), RemovalReason::Withdraw, Some(session))
+        self.remove(&connection.encode(), WITHDRAW, Some(session))
             .map(drop)
     }
 
@@ -256,22 +249,21 @@ impl Admission {
     /// # Errors
     /// What the kernel says.
     pub fn forget(&self, connection: &ConnectionTuple) -> Result<(), KernelError> {
-        self.remove(&connection.encode(), RemovalReason::Forget, None)
-            .map(drop)
+        self.remove(&connection.encode(), FORGET, None).map(drop)
     }
 
     fn remove(
         &self,
         key: &[u8; 36],
-        reason: RemovalReason,
+        reason: u32,
         session: Option<&SessionId>,
     ) -> Result<Removed, KernelError> {
         let mut removal = Removal {
             connection: *key,
-            reason: reason as u32,
+            reason,
             session: session.map_or([0; 16], |session| *session.as_bytes()),
         };
-        match table::run(self.remove.as_fd(), "changing an admission", &mut removal)? {
+        match run(self.remove.as_fd(), "changing an admission", &mut removal)? {
             0 => Ok(Removed::Not),
             1 => Ok(Removed::Gone),
             2 => Ok(Removed::Changed),
@@ -320,9 +312,7 @@ impl Admission {
         let mut removed = 0;
         for (key, entry) in self.admissions.entries()? {
             // The program decides; this spares it the most of them.
-            if entry.expires_ns <= now
-                && self.remove(&key, RemovalReason::Expire, None)? == Removed::Gone
-            {
+            if entry.expires_ns <= now && self.remove(&key, EXPIRE, None)? == Removed::Gone {
                 removed += 1;
             }
         }
@@ -434,8 +424,7 @@ impl Admission {
     /// # Errors
     /// What the kernel says.
     pub fn counters(&self) -> Result<Counters, KernelError> {
-        let per_cpu = table::per_cpu::<Tally>(self.counters.as_fd(), 0)?;
-        Ok(per_cpu.as_slice().into())
+        self.counters.read()
     }
 
     /// The ids of programs that no pin names, for their protection.
@@ -445,11 +434,26 @@ impl Admission {
     pub fn unpinned_programs(&self) -> Result<Vec<u32>, KernelError> {
         [&self.remove, &self.check_token]
             .into_iter()
-            .map(|program| {
-                libbpf_rs::Program::id_from_fd(program.as_fd())
-                    .map_err(KernelError::bpf("reading the id of a program"))
-            })
+            .map(program_id)
             .collect()
+    }
+
+    /// Has SYNs looked at for tokens on every interface of the caller's network namespace; see
+    /// [`Filter::attach`]. Connections that come in by an interface without the filter have to be
+    /// announced.
+    ///
+    /// # Errors
+    /// When the interfaces cannot be listed, or the program's id not be read.
+    pub fn attach_tokens(&self) -> Result<Vec<Unattached>, KernelError> {
+        FILTER.attach(&self.check_token)
+    }
+
+    /// Ends that; gives the interfaces from which the filter could not be taken.
+    ///
+    /// # Errors
+    /// When the interfaces cannot be listed.
+    pub fn detach_tokens(&self) -> Result<Vec<Unattached>, KernelError> {
+        Ok(FILTER.detach()?.1)
     }
 
     /// A descriptor that is readable (epoll, poll) while [`Admission::drain_untracked`] has something.
@@ -457,11 +461,7 @@ impl Admission {
     /// # Errors
     /// When it cannot be duplicated.
     pub fn untracked(&self) -> Result<OwnedFd, KernelError> {
-        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the ring's descriptor, open as long as the ring is, which the guard keeps.
-        unsafe { BorrowedFd::borrow_raw(ring.epoll_fd()) }
-            .try_clone_to_owned()
-            .map_err(KernelError::system("duplicating a descriptor"))
+        self.untracked.descriptor()
     }
 
     /// Connections that reached a service without having been announced, since the last call. They
@@ -470,23 +470,14 @@ impl Admission {
     /// # Errors
     /// What libbpf says.
     pub fn drain_untracked(&self) -> Result<Vec<ConnectionTuple>, KernelError> {
-        self.ring
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .consume()
-            .map_err(KernelError::bpf("reading untracked connections"))?;
-        let keys = std::mem::take(
-            &mut *self
-                .untracked
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
-        keys.iter()
-            .map(|key| {
-                ConnectionTuple::decode(key)
-                    .map_err(|_| KernelError::UnreadableEntry { table: "untracked" })
-            })
-            .collect()
+        let mut all = Vec::new();
+        loop {
+            let batch = self.untracked.take()?;
+            all.extend(batch.entries);
+            if !batch.more {
+                return Ok(all);
+            }
+        }
     }
 }
 

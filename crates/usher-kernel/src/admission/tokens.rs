@@ -8,20 +8,19 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use usher_bpf::{Insertion, Plain, Table};
 use usher_proto::SessionId;
 use usher_proto::chain::MAX_CHAIN_LENGTH;
 use usher_proto::token::{TOKEN_ELEMENT_SIZE, TOKEN_KEY_SIZE, TokenElement, TokenSlot};
 
 use super::Admission;
-use super::layout;
-use super::table::{Insertion, Table};
 use super::types::AdmissionState;
 use crate::KernelError;
 use crate::clock::{after, boot_time};
+use crate::shared::admission::{ClientAddress, TokenSession as Entry};
 
 /// How long a closed slot stays closed: what is left of the SYNs of its session then finds no
 /// session there, and later ones fail at the next session's key.
@@ -99,7 +98,7 @@ pub struct TokenRow {
 
 /// The table, and what is known of its slots.
 pub(super) struct Tokens {
-    table: Table<u32, layout::Tokens>,
+    table: Table<u32, Entry>,
     slots: Mutex<Slots>,
 }
 
@@ -114,8 +113,7 @@ struct Slots {
 
 impl Tokens {
     /// The table as an earlier keeper left it.
-    pub(super) fn adopt(map: OwnedFd, limit: u32) -> Result<Self, KernelError> {
-        let table = Table::<u32, layout::Tokens>::new("tokens", map);
+    pub(super) fn adopt(table: Table<u32, Entry>, limit: u32) -> Result<Self, KernelError> {
         let mut used = vec![false; limit as usize];
         let mut open = HashMap::new();
         let mut closed = Vec::new();
@@ -158,7 +156,7 @@ impl Tokens {
         if slots.open.contains_key(&session.session) {
             return Err(TokenError::Exists);
         }
-        let entry = layout::Tokens::opened(session, now);
+        let entry = Entry::opened(session, now);
         let rested = slots.closed.front().filter(|(from, _)| *from <= now);
         let slot = if let Some((_, slot)) = rested.copied() {
             self.table.replace_locked(&slot.number(), &entry)?;
@@ -188,29 +186,18 @@ impl Tokens {
         };
         let again = after(boot_time(), REST);
         self.table
-            .replace_locked(&slot.number(), &layout::Tokens::closed(again))?;
+            .replace_locked(&slot.number(), &Entry::closed(again))?;
         slots.open.remove(session);
         slots.closed.push_back((again, slot));
         Ok(true)
     }
 }
 
-impl layout::Tokens {
+impl Entry {
     fn closed(again: u64) -> Self {
         Self {
-            lock: 0,
-            tip: 0,
-            service: 0,
-            uid: 0,
-            length: 0,
-            reserved: 0,
-            window: [0; 2],
-            host: 0,
             expires_ns: again,
-            value: [0; 16],
-            salt: [0; 16],
-            key: [0; 16],
-            session: [0; 16],
+            ..Self::zeroed()
         }
     }
 
@@ -238,17 +225,15 @@ impl Admission {
     /// those before. Adds first, then removes.
     ///
     /// # Errors
-    /// [`KernelError::TooManyClientAddresses`]: those that found no room are left out, and nothing
-    /// has been removed. Otherwise what the kernel says.
+    /// [`KernelError::Full`]: those that found no room are left out, and nothing has been removed.
+    /// Otherwise what the kernel says.
     pub fn set_client_addresses(&self, addresses: &[(u64, IpAddr)]) -> Result<(), KernelError> {
         let wanted: BTreeSet<_> = addresses
             .iter()
-            .map(|&(host, address)| layout::ClientAddress::new(host, address))
+            .map(|&(host, address)| ClientAddress::new(host, address))
             .collect();
         for address in &wanted {
-            if self.client_addresses.put(address, &1)? == Insertion::Full {
-                return Err(KernelError::TooManyClientAddresses);
-            }
+            self.client_addresses.set(address, &1)?;
         }
         for (address, _) in self.client_addresses.entries()? {
             if !wanted.contains(&address) {

@@ -8,19 +8,18 @@
 //! Kernels that refuse LSM programs do everything else: [`OwnershipError::NotSupported`]. What is
 //! pinned stays in force while no keeper is there.
 
-mod layout;
 mod programs;
 mod protection;
 mod types;
 
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
+use usher_bpf::{Counters, Pins, Table};
+
 use crate::KernelError;
-use crate::admission::table::{self, Table};
-use layout::{Grant, Owner, REFUSALS, Settled};
+use crate::shared::ownership::{Identity as Grant, Owner, Settled};
 use programs::Programs;
 pub(crate) use programs::try_load;
 use protection::{Tables, key};
@@ -32,7 +31,6 @@ const ACCOUNTS: usize = 1024;
 /// The ownership programs in force, and their tables.
 ///
 /// Dropping it leaves them in force. All methods may be called from several threads at once.
-#[derive(Debug)]
 pub struct Ownership {
     accounts: Table<u32, u8>,
     grants: Table<u32, Grant>,
@@ -41,9 +39,15 @@ pub struct Ownership {
     settled: Table<u32, Settled>,
     owners: Table<u32, Owner>,
     obstacles: Table<u32, u32>,
-    refusals: OwnedFd,
+    refusals: Counters<u64>,
     protection: Tables,
-    _lock: File,
+    _pins: Pins,
+}
+
+impl std::fmt::Debug for Ownership {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Ownership").finish_non_exhaustive()
+    }
 }
 
 impl Ownership {
@@ -55,26 +59,31 @@ impl Ownership {
     /// # Errors
     /// [`OwnershipError::NotSupported`] when this kernel takes no LSM programs: nothing is in
     /// force then. [`KernelError::InUse`] while another `Ownership` holds `pins`;
-    /// [`KernelError::Protected`] and [`OwnershipError::OtherLayout`] when they cannot be
+    /// [`KernelError::Protected`] and [`KernelError::OtherLayout`] when they cannot be
     /// adopted. Otherwise what the kernel says: what was pinned by then stays in force and is
     /// adopted the next time.
     pub fn open(pins: &Path) -> Result<Self, OwnershipError> {
         crate::probe::load_lsm_program()
             .map_err(|reason| OwnershipError::NotSupported { reason })?;
-        let programs = Programs::open(pins)?;
-        let keepers = Table::<u32, u32>::new("keeper", programs.map("keeper")?);
+        let pins = Pins::lock(pins)?;
+        let Programs {
+            fence,
+            connection,
+            protection,
+        } = Programs::open(&pins)?;
+        let keepers: Table<u32, u32> = fence.table("keeper")?;
         let keeper = keepers.get(&0)?.unwrap_or(0).wrapping_add(1);
         keepers.set(&0, &keeper)?;
         Ok(Self {
             keeper,
-            accounts: Table::new("fenced_accounts", programs.map("fenced_accounts")?),
-            grants: Table::new("grants", programs.map("grants")?),
-            settled: Table::new("settled", programs.map("settled")?),
-            owners: Table::new("connection_owner", programs.map("connection_owner")?),
-            obstacles: Table::new("obstacles", programs.map("obstacles")?),
-            refusals: programs.map("refusals")?,
-            protection: Tables::new(&programs)?,
-            _lock: programs.lock,
+            accounts: fence.table("fenced_accounts")?,
+            grants: fence.table("grants")?,
+            settled: fence.table("settled")?,
+            obstacles: fence.table("obstacles")?,
+            refusals: fence.counters("refusals")?,
+            owners: connection.table("connection_owner")?,
+            protection: Tables::open(&protection)?,
+            _pins: pins,
         })
     }
 
@@ -197,12 +206,8 @@ impl Ownership {
     /// # Errors
     /// What the kernel says.
     pub fn refusals(&self) -> Result<Refusals, KernelError> {
-        let mut counts = [0; REFUSALS];
-        for (reason, count) in (0..).zip(&mut counts) {
-            *count = table::per_cpu::<u64>(self.refusals.as_fd(), reason)?
-                .into_iter()
-                .sum();
-        }
-        Ok(Refusals { counts })
+        let counts = (0..).take(Reason::ALL.len());
+        let counts: Result<_, _> = counts.map(|reason| self.refusals.read_at(reason)).collect();
+        Ok(Refusals { counts: counts? })
     }
 }

@@ -1,28 +1,28 @@
 //! Guards: which socket's connection between two ends may begin (bpf/ticket/guard.bpf.c).
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+use usher_bpf::{Code, Object, Pins, Table, code};
 use usher_proto::{ConnectionTuple, SessionId};
 
 use super::holding::Attempt;
-use super::layout::{self, Ends};
 use super::told;
 use super::types::TicketError;
-use crate::admission::programs::{clone, exists, file_error, lock};
-use crate::admission::table::{self, Table};
 use crate::clock::{after, boot_time};
-use crate::{KernelError, attach, cgroup};
+use crate::shared::admission::Connection;
+use crate::shared::ticket;
+use crate::{KernelError, cgroup};
 
-/// The compiled bpf/ticket/guard.
-pub(crate) static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/guard.bpf.o"));
+/// bpf/ticket/guard.
+pub(crate) static CODE: Code = code!("usher_guard", "guard");
 
 const PROGRAM: &str = "guard_syn";
-/// What outlives the signer. The link's name goes on with the number of its cgroup.
-const PINNED: [&str; 2] = ["guards", "holds"];
+/// What outlives the signer, and what the programs that hold share. The link's name goes on with the
+/// number of its cgroup.
+pub(super) const SHARED: [&str; 2] = ["guards", "holds"];
 
 /// What a guard says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,10 +50,11 @@ pub struct LeftGuard {
 
 /// The guards in force.
 pub struct Guards {
-    table: Table<Ends, layout::Guard>,
-    kept_back: OwnedFd,
+    table: Table<Connection, ticket::Guard>,
+    kept_back: usher_bpf::Counters<u64>,
     left: Vec<LeftGuard>,
     lasting: Result<(), KernelError>,
+    _pins: Option<Pins>,
 }
 
 impl Guards {
@@ -79,7 +80,7 @@ impl Guards {
     /// # Errors
     /// [`TicketError::Full`], or what the kernel says.
     pub fn put(&self, connection: &ConnectionTuple, guard: &Guard) -> Result<(), TicketError> {
-        let guard = layout::Guard::new(guard, boot_time());
+        let guard = ticket::Guard::new(guard, boot_time());
         told(self.table.put(&connection.encode(), &guard)?)
     }
 
@@ -102,9 +103,7 @@ impl Guards {
 
     /// SYNs that were kept back because their ends were another connection's.
     pub(super) fn kept_back(&self) -> Result<u64, KernelError> {
-        Ok(table::per_cpu::<u64>(self.kept_back.as_fd(), 0)?
-            .iter()
-            .sum())
+        self.kept_back.read()
     }
 }
 
@@ -141,12 +140,6 @@ pub(super) struct Loaded {
     lasting: Result<(), KernelError>,
 }
 
-/// The folder of the pins, locked so that no second signer works on it.
-struct Pins {
-    folder: std::path::PathBuf,
-    lock: std::fs::File,
-}
-
 impl Loaded {
     /// Takes up what is pinned in the folder `pins`, or makes it. Where that cannot be, or without
     /// a folder, guards end with this process.
@@ -160,7 +153,7 @@ impl Loaded {
             // Another signer's: it is not to be guessed which one is meant.
             Err(error @ KernelError::InUse { .. }) => Err(error),
             Err(error) => Ok(Self {
-                object: load(None, limit)?,
+                object: CODE.open()?.limit(&[("guards", limit)])?.load()?,
                 pins: None,
                 lasting: Err(error),
             }),
@@ -168,31 +161,29 @@ impl Loaded {
     }
 
     fn pinned(folder: &Path, limit: u32) -> Result<Self, KernelError> {
-        let lock = lock(folder)?;
-        let object = match load(Some(folder), limit) {
+        let pins = Pins::lock(folder)?;
+        let load = || {
+            let code = CODE.open()?.limit(&[("guards", limit)])?;
+            code.pin(&pins, Some(&SHARED))?.load()
+        };
+        let object = match load() {
             Ok(object) => object,
             // Of another version, or another limit: what stands there means nothing here.
             Err(error) => {
                 tracing::warn!(%error, "guards of an earlier signer are given up");
-                give_up(folder)?;
-                load(Some(folder), limit)?
+                pins.remove()?;
+                load()?
             }
         };
-        let folder = folder.to_owned();
         Ok(Self {
             object,
-            pins: Some(Pins { folder, lock }),
+            pins: Some(pins),
             lasting: Ok(()),
         })
     }
 
-    pub(super) fn map(&self, name: &'static str) -> Result<MapHandle, KernelError> {
-        let map = self
-            .object
-            .maps()
-            .find(|map| map.name() == name)
-            .ok_or(KernelError::MissingPart(name))?;
-        MapHandle::try_from(&map).map_err(KernelError::bpf("keeping a table"))
+    pub(super) fn object(&self) -> &Object {
+        &self.object
     }
 
     /// Has `hold` decide about what no guard decides about, and attaches to the cgroup `group`.
@@ -200,42 +191,40 @@ impl Loaded {
     pub(super) fn attach(
         self,
         group: &Path,
-        hold: BorrowedFd<'_>,
+        hold: &OwnedFd,
     ) -> Result<(Guards, Vec<OwnedFd>), KernelError> {
-        let holding = self.map("holding")?;
-        holding
-            .update(
-                &0_u32.to_ne_bytes(),
-                &hold.as_raw_fd().to_ne_bytes(),
-                MapFlags::ANY,
-            )
-            .map_err(KernelError::bpf("attaching to the guards"))?;
-        let mut kept = vec![clone(&holding)?];
-        match &self.pins {
-            Some(pins) => {
-                attach::pinned(&self.object, PROGRAM, &pins.folder, group)?;
-                kept.push(clone(&pins.lock)?);
-            }
-            None => kept.extend(attach::to_cgroup(&self.object, &[PROGRAM], group)?),
+        let Self {
+            object,
+            pins,
+            lasting,
+        } = self;
+        // The kernel takes the descriptor of a program.
+        let hold = hold.as_raw_fd().unsigned_abs();
+        object.table("holding")?.set(&0_u32, &hold)?;
+        let mut kept = vec![object.descriptor("holding")?];
+        match &pins {
+            Some(pins) => object.keep_at_cgroup(PROGRAM, pins, group)?,
+            None => kept.extend(object.attach_to_cgroup(&[PROGRAM], group)?),
         }
         // What is sent in a connection's place comes from the caller's own group.
         let own = cgroup::own()?;
         if !own.starts_with(group) {
-            kept.extend(attach::to_cgroup(&self.object, &[PROGRAM], &own)?);
+            kept.extend(object.attach_to_cgroup(&[PROGRAM], &own)?);
         }
-        let table = Table::new("guards", clone(&self.map("guards")?)?);
+        let table = object.table("guards")?;
         let guards = Guards {
             left: left(&table)?,
             table,
-            kept_back: clone(&self.map("kept_back")?)?,
-            lasting: self.lasting,
+            kept_back: object.counters("kept_back")?,
+            lasting,
+            _pins: pins,
         };
         Ok((guards, kept))
     }
 }
 
 /// What stands; what has ended is removed.
-fn left(table: &Table<Ends, layout::Guard>) -> Result<Vec<LeftGuard>, KernelError> {
+fn left(table: &Table<Connection, ticket::Guard>) -> Result<Vec<LeftGuard>, KernelError> {
     let now = boot_time();
     let mut left = Vec::new();
     for (ends, guard) in table.entries()? {
@@ -252,44 +241,10 @@ fn left(table: &Table<Ends, layout::Guard>) -> Result<Vec<LeftGuard>, KernelErro
     Ok(left)
 }
 
-fn load(pins: Option<&Path>, limit: u32) -> Result<Object, KernelError> {
-    let mut open = ObjectBuilder::default()
-        .name("usher_guard")
-        .and_then(|builder| builder.open_memory(OBJECT))
-        .map_err(KernelError::bpf("reading the guard program"))?;
-    for mut map in open.maps_mut() {
-        if map.name() == "guards" {
-            map.set_max_entries(limit)
-                .map_err(KernelError::bpf("sizing a table"))?;
-        }
-        if let Some(pins) = pins
-            && PINNED.iter().any(|name| map.name() == *name)
-        {
-            map.set_pin_path(pins.join(map.name()))
-                .map_err(KernelError::bpf("naming a pin"))?;
-        }
-    }
-    open.load()
-        .map_err(KernelError::bpf("loading the guard program"))
-}
-
-/// Removes all pins.
-fn give_up(folder: &Path) -> Result<(), KernelError> {
-    if !exists(folder)? {
-        return Ok(());
-    }
-    let failed = file_error("reading", folder);
-    for entry in std::fs::read_dir(folder).map_err(&failed)? {
-        attach::unpin(&entry.map_err(&failed)?.path())?;
-    }
-    Ok(())
-}
-
-impl layout::Guard {
+impl ticket::Guard {
     fn new(guard: &Guard, now: u64) -> Self {
         Self {
-            cookie: guard.attempt.cookie,
-            begun_ns: guard.attempt.begun_ns,
+            attempt: guard.attempt.into(),
             until_ns: after(now, guard.lifetime),
             released: guard.released.into(),
             session: guard.session.map_or([0; 16], |session| *session.as_bytes()),

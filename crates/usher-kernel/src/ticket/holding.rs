@@ -7,17 +7,16 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
+use usher_bpf::{Batch, Object, Plain, Ring, Table};
 use usher_proto::ConnectionTuple;
 
 use super::guards::{self, Guards};
-use super::layout::{COMMAND_SIZE, Destination, Hold};
 use super::listing::ProgramId;
-use super::ring::{Batch, Ring};
 use super::syn::{Syn, SynSender};
 use super::told;
 use super::types::TicketError;
 use crate::KernelError;
-use crate::admission::table::Table;
+use crate::shared::ticket::{self, Destination, EVENT_HELD, EVENT_OVER, EVENT_REFUSED, Hold};
 
 /// One connect(2): of which socket, and when, which tells it from others of the same socket. Never
 /// the same twice between two boots. See also [`Attempt::of_socket`].
@@ -36,6 +35,12 @@ impl Attempt {
     /// What the kernel says of what is no socket.
     pub fn of_socket(socket: BorrowedFd<'_>) -> Result<Self, KernelError> {
         guards::attempt_of(socket)
+    }
+}
+
+impl From<Attempt> for ticket::Attempt {
+    fn from(Attempt { cookie, begun_ns }: Attempt) -> Self {
+        Self { cookie, begun_ns }
     }
 }
 
@@ -89,14 +94,15 @@ impl std::fmt::Debug for Holding {
 }
 
 impl Holding {
-    pub(super) fn new(tables: HoldingTables) -> Result<Self, KernelError> {
+    pub(super) fn open(object: &Object, guards: Guards) -> Result<Self, KernelError> {
         Ok(Self {
-            plain: Table::new("plain", tables.plain),
+            plain: object.table("plain")?,
             destinations: Mutex::default(),
-            holds: Table::new("holds", tables.holds),
-            guards: tables.guards,
-            reports: Ring::open("reading of plain connections", tables.reports, read)?,
-            sender: SynSender::open(&Table::new("senders", tables.senders)),
+            holds: object.table("holds")?,
+            guards,
+            reports: object.ring("reports", "reading of plain connections", read)?,
+            // The table is not kept: what is entered stays as it is.
+            sender: SynSender::open(&object.table("senders")?),
         })
     }
 
@@ -141,7 +147,11 @@ impl Holding {
     /// What the kernel says.
     pub fn exempt(&self, socket: BorrowedFd<'_>) -> Result<(), KernelError> {
         let descriptor = u32::try_from(socket.as_raw_fd()).unwrap_or(u32::MAX);
-        self.holds.set(&descriptor, &Hold::EXEMPT)
+        let exempt = Hold {
+            exempt: 1,
+            ..Hold::zeroed()
+        };
+        self.holds.set(&descriptor, &exempt)
     }
 
     /// The guards of announced connections, and of those that are decided about.
@@ -174,50 +184,28 @@ impl Holding {
     }
 }
 
-/// What the programs' loader gives.
-pub(super) struct HoldingTables {
-    pub plain: OwnedFd,
-    pub holds: OwnedFd,
-    pub guards: Guards,
-    pub reports: libbpf_rs::MapHandle,
-    pub senders: OwnedFd,
-}
-
-/// struct usher_report; None for what is none.
+/// None for what is no report.
 fn read(bytes: &[u8]) -> Option<Report> {
-    const HELD: u16 = 1;
-    const OVER: u16 = 2;
-    const REFUSED: u16 = 3;
-    let (cookie, rest) = bytes.split_first_chunk()?;
-    let (begun_ns, rest) = rest.split_first_chunk()?;
-    let (program, rest) = rest.split_first_chunk()?;
-    let (connection, rest) = rest.split_first_chunk()?;
-    let (uid, rest) = rest.split_first_chunk()?;
-    let (ticket, rest) = rest.split_first_chunk()?;
-    let (pid, rest) = rest.split_first_chunk()?;
-    let (command, rest) = rest.split_first_chunk::<COMMAND_SIZE>()?;
-    let (event, rest) = rest.split_first_chunk()?;
-    let (size, syn) = rest.split_first_chunk()?;
-    let ticket = u32::from_ne_bytes(*ticket);
-    let connection = ConnectionTuple::decode(connection).ok()?;
+    let report = ticket::Report::read(bytes)?;
+    let connection = ConnectionTuple::decode(&report.connection).ok()?;
     Some(Report {
         attempt: Attempt {
-            cookie: u64::from_ne_bytes(*cookie),
-            begun_ns: u64::from_ne_bytes(*begun_ns),
+            cookie: report.attempt.cookie,
+            begun_ns: report.attempt.begun_ns,
         },
         connection,
-        uid: u32::from_ne_bytes(*uid),
-        ticket: (ticket != 0).then_some(ticket),
-        pid: u32::from_ne_bytes(*pid),
-        command: command_of(command),
-        program: ProgramId::new(u64::from_ne_bytes(*program)),
-        event: match u16::from_ne_bytes(*event) {
-            HELD => {
-                let syn = syn.get(..u16::from_ne_bytes(*size).into())?;
+        uid: report.uid,
+        ticket: (report.ticket != 0).then_some(report.ticket),
+        pid: report.pid,
+        command: command_of(&report.command),
+        program: ProgramId::new(report.program),
+        event: match report.event.into() {
+            EVENT_HELD => {
+                let syn = report.syn.get(..report.size.into())?;
                 Event::Held(Syn::complete(syn, &connection))
             }
-            OVER => Event::Over,
-            REFUSED => Event::Refused,
+            EVENT_OVER => Event::Over,
+            EVENT_REFUSED => Event::Refused,
             _ => return None,
         },
     })

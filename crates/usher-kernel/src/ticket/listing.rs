@@ -6,11 +6,12 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::layout::{Asker, ListedKey, ProgramQuery};
+use usher_bpf::{Object, Table, run};
+
 use super::told;
 use super::types::TicketError;
 use crate::KernelError;
-use crate::admission::table::{self, Table};
+use crate::shared::ticket::{Asker, ListedKey, ProgramQuery};
 
 /// An executable file, as the kernel knows it: the same for all names and mounts of the file, in
 /// every mount namespace, and no other file's as long as it is open somewhere. Means nothing after
@@ -45,13 +46,16 @@ pub struct Listing {
 }
 
 impl Listing {
-    pub(super) fn new(tables: ListingTables) -> Self {
-        Self {
-            identify: tables.identify,
-            listed: Table::new("listed", tables.listed),
-            askers: Table::new("askers", tables.askers),
+    pub(super) fn open(
+        object: &Object,
+        identify: Result<OwnedFd, KernelError>,
+    ) -> Result<Self, KernelError> {
+        Ok(Self {
+            identify,
+            listed: object.table("listed")?,
+            askers: object.table("askers")?,
             present: Mutex::default(),
-        }
+        })
     }
 
     /// Whether programs can be told apart.
@@ -71,9 +75,13 @@ impl Listing {
         let Ok(program) = &self.identify else {
             return Ok(None);
         };
-        let mut query = ProgramQuery::new(file.as_raw_fd());
+        let mut query = ProgramQuery {
+            program: 0,
+            descriptor: file.as_raw_fd().unsigned_abs(),
+            reserved: 0,
+        };
         let operation = "asking which program a file is";
-        match table::run(program.as_fd(), operation, &mut query)? {
+        match run(program.as_fd(), operation, &mut query)? {
             0 => Ok(ProgramId::new(query.program)),
             errno => Err(KernelError::system(operation)(
                 std::io::Error::from_raw_os_error(i32::try_from(errno).unwrap_or(libc::EINVAL)),
@@ -133,13 +141,10 @@ impl Listing {
 
 impl From<Listed> for ListedKey {
     fn from(entry: Listed) -> Self {
-        Self::new(entry.program.0.get(), entry.list.get())
+        Self {
+            program: entry.program.0.get(),
+            list: entry.list.get(),
+            reserved: 0,
+        }
     }
-}
-
-/// What the programs' loader gives.
-pub(super) struct ListingTables {
-    pub identify: Result<OwnedFd, KernelError>,
-    pub listed: OwnedFd,
-    pub askers: OwnedFd,
 }

@@ -6,34 +6,31 @@
 
 pub(crate) mod guards;
 mod holding;
-mod layout;
 mod listing;
-pub(crate) mod programs;
-mod ring;
+mod programs;
 mod syn;
 mod types;
 
 use std::fmt;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
+pub use usher_bpf::Batch;
+use usher_bpf::{Insertion, Plain, Ring, Table};
 use usher_proto::token::TokenElement;
 use zeroize::Zeroizing;
 
 use crate::KernelError;
-use crate::admission::table::{self, Insertion, Table};
 use crate::clock::boot_time;
+pub use crate::shared::ticket::TicketCounters as Counters;
+use crate::shared::ticket::{Block, BlockKey, Ticket as Entry, TicketKey as Key};
 pub use guards::{Guard, Guards, LeftGuard};
-use holding::HoldingTables;
 pub use holding::{Attempt, Event, Holding, Report};
-use layout::{Block, BlockKey, Entry, Key, Tally};
-use listing::ListingTables;
 pub use listing::{Listed, Listing, ProgramId};
+pub(crate) use programs::CODE;
 use programs::Programs;
-pub use ring::Batch;
-use ring::Ring;
 pub use syn::{Syn, SynSender};
-pub use types::{Counters, Limits, Ticket, TicketError, TicketKey, Wanted};
+pub use types::{Limits, Ticket, TicketError, TicketKey, Wanted};
 
 /// The ticket programs in force, and their tables.
 ///
@@ -41,7 +38,7 @@ pub use types::{Counters, Limits, Ticket, TicketError, TicketKey, Wanted};
 pub struct Tickets {
     tickets: Table<Key, Entry>,
     blocks: Table<BlockKey, Block>,
-    counters: OwnedFd,
+    counters: usher_bpf::Counters<Counters>,
     wanted: Ring<Wanted>,
     holding: Holding,
     listing: Listing,
@@ -55,10 +52,10 @@ impl fmt::Debug for Tickets {
 }
 
 fn wanted(bytes: &[u8]) -> Option<Wanted> {
-    let (ticket, block) = bytes.split_first_chunk::<4>()?;
+    let BlockKey { ticket, block } = Plain::read(bytes)?;
     Some(Wanted {
-        number: u32::from_ne_bytes(*ticket),
-        block: u32::from_ne_bytes(*block.first_chunk()?),
+        number: ticket,
+        block,
     })
 }
 
@@ -74,29 +71,20 @@ impl Tickets {
     /// What the kernel says; nothing is attached then but perhaps the guards.
     /// [`KernelError::InUse`] while another one has `pins`.
     pub fn open(cgroup: &Path, pins: Option<&Path>, limits: &Limits) -> Result<Self, KernelError> {
-        let programs = Programs::open(cgroup, pins, limits)?;
-        // libbpf remembers it for the counters: a confined process cannot read it any longer.
-        libbpf_rs::num_possible_cpus().map_err(KernelError::bpf("counting the processors"))?;
-        let holding = HoldingTables {
-            plain: programs.plain,
-            holds: programs.holds,
-            guards: programs.guards,
-            reports: programs.reports,
-            senders: programs.senders,
-        };
-        let listing = ListingTables {
-            identify: programs.identify,
-            listed: programs.listed,
-            askers: programs.askers,
-        };
+        let Programs {
+            object,
+            identify,
+            guards,
+            links,
+        } = Programs::open(cgroup, pins, limits)?;
         Ok(Self {
-            tickets: Table::new("tickets", programs.tickets),
-            blocks: Table::new("blocks", programs.blocks),
-            counters: programs.counters,
-            wanted: Ring::open("reading wanted blocks", programs.wanted, wanted)?,
-            holding: Holding::new(holding)?,
-            listing: Listing::new(listing),
-            _links: programs.links,
+            tickets: object.table("tickets")?,
+            blocks: object.table("blocks")?,
+            counters: object.counters("counters")?,
+            wanted: object.ring("wanted", "reading wanted blocks", wanted)?,
+            holding: Holding::open(&object, guards)?,
+            listing: Listing::open(&object, identify)?,
+            _links: links,
         })
     }
 
@@ -194,10 +182,9 @@ impl Tickets {
     /// # Errors
     /// What the kernel says.
     pub fn counters(&self) -> Result<Counters, KernelError> {
-        let per_cpu = table::per_cpu::<Tally>(self.counters.as_fd(), 0)?;
         Ok(Counters {
             kept_back: self.holding.guards().kept_back()?,
-            ..per_cpu.as_slice().into()
+            ..self.counters.read()?
         })
     }
 }

@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto};
+use usher_bpf::Table;
 use usher_proto::ConnectionTuple;
 
 use crate::KernelError;
-use crate::admission::table::Table;
 
 const PROTOCOL_TCP: u8 = 6;
 const IPV6_HEADER: usize = 40;

@@ -4,10 +4,14 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use usher_proto::token::{TOKEN_KEY_SIZE, TokenSlot};
-use zeroize::Zeroizing;
+use usher_bpf::Plain;
+use usher_proto::address_bytes;
+use usher_proto::token::{TOKEN_KEY_SIZE, TokenElement, TokenSlot};
+use zeroize::{Zeroize, Zeroizing};
 
 use crate::KernelError;
+use crate::clock::after;
+use crate::shared::ticket::{Block, Destination, Ticket as Entry, TicketKey as Key};
 
 /// How many entries the tables take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,77 +109,62 @@ pub enum TicketError {
     Kernel(#[from] KernelError),
 }
 
-/// What the programs have counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Elements drawn for a socket.
-    pub drawn: u64,
-    /// Draws without a ticket.
-    pub without_ticket: u64,
-    /// Draws from a ticket that had expired.
-    pub expired: u64,
-    /// Draws from a ticket without elements.
-    pub exhausted: u64,
-    /// Draws for what is no TCP socket, or not one that may yet connect.
-    pub unsuitable: u64,
-    /// Connections to somewhere else than their token was drawn for: without.
-    pub other_destination: u64,
-    /// Times that the kernel asked what a packet's options need: for what connections with a token
-    /// send before their handshake ends, and where programs of others have it ask.
-    pub asked: u64,
-    /// Options written: one for each SYN, copies sent again included.
-    pub written: u64,
-    /// Connections without their token for want of room in the SYN.
-    pub no_room: u64,
-    /// Handshakes that ended well of connections with a token.
-    pub established: u64,
-    /// Those that did not.
-    pub failed: u64,
-    /// Blocks of which user space could not be told yet; they are told at the next draw.
-    pub untold: u64,
-    /// SYNs of plain connections that were held, copies sent again included.
-    pub held: u64,
-    /// Of these and of ends of plain connections, what user space could not be told.
-    pub unreported: u64,
-    /// SYNs kept back because their ends were another connection's.
-    pub kept_back: u64,
-    /// Plain connections that could not be marked, for want of memory: they are not held.
-    pub unheld: u64,
-    /// Plain connections whose token was answered by a RST.
-    pub refused: u64,
-    /// Plain connections whose token was not answered: they go on without.
-    pub unanswered: u64,
-    /// Packets of the sender of held SYNs that were none.
-    pub unsent: u64,
-    /// Draws and plain connections of programs that were not listed for where they went.
-    pub unlisted: u64,
+impl From<&TicketKey> for Key {
+    fn from(key: &TicketKey) -> Self {
+        Self {
+            uid: key.uid,
+            server: key.server.into(),
+        }
+    }
 }
 
-impl Counters {
-    /// Names and numbers, for views.
-    #[must_use]
-    pub fn named(&self) -> [(String, u64); 20] {
-        [
-            ("drawn".into(), self.drawn),
-            ("without_ticket".into(), self.without_ticket),
-            ("expired".into(), self.expired),
-            ("exhausted".into(), self.exhausted),
-            ("unsuitable".into(), self.unsuitable),
-            ("other_destination".into(), self.other_destination),
-            ("asked".into(), self.asked),
-            ("written".into(), self.written),
-            ("no_room".into(), self.no_room),
-            ("established".into(), self.established),
-            ("failed".into(), self.failed),
-            ("untold".into(), self.untold),
-            ("held".into(), self.held),
-            ("unreported".into(), self.unreported),
-            ("kept_back".into(), self.kept_back),
-            ("unheld".into(), self.unheld),
-            ("refused".into(), self.refused),
-            ("unanswered".into(), self.unanswered),
-            ("unsent".into(), self.unsent),
-            ("unlisted".into(), self.unlisted),
-        ]
+impl From<SocketAddr> for Destination {
+    fn from(server: SocketAddr) -> Self {
+        Self {
+            address: address_bytes(server.ip()),
+            port: server.port().to_be_bytes(),
+            reserved: [0; 2],
+        }
+    }
+}
+
+impl Zeroize for Entry {
+    fn zeroize(&mut self) {
+        self.key.zeroize();
+    }
+}
+
+impl Zeroize for Block {
+    fn zeroize(&mut self) {
+        self.elements.zeroize();
+    }
+}
+
+impl Entry {
+    /// `now`: boot time in nanoseconds.
+    pub(super) fn new(ticket: &Ticket, now: u64) -> Zeroizing<Self> {
+        Zeroizing::new(Self {
+            mark: u64::from(ticket.number) << 32,
+            expires_ns: after(now, ticket.lifetime),
+            key: [0, 8].map(|at| {
+                let word = ticket.key[at..].first_chunk();
+                word.map_or(0, |word| u64::from_ne_bytes(*word))
+            }),
+            slot: ticket.slot.number(),
+            next: ticket.next,
+            passed: 0,
+            reserved: 0,
+        })
+    }
+}
+
+impl Block {
+    /// None for no elements, and for more than a block takes.
+    pub(super) fn new(elements: &[TokenElement]) -> Option<Zeroizing<Self>> {
+        let mut block = Zeroizing::new(Self::zeroed());
+        let places = block.elements.get_mut(..elements.len())?;
+        places.copy_from_slice(elements);
+        block.count = u32::try_from(elements.len()).ok()?;
+        (block.count > 0).then_some(block)
     }
 }

@@ -58,7 +58,7 @@ pub fn restrict(destinations: &Destinations, services: &[(u32, &str)]) {
     let services = services.iter();
     let services = services.map(|(service, connect)| (*service, permitted(&rules(connect))));
     let prepared = destinations.prepare(services).unwrap();
-    destinations.enter(&prepared).unwrap();
+    destinations.apply(&prepared).unwrap();
     destinations.retain(&prepared).unwrap();
 }
 

@@ -3,9 +3,10 @@
 
 use std::path::Path;
 
+use usher_bpf::Counted;
 use usher_kernel::KernelError;
 use usher_kernel::cgroup::Group;
-use usher_kernel::destinations::{Destinations as Programs, GovernError, Permitted, Prepared};
+use usher_kernel::destinations::{Destinations as Programs, Permitted, Prepared};
 use usher_local::paths;
 use usher_policy::{Policy, Service};
 use usher_proto::refusal::Refusal;
@@ -47,8 +48,8 @@ impl Destinations {
         programs.govern(group, service).map_err(|error| {
             tracing::error!(%error, "cannot govern where a user's processes connect");
             match error {
-                GovernError::Full => Refusal::ListenerTableFull,
-                GovernError::Kernel(_) => Refusal::ListenerFailed,
+                KernelError::Full { .. } => Refusal::ListenerTableFull,
+                _ => Refusal::ListenerFailed,
             }
         })
     }
@@ -71,7 +72,7 @@ impl Destinations {
             Some((service.id, permitted))
         });
         let prepared = programs.prepare(services)?;
-        programs.enter(&prepared)?;
+        programs.apply(&prepared)?;
         Ok(Restricted(Some(prepared)))
     }
 
@@ -87,16 +88,14 @@ impl Destinations {
         }
     }
 
-    /// How many calls were refused.
-    pub fn refused(&self) -> u64 {
-        let refused = self.0.as_ref().map(Programs::refused);
-        refused.transpose().map_or_else(
-            |error| {
-                tracing::error!(%error, "reading the counter");
-                0
-            },
-            Option::unwrap_or_default,
-        )
+    /// What the programs have counted.
+    pub fn numbers(&self) -> Vec<(String, u64)> {
+        let counters = self.0.as_ref().map(Programs::counters);
+        let counters = counters.transpose().unwrap_or_else(|error| {
+            tracing::error!(%error, "reading the counters");
+            None
+        });
+        counters.unwrap_or_default().named()
     }
 }
 

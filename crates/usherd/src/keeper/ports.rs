@@ -81,9 +81,9 @@ impl ServicePorts {
         self.state.lock().is_incomplete()
     }
 
-    /// How often somebody was refused one.
-    pub fn refused(&self) -> u64 {
-        self.reserved.refused()
+    /// What the programs have counted.
+    pub fn numbers(&self) -> Vec<(String, u64)> {
+        self.reserved.numbers()
     }
 }
 

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::timeout;
-use usher_kernel::admission::{AdmissionState, ListenerError};
+use usher_kernel::KernelError;
+use usher_kernel::admission::AdmissionState;
 use usher_local::checked::Checked;
 use usher_local::clock::unix_time;
 use usher_policy::{ServedBy, Service, Style};
@@ -225,8 +226,8 @@ impl Queues {
             .map_err(|error| {
                 forget_descriptor(key);
                 match error {
-                    ListenerError::Full => Refusal::ListenerTableFull,
-                    ListenerError::Kernel(error) => {
+                    KernelError::Full { .. } => Refusal::ListenerTableFull,
+                    error => {
                         tracing::error!(%error, "cannot enter a listener");
                         Refusal::ListenerFailed
                     }

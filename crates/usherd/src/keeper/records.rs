@@ -277,6 +277,10 @@ pub(super) fn announce(
         .map_err(|error| match error {
             AnnounceError::Full => Refusal::AdmissionTableFull,
             AnnounceError::AlreadyAnnounced => Refusal::AlreadyAnnounced,
+            AnnounceError::NoConnection(_) => {
+                tracing::error!(%error, "an announcement");
+                Refusal::KeeperUnavailable
+            }
             AnnounceError::Kernel(error) => kernel_failed(error),
         })
 }

@@ -70,7 +70,8 @@ pub fn set_client_addresses(admission: &Admission, policy: &Policy) {
         })
         .collect();
     if let Err(error) = admission.set_client_addresses(&addresses) {
-        tracing::error!(%error, "setting the addresses of client hosts");
+        tracing::error!(%error, "setting the addresses of client hosts: connections from those left out \
+            are announced");
     }
 }
 

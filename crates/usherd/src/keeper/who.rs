@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use usher_bpf::Counted;
 use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionRow, AdmissionState, SessionRecord};
 use usher_kernel::ownership::Refusals;
@@ -198,8 +199,6 @@ pub fn status(keeper: &Keeper) -> Result<StatusView, KernelError> {
         ("sessions", keeper.admission.sessions()?.len() as u64),
         ("connections", keeper.admission.admissions()?.len() as u64),
         ("fence", u64::from(keeper.fence.missing().is_none())),
-        ("connect_refused", keeper.destinations.refused()),
-        ("port_refused", keeper.ports.refused()),
         ("limits_not_kept", keeper.queues.limits_not_kept() as u64),
         ("queues", keeper.queues.list().len() as u64),
         ("failed_starts", failed),
@@ -215,6 +214,8 @@ pub fn status(keeper: &Keeper) -> Result<StatusView, KernelError> {
         troubles(keeper),
     );
     status.numbers.extend(counters.named());
+    status.numbers.extend(keeper.destinations.numbers());
+    status.numbers.extend(keeper.ports.numbers());
     let refusals = keeper.fence.refusals()?;
     let refusals = refusals.iter().flat_map(Refusals::named);
     status.numbers.extend(refusals);

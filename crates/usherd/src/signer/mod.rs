@@ -236,14 +236,15 @@ impl Answers<Status> for Signer {
             ("tokens", u64::from(self.tickets.available())),
             ("guards_lasting", u64::from(self.tickets.guards_last())),
             ("courier_connected", u64::from(is_connected)),
-            ("port_refused", self.ports.refused()),
             ("plain_held", self.tickets.held()),
         ];
         let numbers = self.plain.numbers().into_iter().chain(numbers);
-        Ok(StatusView::new::<roles::Signer>(
+        let mut status = StatusView::new::<roles::Signer>(
             self.configuration.get().generation(),
             numbers.chain(self.programs.numbers()),
             missing.into_iter().chain(clocks).collect(),
-        ))
+        );
+        status.numbers.extend(self.ports.numbers());
+        Ok(status)
     }
 }

@@ -4,36 +4,45 @@
 //! iteration takes a batch that the kernel cut short at the end of a bucket for the last one, and
 //! an error for the end.
 
+use std::fmt;
 use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 
-use libbpf_rs::libbpf_sys;
+use libbpf_rs::{MapCore, MapHandle, MapType, libbpf_sys};
 
-use super::layout::Plain;
-use crate::KernelError;
+use crate::{KernelError, Plain};
 
 /// Entries asked for at once. More than any bucket of a table holds, or the kernel says ENOSPC;
 /// then the batch is doubled.
 const BATCH: usize = 1024;
 
-#[derive(Debug)]
-pub(crate) struct Table<K, V> {
+/// A table with typed keys and values.
+pub struct Table<K, V> {
     map: OwnedFd,
     name: &'static str,
     entries: PhantomData<fn(K) -> V>,
 }
 
+impl<K, V> fmt::Debug for Table<K, V> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_tuple("Table").field(&self.name).finish()
+    }
+}
+
 /// What happened to an insertion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Insertion {
+pub enum Insertion {
+    /// The entry is there.
     Done,
+    /// There is another one under its key, which stays.
     Exists,
+    /// There is no room for it.
     Full,
 }
 
-fn result(code: i32) -> io::Result<()> {
+pub(crate) fn result(code: i32) -> io::Result<()> {
     // libbpf 1.x returns the negative errno.
     if code < 0 {
         Err(io::Error::from_raw_os_error(-code))
@@ -47,21 +56,59 @@ fn is(error: &io::Error, errno: i32) -> bool {
 }
 
 impl<K: Plain, V: Plain> Table<K, V> {
-    /// `map` is the descriptor of a map whose keys have the size of K and values that of V, which
-    /// libbpf checked when it loaded or adopted the map.
-    pub(crate) fn new(name: &'static str, map: OwnedFd) -> Self {
-        Self {
-            map,
+    pub(crate) fn new(name: &'static str, map: &impl MapCore) -> Result<Self, KernelError> {
+        let sizes = (map.key_size() as usize, map.value_size() as usize);
+        if sizes != (size_of::<K>(), size_of::<V>()) {
+            return Err(KernelError::MissingPart(name));
+        }
+        Ok(Self {
+            map: clone(map)?,
             name,
             entries: PhantomData,
-        }
+        })
+    }
+
+    /// A table for longest-prefix matches that no object has: no other process changes it. Of `K` the
+    /// first four bytes are the length of the prefix in bits.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn of_prefixes(name: &'static str, entries: u32) -> Result<Self, KernelError> {
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
+            map_flags: libbpf_sys::BPF_F_NO_PREALLOC,
+            ..Default::default()
+        };
+        let (key, value) = (size_of::<K>() as u32, size_of::<V>() as u32);
+        let map = MapHandle::create(MapType::LpmTrie, Some(name), key, value, entries, &options)
+            .map_err(KernelError::bpf("making a table"))?;
+        Self::new(name, &map)
+    }
+
+    pub(crate) fn into_descriptor(self) -> OwnedFd {
+        self.map
+    }
+
+    /// Has no process change the table any more by a system call, and gives its descriptor.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn freeze(self) -> Result<OwnedFd, KernelError> {
+        // SAFETY: takes a descriptor that is open.
+        result(unsafe { libbpf_sys::bpf_map_freeze(self.map.as_raw_fd()) })
+            .map_err(|error| self.error("freezing the table", error))?;
+        Ok(self.map)
     }
 
     fn error(&self, what: &'static str, error: io::Error) -> KernelError {
         KernelError::file(what, self.name.as_ref())(error)
     }
 
-    pub(crate) fn get(&self, key: &K) -> Result<Option<V>, KernelError> {
+    /// The value under a key.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn get(&self, key: &K) -> Result<Option<V>, KernelError> {
         let mut value = MaybeUninit::<V>::uninit();
         // SAFETY: key and value are as large as the map's keys and values.
         let code = unsafe {
@@ -92,7 +139,10 @@ impl<K: Plain, V: Plain> Table<K, V> {
     }
 
     /// A new entry, never over another one.
-    pub(crate) fn insert(&self, key: &K, value: &V) -> Result<Insertion, KernelError> {
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn insert(&self, key: &K, value: &V) -> Result<Insertion, KernelError> {
         match self.update(key, value, libbpf_sys::BPF_NOEXIST) {
             Ok(()) => Ok(Insertion::Done),
             Err(error) if is(&error, libc::EEXIST) => Ok(Insertion::Exists),
@@ -102,13 +152,21 @@ impl<K: Plain, V: Plain> Table<K, V> {
     }
 
     /// A new entry or the replacement of one.
-    pub(crate) fn set(&self, key: &K, value: &V) -> Result<(), KernelError> {
-        self.update(key, value, libbpf_sys::BPF_ANY)
-            .map_err(|error| self.error("writing to the table", error))
+    ///
+    /// # Errors
+    /// [`KernelError::Full`] when there is no room for a new one; what else the kernel says.
+    pub fn set(&self, key: &K, value: &V) -> Result<(), KernelError> {
+        match self.put(key, value)? {
+            Insertion::Full => Err(KernelError::Full { table: self.name }),
+            Insertion::Done | Insertion::Exists => Ok(()),
+        }
     }
 
     /// A new entry or the replacement of one; tells when there is no room for a new one.
-    pub(crate) fn put(&self, key: &K, value: &V) -> Result<Insertion, KernelError> {
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn put(&self, key: &K, value: &V) -> Result<Insertion, KernelError> {
         match self.update(key, value, libbpf_sys::BPF_ANY) {
             Ok(()) => Ok(Insertion::Done),
             Err(error) if is(&error, libc::E2BIG) => Ok(Insertion::Full),
@@ -117,19 +175,28 @@ impl<K: Plain, V: Plain> Table<K, V> {
     }
 
     /// Replaces an entry that is there.
-    pub(crate) fn replace(&self, key: &K, value: &V) -> Result<(), KernelError> {
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn replace(&self, key: &K, value: &V) -> Result<(), KernelError> {
         self.update(key, value, libbpf_sys::BPF_EXIST)
             .map_err(|error| self.error("replacing in the table", error))
     }
 
     /// Replaces an entry that is there, under its lock (struct bpf_spin_lock), which stays.
-    pub(crate) fn replace_locked(&self, key: &K, value: &V) -> Result<(), KernelError> {
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn replace_locked(&self, key: &K, value: &V) -> Result<(), KernelError> {
         self.update(key, value, libbpf_sys::BPF_EXIST | libbpf_sys::BPF_F_LOCK)
             .map_err(|error| self.error("replacing in the table", error))
     }
 
     /// False: there was none.
-    pub(crate) fn remove(&self, key: &K) -> Result<bool, KernelError> {
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn remove(&self, key: &K) -> Result<bool, KernelError> {
         // SAFETY: the key is as large as the map's keys.
         let code = unsafe {
             libbpf_sys::bpf_map_delete_elem(self.map.as_raw_fd(), key.bytes().as_ptr().cast())
@@ -142,7 +209,10 @@ impl<K: Plain, V: Plain> Table<K, V> {
     }
 
     /// All entries of a hash map. One that is inserted or deleted meanwhile may be there or not.
-    pub(crate) fn entries(&self) -> Result<Vec<(K, V)>, KernelError> {
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn entries(&self) -> Result<Vec<(K, V)>, KernelError> {
         let mut all = Vec::new();
         let mut batch = BATCH;
         let mut keys: Vec<MaybeUninit<K>> = vec![MaybeUninit::uninit(); batch];
@@ -195,42 +265,26 @@ impl<K: Plain, V: Plain> Table<K, V> {
     }
 }
 
-/// The value of every CPU under `key` of a per-CPU map.
-pub(crate) fn per_cpu<V: Plain>(map: BorrowedFd<'_>, key: u32) -> Result<Vec<V>, KernelError> {
-    const OPERATION: &str = "reading the counters";
-    const { assert!(size_of::<V>().is_multiple_of(8)) };
-    let cpus = libbpf_rs::num_possible_cpus().map_err(KernelError::bpf(OPERATION))?;
-    let mut values = Vec::<V>::with_capacity(cpus);
-    // SAFETY: room for one value for every possible CPU; values of a size divisible by eight are
-    // written without gaps.
-    let code = unsafe {
-        libbpf_sys::bpf_map_lookup_elem(
-            map.as_raw_fd(),
-            std::ptr::from_ref(&key).cast(),
-            values.as_mut_ptr().cast(),
-        )
-    };
-    result(code).map_err(KernelError::system(OPERATION))?;
-    // SAFETY: the kernel wrote all of them, and every bit pattern is a value (Plain).
-    unsafe { values.set_len(cpus) };
-    Ok(values)
+impl<K: Plain> Table<K, u8> {
+    /// Makes these the keys that have this value: adds first, then removes the others that have it.
+    ///
+    /// # Errors
+    /// [`KernelError::Full`]; what else the kernel says.
+    pub fn replace_keys(&self, wanted: &[K], value: u8) -> Result<(), KernelError> {
+        for key in wanted {
+            self.set(key, &value)?;
+        }
+        for (key, other) in self.entries()? {
+            if other == value && !wanted.iter().any(|wanted| wanted.bytes() == key.bytes()) {
+                self.remove(&key)?;
+            }
+        }
+        Ok(())
+    }
 }
 
-/// Runs a syscall program with `context` and gives what it returns.
-pub(crate) fn run<C: Plain>(
-    program: BorrowedFd<'_>,
-    operation: &'static str,
-    context: &mut C,
-) -> Result<u32, KernelError> {
-    let mut options = libbpf_sys::bpf_test_run_opts {
-        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
-        ctx_in: std::ptr::from_mut(context).cast(),
-        ctx_size_in: size_of::<C>() as u32,
-        ..Default::default()
-    };
-    // SAFETY: the context lives until the call returns and has the size said; a syscall program
-    // writes nowhere else.
-    let code = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
-    result(code).map_err(KernelError::system(operation))?;
-    Ok(options.retval)
+pub(crate) fn clone(part: &impl std::os::fd::AsFd) -> Result<OwnedFd, KernelError> {
+    part.as_fd()
+        .try_clone_to_owned()
+        .map_err(KernelError::system("duplicating a descriptor"))
 }

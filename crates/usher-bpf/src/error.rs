@@ -3,7 +3,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use usher_proto::ConnectionTuple;
 use usher_system::SystemError;
 
 /// What the kernel refused, and what to do about it.
@@ -24,11 +23,11 @@ pub enum KernelError {
     /// There is no BPF file system where the pins should be.
     #[error("{0} is not on a BPF file system; mount one: mount -t bpf bpf /sys/fs/bpf")]
     NoBpfFileSystem(PathBuf),
-    /// Pinned tables of an earlier keeper have another layout.
+    /// Pinned tables of an earlier process have another layout.
     #[error(
         "the tables pinned at {pins} have layout {found}, this version uses layout {expected}; \
-         to make new ones, which ends all sessions: reboot; where this kernel runs no LSM programs \
-         it is enough to stop usher-keeper, remove {pins}, and start it"
+         reboot to make new ones; where this kernel runs no LSM programs it is enough to stop the \
+         daemon, remove {pins}, and start it"
     )]
     OtherLayout {
         /// Where the pins are.
@@ -38,11 +37,11 @@ pub enum KernelError {
         /// The layout of this version.
         expected: u32,
     },
-    /// A pinned table of an earlier keeper has another size than asked for.
+    /// A pinned table of an earlier process has another size than asked for.
     #[error(
         "the table {table} pinned at {pins} has room for {found} entries, not for {asked}; ask for \
-         {found}, or make a new one, which ends all sessions: reboot; where this kernel runs no \
-         LSM programs it is enough to stop usher-keeper, remove {pins}, and start it"
+         {found}, or reboot to make a new one; where this kernel runs no LSM programs it is enough \
+         to stop the daemon, remove {pins}, and start it"
     )]
     OtherLimit {
         /// Where the pins are.
@@ -62,21 +61,27 @@ pub enum KernelError {
         /// Where the pins are.
         pins: PathBuf,
     },
-    /// The pins belong to ownership programs that do not take this process for a daemon of Usher's.
+    /// The pins are protected from this process.
     #[error(
-        "{pins} is protected from this process: it is open to the first keeper's program only, at \
-         its path, in its mount namespace, and started by the service manager if that one was; \
-         start usherd that way, or reboot"
+        "{pins} is protected from this process: it is open to the daemon that owns it only, whose \
+         program is at its path, in its mount namespace, and started by the service manager if the \
+         first one was; start the daemon that way, or reboot"
     )]
     Protected {
         /// Where the pins are.
         pins: PathBuf,
     },
-    /// Another keeper works on these pins.
-    #[error("another keeper holds {pins}")]
+    /// Another process works on these pins.
+    #[error("another process holds {pins}")]
     InUse {
         /// Where the pins are.
         pins: PathBuf,
+    },
+    /// A table has no room for a new entry.
+    #[error("the table {table} is full")]
+    Full {
+        /// The table.
+        table: &'static str,
     },
     /// A table holds bytes that this version never wrote.
     #[error("the table {table} holds an entry that cannot be read")]
@@ -84,32 +89,30 @@ pub enum KernelError {
         /// The table.
         table: &'static str,
     },
-    /// A part of our own BPF object is missing.
+    /// A part of an object is missing, or has another form than this program takes it to have.
     #[error("the BPF programs have no part named {0}")]
     MissingPart(&'static str),
-    /// A connection with an end that no socket has: an unspecified address, port 0.
-    #[error("{0} is no connection")]
-    NoConnection(ConnectionTuple),
-    /// More addresses of client hosts than the table holds.
-    #[error("more than 65536 addresses of hosts: connections from the others are announced")]
-    TooManyClientAddresses,
 }
 
 impl KernelError {
-    pub(crate) fn system(what: &'static str) -> impl Fn(io::Error) -> Self + Copy {
+    /// Names the system call that failed.
+    pub fn system(what: &'static str) -> impl Fn(io::Error) -> Self + Copy {
         move |error| SystemError::call(what)(error).into()
     }
 
-    pub(crate) fn errno(what: &'static str) -> impl Fn(rustix::io::Errno) -> Self + Copy {
+    /// As [`KernelError::system`], of an errno.
+    pub fn errno(what: &'static str) -> impl Fn(rustix::io::Errno) -> Self + Copy {
         move |error| SystemError::call(what)(error).into()
     }
 
-    pub(crate) fn file(what: &'static str, path: &Path) -> impl Fn(io::Error) -> Self {
+    /// Names the file, and what was attempted with it.
+    pub fn file(what: &'static str, path: &Path) -> impl Fn(io::Error) -> Self {
         let failed = SystemError::file(what, path);
         move |error| failed(error).into()
     }
 
-    pub(crate) fn bpf(what: &'static str) -> impl FnOnce(libbpf_rs::Error) -> Self {
+    /// Names what libbpf failed at.
+    pub fn bpf(what: &'static str) -> impl Fn(libbpf_rs::Error) -> Self + Copy {
         move |error| Self::Bpf { what, error }
     }
 }

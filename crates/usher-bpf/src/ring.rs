@@ -1,5 +1,6 @@
-//! Reading one of the programs' ring buffers.
+//! Reading a ring buffer of programs.
 
+use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -7,8 +8,8 @@ use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 
 use crate::KernelError;
 
-/// Entries that are taken from a ring at once. Whoever fills it may be faster than who reads.
-pub(super) const BATCH: usize = 1024;
+/// Entries that are taken from a ring at once: what fills it may be faster than what reads it.
+const BATCH: usize = 1024;
 
 /// What was taken from a ring.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,17 +20,23 @@ pub struct Batch<T> {
     pub more: bool,
 }
 
-/// What the programs report in one ring.
-pub(super) struct Ring<T> {
+/// What programs report in one ring.
+pub struct Ring<T> {
     what: &'static str,
     ring: Mutex<RingBuffer<'static>>,
     arrived: Arc<Mutex<Vec<T>>>,
     _map: MapHandle,
 }
 
+impl<T> fmt::Debug for Ring<T> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Ring").finish_non_exhaustive()
+    }
+}
+
 impl<T: Send + 'static> Ring<T> {
-    /// `read` is given what is in the ring, entry by entry; what it makes nothing of is left out.
-    pub(super) fn open(
+    /// `read` makes something of an entry; entries of which it makes nothing are left out.
+    pub(crate) fn open(
         what: &'static str,
         map: MapHandle,
         read: fn(&[u8]) -> Option<T>,
@@ -54,7 +61,10 @@ impl<T: Send + 'static> Ring<T> {
     }
 
     /// A descriptor that is readable (epoll, poll) while [`Ring::take`] has something.
-    pub(super) fn descriptor(&self) -> Result<OwnedFd, KernelError> {
+    ///
+    /// # Errors
+    /// When it cannot be duplicated.
+    pub fn descriptor(&self) -> Result<OwnedFd, KernelError> {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the ring's descriptor, open as long as the ring is, which the guard keeps.
         unsafe { BorrowedFd::borrow_raw(ring.epoll_fd()) }
@@ -62,13 +72,13 @@ impl<T: Send + 'static> Ring<T> {
             .map_err(KernelError::system("duplicating a descriptor"))
     }
 
-    /// What has come since the last call, in its order, up to [`BATCH`] entries.
-    pub(super) fn take(&self) -> Result<Batch<T>, KernelError> {
-        let taken = self
-            .ring
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .consume_raw_n(BATCH);
+    /// What has come since the last call, in its order, up to 1,024 entries.
+    ///
+    /// # Errors
+    /// What libbpf says.
+    pub fn take(&self) -> Result<Batch<T>, KernelError> {
+        let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = ring.consume_raw_n(BATCH);
         let taken = usize::try_from(taken).map_err(|_| {
             let error = libbpf_rs::Error::from_raw_os_error(-taken);
             KernelError::bpf(self.what)(error)

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The version of tables that are pinned, which user space reads before it adopts them. */
+#ifndef USHER_LAYOUT_H
+#define USHER_LAYOUT_H
+
+#include <linux/types.h>
+#include <linux/bpf.h>
+#include <bpf/bpf_helpers.h>
+
+struct usher_layout {
+	__u32 version; /* 0: not written yet */
+	__u32 reserved;
+};
+
+_Static_assert(sizeof(struct usher_layout) == 8, "usher_layout");
+
+/* Key: 0. Written once by the daemon that made the tables. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct usher_layout);
+} layout SEC(".maps");
+
+#endif

@@ -1,0 +1,188 @@
+//! Compiled programs, and what is set before they are loaded.
+
+use std::os::fd::AsFd;
+
+use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, OpenObject};
+use usher_system::namespace;
+
+use crate::{KernelError, Object, Pins, exists, print};
+
+/// A compiled object of `bpf/`; see [`code!`](crate::code).
+#[derive(Debug)]
+pub struct Code {
+    /// What the kernel's lists show of it, up to 15 bytes.
+    pub name: &'static str,
+    /// The object file.
+    pub bytes: &'static [u8],
+}
+
+/// The object that the build script has compiled to `FILE.bpf.o`, and its name in the kernel's lists.
+#[macro_export]
+macro_rules! code {
+    ($name:literal, $file:literal) => {
+        $crate::Code {
+            name: $name,
+            bytes: include_bytes!(concat!(env!("OUT_DIR"), "/", $file, ".bpf.o")),
+        }
+    };
+}
+
+impl Code {
+    /// Tries whether this kernel takes the programs: loads them and lets them go.
+    ///
+    /// # Errors
+    /// The reason, in words.
+    pub fn probe(&self) -> Result<(), String> {
+        self.open()
+            .map_err(|error| error.to_string())
+            .and_then(Opened::try_load)
+    }
+
+    /// Reads the programs. Nothing is in the kernel yet.
+    ///
+    /// # Errors
+    /// When this is no object.
+    pub fn open(&self) -> Result<Opened, KernelError> {
+        print::through_tracing();
+        Ok(Opened {
+            open: self.read().map_err(KernelError::bpf("reading programs"))?,
+            limits: Vec::new(),
+        })
+    }
+
+    fn read(&self) -> libbpf_rs::Result<OpenObject> {
+        ObjectBuilder::default()
+            .name(self.name)?
+            .open_memory(self.bytes)
+    }
+}
+
+/// Programs and tables that are not loaded yet.
+#[derive(Debug)]
+pub struct Opened {
+    open: OpenObject,
+    limits: Vec<(&'static str, u32)>,
+}
+
+impl Opened {
+    /// Sets how many entries these tables take.
+    ///
+    /// # Errors
+    /// [`KernelError::MissingPart`] when there is no such table.
+    pub fn limit(mut self, limits: &[(&'static str, u32)]) -> Result<Self, KernelError> {
+        for &(table, entries) in limits {
+            let mut map = self.open.maps_mut().find(|map| map.name() == table);
+            let map = map.as_mut().ok_or(KernelError::MissingPart(table))?;
+            map.set_max_entries(entries)
+                .map_err(KernelError::bpf("sizing a table"))?;
+        }
+        self.limits.extend_from_slice(limits);
+        Ok(self)
+    }
+
+    /// Adopts the tables that are pinned in the folder, and pins the others when they are loaded:
+    /// all, or these only.
+    ///
+    /// # Errors
+    /// [`KernelError::OtherLimit`] when a pinned table has another limit than one set before.
+    pub fn pin(mut self, pins: &Pins, only: Option<&[&str]>) -> Result<Self, KernelError> {
+        for mut map in self.open.maps_mut() {
+            if only.is_some_and(|only| !only.iter().any(|name| map.name() == *name)) {
+                continue;
+            }
+            let path = pins.folder().join(map.name());
+            let limit = self.limits.iter().find(|(table, _)| map.name() == *table);
+            if let Some(&(table, asked)) = limit
+                && exists(&path)?
+            {
+                let pinned = MapHandle::from_pinned_path(&path)
+                    .map_err(KernelError::bpf("opening a pinned table"))?;
+                let found = pinned.max_entries();
+                if found != asked {
+                    let pins = pins.folder().into();
+                    return Err(KernelError::OtherLimit {
+                        pins,
+                        table,
+                        found,
+                        asked,
+                    });
+                }
+            }
+            map.set_pin_path(&path)
+                .map_err(KernelError::bpf("naming a pin"))?;
+        }
+        Ok(self)
+    }
+
+    /// Has these tables be those of another object.
+    ///
+    /// # Errors
+    /// [`KernelError::MissingPart`] when one of the objects has no such table.
+    pub fn share(mut self, other: &Object, tables: &[&'static str]) -> Result<Self, KernelError> {
+        for &table in tables {
+            let mut map = self.open.maps_mut().find(|map| map.name() == table);
+            let map = map.as_mut().ok_or(KernelError::MissingPart(table))?;
+            map.reuse_fd(other.descriptor(table)?.as_fd())
+                .map_err(KernelError::bpf("sharing a table"))?;
+        }
+        Ok(self)
+    }
+
+    /// Leaves out the programs for which this says no: given are the names of program and hook.
+    ///
+    /// # Errors
+    /// What `wanted` says.
+    pub fn choose<E>(mut self, wanted: impl Fn(&str, &str) -> Result<bool, E>) -> Result<Self, E> {
+        for mut program in self.open.progs_mut() {
+            let (name, section) = (program.name().to_owned(), program.section().to_owned());
+            let section = section.to_string_lossy();
+            let hook = section.split_once('/').map_or(&*section, |(_, hook)| hook);
+            program.set_autoload(wanted(&name.to_string_lossy(), hook)?);
+        }
+        Ok(self)
+    }
+
+    /// Sets `own_network`, the only constant of programs that serve one network namespace, to the
+    /// caller's.
+    ///
+    /// # Errors
+    /// When the kernel cannot say which that is, or the programs have no such constant.
+    pub fn in_own_network(mut self) -> Result<Self, KernelError> {
+        let own = namespace::own_network()?.to_ne_bytes();
+        let written = self.open.maps_mut().any(|mut map| {
+            let constants = map.name().to_string_lossy().ends_with(".rodata");
+            match map.initial_value_mut() {
+                Some(value) if constants && value.len() == own.len() => {
+                    value.copy_from_slice(&own);
+                    true
+                }
+                _ => false,
+            }
+        });
+        if written {
+            Ok(self)
+        } else {
+            Err(KernelError::MissingPart("own_network"))
+        }
+    }
+
+    /// Loads programs and tables and lets them go.
+    ///
+    /// # Errors
+    /// Why this kernel does not take them, in words. libbpf's own are not printed.
+    pub fn try_load(self) -> Result<(), String> {
+        let loaded = print::quietly(|| self.open.load());
+        loaded.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Loads programs and tables. Nothing is attached yet.
+    ///
+    /// # Errors
+    /// What the kernel says. What was pinned by then stays.
+    pub fn load(self) -> Result<Object, KernelError> {
+        let object = self.open.load();
+        object
+            .map(Object::new)
+            .map_err(KernelError::bpf("loading programs"))
+    }
+}

@@ -1,0 +1,130 @@
+//! A filter of one's own at ingress of every interface.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use libbpf_rs::{TC_INGRESS, TcHook, TcHookBuilder};
+
+use crate::KernelError;
+use crate::object::program_id;
+use crate::print::quietly;
+
+/// A filter's place, by which it is known.
+#[derive(Debug, Clone, Copy)]
+pub struct Filter {
+    /// Lower ones come first. 1 is what others take for theirs.
+    pub priority: u32,
+    /// Its handle.
+    pub handle: u32,
+}
+
+/// An interface that the filter is not on, or not taken from.
+#[derive(Debug)]
+pub struct Unattached {
+    /// Its name.
+    pub interface: String,
+    /// Why.
+    pub error: KernelError,
+}
+
+impl Filter {
+    /// Has the program see what comes in at every interface of the caller's network namespace,
+    /// loopback included. Interfaces on which that is so already are left alone, an earlier
+    /// process's program is replaced: to be called again and again, because interfaces come and go.
+    /// Gives those on which it could not be done; the others are done then.
+    ///
+    /// The filter stays when the process ends. Filters of others stay in force, those after ours for
+    /// every packet.
+    ///
+    /// # Errors
+    /// When the interfaces cannot be listed, or the program's id not be read.
+    pub fn attach(self, program: &OwnedFd) -> Result<Vec<Unattached>, KernelError> {
+        let id = program_id(program)?;
+        let mut unattached = Vec::new();
+        for (index, interface) in interfaces()? {
+            let mut hook = self.hook(program.as_fd(), index);
+            if quietly(|| hook.query()).is_ok_and(|found| found == id) {
+                continue;
+            }
+            if let Err(error) = quietly(|| hook.create()).and_then(|mut hook| hook.attach()) {
+                // One that has gone meanwhile is not missing.
+                if interfaces()?.iter().any(|(other, _)| *other == index) {
+                    unattached.push(Unattached {
+                        interface,
+                        error: KernelError::bpf("attaching to an interface")(error),
+                    });
+                }
+            }
+        }
+        Ok(unattached)
+    }
+
+    /// Takes the filter from every interface of the caller's network namespace, whether its program
+    /// is loaded or not. The clsact qdiscs stay, also those that were made for it: an empty one
+    /// decides nothing, and others may count on it. Gives the interfaces from which it was taken,
+    /// and those from which it could not be.
+    ///
+    /// # Errors
+    /// When the interfaces cannot be listed.
+    pub fn detach(self) -> Result<(Vec<String>, Vec<Unattached>), KernelError> {
+        // A filter is found by its place; the hook wants a descriptor and makes no use of it.
+        let none = File::open("/dev/null").map_err(KernelError::system("opening /dev/null"))?;
+        let (mut detached, mut attached) = (Vec::new(), Vec::new());
+        for (index, interface) in interfaces()? {
+            let mut hook = self.hook(none.as_fd(), index);
+            if quietly(|| hook.query()).is_err() {
+                continue;
+            }
+            match hook.detach() {
+                Ok(()) => detached.push(interface),
+                Err(error) => attached.push(Unattached {
+                    interface,
+                    error: KernelError::bpf("detaching from an interface")(error),
+                }),
+            }
+        }
+        Ok((detached, attached))
+    }
+
+    fn hook(self, program: BorrowedFd<'_>, index: i32) -> TcHook {
+        TcHookBuilder::new(program)
+            .ifindex(index)
+            .handle(self.handle)
+            .priority(self.priority)
+            .replace(true)
+            .hook(TC_INGRESS)
+    }
+}
+
+/// Index and name of every interface of the thread's network namespace.
+fn interfaces() -> Result<Vec<(i32, String)>, KernelError> {
+    // SAFETY: no argument; the list is freed below, and read nowhere later.
+    let list = unsafe { libc::if_nameindex() };
+    if list.is_null() {
+        return Err(KernelError::system("listing the network interfaces")(
+            io::Error::last_os_error(),
+        ));
+    }
+    let mut found = Vec::new();
+    let mut next = list;
+    loop {
+        // SAFETY: within the list, which an entry with index 0 ends.
+        let entry = unsafe { &*next };
+        if entry.if_index == 0 || entry.if_name.is_null() {
+            break;
+        }
+        // SAFETY: a name that ends with a zero byte, until the list is freed.
+        let name = unsafe { CStr::from_ptr(entry.if_name) };
+        // An index is a positive int in the kernel.
+        if let Ok(index) = i32::try_from(entry.if_index) {
+            found.push((index, name.to_string_lossy().into_owned()));
+        }
+        // SAFETY: not beyond the last entry, which is not this one.
+        next = unsafe { next.add(1) };
+    }
+    // SAFETY: what if_nameindex gave, once.
+    unsafe { libc::if_freenameindex(list) };
+    Ok(found)
+}

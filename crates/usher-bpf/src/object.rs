@@ -1,0 +1,287 @@
+//! Programs and tables in the kernel, and what programs are attached to.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use libbpf_rs::query::LinkTypeInfo;
+use libbpf_rs::{Link, Map, MapCore, MapHandle, Program, ProgramMut, libbpf_sys};
+
+use crate::pins::{LINK, unpin};
+use crate::table::{clone, result};
+use crate::{Counted, Counters, KernelError, Pins, Plain, Ring, Table};
+
+/// Of a link that is not in its place yet. BPF file systems take no dots in names.
+const FRESH: &str = "fresh_";
+
+/// Loaded programs and tables. Dropping it lets go of what is neither attached, pinned nor open
+/// otherwise.
+#[derive(Debug)]
+pub struct Object(libbpf_rs::Object);
+
+impl Object {
+    pub(crate) fn new(object: libbpf_rs::Object) -> Self {
+        Self(object)
+    }
+
+    fn map(&self, name: &'static str) -> Result<Map<'_>, KernelError> {
+        let map = self.0.maps().find(|map| map.name() == name);
+        map.ok_or(KernelError::MissingPart(name))
+    }
+
+    /// A table.
+    ///
+    /// # Errors
+    /// [`KernelError::MissingPart`] when there is none, or its keys or values have other sizes.
+    pub fn table<K: Plain, V: Plain>(
+        &self,
+        name: &'static str,
+    ) -> Result<Table<K, V>, KernelError> {
+        Table::new(name, &self.map(name)?)
+    }
+
+    /// The descriptor of a table.
+    ///
+    /// # Errors
+    /// [`KernelError::MissingPart`].
+    pub fn descriptor(&self, table: &'static str) -> Result<OwnedFd, KernelError> {
+        clone(&self.map(table)?)
+    }
+
+    /// A per-CPU array of counters.
+    ///
+    /// # Errors
+    /// As [`Object::table`].
+    pub fn counters<C: Counted>(&self, name: &'static str) -> Result<Counters<C>, KernelError> {
+        let table: Table<u32, C> = self.table(name)?;
+        Counters::new(table.into_descriptor())
+    }
+
+    /// A ring buffer; see [`Ring`]. `read` makes something of an entry, or leaves it out.
+    ///
+    /// # Errors
+    /// [`KernelError::MissingPart`], or what libbpf says.
+    pub fn ring<T: Send + 'static>(
+        &self,
+        name: &'static str,
+        what: &'static str,
+        read: fn(&[u8]) -> Option<T>,
+    ) -> Result<Ring<T>, KernelError> {
+        let map = MapHandle::try_from(&self.map(name)?);
+        Ring::open(
+            what,
+            map.map_err(KernelError::bpf("keeping a table"))?,
+            read,
+        )
+    }
+
+    fn find(&self, program: &'static str) -> Result<ProgramMut<'_>, KernelError> {
+        let found = self.0.progs_mut().find(|found| found.name() == program);
+        found.ok_or(KernelError::MissingPart(program))
+    }
+
+    /// The descriptor of a program.
+    ///
+    /// # Errors
+    /// [`KernelError::MissingPart`].
+    pub fn program(&self, name: &'static str) -> Result<OwnedFd, KernelError> {
+        clone(&self.find(name)?)
+    }
+
+    /// Attaches programs to a control group (the path of its folder), one after the other, beside
+    /// those of others. They stay as long as what this gives is open.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn attach_to_cgroup(
+        &self,
+        programs: &[&'static str],
+        cgroup: &Path,
+    ) -> Result<Vec<OwnedFd>, KernelError> {
+        let folder = File::open(cgroup).map_err(KernelError::file("opening", cgroup))?;
+        let links = programs.iter().map(|program| {
+            let link = self.find(program)?.attach_cgroup(folder.as_raw_fd());
+            clone(&link.map_err(KernelError::bpf("attaching to the cgroup"))?)
+        });
+        links.collect()
+    }
+
+    /// Attaches a program to a control group for good: the link is pinned, and taken up by the next
+    /// process. A link to another group that lives stays, and is brought up to date: what was there
+    /// while an earlier process ran is still seen through it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn keep_at_cgroup(
+        &self,
+        program: &'static str,
+        pins: &Pins,
+        cgroup: &Path,
+    ) -> Result<(), KernelError> {
+        let folder = File::open(cgroup).map_err(KernelError::file("opening", cgroup))?;
+        let id = inode(&folder, cgroup)?;
+        let mut attached = false;
+        for pin in pins.links(&format!("{program}_"))? {
+            let (mut former, info) = open_link(&pin)?;
+            let LinkTypeInfo::Cgroup(info) = info else {
+                return Err(KernelError::UnreadableEntry { table: program });
+            };
+            if self.update(&mut former, program)? {
+                attached |= info.cgroup_id == id;
+            } else {
+                unpin(&pin)?;
+            }
+        }
+        if attached {
+            return Ok(());
+        }
+        self.find(program)?
+            .attach_cgroup(folder.as_raw_fd())
+            .map_err(KernelError::bpf("attaching to the cgroup"))?
+            .pin(pins.folder().join(format!("{LINK}{program}_{id}")))
+            .map_err(KernelError::bpf("pinning a link"))
+    }
+
+    /// Attaches a program to the caller's network namespace for good: the link is pinned, and taken
+    /// up by the next process.
+    ///
+    /// # Errors
+    /// [`KernelError::OtherNamespace`] when it is in force in another one that lives; what else the
+    /// kernel says.
+    pub fn keep_at_network(&self, program: &'static str, pins: &Pins) -> Result<(), KernelError> {
+        // The thread's, which is what its sockets are made in.
+        let path = Path::new("/proc/thread-self/ns/net");
+        let namespace = File::open(path).map_err(KernelError::file("opening", path))?;
+        let inode = inode(&namespace, path)?;
+        let pin = pins.folder().join(format!("{LINK}{program}"));
+        if crate::exists(&pin)? {
+            let (mut link, info) = open_link(&pin)?;
+            let LinkTypeInfo::NetNs(info) = info else {
+                return Err(KernelError::UnreadableEntry { table: program });
+            };
+            // 0 when the namespace is gone.
+            if info.ino != 0 && u64::from(info.ino) != inode {
+                return Err(KernelError::OtherNamespace {
+                    pins: pins.folder().into(),
+                });
+            }
+            if self.update(&mut link, program)? {
+                return Ok(());
+            }
+            unpin(&pin)?;
+        }
+        self.find(program)?
+            .attach_netns(namespace.as_raw_fd())
+            .map_err(KernelError::bpf("attaching to the network namespace"))?
+            .pin(&pin)
+            .map_err(KernelError::bpf("pinning a link"))
+    }
+
+    /// Puts the fresh program in the place of the one that the pinned link holds. False: the link
+    /// serves nothing any more (its cgroup or namespace is gone).
+    fn update(&self, link: &mut Link, program: &'static str) -> Result<bool, KernelError> {
+        let program = self.program(program)?;
+        // SAFETY: two descriptors and no pointers but a null one.
+        let code = unsafe {
+            libbpf_sys::bpf_link_update(
+                link.as_fd().as_raw_fd(),
+                program.as_raw_fd(),
+                std::ptr::null(),
+            )
+        };
+        match result(code) {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::ENOLINK) => Ok(false),
+            Err(error) => Err(KernelError::system("replacing an attached program")(error)),
+        }
+    }
+}
+
+/// Attaches the LSM programs of these objects for good, in the place of all that are pinned there.
+/// Each fresh program is in force before the one whose place it takes is let go.
+///
+/// # Errors
+/// What the kernel says. What was pinned by then is in force.
+pub fn keep_for_all(objects: &[Object], pins: &Pins) -> Result<(), KernelError> {
+    let mut places = BTreeSet::new();
+    for program in objects.iter().flat_map(|object| object.0.progs_mut()) {
+        if !program.autoload() {
+            continue;
+        }
+        let name = program.name().to_string_lossy();
+        let fresh = pins.folder().join(format!("{FRESH}{name}"));
+        if crate::exists(&fresh)? {
+            unpin(&fresh)?;
+        }
+        let place = pins.folder().join(format!("{LINK}{name}"));
+        program
+            .attach_lsm()
+            .map_err(KernelError::bpf("attaching an LSM program"))?
+            .pin(&fresh)
+            .map_err(KernelError::bpf("pinning a link"))?;
+        fs::rename(&fresh, &place).map_err(KernelError::file("replacing", &place))?;
+        places.insert(place);
+    }
+    for former in pins.links("")? {
+        if !places.contains(&former) {
+            unpin(&former)?;
+        }
+    }
+    Ok(())
+}
+
+/// Lets go of all programs that are attached for good in this folder.
+///
+/// # Errors
+/// What the kernel says.
+pub fn let_go(pins: &Pins) -> Result<(), KernelError> {
+    pins.links("")?.iter().try_for_each(|link| unpin(link))
+}
+
+/// The id of a program, by a descriptor of it.
+///
+/// # Errors
+/// What the kernel says.
+pub fn program_id(program: &OwnedFd) -> Result<u32, KernelError> {
+    Program::id_from_fd(program.as_fd()).map_err(KernelError::bpf("reading the id of a program"))
+}
+
+/// Runs a syscall program with `context` and gives what it returns.
+///
+/// # Errors
+/// What the kernel says.
+pub fn run<C: Plain>(
+    program: BorrowedFd<'_>,
+    operation: &'static str,
+    context: &mut C,
+) -> Result<u32, KernelError> {
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+        ctx_in: std::ptr::from_mut(context).cast(),
+        ctx_size_in: size_of::<C>() as u32,
+        ..Default::default()
+    };
+    // SAFETY: the context lives until the call returns and has the size said; a syscall program
+    // writes nowhere else.
+    let code = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
+    result(code).map_err(KernelError::system(operation))?;
+    Ok(options.retval)
+}
+
+fn inode(file: &File, path: &Path) -> Result<u64, KernelError> {
+    let metadata = file.metadata();
+    let failed = KernelError::file("reading the properties of", path);
+    Ok(metadata.map_err(|error: io::Error| failed(error))?.ino())
+}
+
+fn open_link(path: &Path) -> Result<(Link, LinkTypeInfo), KernelError> {
+    let link = Link::open(path).map_err(KernelError::bpf("opening a pinned link"))?;
+    let info = link
+        .info()
+        .map_err(KernelError::bpf("reading a pinned link"))?
+        .info;
+    Ok((link, info))
+}

@@ -1,0 +1,48 @@
+//! Structures that programs and user space share.
+
+/// A structure that is the same bytes on both sides.
+///
+/// # Safety
+/// Implementors are `repr(C)`, have no padding and take every bit pattern.
+pub unsafe trait Plain: Copy {
+    /// The structure as the kernel reads it.
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: a live reference to initialised memory without padding.
+        unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
+    }
+
+    /// The structure that these bytes begin with; none when they are fewer.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let bytes = bytes.get(..size_of::<Self>())?;
+        // SAFETY: as many bytes as it has, at any address, and every bit pattern is a value.
+        Some(unsafe { bytes.as_ptr().cast::<Self>().read_unaligned() })
+    }
+
+    /// All zeros.
+    #[must_use]
+    fn zeroed() -> Self {
+        // SAFETY: every bit pattern is a value.
+        unsafe { std::mem::zeroed() }
+    }
+}
+
+/// Declares a structure to be [`Plain`]. It is `repr(C)`, of integers and arrays of them, and has as
+/// many bytes as its fields together: what `usher-bpf-build` generates is checked to be so.
+#[macro_export]
+macro_rules! plain {
+    ($name:ident, $size:literal) => {
+        const _: () = assert!(size_of::<$name>() == $size);
+        // SAFETY: repr(C), integers and arrays of integers only; the size is the sum of the fields'
+        // sizes, so there is no padding.
+        unsafe impl $crate::Plain for $name {}
+    };
+}
+
+// SAFETY: an integer.
+unsafe impl Plain for u8 {}
+// SAFETY: an integer.
+unsafe impl Plain for u32 {}
+// SAFETY: an integer.
+unsafe impl Plain for u64 {}
+// SAFETY: bytes.
+unsafe impl<const N: usize> Plain for [u8; N] {}

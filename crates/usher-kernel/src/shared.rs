@@ -1,0 +1,23 @@
+//! What programs and this crate share, generated from the headers of `bpf/include`.
+#![allow(dead_code, reason = "a header may declare what only programs use")]
+
+macro_rules! headers {
+    ($($module:ident: $file:literal,)*) => {$(
+        pub mod $module {
+            #[allow(unused_imports, reason = "what other headers declare")]
+            use super::*;
+            include!(concat!(env!("OUT_DIR"), "/", $file, ".rs"));
+        }
+    )*};
+}
+
+headers! {
+    admission: "usher_shared",
+    token: "usher_token",
+    ticket: "usher_ticket",
+    destinations: "usher_destinations",
+    ports: "usher_ports",
+    ownership: "usher_ownership",
+}
+
+use admission::Connection;
