@@ -7,10 +7,10 @@
 #![allow(dead_code, reason = "a fuzz target uses one of these")]
 
 use usher_proto::{
-    AgentAnswer, Authenticator, CallReply, CallRequest, Certificate, ClientFrame, DecodeError,
-    FRAME_LENGTH_SIZE, FrameBuffer, FromLender, KeeperReply, KeeperRequest, LocalReply,
-    LocalRequest, MAX_FRAME, RecorderReply, RecorderRequest, RelayReply, RelayRequest, RevokedKeys,
-    RevokedKeysError, ServerFrame, Statement, ToLender, session_id, ssh_key,
+    AgentAnswer, Authenticator, CallReply, CallRequest, Certificate, ClientBody, ClientFrame,
+    DecodeError, FRAME_LENGTH_SIZE, FrameBuffer, FromLender, KeeperReply, KeeperRequest,
+    LocalReply, LocalRequest, MAX_FRAME, RecorderReply, RecorderRequest, RelayReply, RelayRequest,
+    RevokedKeys, RevokedKeysError, ServerFrame, Statement, ToLender, session_id, ssh_key,
 };
 
 /// A statement's bytes.
@@ -52,7 +52,7 @@ pub fn client_frame(bytes: &[u8]) -> &'static str {
     match ClientFrame::decode(bytes) {
         Ok(frame) => {
             assert_eq!(&frame.encode()[FRAME_LENGTH_SIZE..], bytes);
-            if let ClientFrame::Open { authenticator, .. } = &frame {
+            if let ClientBody::Open { authenticator, .. } = &frame.body {
                 let _signature = authenticator.verify_signature();
                 let _statement = Statement::decode(&authenticator.statement);
                 let _session = session_id(&authenticator.statement);

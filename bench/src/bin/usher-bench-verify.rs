@@ -23,15 +23,15 @@ use rustix::time::{ClockId, clock_gettime};
 use usher_lab::hostile::{fresh_user_key, random};
 use usher_local::applied::{Applied, PolicyFile, UserEntry};
 use usher_local::checked::Checked;
-use usher_proto::frame::ClientFrame;
+use usher_proto::frame::{ClientBody, ClientFrame};
 use usher_proto::host_key::HostPublicKey;
-use usher_proto::keeper_record::KeeperRequest;
+use usher_proto::keeper_record::{KeeperBody, KeeperRequest};
 use usher_proto::log_record::AuthenticationRecord;
 use usher_proto::name::HostName;
 use usher_proto::session_id;
 use usher_proto::ssh_key::public::KeyData;
 use usher_proto::ssh_key::{PrivateKey, SshSig};
-use usher_proto::{Announcement, Authenticator, Chain, ConnectionTuple, Statement};
+use usher_proto::{Announcement, Authentication, Authenticator, Chain, ConnectionTuple, Statement};
 
 const USERS: usize = 1000;
 /// The number of different authenticators that are checked in turn.
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for _ in 0..rounds.parse::<usize>()? {
         let whole = average(&asked, |asked| {
             let frame = ClientFrame::decode(&asked.payload)?;
-            let ClientFrame::Open { authenticator, .. } = frame else {
+            let ClientBody::Open { authenticator, .. } = frame.body else {
                 return Err("another frame".into());
             };
             let claim = Claim {
@@ -72,12 +72,16 @@ fn main() -> Result<(), Box<dyn Error>> {
                 authenticator,
                 public_key: granted.public_key,
             };
-            let open = KeeperRequest::Open {
+            let open = KeeperRequest {
                 request: 1,
                 host: host.clone(),
-                opening: granted.opening,
-                first: None,
-                record: record.encode(),
+                body: KeeperBody::Open {
+                    authentication: Box::new(Authentication {
+                        opening: granted.opening,
+                        record: record.encode(),
+                    }),
+                    first: None,
+                },
             };
             std::hint::black_box(open.encode());
             Ok(())
@@ -143,10 +147,12 @@ impl Asked {
                 server,
             },
         };
-        let frame = ClientFrame::Open {
+        let frame = ClientFrame {
             request: number as u64,
-            authenticator,
-            first: Some(first),
+            body: ClientBody::Open {
+                authenticator,
+                first: Some(first),
+            },
         };
         Ok(Self {
             // Without the length, as the frame buffer returns it.

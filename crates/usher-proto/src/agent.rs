@@ -3,14 +3,12 @@
 //! the first of them its type.
 
 use crate::DecodeError;
-use crate::codec::{Reader, put_string};
+use crate::codec::{Bytes, Message, Reader, messages, put_string};
 
 /// Longest answer in bytes, after its length: a signature of the longest kind has about 130.
 pub const MAX_AGENT_ANSWER: usize = 4096;
 
 const SIGN_REQUEST: u8 = 13;
-const FAILURE: u8 = 5;
-const SIGN_RESPONSE: u8 = 14;
 
 /// The request for a signature by the key `public_key` (RFC 4253 section 6.6) over `data`, with its
 /// length. No flags: they are RSA's.
@@ -36,14 +34,16 @@ pub fn answer_length(prefix: [u8; 4]) -> Result<usize, DecodeError> {
         .ok_or(DecodeError::Oversized)
 }
 
-/// What an agent answers to [`sign_request`].
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum AgentAnswer {
-    /// A signature (RFC 4253 section 6.6; of a security key with flags and counter). Nothing is
-    /// promised about it.
-    Signature(Vec<u8>),
-    /// It does not sign: it lacks the key, or whoever it asked has refused.
-    Failure,
+messages! {
+    /// What an agent answers to [`sign_request`].
+    #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+    pub enum AgentAnswer {
+        /// It does not sign: it lacks the key, or whoever it asked has refused.
+        5 => Failure,
+        /// A signature (RFC 4253 section 6.6; of a security key with flags and counter). Nothing
+        /// is promised about it.
+        14 => Signature(signature: Vec<u8> as Bytes<MAX_AGENT_ANSWER>),
+    }
 }
 
 impl AgentAnswer {
@@ -53,11 +53,8 @@ impl AgentAnswer {
     /// [`DecodeError`]; [`DecodeError::UnknownType`] for any other message.
     pub fn decode(answer: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader::bounded(answer, MAX_AGENT_ANSWER)?;
-        let decoded = match reader.u8()? {
-            FAILURE => Self::Failure,
-            SIGN_RESPONSE => Self::Signature(reader.string(MAX_AGENT_ANSWER)?.to_vec()),
-            _ => return Err(DecodeError::UnknownType),
-        };
+        let kind = reader.u8()?;
+        let decoded = Self::read(kind, &mut reader)?;
         reader.finish()?;
         Ok(decoded)
     }

@@ -6,7 +6,8 @@
 use ssh_encoding::Encode;
 use ssh_key::{Algorithm, HashAlg, PrivateKey, PublicKey};
 
-use crate::sshsig::{self, Signed, is_security_key, is_supported};
+use crate::codec::{Bytes, fields};
+use crate::sshsig::{self, MAX_SIGNATURE_SIZE, Signed, is_security_key, is_supported};
 use crate::statement::MAX_STATEMENT_SIZE;
 use crate::{Certificate, Refusal, Statement};
 
@@ -39,6 +40,13 @@ pub struct Authenticator {
     pub statement: Vec<u8>,
     /// The binary SSHSIG blob, at most [`MAX_SIGNATURE_SIZE`] bytes.
     pub signature: Vec<u8>,
+}
+
+fields! {
+    Authenticator {
+        statement: Vec<u8> as Bytes<MAX_STATEMENT_SIZE>,
+        signature: Vec<u8> as Bytes<MAX_SIGNATURE_SIZE>,
+    }
 }
 
 impl Authenticator {

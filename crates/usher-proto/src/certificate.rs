@@ -12,7 +12,7 @@ use ssh_encoding::Decode;
 use ssh_encoding::base64::{Base64, Encoding};
 use ssh_key::{PublicKey, Signature};
 
-use crate::codec::{Reader, put_string};
+use crate::codec::{Codec, Reader, fields, put_string};
 use crate::sshsig::{is_security_key, is_supported};
 use crate::verification::{refuse_weak_key, verify};
 use crate::{DecodeError, Refusal};
@@ -146,46 +146,37 @@ pub struct Certified {
 impl Certified {
     /// The longest encoding in bytes.
     pub(crate) const MAX_SIZE: usize = 32 + 2 * 20 + 8 + 32 + 8 + 2 + MAX_PRINCIPALS_SIZE;
+}
 
-    pub(crate) fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.authority);
-        out.extend_from_slice(&self.authority_sha1);
-        out.extend_from_slice(&self.key_sha1);
-        out.extend_from_slice(&self.serial.to_be_bytes());
-        out.extend_from_slice(&self.key_id);
-        out.extend_from_slice(&self.valid_before.to_be_bytes());
-        put_principals(out, &self.principals);
-    }
-
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Ok(Self {
-            authority: reader.array()?,
-            authority_sha1: reader.array()?,
-            key_sha1: reader.array()?,
-            serial: reader.u64()?,
-            key_id: reader.array()?,
-            valid_before: reader.u64()?,
-            principals: read_principals(reader)?,
-        })
+fields! {
+    Certified {
+        authority: [u8; 32],
+        authority_sha1: [u8; 20],
+        key_sha1: [u8; 20],
+        serial: u64,
+        key_id: [u8; 32],
+        valid_before: u64,
+        principals: Principals,
     }
 }
 
 /// A length of two bytes, and the names with commas between them.
-pub(crate) fn put_principals(out: &mut Vec<u8>, principals: &Principals) {
-    let text = principals.as_str();
-    let length = u16::try_from(text.len()).unwrap_or(u16::MAX);
-    out.extend_from_slice(&length.to_be_bytes());
-    out.extend_from_slice(text.as_bytes());
-}
-
-pub(crate) fn read_principals(reader: &mut Reader<'_>) -> Result<Principals, DecodeError> {
-    let length = usize::from(reader.u16()?);
-    if length > MAX_PRINCIPALS_SIZE {
-        return Err(DecodeError::Oversized);
+impl Codec for Principals {
+    fn put(value: &Self, out: &mut Vec<u8>) {
+        let text = value.as_str();
+        u16::put(&u16::try_from(text.len()).unwrap_or(u16::MAX), out);
+        out.extend_from_slice(text.as_bytes());
     }
-    let text = std::str::from_utf8(reader.take(length)?);
-    text.map_err(|_| DecodeError::Malformed { field: "principal" })?
-        .parse()
+
+    fn read(reader: &mut Reader<'_>, _: &'static str) -> Result<Self, DecodeError> {
+        let length = usize::from(reader.u16()?);
+        if length > MAX_PRINCIPALS_SIZE {
+            return Err(DecodeError::Oversized);
+        }
+        let text = std::str::from_utf8(reader.take(length)?);
+        text.map_err(|_| DecodeError::Malformed { field: "principal" })?
+            .parse()
+    }
 }
 
 /// A certificate. Nothing is promised about what it says until [`Certificate::verify`] succeeded.

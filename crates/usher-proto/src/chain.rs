@@ -8,8 +8,7 @@
 //! hashed in so that no table and no element of another chain or place helps. The 49 bytes of
 //! input are one compression of SHA-256.
 
-use crate::DecodeError;
-use crate::codec::Reader;
+use crate::codec::fields;
 use sha2::{Digest, Sha256};
 use std::fmt;
 use subtle::ConstantTimeEq;
@@ -109,19 +108,7 @@ pub struct ChainElement {
     pub value: [u8; CHAIN_ELEMENT_SIZE],
 }
 
-impl ChainElement {
-    pub(crate) fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.position.to_be_bytes());
-        out.extend_from_slice(&self.value);
-    }
-
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Ok(Self {
-            position: reader.u32()?,
-            value: reader.array()?,
-        })
-    }
-}
+fields! { ChainElement { position: u32, value: [u8; CHAIN_ELEMENT_SIZE] } }
 
 impl fmt::Debug for ChainElement {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

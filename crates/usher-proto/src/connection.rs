@@ -1,7 +1,7 @@
 //! The 4-tuple of a TCP connection, as it is announced and admitted.
 
 use crate::DecodeError;
-use crate::codec::{address_bytes, socket_address};
+use crate::codec::{Codec, Reader, address_bytes, socket_address};
 use std::fmt;
 use std::net::SocketAddr;
 
@@ -62,13 +62,21 @@ impl ConnectionTuple {
         let malformed = DecodeError::Malformed {
             field: "connection",
         };
-        let (client_address, rest) = bytes.split_first_chunk::<16>().ok_or(malformed)?;
-        let (server_address, ports) = rest.split_first_chunk::<16>().ok_or(malformed)?;
-        let client_port = u16::from_be_bytes([ports[0], ports[1]]);
-        let server_port = u16::from_be_bytes([ports[2], ports[3]]);
-        let client = socket_address(*client_address, client_port).ok_or(malformed)?;
-        let server = socket_address(*server_address, server_port).ok_or(malformed)?;
+        let mut reader = Reader::new(bytes);
+        let (client, server) = (reader.array()?, reader.array()?);
+        let client = socket_address(client, reader.u16()?).ok_or(malformed)?;
+        let server = socket_address(server, reader.u16()?).ok_or(malformed)?;
         Self::new(client, server).map_err(|_| malformed)
+    }
+}
+
+impl Codec for ConnectionTuple {
+    fn put(value: &Self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&value.encode());
+    }
+
+    fn read(reader: &mut Reader<'_>, _: &'static str) -> Result<Self, DecodeError> {
+        Self::decode(&reader.array()?)
     }
 }
 

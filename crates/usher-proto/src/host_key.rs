@@ -154,6 +154,7 @@ impl FromStr for HostPublicKey {
 }
 
 crate::serde_text::serde_as_text!(HostPublicKey);
+crate::codec::plain_bytes!(HostPublicKey);
 
 #[cfg(test)]
 mod tests {

@@ -12,7 +12,7 @@ use ssh_key::PublicKey;
 
 use crate::DecodeError;
 use crate::certificate::Certified;
-use crate::codec::Reader;
+use crate::codec::{Codec, Reader, Text};
 
 /// Longest list in bytes.
 pub const MAX_REVOKED_KEYS: usize = 1 << 20;
@@ -204,12 +204,12 @@ impl RevokedKeys {
                 }
                 FINGERPRINT_SHA1 => {
                     while !section.is_empty() {
-                        revoked.sha1.insert(section.fixed_string("SHA-1")?);
+                        revoked.sha1.insert(Text::read(&mut section, "SHA-1")?);
                     }
                 }
                 FINGERPRINT_SHA256 => {
                     while !section.is_empty() {
-                        revoked.sha256.insert(section.fixed_string("SHA-256")?);
+                        revoked.sha256.insert(Text::read(&mut section, "SHA-256")?);
                     }
                 }
                 SIGNATURE => return Err(RevokedKeysError::NotUnderstood("a signature")),

@@ -17,7 +17,6 @@
 
 mod codec;
 mod serde_text;
-mod verdict;
 mod verification;
 
 pub mod agent;
@@ -42,6 +41,7 @@ pub mod refusal;
 pub mod relay;
 pub mod session_end;
 pub mod session_id;
+pub mod session_request;
 pub mod sshsig;
 pub mod statement;
 pub mod token;
@@ -60,27 +60,27 @@ pub use chain::{
 pub use codec::address_bytes;
 pub use connection::{CONNECTION_TUPLE_SIZE, ConnectionTuple, MixedFamilies};
 pub use error::DecodeError;
-pub use frame::{
-    Announcement, ClientFrame, FRAME_LENGTH_SIZE, FrameBuffer, MAX_FRAME, ServerFrame,
-};
+pub use frame::{ClientBody, ClientFrame, FRAME_LENGTH_SIZE, FrameBuffer, MAX_FRAME, ServerFrame};
 pub use handshake::{HandshakeSide, MAX_HANDSHAKE_MESSAGE, check_handshake_message};
 pub use host_key::{HOST_KEY_SIZE, HOST_KEY_SPKI_SIZE, HostKeyError, HostPublicKey};
 pub use keeper_record::{
-    KEEPER_RECORD_SIZE, KEY_FINGERPRINT_SIZE, KeeperReply, KeeperRequest, MAX_KEEPER_REQUEST,
+    KEEPER_RECORD_SIZE, KEY_FINGERPRINT_SIZE, KeeperBody, KeeperReply, KeeperRequest,
+    MAX_KEEPER_REQUEST,
 };
 pub use krl::{MAX_REVOKED_KEYS, RevokedKeys, RevokedKeysError};
 pub use lending::{FromLender, MAX_LENDING_PACKET, ToLender};
 pub use local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 pub use log_record::{MAX_LOG_RECORD, MAX_PUBLIC_KEY_SIZE};
 pub use name::{HostName, NameError, ServiceName, UserName};
-pub use opening::Opening;
+pub use opening::{Authentication, Opening};
 pub use recorder::{
     Keep, MAX_RECORDER_PACKET, RECORDER_REPLY_SIZE, RecorderReply, RecorderRequest,
 };
-pub use refusal::Refusal;
+pub use refusal::{Fault, Refusal};
 pub use relay::{MAX_CONTROL_ADDRESSES, MAX_RELAY_PACKET, RelayReply, RelayRequest};
 pub use session_end::{MAX_SESSION_END_SIZE, SESSION_END_NAMESPACE, SessionEnd};
 pub use session_id::{SESSION_ID_SIZE, SessionId, session_id};
+pub use session_request::{Announcement, Notice, SessionRequest, Verdict};
 pub use sshsig::{MAX_SIGNATURE_SIZE, Signed};
 pub use statement::{
     Expectation, MAX_STATEMENT_SIZE, NONCE_SIZE, STATEMENT_MAGIC, STATEMENT_VERSION, Statement,

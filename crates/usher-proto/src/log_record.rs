@@ -2,11 +2,11 @@
 
 use ssh_key::PublicKey;
 
-use crate::codec::{Reader, put_string};
+use crate::codec::{Bytes, Codec, Reader, fields};
 use crate::sshsig;
 use crate::{
-    Authenticator, Certificate, DecodeError, MAX_SESSION_END_SIZE, MAX_SIGNATURE_SIZE,
-    MAX_STATEMENT_SIZE, Refusal, SESSION_END_NAMESPACE, SessionEnd, Statement,
+    Authenticator, Certificate, DecodeError, MAX_SESSION_END_SIZE, MAX_SIGNATURE_SIZE, Refusal,
+    SESSION_END_NAMESPACE, SessionEnd, Statement,
 };
 
 /// Longest record in bytes. The formats inside are bounded lower; the entry bundles of C2SP
@@ -172,11 +172,7 @@ impl AuthenticationRecord {
     /// As [`Record::encode`].
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let Authenticator {
-            statement,
-            signature,
-        } = &self.authenticator;
-        encode(AUTHENTICATION, &[statement, signature, &self.public_key])
+        encode(AUTHENTICATION, self)
     }
 
     /// As [`Record::decode`], of an authentication only.
@@ -184,17 +180,7 @@ impl AuthenticationRecord {
     /// # Errors
     /// [`DecodeError`].
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let mut reader = begin(bytes, AUTHENTICATION)?;
-        let authenticator = Authenticator {
-            statement: reader.string(MAX_STATEMENT_SIZE)?.to_vec(),
-            signature: reader.string(MAX_SIGNATURE_SIZE)?.to_vec(),
-        };
-        let public_key = reader.string(MAX_PUBLIC_KEY_SIZE)?.to_vec();
-        reader.finish()?;
-        Ok(Self {
-            authenticator,
-            public_key,
-        })
+        decode(AUTHENTICATION, bytes)
     }
 }
 
@@ -241,32 +227,40 @@ impl EndRecord {
     /// As [`Record::encode`].
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        encode(END, &[&self.end, &self.signature])
+        encode(END, self)
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let mut reader = begin(bytes, END)?;
-        let decoded = Self {
-            end: reader.string(MAX_SESSION_END_SIZE)?.to_vec(),
-            signature: reader.string(MAX_SIGNATURE_SIZE)?.to_vec(),
-        };
-        reader.finish()?;
-        Ok(decoded)
+        decode(END, bytes)
     }
 }
 
-fn encode(kind: u8, parts: &[&[u8]]) -> Vec<u8> {
-    let mut out = vec![kind];
-    for part in parts {
-        put_string(&mut out, part);
+fields! {
+    AuthenticationRecord {
+        authenticator: Authenticator,
+        public_key: Vec<u8> as Bytes<MAX_PUBLIC_KEY_SIZE>,
     }
+}
+
+fields! {
+    EndRecord {
+        end: Vec<u8> as Bytes<MAX_SESSION_END_SIZE>,
+        signature: Vec<u8> as Bytes<MAX_SIGNATURE_SIZE>,
+    }
+}
+
+fn encode<T: Codec>(kind: u8, record: &T) -> Vec<u8> {
+    let mut out = vec![kind];
+    T::put(record, &mut out);
     out
 }
 
-fn begin(bytes: &[u8], kind: u8) -> Result<Reader<'_>, DecodeError> {
+fn decode<T: Codec>(kind: u8, bytes: &[u8]) -> Result<T, DecodeError> {
     let mut reader = Reader::bounded(bytes, MAX_LOG_RECORD)?;
     if reader.u8()? != kind {
         return Err(DecodeError::UnknownType);
     }
-    Ok(reader)
+    let record = T::read(&mut reader, "record")?;
+    reader.finish()?;
+    Ok(record)
 }

@@ -1,6 +1,8 @@
 //! Names of users, services and hosts: validated once, at the border, and safe afterwards in log
 //! lines, file names, environment variables and unit names.
 
+use crate::DecodeError;
+use crate::codec::{Codec, Reader, parse_name, put_name};
 use std::fmt;
 use std::str::FromStr;
 
@@ -24,6 +26,12 @@ pub enum NameError {
         /// Its offset from the start of the text, in bytes.
         position: usize,
     },
+}
+
+/// What the names have in common.
+pub trait Name: FromStr + AsRef<str> {
+    /// Longest name of this kind, in bytes.
+    const MAXIMUM_LENGTH: usize;
 }
 
 fn check(
@@ -77,6 +85,21 @@ macro_rules! name_type {
             #[must_use]
             pub fn as_str(&self) -> &str {
                 &self.0
+            }
+        }
+
+        impl Name for $name {
+            const MAXIMUM_LENGTH: usize = $limit;
+        }
+
+        impl Codec for $name {
+            fn put(value: &Self, out: &mut Vec<u8>) {
+                put_name(&value.0, out);
+            }
+
+            fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, DecodeError> {
+                let length = reader.u8()?.into();
+                parse_name(reader.take(length)?, field)
             }
         }
 

@@ -3,11 +3,12 @@
 use ssh_key::HashAlg;
 
 use crate::certificate::Certified;
-use crate::codec::{Reader, put_string};
+use crate::codec::{Bytes, fields};
 use crate::keeper_record::KEY_FINGERPRINT_SIZE;
-use crate::log_record::Verified;
+use crate::log_record::{MAX_LOG_RECORD, Verified};
+use crate::session_end::Signed;
 use crate::statement::MAX_STATEMENT_SIZE;
-use crate::{DecodeError, Refusal, SessionId, Statement, session_id};
+use crate::{Refusal, SessionId, Statement, session_id};
 
 /// What a user has signed, and with which key. The verifier says so to the keeper, and the recorder
 /// keeps what was signed when it finds the same: the keeper believes what both find.
@@ -20,6 +21,25 @@ pub struct Opening {
     /// By which certificate the key is the user's; none: it is listed itself.
     pub certificate: Option<Certified>,
 }
+
+fields! {
+    Opening {
+        statement: Statement as Signed,
+        key_fingerprint: [u8; KEY_FINGERPRINT_SIZE],
+        certificate: Option<Certified>,
+    }
+}
+
+/// An opening, and the record of the log that proves it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Authentication {
+    /// What was signed, by the verifier's word.
+    pub opening: Opening,
+    /// The record, at most [`MAX_LOG_RECORD`] bytes: see [`crate::log_record`].
+    pub record: Vec<u8>,
+}
+
+fields! { Authentication { opening: Opening, record: Vec<u8> as Bytes<MAX_LOG_RECORD> } }
 
 impl Opening {
     /// The longest encoding in bytes.
@@ -51,30 +71,5 @@ impl Opening {
     #[must_use]
     pub fn session(&self) -> SessionId {
         session_id(&self.statement.encode())
-    }
-
-    pub(crate) fn put(&self, out: &mut Vec<u8>) {
-        put_string(out, &self.statement.encode());
-        out.extend_from_slice(&self.key_fingerprint);
-        out.push(self.certificate.is_some().into());
-        if let Some(certificate) = &self.certificate {
-            certificate.put(out);
-        }
-    }
-
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Ok(Self {
-            statement: Statement::decode(reader.string(MAX_STATEMENT_SIZE)?)?,
-            key_fingerprint: reader.array()?,
-            certificate: match reader.u8()? {
-                0 => None,
-                1 => Some(Certified::read(reader)?),
-                _ => {
-                    return Err(DecodeError::Malformed {
-                        field: "certificate",
-                    });
-                }
-            },
-        })
     }
 }

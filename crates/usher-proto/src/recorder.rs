@@ -4,10 +4,11 @@
 //! many bytes to the keeper; see [`crate::log_record`]. How a session ended it signs itself, by the
 //! keeper's word.
 
-use crate::codec::{Reader, put_string};
+use crate::codec::{Codec, Reader};
 use crate::log_record::MAX_LOG_RECORD;
-use crate::opening::Opening;
-use crate::{DecodeError, MAX_SESSION_END_SIZE, Refusal, SessionEnd, verdict};
+use crate::opening::{Authentication, Opening};
+use crate::session_end::Signed;
+use crate::{DecodeError, Refusal, SessionEnd};
 
 /// Longest packet in bytes.
 pub const MAX_RECORDER_PACKET: usize = HEADER + Opening::MAX_SIZE + 4 + MAX_LOG_RECORD;
@@ -18,12 +19,12 @@ pub const RECORDER_REPLY_SIZE: usize = HEADER + 2;
 /// The version of the packets.
 pub const RECORDER_VERSION: u8 = 4;
 
+/// Version, type, number of the request.
+const HEADER: usize = 1 + 1 + 8;
+
 const KEEP: u8 = 1;
 const KEEP_END: u8 = 2;
 const KEPT: u8 = 129;
-
-/// Version, type, number of the request.
-const HEADER: usize = 1 + 1 + 8;
 
 /// Something to be kept.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -38,12 +39,7 @@ pub struct RecorderRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Keep {
     /// The record of an authentication.
-    Authentication {
-        /// What it says, by the verifier's word.
-        opening: Box<Opening>,
-        /// The record, at most [`MAX_LOG_RECORD`] bytes.
-        record: Vec<u8>,
-    },
+    Authentication(Box<Authentication>),
     /// How a session has ended.
     End(SessionEnd),
 }
@@ -59,21 +55,18 @@ pub struct RecorderReply {
     pub verdict: Result<(), Refusal>,
 }
 
-fn begin(kind: u8, request: u64, more: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(HEADER + more);
+fn packet(kind: u8, request: u64, put_body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut out = Vec::with_capacity(HEADER + Opening::MAX_SIZE);
     out.extend_from_slice(&[RECORDER_VERSION, kind]);
-    out.extend_from_slice(&request.to_be_bytes());
+    u64::put(&request, &mut out);
+    put_body(&mut out);
     out
 }
 
-fn start(packet: &[u8]) -> Result<(Reader<'_>, u8, u64), DecodeError> {
+fn start(packet: &[u8]) -> Result<(u8, u64, Reader<'_>), DecodeError> {
     let mut reader = Reader::bounded(packet, MAX_RECORDER_PACKET)?;
-    if reader.u8()? != RECORDER_VERSION {
-        return Err(DecodeError::UnknownVersion);
-    }
-    let kind = reader.u8()?;
-    let request = reader.u64()?;
-    Ok((reader, kind, request))
+    reader.version(RECORDER_VERSION)?;
+    Ok((reader.u8()?, reader.u64()?, reader))
 }
 
 impl RecorderRequest {
@@ -81,28 +74,25 @@ impl RecorderRequest {
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         match &self.keep {
-            Keep::Authentication { opening, record } => {
-                Self::authentication(self.request, opening, record)
+            Keep::Authentication(authentication) => {
+                Self::authentication(self.request, authentication)
             }
             Keep::End(end) => Self::end(self.request, end),
         }
     }
 
-    /// The packet of the record of an authentication.
+    /// The packet of an authentication.
     #[must_use]
-    pub fn authentication(request: u64, opening: &Opening, record: &[u8]) -> Vec<u8> {
-        let mut out = begin(KEEP, request, Opening::MAX_SIZE + 4 + record.len());
-        opening.put(&mut out);
-        put_string(&mut out, record);
-        out
+    pub fn authentication(request: u64, authentication: &Authentication) -> Vec<u8> {
+        packet(KEEP, request, |out| {
+            Authentication::put(authentication, out)
+        })
     }
 
     /// The packet of the end of a session.
     #[must_use]
     pub fn end(request: u64, end: &SessionEnd) -> Vec<u8> {
-        let mut out = begin(KEEP_END, request, 4 + MAX_SESSION_END_SIZE);
-        put_string(&mut out, &end.encode());
-        out
+        packet(KEEP_END, request, |out| Signed::put(end, out))
     }
 
     /// Reads a packet.
@@ -110,13 +100,10 @@ impl RecorderRequest {
     /// # Errors
     /// [`DecodeError`].
     pub fn decode(packet: &[u8]) -> Result<Self, DecodeError> {
-        let (mut reader, kind, request) = start(packet)?;
+        let (kind, request, mut reader) = start(packet)?;
         let keep = match kind {
-            KEEP => Keep::Authentication {
-                opening: Box::new(Opening::read(&mut reader)?),
-                record: reader.string(MAX_LOG_RECORD)?.to_vec(),
-            },
-            KEEP_END => Keep::End(SessionEnd::decode(reader.string(MAX_SESSION_END_SIZE)?)?),
+            KEEP => Keep::Authentication(Box::read(&mut reader, "authentication")?),
+            KEEP_END => Keep::End(Signed::read(&mut reader, "end")?),
             _ => return Err(DecodeError::UnknownType),
         };
         reader.finish()?;
@@ -128,9 +115,7 @@ impl RecorderReply {
     /// The packet.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = begin(KEPT, self.request, RECORDER_REPLY_SIZE - HEADER);
-        verdict::put(&mut out, self.verdict);
-        out
+        packet(KEPT, self.request, |out| Result::put(&self.verdict, out))
     }
 
     /// Reads a packet.
@@ -138,15 +123,12 @@ impl RecorderReply {
     /// # Errors
     /// [`DecodeError`].
     pub fn decode(packet: &[u8]) -> Result<Self, DecodeError> {
-        let (mut reader, kind, request) = start(packet)?;
+        let (kind, request, mut reader) = start(packet)?;
         if kind != KEPT {
             return Err(DecodeError::UnknownType);
         }
-        let decoded = Self {
-            request,
-            verdict: verdict::read(&mut reader)?,
-        };
+        let verdict = Result::read(&mut reader, "verdict")?;
         reader.finish()?;
-        Ok(decoded)
+        Ok(Self { request, verdict })
     }
 }

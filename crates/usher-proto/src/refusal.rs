@@ -4,34 +4,42 @@ use crate::DecodeError;
 use std::fmt;
 use std::str::FromStr;
 
-/// Defines the enumeration once: variant, wire code, stable name, explanation.
+/// Defines the enumeration once. By whose fault it is: variant, wire code, stable name, what is wrong,
+/// and what helps against it where that is not evident.
 macro_rules! refusals {
-    ($($(#[$documentation:meta])* $variant:ident = $code:literal, $name:literal, $text:literal;)*) => {
+    ($(
+        $(#[$fault_meta:meta])*
+        $fault:ident {$(
+            $variant:ident = $code:literal $name:literal: $text:literal $(, $remedy:literal)?;
+        )*}
+    )*) => {
+        /// Who can change that something was refused.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Fault {
+            $($(#[$fault_meta])* $fault,)*
+        }
+
         /// Why something was refused.
         ///
         /// The texts (`Display`) are written for the person who is refused or who reads the log.
         /// Codes and names never change their meaning and are never reused.
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, thiserror::Error)]
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[must_use]
         #[repr(u16)]
         pub enum Refusal {
-            $(
-                $(#[$documentation])*
-                #[error($text)]
-                $variant = $code,
-            )*
+            $($(#[doc = $text] $variant = $code,)*)*
         }
 
         impl Refusal {
-            /// All reasons, in the order of their codes.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+            /// All reasons, those of one [`Fault`] together.
+            pub const ALL: &'static [Self] = &[$($(Self::$variant,)*)*];
 
             /// The reason with this wire code; nothing for a code this version does not know,
             /// and nothing for 0, which means "accepted" where a verdict is carried.
             #[must_use]
             pub const fn from_code(code: u16) -> Option<Self> {
                 match code {
-                    $($code => Some(Self::$variant),)*
+                    $($($code => Some(Self::$variant),)*)*
                     _ => None,
                 }
             }
@@ -40,227 +48,189 @@ macro_rules! refusals {
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
-                    $(Self::$variant => $name,)*
+                    $($(Self::$variant => $name,)*)*
+                }
+            }
+
+            /// Whose fault it is.
+            #[must_use]
+            pub const fn fault(self) -> Fault {
+                match self {
+                    $($(Self::$variant)|* => Fault::$fault,)*
                 }
             }
         }
+
+        impl fmt::Display for Refusal {
+            /// What is wrong, and what helps.
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str(match self {
+                    $($(Self::$variant => concat!($text $(, ": ", $remedy)?),)*)*
+                })
+            }
+        }
+
+        impl std::error::Error for Refusal {}
     };
 }
 
 refusals! {
-    // Codes 1 to 31: the message itself.
-    /// The message ends too early.
-    Truncated = 1, "truncated", "the message ends too early";
-    /// The message or one of its fields is above its limit.
-    Oversized = 2, "oversized", "the message or one of its fields is longer than its limit";
-    /// A version this program does not understand.
-    UnknownVersion = 3, "unknown_version",
-        "the message has a version this program does not understand";
-    /// The message breaks its format.
-    Malformed = 4, "malformed", "the message breaks the rules of its format";
-
-    // 32 to 63: the statement.
-    /// This authenticator has opened a session before.
-    Replayed = 32, "replayed", "this authenticator was used before";
-    /// The session the statement asks for has already ended.
-    Expired = 33, "expired", "the authenticator's session has already ended";
-    /// The statement was signed too long ago.
-    Stale = 34, "stale", "the authenticator was signed too long ago to be accepted";
-    /// The statement was signed in the future: a clock is wrong.
-    FutureDated = 35, "future_dated",
-        "the authenticator is dated in the future: compare the clocks of both hosts";
-    /// The session asked for is longer than the server grants.
-    LifetimeTooLong = 36, "lifetime_too_long",
-        "the authenticator asks for a longer session than this server grants";
-    /// The statement is meant for another server.
-    WrongServerHost = 37, "wrong_server_host", "the authenticator is meant for another server";
-    /// The statement came over another client host's channel.
-    WrongClientHost = 38, "wrong_client_host",
-        "the authenticator was made for another client host than the one that sent it";
-    /// The statement or the connection names an address or port that is not the service's.
-    WrongServerAddress = 39, "wrong_server_address",
-        "the address and port are not where this server offers the service";
-    /// No such service here.
-    UnknownService = 40, "unknown_service", "this server has no such service";
-
-    // 64 to 95: the signature, the user, permission.
-    /// The signature does not verify.
-    BadSignature = 64, "bad_signature", "the signature of the authenticator, or of the certificate in it, is not valid";
-    /// A key or signature algorithm this version does not accept.
-    UnsupportedKey = 65, "unsupported_key",
-        "keys of this kind are not supported: use an Ed25519 or ECDSA key, on a security key or not";
-    /// The signing key is not one of the user's.
-    UnknownKey = 66, "unknown_key", "the signing key is not one of the user's authorized keys";
-    /// No such user here.
-    UnknownUser = 67, "unknown_user", "this server does not know the user";
-    /// The user is disabled here.
-    DisabledUser = 68, "disabled_user", "the user is disabled on this server";
-    /// Policy does not let this user use the service.
-    UserNotPermitted = 69, "user_not_permitted",
-        "the server's policy does not permit the service to this user";
-    /// Policy does not let this host use the service.
-    HostNotPermitted = 70, "host_not_permitted",
-        "the server's policy does not permit the service from this host";
-    /// The user has no account on the server.
-    NoLocalAccount = 71, "no_local_account", "the user has no account on this server";
-    /// The user's account is one that no worker may run as (root, system accounts).
-    PrivilegedAccount = 72, "privileged_account",
-        "the user's account on the server is privileged: no worker runs as it";
-    /// What a remote host is told in place of the reasons that would let it list users and keys.
-    NotAuthenticated = 73, "not_authenticated",
-        "the server did not accept the user, the key or the signature: its log says which";
-    /// The signing key, or what certifies it, is on this server's list of revoked keys.
-    RevokedKey = 74, "revoked_key", "the signing key is revoked on this server";
-    /// The signing key is the user's until a time that has passed.
-    ExpiredKey = 75, "expired_key", "the time until which the signing key is admitted has passed";
-    /// No authority that counts for the user and the service has signed the certificate.
-    UnknownAuthority = 76, "unknown_authority",
-        "the certificate is by no authority that this server trusts for the user and the service";
-    /// The certificate names none of the principals that would do.
-    WrongPrincipal = 77, "wrong_principal",
-        "the certificate names no principal that may go by the user's name";
-    /// The certificate's time is over.
-    ExpiredCertificate = 78, "expired_certificate",
-        "the certificate has expired: get a new one from the authority, and register it with \
-         `usher user add NAME --certificate FILE`";
-    /// The certificate's time has not come.
-    CertificateNotYetValid = 79, "certificate_not_yet_valid",
-        "the certificate is not valid yet: compare the clocks of both hosts, or wait";
-    /// A security key signed without a touch.
-    UserNotPresent = 80, "user_not_present",
-        "the security key signed without being touched: make a key without `-O no-touch-required`";
-
-    /// The certificate, or who signed it, is on this server's list of revoked keys.
-    RevokedCertificate = 81, "revoked_certificate",
-        "the certificate, or the authority that signed it, is revoked on this server";
-    /// The certificate says something that must be understood and is not.
-    CriticalOption = 82, "critical_option",
-        "the certificate has a critical option (such as source-address or force-command), and \
-         none is taken: have one made without";
-    /// The certificate is for a host.
-    NotAUserCertificate = 83, "not_a_user_certificate",
-        "the certificate is one for hosts: have one made for users (ssh-keygen -s without -h)";
-    /// The user was a guest, until a time that has passed.
-    GuestOver = 84, "guest_over",
-        "the time until which the server's policy admits the user as a guest has passed";
-
-    /// PAM does not let the account be used now, or its password is locked.
-    AccountClosed = 85, "account_closed",
-        "the user's account on this server is closed: expired, locked, without a login shell, or \
-         no logins are permitted now; the server's log says which";
-
-    // 96 to 127: the session, the chain, the announcement.
-    /// No such session, or not this host's.
-    UnknownSession = 96, "unknown_session", "the server does not know the session";
-    /// The session has ended: closed, expired, or cut by an administrator.
-    SessionEnded = 97, "session_ended", "the session has ended";
-    /// The chain element does not hash to the last accepted one.
-    ChainMismatch = 98, "chain_mismatch", "the chain element does not belong to the session";
-    /// The chain element's position has been used.
-    ChainReplayed = 99, "chain_replayed", "the chain element was used before";
-    /// The chain element's position is beyond the end of the chain.
-    ChainExhausted = 100, "chain_exhausted", "the session's hash chain is used up";
-    /// The chain element is too far ahead of the last accepted one.
-    ChainGap = 101, "chain_gap", "the chain element is too far ahead of the last one accepted";
-    /// The announced client address is not one the host may announce.
-    ForeignAddress = 102, "foreign_address",
-        "the announced client address does not belong to the announcing host";
-    /// The same connection is announced already.
-    AlreadyAnnounced = 103, "already_announced", "this connection is already announced";
-    /// The service demands that its users are authenticated again now and then.
-    NotAuthenticatedAgain = 104, "not_authenticated_again",
-        "the user was not authenticated again in the time that the service's policy gives";
-
-    // 128 to 159: room and machinery on the server.
-    /// The table of sessions is full.
-    SessionTableFull = 128, "session_table_full", "the server's table of sessions is full";
-    /// The table of announced connections is full.
-    AdmissionTableFull = 129, "admission_table_full",
-        "the server's table of announced connections is full";
-    /// The table of listeners is full.
-    ListenerTableFull = 130, "listener_table_full", "the server's table of listeners is full";
-    /// The listener or the worker for this user could not be made.
-    ListenerFailed = 131, "listener_failed",
-        "the server could not make a listener for the user: its log says why";
-    /// The keeper does not answer.
-    KeeperUnavailable = 132, "keeper_unavailable", "the server's keeper does not answer";
-    /// Too many requests at once.
-    Overloaded = 133, "overloaded", "too many requests at once: try again later";
-    /// The log of authentications cannot be written.
-    RecorderUnavailable = 134, "recorder_unavailable",
-        "the server cannot keep a record of the authentication: its log says why";
-    /// No slot for tokens is free.
-    TokenTableFull = 135, "token_table_full",
-        "the server's table of tokens is full: connections are announced one by one";
-    /// The service's processes are to be confined to files, and the kernel cannot.
-    NoFileConfinement = 136, "no_file_confinement",
-        "the service's policy has `files`, and Landlock is not in force on the server: \
-         `usher doctor` there says more";
-    /// The service's processes are to connect to some places only, and the kernel cannot keep them
-    /// from others.
-    NoConnectConfinement = 137, "no_connect_confinement",
-        "the service's policy has `connect`, and the server's kernel does not take the programs \
-         for it: `usher doctor` there says more";
-
-    // 160 to 191: the client's own side.
-    /// The control channel to the server's verifier is down.
-    VerifierUnavailable = 160, "verifier_unavailable",
-        "the server's verifier cannot be reached";
-    /// The local signer does not answer.
-    SignerUnavailable = 161, "signer_unavailable", "the local signer does not answer";
-    /// Local policy knows no host of this name.
-    UnknownHost = 162, "unknown_host", "local policy knows no host of this name";
-    /// The local user has no key for this.
-    NoPrivateKey = 163, "no_private_key",
-        "the signer knows no key for the user to sign with: an administrator adds one";
-    /// Local policy does not let this user connect there.
-    ClientPolicy = 164, "client_policy",
-        "this machine's policy does not let the user connect to the service: an administrator \
-         permits it in a `client` block";
-    /// The user signs by an ssh-agent, and none is lent.
-    AgentUnavailable = 165, "agent_unavailable",
-        "the user signs by an ssh-agent, and none is lent to the signer: run `usher agent` in the \
-         session that has the agent, or enable its unit (systemctl --user enable --now \
-         usher-agent)";
-    /// The user's ssh-agent did not sign.
-    AgentRefused = 166, "agent_refused",
-        "the user's ssh-agent did not sign: `ssh-add -l` has to list the registered key, and a \
-         security key wants to be touched within 25 seconds";
-    /// Local policy lists the programs that may, and this is none of them.
-    ProgramNotPermitted = 167, "program_not_permitted",
-        "this machine's policy lets only some programs authenticate to the service, and this one \
-         is not listed: an administrator adds it to `programs` of the `client` block";
-    /// The courier, which speaks with other hosts, is not there.
-    CourierUnavailable = 168, "courier_unavailable",
-        "this machine's courier, which speaks with other hosts, is not there: is \
-         usher-courier.service running?";
-
-    // 192 to 223: the calls of a service's process (libusher).
-    /// The process is not of the account that the policy names for the service.
-    NotThisAccount = 192, "not_this_account",
-        "the policy has no service at this port whose `account` is the one this process runs as";
-    /// The kernel cannot fence the account's right to change its user.
-    NoFence = 193, "no_fence",
-        "the LSM programs without which no process can be let become a user are not in force on \
-         this host: give the service a `program` instead of an `account`; `usher doctor` says more";
-    /// The reservation was not used in time, or by a process that is not the reserver or its child.
-    ReservationLapsed = 194, "reservation_lapsed",
-        "nothing is reserved for this process, or no longer";
-    /// The process has several threads, or shares its memory.
-    ProcessShared = 195, "process_shared",
-        "the process has other threads or shares its memory with another process";
-    /// The process became a user before.
-    AlreadySettled = 196, "already_settled", "the process has become a user already";
-    /// More supplementary groups than the kernel's side compares.
-    TooManyGroups = 197, "too_many_groups", "the user is in more than 128 supplementary groups";
-    /// Not an established connection that was announced.
-    NoConnection = 198, "no_connection", "this is no connection of Usher's, or no longer one";
-    /// The connection is another user's.
-    ForeignConnection = 199, "foreign_connection", "the connection is another user's";
-    /// The process could not change its user even if it were let.
-    LacksCapabilities = 200, "lacks_capabilities",
-        "the process has not both of CAP_SETUID and CAP_SETGID: \
-         AmbientCapabilities=CAP_SETUID CAP_SETGID in its unit gives them";
+    /// What the other side sent is at fault, or its moment: it has to change something, or begin anew.
+    Peer {
+        Truncated = 1 "truncated": "the message ends too early";
+        Oversized = 2 "oversized": "the message or one of its fields is longer than its limit";
+        UnknownVersion = 3 "unknown_version":
+            "the message has a version this program does not understand";
+        Malformed = 4 "malformed": "the message breaks the rules of its format";
+        Replayed = 32 "replayed": "this authenticator was used before";
+        Expired = 33 "expired": "the authenticator's session has already ended";
+        Stale = 34 "stale": "the authenticator was signed too long ago to be accepted";
+        FutureDated = 35 "future_dated":
+            "the authenticator is dated in the future",
+            "compare the clocks of both hosts";
+        LifetimeTooLong = 36 "lifetime_too_long":
+            "the authenticator asks for a longer session than this server grants";
+        WrongServerHost = 37 "wrong_server_host": "the authenticator is meant for another server";
+        WrongClientHost = 38 "wrong_client_host":
+            "the authenticator was made for another client host than the one that sent it";
+        WrongServerAddress = 39 "wrong_server_address":
+            "the address and port are not where this server offers the service";
+        BadSignature = 64 "bad_signature":
+            "the signature of the authenticator, or of the certificate in it, is not valid";
+        UnsupportedKey = 65 "unsupported_key":
+            "keys of this kind are not supported",
+            "use an Ed25519 or ECDSA key, on a security key or not";
+        ExpiredCertificate = 78 "expired_certificate":
+            "the certificate has expired",
+            "get a new one from the authority, and register it with `usher user add NAME \
+             --certificate FILE`";
+        CertificateNotYetValid = 79 "certificate_not_yet_valid":
+            "the certificate is not valid yet",
+            "compare the clocks of both hosts, or wait";
+        UserNotPresent = 80 "user_not_present":
+            "the security key signed without being touched",
+            "make a key without `-O no-touch-required`";
+        CriticalOption = 82 "critical_option":
+            "the certificate has a critical option (such as source-address or force-command), \
+             and none is taken",
+            "have one made without";
+        NotAUserCertificate = 83 "not_a_user_certificate":
+            "the certificate is one for hosts",
+            "have one made for users (ssh-keygen -s without -h)";
+        UnknownSession = 96 "unknown_session": "the server does not know the session";
+        SessionEnded = 97 "session_ended": "the session has ended";
+        ChainMismatch = 98 "chain_mismatch": "the chain element does not belong to the session";
+        ChainReplayed = 99 "chain_replayed": "the chain element was used before";
+        ChainExhausted = 100 "chain_exhausted": "the session's hash chain is used up";
+        ChainGap = 101 "chain_gap": "the chain element is too far ahead of the last one accepted";
+        ForeignAddress = 102 "foreign_address":
+            "the announced client address does not belong to the announcing host";
+        AlreadyAnnounced = 103 "already_announced": "this connection is already announced";
+        NotAuthenticatedAgain = 104 "not_authenticated_again":
+            "the user was not authenticated again in the time that the service's policy gives";
+        ReservationLapsed = 194 "reservation_lapsed":
+            "nothing is reserved for this process, or no longer";
+        ProcessShared = 195 "process_shared":
+            "the process has other threads or shares its memory with another process";
+        AlreadySettled = 196 "already_settled": "the process has become a user already";
+        TooManyGroups = 197 "too_many_groups": "the user is in more than 128 supplementary groups";
+        NoConnection = 198 "no_connection": "this is no connection of Usher's, or no longer one";
+        ForeignConnection = 199 "foreign_connection": "the connection is another user's";
+        LacksCapabilities = 200 "lacks_capabilities":
+            "the process has not both of CAP_SETUID and CAP_SETGID",
+            "AmbientCapabilities=CAP_SETUID CAP_SETGID in its unit gives them";
+    }
+    /// The policy, the keys or the accounts of the host that refuses do not permit it.
+    Policy {
+        UnknownService = 40 "unknown_service": "this server has no such service";
+        UnknownKey = 66 "unknown_key": "the signing key is not one of the user's authorized keys";
+        UnknownUser = 67 "unknown_user": "this server does not know the user";
+        DisabledUser = 68 "disabled_user": "the user is disabled on this server";
+        UserNotPermitted = 69 "user_not_permitted":
+            "the server's policy does not permit the service to this user";
+        HostNotPermitted = 70 "host_not_permitted":
+            "the server's policy does not permit the service from this host";
+        NoLocalAccount = 71 "no_local_account": "the user has no account on this server";
+        PrivilegedAccount = 72 "privileged_account":
+            "the user's account on the server is privileged",
+            "no worker runs as it";
+        NotAuthenticated = 73 "not_authenticated":
+            "the server did not accept the user, the key or the signature",
+            "its log says which";
+        RevokedKey = 74 "revoked_key": "the signing key is revoked on this server";
+        ExpiredKey = 75 "expired_key":
+            "the time until which the signing key is admitted has passed";
+        UnknownAuthority = 76 "unknown_authority":
+            "the certificate is by no authority that this server trusts for the user and the \
+             service";
+        WrongPrincipal = 77 "wrong_principal":
+            "the certificate names no principal that may go by the user's name";
+        RevokedCertificate = 81 "revoked_certificate":
+            "the certificate, or the authority that signed it, is revoked on this server";
+        GuestOver = 84 "guest_over":
+            "the time until which the server's policy admits the user as a guest has passed";
+        AccountClosed = 85 "account_closed":
+            "the user's account on this server is closed: expired, locked, without a login \
+             shell, or no logins are permitted now; the server's log says which";
+        UnknownHost = 162 "unknown_host": "local policy knows no host of this name";
+        NoPrivateKey = 163 "no_private_key":
+            "the signer knows no key for the user to sign with",
+            "an administrator adds one";
+        ClientPolicy = 164 "client_policy":
+            "this machine's policy does not let the user connect to the service",
+            "an administrator permits it in a `client` block";
+        ProgramNotPermitted = 167 "program_not_permitted":
+            "this machine's policy lets only some programs authenticate to the service, and \
+             this one is not listed",
+            "an administrator adds it to `programs` of the `client` block";
+        NotThisAccount = 192 "not_this_account":
+            "the policy has no service at this port whose `account` is the one this process \
+             runs as";
+    }
+    /// A table or a quota of the host that refuses is full.
+    Capacity {
+        SessionTableFull = 128 "session_table_full": "the server's table of sessions is full";
+        AdmissionTableFull = 129 "admission_table_full":
+            "the server's table of announced connections is full";
+        ListenerTableFull = 130 "listener_table_full": "the server's table of listeners is full";
+        Overloaded = 133 "overloaded": "too many requests at once", "try again later";
+        TokenTableFull = 135 "token_table_full":
+            "the server's table of tokens is full: connections are announced one by one";
+    }
+    /// A program or the kernel of the host that refuses cannot do it now.
+    Host {
+        ListenerFailed = 131 "listener_failed":
+            "the server could not make a listener for the user",
+            "its log says why";
+        KeeperUnavailable = 132 "keeper_unavailable": "the server's keeper does not answer";
+        RecorderUnavailable = 134 "recorder_unavailable":
+            "the server cannot keep a record of the authentication",
+            "its log says why";
+        NoFileConfinement = 136 "no_file_confinement":
+            "the service's policy has `files`, and Landlock is not in force on the server",
+            "`usher doctor` there says more";
+        NoConnectConfinement = 137 "no_connect_confinement":
+            "the service's policy has `connect`, and the server's kernel does not take the \
+             programs for it",
+            "`usher doctor` there says more";
+        VerifierUnavailable = 160 "verifier_unavailable": "the server's verifier cannot be reached";
+        SignerUnavailable = 161 "signer_unavailable": "the local signer does not answer";
+        AgentUnavailable = 165 "agent_unavailable":
+            "the user signs by an ssh-agent, and none is lent to the signer",
+            "run `usher agent` in the session that has the agent, or enable its unit \
+             (systemctl --user enable --now usher-agent)";
+        AgentRefused = 166 "agent_refused":
+            "the user's ssh-agent did not sign",
+            "`ssh-add -l` has to list the registered key, and a security key wants to be \
+             touched within 25 seconds";
+        CourierUnavailable = 168 "courier_unavailable":
+            "this machine's courier, which speaks with other hosts, is not there",
+            "is usher-courier.service running?";
+        NoFence = 193 "no_fence":
+            "the LSM programs without which no process can be let become a user are not in \
+             force on this host",
+            "give the service a `program` instead of an `account`; `usher doctor` says more";
+    }
 }
 
 impl Refusal {
@@ -268,6 +238,31 @@ impl Refusal {
     #[must_use]
     pub const fn code(self) -> u16 {
         self as u16
+    }
+
+    /// Whether the session is of no use any longer: it has ended, or this side's chain is not the one
+    /// that the server knows. Another session may be opened.
+    #[must_use]
+    pub const fn ends_session(self) -> bool {
+        matches!(
+            self,
+            Self::UnknownSession
+                | Self::SessionEnded
+                | Self::Expired
+                | Self::ChainExhausted
+                | Self::ChainMismatch
+                | Self::ChainReplayed
+                | Self::ChainGap
+        )
+    }
+
+    /// Whether a daemon on the way did not answer, which may be back soon.
+    #[must_use]
+    pub const fn is_unanswered(self) -> bool {
+        matches!(
+            self,
+            Self::VerifierUnavailable | Self::CourierUnavailable | Self::KeeperUnavailable
+        )
     }
 
     /// What a remote host is told: the reasons that would tell a stranger which users exist and
@@ -333,14 +328,36 @@ mod tests {
     fn codes_and_names_are_unique_and_go_there_and_back() {
         let mut codes = BTreeSet::new();
         let mut names = BTreeSet::new();
+        let mut faults = Vec::new();
         for &refusal in Refusal::ALL {
             assert!(codes.insert(refusal.code()), "{refusal:?}");
             assert!(names.insert(refusal.name()), "{refusal:?}");
             assert_eq!(Refusal::from_code(refusal.code()), Some(refusal));
             assert_eq!(refusal.name().parse(), Ok(refusal));
             assert!(!refusal.to_string().is_empty());
+            // Each fault has its group, as `ALL` has them.
+            if faults.last() != Some(&refusal.fault()) {
+                assert!(!faults.contains(&refusal.fault()), "{refusal:?}");
+                faults.push(refusal.fault());
+            }
         }
         assert_eq!(codes.len(), 72);
+    }
+
+    #[test]
+    fn a_refusal_says_whose_fault_it_is_and_what_helps() {
+        for (refusal, fault) in [
+            (Refusal::FutureDated, Fault::Peer),
+            (Refusal::DisabledUser, Fault::Policy),
+            (Refusal::Overloaded, Fault::Capacity),
+            (Refusal::KeeperUnavailable, Fault::Host),
+        ] {
+            assert_eq!(refusal.fault(), fault);
+        }
+        assert_eq!(
+            Refusal::FutureDated.to_string(),
+            "the authenticator is dated in the future: compare the clocks of both hosts"
+        );
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The end of a session, as the log of the server's host signs it.
 
-use crate::codec::{Reader, parse_name, put_string};
-use crate::{DecodeError, Refusal, ServiceName, SessionId, UserName};
+use crate::codec::{Codec, Reader, Text, decode_signed, encode_signed, fields, put_string};
+use crate::{
+    DecodeError, MAX_STATEMENT_SIZE, Refusal, ServiceName, SessionId, Statement, UserName,
+};
 
 /// The SSHSIG namespace of ends: they open no session, and an authenticator ends none.
 pub const SESSION_END_NAMESPACE: &str = "session-end@usher";
@@ -33,19 +35,67 @@ pub struct SessionEnd {
     pub reason: Refusal,
 }
 
+fields! {
+    SessionEnd {
+        session: SessionId as Text,
+        user: UserName as Text,
+        service: ServiceName as Text,
+        ended: u64,
+        reason: Refusal as Text,
+    }
+}
+
+impl Codec<SessionId> for Text {
+    fn put(value: &SessionId, out: &mut Vec<u8>) {
+        Self::put(value.as_bytes(), out);
+    }
+
+    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<SessionId, DecodeError> {
+        Ok(SessionId::from_bytes(Self::read(reader, field)?))
+    }
+}
+
+/// By its name, which says what it was to whoever reads the log.
+impl Codec<Refusal> for Text {
+    fn put(value: &Refusal, out: &mut Vec<u8>) {
+        put_string(out, value.name().as_bytes());
+    }
+
+    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<Refusal, DecodeError> {
+        let malformed = DecodeError::Malformed { field };
+        let name = std::str::from_utf8(reader.string(MAX_REASON)?).map_err(|_| malformed)?;
+        name.parse().map_err(|_| malformed)
+    }
+}
+
+/// Inside another message: a string of the bytes that are signed.
+pub(crate) struct Signed;
+
+impl Codec<SessionEnd> for Signed {
+    fn put(value: &SessionEnd, out: &mut Vec<u8>) {
+        put_string(out, &value.encode());
+    }
+
+    fn read(reader: &mut Reader<'_>, _: &'static str) -> Result<SessionEnd, DecodeError> {
+        SessionEnd::decode(reader.string(MAX_SESSION_END_SIZE)?)
+    }
+}
+
+impl Codec<Statement> for Signed {
+    fn put(value: &Statement, out: &mut Vec<u8>) {
+        put_string(out, &value.encode());
+    }
+
+    fn read(reader: &mut Reader<'_>, _: &'static str) -> Result<Statement, DecodeError> {
+        Statement::decode(reader.string(MAX_STATEMENT_SIZE)?)
+    }
+}
+
 impl SessionEnd {
     /// The canonical bytes, which are what is signed and logged.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(MAX_SESSION_END_SIZE);
-        out.extend_from_slice(MAGIC);
-        out.extend_from_slice(&VERSION.to_be_bytes());
-        put_string(&mut out, self.session.as_bytes());
-        put_string(&mut out, self.user.as_str().as_bytes());
-        put_string(&mut out, self.service.as_str().as_bytes());
-        out.extend_from_slice(&self.ended.to_be_bytes());
-        put_string(&mut out, self.reason.name().as_bytes());
-        out
+        encode_signed(MAGIC, VERSION, self)
     }
 
     /// Reads the canonical bytes. Says nothing about truth: the signature does.
@@ -53,22 +103,7 @@ impl SessionEnd {
     /// # Errors
     /// [`DecodeError`]; no two byte strings decode to the same end.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let mut reader = Reader::bounded(bytes, MAX_SESSION_END_SIZE)?;
-        if reader.take(MAGIC.len())? != MAGIC {
-            return Err(DecodeError::Malformed { field: "magic" });
-        }
-        if reader.u32()? != VERSION {
-            return Err(DecodeError::UnknownVersion);
-        }
-        let end = Self {
-            session: SessionId::from_bytes(reader.fixed_string("session")?),
-            user: parse_name(reader.string(UserName::MAXIMUM_LENGTH)?, "user")?,
-            service: parse_name(reader.string(ServiceName::MAXIMUM_LENGTH)?, "service")?,
-            ended: reader.u64()?,
-            reason: parse_name(reader.string(MAX_REASON)?, "reason")?,
-        };
-        reader.finish()?;
-        Ok(end)
+        decode_signed(MAGIC, VERSION, MAX_SESSION_END_SIZE, bytes)
     }
 }
 

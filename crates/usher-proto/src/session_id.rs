@@ -79,6 +79,7 @@ fn digit(character: u8) -> Option<u8> {
 }
 
 crate::serde_text::serde_as_text!(SessionId);
+crate::codec::plain_bytes!(SessionId);
 
 #[cfg(test)]
 mod tests {

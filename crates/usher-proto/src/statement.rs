@@ -1,8 +1,10 @@
 //! The statement a user signs to open a session.
 
 use crate::chain::{CHAIN_ELEMENT_SIZE, MAX_CHAIN_LENGTH};
-use crate::codec::{Reader, address_bytes, parse_name, put_string, socket_address};
-use crate::token::{TOKEN_ELEMENT_SIZE, TokenElement};
+use crate::codec::{
+    Codec, Reader, Text, address_bytes, decode_signed, encode_signed, fields, socket_address,
+};
+use crate::token::TokenElement;
 use crate::{DecodeError, HostPublicKey, Refusal, ServiceName, UserName};
 use std::net::SocketAddr;
 
@@ -50,6 +52,50 @@ pub struct Statement {
     pub chain_salt: [u8; CHAIN_ELEMENT_SIZE],
 }
 
+fields! {
+    Statement {
+        user: UserName as Text,
+        service: ServiceName as Text,
+        client_host_key: HostPublicKey as Text,
+        server_host_key: HostPublicKey as Text,
+        server: SocketAddr as ServerAddress,
+        issued: u64,
+        expires: u64,
+        nonce: [u8; NONCE_SIZE] as Text,
+        chain_anchor: [u8; CHAIN_ELEMENT_SIZE] as Text,
+        token_anchor: TokenElement as Text,
+        chain_length: u32,
+        chain_salt: [u8; CHAIN_ELEMENT_SIZE] as Text,
+    }
+}
+
+impl Codec<HostPublicKey> for Text {
+    fn put(value: &HostPublicKey, out: &mut Vec<u8>) {
+        Self::put(value.as_bytes(), out);
+    }
+
+    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<HostPublicKey, DecodeError> {
+        Ok(HostPublicKey::from_bytes(Self::read(reader, field)?))
+    }
+}
+
+/// A string of 16 bytes of address, and four bytes of port.
+struct ServerAddress;
+
+impl Codec<SocketAddr> for ServerAddress {
+    fn put(value: &SocketAddr, out: &mut Vec<u8>) {
+        Text::put(&address_bytes(value.ip()), out);
+        u32::put(&value.port().into(), out);
+    }
+
+    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<SocketAddr, DecodeError> {
+        let malformed = DecodeError::Malformed { field };
+        let address = Text::read(reader, field)?;
+        let port = u16::try_from(reader.u32()?).map_err(|_| malformed)?;
+        socket_address(address, port).ok_or(malformed)
+    }
+}
+
 /// What a verifier expects of a statement: its own clock, the two ends of the control channel as
 /// TLS authenticated them, and the limits of its policy. All times in seconds.
 #[derive(Clone, Copy, Debug)]
@@ -73,23 +119,7 @@ impl Statement {
     /// The canonical bytes, which are what is signed and logged.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(MAX_STATEMENT_SIZE);
-        out.extend_from_slice(STATEMENT_MAGIC);
-        out.extend_from_slice(&STATEMENT_VERSION.to_be_bytes());
-        put_string(&mut out, self.user.as_str().as_bytes());
-        put_string(&mut out, self.service.as_str().as_bytes());
-        put_string(&mut out, self.client_host_key.as_bytes());
-        put_string(&mut out, self.server_host_key.as_bytes());
-        put_string(&mut out, &address_bytes(self.server.ip()));
-        out.extend_from_slice(&u32::from(self.server.port()).to_be_bytes());
-        out.extend_from_slice(&self.issued.to_be_bytes());
-        out.extend_from_slice(&self.expires.to_be_bytes());
-        put_string(&mut out, &self.nonce);
-        put_string(&mut out, &self.chain_anchor);
-        put_string(&mut out, &self.token_anchor);
-        out.extend_from_slice(&self.chain_length.to_be_bytes());
-        put_string(&mut out, &self.chain_salt);
-        out
+        encode_signed(STATEMENT_MAGIC, STATEMENT_VERSION, self)
     }
 
     /// Reads the canonical bytes. Says nothing about truth: the signature and
@@ -98,41 +128,12 @@ impl Statement {
     /// # Errors
     /// [`DecodeError`]; no two byte strings decode to the same statement.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let mut reader = Reader::bounded(bytes, MAX_STATEMENT_SIZE)?;
-        if reader.take(STATEMENT_MAGIC.len())? != STATEMENT_MAGIC {
-            return Err(DecodeError::Malformed { field: "magic" });
-        }
-        if reader.u32()? != STATEMENT_VERSION {
-            return Err(DecodeError::UnknownVersion);
-        }
-        let user = parse_name(reader.string(UserName::MAXIMUM_LENGTH)?, "user")?;
-        let service = parse_name(reader.string(ServiceName::MAXIMUM_LENGTH)?, "service")?;
-        let client_host_key = HostPublicKey::from_bytes(reader.fixed_string("client host key")?);
-        let server_host_key = HostPublicKey::from_bytes(reader.fixed_string("server host key")?);
-        let address = reader.fixed_string("server address")?;
-        let malformed_port = DecodeError::Malformed {
-            field: "server port",
-        };
-        let port = u16::try_from(reader.u32()?).map_err(|_| malformed_port)?;
-        let server = socket_address(address, port).ok_or(DecodeError::Malformed {
-            field: "server address",
-        })?;
-        let statement = Self {
-            user,
-            service,
-            client_host_key,
-            server_host_key,
-            server,
-            issued: reader.u64()?,
-            expires: reader.u64()?,
-            nonce: reader.fixed_string("nonce")?,
-            chain_anchor: reader.fixed_string("chain anchor")?,
-            token_anchor: reader.fixed_string::<TOKEN_ELEMENT_SIZE>("token anchor")?,
-            chain_length: reader.u32()?,
-            chain_salt: reader.fixed_string("chain salt")?,
-        };
-        reader.finish()?;
-        Ok(statement)
+        decode_signed(
+            STATEMENT_MAGIC,
+            STATEMENT_VERSION,
+            MAX_STATEMENT_SIZE,
+            bytes,
+        )
     }
 
     /// Whether this statement, on this channel, now, may open a session.

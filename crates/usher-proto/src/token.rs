@@ -24,7 +24,7 @@ use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::chain::{CHECKPOINT_DISTANCE, MAX_CHAIN_LENGTH, block, checkpoints, hash};
-use crate::codec::Reader;
+use crate::codec::{Codec, Reader, plain_bytes};
 use crate::{ConnectionTuple, DecodeError};
 
 /// The TCP option's kind: experimental (RFC 4727).
@@ -115,13 +115,17 @@ impl TokenSlot {
     pub const fn number(self) -> u32 {
         self.0
     }
+}
 
-    pub(crate) fn put(self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.0.to_be_bytes());
+plain_bytes!(TokenKey);
+
+impl Codec for TokenSlot {
+    fn put(value: &Self, out: &mut Vec<u8>) {
+        u32::put(&value.0, out);
     }
 
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Self::new(reader.u32()?).ok_or(DecodeError::Malformed { field: "slot" })
+    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, DecodeError> {
+        Self::new(reader.u32()?).ok_or(DecodeError::Malformed { field })
     }
 }
 

@@ -6,13 +6,15 @@ use usher_proto::{
     MAX_RELAY_PACKET, Refusal, SessionId,
 };
 
-/// docs/PROTOCOL.md lists every refusal with its code, name and text, and the constants.
+/// docs/PROTOCOL.md lists every refusal with its code, name, text and fault, and the constants.
 #[test]
 fn the_document_tells_the_code() {
     let document = include_str!("../../../docs/PROTOCOL.md");
+    let rows = document.to_lowercase();
     for refusal in Refusal::ALL {
-        let row = format!("| {} | `{}` | {refusal} |", refusal.code(), refusal.name());
-        assert!(document.contains(&row), "{row}");
+        let (code, name, fault) = (refusal.code(), refusal.name(), refusal.fault());
+        let row = format!("| {code} | `{name}` | {refusal} | {fault:?} |").to_lowercase();
+        assert!(rows.contains(&row), "{row}");
     }
     let thousands = |number: usize| match number {
         0..1000 => number.to_string(),

@@ -7,11 +7,12 @@ use common::{SESSION, announcement, client_frames, connection, statement};
 use ssh_encoding::{Decode, Reader as _};
 use usher_proto::certificate::MAX_PRINCIPALS_SIZE;
 use usher_proto::{
-    AgentAnswer, Certified, ClientFrame, DecodeError, FrameBuffer, FromLender, KEEPER_RECORD_SIZE,
-    Keep, KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_FRAME, MAX_LOG_RECORD,
-    MAX_PUBLIC_KEY_SIZE, MAX_RECORDER_PACKET, MAX_RELAY_PACKET, MAX_SIGNATURE_SIZE,
-    MAX_STATEMENT_SIZE, Opening, RECORDER_REPLY_SIZE, RecorderReply, RecorderRequest, Refusal,
-    RelayReply, RelayRequest, ServerFrame, SessionEnd, SessionId, Statement, ToLender, agent,
+    AgentAnswer, Authentication, Certified, ClientBody, ClientFrame, DecodeError, FrameBuffer,
+    FromLender, KEEPER_RECORD_SIZE, Keep, KeeperBody, KeeperReply, KeeperRequest, LocalReply,
+    LocalRequest, MAX_FRAME, MAX_LOG_RECORD, MAX_PUBLIC_KEY_SIZE, MAX_RECORDER_PACKET,
+    MAX_RELAY_PACKET, MAX_SIGNATURE_SIZE, MAX_STATEMENT_SIZE, Notice, Opening, RECORDER_REPLY_SIZE,
+    RecorderReply, RecorderRequest, Refusal, RelayReply, RelayRequest, ServerFrame, SessionEnd,
+    SessionId, SessionRequest, Statement, ToLender, agent,
 };
 
 /// An independent decoder of RFC 4251 types reads the statement.
@@ -63,12 +64,11 @@ fn client_frames_have_their_length_type_and_request() {
         let length = u32::from_be_bytes(bytes[..4].try_into().unwrap());
         assert_eq!(length as usize, bytes.len() - 4, "{name}");
         assert_eq!(bytes[4], kind, "{name}");
-        assert_eq!(bytes[5..13], frame.request().to_be_bytes(), "{name}");
+        assert_eq!(bytes[5..13], frame.request.to_be_bytes(), "{name}");
     }
-    let bytes = ClientFrame::Announce {
+    let bytes = ClientFrame {
         request: 2,
-        session: SESSION,
-        announcement: announcement(),
+        body: ClientBody::Session(SESSION, SessionRequest::Announce(announcement())),
     }
     .encode();
     assert_eq!(bytes.len(), 4 + 9 + 16 + 4 + 16 + 36);
@@ -81,14 +81,14 @@ fn client_frames_have_their_length_type_and_request() {
 #[test]
 fn a_reply_is_two_bytes_of_verdict() {
     let reply = |verdict| {
-        ServerFrame::Reply {
+        ServerFrame::Answer {
             request: 7,
             verdict,
         }
         .encode()
     };
     assert_eq!(
-        reply(Ok(())),
+        reply(Ok(None)),
         [0, 0, 0, 11, 129, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0]
     );
     assert_eq!(
@@ -104,34 +104,39 @@ fn a_reply_is_two_bytes_of_verdict() {
 #[test]
 fn what_is_not_disclosed_never_reaches_the_wire() {
     for &reason in Refusal::ALL {
-        let reply = ServerFrame::Reply {
+        let reply = ServerFrame::Answer {
             request: 1,
             verdict: Err(reason),
         };
         assert_eq!(
             ServerFrame::decode(&reply.encode()[4..]),
-            Ok(ServerFrame::Reply {
+            Ok(ServerFrame::Answer {
                 request: 1,
                 verdict: Err(reason.disclosed())
             })
         );
-        let ended = ServerFrame::SessionEnded {
+        let ended = ServerFrame::Notice(Notice::SessionEnded {
             session: SESSION,
             reason,
-        };
+        });
         assert_eq!(
             ServerFrame::decode(&ended.encode()[4..]),
-            Ok(ServerFrame::SessionEnded {
+            Ok(ServerFrame::Notice(Notice::SessionEnded {
                 session: SESSION,
                 reason: reason.disclosed()
-            })
+            }))
         );
     }
 }
 
+fn ping(request: u64) -> ClientFrame {
+    let body = ClientBody::Ping;
+    ClientFrame { request, body }
+}
+
 #[test]
 fn frames_of_the_other_direction_are_unknown() {
-    let ping = ClientFrame::Ping { request: 1 }.encode();
+    let ping = ping(1).encode();
     let pong = ServerFrame::Pong { request: 1 }.encode();
     assert_eq!(
         ClientFrame::decode(&pong[4..]),
@@ -153,13 +158,13 @@ fn an_impossible_length_fails_before_the_frame_is_there_and_for_good() {
         ([0; 4], DecodeError::Truncated),
     ] {
         let mut buffer = FrameBuffer::new();
-        buffer.push(&ClientFrame::Ping { request: 1 }.encode());
+        buffer.push(&ping(1).encode());
         buffer.push(&length[..3]);
         assert!(buffer.next().unwrap().is_some());
         assert_eq!(buffer.next(), Ok(None));
         buffer.push(&length[3..]);
         assert_eq!(buffer.next(), Err(error));
-        buffer.push(&ClientFrame::Ping { request: 2 }.encode());
+        buffer.push(&ping(2).encode());
         assert_eq!(buffer.next(), Err(error));
         assert_eq!(buffer.pending(), 0);
     }
@@ -185,16 +190,19 @@ fn longest_open(certificate: Option<Certified>) -> KeeperRequest {
         service: "s".repeat(32).parse().unwrap(),
         ..common::statement()
     };
-    KeeperRequest::Open {
+    let opening = Opening {
+        statement,
+        key_fingerprint: [5; 32],
+        certificate,
+    };
+    let record = b"record".to_vec();
+    KeeperRequest {
         request: 1,
         host: "h".repeat(63).parse().unwrap(),
-        opening: Box::new(Opening {
-            statement,
-            key_fingerprint: [5; 32],
-            certificate,
-        }),
-        first: Some(common::announcement()),
-        record: b"record".to_vec(),
+        body: KeeperBody::Open {
+            authentication: Box::new(Authentication { opening, record }),
+            first: Some(common::announcement()),
+        },
     }
 }
 
@@ -202,7 +210,7 @@ fn longest_open(certificate: Option<Certified>) -> KeeperRequest {
 fn keeper_records_have_one_size_and_zero_padding() {
     let open = longest_open(None);
     let packet = open.encode();
-    assert_eq!(packet[..2], [6, 1]);
+    assert_eq!(packet[..2], [7, 1]);
     // Of the longest statement, as docs/PROTOCOL.md has it: whether there is a certificate.
     let certificate = 75 + 56 + 4 + 282 + 32;
     assert_eq!(packet[74], 1);
@@ -237,10 +245,10 @@ fn keeper_records_have_one_size_and_zero_padding() {
     let malformed = DecodeError::Malformed { field: "principal" };
     assert_eq!(KeeperRequest::decode(&comma), Err(malformed));
 
-    let close = KeeperRequest::Close {
+    let close = KeeperRequest {
         request: 1,
-        session: SESSION,
         host: "h".repeat(63).parse().unwrap(),
+        body: KeeperBody::Session(SESSION, SessionRequest::Close),
     }
     .encode();
     KeeperRequest::decode(&close).unwrap();
@@ -258,7 +266,7 @@ fn keeper_records_have_one_size_and_zero_padding() {
     longer.push(0);
     assert_eq!(KeeperRequest::decode(&longer), Err(DecodeError::Oversized));
     let mut newer = close.clone();
-    newer[0] = 7;
+    newer[0] = 8;
     assert_eq!(
         KeeperRequest::decode(&newer),
         Err(DecodeError::UnknownVersion)
@@ -267,22 +275,42 @@ fn keeper_records_have_one_size_and_zero_padding() {
 }
 
 #[test]
+fn a_record_about_a_session_is_its_frame_with_the_host_in_front() {
+    for (name, frame) in client_frames() {
+        let ClientBody::Session(session, asked) = frame.body.clone() else {
+            continue;
+        };
+        let record = KeeperRequest {
+            request: frame.request,
+            host: "h".repeat(63).parse().unwrap(),
+            body: KeeperBody::Session(session, asked),
+        };
+        let (frame, record) = (frame.encode(), record.encode());
+        let (head, rest) = record.split_at(2 + 8 + 64);
+        assert_eq!(head[1..10], frame[4..13], "{name}");
+        assert_eq!(rest[..frame.len() - 13], frame[13..], "{name}");
+    }
+}
+
+#[test]
 fn padding_inside_a_name_is_checked_too() {
-    let ended = KeeperReply::SessionEnded {
-        session: SESSION,
+    let ended = KeeperReply::Notice {
         host: "laptop".parse().unwrap(),
-        reason: Refusal::SessionEnded,
+        notice: Notice::SessionEnded {
+            session: SESSION,
+            reason: Refusal::SessionEnded,
+        },
     };
     let record = ended.encode();
     assert_eq!(KeeperReply::decode(&record), Ok(ended));
     let mut set = record;
-    set[2 + 16 + 1 + 6] = b'x';
+    set[2 + 1 + 6] = b'x';
     assert_eq!(
         KeeperReply::decode(&set),
         Err(DecodeError::Malformed { field: "host" })
     );
     let mut long = record;
-    long[2 + 16] = 64;
+    long[2] = 64;
     assert_eq!(
         KeeperReply::decode(&long),
         Err(DecodeError::Malformed { field: "host" })
@@ -291,7 +319,7 @@ fn padding_inside_a_name_is_checked_too() {
 
 #[test]
 fn the_keeper_tells_the_verifier_the_true_reason() {
-    let verdict = KeeperReply::Verdict {
+    let verdict = KeeperReply::Answer {
         request: 1,
         verdict: Err(Refusal::NoLocalAccount),
     };
@@ -427,10 +455,10 @@ fn recorder_packets_are_laid_out_as_documented_and_bounded() {
     };
     let keep = |length| RecorderRequest {
         request: 7,
-        keep: Keep::Authentication {
-            opening: Box::new(opening.clone()),
+        keep: Keep::Authentication(Box::new(Authentication {
+            opening: opening.clone(),
             record: vec![b'x'; length],
-        },
+        })),
     };
     let header = b"\x04\x01\x00\x00\x00\x00\x00\x00\x00\x07";
     let length = u32::try_from(signed.len()).unwrap().to_be_bytes();

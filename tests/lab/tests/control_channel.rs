@@ -14,9 +14,16 @@ use attack::{Attack, Result, alice_reads, listen};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use usher_lab::hostile::{ALPN, Channel, Identity, Port, dial, id_of};
 use usher_lab::{Daemon, Host, Lab, PATIENCE, Role};
-use usher_proto::{ClientFrame, Refusal, ServerFrame, SessionId};
+use usher_proto::{
+    ClientBody, ClientFrame, Notice, Refusal, ServerFrame, SessionId, SessionRequest,
+};
 
 const CONTROL: u16 = 3440;
+
+fn ping(request: u64) -> ClientFrame {
+    let body = ClientBody::Ping;
+    ClientFrame { request, body }
+}
 
 /// Idle connections of the flood.
 const IDLE: usize = 10_000;
@@ -102,7 +109,7 @@ fn a_slow_handshake_is_ended_and_a_slow_frame_keeps_nobody_waiting() -> Result {
     let mut slow = dial(stranger, control(mailhost))?;
     // A host that has a channel and is slow with its frames.
     let mut channel = attack.channel()?;
-    let ping = ClientFrame::Ping { request: 9 }.encode();
+    let ping = ping(9).encode();
     let (first, last) = ping.split_at(5);
     channel.send(first)?;
 
@@ -151,10 +158,10 @@ fn the_newest_channel_of_a_host_is_the_one() -> Result {
         .run(["usher", "user", "disable", "alice"])?;
     loop {
         match second.receive()? {
-            Some(ServerFrame::SessionEnded {
+            Some(ServerFrame::Notice(Notice::SessionEnded {
                 session: ended,
                 reason,
-            }) => {
+            })) => {
                 assert_eq!((ended, reason), (session, Refusal::DisabledUser));
                 break;
             }
@@ -265,7 +272,7 @@ fn a_host_that_reads_no_answers_loses_its_channel_and_nobody_else_anything() -> 
     let attack = Attack::new()?;
     let mut channel = attack.channel()?;
     let pings: Vec<u8> = (0..1000)
-        .flat_map(|request| ClientFrame::Ping { request }.encode())
+        .flat_map(|request| ping(request).encode())
         .collect();
     let begin = Instant::now();
     let limit = PATIENCE;
@@ -285,10 +292,9 @@ fn verdicts_that_nobody_reads_take_a_bounded_room() -> Result {
     let mut asked = attack.asked("alice")?;
     let announcement = attack.announcement(&mut asked, &attack.port()?)?;
     let session = SessionId::from_bytes([1; 16]);
-    let announce = |request| ClientFrame::Announce {
+    let announce = |request| ClientFrame {
         request,
-        session,
-        announcement,
+        body: ClientBody::Session(session, SessionRequest::Announce(announcement)),
     };
     let frames: Vec<u8> = (0..1000)
         .flat_map(|request| announce(request).encode())

@@ -11,7 +11,7 @@ use reading::{connect, is_gone, lives};
 use users::{json, recent, refused};
 use usher_lab::hostile::{Asked, Channel, Identity, Port, id_of, private_key};
 use usher_lab::{ALICE, BOB, Host, Lab, Mail, PATIENCE, Running, Signal, eventually, in_time};
-use usher_proto::{Chain, ChainElement, ClientFrame, Refusal, ServerFrame, SessionId};
+use usher_proto::{Chain, ChainElement, Notice, Refusal, ServerFrame, SessionId, SessionRequest};
 
 const POLICY: &str = "/etc/usher/policy.d/mail.policy";
 
@@ -121,7 +121,9 @@ fn who_comes_from_a_host_that_has_gone_is_cut_and_comes_back_with_it() -> Result
 fn asked_for(channel: &mut Channel, id: SessionId) -> Result {
     loop {
         match channel.receive()?.ok_or("the channel closed")? {
-            ServerFrame::Reauthenticate { session } if session == id => return Ok(()),
+            ServerFrame::Notice(Notice::Reauthenticate { session }) if session == id => {
+                return Ok(());
+            }
             _ => {}
         }
     }
@@ -132,11 +134,7 @@ fn answer(
     session: SessionId,
     element: ChainElement,
 ) -> Result<std::result::Result<(), Refusal>> {
-    Ok(channel.ask(|request| ClientFrame::Reauthenticate {
-        request,
-        session,
-        element,
-    })?)
+    Ok(channel.ask_about(session, SessionRequest::Reauthenticate(element))?)
 }
 
 #[test]
@@ -172,10 +170,10 @@ fn an_element_authenticates_its_own_session_once_and_what_is_made_up_does_not() 
     still_works(&mut connection)?;
     let ended = loop {
         match channel.receive()?.ok_or("the channel closed")? {
-            ServerFrame::SessionEnded {
+            ServerFrame::Notice(Notice::SessionEnded {
                 session: id,
                 reason,
-            } if id == session => break reason,
+            }) if id == session => break reason,
             _ => {}
         }
     };

@@ -8,7 +8,7 @@ use std::fs;
 use attack::{Attack, Result, listen};
 use usher_lab::hostile::{Channel, id_of, random};
 use usher_lab::{Signal, eventually};
-use usher_proto::{ClientFrame, Refusal, ServerFrame, SessionId, TokenKey};
+use usher_proto::{ClientBody, ClientFrame, Refusal, ServerFrame, SessionId, TokenKey};
 
 fn key() -> TokenKey {
     TokenKey::from_bytes(random())
@@ -86,10 +86,12 @@ fn nothing_is_granted_or_announced_in_a_session_that_is_not_on_record_yet() -> R
         Ok(fs::read_to_string(format!("/proc/{pid}/stat"))?.contains(") T "))
     })?;
     let request = 1_000_000;
-    let open = ClientFrame::Open {
+    let open = ClientFrame {
         request,
-        authenticator,
-        first: None,
+        body: ClientBody::Open {
+            authenticator,
+            first: None,
+        },
     };
     channel.send(&open.encode())?;
     let early = channel.tokens(session, key())?;
@@ -100,10 +102,10 @@ fn nothing_is_granted_or_announced_in_a_session_that_is_not_on_record_yet() -> R
     attack.mail.recorder.kill(Signal::CONT)?;
     let opened = loop {
         match channel.receive()?.ok_or("the channel closed")? {
-            ServerFrame::Reply {
+            ServerFrame::Answer {
                 request: answered,
                 verdict,
-            } if answered == request => break verdict,
+            } if answered == request => break verdict.map(drop),
             _ => {}
         }
     };

@@ -3,12 +3,13 @@
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use usher_proto::{
-    Announcement, Authenticator, CallReply, CallRequest, Certified, ChainElement, ClientFrame,
-    ConnectionInfo, ConnectionTuple, FromLender, HostName, HostPublicKey, Keep, KeeperReply,
-    KeeperRequest, LocalReply, LocalRequest, MAX_GROUPS, MAX_PUBLIC_KEY_SIZE, MAX_SIGNATURE_SIZE,
-    MAX_STATEMENT_SIZE, Opening, Principals, RecorderReply, RecorderRequest, Refusal, RelayReply,
-    RelayRequest, ReservationId, ServerFrame, ServiceName, SessionEnd, SessionId, Statement,
-    ToLender, TokenKey, TokenSlot, UserName,
+    Announcement, Authentication, Authenticator, CallReply, CallRequest, Certified, ChainElement,
+    ClientBody, ClientFrame, ConnectionInfo, ConnectionTuple, FromLender, HostName, HostPublicKey,
+    Keep, KeeperBody, KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_GROUPS,
+    MAX_PUBLIC_KEY_SIZE, MAX_SIGNATURE_SIZE, MAX_STATEMENT_SIZE, Notice, Opening, Principals,
+    RecorderReply, RecorderRequest, Refusal, RelayReply, RelayRequest, ReservationId, ServerFrame,
+    ServiceName, SessionEnd, SessionId, SessionRequest, Statement, ToLender, TokenKey, TokenSlot,
+    UserName, Verdict,
 };
 
 prop_compose! {
@@ -123,67 +124,60 @@ fn any_authenticator() -> impl Strategy<Value = Authenticator> {
         })
 }
 
-pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
-    let request = any::<u64>();
+pub fn session_request() -> impl Strategy<Value = SessionRequest> {
     prop_oneof![
-        (
-            request,
-            any_authenticator(),
-            prop::option::of(any_announcement())
-        )
-            .prop_map(|(request, authenticator, first)| ClientFrame::Open {
-                request,
+        any_announcement().prop_map(SessionRequest::Announce),
+        tuple().prop_map(SessionRequest::Withdraw),
+        Just(SessionRequest::Close),
+        token_key().prop_map(SessionRequest::Tokens),
+        any_announcement().prop_map(|first| SessionRequest::Reauthenticate(first.element)),
+    ]
+}
+
+pub fn client_frame() -> impl Strategy<Value = ClientFrame> {
+    let body = prop_oneof![
+        (any_authenticator(), prop::option::of(any_announcement())).prop_map(
+            |(authenticator, first)| ClientBody::Open {
                 authenticator,
                 first
-            }),
-        (request, session(), any_announcement()).prop_map(|(request, session, announcement)| {
-            ClientFrame::Announce {
-                request,
-                session,
-                announcement,
             }
-        }),
-        (request, session(), tuple()).prop_map(|(request, session, connection)| {
-            ClientFrame::Withdraw {
-                request,
-                session,
-                connection,
-            }
-        }),
-        (request, session()).prop_map(|(request, session)| ClientFrame::Close { request, session }),
-        request.prop_map(|request| ClientFrame::Ping { request }),
-        (request, session(), token_key()).prop_map(|(request, session, key)| {
-            ClientFrame::Tokens {
-                request,
-                session,
-                key,
-            }
-        }),
-        (request, session(), any_announcement()).prop_map(|(request, session, announcement)| {
-            ClientFrame::Reauthenticate {
-                request,
-                session,
-                element: announcement.element,
-            }
-        }),
+        ),
+        (session(), session_request())
+            .prop_map(|(session, asked)| ClientBody::Session(session, asked)),
+        Just(ClientBody::Ping),
+    ];
+    (any::<u64>(), body).prop_map(|(request, body)| ClientFrame { request, body })
+}
+
+fn answer() -> impl Strategy<Value = Verdict> {
+    prop_oneof![
+        verdict().prop_map(|verdict| verdict.map(|()| None)),
+        token_slot().prop_map(|slot| Ok(Some(slot))),
+    ]
+}
+
+fn notice() -> impl Strategy<Value = Notice> {
+    prop_oneof![
+        (session(), refusal())
+            .prop_map(|(session, reason)| Notice::SessionEnded { session, reason }),
+        session().prop_map(|session| Notice::Reauthenticate { session }),
     ]
 }
 
 /// Server frames as they may be on the wire: reasons already disclosed.
 pub fn server_frame() -> impl Strategy<Value = ServerFrame> {
     prop_oneof![
-        (any::<u64>(), verdict()).prop_map(|(request, verdict)| ServerFrame::Reply {
+        (any::<u64>(), answer()).prop_map(|(request, verdict)| ServerFrame::Answer {
             request,
             verdict: verdict.map_err(Refusal::disclosed),
         }),
-        (session(), refusal()).prop_map(|(session, reason)| ServerFrame::SessionEnded {
-            session,
-            reason: reason.disclosed(),
+        notice().prop_map(|mut notice| {
+            if let Notice::SessionEnded { reason, .. } = &mut notice {
+                *reason = reason.disclosed();
+            }
+            ServerFrame::Notice(notice)
         }),
         any::<u64>().prop_map(|request| ServerFrame::Pong { request }),
-        (any::<u64>(), token_slot())
-            .prop_map(|(request, slot)| ServerFrame::Slot { request, slot }),
-        session().prop_map(|session| ServerFrame::Reauthenticate { session }),
     ]
 }
 
@@ -218,80 +212,34 @@ fn opening() -> impl Strategy<Value = Opening> {
         })
 }
 
+fn authentication() -> impl Strategy<Value = Box<Authentication>> {
+    (opening(), prop::collection::vec(any::<u8>(), 0..600))
+        .prop_map(|(opening, record)| Box::new(Authentication { opening, record }))
+}
+
 pub fn keeper_request() -> impl Strategy<Value = KeeperRequest> {
-    let request = any::<u64>();
-    prop_oneof![
-        (
-            (request, host_name(), opening()),
-            prop::option::of(any_announcement()),
-            prop::collection::vec(any::<u8>(), 0..600),
-        )
-            .prop_map(
-                |((request, host, opening), first, record)| KeeperRequest::Open {
-                    request,
-                    host,
-                    opening: Box::new(opening),
-                    first,
-                    record,
-                }
-            ),
-        (request, session(), host_name(), any_announcement()).prop_map(
-            |(request, session, host, announcement)| KeeperRequest::Announce {
-                request,
-                session,
-                host,
-                announcement,
+    let body = prop_oneof![
+        (authentication(), prop::option::of(any_announcement())).prop_map(
+            |(authentication, first)| KeeperBody::Open {
+                authentication,
+                first,
             }
         ),
-        (request, session(), host_name(), tuple()).prop_map(
-            |(request, session, host, connection)| KeeperRequest::Withdraw {
-                request,
-                session,
-                host,
-                connection,
-            }
-        ),
-        (request, session(), host_name()).prop_map(|(request, session, host)| {
-            KeeperRequest::Close {
-                request,
-                session,
-                host,
-            }
-        }),
-        (request, session(), host_name(), token_key()).prop_map(|(request, session, host, key)| {
-            KeeperRequest::Tokens {
-                request,
-                session,
-                host,
-                key,
-            }
-        }),
-        (request, session(), host_name(), any_announcement()).prop_map(
-            |(request, session, host, announcement)| KeeperRequest::Reauthenticate {
-                request,
-                session,
-                host,
-                element: announcement.element,
-            }
-        ),
-    ]
+        (session(), session_request())
+            .prop_map(|(session, asked)| KeeperBody::Session(session, asked)),
+    ];
+    (any::<u64>(), host_name(), body).prop_map(|(request, host, body)| KeeperRequest {
+        request,
+        host,
+        body,
+    })
 }
 
 pub fn keeper_reply() -> impl Strategy<Value = KeeperReply> {
     prop_oneof![
-        (any::<u64>(), verdict())
-            .prop_map(|(request, verdict)| KeeperReply::Verdict { request, verdict }),
-        (session(), host_name(), refusal()).prop_map(|(session, host, reason)| {
-            KeeperReply::SessionEnded {
-                session,
-                host,
-                reason,
-            }
-        }),
-        (any::<u64>(), token_slot())
-            .prop_map(|(request, slot)| KeeperReply::Slot { request, slot }),
-        (session(), host_name())
-            .prop_map(|(session, host)| KeeperReply::Reauthenticate { session, host }),
+        (any::<u64>(), answer())
+            .prop_map(|(request, verdict)| KeeperReply::Answer { request, verdict }),
+        (host_name(), notice()).prop_map(|(host, notice)| KeeperReply::Notice { host, notice }),
     ]
 }
 
@@ -422,9 +370,7 @@ prop_compose! {
     pub fn recorder_request()(
         request in any::<u64>(),
         keep in prop_oneof![
-            (opening(), prop::collection::vec(any::<u8>(), 0..600)).prop_map(|(opening, record)| {
-                Keep::Authentication { opening: Box::new(opening), record }
-            }),
+            authentication().prop_map(Keep::Authentication),
             session_end().prop_map(Keep::End),
         ],
     ) -> RecorderRequest {

@@ -9,8 +9,8 @@ use ssh_encoding::{Decode, DecodePem, Reader};
 use usher_proto::ssh_key::PrivateKey;
 use usher_proto::ssh_key::private::Ed25519Keypair;
 use usher_proto::{
-    Announcement, Authenticator, Chain, ClientFrame, ConnectionTuple, HostPublicKey, SessionId,
-    Statement, TokenKey, session_id,
+    Announcement, Authenticator, Chain, ClientBody, ClientFrame, ConnectionTuple, HostPublicKey,
+    SessionId, SessionRequest, Statement, TokenKey, session_id,
 };
 
 /// The clock of the fixed examples.
@@ -96,62 +96,33 @@ impl Decode for Blob {
 /// One of every client frame.
 pub fn client_frames() -> Vec<(&'static str, ClientFrame)> {
     let session = session_id(&statement().encode());
-    vec![
-        (
-            "open",
-            ClientFrame::Open {
-                request: 1,
-                authenticator: authenticator(),
-                first: Some(announcement()),
-            },
-        ),
+    let open = |first| ClientBody::Open {
+        authenticator: authenticator(),
+        first,
+    };
+    let about = |asked| ClientBody::Session(session, asked);
+    [
+        ("open", 1, open(Some(announcement()))),
         (
             "announce",
-            ClientFrame::Announce {
-                request: 2,
-                session,
-                announcement: announcement(),
-            },
+            2,
+            about(SessionRequest::Announce(announcement())),
         ),
-        (
-            "withdraw",
-            ClientFrame::Withdraw {
-                request: 3,
-                session,
-                connection: connection(),
-            },
-        ),
-        (
-            "close",
-            ClientFrame::Close {
-                request: 4,
-                session,
-            },
-        ),
-        ("ping", ClientFrame::Ping { request: u64::MAX }),
-        (
-            "renew",
-            ClientFrame::Open {
-                request: 5,
-                authenticator: authenticator(),
-                first: None,
-            },
-        ),
+        ("withdraw", 3, about(SessionRequest::Withdraw(connection()))),
+        ("close", 4, about(SessionRequest::Close)),
+        ("ping", u64::MAX, ClientBody::Ping),
+        ("renew", 5, open(None)),
         (
             "tokens",
-            ClientFrame::Tokens {
-                request: 6,
-                session,
-                key: TokenKey::from_bytes([9; 16]),
-            },
+            6,
+            about(SessionRequest::Tokens(TokenKey::from_bytes([9; 16]))),
         ),
         (
             "reauthenticate",
-            ClientFrame::Reauthenticate {
-                request: 7,
-                session,
-                element: announcement().element,
-            },
+            7,
+            about(SessionRequest::Reauthenticate(announcement().element)),
         ),
     ]
+    .map(|(name, request, body)| (name, ClientFrame { request, body }))
+    .into()
 }

@@ -3,16 +3,20 @@
 use crate::common::{NOW, SESSION, announcement, connection, statement};
 use crate::inputs::{Inputs, common_to_all, variations};
 use usher_proto::{
-    Certified, HostName, KEEPER_RECORD_SIZE, Keep, KeeperReply, KeeperRequest, MAX_KEEPER_REQUEST,
-    Opening, RecorderReply, RecorderRequest, Refusal, SessionEnd, SessionId, TokenKey, TokenSlot,
+    Authentication, Certified, KEEPER_RECORD_SIZE, Keep, KeeperBody, KeeperReply, KeeperRequest,
+    MAX_KEEPER_REQUEST, Notice, Opening, RecorderReply, RecorderRequest, Refusal, SessionEnd,
+    SessionId, SessionRequest, TokenKey, TokenSlot,
 };
 
-fn opening(certificate: Option<Certified>) -> Opening {
-    Opening {
-        statement: statement(),
-        key_fingerprint: [3; 32],
-        certificate,
-    }
+fn authentication(certificate: Option<Certified>) -> Box<Authentication> {
+    Box::new(Authentication {
+        opening: Opening {
+            statement: statement(),
+            key_fingerprint: [3; 32],
+            certificate,
+        },
+        record: b"a record".to_vec(),
+    })
 }
 
 fn certified() -> Certified {
@@ -29,12 +33,13 @@ fn certified() -> Certified {
 
 pub fn keeper() -> Inputs {
     let mut inputs = common_to_all(MAX_KEEPER_REQUEST);
-    let open = |certificate, first| KeeperRequest::Open {
+    let open = |certificate, first| KeeperRequest {
         request: 1,
         host: "laptop".parse().unwrap(),
-        opening: Box::new(opening(certificate)),
-        first,
-        record: b"a record".to_vec(),
+        body: KeeperBody::Open {
+            authentication: authentication(certificate),
+            first,
+        },
     };
     // Offsets: docs/PROTOCOL.md. Here, whether there is a certificate, behind a first connection.
     let certificate = 75 + 56 + 4 + statement().encode().len() + 32;
@@ -67,96 +72,47 @@ pub fn keeper() -> Inputs {
         ],
     ));
     let request = 2;
-    let session = SESSION;
-    let connection = connection();
-    let announcement = announcement();
-    for (name, record) in [
-        (
-            "announce",
-            KeeperRequest::Announce {
-                request,
-                session,
-                host: "laptop".parse().unwrap(),
-                announcement,
-            },
-        ),
-        (
-            "withdraw",
-            KeeperRequest::Withdraw {
-                request,
-                session,
-                host: "laptop".parse().unwrap(),
-                connection,
-            },
-        ),
-        (
-            "close",
-            KeeperRequest::Close {
-                request,
-                session,
-                host: "laptop".parse().unwrap(),
-            },
-        ),
+    for (name, asked) in [
+        ("announce", SessionRequest::Announce(announcement())),
+        ("withdraw", SessionRequest::Withdraw(connection())),
+        ("close", SessionRequest::Close),
         (
             "tokens",
-            KeeperRequest::Tokens {
-                request,
-                session,
-                host: "laptop".parse().unwrap(),
-                key: TokenKey::from_bytes([9; 16]),
-            },
+            SessionRequest::Tokens(TokenKey::from_bytes([9; 16])),
         ),
         (
             "reauthenticate",
-            KeeperRequest::Reauthenticate {
-                request,
-                session,
-                host: "laptop".parse().unwrap(),
-                element: announcement.element,
-            },
+            SessionRequest::Reauthenticate(announcement().element),
         ),
     ] {
+        let record = KeeperRequest {
+            request,
+            host: "laptop".parse().unwrap(),
+            body: KeeperBody::Session(SESSION, asked),
+        };
         inputs.extend(variations(
             name,
             record.encode().to_vec(),
             &[("padding", 255, 1)],
         ));
     }
-    let host: HostName = "laptop".parse().unwrap();
-    let reason = Refusal::SessionEnded;
+    let answer = |verdict| KeeperReply::Answer { request, verdict };
+    let notice = |notice| KeeperReply::Notice {
+        host: "laptop".parse().unwrap(),
+        notice,
+    };
+    let (session, reason) = (SESSION, Refusal::SessionEnded);
     for (name, record) in [
-        (
-            "granted",
-            KeeperReply::Verdict {
-                request,
-                verdict: Ok(()),
-            },
-        ),
-        (
-            "refused",
-            KeeperReply::Verdict {
-                request,
-                verdict: Err(Refusal::UnknownUser),
-            },
-        ),
+        ("granted", answer(Ok(None))),
+        ("refused", answer(Err(Refusal::UnknownUser))),
         (
             "session-ended",
-            KeeperReply::SessionEnded {
-                session,
-                host: host.clone(),
-                reason,
-            },
+            notice(Notice::SessionEnded { session, reason }),
         ),
-        (
-            "slot",
-            KeeperReply::Slot {
-                request,
-                slot: TokenSlot::new(0x00ab_cdef).unwrap(),
-            },
-        ),
+        ("slot", answer(Ok(TokenSlot::new(0x00ab_cdef)))),
         (
             "reauthenticate-wanted",
-            KeeperReply::Reauthenticate { session, host },
+            notice(Notice::Reauthenticate { session }),
         ),
     ] {
         inputs.extend(variations(
@@ -173,10 +129,7 @@ pub fn recorder() -> Inputs {
     for (name, certificate) in [("keep", None), ("keep-certified", Some(certified()))] {
         let keep = RecorderRequest {
             request: 7,
-            keep: Keep::Authentication {
-                opening: Box::new(opening(certificate)),
-                record: b"a record".to_vec(),
-            },
+            keep: Keep::Authentication(authentication(certificate)),
         };
         let keep = keep.encode();
         let record_at = keep.len() - 4 - b"a record".len();

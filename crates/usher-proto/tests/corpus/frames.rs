@@ -2,7 +2,7 @@
 
 use crate::common::{SESSION, client_frames, connection, server_key};
 use crate::inputs::{Inputs, common_to_all, variations};
-use usher_proto::{Refusal, RelayReply, RelayRequest, ServerFrame, TokenSlot};
+use usher_proto::{Notice, Refusal, RelayReply, RelayRequest, ServerFrame, TokenSlot};
 
 pub fn client() -> Inputs {
     let mut inputs = common_to_all(8192);
@@ -36,14 +36,14 @@ pub fn client() -> Inputs {
 pub fn server() -> Inputs {
     let mut inputs = common_to_all(8192);
     let reply = |verdict| {
-        ServerFrame::Reply {
+        ServerFrame::Answer {
             request: 7,
             verdict,
         }
         .encode()[4..]
             .to_vec()
     };
-    inputs.extend(variations("granted", reply(Ok(())), &[("type", 0, 1)]));
+    inputs.extend(variations("granted", reply(Ok(None)), &[("type", 0, 1)]));
     inputs.extend(variations(
         "refused",
         reply(Err(Refusal::NotAuthenticated)),
@@ -52,10 +52,10 @@ pub fn server() -> Inputs {
             ("code-never-disclosed", 10, 67),
         ],
     ));
-    let ended = ServerFrame::SessionEnded {
+    let ended = ServerFrame::Notice(Notice::SessionEnded {
         session: SESSION,
         reason: Refusal::DisabledUser,
-    };
+    });
     inputs.extend(variations(
         "session-ended",
         ended.encode()[4..].to_vec(),
@@ -63,16 +63,16 @@ pub fn server() -> Inputs {
     ));
     let pong = ServerFrame::Pong { request: 9 };
     inputs.extend(variations("pong", pong.encode()[4..].to_vec(), &[]));
-    let slot = ServerFrame::Slot {
+    let slot = ServerFrame::Answer {
         request: 9,
-        slot: TokenSlot::new(0x00ab_cdef).unwrap(),
+        verdict: Ok(TokenSlot::new(0x00ab_cdef)),
     };
     inputs.extend(variations(
         "slot",
         slot.encode()[4..].to_vec(),
         &[("beyond-24-bits", 9, 1)],
     ));
-    let reauthenticate = ServerFrame::Reauthenticate { session: SESSION };
+    let reauthenticate = ServerFrame::Notice(Notice::Reauthenticate { session: SESSION });
     inputs.extend(variations(
         "reauthenticate",
         reauthenticate.encode()[4..].to_vec(),

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use usher_local::packet_async::AsyncPacketSocket;
-use usher_proto::frame::{ClientFrame, FrameBuffer};
+use usher_proto::frame::{ClientBody, ClientFrame, FrameBuffer};
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
@@ -107,6 +107,8 @@ impl Channel {
         let mut buffer = FrameBuffer::new();
         let mut chunk = vec![0; 16 * 1024];
         let mut last_heard = Instant::now();
+        let (request, body) = (0, ClientBody::Ping);
+        let alive = ClientFrame { request, body }.encode();
         let mut ping = tokio::time::interval_at(Instant::now() + PING, PING);
         loop {
             tokio::select! {
@@ -136,7 +138,7 @@ impl Channel {
                     if last_heard.elapsed() > SILENCE {
                         return Err(io::ErrorKind::TimedOut.into());
                     }
-                    write.write_all(&ClientFrame::Ping { request: 0 }.encode()).await?;
+                    write.write_all(&alive).await?;
                     write.flush().await?;
                 }
             }

@@ -9,9 +9,10 @@ use usher_kernel::admission::SessionRecord;
 use usher_local::clock::unix_time;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
+use usher_proto::session_request::Notice;
 
 use super::revocation::{self, Entry, is_closed, with_connections};
-use super::{Keeper, service_by_id};
+use super::{Keeper, records, service_by_id};
 
 /// How long an ended session stays in the table, seconds: longer than its authenticator could be
 /// presented again (maximum age and skew together), so that a replay meets it.
@@ -202,15 +203,8 @@ pub fn look(keeper: &Arc<Keeper>) {
 /// Asks the client host for another element of the session's chain. Whether it was heard does not
 /// matter: it is asked again, and the session ends when no answer comes.
 fn ask(keeper: &Keeper, session: SessionId, record: &SessionRecord) {
-    let asked = usher_proto::keeper_record::KeeperReply::Reauthenticate {
-        session,
-        host: record.host.clone(),
-    };
-    let verifier = keeper.verifier.lock();
-    if verifier
-        .as_ref()
-        .is_none_or(|verifier| verifier.try_send(asked.encode()).is_err())
-    {
+    let notice = Notice::Reauthenticate { session };
+    if !records::tell_verifier(keeper, record.host.clone(), notice) {
         tracing::debug!(%session, "the verifier cannot be told to authenticate a user again");
     }
 }

@@ -9,11 +9,11 @@ use usher_kernel::admission::{SessionError, SessionRecord};
 use usher_local::clock::unix_time;
 use usher_policy::ServedBy;
 use usher_proto::chain::ChainTip;
-use usher_proto::frame::Announcement;
 use usher_proto::name::HostName;
-use usher_proto::opening::Opening;
+use usher_proto::opening::{Authentication, Opening};
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
+use usher_proto::session_request::Announcement;
 use usher_system::sandbox::confines_files;
 
 use super::accounts::Account;
@@ -83,27 +83,28 @@ pub struct Asked<'a> {
     pub session: SessionId,
     /// Whose channel it was asked on.
     pub host: &'a HostName,
-    /// What the verifier says was signed.
-    pub opening: &'a Opening,
+    /// What the verifier says was signed, and the record of it.
+    pub authentication: &'a Authentication,
     /// Its first connection.
     pub first: Option<Announcement>,
     /// Not after that.
     pub until: Instant,
 }
 
-/// Opens a session and announces its first connection, when what the user `signed` is on record, and
-/// is what the verifier says.
+/// Opens a session and announces its first connection, when what the user signed is on record, and is
+/// what the verifier says.
 ///
 /// # Errors
 /// The first check that fails. What was on record by then has ended there.
-pub async fn open(keeper: &Arc<Keeper>, asked: &Asked<'_>, signed: &[u8]) -> Result<(), Refusal> {
+pub async fn open(keeper: &Arc<Keeper>, asked: &Asked<'_>) -> Result<(), Refusal> {
     let Asked {
         session,
         host,
-        opening,
+        authentication,
         first,
         until,
     } = *asked;
+    let opening = &authentication.opening;
     let user = &opening.statement.user;
     // What is refused costs no room in the log, but for what has changed by the time it is kept.
     let permitted = may_open(keeper, host, opening)?;
@@ -123,7 +124,7 @@ pub async fn open(keeper: &Arc<Keeper>, asked: &Asked<'_>, signed: &[u8]) -> Res
     room::exists(keeper, &record)?;
     let _seat = keeper.queues.seat((record.service, record.uid))?;
     let (kept, ()) = tokio::join!(
-        keeper.recording.keep(opening, signed),
+        keeper.recording.keep(authentication),
         prepare_queue(keeper, opening, &account)
     );
     kept?;
@@ -151,10 +152,11 @@ fn enter(keeper: &Arc<Keeper>, asked: &Asked<'_>, account: &Account) -> Result<(
     let Asked {
         session,
         host,
-        opening,
+        authentication,
         until,
         ..
     } = *asked;
+    let opening = &authentication.opening;
     if Instant::now() >= until {
         return Err(Refusal::KeeperUnavailable);
     }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::time::timeout;
 use usher_local::paths;
 use usher_proto::name::HostName;
-use usher_proto::opening::Opening;
+use usher_proto::opening::Authentication;
 use usher_proto::recorder::{RECORDER_REPLY_SIZE, RecorderReply, RecorderRequest};
 use usher_proto::refusal::Refusal;
 use usher_proto::session_end::SessionEnd;
@@ -82,12 +82,12 @@ impl Recording {
     ///
     /// # Errors
     /// The recorder's refusal, [`Refusal::RecorderUnavailable`], [`Refusal::Overloaded`].
-    pub async fn keep(&self, opening: &Opening, record: &[u8]) -> Result<(), Refusal> {
+    pub async fn keep(&self, authentication: &Authentication) -> Result<(), Refusal> {
         let begun = Instant::now();
         loop {
             let sent = self
                 .recorder
-                .send(|request| RecorderRequest::authentication(request, opening, record));
+                .send(|request| RecorderRequest::authentication(request, authentication));
             let kept = match sent {
                 Ok(sent) => timeout(KEEPING, sent.verdict())
                     .await

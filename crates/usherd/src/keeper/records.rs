@@ -15,13 +15,13 @@ use usher_local::clock::unix_time;
 use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_proto::chain::{ChainElement, ChainError};
 use usher_proto::connection::ConnectionTuple;
-use usher_proto::frame::Announcement;
 use usher_proto::keeper_record::{
-    KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest, MAX_KEEPER_REQUEST,
+    KEEPER_RECORD_SIZE, KeeperBody, KeeperReply, KeeperRequest, MAX_KEEPER_REQUEST,
 };
 use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
+use usher_proto::session_request::{Announcement, Notice, SessionRequest, Verdict};
 
 use super::open::{Asked, open};
 use super::{Keeper, revocation, service_by_id, tokens};
@@ -85,14 +85,22 @@ async fn read(
             Ok(packet) => packet,
             Err(error) => return Some(error),
         };
-        let (request, verdict) = match KeeperRequest::decode(&packet.bytes) {
-            Ok(KeeperRequest::Open {
-                request,
-                host,
-                opening: claimed,
+        let KeeperRequest {
+            request,
+            host,
+            body,
+        } = match KeeperRequest::decode(&packet.bytes) {
+            Ok(asked) => asked,
+            Err(error) => return Some(io::Error::other(error)),
+        };
+        let verdict = match body {
+            KeeperBody::Open {
+                authentication,
                 first,
-                record,
-            }) => match keeper.recording.place(claimed.session(), &host) {
+            } => match keeper
+                .recording
+                .place(authentication.opening.session(), &host)
+            {
                 Ok(place) => {
                     // Looks up an account and has the record kept, which may take long; nothing
                     // else waits for it. It has its place until its answer is on its way, and ends
@@ -104,73 +112,51 @@ async fn read(
                         let asked = Asked {
                             session,
                             host: &host,
-                            opening: &claimed,
+                            authentication: &authentication,
                             first,
                             until,
                         };
-                        let opened = open(&keeper, &asked, &record);
-                        let verdict = timeout_at(until, opened).await;
+                        let verdict = timeout_at(until, open(&keeper, &asked)).await;
                         let verdict = verdict.unwrap_or(Err(Refusal::KeeperUnavailable));
-                        if !send(&replies, request, verdict).await && verdict.is_ok() {
+                        let is_open = verdict.is_ok();
+                        if !answer(&replies, request, verdict.map(|()| None)).await && is_open {
                             close(&keeper, &session, &host);
                         }
                         drop(place);
                     });
                     continue;
                 }
-                Err(refusal) => (request, Err(refusal)),
+                Err(refusal) => Err(refusal),
             },
-            Ok(KeeperRequest::Announce {
-                request,
-                session,
-                host,
-                announcement,
-            }) => (request, announce(keeper, session, &host, &announcement)),
-            Ok(KeeperRequest::Withdraw {
-                request,
-                session,
-                host,
-                connection,
-            }) => (request, withdraw(keeper, session, &host, &connection)),
-            Ok(KeeperRequest::Close {
-                request,
-                session,
-                host,
-            }) => (request, revocation::close(keeper, &session, &host)),
-            Ok(KeeperRequest::Reauthenticate {
-                request,
-                session,
-                host,
-                element,
-            }) => (request, reauthenticate(keeper, session, &host, &element)),
-            Ok(KeeperRequest::Tokens {
-                request,
-                session,
-                host,
-                key,
-            }) => match tokens::open(keeper, session, &host, &key) {
-                Ok(slot) => {
-                    answer(&replies, &KeeperReply::Slot { request, slot }).await;
-                    continue;
-                }
-                Err(refusal) => (request, Err(refusal)),
-            },
-            Err(error) => return Some(io::Error::other(error)),
+            KeeperBody::Session(session, asked) => serve_session(keeper, session, &host, &asked),
         };
-        send(&replies, request, verdict).await;
+        answer(&replies, request, verdict).await;
     }
 }
 
-async fn send(
-    replies: &mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>,
-    request: u64,
-    verdict: Result<(), Refusal>,
-) -> bool {
-    answer(replies, &KeeperReply::Verdict { request, verdict }).await
+fn serve_session(
+    keeper: &Keeper,
+    session: SessionId,
+    host: &HostName,
+    asked: &SessionRequest,
+) -> Verdict {
+    match asked {
+        SessionRequest::Announce(announcement) => announce(keeper, session, host, announcement)?,
+        SessionRequest::Withdraw(connection) => withdraw(keeper, session, host, connection)?,
+        SessionRequest::Close => revocation::close(keeper, &session, host)?,
+        SessionRequest::Reauthenticate(element) => reauthenticate(keeper, session, host, element)?,
+        SessionRequest::Tokens(key) => return tokens::open(keeper, session, host, key).map(Some),
+    }
+    Ok(None)
 }
 
 /// Whether the verifier is there to be answered.
-async fn answer(replies: &mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>, reply: &KeeperReply) -> bool {
+async fn answer(
+    replies: &mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>,
+    request: u64,
+    verdict: Verdict,
+) -> bool {
+    let reply = KeeperReply::Answer { request, verdict };
     let sent = replies.send(reply.encode()).await.is_ok();
     if !sent {
         tracing::debug!(?reply, "the verifier went before its answer");
@@ -178,10 +164,19 @@ async fn answer(replies: &mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>, reply: &Keeper
     sent
 }
 
-/// A session is of no use to who asked for it.
+/// Whether the verifier takes a notice for this host. Waits for nothing.
+pub(super) fn tell_verifier(keeper: &Keeper, host: HostName, notice: Notice) -> bool {
+    let record = KeeperReply::Notice { host, notice }.encode();
+    let verifier = keeper.verifier.lock();
+    verifier
+        .as_ref()
+        .is_some_and(|verifier| verifier.try_send(record).is_ok())
+}
+
+/// Closes a session whose client does not know of it.
 pub(super) fn close(keeper: &Keeper, session: &SessionId, host: &HostName) {
     if let Err(refusal) = revocation::close(keeper, session, host) {
-        tracing::error!(%session, reason = refusal.name(), "a session of nobody's is not closed");
+        tracing::error!(%session, reason = refusal.name(), "cannot close abandoned session");
     }
 }
 

@@ -12,15 +12,15 @@ use usher_local::configuration::Configuration;
 use usher_local::control::EndingView;
 use usher_proto::Certified;
 use usher_proto::connection::ConnectionTuple;
-use usher_proto::keeper_record::KeeperReply;
 use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
+use usher_proto::session_request::Notice;
 
 use super::agenda::{self, REMEMBERED};
 use super::queue::Queue;
 use super::queues::Key;
-use super::{Keeper, service_by_id, tokens, who};
+use super::{Keeper, records, service_by_id, tokens, who};
 
 /// A session that is to end.
 pub struct Entry {
@@ -498,17 +498,9 @@ pub(super) fn mark(
         tracing::error!(%error, "marking a session ended");
     }
     keeper.ends.enter(*session, ended);
-    let told = KeeperReply::SessionEnded {
-        session: *session,
-        host: record.host,
-        reason,
-    }
-    .encode();
-    let verifier = keeper.verifier.lock();
-    if verifier
-        .as_ref()
-        .is_some_and(|verifier| verifier.try_send(told).is_err())
-    {
+    let session = *session;
+    let notice = Notice::SessionEnded { session, reason };
+    if !records::tell_verifier(keeper, record.host, notice) {
         tracing::debug!(%session, "the verifier was not told; the client learns it at its next announcement");
     }
 }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use usher_local::clock::unix_time;
 use usher_log::{AuthenticationRecord, Log, LogError, SignedRecord};
-use usher_proto::opening::Opening;
+use usher_proto::opening::{Authentication, Opening};
 use usher_proto::recorder::{Keep, RecorderReply, RecorderRequest};
 use usher_proto::refusal::Refusal;
 use usher_proto::session_end::SessionEnd;
@@ -77,7 +77,7 @@ impl Pen {
         replies: mpsc::Sender<RecorderReply>,
     ) -> Result<(), Refusal> {
         let record = match asked.keep {
-            Keep::Authentication { opening, record } => check(&opening, &record)
+            Keep::Authentication(authentication) => check(&authentication)
                 .map(Unwritten::Authentication)
                 .inspect_err(|_| {
                     self.counts.refused.fetch_add(1, Ordering::Relaxed);
@@ -139,15 +139,15 @@ impl Counts {
 
 /// The record, when its client has signed what is said of it. Compared before anything is written: a
 /// verifier that was taken over could have kept what anybody has signed, again and again.
-fn check(opening: &Opening, record: &[u8]) -> Result<SignedRecord, Refusal> {
-    let record = AuthenticationRecord::decode(record)?;
+fn check(claimed: &Authentication) -> Result<SignedRecord, Refusal> {
+    let record = AuthenticationRecord::decode(&claimed.record)?;
     let (record, says) = SignedRecord::new(&record).map_err(|error| {
         tracing::error!(%error, "refused a record");
         Refusal::Malformed
     })?;
     let signed = Opening::new(says, unix_time())?;
-    if signed != *opening {
-        tracing::error!(user = %opening.statement.user, signed_by = %signed.statement.user,
+    if signed != claimed.opening {
+        tracing::error!(user = %claimed.opening.statement.user, signed_by = %signed.statement.user,
             "the verifier does not say what was signed: nothing is recorded");
         return Err(Refusal::Malformed);
     }

@@ -9,9 +9,10 @@ use usher_kernel::ticket::TicketKey;
 use usher_local::clock::unix_time;
 use usher_policy::Host;
 use usher_proto::connection::ConnectionTuple;
-use usher_proto::frame::{Announcement, ClientFrame};
+use usher_proto::frame::ClientBody;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::{SessionId, session_id};
+use usher_proto::session_request::{Announcement, SessionRequest};
 use usher_proto::statement::Statement;
 use usher_proto::token::{TokenChain, TokenKey, TokenSlot};
 
@@ -88,33 +89,22 @@ pub async fn announce(
             }
             Err(error) => refusal = error,
         }
-        match refusal {
-            // The server does not know or no longer takes this session: open a new one.
-            Refusal::UnknownSession
-            | Refusal::SessionEnded
-            | Refusal::Expired
-            | Refusal::ChainExhausted
-            | Refusal::ChainMismatch
-            | Refusal::ChainReplayed
-            | Refusal::ChainGap => {
-                // Of a session that was to be opened, the next try says the same.
-                let Some(used) = used else {
-                    return Err(refusal);
-                };
-                // Another one may have opened the next meanwhile.
-                signer.sessions.forget(&place.key, used).await;
+        if refusal.ends_session() {
+            // Of a session that was to be opened, the next try says the same.
+            let Some(used) = used else {
+                return Err(refusal);
+            };
+            // Another one may have opened the next meanwhile.
+            signer.sessions.forget(&place.key, used).await;
+        } else if refusal.is_unanswered() {
+            guarded.doubt();
+            // The user is not asked once more for each attempt: the program tries again.
+            if asked {
+                return Err(refusal);
             }
-            Refusal::VerifierUnavailable
-            | Refusal::CourierUnavailable
-            | Refusal::KeeperUnavailable => {
-                guarded.doubt();
-                // Not asked once more for each attempt: who wants to connect tries again.
-                if asked {
-                    return Err(refusal);
-                }
-                tokio::time::sleep(PAUSE * 2_u32.pow(attempt.min(4))).await;
-            }
-            _ => return Err(refusal),
+            tokio::time::sleep(PAUSE * 2_u32.pow(attempt.min(4))).await;
+        } else {
+            return Err(refusal);
         }
     }
     Err(refusal)
@@ -156,14 +146,8 @@ async fn attempt_once(
             connection: guarded.connection,
         };
         guarded.stand(signer, Some(session))?;
-        let pending = signer.relay.send(&place.host, place.uid, |request| {
-            ClientFrame::Announce {
-                request,
-                session,
-                announcement,
-            }
-            .encode()
-        })?;
+        let asked = SessionRequest::Announce(announcement);
+        let pending = signer.relay.ask(&place.host, place.uid, session, asked)?;
         // The element is on its way in order: others may announce while this one waits.
         drop(slot);
         return answer(pending).await.map(|_| (session, by_agent));
@@ -306,14 +290,11 @@ pub async fn open(
     if let Some(guarded) = first {
         guarded.stand(signer, None)?;
     }
-    let pending = signer.relay.send(&place.host, place.uid, |request| {
-        ClientFrame::Open {
-            request,
-            authenticator,
-            first: announced,
-        }
-        .encode()
-    })?;
+    let asked = ClientBody::Open {
+        authenticator,
+        first: announced,
+    };
+    let pending = signer.relay.send(&place.host, place.uid, asked)?;
     let answered = answer(pending).await;
     let outcome = answered.as_ref().map(drop).map_err(|refusal| *refusal);
     signer.clocks.note(&key.host, outcome, None, unix_time());
@@ -377,15 +358,10 @@ async fn tokens(
     asked: &Openable,
 ) -> Result<(TokenSlot, TokenKey), Refusal> {
     let key = TokenKey::from_bytes(random()?);
-    let session = asked.session;
-    let pending = signer.relay.send(&place.host, place.uid, |request| {
-        ClientFrame::Tokens {
-            request,
-            session,
-            key: key.clone(),
-        }
-        .encode()
-    })?;
+    let wanted = SessionRequest::Tokens(key.clone());
+    let pending = signer
+        .relay
+        .ask(&place.host, place.uid, asked.session, wanted)?;
     let slot = answer(pending).await?.ok_or(Refusal::Malformed)?;
     Ok((slot, key))
 }
@@ -424,13 +400,7 @@ pub async fn ask_to_withdraw(
     session: SessionId,
     connection: ConnectionTuple,
 ) -> Result<(), Refusal> {
-    let pending = signer.relay.send(host, uid, |request| {
-        ClientFrame::Withdraw {
-            request,
-            session,
-            connection,
-        }
-        .encode()
-    })?;
+    let asked = SessionRequest::Withdraw(connection);
+    let pending = signer.relay.ask(host, uid, session, asked)?;
     answer(pending).await.map(drop)
 }

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use usher_proto::frame::ClientFrame;
-use usher_proto::refusal::Refusal;
+use usher_proto::refusal::{Fault, Refusal};
 use usher_proto::session_id::SessionId;
+use usher_proto::session_request::SessionRequest;
 
 use super::announcement::{ANSWER, Place, SESSION, answer};
 use super::relay::Relay;
@@ -75,10 +75,7 @@ pub fn close(relay: &Arc<Relay>, place: Place, session: SessionId) {
         let begun = Instant::now();
         let mut pause = PAUSE;
         while let Err(refusal) = try_to_close(&relay, &place, session).await {
-            let again = matches!(
-                refusal,
-                Refusal::VerifierUnavailable | Refusal::KeeperUnavailable | Refusal::Overloaded
-            );
+            let again = matches!(refusal.fault(), Fault::Capacity | Fault::Host);
             if !again || begun.elapsed().as_secs() > SESSION {
                 return tracing::info!(host = %place.host.name, %session, %refusal,
                     "a session is not closed; it has ended or expires");
@@ -94,8 +91,6 @@ async fn try_to_close(
     place: &Place,
     session: SessionId,
 ) -> Result<(), Refusal> {
-    let pending = relay.send(&place.host, place.uid, |request| {
-        ClientFrame::Close { request, session }.encode()
-    })?;
+    let pending = relay.ask(&place.host, place.uid, session, SessionRequest::Close)?;
     answer(pending).await.map(drop)
 }

@@ -138,7 +138,14 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
         .block_on(async {
             let handle = host_key.serve(handle, courier.uid, HandshakeSide::Client);
             let control = control.serve(Arc::clone(&signer));
-            let relay = relay::serve(Arc::clone(&signer), relay_listener, courier.uid);
+            let told = Arc::clone(&signer);
+            let heard = move |host: &_, notice| reauthentication::hear(&told, host, notice);
+            let relay = relay::serve(
+                Arc::clone(&signer.relay),
+                relay_listener,
+                courier.uid,
+                heard,
+            );
             let applications = applications::serve(Arc::clone(&signer), applications);
             let tickets = tickets::keep_filled(Arc::clone(&signer));
             let keys = closing::leave_former_keys(Arc::clone(&signer));

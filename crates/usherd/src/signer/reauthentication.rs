@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use usher_policy::Host;
-use usher_proto::frame::ClientFrame;
 use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
+use usher_proto::session_request::{Notice, SessionRequest};
 
 use super::Signer;
 use super::announcement::{Place, answer, open};
@@ -23,9 +23,21 @@ const PACE: Duration = Duration::from_millis(500);
 /// not be opened: nobody is asked to sign again and again for connections that are not made.
 const PAUSE: Duration = Duration::from_secs(300);
 
+/// Hears what a host says of a session without being asked.
+pub fn hear(signer: &Arc<Signer>, host: &HostName, notice: Notice) {
+    match notice {
+        Notice::SessionEnded { session, reason } => {
+            tracing::info!(%host, %session, %reason, "session ended by the server");
+            signer.sessions.ended(host, session);
+            signer.tickets.ended(session);
+        }
+        Notice::Reauthenticate { session } => reauthenticate(signer, host, session),
+    }
+}
+
 /// Answers a server that wants an element of this session. One whose slot is in use is not waited
 /// for: the server asks again.
-pub fn reauthenticate(signer: &Arc<Signer>, host: &HostName, id: SessionId) {
+fn reauthenticate(signer: &Arc<Signer>, host: &HostName, id: SessionId) {
     let configuration = signer.configuration.get();
     let Some(host) = configuration.checked.policy.hosts.get(host) else {
         return;
@@ -52,14 +64,8 @@ pub fn reauthenticate(signer: &Arc<Signer>, host: &HostName, id: SessionId) {
     let Some((uid, element)) = next else {
         return replace(signer, host.clone(), held);
     };
-    let sent = signer.relay.send(host, uid, |request| {
-        ClientFrame::Reauthenticate {
-            request,
-            session: id,
-            element,
-        }
-        .encode()
-    });
+    let asked = SessionRequest::Reauthenticate(element);
+    let sent = signer.relay.ask(host, uid, id, asked);
     let (signer, host) = (Arc::clone(signer), host.name.clone());
     tokio::spawn(async move { settle(&signer, &host, id, sent).await });
 }
@@ -71,14 +77,7 @@ async fn settle(signer: &Signer, host: &HostName, id: SessionId, sent: Result<Pe
     };
     match answered {
         Ok(_) => {}
-        Err(
-            refusal @ (Refusal::UnknownSession
-            | Refusal::SessionEnded
-            | Refusal::Expired
-            | Refusal::ChainMismatch
-            | Refusal::ChainReplayed
-            | Refusal::ChainGap),
-        ) => {
+        Err(refusal) if refusal.ends_session() => {
             tracing::info!(%host, session = %id, reason = refusal.name(),
                 "a session is of no use any longer: {refusal}");
             signer.sessions.ended(host, id);

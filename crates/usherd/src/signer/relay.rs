@@ -10,14 +10,13 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_policy::Host;
-use usher_proto::frame::ServerFrame;
+use usher_proto::frame::{ClientBody, ClientFrame, ServerFrame};
 use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::relay::{MAX_RELAY_PACKET, RelayReply, RelayRequest};
-use usher_proto::token::TokenSlot;
+use usher_proto::session_id::SessionId;
+use usher_proto::session_request::{Notice, SessionRequest, Verdict};
 
-use super::Signer;
-use super::reauthentication::reauthenticate;
 use crate::link::how;
 use crate::shares::Shares;
 
@@ -27,9 +26,6 @@ use crate::shares::Shares;
 const PENDING: usize = 16_384;
 const PART_OF_HOST: usize = 1;
 const PART_OF_USER: usize = 16;
-
-/// A server's verdict; with a slot when tokens were asked for.
-type Verdict = Result<Option<TokenSlot>, Refusal>;
 
 /// Requests that wait for their answer, and the way to the courier.
 #[derive(Default)]
@@ -111,8 +107,21 @@ impl Pending {
 }
 
 impl Relay {
-    /// Sends a frame of the user to `host`, in the order of the calls. `frame` gets the request's
-    /// number.
+    /// Asks `host` about a session of the user, in the order of the calls.
+    ///
+    /// # Errors
+    /// As [`Relay::send`].
+    pub fn ask(
+        self: &Arc<Self>,
+        host: &Host,
+        uid: u32,
+        session: SessionId,
+        asked: SessionRequest,
+    ) -> Result<Pending, Refusal> {
+        self.send(host, uid, ClientBody::Session(session, asked))
+    }
+
+    /// Sends a request of the user to `host`, in the order of the calls.
     ///
     /// # Errors
     /// [`Refusal::CourierUnavailable`], [`Refusal::Overloaded`] when too much
@@ -121,7 +130,7 @@ impl Relay {
         self: &Arc<Self>,
         host: &Host,
         uid: u32,
-        frame: impl FnOnce(u64) -> Vec<u8>,
+        body: ClientBody,
     ) -> Result<Pending, Refusal> {
         let request = self.next_request.fetch_add(1, Ordering::Relaxed) + 1;
         let packet = RelayRequest::Forward {
@@ -132,7 +141,7 @@ impl Relay {
                 .iter()
                 .map(|ip| (*ip, host.control).into())
                 .collect(),
-            frame: frame(request),
+            frame: ClientFrame { request, body }.encode(),
         }
         .encode();
         let (verdict, receiver) = oneshot::channel();
@@ -184,11 +193,18 @@ impl Relay {
     }
 }
 
-/// Takes the courier's connection, one at a time; a new one replaces one that hangs.
+/// Takes the courier's connection, one at a time; a new one replaces one that hangs. What hosts say
+/// without being asked goes to `heard`.
 ///
 /// # Errors
 /// Returns only when the listener fails.
-pub async fn serve(signer: Arc<Signer>, listener: OwnedFd, courier: u32) -> io::Result<()> {
+pub async fn serve(
+    relay: Arc<Relay>,
+    listener: OwnedFd,
+    courier: u32,
+    heard: impl Fn(&HostName, Notice) + Send + Sync + 'static,
+) -> io::Result<()> {
+    let heard = Arc::new(heard);
     let listener = PacketListener::new(listener)?;
     let mut present: Option<tokio::task::JoinHandle<()>> = None;
     loop {
@@ -196,18 +212,18 @@ pub async fn serve(signer: Arc<Signer>, listener: OwnedFd, courier: u32) -> io::
         if let Some(task) = present.take() {
             task.abort();
         }
-        signer.relay.lost(None, Refusal::VerifierUnavailable);
+        relay.lost(None, Refusal::VerifierUnavailable);
         let (sender, outgoing) = mpsc::channel(1024);
-        signer.relay.state.lock().outgoing = Some(sender);
+        relay.state.lock().outgoing = Some(sender);
         tracing::info!("courier connected");
-        let signer = Arc::clone(&signer);
+        let (relay, heard) = (Arc::clone(&relay), Arc::clone(&heard));
         present = Some(tokio::spawn(async move {
             let connection = Arc::new(connection);
             let writing = tokio::spawn(write(Arc::clone(&connection), outgoing));
-            let error = read(&signer, &connection).await;
+            let error = read(&relay, &connection, &*heard).await;
             writing.abort();
-            signer.relay.state.lock().outgoing = None;
-            signer.relay.lost(None, Refusal::CourierUnavailable);
+            relay.state.lock().outgoing = None;
+            relay.lost(None, Refusal::CourierUnavailable);
             tracing::warn!(reason = how(error.as_ref()), "courier gone");
         }));
     }
@@ -223,7 +239,11 @@ async fn write(connection: Arc<AsyncPacketSocket>, mut outgoing: mpsc::Receiver<
 }
 
 /// Reads answers until the courier goes; says what was wrong when something was.
-async fn read(signer: &Arc<Signer>, connection: &AsyncPacketSocket) -> Option<io::Error> {
+async fn read(
+    relay: &Relay,
+    connection: &AsyncPacketSocket,
+    heard: &impl Fn(&HostName, Notice),
+) -> Option<io::Error> {
     loop {
         let packet = match connection.receive(MAX_RELAY_PACKET).await {
             Ok(packet) if packet.bytes.is_empty() => return None,
@@ -232,25 +252,13 @@ async fn read(signer: &Arc<Signer>, connection: &AsyncPacketSocket) -> Option<io
         };
         match RelayReply::decode(&packet.bytes) {
             Ok(RelayReply::Frame { channel, frame }) => match ServerFrame::decode(&frame) {
-                Ok(ServerFrame::Reply { request, verdict }) => {
-                    signer.relay.answered(request, verdict.map(|()| None));
-                }
-                Ok(ServerFrame::SessionEnded { session, reason }) => {
-                    tracing::info!(host = %channel, %session, %reason, "session ended by the server");
-                    signer.sessions.ended(&channel, session);
-                    signer.tickets.ended(session);
-                }
-                Ok(ServerFrame::Slot { request, slot }) => {
-                    signer.relay.answered(request, Ok(Some(slot)));
-                }
-                Ok(ServerFrame::Reauthenticate { session }) => {
-                    reauthenticate(signer, &channel, session);
-                }
+                Ok(ServerFrame::Answer { request, verdict }) => relay.answered(request, verdict),
+                Ok(ServerFrame::Notice(notice)) => heard(&channel, notice),
                 Ok(ServerFrame::Pong { .. }) => {}
                 Err(error) => tracing::warn!(host = %channel, %error, "what a host sent"),
             },
             Ok(RelayReply::ChannelLost { channel, refusal }) => {
-                signer.relay.lost(Some(&channel), refusal);
+                relay.lost(Some(&channel), refusal);
             }
             Err(error) => return Some(io::Error::other(error)),
         }
@@ -285,7 +293,9 @@ mod tests {
     fn fill(relay: &Arc<Relay>, host: &Host, users: std::ops::Range<u32>) -> Vec<Pending> {
         let mut waiting = Vec::new();
         loop {
-            let sent = users.clone().map(|uid| relay.send(host, uid, |_| vec![0]));
+            let sent = users
+                .clone()
+                .map(|uid| relay.send(host, uid, ClientBody::Ping));
             let (taken, refused): (Vec<_>, Vec<_>) = sent.partition(Result::is_ok);
             for refusal in refused {
                 assert_eq!(refusal.err(), Some(Refusal::Overloaded));
@@ -332,8 +342,8 @@ mod tests {
     async fn an_answer_and_a_lost_channel_end_what_waits_and_give_its_place_back() {
         let (relay, _courier) = relay();
         let (one, other) = (host("one"), host("other"));
-        let lost = relay.send(&one, 1, |_| vec![0]).unwrap();
-        let answered = relay.send(&other, 1, |_| vec![0]).unwrap();
+        let lost = relay.send(&one, 1, ClientBody::Ping).unwrap();
+        let answered = relay.send(&other, 1, ClientBody::Ping).unwrap();
         relay.lost(Some(&one.name), Refusal::VerifierUnavailable);
         relay.answered(answered.request, Ok(None));
         assert_eq!(lost.verdict().await, Err(Refusal::VerifierUnavailable));
@@ -347,13 +357,13 @@ mod tests {
         let (sender, _full) = mpsc::channel(1);
         relay.state.lock().outgoing = Some(sender);
         let here = host("here");
-        let first = relay.send(&here, 1, |_| vec![0]);
+        let first = relay.send(&here, 1, ClientBody::Ping);
         assert!(first.is_ok());
-        let second = relay.send(&here, 1, |_| vec![0]);
+        let second = relay.send(&here, 1, ClientBody::Ping);
         assert_eq!(second.err(), Some(Refusal::Overloaded));
         assert_eq!(relay.state.lock().pending.len(), 1);
         relay.state.lock().outgoing = None;
-        let third = relay.send(&here, 1, |_| vec![0]);
+        let third = relay.send(&here, 1, ClientBody::Ping);
         assert_eq!(third.err(), Some(Refusal::CourierUnavailable));
     }
 }

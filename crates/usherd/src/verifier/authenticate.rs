@@ -22,7 +22,7 @@ pub struct Refused {
 /// A good authenticator.
 pub struct Granted {
     /// What it opens a session with.
-    pub opening: Box<Opening>,
+    pub opening: Opening,
     /// The key that signed, in its wire form (RFC 4253 section 6.6), or its certificate.
     pub public_key: Vec<u8>,
 }
@@ -63,7 +63,7 @@ fn check(
     let opening = Opening::new(verified, claim.now)?;
     permitted(checked, claim, &opening)?;
     Ok(Granted {
-        opening: Box::new(opening),
+        opening,
         public_key: signed.public_key,
     })
 }

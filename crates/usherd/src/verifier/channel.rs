@@ -14,19 +14,22 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use usher_local::clock::unix_time;
 use usher_log::AuthenticationRecord;
-use usher_proto::frame::{ClientFrame, FrameBuffer, ServerFrame};
+use usher_proto::authenticator::Authenticator;
+use usher_proto::frame::{ClientBody, ClientFrame, FrameBuffer, ServerFrame};
 use usher_proto::host_key::HostPublicKey;
-use usher_proto::keeper_record::KeeperRequest;
+use usher_proto::keeper_record::KeeperBody;
 use usher_proto::name::HostName;
+use usher_proto::opening::Authentication;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::{SessionId, session_id};
+use usher_proto::session_request::Announcement;
 use usher_proto::token::TokenSlot;
 
 use super::Verifier;
 use super::authenticate::{Refused, authenticate};
 use super::half_open::PATIENCE;
 use super::standing::Standing;
-use crate::link::{Verdict, how};
+use crate::link::{Pending, how};
 use crate::opening::Claim;
 use crate::tls;
 
@@ -237,179 +240,105 @@ impl Channel {
 
     /// Serves one frame. Records go to the keeper in the order of the frames; verdicts are waited
     /// for aside.
-    fn serve(&self, frame: ClientFrame) {
-        if let ClientFrame::Ping { request } = frame {
-            return self.reply(ServerFrame::Pong { request });
-        }
-        let Ok(place) = Arc::clone(&self.under_way).try_acquire_owned() else {
-            return self.verdict(frame.request(), Err(Refusal::Overloaded));
-        };
-        match frame {
-            // Answered above.
-            ClientFrame::Ping { .. } => {}
-            ClientFrame::Open {
-                request,
-                authenticator,
-                first,
-            } => {
-                let claim = Claim {
-                    host: &self.host,
-                    host_key: &self.key,
-                    own_key: &self.verifier.host_key,
-                    now: unix_time(),
-                };
-                let configuration = self.verifier.configuration.get();
-                let clocks = &self.verifier.clocks;
-                let granted = match authenticate(&configuration.checked, &claim, &authenticator) {
-                    Ok(granted) => {
-                        clocks.note(&self.host, Ok(()), None, claim.now);
-                        granted
-                    }
-                    Err(Refused { refusal, statement }) => {
-                        let ahead = statement.as_ref().map(|statement| {
-                            statement.issued.wrapping_sub(claim.now).cast_signed()
-                        });
-                        clocks.note(&self.host, Err(refusal), ahead, claim.now);
-                        let user = statement.as_ref().map(|s| s.user.to_string());
-                        let service = statement.as_ref().map(|s| s.service.to_string());
-                        tracing::info!(host = %self.host, user, service, reason = refusal.name(),
-                            "refused a session: {refusal}");
-                        return self.verdict(request, Err(refusal));
-                    }
-                };
-                let session = session_id(&authenticator.statement);
-                if let Some(first) = &first {
-                    self.standing.announced(first.connection, session);
-                }
-                let record = AuthenticationRecord {
+    fn serve(&self, ClientFrame { request, body }: ClientFrame) {
+        let permit = Arc::clone(&self.under_way).try_acquire_owned();
+        let asked = match (body, permit) {
+            (ClientBody::Ping, _) => return self.reply(ServerFrame::Pong { request }),
+            (_, Err(_)) => Err(Refusal::Overloaded),
+            (
+                ClientBody::Open {
                     authenticator,
-                    public_key: granted.public_key,
-                };
-                self.relay(place, request, session, |request, host| {
-                    KeeperRequest::Open {
-                        request,
-                        host,
-                        opening: granted.opening,
-                        first,
-                        record: record.encode(),
-                    }
-                });
+                    first,
+                },
+                Ok(permit),
+            ) => self
+                .authenticate(authenticator, first)
+                .map(|(session, body)| (session, body, permit)),
+            (ClientBody::Session(session, asked), Ok(permit)) => {
+                self.standing.note(session, &asked);
+                Ok((session, KeeperBody::Session(session, asked), permit))
             }
-            ClientFrame::Announce {
+        };
+        let asked = asked.and_then(|(session, body, permit)| {
+            let pending = self.verifier.ask_keeper(self.host.clone(), body)?;
+            self.answer_later(permit, request, session, pending);
+            Ok(())
+        });
+        if let Err(refusal) = asked {
+            self.reply(ServerFrame::Answer {
                 request,
-                session,
-                announcement,
-            } => {
-                self.standing.announced(announcement.connection, session);
-                self.relay(place, request, session, |request, host| {
-                    KeeperRequest::Announce {
-                        request,
-                        session,
-                        host,
-                        announcement,
-                    }
-                });
-            }
-            ClientFrame::Withdraw {
-                request,
-                session,
-                connection,
-            } => {
-                self.standing.withdrawn(&connection, session);
-                self.relay(place, request, session, |request, host| {
-                    KeeperRequest::Withdraw {
-                        request,
-                        session,
-                        host,
-                        connection,
-                    }
-                });
-            }
-            ClientFrame::Tokens {
-                request,
-                session,
-                key,
-            } => {
-                self.relay(place, request, session, |request, host| {
-                    KeeperRequest::Tokens {
-                        request,
-                        session,
-                        host,
-                        key,
-                    }
-                });
-            }
-            ClientFrame::Reauthenticate {
-                request,
-                session,
-                element,
-            } => {
-                self.relay(place, request, session, |request, host| {
-                    KeeperRequest::Reauthenticate {
-                        request,
-                        session,
-                        host,
-                        element,
-                    }
-                });
-            }
-            ClientFrame::Close { request, session } => {
-                self.relay(place, request, session, |request, host| {
-                    KeeperRequest::Close {
-                        request,
-                        session,
-                        host,
-                    }
-                });
-            }
+                verdict: Err(refusal),
+            });
         }
     }
 
-    /// Asks the keeper about a session of this channel's host, and answers with what it says.
-    fn relay(
+    /// The session that a good authenticator opens, and what the keeper is asked then.
+    fn authenticate(
         &self,
-        place: OwnedSemaphorePermit,
-        request: u64,
-        session: SessionId,
-        asked: impl FnOnce(u64, HostName) -> KeeperRequest,
-    ) {
-        let host = self.host.clone();
-        match self.verifier.ask_keeper(|request| asked(request, host)) {
-            Ok(pending) => self.when(place, request, session, pending.verdict()),
-            Err(refusal) => self.verdict(request, Err(refusal)),
+        authenticator: Authenticator,
+        first: Option<Announcement>,
+    ) -> Result<(SessionId, KeeperBody), Refusal> {
+        let claim = Claim {
+            host: &self.host,
+            host_key: &self.key,
+            own_key: &self.verifier.host_key,
+            now: unix_time(),
+        };
+        let configuration = self.verifier.configuration.get();
+        let clocks = &self.verifier.clocks;
+        let granted = authenticate(&configuration.checked, &claim, &authenticator).map_err(
+            |Refused { refusal, statement }| {
+                let ahead = statement
+                    .as_ref()
+                    .map(|statement| statement.issued.wrapping_sub(claim.now).cast_signed());
+                clocks.note(&self.host, Err(refusal), ahead, claim.now);
+                let user = statement.as_ref().map(|s| s.user.to_string());
+                let service = statement.as_ref().map(|s| s.service.to_string());
+                tracing::info!(host = %self.host, user, service, reason = refusal.name(),
+                    "refused a session: {refusal}");
+                refusal
+            },
+        )?;
+        clocks.note(&self.host, Ok(()), None, claim.now);
+        let session = session_id(&authenticator.statement);
+        if let Some(first) = &first {
+            self.standing.announced(first.connection, session);
         }
+        let record = AuthenticationRecord {
+            authenticator,
+            public_key: granted.public_key,
+        };
+        let authentication = Box::new(Authentication {
+            opening: granted.opening,
+            record: record.encode(),
+        });
+        let body = KeeperBody::Open {
+            authentication,
+            first,
+        };
+        Ok((session, body))
     }
 
-    /// Answers when the verdict is there.
-    fn when(
+    /// Answers when the keeper's verdict is there.
+    fn answer_later(
         &self,
-        place: OwnedSemaphorePermit,
+        permit: OwnedSemaphorePermit,
         request: u64,
         session: SessionId,
-        verdict: impl Future<Output = Verdict<Option<TokenSlot>>> + Send + 'static,
+        pending: Pending<Option<TokenSlot>>,
     ) {
         let (answers, host) = (self.answers.clone(), self.host.clone());
         tokio::spawn(async move {
-            let verdict = verdict.await;
+            let verdict = pending.verdict().await;
             if let Err(refusal) = verdict {
                 tracing::info!(%host, %session, reason = refusal.name(), "refused: {refusal}");
             }
-            let answer = match verdict {
-                Ok(Some(slot)) => ServerFrame::Slot { request, slot },
-                _ => ServerFrame::Reply {
-                    request,
-                    verdict: verdict.map(drop),
-                },
-            };
+            let answer = ServerFrame::Answer { request, verdict };
             if answers.send(answer).await.is_err() {
                 tracing::debug!(%host, "the channel closed before its answer");
             }
-            drop(place);
+            drop(permit);
         });
-    }
-
-    fn verdict(&self, request: u64, verdict: Result<(), Refusal>) {
-        self.reply(ServerFrame::Reply { request, verdict });
     }
 
     fn reply(&self, frame: ServerFrame) {

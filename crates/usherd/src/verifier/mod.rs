@@ -24,7 +24,7 @@ use usher_local::roles;
 use usher_local::watchdog::watchdog;
 use usher_proto::frame::ServerFrame;
 use usher_proto::host_key::HostPublicKey;
-use usher_proto::keeper_record::{KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest};
+use usher_proto::keeper_record::{KEEPER_RECORD_SIZE, KeeperBody, KeeperReply, KeeperRequest};
 use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::token::TokenSlot;
@@ -59,12 +59,21 @@ impl std::fmt::Debug for Verifier {
 }
 
 impl Verifier {
-    /// Sends the keeper a request, in the order of the calls.
+    /// Sends the keeper a request of a host's, in the order of the calls.
     fn ask_keeper(
         &self,
-        request: impl FnOnce(u64) -> KeeperRequest,
+        host: HostName,
+        body: KeeperBody,
     ) -> Result<Pending<Option<TokenSlot>>, Refusal> {
-        self.keeper.send(|number| request(number).encode())
+        let packet = |request| {
+            let asked = KeeperRequest {
+                request,
+                host,
+                body,
+            };
+            asked.encode()
+        };
+        self.keeper.send(packet)
     }
 }
 
@@ -144,22 +153,10 @@ pub fn run() -> Result<(), StartError> {
 async fn hear_keeper(verifier: Arc<Verifier>) {
     let heard = |bytes: &[u8]| {
         match KeeperReply::decode(bytes).map_err(std::io::Error::other)? {
-            KeeperReply::Verdict { request, verdict } => {
-                verifier.keeper.settle(request, verdict.map(|()| None));
-            }
-            KeeperReply::Slot { request, slot } => verifier.keeper.settle(request, Ok(Some(slot))),
-            KeeperReply::SessionEnded {
-                session,
-                host,
-                reason,
-            } => {
+            KeeperReply::Answer { request, verdict } => verifier.keeper.settle(request, verdict),
+            KeeperReply::Notice { host, notice } => {
                 if let Some(channel) = verifier.channels.lock().get(&host) {
-                    channel.tell(ServerFrame::SessionEnded { session, reason });
-                }
-            }
-            KeeperReply::Reauthenticate { session, host } => {
-                if let Some(channel) = verifier.channels.lock().get(&host) {
-                    channel.tell(ServerFrame::Reauthenticate { session });
+                    channel.tell(ServerFrame::Notice(notice));
                 }
             }
         }

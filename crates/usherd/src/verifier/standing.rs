@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use usher_proto::connection::ConnectionTuple;
-use usher_proto::keeper_record::KeeperRequest;
+use usher_proto::keeper_record::KeeperBody;
 use usher_proto::name::HostName;
 use usher_proto::session_id::SessionId;
+use usher_proto::session_request::SessionRequest;
 
 use super::Verifier;
 
@@ -35,6 +36,25 @@ impl Standing {
         }
     }
 
+    /// Takes note of what the keeper is about to be asked.
+    pub fn note(&self, session: SessionId, asked: &SessionRequest) {
+        match asked {
+            SessionRequest::Announce(announcement) => {
+                self.announced(announcement.connection, session);
+            }
+            SessionRequest::Withdraw(connection) => {
+                let mut announced = self.announced.lock();
+                let its = announced.get(connection);
+                if its.is_some_and(|(announcer, _)| *announcer == session) {
+                    announced.remove(connection);
+                }
+            }
+            SessionRequest::Close
+            | SessionRequest::Tokens(_)
+            | SessionRequest::Reauthenticate(_) => {}
+        }
+    }
+
     /// The keeper is asked to announce it.
     pub fn announced(&self, connection: ConnectionTuple, session: SessionId) {
         let mut announced = self.announced.lock();
@@ -45,15 +65,6 @@ impl Standing {
             }
         }
         announced.insert(connection, (session, Instant::now()));
-    }
-
-    /// The keeper is asked to take it back.
-    pub fn withdrawn(&self, connection: &ConnectionTuple, session: SessionId) {
-        let mut announced = self.announced.lock();
-        let its = announced.get(connection);
-        if its.is_some_and(|(announcer, _)| *announcer == session) {
-            announced.remove(connection);
-        }
     }
 }
 
@@ -66,13 +77,8 @@ impl Drop for Standing {
                 "what an ended channel had announced is withdrawn");
         }
         for (connection, (session, _)) in announced {
-            let host = self.host.clone();
-            let asked = self.verifier.ask_keeper(|request| KeeperRequest::Withdraw {
-                request,
-                session,
-                host,
-                connection,
-            });
+            let withdraw = KeeperBody::Session(session, SessionRequest::Withdraw(connection));
+            let asked = self.verifier.ask_keeper(self.host.clone(), withdraw);
             // Its verdict tells nothing that anybody waits for.
             if let Err(refusal) = asked {
                 tracing::warn!(host = %self.host, %connection, reason = refusal.name(),

@@ -9,8 +9,8 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, StreamOwned};
 use usher_proto::{
-    Announcement, Authenticator, ClientFrame, ConnectionTuple, FrameBuffer, Refusal, ServerFrame,
-    SessionId, TokenKey, TokenSlot,
+    Announcement, Authenticator, ClientBody, ClientFrame, ConnectionTuple, FrameBuffer, Refusal,
+    ServerFrame, SessionId, SessionRequest, TokenKey, TokenSlot, Verdict,
 };
 
 use super::{Identity, dial};
@@ -117,7 +117,8 @@ impl Channel {
     /// When it does not.
     pub fn ping(&mut self) -> io::Result<()> {
         let request = self.request();
-        self.send(&ClientFrame::Ping { request }.encode())?;
+        let body = ClientBody::Ping;
+        self.send(&ClientFrame { request, body }.encode())?;
         loop {
             match self.receive()? {
                 Some(ServerFrame::Pong { request: answered }) if answered == request => {
@@ -132,54 +133,50 @@ impl Channel {
     /// Sends a request, and returns the verdict.
     ///
     /// # Errors
-    /// When the channel closes before, or another answer comes.
-    pub fn ask(
+    /// When the channel closes before.
+    pub fn ask(&mut self, body: ClientBody) -> io::Result<Result<(), Refusal>> {
+        Ok(self.verdict(body)?.map(drop))
+    }
+
+    /// Sends a request about a session, and returns the verdict.
+    ///
+    /// # Errors
+    /// As [`Channel::ask`].
+    pub fn ask_about(
         &mut self,
-        frame: impl FnOnce(u64) -> ClientFrame,
+        session: SessionId,
+        asked: SessionRequest,
     ) -> io::Result<Result<(), Refusal>> {
-        match self.answer(frame)? {
-            ServerFrame::Reply { verdict, .. } => Ok(verdict),
-            other => Err(io::Error::other(format!("{other:?} is no verdict"))),
-        }
+        self.ask(ClientBody::Session(session, asked))
     }
 
     /// Requests tokens.
     ///
     /// # Errors
-    /// As [`Channel::ask`].
+    /// As [`Channel::ask`], and when the verdict is no slot.
     pub fn tokens(
         &mut self,
         session: SessionId,
         key: TokenKey,
     ) -> io::Result<Result<TokenSlot, Refusal>> {
-        let answer = self.answer(|request| ClientFrame::Tokens {
-            request,
-            session,
-            key,
-        })?;
-        match answer {
-            ServerFrame::Slot { slot, .. } => Ok(Ok(slot)),
-            ServerFrame::Reply {
-                verdict: Err(refusal),
-                ..
-            } => Ok(Err(refusal)),
-            other => Err(io::Error::other(format!("{other:?} is no slot"))),
+        let asked = SessionRequest::Tokens(key);
+        let verdict = self.verdict(ClientBody::Session(session, asked))?;
+        let slot = verdict.map(|slot| slot.ok_or_else(|| io::Error::other("granted no slot")));
+        match slot {
+            Ok(slot) => slot.map(Ok),
+            Err(refusal) => Ok(Err(refusal)),
         }
     }
 
-    fn answer(&mut self, frame: impl FnOnce(u64) -> ClientFrame) -> io::Result<ServerFrame> {
+    fn verdict(&mut self, body: ClientBody) -> io::Result<Verdict> {
         let request = self.request();
-        self.send(&frame(request).encode())?;
+        self.send(&ClientFrame { request, body }.encode())?;
         loop {
             match self.receive()? {
-                Some(
-                    answer @ (ServerFrame::Reply {
-                        request: answered, ..
-                    }
-                    | ServerFrame::Slot {
-                        request: answered, ..
-                    }),
-                ) if answered == request => return Ok(answer),
+                Some(ServerFrame::Answer {
+                    request: answered,
+                    verdict,
+                }) if answered == request => return Ok(verdict),
                 Some(_) => {}
                 None => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
@@ -195,8 +192,7 @@ impl Channel {
         authenticator: &Authenticator,
         first: Announcement,
     ) -> io::Result<Result<(), Refusal>> {
-        self.ask(|request| ClientFrame::Open {
-            request,
+        self.ask(ClientBody::Open {
             authenticator: authenticator.clone(),
             first: Some(first),
         })
@@ -211,11 +207,7 @@ impl Channel {
         session: SessionId,
         announcement: Announcement,
     ) -> io::Result<Result<(), Refusal>> {
-        self.ask(|request| ClientFrame::Announce {
-            request,
-            session,
-            announcement,
-        })
+        self.ask_about(session, SessionRequest::Announce(announcement))
     }
 
     /// Withdraws an announcement.
@@ -227,11 +219,7 @@ impl Channel {
         session: SessionId,
         connection: ConnectionTuple,
     ) -> io::Result<Result<(), Refusal>> {
-        self.ask(|request| ClientFrame::Withdraw {
-            request,
-            session,
-            connection,
-        })
+        self.ask_about(session, SessionRequest::Withdraw(connection))
     }
 
     /// Ends a session.
@@ -239,7 +227,7 @@ impl Channel {
     /// # Errors
     /// As [`Channel::ask`].
     pub fn close(&mut self, session: SessionId) -> io::Result<Result<(), Refusal>> {
-        self.ask(|request| ClientFrame::Close { request, session })
+        self.ask_about(session, SessionRequest::Close)
     }
 
     fn request(&mut self) -> u64 {

@@ -2,7 +2,7 @@
 
 use crate::attack::{Attack, Result, listen, still_works};
 use usher_lab::hostile::id_of;
-use usher_proto::{ClientFrame, MAX_FRAME, Refusal, ServerFrame};
+use usher_proto::{ClientBody, ClientFrame, MAX_FRAME, Refusal, ServerFrame, SessionRequest};
 
 /// A frame by hand.
 fn frame(kind: u8, body: &[u8]) -> Vec<u8> {
@@ -26,10 +26,9 @@ fn a_frame_that_is_none_closes_its_channel_and_nothing_else() -> Result {
 
     let port = attack.port()?;
     let announcement = attack.announcement(&mut asked, &port)?;
-    let right = ClientFrame::Announce {
+    let right = ClientFrame {
         request: 77,
-        session,
-        announcement,
+        body: ClientBody::Session(session, SessionRequest::Announce(announcement)),
     }
     .encode();
     let mut statement_too_long = 600_u32.to_be_bytes().to_vec();
@@ -94,9 +93,9 @@ fn a_frame_that_is_none_closes_its_channel_and_nothing_else() -> Result {
     for byte in &right {
         channel.send(&[*byte])?;
     }
-    let granted = ServerFrame::Reply {
+    let granted = ServerFrame::Answer {
         request: 77,
-        verdict: Ok(()),
+        verdict: Ok(None),
     };
     assert_eq!(channel.receive()?, Some(granted));
     attack.served(port, "alice")?;

@@ -7,8 +7,8 @@ use usher_lab::{Role, eventually};
 use usher_proto::log_record::AuthenticationRecord;
 use usher_proto::ssh_key::PrivateKey;
 use usher_proto::{
-    Authenticator, ClientFrame, KEEPER_RECORD_SIZE, KeeperReply, KeeperRequest, Opening, Refusal,
-    SessionId, Statement,
+    Authentication, Authenticator, ClientBody, ClientFrame, KEEPER_RECORD_SIZE, KeeperBody,
+    KeeperReply, KeeperRequest, Opening, Refusal, SessionId, SessionRequest, Statement,
 };
 
 #[test]
@@ -17,10 +17,10 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
     let mailhost = attack.mail.mailhost.clone();
     let records = "/run/usher/keeper/records.sock";
     // Not even root: the verifier in place stays.
-    let close = KeeperRequest::Close {
+    let close = KeeperRequest {
         request: 1,
-        session: SessionId::from_bytes([1; 16]),
         host: "laptop".parse()?,
+        body: KeeperBody::Session(SessionId::from_bytes([1; 16]), SessionRequest::Close),
     };
     let ask = |record: &[u8]| format!("tell(ask('{records}', {})[0])", packet(record));
     let heard = listen(&attack.mail.keeper)?;
@@ -137,9 +137,11 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
     assert_eq!(lines.len(), cases.len());
     for ((request, expected), line) in cases.iter().zip(&lines) {
         let reply = bytes(line).and_then(|record| KeeperReply::decode(&record).ok());
-        let number = request.request();
         let verdict = match reply {
-            Some(KeeperReply::Verdict { request, verdict }) if request == number => verdict,
+            Some(KeeperReply::Answer {
+                request: number,
+                verdict,
+            }) if request.request == number => verdict.map(drop),
             other => panic!("{request:?}: {other:?}"),
         };
         assert_eq!(verdict, *expected, "{request:?}");
@@ -164,7 +166,7 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
         &format!("tell(ask('{records}', {again})[0])"),
     )?;
     let reply = bytes(&replayed[0]).map(|record| KeeperReply::decode(&record));
-    let Some(Ok(KeeperReply::Verdict { verdict, .. })) = reply else {
+    let Some(Ok(KeeperReply::Answer { verdict, .. })) = reply else {
         panic!("{replayed:?}");
     };
     assert_eq!((verdict, recorded()?), (Err(Refusal::Replayed), before + 2));
@@ -176,7 +178,8 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
     version[0] = 9;
     let mut padded = close;
     padded[KEEPER_RECORD_SIZE - 1] = 1;
-    let frame = ClientFrame::Ping { request: 1 }.encode();
+    let (request, body) = (1, ClientBody::Ping);
+    let frame = ClientFrame { request, body }.encode();
     let records = [unknown, version, padded, frame, vec![0; 255], vec![0; 4000]];
     let program: Vec<String> = records.iter().map(|record| ask(record)).collect();
     for line in python(&mailhost, "usher-verifier", &program.join("\n"))? {
@@ -214,12 +217,16 @@ impl Signed {
 
     /// Each with the same number: one is asked after the other.
     fn request(&self, host: &str) -> KeeperRequest {
-        KeeperRequest::Open {
+        KeeperRequest {
             request: 7,
             host: host.parse().expect("a host's name"),
-            opening: Box::new(self.opening.clone()),
-            first: None,
-            record: self.record.clone(),
+            body: KeeperBody::Open {
+                authentication: Box::new(Authentication {
+                    opening: self.opening.clone(),
+                    record: self.record.clone(),
+                }),
+                first: None,
+            },
         }
     }
 }
