@@ -1,17 +1,17 @@
-//! The accounts that the system's name service (NSS) lists. No other way leads to those whose
-//! primary group a group is.
+//! The accounts that the system's name service (NSS) lists. Only this list leads to the accounts that
+//! have a group as their primary group.
 
 use std::collections::BTreeSet;
 use std::ffi::CStr;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-/// getpwent(3) has one place in the list for the whole process.
+/// getpwent(3) has one position in the list for the whole process.
 static LIST: Mutex<()> = Mutex::new(());
 
 /// The names of the accounts whose primary group has this number, as far as the name service lists
-/// accounts: some do not (`enumerate` in sssd.conf(5)), and one that does not answer ends the list
-/// without a word.
+/// accounts: some do not (`enumerate` in sssd.conf(5)), and an unresponsive one ends the list without
+/// an error.
 ///
 /// # Errors
 /// As getpwent(3).

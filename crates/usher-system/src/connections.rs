@@ -1,9 +1,8 @@
 //! Live TCP connections, through the kernel's socket diagnosis (sock_diag(7)).
 //!
-//! A question for one connection falls back on the listener that a SYN would reach when there is
-//! no such connection (inet_diag_find_one_icsk), and SOCK_DESTROY would then close that listener.
-//! So a connection is destroyed in two steps: ask, and destroy by the cookie of what was found,
-//! unless that listens.
+//! If a connection does not exist, a query for it returns the listener that a SYN would reach
+//! (inet_diag_find_one_icsk), and SOCK_DESTROY would then close that listener. So a connection is
+//! destroyed in two steps: query it, and destroy the found socket by its cookie, unless it listens.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -34,17 +33,17 @@ const REQUEST: usize = 56;
 const BEFORE_SOCKET_ID: usize = 8;
 /// Bytes of struct inet_diag_msg.
 const MESSAGE: usize = 72;
-/// Places in struct inet_diag_msg.
+/// Offsets in struct inet_diag_msg.
 const STATE_AT: usize = 1;
 const COOKIE_AT: usize = 44;
 const UID_AT: usize = 64;
 const INODE_AT: usize = 68;
 
 type Cookie = [u8; 8];
-/// "Whichever socket has these addresses" (INET_DIAG_NOCOOKIE).
+/// Matches any socket with these addresses (INET_DIAG_NOCOOKIE).
 const NO_COOKIE: Cookie = [0xff; 8];
 
-/// Whose socket it is.
+/// The owner of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
     /// The user who made the socket.
@@ -54,12 +53,11 @@ pub struct Owner {
 }
 
 /// The owner of this host's socket whose own address is `local` and whose peer is `remote`.
-/// `None` when there is none, when its handshake is under way, or when nobody holds it any more (its
-/// inode is then 0 and its owner unknown). One that either side has stopped sending on still has
-/// its owner.
+/// `None` if there is none, if its handshake is under way, or if no process holds it any more (its
+/// inode is then 0 and its owner unknown). A half-closed connection still has its owner.
 ///
 /// # Errors
-/// When the kernel cannot be asked.
+/// When the kernel does not answer.
 pub fn owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<Owner>, SystemError> {
     let found = ask(SOCK_DIAG_BY_FAMILY, local, remote, NO_COOKIE)?;
     Ok(match found {
@@ -71,8 +69,8 @@ pub fn owner(local: SocketAddr, remote: SocketAddr) -> Result<Option<Owner>, Sys
 }
 
 /// Destroys the server's side of a connection: the peer gets a RST, the process that holds the
-/// socket ECONNABORTED. Also one whose handshake is under way, and one nobody has accepted yet,
-/// which whoever accepts it finds closed. Returns whether there was one.
+/// socket ECONNABORTED. This includes a connection whose handshake is under way, and one that is not
+/// accepted yet, which is then accepted as closed. Returns whether there was one.
 ///
 /// # Errors
 /// When the kernel refuses: without CAP_NET_ADMIN or CONFIG_INET_DIAG_DESTROY (`EOPNOTSUPP`).
@@ -94,9 +92,9 @@ pub fn destroy(connection: &ConnectionTuple) -> Result<bool, SystemError> {
 /// Whether this kernel has SOCK_DESTROY, and lets the caller use it.
 ///
 /// # Errors
-/// What the kernel says: `EOPNOTSUPP`, `EPERM`.
+/// The kernel's error: `EOPNOTSUPP`, `EPERM`.
 pub fn can_destroy() -> Result<(), SystemError> {
-    // A cookie that no socket has: nothing can be hit.
+    // No socket has this cookie, so none can be destroyed.
     let nobody = SocketAddr::from(([127, 0, 0, 1], 1));
     ask(SOCK_DESTROY, nobody, nobody, [0; 8]).map(drop)
 }
@@ -111,7 +109,7 @@ struct Socket {
 #[derive(Debug, Clone, Copy)]
 enum Answer {
     Socket(Socket),
-    /// The deed is done.
+    /// The operation succeeded.
     Done,
     /// There is no such socket.
     Nothing,
@@ -168,7 +166,7 @@ fn ask(
 ) -> Result<Answer, SystemError> {
     const WHAT: &str = "asking for a connection (sock_diag)";
     if local.ip().to_canonical().is_ipv4() != remote.ip().to_canonical().is_ipv4() {
-        // No TCP connection has ends of two families.
+        // The endpoints of a TCP connection have the same family.
         return Ok(Answer::Nothing);
     }
     let failed = SystemError::call(WHAT);
@@ -179,7 +177,7 @@ fn ask(
         Some(netlink::SOCK_DIAG),
     )
     .map_err(failed)?;
-    // The kernel has answered when send(2) returns.
+    // The kernel has already answered when send(2) returns.
     let question = request(kind, local, remote, cookie);
     rustix::net::send(&socket, &question, SendFlags::empty()).map_err(failed)?;
     let mut bytes = [0; 4096];
@@ -193,7 +191,7 @@ fn ask(
         })
 }
 
-/// `None` when the answer is cut short.
+/// `None` if the answer is cut short.
 fn decode(bytes: &[u8]) -> Option<Result<Answer, SystemError>> {
     let kind = u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?);
     let payload = bytes.get(HEADER..)?;

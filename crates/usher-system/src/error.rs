@@ -1,28 +1,28 @@
-//! What a system call refused.
+//! Errors of system calls.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What a system call refused, and what to do about it.
+/// A failed system call, with the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SystemError {
     /// A system call failed.
     #[error("{what}: {error}")]
     Call {
-        /// What was attempted.
+        /// The attempted operation.
         what: &'static str,
-        /// What the kernel says.
+        /// The kernel's error.
         error: io::Error,
     },
-    /// A file of a kernel file system.
+    /// An operation on a file of a kernel file system failed.
     #[error("{what} {path}: {error}")]
     File {
-        /// What was attempted.
+        /// The attempted operation.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the kernel says.
+        /// The kernel's error.
         error: io::Error,
     },
     /// There is no cgroup v2 hierarchy.
@@ -34,7 +34,7 @@ pub enum SystemError {
     /// seccomp.
     #[error("seccomp: {0}")]
     Seccomp(String),
-    /// A privilege that should be gone is still there; the process must not go on.
+    /// A privilege that should be gone is still there; the process must not continue.
     #[error("a privilege that was given up is still there")]
     StillPrivileged,
     /// The kernel's answer over netlink is not understood.
@@ -51,7 +51,7 @@ impl SystemError {
         }
     }
 
-    /// Names the file, and what was attempted with it.
+    /// Names the file and the attempted operation.
     pub fn file<E: Into<io::Error>>(what: &'static str, path: &Path) -> impl Fn(E) -> Self {
         move |error| Self::File {
             what,

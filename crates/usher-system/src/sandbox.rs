@@ -1,4 +1,4 @@
-//! Confinement of the daemons that others can talk to: files by Landlock, system calls by seccomp.
+//! Confinement of the daemons that parse untrusted input: files by Landlock, system calls by seccomp.
 //! Both are set while the process has one thread, before the first untrusted byte.
 
 use std::collections::BTreeMap;
@@ -15,38 +15,38 @@ use seccompiler::{
 
 use crate::SystemError;
 
-/// How far the kernel confines file access.
+/// The degree to which the kernel confines file access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LandlockStatus {
-    /// As asked.
+    /// Completely.
     Full,
-    /// What this kernel's Landlock knows of it.
+    /// In part: only what this kernel's Landlock supports.
     Partial,
-    /// This kernel has no Landlock, or it is not turned on.
+    /// Not at all: this kernel has no Landlock, or it is not enabled.
     Absent,
 }
 
-/// Which sockets a daemon may make. What it was given or accepts is not affected.
+/// The sockets that a daemon may make. Received and accepted sockets are not affected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
-    /// Local sockets only: its listener was made before, and it never connects out.
+    /// Local sockets only: its listener already exists, and it never connects out.
     Verifier,
-    /// Local sockets only, and writing a folder of files.
+    /// Local sockets only, and writing files in a folder.
     Recorder,
     /// Local sockets, datagram sockets to ask for routes, socket diagnosis.
     Signer,
     /// Local sockets and TCP.
     Courier,
-    /// Local sockets, TCP, socket diagnosis; it may listen, as the policy may give it addresses,
+    /// Local sockets, TCP, socket diagnosis; it may listen, because the policy may assign it addresses,
     /// and move bytes between sockets by splice(2).
     Proxy,
 }
 
-/// The version of this kernel's Landlock; 0 or less: it has none, or it is not turned on.
+/// The version of this kernel's Landlock; 0 or less: it has none, or it is not enabled.
 #[must_use]
 pub fn landlock_version() -> i64 {
     const CREATE_RULESET_VERSION: u32 = 1;
-    // SAFETY: asks for the version and makes nothing.
+    // SAFETY: the call only returns the version.
     unsafe {
         libc::syscall(
             libc::SYS_landlock_create_ruleset,
@@ -64,10 +64,10 @@ pub fn confines_files() -> bool {
 }
 
 /// Lets the process read below `read`, read and write below `write`, and touch no other file.
-/// Paths that are not there are left out.
+/// Missing paths are left out.
 ///
 /// # Errors
-/// When a kernel that has Landlock refuses the rules.
+/// When a kernel with Landlock refuses the rules.
 pub fn landlock(read: &[&Path], write: &[&Path]) -> Result<LandlockStatus, SystemError> {
     let abi = ABI::V5;
     let status = Ruleset::default()
@@ -84,8 +84,8 @@ pub fn landlock(read: &[&Path], write: &[&Path]) -> Result<LandlockStatus, Syste
     })
 }
 
-/// Lets the process make the system calls of an asynchronous program, and sockets as its profile
-/// says. Everything else fails with EPERM: new processes, execve, ptrace, bpf, mount, namespaces,
+/// Permits the system calls of an asynchronous program, and the sockets of the profile. Everything
+/// else fails with EPERM: new processes, execve, ptrace, bpf, mount, namespaces,
 /// io_uring and the rest.
 ///
 /// # Errors
@@ -128,8 +128,8 @@ pub fn seccomp(profile: Profile) -> Result<(), SystemError> {
     Ok(())
 }
 
-/// clone3(2) takes its flags from memory, where a filter cannot look. "No such call" makes the C
-/// library take clone(2), which the other filter lets make threads only.
+/// clone3(2) takes its flags from memory, which a filter cannot read. ENOSYS makes the C library use
+/// clone(2), which the other filter limits to threads.
 fn no_clone3(architecture: TargetArch) -> Result<BpfProgram, seccompiler::BackendError> {
     SeccompFilter::new(
         BTreeMap::from([(libc::SYS_clone3, Vec::new())]),
@@ -140,7 +140,7 @@ fn no_clone3(architecture: TargetArch) -> Result<BpfProgram, seccompiler::Backen
     .try_into()
 }
 
-/// A thread, and not a process, and no namespace with it.
+/// Flags of a thread, not of a process, and without a new namespace.
 fn thread_rules() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     const NAMESPACES: i32 = libc::CLONE_NEWNS
         | libc::CLONE_NEWCGROUP
@@ -158,9 +158,9 @@ fn thread_rules() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     )?])?])
 }
 
-/// bpf(2) on entries of maps that the process holds, BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM and
-/// BPF_MAP_DELETE_ELEM; and BPF_PROG_TEST_RUN, of programs that it holds: it can load none, and the
-/// one that it has tells which program a file is.
+/// bpf(2) on entries of maps that the process holds (BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM and
+/// BPF_MAP_DELETE_ELEM), and BPF_PROG_TEST_RUN of programs that it holds: it can load none, and its
+/// only program identifies files.
 fn map_rules() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     [1, 2, 3, 10]
         .into_iter()
@@ -215,7 +215,7 @@ fn socket_rules(profile: Profile) -> Result<Vec<SeccompRule>, seccompiler::Backe
     Ok(rules)
 }
 
-/// What keeping files takes.
+/// The system calls for keeping files.
 const WRITING: &[i64] = &[
     libc::SYS_pwrite64,
     libc::SYS_ftruncate,
@@ -236,8 +236,8 @@ const WRITING: &[i64] = &[
     libc::SYS_renameat,
 ];
 
-/// What the C library, the allocator, threads, tokio, and reading files and the account data base
-/// take. Found by running the daemons' tests under it.
+/// The system calls of the C library, the allocator, threads, tokio, and of reading files and the
+/// account data base. Found by running the daemons' tests under it.
 const CALLS: &[i64] = &[
     // files
     libc::SYS_read,
@@ -269,7 +269,7 @@ const CALLS: &[i64] = &[
     libc::SYS_madvise,
     libc::SYS_brk,
     // threads and time
-    // clone itself is for threads only; clone3 see no_clone3.
+    // clone is for threads only; for clone3 see no_clone3.
     libc::SYS_clone3,
     libc::SYS_futex,
     libc::SYS_set_robust_list,

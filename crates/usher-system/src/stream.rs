@@ -1,4 +1,4 @@
-//! What a TCP connection is asked beside its bytes (tcp(7)).
+//! Queries on a TCP connection besides its bytes (tcp(7)).
 
 use std::io;
 use std::os::fd::AsFd;
@@ -9,21 +9,21 @@ use rustix::ioctl::{Getter, Opcode, ioctl};
 const SIOCATMARK: Opcode = 0x8905;
 const SIOCOUTQ: Opcode = 0x5411;
 
-/// Whether the next byte to be read is urgent: `recv(MSG_OOB)` returns it when it has come, and
-/// neither read(2) nor splice(2) does.
+/// Whether the next byte to read is urgent: `recv(MSG_OOB)` returns it once it has come; read(2) and
+/// splice(2) do not.
 ///
 /// # Errors
-/// When this is no TCP connection.
+/// When this is not a TCP connection.
 pub fn is_at_urgent_byte(connection: impl AsFd) -> io::Result<bool> {
     // SAFETY: SIOCATMARK writes one int to the address that it is given, and reads nothing.
     let answer = unsafe { ioctl(connection, Getter::<SIOCATMARK, libc::c_int>::new()) };
     Ok(answer? != 0)
 }
 
-/// How many bytes the peer's kernel has not acknowledged yet.
+/// The number of bytes that the peer's kernel has not acknowledged yet.
 ///
 /// # Errors
-/// When this is no TCP connection, or it listens.
+/// When this is not a TCP connection, or it listens.
 pub fn unacknowledged(connection: impl AsFd) -> io::Result<usize> {
     // SAFETY: SIOCOUTQ writes one int to the address that it is given, and reads nothing.
     let answer = unsafe { ioctl(connection, Getter::<SIOCOUTQ, libc::c_int>::new()) };

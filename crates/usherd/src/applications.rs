@@ -1,6 +1,6 @@
-//! Sockets that every process of this host may connect to. Nobody's requests keep the others
-//! waiting: each user has so many places, and what a process has sent along is closed apart from
-//! the daemon's own work. Nobody's refusals fill the log either.
+//! Sockets that every process of this host may connect to. One user's requests cannot keep others
+//! waiting: each user has a limited number of places, and descriptors that a process sends are
+//! closed apart from the daemon's own work. One user's refusals cannot fill the log either.
 
 use std::collections::HashMap;
 use std::io;
@@ -17,16 +17,16 @@ use usher_proto::refusal::Refusal;
 
 use crate::log_share::LogShares;
 
-/// Pause when no connection can be taken.
+/// The pause after a failed accept.
 const SHORTAGE: Duration = Duration::from_millis(50);
 
-/// Threads that close what applications have sent, and how many one user may keep.
+/// The number of threads that close received descriptors, and of those that one user may keep.
 const CLOSING_THREADS: usize = 512;
 const CLOSING_THREADS_OF_USER: usize = 16;
-/// How long a process may take to read an answer.
+/// The time that a process may take to read an answer.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// A listening socket for everybody.
+/// A listening socket open to every process.
 pub struct Applications {
     listener: PacketListener,
     under_way: Arc<UnderWay>,
@@ -36,8 +36,8 @@ pub struct Applications {
 }
 
 impl Applications {
-    /// Each user may have `limit` connections; the next one is answered with the packet
-    /// `overloaded` and closed.
+    /// Each user may have `limit` connections; the next one gets the packet `overloaded` and is
+    /// closed.
     ///
     /// # Errors
     /// When the reactor cannot take the descriptor.
@@ -57,7 +57,7 @@ impl Applications {
             let (socket, peer) = match self.listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    // Out of descriptors: those under way give theirs back.
+                    // Out of descriptors: connections under way will return theirs.
                     tracing::warn!(%error, "cannot take an application's request");
                     tokio::time::sleep(SHORTAGE).await;
                     continue;
@@ -90,9 +90,9 @@ impl Applications {
 /// A connected process.
 pub struct Application {
     held: Option<Held>,
-    /// Who it was when it connected.
+    /// Its credentials when it connected.
     pub peer: Peer,
-    /// Which process sent the last packet, where the listener tells senders.
+    /// The process that sent the last packet, if the listener reports senders.
     pub sender: Option<i32>,
     log: Arc<LogShares>,
     closing: Handle,
@@ -102,7 +102,7 @@ struct Held {
     socket: AsyncPacketSocket,
     descriptors: Vec<OwnedFd>,
     place: Option<Place>,
-    /// The user's turns at closing.
+    /// The user's closing threads.
     turns: Arc<Semaphore>,
 }
 
@@ -113,13 +113,12 @@ impl Application {
             .unwrap_or_else(|| unreachable!("taken when dropped only"))
     }
 
-    /// Whether a line that says why it is refused is to be written: as long as its user's share of
-    /// the log lasts.
+    /// Whether to log the reason of its refusal: as long as its user's share of the log lasts.
     pub fn has_log_share(&self, refusal: Refusal) -> bool {
         self.log.admit(self.peer.uid, refusal)
     }
 
-    /// Says in the log that it is refused.
+    /// Logs its refusal.
     pub fn log_refusal(&self, refusal: Refusal) {
         if self.has_log_share(refusal) {
             let (uid, pid) = (self.peer.uid, self.peer.pid);
@@ -132,13 +131,13 @@ impl Application {
         }
     }
 
-    /// The descriptors that came along with the packets so far.
+    /// The descriptors received with the packets so far.
     pub fn descriptors(&self) -> &[OwnedFd] {
         &self.held().descriptors
     }
 
-    /// Receives a packet of at most `limit` bytes; empty: the process has closed. Its descriptors
-    /// are kept until the connection ends.
+    /// Receives a packet of at most `limit` bytes; empty: the process has closed. Its descriptors stay
+    /// open until the connection ends.
     ///
     /// # Errors
     /// As recvmsg(2); `InvalidData` for a packet beyond its limits.
@@ -158,8 +157,8 @@ impl Application {
         }
     }
 
-    /// Sends a packet with descriptors. A process that does not wait for it, or does not read it
-    /// soon, is no matter of ours.
+    /// Sends a packet with descriptors. Ignores a process that does not wait for it, or does not read
+    /// it soon.
     pub async fn send(&self, packet: &[u8], descriptors: &[std::os::fd::BorrowedFd<'_>]) {
         let sent = self.held().socket.send_with(packet, descriptors);
         match tokio::time::timeout(ANSWER, sent).await {
@@ -172,13 +171,13 @@ impl Application {
 
 impl Drop for Application {
     fn drop(&mut self) {
-        // Closing what an application has sent, taken or still waiting, takes as long as it likes
-        // (SO_LINGER, a file system of its own): not on the reactor's thread, nor on one that the
-        // daemon's own work needs, and its place is its own until then.
+        // Closing a process's descriptors, received or still waiting, may take as long as the process
+        // likes (SO_LINGER, its own file system). So it happens neither on the reactor's thread nor on
+        // one that the daemon's own work needs, and the process keeps its place until then.
         if let Some(held) = self.held.take() {
             let closing = self.closing.clone();
             tokio::spawn(async move {
-                // Nobody closes the semaphore.
+                // The semaphore is never closed.
                 let turn = held.turns.acquire_owned().await.ok();
                 closing.spawn_blocking(move || {
                     drop((held.socket, held.descriptors));
@@ -189,7 +188,7 @@ impl Drop for Application {
     }
 }
 
-/// Threads that close what applications have sent, apart from the runtime's own.
+/// Threads that close received descriptors, apart from the runtime's own.
 fn closing_threads() -> io::Result<Handle> {
     static CLOSING: OnceLock<Runtime> = OnceLock::new();
     if let Some(runtime) = CLOSING.get() {
@@ -202,13 +201,13 @@ fn closing_threads() -> io::Result<Handle> {
     Ok(CLOSING.get_or_init(|| runtime).handle().clone())
 }
 
-/// How many connections each user has, and turns at closing them.
+/// The number of each user's connections, and the users' closing threads.
 struct UnderWay {
     limit: usize,
     users: Mutex<HashMap<u32, (usize, Arc<Semaphore>)>>,
 }
 
-/// A place among a user's connections; given back when dropped.
+/// A place among a user's connections; dropping it returns the place.
 struct Place {
     all: Arc<UnderWay>,
     uid: u32,
@@ -222,7 +221,7 @@ impl UnderWay {
         }
     }
 
-    /// A place, when there is one left, and the user's turns at closing.
+    /// A place, if one is left, and the user's closing threads.
     fn take(all: &Arc<Self>, uid: u32) -> (Option<Place>, Arc<Semaphore>) {
         let mut users = all.users.lock();
         let (count, turns) = users

@@ -1,5 +1,5 @@
-//! Hosts whose clock was apart from this one's when a session was asked for, for `usher doctor`:
-//! no session is opened between two hosts until their clocks agree.
+//! Hosts whose clock differed too much from this one's when a session was requested, for `usher
+//! doctor`: two hosts open no session until their clocks agree.
 
 use std::collections::BTreeMap;
 
@@ -7,25 +7,26 @@ use parking_lot::Mutex;
 use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 
-/// How long a refusal is told, seconds: nobody may ask again after the clocks were set right.
+/// The time for which a refusal is reported, in seconds: after the clocks were corrected there may be
+/// no further request.
 const TOLD: u64 = 3600;
 
-/// What was seen of each host's clock last. Of hosts of the policy only, each of which speaks for
+/// The last observation of each host's clock. Only for hosts of the policy, each of which speaks for
 /// itself: there are no more entries than hosts.
 #[derive(Debug, Default)]
 pub struct Clocks(Mutex<BTreeMap<HostName, Apart>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Apart {
-    /// When it was seen, seconds since 1970 by this host's clock.
+    /// The time of the observation, in seconds since 1970 by this host's clock.
     seen: u64,
-    /// How far the other clock is ahead, where that is known.
+    /// How far the other clock is ahead, if known.
     ahead: Option<i64>,
 }
 
 impl Clocks {
-    /// Notes whether a session was refused because of the clocks; one that was not shows that they
-    /// agree, unless it was refused before they were looked at.
+    /// Notes whether a session was refused because of the clocks. If it was not, the clocks agree,
+    /// unless it was refused before they were checked.
     pub fn note(
         &self,
         host: &HostName,
@@ -45,7 +46,7 @@ impl Clocks {
         }
     }
 
-    /// What keeps sessions from being opened, for people.
+    /// The reasons that sessions cannot be opened, for people.
     pub fn troubles(&self, now: u64) -> Vec<String> {
         let mut hosts = self.0.lock();
         hosts.retain(|_, apart| now.saturating_sub(apart.seen) < TOLD);
@@ -77,7 +78,7 @@ mod tests {
         assert!(clocks.troubles(1000).is_empty());
         clocks.note(&laptop, Err(Refusal::FutureDated), Some(90), 1000);
         clocks.note(&desk, Err(Refusal::Stale), Some(-90), 2000);
-        // Refused for another reason: that says nothing of the clock.
+        // Refused for another reason, which says nothing about the clock.
         clocks.note(&laptop, Err(Refusal::UnknownKey), Some(90), 2000);
         let told = clocks.troubles(2010);
         let begun = [

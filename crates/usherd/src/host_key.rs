@@ -1,9 +1,9 @@
 //! The host's private key and its handle.
 //!
-//! The process that talks to the network does TLS but must not hold the key. The key is held by
-//! the keeper (server side) and the signer (client side); the verifier and the courier ask them
-//! over a local socket to sign a handshake. Only the message of a TLS 1.3 CertificateVerify of
-//! the right side is signed (RFC 8446, section 4.4.3), so the handle serves for nothing else.
+//! The process that talks to the network does TLS but must not hold the key. The keeper (server
+//! side) and the signer (client side) hold it; the verifier and the courier ask them over a local
+//! socket to sign a handshake. They sign only the message of a TLS 1.3 CertificateVerify of the
+//! right side (RFC 8446, section 4.4.3), so the handle has no other use.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,7 +27,7 @@ use crate::start::StartError;
 const MAX_MESSAGE: usize = 160;
 /// Length of an Ed25519 signature.
 const SIGNATURE: usize = 64;
-/// How long a handshake waits for its signature.
+/// The time that a handshake waits for its signature.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The private key.
@@ -37,7 +37,7 @@ impl HostKey {
     /// Reads an unencrypted Ed25519 key in OpenSSH's format.
     ///
     /// # Errors
-    /// Says what is wrong with the file and how to make a right one.
+    /// The fault of the file, and how to make a correct one.
     pub fn load(path: &Path) -> Result<Self, StartError> {
         let problem = |reason: String| StartError::HostKey {
             path: path.into(),
@@ -64,7 +64,7 @@ impl HostKey {
         HostPublicKey::from_bytes(bytes)
     }
 
-    /// Serves the handle on `listener` to the process of user `permitted` only.
+    /// Serves the handle on `listener`, only to the process of user `permitted`.
     ///
     /// # Errors
     /// Returns only when the listener itself fails.
@@ -111,7 +111,7 @@ pub struct HostKeyHandle {
 }
 
 impl HostKeyHandle {
-    /// A handle that asks at `path`; connects at first use and again after a restart there.
+    /// A handle that asks at `path`; connects at first use, and again after a restart of the other side.
     #[must_use]
     pub fn new(path: &'static str) -> Arc<Self> {
         Arc::new(Self {
@@ -149,7 +149,7 @@ fn ask(connection: &PacketSocket, message: &[u8]) -> io::Result<Vec<u8>> {
     Ok(answer.bytes)
 }
 
-/// [`HostKeyHandle`] as rustls wants its keys.
+/// [`HostKeyHandle`] in the form of rustls's keys.
 #[derive(Debug)]
 pub struct HandleSigningKey(pub Arc<HostKeyHandle>);
 

@@ -1,5 +1,5 @@
-//! A daemon's way to another one: numbered requests out, verdicts back, the connection made again
-//! and again.
+//! A daemon's connection to another one: numbered requests go out, verdicts come back, and a lost
+//! connection is made again.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,12 +23,12 @@ pub fn how(ended: Option<&io::Error>) -> String {
     )
 }
 
-/// What was granted, or why nothing was.
+/// The grant, or the refusal.
 pub type Verdict<T> = Result<T, Refusal>;
 
-/// Requests that wait for their verdict.
+/// The requests that wait for their verdict.
 pub struct Link<T> {
-    /// What a request is refused with when the other side is not there.
+    /// The refusal of a request while the other side is away.
     absent: Refusal,
     next_request: AtomicU64,
     state: Mutex<State<T>>,
@@ -49,7 +49,7 @@ impl<T> Pending<T> {
     /// Waits for the verdict.
     ///
     /// # Errors
-    /// The other side's refusal, or the link's own when the other side has gone.
+    /// The other side's refusal, or the link's own if the other side has gone.
     pub async fn verdict(self) -> Verdict<T> {
         self.verdict.await.unwrap_or(Err(self.absent))
     }
@@ -71,14 +71,14 @@ impl<T> Link<T> {
     /// Sends a request, in the order of the calls.
     ///
     /// # Errors
-    /// The link's own refusal without the other side, [`Refusal::Overloaded`] when that does not
+    /// The link's own refusal while the other side is away, [`Refusal::Overloaded`] when it does not
     /// keep up.
     pub fn send(&self, packet: impl FnOnce(u64) -> Vec<u8>) -> Result<Pending<T>, Refusal> {
         let request = self.next_request.fetch_add(1, Ordering::Relaxed) + 1;
         let (sender, verdict) = oneshot::channel();
         let mut state = self.state.lock();
         if state.pending.len() >= QUEUE {
-            // Those who have given up waiting leave their places.
+            // Remove the entries of callers that no longer wait.
             state.pending.retain(|_, waiting| !waiting.is_closed());
             if state.pending.len() >= QUEUE {
                 return Err(Refusal::Overloaded);
@@ -95,7 +95,7 @@ impl<T> Link<T> {
         })
     }
 
-    /// Hands a verdict to who waits for it.
+    /// Delivers a verdict to its waiting caller.
     pub fn settle(&self, request: u64, verdict: Verdict<T>) {
         if let Some(waiting) = self.state.lock().pending.remove(&request) {
             // A channel that has closed meanwhile needs no verdict.
@@ -103,13 +103,13 @@ impl<T> Link<T> {
         }
     }
 
-    /// Whether the other side is there.
+    /// Whether the other side is connected.
     pub fn is_connected(&self) -> bool {
         self.state.lock().outgoing.is_some()
     }
 
-    /// Connects to the daemon `role` at `path`, again and again, and gives `heard` each packet of
-    /// at most `limit` bytes that it sends. An error of `heard` ends the connection.
+    /// Connects to the daemon `role` at `path`, repeatedly, and passes each of its packets, of at most
+    /// `limit` bytes, to `heard`. An error of `heard` ends the connection.
     pub async fn keep_up(
         &self,
         role: &str,
@@ -123,14 +123,14 @@ impl<T> Link<T> {
                     tracing::info!("connected to the {role}");
                     let (sender, outgoing) = mpsc::channel(QUEUE);
                     self.state.lock().outgoing = Some(sender);
-                    // Who can be heard and not be told, or told and not be heard, has gone.
+                    // If only one direction works, the other side has gone.
                     let error = tokio::select! {
                         error = read(&connection, limit, &mut heard) => error,
                         error = write(&connection, outgoing) => error,
                     };
                     let mut state = self.state.lock();
                     state.outgoing = None;
-                    // Dropping the senders tells those who wait.
+                    // Dropping the senders notifies the waiting callers.
                     state.pending.clear();
                     drop(state);
                     tracing::warn!(
@@ -186,7 +186,7 @@ mod tests {
         let (sender, mut outgoing) = mpsc::channel(QUEUE);
         link.state.lock().outgoing = Some(sender);
         let mut waiting: Vec<_> = (0..QUEUE).map(|_| send().unwrap()).collect();
-        // The other side has them and does not answer.
+        // The other side has the requests and does not answer.
         while outgoing.try_recv().is_ok() {}
         assert_eq!(send().err(), Some(Refusal::Overloaded));
         waiting.truncate(QUEUE / 2);

@@ -1,4 +1,4 @@
-//! Each user's share of a daemon's log: whoever may connect to its sockets can make it write.
+//! Each user's share of a daemon's log: any process that may connect to its sockets can make it write.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use usher_proto::refusal::Refusal;
 
-/// Lines about one user and one reason within [`WINDOW`].
+/// Most lines about one user and one reason within [`WINDOW`].
 const LINES: u32 = 20;
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// What has been written about each user lately. As large as the number of users, times reasons.
+/// The recent lines about each user. Its size is at most the number of users times reasons.
 #[derive(Debug, Default)]
 pub struct LogShares(Mutex<HashMap<(u32, Refusal), Window>>);
 
@@ -21,8 +21,8 @@ struct Window {
 }
 
 impl LogShares {
-    /// Whether a line that says that this user is refused, and why, is to be written. The first one
-    /// that is not is announced. One reason does not hide another.
+    /// Whether to write a line about a refusal of this user. The first omitted one is announced. One
+    /// reason does not hide another.
     pub fn admit(&self, uid: u32, refusal: Refusal) -> bool {
         self.admit_at((uid, refusal), Instant::now())
     }

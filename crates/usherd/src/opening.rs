@@ -1,5 +1,5 @@
-//! May this session be opened? The verifier asks, which answers the network, and the keeper asks
-//! again, which goes by its own policy, and has the recorder say whether this was signed.
+//! Decides whether a session may be opened. The verifier, which answers the network, asks first. The
+//! keeper asks again, by its own policy, and has the recorder confirm the signature.
 
 use usher_local::checked::Checked;
 use usher_policy::Service;
@@ -9,15 +9,15 @@ use usher_proto::opening::Opening;
 use usher_proto::refusal::Refusal;
 use usher_proto::statement::Expectation;
 
-/// How old an authenticator may be when it arrives, seconds. It travels on an open channel, so
-/// this is about clocks and not about distance.
+/// The greatest age of an authenticator on arrival, in seconds. It travels on an open channel, so
+/// this allows for clocks and not for distance.
 pub const MAXIMUM_AGE: u64 = 60;
-/// How far the client's clock may be ahead, seconds.
+/// How far the client's clock may be ahead, in seconds.
 pub const MAXIMUM_SKEW: u64 = 30;
-/// Longest session anybody may ask for, seconds; a service's `session` makes it shorter.
+/// The longest session that a client may request, in seconds; a service's `session` shortens it.
 pub const MAXIMUM_LIFETIME: u64 = 7 * 24 * 3600;
 
-/// Who asks, from where.
+/// The asking host, and the present time.
 pub struct Claim<'a> {
     /// The host at the other end of the channel.
     pub host: &'a HostName,
@@ -30,7 +30,7 @@ pub struct Claim<'a> {
 }
 
 impl Claim<'_> {
-    /// What is expected of the statement.
+    /// The values that the statement must have.
     pub fn expectation(&self) -> Expectation<'_> {
         Expectation {
             now: self.now,
@@ -43,12 +43,12 @@ impl Claim<'_> {
     }
 }
 
-/// The service, and when the session ends at the latest, by what the policy says of its user, key
+/// Returns the service, and the latest end of the session, by the policy's rules about its user, key
 /// and certificate.
 ///
 /// # Errors
-/// The first check that fails. Whether there is such a service, who has not authenticated does not
-/// learn: the key is asked for first.
+/// The first check that fails. The key is checked first, so a client that has not authenticated does
+/// not learn whether the service exists.
 pub fn permitted<'c>(
     checked: &'c Checked,
     claim: &Claim<'_>,

@@ -1,4 +1,4 @@
-//! `usherd release`: gives the ports of services back when the keeper is stopped for good.
+//! `usherd release` frees the ports of services after the keeper has stopped for good.
 
 use std::path::Path;
 
@@ -8,16 +8,16 @@ use usher_local::paths;
 
 use crate::start::{self, StartError};
 
-/// Why something is not given back.
+/// Reasons for an incomplete release.
 #[derive(Debug, thiserror::Error)]
 pub enum ReleaseError {
-    /// It takes root.
+    /// Releasing needs root.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The keeper would make again at once what is taken away.
+    /// A running keeper would immediately restore everything.
     #[error("the keeper runs: stop it first (systemctl disable --now usher-keeper)")]
     KeeperRuns,
-    /// What the kernel says.
+    /// The kernel's error.
     #[error(transparent)]
     Kernel(KernelError),
     /// Some interfaces keep the filter.
@@ -25,10 +25,11 @@ pub enum ReleaseError {
     Filters(String),
 }
 
-/// Takes away what a stopped keeper has left in the kernel and says what that was, and what stays.
+/// Removes everything that a stopped keeper has left in the kernel, and reports what was removed and
+/// what stays.
 ///
 /// # Errors
-/// [`ReleaseError`]; it may be tried again.
+/// [`ReleaseError`]; the caller may try again.
 pub fn run(json: bool) -> Result<(), ReleaseError> {
     start::require_root("release")?;
     let ownership = Path::new(paths::OWNERSHIP_PIN_DIRECTORY);

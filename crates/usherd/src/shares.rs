@@ -1,11 +1,11 @@
-//! Places of which nobody takes so many that none are left for others.
+//! Quotas: a limited number of places, of which no user can take so many that none are left for others.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Who has how many of a number of places. One of those who ask may have `most`, and no more than
-/// one part of `parts` of what is free; so whoever has none gets one as long as one is free, and few
-/// who ask for all of them leave many free.
+/// The owners of a number of places. Each owner may have `most` places, and no more than one part in
+/// `parts` of the free ones. So an owner without a place gets one as long as one is free, and a few
+/// greedy owners leave many free.
 #[derive(Debug)]
 pub struct Shares<K> {
     free: usize,
@@ -25,7 +25,7 @@ impl<K: Eq + Hash + Clone> Shares<K> {
         }
     }
 
-    /// Takes a place, which is to be given back. False: not now, this one's share is taken.
+    /// Takes a place, which the caller must return. False: this owner's share is used up for now.
     pub fn take(&mut self, who: &K) -> bool {
         let share = self.most.min(self.free.div_ceil(self.parts));
         if self.taken.get(who).copied().unwrap_or_default() >= share {
@@ -36,7 +36,7 @@ impl<K: Eq + Hash + Clone> Shares<K> {
         true
     }
 
-    /// Gives a place back that was taken.
+    /// Returns a taken place.
     pub fn give_back(&mut self, who: &K) {
         if let Some(taken) = self.taken.get_mut(who) {
             *taken -= 1;
@@ -81,7 +81,7 @@ mod tests {
         let mut shares = Shares::new(4, 4, 4);
         assert!((0..4).all(|who| shares.take(&who)));
         assert!(!shares.take(&9));
-        // What nobody has taken does not come back.
+        // A place that was not taken is not returned.
         shares.give_back(&9);
         assert_eq!(shares.free, 0);
         (0..4).for_each(|who| shares.give_back(&who));

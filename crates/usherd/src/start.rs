@@ -1,5 +1,5 @@
 //! Steps of every role before it serves: account, runtime folder, sockets, privileges, sandbox. The
-//! table of roles ([`usher_local::roles`]) says which.
+//! table of roles ([`usher_local::roles`]) defines them.
 
 use std::io;
 use std::marker::PhantomData;
@@ -15,7 +15,7 @@ use usher_local::roles::{Connectors, HasRole, Role, Socket};
 use usher_proto::host_key::HostPublicKey;
 use usher_system::privileges;
 
-/// Why a daemon does not start.
+/// Reasons that a daemon does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A system account is missing.
@@ -24,17 +24,17 @@ pub enum StartError {
     /// The account data base cannot be read.
     #[error("cannot look up the account {0}: {1}")]
     Accounts(&'static str, nix::Error),
-    /// The host key cannot be used.
+    /// The host key is unusable.
     #[error(
         "{path}: {reason}; the host key is an unencrypted Ed25519 key in OpenSSH's format: make one with `usher init`"
     )]
     HostKey {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
-    /// The configuration in force cannot be used.
+    /// The configuration in force is unusable.
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
     /// The kernel refused something.
@@ -43,31 +43,31 @@ pub enum StartError {
     /// A system call failed.
     #[error(transparent)]
     System(#[from] usher_system::SystemError),
-    /// The fence around service accounts and connections cannot be put up.
+    /// The fence around service accounts and connections cannot be set up.
     #[error(transparent)]
     Ownership(#[from] usher_kernel::ownership::OwnershipError),
     /// A file or socket cannot be made.
     #[error("{what}: {error}")]
     File {
-        /// What was attempted.
+        /// The attempted operation.
         what: String,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
     /// The role needs root's rights to start.
     #[error("usherd {0} must be started by root")]
     NotRoot(&'static str),
-    /// The log's key cannot be used.
+    /// The log's key is unusable.
     #[error(
         "{path}: {reason}; the log's key is an unencrypted Ed25519 key in OpenSSH's format with the log's name as its comment: make one with `usher init`"
     )]
     LogKey {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
-    /// The log cannot be gone on with.
+    /// The log cannot be continued.
     #[error(transparent)]
     Log(#[from] usher_log::LogError),
     /// TLS settings.
@@ -75,9 +75,9 @@ pub enum StartError {
     Tls(#[from] rustls::Error),
 }
 
-/// Adds what was attempted to an I/O error.
+/// Adds the attempted operation to an I/O error.
 pub trait Attempt<T> {
-    /// Says what was attempted.
+    /// Adds the attempted operation.
     ///
     /// # Errors
     /// The same error, with its place.
@@ -126,7 +126,7 @@ fn account(name: &'static str) -> Result<Account, StartError> {
 /// Reads this host's public key.
 ///
 /// # Errors
-/// When it is missing or no Ed25519 key.
+/// When it is missing or not an Ed25519 key.
 pub fn public_host_key() -> Result<HostPublicKey, StartError> {
     let path = Path::new(paths::HOST_PUBLIC_KEY);
     let problem = |reason: String| StartError::HostKey {
@@ -145,8 +145,8 @@ pub struct Start<R> {
 }
 
 impl<R: HasRole> Start<R> {
-    /// Looks up the role's account, and makes the folder of its sockets, which root owns: the role
-    /// cannot replace them.
+    /// Looks up the role's account, and makes the folder of its sockets. Root owns the folder, so the
+    /// role cannot replace them.
     ///
     /// # Errors
     /// When root has not started the process, the account is missing, or the folder cannot be made.
@@ -174,7 +174,7 @@ impl<R: HasRole> Start<R> {
         self.account
     }
 
-    /// Binds the control socket. Refuses a second daemon of the role.
+    /// Binds the control socket. Fails for a second daemon of the role.
     ///
     /// # Errors
     /// When it cannot be made, or another daemon of the role runs.
@@ -204,7 +204,7 @@ impl<R: HasRole> Start<R> {
         Ok(())
     }
 
-    /// Confines the process as the table says.
+    /// Confines the process by its profile in the table.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -216,8 +216,8 @@ impl<R: HasRole> Start<R> {
     }
 }
 
-/// Makes a listening packet socket. The file's mode is the first barrier, peer credentials are the
-/// second.
+/// Makes a listening packet socket. Its first barrier is the file's mode, its second the peer
+/// credentials.
 fn listen(socket: &Socket) -> Result<OwnedFd, StartError> {
     let Socket { path, connectors } = *socket;
     let (owner, mode, senders) = match connectors {
@@ -233,7 +233,7 @@ fn listen(socket: &Socket) -> Result<OwnedFd, StartError> {
     Ok(listener)
 }
 
-/// Refuses to start without root's rights.
+/// Fails without root's rights.
 ///
 /// # Errors
 /// When the process does not have them.
@@ -245,7 +245,7 @@ pub fn require_root(role: &'static str) -> Result<(), StartError> {
     }
 }
 
-/// Tells the service manager that the daemon serves (`sd_notify(3)`); nothing happens without one.
+/// Notifies the service manager that the daemon is ready (`sd_notify(3)`); does nothing without one.
 pub fn ready() {
     if let Err(error) = sd_notify::notify(&[sd_notify::NotifyState::Ready]) {
         tracing::warn!(%error, "cannot tell the service manager that the daemon is ready");

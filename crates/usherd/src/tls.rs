@@ -21,14 +21,14 @@ use usher_proto::host_key::HostPublicKey;
 /// Application protocol (RFC 7301); its number is the version of the control channel.
 pub const ALPN: &[u8] = b"usher/1";
 
-/// What decides whether a client host's key is known. Called inside the handshake, so an unknown
-/// host gets no further than its key.
+/// Decides whether a client host's key is known. Called inside the handshake, so an unknown host gets
+/// no further than its key.
 pub trait KnownHosts: Send + Sync + std::fmt::Debug {
     /// Whether the policy has a host with this key.
     fn knows(&self, key: &HostPublicKey) -> bool;
 }
 
-/// The server side's settings.
+/// The settings of the server side.
 ///
 /// # Errors
 /// When the cryptographic provider lacks TLS 1.3.
@@ -55,7 +55,7 @@ pub fn server_config(
     Ok(config)
 }
 
-/// The client side's settings for one server, of which exactly one key is accepted.
+/// The settings of the client side for one server, of which it accepts exactly one key.
 ///
 /// # Errors
 /// When the cryptographic provider lacks TLS 1.3.

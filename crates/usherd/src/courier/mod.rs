@@ -1,6 +1,6 @@
 //! The courier: the client side's only process that touches the network. It carries frames
-//! between the signer, which it trusts with what to send, and the verifiers of other hosts. It
-//! holds no key and understands nothing of what it carries but its length.
+//! between the signer, whose requests it trusts, and the verifiers of other hosts. It holds no key
+//! and understands only the length of what it carries.
 
 mod channel;
 
@@ -27,7 +27,7 @@ use channel::{Channel, Destination, Outgoing};
 
 /// Frames that may wait for one channel; more are refused with [`Refusal::Overloaded`].
 const QUEUE: usize = 256;
-/// Channels at one time; the signer's policy has no more hosts than this.
+/// Most channels at one time; the signer's policy has no more hosts.
 const CHANNELS: usize = 1024;
 
 /// Runs the courier until the process ends.
@@ -65,7 +65,7 @@ impl Answers<Status> for Running {
     }
 }
 
-/// Connects to the signer, again and again, and carries what it gives.
+/// Connects to the signer, repeatedly, and carries its frames.
 async fn carry(public_key: HostPublicKey) {
     let handle = HostKeyHandle::new(paths::SIGNER_HOST_KEY);
     loop {
@@ -91,7 +91,7 @@ struct Courier {
     signer: Arc<AsyncPacketSocket>,
     public_key: HostPublicKey,
     handle: Arc<HostKeyHandle>,
-    /// Dropping a sender closes its channel: when the signer goes, so do the channels.
+    /// Dropping a sender closes its channel: when the signer goes, the channels close.
     channels: HashMap<HostName, (Destination, mpsc::Sender<Outgoing>)>,
 }
 
@@ -163,7 +163,7 @@ impl Courier {
     }
 }
 
-/// Tells the signer that nothing it waits for on this channel will come.
+/// Tells the signer that this channel will bring no more answers.
 async fn report_lost(signer: &AsyncPacketSocket, host: &HostName, refusal: Refusal) {
     let reply = RelayReply::ChannelLost {
         channel: host.clone(),

@@ -1,4 +1,4 @@
-//! From a user's name to a local account, through the system's name service (NSS).
+//! Finds a user's local account through the system's name service (NSS).
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -22,7 +22,7 @@ pub struct Account {
     pub uid: u32,
 }
 
-/// What a process of an account is started with, besides the user id.
+/// The attributes with which a process of an account is started, besides the user id.
 #[derive(Debug, Clone)]
 pub struct Identity {
     /// Primary group.
@@ -36,12 +36,12 @@ pub struct Identity {
 }
 
 impl Account {
-    /// Looks up what a process of the account is started with. NSS may ask other hosts, so not on the
-    /// reactor's thread; see [`super::identities`].
+    /// Looks up the attributes of the account's processes. NSS may ask other hosts, so this must not run
+    /// on the reactor's thread; see [`super::identities`].
     ///
     /// # Errors
-    /// [`Refusal::NoLocalAccount`], also when the name has another number by now, whose processes
-    /// these would not be.
+    /// [`Refusal::NoLocalAccount`], also when the name now has another number: the processes would not
+    /// belong to that one.
     pub fn identity(&self) -> Result<Identity, Refusal> {
         let user = find(&self.name)?;
         if user.uid.as_raw() != self.uid {
@@ -62,24 +62,23 @@ impl Account {
     }
 }
 
-/// How long a user id counts that was found.
+/// The time for which a user id is cached.
 const BELIEVED: Duration = Duration::from_secs(1);
-/// Names kept; beyond this those go that are no longer believed, or all.
+/// Most cached names; beyond this expired ones are forgotten, or all.
 const KEPT: usize = 4096;
 
-/// The user ids of accounts, each looked up once a second at most: every local process and every
-/// client host can make the keeper look. One that takes long keeps one thread, and only those waiting
-/// who ask for it.
+/// The user ids of accounts, each looked up once a second at most, because every local process and
+/// every client host can cause a look-up. A slow one occupies one thread, and delays only those who
+/// ask for it.
 #[derive(Default)]
 pub struct Accounts(Mutex<HashMap<UserName, Arc<Known>>>);
 
-/// When an account was looked up, and what was found.
+/// The time of a look-up, and its result.
 type Answer = Option<(Instant, Result<u32, Refusal>)>;
 type Known = tokio::sync::Mutex<Answer>;
 
 impl Accounts {
-    /// The account of this name. That there is none is not believed, so that one that has just
-    /// been made is found.
+    /// The account of this name. A missing account is looked up again, so that a new one is found.
     ///
     /// # Errors
     /// [`Refusal::NoLocalAccount`]; [`Refusal::PrivilegedAccount`] for root, whom no policy can
@@ -88,8 +87,8 @@ impl Accounts {
         self.find(name, Result::is_ok).await
     }
 
-    /// As [`Accounts::by_name`], for who may ask as often as he likes: also that there is none is
-    /// believed.
+    /// As [`Accounts::by_name`], for callers who may ask as often as they like: a missing account is
+    /// cached as well.
     ///
     /// # Errors
     /// As [`Accounts::by_name`].
@@ -102,8 +101,8 @@ impl Accounts {
         name: &UserName,
         believable: impl Fn(&Result<u32, Refusal>) -> bool,
     ) -> Result<Account, Refusal> {
-        // Held while the name service is asked, by what asks, which goes on when nobody waits any
-        // longer: the others wait for what that one finds.
+        // The asking task holds this while it asks the name service, and continues even if no caller
+        // waits any longer: the other callers wait for its result.
         let known = self.entry(name).lock_owned().await;
         let uid = match &*known {
             Some((at, found)) if at.elapsed() < BELIEVED && believable(found) => *found,
@@ -131,7 +130,7 @@ impl Accounts {
     }
 }
 
-/// Asks the name service (NSS), which may ask other hosts, so not on the reactor's thread.
+/// Asks the name service (NSS), not on the reactor's thread, because it may ask other hosts.
 async fn look_up(name: UserName, mut known: OwnedMutexGuard<Answer>) -> Result<u32, Refusal> {
     // An answer is as old as its question.
     let asked = Instant::now();
@@ -147,8 +146,8 @@ async fn look_up(name: UserName, mut known: OwnedMutexGuard<Answer>) -> Result<u
     })?
 }
 
-/// That the name service fails is not that there is no such account, but for what it says where it
-/// has none (getpwnam_r(3)).
+/// A failing name service does not mean that there is no such account, except for the errors that it
+/// returns for a missing one (getpwnam_r(3)).
 fn find(name: &UserName) -> Result<User, Refusal> {
     let user = match User::from_name(name.as_ref()) {
         Ok(found) => found.ok_or(Refusal::NoLocalAccount)?,

@@ -1,6 +1,6 @@
-//! Each user's share of announcements, so that nobody fills the table of connections for everybody
-//! by announcing what is never made: at one service a user has at most [`SHARE`] connections that
-//! are announced and have not come.
+//! Each user's share of announcements, so that one user cannot fill the table of connections by
+//! announcing connections that are never made: at one service a user has at most [`SHARE`] announced
+//! connections that have not arrived.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use usher_proto::refusal::Refusal;
 
 use super::queues::Key;
 
-/// Announced connections of one user at one service that have not come yet.
+/// Most announced connections of one user at one service that have not arrived yet.
 pub const SHARE: usize = 4096;
 
-/// How many each user has: exact once a second, counted up in between.
+/// The number that each user has: exact once a second, counted up in between.
 #[derive(Default)]
 pub struct Announcements(Mutex<HashMap<Key, usize>>);
 
@@ -21,7 +21,7 @@ impl Announcements {
     /// Takes one of the user's share.
     ///
     /// # Errors
-    /// [`Refusal::Overloaded`] when it is used up.
+    /// [`Refusal::Overloaded`] when the share is used up.
     pub fn take(&self, user: Key) -> Result<(), Refusal> {
         let mut counts = self.0.lock();
         let count = counts.entry(user).or_default();
@@ -32,12 +32,12 @@ impl Announcements {
         Ok(())
     }
 
-    /// Whether there is anything to count anew.
+    /// Whether there is anything to recount.
     pub fn is_empty(&self) -> bool {
         self.0.lock().is_empty()
     }
 
-    /// Counts anew what has not come.
+    /// Recounts the connections that have not arrived.
     pub fn recount(&self, rows: &[AdmissionRow]) {
         let mut counts = self.0.lock();
         counts.clear();

@@ -11,8 +11,8 @@ use super::{Keeper, recent, troubles, who};
 impl Answers<Reload> for Keeper {
     async fn answer(&self, _: Reload) -> Result<ReloadedView, Failed> {
         let ended = self.reload()?;
-        // It is in force: what is left must not delay a revocation, and a process of an account that
-        // is not fenced yet is fenced when it first asks.
+        // The configuration is in force. The rest must not delay a revocation; an account that is not
+        // fenced yet is fenced when one of its processes first asks.
         self.look_accounts_up_in_time().await;
         Ok(self.settled(ended).await)
     }

@@ -1,6 +1,6 @@
 //! Ends of sessions on their way into the signed log. A session ends at once and its record follows:
-//! the table keeps an ended session until the log has its end, so neither a full disk nor the death of
-//! a daemon loses one, and who waits is never more than the table holds.
+//! the table keeps an ended session until the log has its end. So neither a full disk nor the death of
+//! a daemon loses one, and the waiting ends never outnumber the table's places.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,35 +16,35 @@ use super::agenda::REMEMBERED;
 use super::records::kernel_failed;
 use super::{Keeper, who};
 
-/// Ends that are recorded together: authentications wait for the disk with them.
+/// Most ends that are recorded together, because authentications wait for the disk with them.
 const TOGETHER: usize = 256;
-/// How long they wait when none could be recorded: longer each time, up to the second one.
+/// The pause when none could be recorded: longer each time, up to the second value.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(32));
-/// How often a recorder that is not there is looked for.
+/// The interval of checks for an absent recorder.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Ends that the log does not have yet.
 #[derive(Default)]
 pub struct Ends {
-    /// Oldest first. A session that its client has closed may end once more before that is recorded:
-    /// at most two for each session of the table.
+    /// Oldest first. A session that its client has closed may end once more before the first end is
+    /// recorded: at most two for each session of the table.
     waiting: Mutex<VecDeque<(SessionId, Ended)>>,
     more: Notify,
 }
 
 impl Ends {
-    /// A session has ended, and the log does not know.
+    /// Enters the end of a session, which the log does not have yet.
     pub fn enter(&self, session: SessionId, ended: Ended) {
         self.waiting.lock().push_back((session, ended));
         self.more.notify_one();
     }
 
-    /// How many wait.
+    /// The number of waiting ends.
     pub fn waiting(&self) -> usize {
         self.waiting.lock().len()
     }
 
-    /// The oldest of them, which wait on until [`Ends::settle`]: there is somebody to wait for.
+    /// The oldest ones, which wait until [`Ends::settle`].
     async fn first(&self) -> Vec<(SessionId, Ended)> {
         loop {
             let first: Vec<_> = self.waiting.lock().iter().take(TOGETHER).copied().collect();
@@ -55,8 +55,8 @@ impl Ends {
         }
     }
 
-    /// So many of the oldest have been tried, and these of them wait on, behind the others: what
-    /// can never be recorded keeps nothing else from it.
+    /// This many of the oldest have been tried, and the given ones failed. These wait behind the others,
+    /// so that an end that can never be recorded does not block the rest.
     fn settle(&self, tried: usize, left: Vec<(SessionId, Ended)>) {
         let mut waiting = self.waiting.lock();
         waiting.drain(..tried);
@@ -69,7 +69,7 @@ pub async fn record(keeper: &Keeper) {
     let mut pause = None;
     loop {
         let first = keeper.ends.first().await;
-        // Without a recorder they wait, and nobody needs to be told again.
+        // Without a recorder they wait, and the log need not repeat it.
         while !keeper.recording.is_connected() {
             tokio::time::sleep(LOOK).await;
         }
@@ -98,15 +98,15 @@ pub async fn record(keeper: &Keeper) {
     }
 }
 
-/// Has some recorded; gives those that were not, and why.
+/// Has some ends recorded; returns those that were not, and the reason.
 async fn record_all(
     keeper: &Keeper,
     ends: Vec<(SessionId, Ended)>,
 ) -> (Vec<(SessionId, Ended)>, Option<Refusal>) {
     let mut refused = None;
     let mut left = Vec::new();
-    // Asked all together, and then waited for; as long as it takes, as they would only be recorded
-    // twice. When the recorder goes the waiting is over.
+    // Send all requests, then wait without a limit, because resending would record ends twice. If the
+    // recorder goes away, the wait ends.
     let mut asked = Vec::new();
     for (session, ended) in ends {
         let sent = what_ended(keeper, &session, ended).and_then(|end| match end {
@@ -132,7 +132,7 @@ async fn record_all(
     (left, refused)
 }
 
-/// What is to be recorded; nothing of a session that the table has not got: somebody has removed it.
+/// The end to record; none for a session that is missing from the table: somebody has removed it.
 fn what_ended(
     keeper: &Keeper,
     session: &SessionId,
@@ -153,7 +153,8 @@ fn what_ended(
     }))
 }
 
-/// Notes that the log has it, unless the session has ended once more since: that is recorded next.
+/// Notes that the log has the end, unless the session has ended once more since: that end is recorded
+/// next.
 fn set_recorded(keeper: &Keeper, session: &SessionId, ended: Ended) -> Result<(), Refusal> {
     let record = keeper.admission.session(session).map_err(kernel_failed)?;
     let Some(mut record) = record.filter(|record| record.ended == Some(ended)) else {
@@ -167,7 +168,7 @@ fn set_recorded(keeper: &Keeper, session: &SessionId, ended: Ended) -> Result<()
         .admission
         .update_session(session, &record)
         .map_err(kernel_failed)?;
-    // When it took long, it is remembered no longer than others.
+    // Even if recording took long, the session is kept no longer than others.
     keeper.agenda.enter(ended.at + REMEMBERED + 1, *session);
     Ok(())
 }

@@ -1,7 +1,7 @@
-//! What workers write to standard error. It is never the keeper's own stream: whoever writes there
-//! could make up the keeper's messages. Each user has a stream of the journal for each service,
-//! with an identifier of its own; the journal adds the user id and the process, by the kernel's
-//! word. A user who shuts the stream down shuts it down for no one else.
+//! Workers' standard error. It is never the keeper's own stream, because a writer there could forge
+//! the keeper's messages. Each user has a journal stream for each service, with an identifier of its
+//! own; the journal adds the user id and the process, as reported by the kernel. A user who shuts the
+//! stream down affects no other user.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,17 +12,17 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
 use usher_proto::name::ServiceName;
 
-/// Where the journal takes streams (systemd-journald.service(8)).
+/// The socket at which the journal accepts streams (systemd-journald.service(8)).
 const JOURNAL: &str = "/run/systemd/journal/stdout";
 
-/// A user's stream at a service. It is made when the first worker starts, and anew when it was
-/// shut down.
+/// A user's stream at a service. It is made when the first worker starts, and again after it was shut
+/// down.
 #[derive(Debug, Default)]
 pub struct Output(Mutex<Option<Arc<OwnedFd>>>);
 
 impl Output {
-    /// Standard error of the next worker; none where there is no journal, or it takes no stream now.
-    /// Does not wait.
+    /// Standard error of the next worker; none if there is no journal, or if it accepts no stream now.
+    /// Does not block.
     pub fn stream(&self, service: &ServiceName) -> Option<Arc<OwnedFd>> {
         let mut present = self.0.lock();
         if present.as_ref().is_some_and(is_shut_down) {
@@ -45,8 +45,8 @@ fn is_shut_down(stream: &Arc<OwnedFd>) -> bool {
     answered.is_err() || asked[0].revents().intersects(gone)
 }
 
-/// Opens a stream, in the form of sd_journal_stream_fd(3). The journal takes no priority from the
-/// lines: one of the highest goes to all terminals.
+/// Opens a stream in the way of sd_journal_stream_fd(3). The journal ignores priorities in the lines,
+/// because a line of the highest priority goes to all terminals.
 fn open(service: &ServiceName) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;

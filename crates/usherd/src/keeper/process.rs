@@ -1,6 +1,6 @@
-//! What /proc says of a process: one that asks to become a user, one that an earlier keeper left.
-//! Of the former the kernel's fence decides again, when it acts; these checks are for refusing with
-//! a reason.
+//! A process's state in /proc: of one that asks to become a user, or one that an earlier keeper left.
+//! For the former the kernel's fence decides again when the process acts; these checks serve to refuse
+//! with a reason.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,24 +17,24 @@ use usher_system::process::has_ended;
 pub struct Process {
     /// Its number.
     pub pid: i32,
-    /// Refers to it and to no other.
+    /// A descriptor that refers to it and to no other.
     pub pidfd: OwnedFd,
     /// Its parent.
     pub parent: i32,
-    /// How many threads it has.
+    /// The number of its threads.
     pub threads: u32,
     /// Real, effective, saved and file system user.
     pub users: [u32; 4],
-    /// Its permitted capabilities, a bit each.
+    /// Its permitted capabilities, one bit each.
     capabilities: u64,
 }
 
 impl Process {
-    /// Looks at a process. The number may have passed to another since it was learned; whoever has
-    /// it must then pass the same checks.
+    /// Reads a process's state. The number may have passed to another process since it was learned; that
+    /// one must then pass the same checks.
     ///
     /// # Errors
-    /// `NotFound` when there is no such process any more; what else the kernel says.
+    /// `NotFound` when there is no such process any more; other errors of the kernel.
     pub fn open(pid: i32) -> io::Result<Self> {
         let gone = || io::Error::from(io::ErrorKind::NotFound);
         let number = Pid::from_raw(pid).ok_or_else(gone)?;
@@ -50,7 +50,7 @@ impl Process {
         };
         let (parent, threads, users, capabilities) = read(&status)
             .ok_or_else(|| io::Error::other("/proc/PID/status is not as in proc_pid_status(5)"))?;
-        // Still the one that the descriptor is for: what was read is of this process.
+        // The descriptor's process is still alive, so the state read is its own.
         if has_ended(pidfd.as_fd())? {
             return Err(gone());
         }
@@ -64,7 +64,7 @@ impl Process {
         })
     }
 
-    /// Since when it runs, or since now where /proc does not say.
+    /// Its start, or now if /proc does not have it.
     pub fn since(&self) -> Instant {
         let now = Instant::now();
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
@@ -76,15 +76,15 @@ impl Process {
         age.and_then(|age| now.checked_sub(age)).unwrap_or(now)
     }
 
-    /// A descriptor of it that the reactor knows: readable when it has ended.
+    /// Its descriptor in the reactor: readable when it has ended.
     ///
     /// # Errors
-    /// When there is none to be had.
+    /// When no descriptor is available.
     pub fn end(&self) -> io::Result<AsyncFd<OwnedFd>> {
         register(self.pidfd.try_clone()?, Interest::READABLE)
     }
 
-    /// Sends it a signal. One that has ended needs none.
+    /// Sends it a signal. Ignores a process that has ended.
     pub fn signal(&self, signal: Signal) {
         match rustix::process::pidfd_send_signal(&self.pidfd, signal) {
             Ok(()) | Err(Errno::SRCH) => {}
@@ -92,8 +92,8 @@ impl Process {
         }
     }
 
-    /// Whether it could change its user if it were let. A process that has become a user could
-    /// not, and neither could a worker that Usher has started.
+    /// Whether it has the capabilities to change its user. A process that has become a user does not, and
+    /// neither does a worker that Usher has started.
     pub fn can_change_user(&self) -> bool {
         self.capabilities & CHANGE_USER == CHANGE_USER
     }
@@ -119,11 +119,11 @@ fn read(status: &str) -> Option<(i32, u32, [u32; 4], u64)> {
     ))
 }
 
-/// Clock ticks a second in what the kernel tells user space: USER_HZ of include/asm-generic/param.h,
-/// 100 on every architecture of Debian's.
+/// Clock ticks per second in the kernel's interface: USER_HZ of include/asm-generic/param.h, 100 on
+/// every architecture of Debian.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// When a process began, in clock ticks since the machine was booted: field 22 of proc_pid_stat(5).
+/// The start of a process, in clock ticks since boot: field 22 of proc_pid_stat(5).
 /// The name, field 2, may have blanks and parentheses.
 fn started(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(") ")?;

@@ -1,5 +1,5 @@
-//! The sessions that have ended last, for `usher who --recent`. Memory only: the signed log has all
-//! of them.
+//! The sessions that ended last, for `usher who --recent`. They are kept in memory only: the signed log
+//! has all of them.
 
 use std::collections::VecDeque;
 
@@ -11,15 +11,15 @@ use usher_proto::session_id::SessionId;
 
 use super::{Keeper, who};
 
-/// How many are kept; the oldest go first.
+/// The number of kept sessions; the oldest are dropped first.
 const KEPT: usize = 1024;
 
-/// Sessions as they were when they ended, oldest first.
+/// Sessions in their state at the end, oldest first.
 #[derive(Default)]
 pub struct Recent(Mutex<VecDeque<(SessionId, SessionRecord, Ended)>>);
 
 impl Recent {
-    /// A session has ended. One that its client had closed ends again when its connections are cut.
+    /// Enters an ended session. One that its client had closed ends again when its connections are cut.
     pub fn enter(&self, session: SessionId, record: &SessionRecord, ended: Ended) {
         let mut kept = self.0.lock();
         if kept.len() == KEPT {
@@ -29,7 +29,7 @@ impl Recent {
     }
 }
 
-/// What `usher who --recent` shows.
+/// The entry that `usher who --recent` shows.
 pub fn view(keeper: &Keeper) -> RecentView {
     let configuration = keeper.configuration.get();
     let ended = keeper

@@ -23,7 +23,7 @@ pub fn make(keeper: &Keeper, fresh: &SessionRecord) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Whether there is room, or could be made. Changes nothing.
+/// Checks whether there is room, or could be made. Changes nothing.
 ///
 /// # Errors
 /// As [`make`]; [`Refusal::SessionTableFull`].
@@ -34,7 +34,7 @@ pub fn exists(keeper: &Keeper, fresh: &SessionRecord) -> Result<(), Refusal> {
     in_the_way(keeper, fresh).map(drop)
 }
 
-/// The session that has to end for another one; none when there is room for both.
+/// The session that has to end for another one; none if there is room for both.
 fn in_the_way(keeper: &Keeper, fresh: &SessionRecord) -> Result<Option<SessionId>, Refusal> {
     if keeper.shares.crowded(fresh) {
         return Err(Refusal::Overloaded);

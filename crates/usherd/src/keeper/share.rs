@@ -1,7 +1,7 @@
-//! What a user has at a service, from one host. Of the session table: at most [`SESSIONS`] live
-//! sessions, so that nobody fills it for everybody; a client normally has one, more come from
-//! signers that were restarted, and the oldest without connections makes room for a new one. And
-//! when the user was last authenticated.
+//! A user's share at a service, from one host. In the session table a user has at most [`SESSIONS`]
+//! live sessions, so that one user cannot fill it. A client normally has one; more come from restarted
+//! signers, and the oldest without connections makes room for a new one. The share also holds when the
+//! user was last authenticated.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,17 +13,17 @@ use usher_proto::session_id::SessionId;
 
 use super::queues::Key;
 
-/// Live sessions of one user at one service from one host.
+/// Most live sessions of one user at one service from one host.
 pub const SESSIONS: usize = 16;
 
-/// Sessions of one user at one service from one host in the table, ended ones that are remembered
-/// included: who opens more is refused until some are forgotten.
+/// Most sessions of one user at one service from one host in the table, including ended ones that are
+/// still kept: further ones are refused until some are forgotten.
 pub const KEPT: usize = 4096;
 
-/// What each user has at each service, from each host.
+/// The shares of each user at each service, from each host.
 pub struct Shares {
     shares: Mutex<HashMap<Key, HashMap<HostName, Share>>>,
-    /// Sessions that the table keeps, and may.
+    /// The number of sessions in the table, and its limit.
     kept: AtomicUsize,
     most: usize,
 }
@@ -32,14 +32,14 @@ pub struct Shares {
 struct Share {
     /// Live sessions, oldest first.
     live: VecDeque<SessionId>,
-    /// How many the table keeps, ended ones included.
+    /// The number in the table, including ended ones.
     kept: usize,
     /// When the user was last authenticated, in seconds since 1970.
     authenticated: u64,
 }
 
 impl Shares {
-    /// Of a table with so much room.
+    /// The shares of a table with this many places.
     pub fn new(most: u32) -> Self {
         Self {
             shares: Mutex::default(),
@@ -48,7 +48,7 @@ impl Shares {
         }
     }
 
-    /// Enters a live session, which has just been authenticated or taken up again.
+    /// Enters a live session that has just been authenticated or taken up again.
     pub fn enter(&self, session: SessionId, record: &SessionRecord, now: u64) {
         self.with(record, |share| {
             share.live.push_back(session);
@@ -56,20 +56,20 @@ impl Shares {
         });
     }
 
-    /// A session has ended.
+    /// Notes that a session has ended.
     pub fn leave(&self, session: &SessionId, record: &SessionRecord) {
         self.with(record, |share| {
             share.live.retain(|entered| entered != session);
         });
     }
 
-    /// The table keeps a session, live or ended.
+    /// Notes that the table has a session, live or ended.
     pub fn keep(&self, record: &SessionRecord) {
         self.with(record, |share| share.kept += 1);
         self.kept.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The table has forgotten a session.
+    /// Notes that the table has forgotten a session.
     pub fn forget(&self, record: &SessionRecord) {
         let kept = self.with(record, |share| {
             let kept = share.kept > 0;
@@ -79,7 +79,7 @@ impl Shares {
         self.kept.fetch_sub(usize::from(kept), Ordering::Relaxed);
     }
 
-    /// The user has been authenticated again.
+    /// Notes that the user has been authenticated again.
     pub fn authenticated(&self, record: &SessionRecord, now: u64) {
         self.with(record, |share| share.authenticated = now);
     }
@@ -89,24 +89,24 @@ impl Shares {
         self.with(record, |share| share.authenticated)
     }
 
-    /// Whether the table keeps as many sessions as it may.
+    /// Whether the table is full.
     pub fn is_full(&self) -> bool {
         self.kept.load(Ordering::Relaxed) >= self.most
     }
 
-    /// Whether the table keeps as many sessions as it may of those that share with `record`.
+    /// Whether the table has as many sessions of `record`'s share as it may.
     pub fn crowded(&self, record: &SessionRecord) -> bool {
         self.with(record, |share| share.kept >= KEPT)
     }
 
-    /// The sessions that share with `record`, oldest first, when their share is used up.
+    /// The sessions of `record`'s share, oldest first, if the share is used up.
     pub fn used_up(&self, record: &SessionRecord) -> Option<Vec<SessionId>> {
         self.with(record, |share| {
             (share.live.len() >= SESSIONS).then(|| share.live.iter().copied().collect())
         })
     }
 
-    /// Whether a user has a live session at a service, from whatever host.
+    /// Whether a user has a live session at a service, from any host.
     pub fn has_live(&self, key: Key) -> bool {
         self.shares
             .lock()
@@ -114,7 +114,7 @@ impl Shares {
             .is_some_and(|hosts| hosts.values().any(|share| !share.live.is_empty()))
     }
 
-    /// A share that is empty afterwards is forgotten.
+    /// Forgets a share that is empty afterwards.
     fn with<T>(&self, record: &SessionRecord, change: impl FnOnce(&mut Share) -> T) -> T {
         let mut shares = self.shares.lock();
         let key = (record.service, record.uid);
@@ -211,7 +211,7 @@ mod tests {
             shares.keep(&record(uid));
         }
         assert!(shares.is_full());
-        // Nothing is kept of this one.
+        // Nothing of this one is kept.
         shares.forget(&record(1002));
         assert!(shares.is_full());
         shares.forget(&record(1001));

@@ -1,5 +1,5 @@
-//! What keeps services from serving their users, for `usher who` and `usher doctor`: starts that have
-//! failed, connections that were refused. Counted since the keeper started, with the last reason.
+//! Failures of services, for `usher who` and `usher doctor`: failed starts and refused connections,
+//! counted since the keeper started, with the last reason.
 
 use std::collections::HashMap;
 
@@ -11,11 +11,11 @@ use usher_proto::name::UserName;
 use super::queue::Queue;
 use super::{Keeper, service_by_id};
 
-/// Of each service that has had any, by its number: as many as policies have had services.
+/// The troubles of each service that had any, by its number: as many as policies have had services.
 #[derive(Default)]
 pub struct Troubles(Mutex<HashMap<u32, Trouble>>);
 
-/// A service's.
+/// The troubles of one service.
 struct Trouble {
     failed: u64,
     refused: u64,
@@ -23,7 +23,7 @@ struct Trouble {
     over: bool,
 }
 
-/// The last one.
+/// The last trouble.
 struct Last {
     user: UserName,
     reason: String,
@@ -31,17 +31,17 @@ struct Last {
 }
 
 impl Troubles {
-    /// A process of the service could not be started for a user, or has ended at once.
+    /// Notes that a process of the service could not be started for a user, or has ended at once.
     pub fn failed(&self, queue: &Queue, reason: &str) {
         self.enter(queue, reason, (1, 0));
     }
 
-    /// So many connections of a user were reset without having been served.
+    /// Notes that this many connections of a user were reset unserved.
     pub fn refused(&self, queue: &Queue, connections: u64, reason: &str) {
         self.enter(queue, reason, (0, connections));
     }
 
-    /// The service serves again.
+    /// Notes that the service serves again.
     pub fn over(&self, service: u32) {
         if let Some(trouble) = self.0.lock().get_mut(&service) {
             trouble.over = true;

@@ -1,5 +1,5 @@
-//! Accounts that go while their users have sessions: one that was deleted, or made anew with another
-//! number, is nobody's whom a client has authenticated. Its sessions end, with its processes.
+//! Accounts that vanish while their users have sessions. A deleted account, or one made again with
+//! another number, no longer belongs to the authenticated user. Its sessions end, with its processes.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -12,12 +12,13 @@ use super::queue::Queue;
 use super::queues::Key;
 use super::{Keeper, revocation};
 
-/// The local accounts; all are looked up again when it changes.
+/// The file of local accounts; when it changes, all accounts are looked up again.
 const LOCAL: &str = "/etc/passwd";
-/// How often every account is looked up that the name service may have from elsewhere, seconds.
+/// The interval, in seconds, at which every account is looked up that the name service may get from
+/// elsewhere.
 const ROUND: usize = 300;
-/// How long an account has to be missing. A name service that is being restarted may say of anybody
-/// that there is no such account.
+/// The time for which an account has to be missing. A name service that is being restarted may report
+/// any account as missing.
 const MISSING: Duration = Duration::from_secs(2);
 
 /// Looks accounts up for ever.
@@ -48,16 +49,16 @@ pub async fn watch(keeper: Arc<Keeper>) {
     }
 }
 
-/// What tells one state of the local accounts from another.
+/// Identifies the state of the local accounts.
 fn local() -> Option<(u64, i64, i64, u64)> {
     let state = |file: Metadata| (file.ino(), file.mtime(), file.mtime_nsec(), file.size());
     std::fs::metadata(LOCAL).ok().map(state)
 }
 
-/// Whether an account is what it was when its queue was made.
+/// Checks that an account is unchanged since its queue was made.
 ///
 /// # Errors
-/// Why its sessions end.
+/// The reason for which its sessions end.
 async fn look(keeper: &Keeper, queue: &Queue) -> Result<(), Refusal> {
     let (_, uid): Key = queue.key;
     let name = &queue.account.name;

@@ -1,7 +1,7 @@
-//! The recorder: keeps every authentication as the bytes that the client signed, in the log of
-//! `usher-log`, whose key it holds, and signs how each session ended. It listens to the keeper only,
-//! touches no network and no other file. It checks each authentication's signature, as the verifier
-//! has, and whether what was signed is what the verifier says: the keeper opens no session on the
+//! The recorder keeps every authentication as the bytes that the client signed, in the log of
+//! `usher-log`, whose key it holds, and signs how each session ended. It listens only to the keeper,
+//! and touches no network and no other file. It repeats the verifier's check of each signature, and
+//! compares the signed contents with the verifier's claim: the keeper opens no session on the
 //! verifier's word alone.
 
 mod pen;
@@ -33,7 +33,7 @@ const REPLIES: usize = 4096;
 /// Runs the recorder until the process ends.
 ///
 /// # Errors
-/// When it cannot start, or the log cannot be gone on with.
+/// When it cannot start, or cannot continue the log.
 pub fn run() -> Result<(), StartError> {
     let start = Start::<roles::Recorder>::begin()?;
     let account = start.account();
@@ -77,8 +77,8 @@ pub fn run() -> Result<(), StartError> {
     })
 }
 
-/// Whether a recorder has begun a log on this host before; it has from now on. The mark for that is
-/// outside of the log's folder, which may be a file system that is not mounted.
+/// Returns whether a recorder has begun a log on this host before, and marks that it has. The mark is
+/// outside the log's folder, which may be a file system that is not mounted.
 fn began_before() -> bool {
     let mark = Path::new(paths::LOG_BEGUN);
     let before = mark.exists();
@@ -105,7 +105,7 @@ fn signing_key(path: &Path) -> Result<SigningKey, StartError> {
     SigningKey::new(key.comment(), &key).map_err(|error| problem(error.to_string()))
 }
 
-/// Takes the keeper's connections.
+/// Accepts the keeper's connections.
 async fn serve(pen: Arc<Pen>, listener: OwnedFd, keeper: u32) -> io::Result<()> {
     let listener = PacketListener::new(listener)?;
     loop {
@@ -123,7 +123,7 @@ async fn serve(pen: Arc<Pen>, listener: OwnedFd, keeper: u32) -> io::Result<()> 
     }
 }
 
-/// Takes records until the keeper has gone.
+/// Handles records until the keeper has gone.
 async fn take(
     pen: &Pen,
     connection: &AsyncPacketSocket,

@@ -1,38 +1,38 @@
-//! When tokens are asked for: not where they did not pass a short while ago, by one task at a time
-//! for a user and an address, and renewals not one right after the other.
+//! Decides when to request tokens: not where they failed to pass a short while ago, by one task at a
+//! time for a user and an address, and with a pause between renewals.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use usher_kernel::ticket::TicketKey;
 
-/// How long connections are announced when there are no tokens, before they are asked for again.
-/// Four times as long each time that they are refused again at once, so that who is on a way that
-/// lets none pass meets that seldom.
+/// The time for which connections are announced without tokens, before tokens are requested again.
+/// Four times as long each time that they are refused again at once, so that a user on a path that
+/// lets none pass seldom meets that.
 pub const PAUSE: Duration = Duration::from_secs(60);
 /// The longest such pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8 * 3600);
-/// The pause where tokens had passed before: one was drawn long before its SYN went, as by a program
-/// that had to wait for a processor. Longer than a program waits for an answer to its token, so that
-/// others that are late by then are told of within it.
+/// The pause where tokens had passed before: one was drawn long before its SYN left, for instance by a
+/// program that had to wait for a processor. It is longer than a program waits for an answer to its
+/// token, so that other late ones are reported within it.
 pub const LATE: Duration = Duration::from_secs(5);
-/// From one renewal to the next. Who draws faster makes the signer sign no faster.
+/// The time from one renewal to the next. Drawing faster does not make the signer sign faster.
 const SPACING: Duration = Duration::from_millis(250);
 
-/// What was asked, for each user and address. As many entries as there are pairs of a user and a
-/// service that policy permits, at most.
+/// The requests for each user and address. There are at most as many entries as pairs of a user and a
+/// service that the policy permits.
 #[derive(Debug, Default)]
 pub struct Asking {
     tried: HashMap<TicketKey, Tried>,
     turns: HashMap<TicketKey, Turn>,
 }
 
-/// Tokens were asked for, and are not asked for again until then.
+/// Tokens were requested, and are not requested again until then.
 #[derive(Debug)]
 struct Tried {
     until: Instant,
     pause: Duration,
-    /// Because they did not pass.
+    /// The reason: they did not pass.
     refused: bool,
 }
 
@@ -43,10 +43,10 @@ struct Turn {
 }
 
 impl Asking {
-    /// Whether somebody should ask now: nobody does, and nobody has for a while. Who is told so is
-    /// who tries, and says [`Asking::end`] when done.
+    /// Whether to request tokens now: no request is under way, and none was for a while. On true the
+    /// caller requests, and calls [`Asking::end`] when done.
     pub fn claim(&mut self, key: TicketKey, now: Instant) -> bool {
-        // What is over is remembered for a while, to know what is refused again.
+        // Keep expired entries for a while, to recognise repeated refusals.
         self.tried
             .retain(|_, tried| now < tried.until + LONGEST_PAUSE);
         let waiting = self.tried.get(&key).is_some_and(|tried| now < tried.until);
@@ -63,7 +63,7 @@ impl Asking {
         true
     }
 
-    /// Begins to ask, and says from when on. None: somebody does already.
+    /// Begins a request, and returns its time. None: one is under way already.
     pub fn begin(&mut self, key: TicketKey, now: Instant) -> Option<Instant> {
         self.turns
             .retain(|_, turn| turn.under_way || now < turn.begun + SPACING);
@@ -77,14 +77,14 @@ impl Asking {
         Some(begun)
     }
 
-    /// Nobody asks any longer.
+    /// Ends a request.
     pub fn end(&mut self, key: &TicketKey) {
         if let Some(turn) = self.turns.get_mut(key) {
             turn.under_way = false;
         }
     }
 
-    /// There is a ticket: when it has gone, another may be asked for.
+    /// There is a ticket: when it has gone, another may be requested.
     pub fn granted(&mut self, key: &TicketKey, now: Instant) {
         if let Some(tried) = self.tried.get_mut(key) {
             tried.until = now;
@@ -105,7 +105,7 @@ impl Asking {
         self.tried.insert(key, tried);
     }
 
-    /// Whether tokens do not pass, as far as is known.
+    /// Whether tokens are known not to pass.
     pub fn is_suspended(&self, key: &TicketKey, now: Instant) -> bool {
         let tried = self.tried.get(key);
         tried.is_some_and(|tried| tried.refused && now < tried.until)
@@ -175,7 +175,7 @@ mod tests {
         asking.end(&key(1));
         asking.refused(key(1), false, over);
         assert!(!asking.claim(key(1), over + PAUSE * 16 - SPACING));
-        // Where they had passed, the pause is short, and the next one is the first of long ones.
+        // Where tokens had passed, the pause is short, and the next one is the first long one.
         asking.refused(key(1), true, over);
         assert!(!asking.claim(key(1), over + LATE - SPACING));
         assert!(asking.claim(key(1), over + LATE));

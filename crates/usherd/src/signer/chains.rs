@@ -1,5 +1,5 @@
-//! Hash chains in store. Making a session's two chains takes as long as several signatures, and
-//! nothing of who asks is in them, so they are made before they are asked for.
+//! Hash chains in store. Making a session's two chains takes as long as several signatures, and they
+//! do not depend on the user, so they are made before they are needed.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use usher_proto::chain::Chain;
 use usher_proto::refusal::Refusal;
 use usher_proto::token::TokenChain;
 
-/// Connections one signature is good for. Making a chain costs about 44 ns an element.
+/// Connections per signature. Making a chain costs about 44 ns per element.
 pub const LENGTH: u32 = 1024;
-/// Pairs in store, of half a kilobyte each. More users at once have theirs made when they ask.
+/// Pairs in store, of half a kilobyte each. With more users at once, further pairs are made on demand.
 const STORE: usize = 64;
-/// How long the store waits after a pair was taken, so that making the next one does not keep the
-/// session from being opened.
+/// The pause after a pair was taken, so that making the next one does not delay the opening of the
+/// session.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The chains of one session, with one salt.
@@ -28,10 +28,10 @@ pub struct Chains {
 }
 
 impl Chains {
-    /// Chains that nobody else has: from the store, or made now.
+    /// Unused chains: from the store, or made now.
     ///
     /// # Errors
-    /// [`Refusal::SignerUnavailable`] when the kernel gives no random numbers.
+    /// [`Refusal::SignerUnavailable`] when the kernel returns no random numbers.
     pub fn take(&self) -> Result<Pair, Refusal> {
         let pair = self.store.lock().pop();
         self.taken.notify_one();
@@ -42,10 +42,10 @@ impl Chains {
     pub async fn keep_full(&self) {
         loop {
             while self.store.lock().len() < STORE {
-                // Not on the reactor's thread: others' requests need not wait for it.
+                // Not on the reactor's thread, so that other requests do not wait for it.
                 match tokio::task::spawn_blocking(make).await {
                     Ok(Ok(pair)) => self.store.lock().push(pair),
-                    // Said in the log; who asks next tries again.
+                    // The log has the error; the next request tries again.
                     Ok(Err(_)) => break,
                     Err(error) => {
                         tracing::error!(%error, "making chains");
@@ -65,7 +65,7 @@ fn make() -> Result<Pair, Refusal> {
     Ok((chain, tokens))
 }
 
-/// Fresh bytes of the kernel's.
+/// Random bytes from the kernel.
 ///
 /// # Errors
 /// [`Refusal::SignerUnavailable`]; the log says why.

@@ -1,6 +1,6 @@
-//! With what the users sign: one file a user, readable by the signer only, read for one signature.
-//! A private key is wiped after it (`ssh_key` zeroizes them when dropped); for a user whose
-//! ssh-agent signs the file has the public key.
+//! The users' signing keys: one file per user and purpose, readable by the signer only, and read for
+//! each signature. A private key is wiped afterwards (`ssh_key` zeroizes keys when dropped); if the
+//! user's ssh-agent signs, the file has the public key.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,14 +17,14 @@ use usher_proto::refusal::Refusal;
 use usher_proto::ssh_key::PublicKey;
 use zeroize::Zeroizing;
 
-/// Which file a user's key was in: another one when the key has been replaced.
+/// Identifies the file of a user's key: it changes when the key is replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
     inode: u64,
     changed: (i64, i64),
 }
 
-/// The stamp of the user's key for `purpose` as it is now; nothing when the user has none.
+/// The present stamp of the user's key for `purpose`; none if the user has no key.
 pub fn stamp(user: &UserName, purpose: Option<&Name>) -> Option<Stamp> {
     let file = std::fs::metadata(path(user, purpose)).ok()?;
     Some(Stamp {
@@ -37,10 +37,10 @@ fn path(user: &UserName, purpose: Option<&Name>) -> PathBuf {
     Path::new(paths::PRIVATE_KEYS_DIRECTORY).join(private_key_name(user, purpose))
 }
 
-/// Reads what the user signs with for `purpose`.
+/// Reads the user's signing key for `purpose`.
 ///
 /// # Errors
-/// [`Refusal::NoPrivateKey`] when the user has nothing that can be used; the log says why.
+/// [`Refusal::NoPrivateKey`] when the user has no usable key; the log has the reason.
 pub fn load(user: &UserName, purpose: Option<&Name>) -> Result<Credential, Refusal> {
     let path = path(user, purpose);
     let text = Zeroizing::new(std::fs::read_to_string(&path).map_err(|error| {
@@ -53,11 +53,11 @@ pub fn load(user: &UserName, purpose: Option<&Name>) -> Result<Credential, Refus
     })
 }
 
-/// All that is kept: whose, and for what purpose, in the order of the users' names.
+/// All keys: their users and purposes, in the order of the users' names.
 fn kept() -> io::Result<Vec<(UserName, Option<Name>)>> {
     let entries = std::fs::read_dir(paths::PRIVATE_KEYS_DIRECTORY)?;
     let entries = entries.collect::<io::Result<Vec<_>>>()?;
-    // What is being written has a name that no user has.
+    // A file that is being written has a name that no user can have.
     let mut kept: Vec<_> = entries
         .iter()
         .filter_map(|entry| {
@@ -76,7 +76,7 @@ fn kept() -> io::Result<Vec<(UserName, Option<Name>)>> {
 /// The keys that users' agents sign with.
 ///
 /// # Errors
-/// When the folder cannot be read; a file that cannot is told in the log.
+/// When the folder cannot be read; the log reports a file that cannot be read.
 pub fn agents() -> io::Result<Vec<(UserName, PublicKey)>> {
     let agents =
         kept()?
@@ -91,11 +91,11 @@ pub fn agents() -> io::Result<Vec<(UserName, PublicKey)>> {
     Ok(agents.collect())
 }
 
-/// Whether an agent signs for the user, for what client policy lets the user do. Looks at the files of
-/// that user only, however many others there are: every user may ask.
+/// Whether an agent signs for the user, for the purposes that the client policy permits. Reads only
+/// that user's files, however many others there are, because every user may ask.
 ///
 /// # Errors
-/// When they cannot be looked at.
+/// When they cannot be examined.
 pub fn has_agent(user: &UserName, policy: &Policy) -> io::Result<bool> {
     let (services, now) = (policy.client_services(), unix_time());
     let purposes: BTreeSet<_> = services

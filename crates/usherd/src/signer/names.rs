@@ -7,11 +7,11 @@ use parking_lot::Mutex;
 use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
 
-/// How long a name counts as fresh. A look-up goes through the name service's modules and another
-/// thread; a user who connects often needs it once in this time. An account that is renamed or
-/// removed is noticed after it.
+/// The time for which a name is cached. A look-up goes through the name service's modules and another
+/// thread; a user who connects often needs one per period. A renamed or removed account is noticed
+/// after it.
 const FRESH: Duration = Duration::from_secs(1);
-/// Names kept; beyond this all are forgotten and looked up again.
+/// Most cached names; beyond this all are forgotten and looked up again.
 const KEPT: usize = 4096;
 
 /// The account names of the users who asked within the last second.
@@ -22,8 +22,8 @@ impl Names {
     /// The name of the account `uid`.
     ///
     /// # Errors
-    /// [`Refusal::UnknownUser`] when there is no such account or its name is none that Usher
-    /// takes; [`Refusal::SignerUnavailable`] when the name service fails. Neither is remembered.
+    /// [`Refusal::UnknownUser`] when there is no such account or Usher does not accept its name;
+    /// [`Refusal::SignerUnavailable`] when the name service fails. Neither is cached.
     pub async fn of(&self, uid: u32) -> Result<UserName, Refusal> {
         if let Some(name) = self.fresh(uid) {
             return Ok(name);
@@ -53,7 +53,7 @@ impl Names {
     }
 }
 
-/// Asks the name service (NSS), which may ask other hosts, so not on the reactor's thread.
+/// Asks the name service (NSS), not on the reactor's thread, because it may ask other hosts.
 async fn look_up(uid: u32) -> Result<UserName, Refusal> {
     let found = tokio::task::spawn_blocking(move || {
         nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid))
@@ -77,7 +77,7 @@ async fn look_up(uid: u32) -> Result<UserName, Refusal> {
 mod tests {
     use super::*;
 
-    /// No account has it: (uid_t) -2 is free where nobody is 65534, as on every Debian.
+    /// No account has it: (uid_t) -2 is free where the account nobody is 65534, as on every Debian.
     const NOBODY_AT_ALL: u32 = u32::MAX - 1;
 
     #[tokio::test]

@@ -1,6 +1,6 @@
 //! Connections that have not yet shown a known host's key. Anybody can make them, so they are few
-//! and short-lived; when there are too many the *oldest* goes: a real handshake takes
-//! milliseconds, so one in good faith is not the oldest for long.
+//! and short-lived. When there are too many the *oldest* is dropped: a genuine handshake takes
+//! milliseconds, so it is not the oldest for long.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 pub const TOTAL: usize = 512;
 /// Half-open connections of one address.
 pub const PER_ADDRESS: usize = 64;
-/// How long a handshake may take.
+/// The time that a handshake may take.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The half-open connections, oldest first.
@@ -32,12 +32,12 @@ struct Entry {
 }
 
 impl HalfOpen {
-    /// A number for a connection that is about to be entered.
+    /// A number for the next connection to enter.
     pub fn number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Enters a connection; drops the oldest of its address, or of all, where there are too many.
+    /// Enters a connection; drops the oldest of its address, or of all, if there are too many.
     pub fn enter(&self, number: u64, address: IpAddr, task: AbortHandle) {
         let mut entries = self.entries.lock();
         entries.push_back(Entry {
@@ -58,7 +58,7 @@ impl HalfOpen {
         };
         if let Some(entry) = victim.and_then(|position| entries.remove(position)) {
             entry.task.abort();
-            // Told at powers of two: a flood must not flood the log as well.
+            // Reported at powers of two: a flood must not also flood the log.
             let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
             if dropped.is_power_of_two() {
                 tracing::warn!(address = %entry.address, dropped, "too many half-open control connections; the oldest was closed");
@@ -71,12 +71,12 @@ impl HalfOpen {
         self.entries.lock().retain(|entry| entry.number != number);
     }
 
-    /// How many there are.
+    /// Their number.
     pub fn len(&self) -> usize {
         self.entries.lock().len()
     }
 
-    /// How many were closed to make room.
+    /// The number of those closed to make room.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! Where queues with a waiting connection and processes that wait for one find each other: a queue
-//! offers itself, a process takes the oldest offer and so reserves the user.
+//! Matches queues with a waiting connection to processes that wait for one: a queue offers itself, and
+//! a process takes the oldest offer and so reserves the user.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -16,20 +16,20 @@ use usher_proto::refusal::Refusal;
 
 use crate::keeper::queue::Queue;
 
-/// How long a reserved user is kept for the process that reserved it.
+/// The time for which a user stays reserved.
 const KEPT: Duration = Duration::from_secs(30);
 
 /// A queue with a waiting connection.
 pub struct Offer {
     /// The queue.
     pub queue: Arc<Queue>,
-    /// Answered when a process has taken it into service; dropped when none did.
+    /// Answered when a process serves it; dropped if none did.
     pub served: oneshot::Sender<()>,
     /// Whether a process has it.
     taken: Arc<AtomicBool>,
 }
 
-/// What came of an offer.
+/// The result of an offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     /// A process serves the queue.
@@ -47,7 +47,7 @@ struct Counter {
     taking: Arc<tokio::sync::Mutex<mpsc::Receiver<Offer>>>,
 }
 
-/// A user who is kept for a process.
+/// A user reserved for a process.
 struct Reserved {
     offer: Offer,
     reserver: i32,
@@ -79,7 +79,8 @@ impl Desk {
             .clone()
     }
 
-    /// Offers a queue of a service and waits until a process serves it, so long for one to take it.
+    /// Offers a queue of a service and waits until a process serves it, at most this long for one to
+    /// take it.
     pub async fn offer(&self, service: u32, queue: Arc<Queue>, patience: Duration) -> Outcome {
         let (served, outcome) = oneshot::channel();
         let taken = Arc::new(AtomicBool::new(false));
@@ -94,7 +95,7 @@ impl Desk {
         tokio::pin!(served);
         let is_served = match timeout(patience, &mut served).await {
             Ok(is_served) => is_served,
-            // It has its own time to become the user.
+            // The process has its own time limit to become the user.
             Err(_) if taken.load(Ordering::Relaxed) => served.await,
             Err(_) => return Outcome::Untaken,
         };
@@ -110,7 +111,7 @@ impl Desk {
         let mut taking = counter.taking.lock().await;
         loop {
             match taking.recv().await {
-                // It was withdrawn, or its queue taken away, while it waited here.
+                // The offer was withdrawn, or its queue removed, while it waited here.
                 Some(offer) if offer.served.is_closed() => {}
                 Some(offer) => {
                     offer.taken.store(true, Ordering::Relaxed);
@@ -122,10 +123,10 @@ impl Desk {
         }
     }
 
-    /// Keeps the user of an offer for a process and the children it forks, as long as it lives.
+    /// Reserves the user of an offer for a process and its children, as long as the process lives.
     ///
     /// # Errors
-    /// [`Refusal::KeeperUnavailable`] when the kernel gives no random numbers.
+    /// [`Refusal::KeeperUnavailable`] when the kernel returns no random numbers.
     pub fn reserve(
         self: &Arc<Self>,
         offer: Offer,
@@ -138,7 +139,7 @@ impl Desk {
             Refusal::KeeperUnavailable
         })?;
         let id = ReservationId::from_bytes(bytes);
-        // The lock is held until the reservation is there for its lapse to find.
+        // Hold the lock until the reservation is entered, so that its lapse finds it.
         let mut reserved = self.reserved.lock();
         let lapse = tokio::spawn(lapse(Arc::clone(self), id, reserver, end)).abort_handle();
         let reservation = Reserved {
@@ -150,14 +151,14 @@ impl Desk {
         Ok(id)
     }
 
-    /// The queue that a reservation is for, and the process that made it.
+    /// The queue of a reservation, and the process that made it.
     pub fn reservation(&self, id: &ReservationId) -> Option<(Arc<Queue>, i32)> {
         let reserved = self.reserved.lock();
         let reservation = reserved.get(id)?;
         Some((Arc::clone(&reservation.offer.queue), reservation.reserver))
     }
 
-    /// Takes a reservation: it is used once.
+    /// Takes a reservation, which can be used once.
     pub fn claim(&self, id: &ReservationId) -> Option<Offer> {
         let reservation = self.reserved.lock().remove(id)?;
         reservation.lapse.abort();
@@ -165,7 +166,7 @@ impl Desk {
     }
 }
 
-/// Ends a reservation in time, or with the process that made it.
+/// Ends a reservation after its time, or with the process that made it.
 async fn lapse(desk: Arc<Desk>, id: ReservationId, reserver: i32, end: ProcessEnd) {
     let ended = tokio::select! {
         _ = end.readable() => true,

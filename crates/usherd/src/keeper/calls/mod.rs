@@ -2,8 +2,8 @@
 //! `set_net_user` lets a process become that user and hands it the user's queue (netAuth, USENIX
 //! Security 2008, section 4).
 //!
-//! Who asks is SO_PEERCRED's word. What a process may become is decided here and enforced by the
-//! kernel's fence, without which nothing is reserved.
+//! SO_PEERCRED identifies the caller. This module decides what a process may become, and the kernel's
+//! fence enforces it; without the fence nothing is reserved.
 
 mod desk;
 
@@ -34,7 +34,7 @@ use usher_kernel::ownership::{Identity, ProcessState};
 
 /// Connections one account may have: idle processes of a pre-forked service have one each.
 const CONNECTIONS_PER_USER: usize = 1024;
-/// How long a process may take to say what it wants, and to do what it was let do.
+/// The time that a process may take to send its request, and to use its grant.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Serves the processes of services.
@@ -57,7 +57,7 @@ pub async fn serve(keeper: Arc<Keeper>, listener: OwnedFd) -> io::Result<()> {
     }
 }
 
-/// A process at the other end.
+/// The calling process.
 struct Caller {
     application: Application,
 }
@@ -67,13 +67,13 @@ impl Caller {
         self.application.send(&reply.encode(), &[]).await;
     }
 
-    /// The next request; none when the process has closed.
+    /// The next request; none if the process has closed.
     async fn request(&mut self) -> Result<Option<CallRequest>, Refusal> {
         match self.application.receive(MAX_CALL_PACKET).await {
             Ok(bytes) if bytes.is_empty() => Ok(None),
-            // No call has one, and they would be kept until the conversation ends.
+            // No call carries descriptors, and they would stay open until the conversation ends.
             Ok(_) if !self.application.descriptors().is_empty() => Err(Refusal::Malformed),
-            // A child has inherited the connection: it asks by one of its own.
+            // A child that inherited the connection must use one of its own.
             Ok(_) if self.application.sender != Some(self.application.peer.pid) => {
                 Err(Refusal::Malformed)
             }
@@ -101,7 +101,7 @@ impl Caller {
     }
 }
 
-/// One conversation. What it is about is told by its first packet.
+/// One conversation. Its first packet selects its kind.
 async fn converse(keeper: &Arc<Keeper>, caller: &mut Caller) -> Result<(), Refusal> {
     match caller.prompt_request().await? {
         Some(CallRequest::Attach { port }) => attached(keeper, caller, port).await,
@@ -126,7 +126,7 @@ async fn converse(keeper: &Arc<Keeper>, caller: &mut Caller) -> Result<(), Refus
     }
 }
 
-/// The service at this port, when the account that asks is the one that policy names for it.
+/// The service at this port, if the asking account is the one that the policy names for it.
 async fn service_at(keeper: &Keeper, port: u16, uid: u32) -> Result<Service, Refusal> {
     let configuration = keeper.configuration.get();
     let service = configuration
@@ -140,7 +140,7 @@ async fn service_at(keeper: &Keeper, port: u16, uid: u32) -> Result<Service, Ref
     Ok(service.clone())
 }
 
-/// Refuses all but the account that policy names for a service; that one is fenced.
+/// Refuses all accounts except the one that the policy names for a service, and fences that one.
 async fn check_account(keeper: &Keeper, service: &Service, uid: u32) -> Result<(), Refusal> {
     let ServedBy::Account(account) = &service.served_by else {
         return Err(Refusal::NotThisAccount);
@@ -148,11 +148,11 @@ async fn check_account(keeper: &Keeper, service: &Service, uid: u32) -> Result<(
     if keeper.accounts.asked_freely(account).await?.uid != uid {
         return Err(Refusal::NotThisAccount);
     }
-    // The account may have come after the policy that names it.
+    // The account may have been made after the policy that names it was applied.
     keeper.fence.enclose(&[uid])
 }
 
-/// A process of a service, which waits for users.
+/// Serves a process of a service, which waits for users.
 async fn attached(keeper: &Arc<Keeper>, caller: &mut Caller, port: u16) -> Result<(), Refusal> {
     let peer = caller.application.peer;
     let mut reloaded = keeper.reloaded.subscribe();
@@ -161,7 +161,7 @@ async fn attached(keeper: &Arc<Keeper>, caller: &mut Caller, port: u16) -> Resul
     if !process.can_change_user() {
         return Err(Refusal::LacksCapabilities);
     }
-    // Its end is the conversation's, whoever has inherited the connection.
+    // The conversation ends with this process, even if another has inherited the connection.
     let process = process.end().map(Arc::new).map_err(|error| {
         tracing::error!(%error, "cannot wait for a process's end");
         Refusal::KeeperUnavailable
@@ -181,7 +181,7 @@ async fn attached(keeper: &Arc<Keeper>, caller: &mut Caller, port: u16) -> Resul
         let offer = loop {
             tokio::select! {
                 offer = keeper.desk.take(service.id) => break offer,
-                // One request at a time: whatever comes now is none, or the process's end.
+                // One request at a time: a packet now is an error, or the process has ended.
                 request = caller.request() => return match request? {
                     Some(_) => Err(Refusal::Malformed),
                     None => Ok(()),
@@ -203,7 +203,7 @@ async fn attached(keeper: &Arc<Keeper>, caller: &mut Caller, port: u16) -> Resul
     }
 }
 
-/// Lets a process become the user whom it, or its parent, has reserved.
+/// Lets a process become the user that it, or its parent, has reserved.
 async fn set_net_user(
     keeper: &Arc<Keeper>,
     caller: &mut Caller,
@@ -234,8 +234,8 @@ async fn set_net_user(
         .desk
         .claim(reservation)
         .ok_or(Refusal::ReservationLapsed)?;
-    // In the user's group first: what ends the user's processes ends this one, and what it forks,
-    // from the moment it is one.
+    // Move it into the user's group first: anything that ends the user's processes then also ends this
+    // one, and its children, from the moment it becomes the user.
     let guest = queue.admit(&process).await?;
     let settled = match keeper.fence.grant(&process.pidfd, &identity) {
         Ok(()) => settle(keeper, caller, &queue, &identity, &process).await,
@@ -269,13 +269,13 @@ fn look_at(pid: i32) -> Result<Process, Refusal> {
     })
 }
 
-/// Takes back what a process was let do and did not finish. One that has become the user without
-/// saying so is nobody's to keep: it is killed, with what it has forked.
+/// Withdraws a grant that a process did not finish using. A process that has become the user without
+/// reporting it is killed, with its children.
 async fn undo(keeper: &Keeper, queue: &Queue, guest: Guest, process: &Process) {
     let is_the_service = || matches!(keeper.fence.state(&process.pidfd), Ok(ProcessState::None));
     keeper.fence.withdraw(&process.pidfd);
     queue.give_up(guest, is_the_service()).await;
-    // A change that was under way when the grant was taken back may have come through since.
+    // A change under way when the grant was withdrawn may have succeeded since.
     if !is_the_service() {
         tracing::warn!(
             pid = process.pid,
@@ -287,12 +287,12 @@ async fn undo(keeper: &Keeper, queue: &Queue, guest: Guest, process: &Process) {
 
 fn serve_next(offer: Offer) {
     if offer.served.send(()).is_err() {
-        // The queue was taken away meanwhile, and has killed the process.
+        // The queue was removed meanwhile, which has killed the process.
         tracing::debug!(user = %offer.queue.account.name, "served a queue that has gone");
     }
 }
 
-/// What a process is to become, as the user's account is now.
+/// The identity that a process is to take, by the user's present account.
 async fn identity(queue: &Queue) -> Result<Identity, Refusal> {
     let uid = queue.account.uid;
     let found = queue.identity().await?;
@@ -309,7 +309,7 @@ async fn identity(queue: &Queue) -> Result<Identity, Refusal> {
     })
 }
 
-/// May this process become the reserved user?
+/// Checks whether this process may become the reserved user.
 fn permitted(
     keeper: &Keeper,
     queue: &Queue,
@@ -332,7 +332,7 @@ fn permitted(
     Ok(())
 }
 
-/// Tells the process what to become, sees that it is, and hands over the queue.
+/// Sends the process its identity, checks that it has taken it, and passes on the queue.
 async fn settle(
     keeper: &Keeper,
     caller: &mut Caller,
@@ -388,7 +388,7 @@ async fn first_accept(caller: &mut Caller, process: &Process) {
     }
 }
 
-/// Those of a certificate's principals that policy trusts its authority to name for the user.
+/// The certificate's principals that the policy trusts its authority to name for the user.
 fn trusted_principals(
     keeper: &Keeper,
     record: &SessionRecord,
@@ -399,12 +399,12 @@ fn trusted_principals(
     let service = service_by_id(checked, record.service).ok_or(Refusal::NoConnection)?;
     let purpose = service.keys.as_ref();
     let trusted = checked.trusted_principals(&record.user, certificate, purpose, unix_time());
-    // Not longer than those of the certificate.
+    // No longer than the certificate's principals.
     Principals::new(trusted.iter().map(|principal| principal.name))
         .map_err(|_| Refusal::KeeperUnavailable)
 }
 
-/// Who is this connection? Told to its user and to root.
+/// Describes a connection to its user and to root.
 fn info(
     keeper: &Keeper,
     uid: u32,

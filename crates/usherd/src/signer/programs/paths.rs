@@ -1,9 +1,9 @@
-//! What stands at the paths of lists: looked up aside, one thread a path at the most, and at once
-//! for all who ask.
+//! The files at the paths of lists. Look-ups run in the background, with one thread per path at most,
+//! and one look-up serves all callers.
 //!
-//! A path may be on another host, which need not answer. Who may connect can ask as often as he
-//! likes, so neither the threads that wait for such a host nor the time for which others wait may
-//! grow with the number of questions.
+//! A path may be on another host, which may not answer. A user who may connect can ask as often as he
+//! likes, so neither the number of threads that wait for such a host nor the waiting time of other
+//! users may grow with the number of questions.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
@@ -18,15 +18,15 @@ use tokio::time::{Instant, timeout_at};
 
 /// The paths of a list.
 pub type List = Arc<BTreeSet<String>>;
-/// What stands at paths, open.
+/// The open files at paths.
 pub type Files = HashMap<String, io::Result<OwnedFd>>;
 
-/// How long looking up paths may take, some of which may be on other hosts.
+/// The time that looking up paths may take, some of which may be on other hosts.
 const LOOK_UP: Duration = Duration::from_secs(3);
 /// Most paths that are looked up at once; a list has no more.
 const AT_ONCE: usize = usher_policy::MAXIMUM_PROGRAMS;
-/// Most look-ups that may not have come back: each has one of the threads that look users' names
-/// up as well (signer/mod.rs, 4,096).
+/// Most look-ups without an answer: each takes one of the threads that also look up users' names
+/// (signer/mod.rs, 4,096).
 const UNDER_WAY: usize = 1024;
 
 /// The paths.
@@ -34,27 +34,27 @@ pub struct Paths {
     open: fn(&str) -> io::Result<OwnedFd>,
     limit: Duration,
     asked: Mutex<Asked>,
-    /// The number of the last question that has been answered. Held while files are looked up, and
-    /// until that has come in force.
+    /// The number of the last answered question. Held while files are looked up, and until the result is
+    /// in force.
     turn: tokio::sync::Mutex<u64>,
-    /// The paths whose look-up has not come back.
+    /// The paths whose look-up has not returned.
     under_way: Arc<Mutex<HashSet<String>>>,
 }
 
-/// Which lists are to be looked up, and the number of the last question for each.
+/// The lists to look up, and the number of the last question for each.
 #[derive(Default)]
 struct Asked {
     last: u64,
     lists: HashMap<List, u64>,
 }
 
-/// Nobody else looks up meanwhile.
+/// The exclusive right to look paths up.
 pub struct Turn<'a> {
     paths: &'a Paths,
     answered: tokio::sync::MutexGuard<'a, u64>,
 }
 
-/// The look-up of a path, until it has come back or turns out not to have begun.
+/// The look-up of a path, until it has returned or turns out not to have begun.
 struct UnderWay {
     path: String,
     all: Arc<Mutex<HashSet<String>>>,
@@ -77,7 +77,7 @@ impl Paths {
         }
     }
 
-    /// Waits for the turn to look paths up: at most for two look-ups, however many ask for lists.
+    /// Waits for the turn to look paths up: at most for two look-ups, however many callers ask.
     pub async fn turn(&self) -> Turn<'_> {
         Turn {
             paths: self,
@@ -85,8 +85,8 @@ impl Paths {
         }
     }
 
-    /// Asks for a list to be looked up, and gives the turn to do it: [`Turn::look_up_asked`]. None:
-    /// somebody has done so since, who began after the question, and it has come in force.
+    /// Requests a look-up of a list, and returns the turn to do it: [`Turn::look_up_asked`]. None:
+    /// another caller has done so meanwhile, beginning after this question, and the result is in force.
     pub async fn ask(&self, list: &List) -> Option<Turn<'_>> {
         let number = {
             let mut asked = self.asked.lock();
@@ -101,7 +101,7 @@ impl Paths {
 }
 
 impl Turn<'_> {
-    /// Looks the lists up that somebody has asked for, and that are in force still.
+    /// Looks up the requested lists that are still in force.
     pub async fn look_up_asked(&mut self, in_force: impl Fn(&List) -> bool) -> Files {
         let (last, paths) = {
             let asked = self.paths.asked.lock();
@@ -110,15 +110,15 @@ impl Turn<'_> {
             (asked.last, paths)
         };
         let files = self.look_up(paths).await;
-        // Not before: who gives up on the way has answered nobody.
+        // Not before: a caller that gives up on the way has answered nothing.
         *self.answered = last;
         let mut asked = self.paths.asked.lock();
         asked.lists.retain(|_, number| *number > last);
         files
     }
 
-    /// Opens what stands at paths: not on the reactor's thread. What does not answer in time is
-    /// taken not to be there, and so it is without another try until it has answered.
+    /// Opens the files at paths, not on the reactor's thread. A path that does not answer in time counts
+    /// as missing, and is not tried again until it has answered.
     pub async fn look_up(&self, paths: BTreeSet<String>) -> Files {
         let unanswered = |path: &String| (path.clone(), Err(io::ErrorKind::TimedOut.into()));
         let mut files: Files = paths.iter().map(unanswered).collect();
@@ -148,7 +148,7 @@ impl Turn<'_> {
 }
 
 impl UnderWay {
-    /// None while the path's former look-up has not come back, or too many have not.
+    /// None while the path's former look-up has not returned, or too many have not.
     fn begin(path: &str, all: &Arc<Mutex<HashSet<String>>>) -> Option<Self> {
         let mut paths = all.lock();
         let begins = paths.len() < UNDER_WAY && paths.insert(path.to_owned());
@@ -189,7 +189,7 @@ mod tests {
         Arc::new(paths.iter().map(|path| (*path).to_owned()).collect())
     }
 
-    /// Opened for reading it waits for somebody who writes.
+    /// A pipe: opening it for reading waits for a writer.
     fn pipe(folder: &Path) -> String {
         let pipe = folder.join("pipe");
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -200,7 +200,7 @@ mod tests {
         std::fs::File::open(path).map(OwnedFd::from)
     }
 
-    /// Lets a look-up of the pipe come back.
+    /// Lets a look-up of the pipe return.
     fn write(pipe: &str) -> std::fs::File {
         let mut options = std::fs::OpenOptions::new();
         options.read(true).write(true).open(pipe).unwrap()
@@ -241,7 +241,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let pipe = pipe(folder.path());
         let wanted = BTreeSet::from([pipe.clone(), "/proc/self/exe".to_owned()]);
-        // Who tried it again would wait for as long.
+        // Trying it again would wait for as long.
         let paths = Arc::new(Paths::new(count, LONG));
         let waiting = tokio::spawn(look_up(Arc::clone(&paths), wanted.clone()));
         while OPENED.load(Ordering::Relaxed) == 0 {
@@ -274,13 +274,13 @@ mod tests {
         assert!(files["/proc/self/exe"].is_ok());
     }
 
-    /// Asks for a list, and looks up when it is to; how many paths then.
+    /// Requests a list, and looks it up if it has the turn; returns the number of paths.
     async fn ask(paths: Arc<Paths>, list: List) -> Option<usize> {
         let mut turn = paths.ask(&list).await?;
         Some(turn.look_up_asked(|_| true).await.len())
     }
 
-    /// Has tasks come as far as they can.
+    /// Lets tasks run as far as they can.
     async fn settle() {
         for _ in 0..10 {
             tokio::task::yield_now().await;
@@ -301,7 +301,7 @@ mod tests {
         drop(turn);
         let looked_up: Vec<usize> = asking.join_all().await.into_iter().flatten().collect();
         assert_eq!(looked_up, [3]);
-        // What comes to be at a path is found by who asks afterwards.
+        // A later question finds a file that has appeared at a path.
         let [_, second] = lists;
         assert_eq!(ask(Arc::clone(&paths), second).await, Some(2));
     }
