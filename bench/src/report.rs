@@ -89,26 +89,18 @@ impl Row {
     }
 }
 
-/// Prints the table of times.
+/// Prints the table.
 pub fn print(rows: &[Row]) {
     println!("{}", machine());
     println!(
-        "{:<38} {:>10} {:>10} {:>8} {:>7}",
-        "us, or as said", "median", "p99", "samples", "ratio"
+        "{:<38} {:>10} {:>10} {:>8} {:>7} unit",
+        "", "median", "p99", "samples", "ratio"
     );
     for row in rows {
         let ratio = row.ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"));
         println!(
-            "{:<38} {:>10.1} {:>10.1} {:>8} {:>7}{}",
-            row.name,
-            row.median,
-            row.p99,
-            row.samples,
-            ratio,
-            match row.unit {
-                "us" => String::new(),
-                unit => format!(" {unit}"),
-            }
+            "{:<38} {:>10.1} {:>10.1} {:>8} {:>7} {}",
+            row.name, row.median, row.p99, row.samples, ratio, row.unit
         );
     }
     if let Some(base) = rows.iter().find_map(|row| row.ratio_to.as_ref()) {

@@ -427,7 +427,7 @@ tests! {
         // Without CAP_SETUID nothing is started.
         let kept = privileges::Capabilities::SETGID | privileges::Capabilities::SETPCAP;
         privileges::keep_only(kept).unwrap();
-        Starter::prepare(kept).unwrap_err();
+        Starter::prepare(kept | privileges::Capabilities::SETUID).unwrap_err();
     }
 
     fn killing_the_group_ends_a_worker_and_all_it_started(world) {

@@ -90,7 +90,15 @@ impl PacketSocket {
     /// # Errors
     /// As recvmsg(2); `InvalidData` when the packet or its descriptors exceed their limits.
     pub fn receive(&self, limit: usize) -> io::Result<Packet> {
-        receive(self.0.as_fd(), limit, MAX_DESCRIPTORS)
+        self.receive_with(limit, MAX_DESCRIPTORS)
+    }
+
+    /// Receives one packet with at most so many descriptors; empty bytes: the peer has closed.
+    ///
+    /// # Errors
+    /// As [`Self::receive`].
+    pub fn receive_with(&self, limit: usize, descriptors: usize) -> io::Result<Packet> {
+        receive(self.0.as_fd(), limit, descriptors)
     }
 
     /// The peer's credentials.

@@ -159,6 +159,14 @@ impl AsyncPacketSocket {
         }
     }
 
+    /// Sends one packet, and does not wait.
+    ///
+    /// # Errors
+    /// As [`PacketSocket::send`]; `WouldBlock` while the peer's queue is full.
+    pub fn try_send(&self, bytes: &[u8]) -> io::Result<()> {
+        packet::send(self.as_fd(), bytes, &[])
+    }
+
     /// Receives one packet; empty bytes: the peer has closed.
     ///
     /// # Errors

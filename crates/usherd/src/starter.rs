@@ -1,32 +1,59 @@
 //! The starter: makes the keeper's workers, and tells how they end. A process of its own, so that
-//! what is copied for a worker is little, and holds no secret, no queue and no table. It parses
-//! requests of the keeper only, which starts it and whose socket is its standard input.
+//! what is copied for a worker is little, and holds no secret and no table. It parses requests of the
+//! keeper only, which starts it and whose socket is its standard input.
+//!
+//! The keeper orders workers of one user at one service. In style `connection` an order stands while
+//! connections come: the starter waits at the user's listener and makes a process for each, without
+//! asking. It holds the listener for so long, and no connection ever. An order is over when nobody has
+//! come for a while, when it has stood for a second, when the keeper ends it or the user's queue, when
+//! the files of the accounts have changed, and when a worker has failed. Before each process it looks
+//! for all of these, after it has seen the connection: what held before the connection came counts.
 //!
 //! It ends with the keeper. Its workers go on when it ends, however that comes: the keeper then
 //! starts another one, and follows them by itself.
 
+mod order;
+
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-use tokio::io::Interest;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use usher_kernel::worker::{
-    BIRTH, Ended, Input, MAX_REQUEST, Newborn, Progress, Report, Request, SpawnError, Starter,
-    Told, reap_any,
+    BIRTH, Ends, MAX_REQUEST, Progress, REPORT_SIZE, Report, Request, Starter, Told,
 };
-use usher_local::packet::{Packet, PacketSocket};
-use usher_local::packet_async::{AsyncPacketSocket, register};
+use usher_local::packet::PacketSocket;
 use usher_local::roles::{self, HasRole};
 
 use crate::start::{self, Attempt, StartError};
+use order::{Child, Standing};
 
 /// Descriptors that may come with a request.
 const DESCRIPTORS: usize = 3;
-/// The errno that stands for a request of which no process can be made.
-const INVALID: i32 = rustix::io::Errno::INVAL.raw_os_error();
+/// Tells a packet's length, and leaves it.
+const GLANCE: RecvFlags = RecvFlags::PEEK.union(RecvFlags::TRUNC);
+/// How long what is told may wait for more. What ends an order is told at once.
+const GATHERED: Duration = Duration::from_millis(10);
+/// Most reports in a packet.
+const REPORTS: usize = 64;
+/// How long an order stands without a connection.
+const LINGER: Duration = Duration::from_millis(100);
+/// How long it stands at most: then the keeper looks the user up again.
+const SPAN: Duration = Duration::from_secs(1);
+/// Orders that stand. Those beyond are over when what waits is served.
+const STANDING: usize = 512;
+/// How often children are looked at that have not executed their program: young ones, and others.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
+/// Until when a child is young.
+const YOUNG: Duration = Duration::from_millis(100);
+
+/// What tells of the keeper's socket, of ends and of the bell; other numbers are orders'.
+const KEEPER: u64 = 0;
+const ENDS: u64 = u64::MAX;
+const BELL: u64 = u64::MAX - 1;
 
 /// Runs the starter until the keeper ends.
 ///
@@ -45,143 +72,345 @@ pub fn run() -> Result<(), StartError> {
         });
     }
     let starter = Starter::prepare(role.capabilities)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .attempt("cannot start the runtime")?;
-    runtime
-        .block_on(async {
-            let ends = signal(SignalKind::child())?;
-            let keeper = AsyncPacketSocket::from_blocking(PacketSocket::from_descriptor(socket))?;
-            let office = Arc::new(Office {
-                keeper,
-                under_way: Mutex::default(),
-            });
-            tokio::select! {
-                result = serve(&office, &starter) => result,
-                result = watch(&office, ends) => result,
-            }
-        })
+    Office::open(starter, socket)
+        .attempt("cannot wait for the keeper")?
+        .run()
         .attempt("the keeper's socket failed")
 }
 
-/// What all tasks share.
+/// The starter's state.
 struct Office {
-    keeper: AsyncPacketSocket,
-    /// Children that have not executed their program, and how those ended that have ended: told after
-    /// all else that is told of them.
-    under_way: Mutex<HashMap<u32, Option<Ended>>>,
+    starter: Starter,
+    keeper: PacketSocket,
+    ends: Ends,
+    events: OwnedFd,
+    orders: HashMap<u64, Standing>,
+    /// All children that live, by their numbers.
+    children: HashMap<u32, Child>,
+    /// What is to be told, and since when.
+    reports: Vec<u8>,
+    waiting_since: Option<Instant>,
+    /// When something is due that no descriptor tells of; none: nothing.
+    due: Option<Instant>,
+    closed: bool,
 }
 
 impl Office {
-    async fn tell(&self, number: u64, pid: u32, told: Told) {
-        let report = Report { number, pid, told };
-        if let Err(error) = self.keeper.send(&report.encode()).await {
-            // It has gone, which `serve` sees.
-            tracing::debug!(%error, "telling the keeper");
+    fn open(starter: Starter, keeper: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&keeper, true)?;
+        let office = Self {
+            starter,
+            keeper: PacketSocket::from_descriptor(keeper),
+            ends: Ends::hear()?,
+            events: epoll::create(CreateFlags::CLOEXEC)?,
+            orders: HashMap::new(),
+            children: HashMap::new(),
+            reports: Vec::new(),
+            waiting_since: None,
+            due: None,
+            closed: false,
+        };
+        for (descriptor, number) in [
+            (office.keeper.as_fd(), KEEPER),
+            (office.ends.as_fd(), ENDS),
+            (office.starter.bell(), BELL),
+        ] {
+            let data = EventData::new_u64(number);
+            epoll::add(&office.events, descriptor, data, EventFlags::IN)?;
+        }
+        Ok(office)
+    }
+
+    fn run(mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(64);
+        while !self.closed {
+            events.clear();
+            let patience = self.patience()?;
+            let buffer = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.events, buffer, patience.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+            for event in &events {
+                self.see(event)?;
+            }
+            self.look_after(Instant::now())?;
+        }
+        Ok(())
+    }
+
+    /// How long until something is due; none: for ever.
+    fn patience(&self) -> io::Result<Option<rustix::time::Timespec>> {
+        let Some(due) = self.due else {
+            return Ok(None);
+        };
+        let left = due.saturating_duration_since(Instant::now());
+        left.try_into().map(Some).map_err(io::Error::other)
+    }
+
+    fn see(&mut self, event: &Event) -> io::Result<()> {
+        match event.data.u64() {
+            KEEPER => self.listen(),
+            ENDS => self.reap(),
+            BELL => {
+                // Read only to be quiet again.
+                match rustix::io::read(self.starter.bell(), &mut [0; 8]) {
+                    Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+                let busy: Vec<u64> = self
+                    .orders
+                    .iter()
+                    .filter(|(_, order)| !order.coming.is_empty())
+                    .map(|(number, _)| *number)
+                    .collect();
+                busy.into_iter().try_for_each(|number| self.serve(number))
+            }
+            number => {
+                // What its children saw waiting was there before.
+                self.look_at(number)?;
+                if let Some(order) = self.orders.get_mut(&number) {
+                    let flags = event.flags;
+                    // The listener was closed, or a connection has come.
+                    if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+                        order.end(Told::Over);
+                    } else {
+                        order.came();
+                    }
+                }
+                self.serve(number)
+            }
         }
     }
-}
 
-/// Makes what the keeper asks for.
-async fn serve(office: &Arc<Office>, starter: &Starter) -> io::Result<()> {
-    loop {
-        let packet = office.keeper.receive_with(MAX_REQUEST, DESCRIPTORS).await?;
-        if packet.bytes.is_empty() {
+    /// Takes what the keeper has said.
+    fn listen(&mut self) -> io::Result<()> {
+        loop {
+            // Mostly nothing was said, which a packet's room is not made for.
+            let length = match rustix::net::recv(self.keeper.as_fd(), &mut [0], GLANCE) {
+                Ok((_, length)) => length.min(MAX_REQUEST),
+                Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            };
+            let packet = self.keeper.receive_with(length, DESCRIPTORS)?;
+            if packet.bytes.is_empty() {
+                self.closed = true;
+                return Ok(());
+            }
+            match Request::decode(&packet.bytes).map_err(io::Error::other)? {
+                Request::Ping => self.tell(0, 0, Told::Pong),
+                Request::End => {
+                    for order in self.orders.values_mut().filter(|order| order.accepts) {
+                        order.end(Told::Over);
+                    }
+                    self.due = Some(Instant::now());
+                }
+                Request::Order(order) => {
+                    let number = order.number;
+                    match Standing::new(*order, packet.descriptors)? {
+                        Ok(standing) => {
+                            if standing.accepts {
+                                let data = EventData::new_u64(number);
+                                // Each connection that comes is told once.
+                                let flags = EventFlags::IN | EventFlags::ET;
+                                epoll::add(&self.events, &standing.listener, data, flags)?;
+                            }
+                            self.orders.insert(number, standing);
+                            self.due = Some(Instant::now());
+                        }
+                        Err(error) => {
+                            tracing::error!(%error, "cannot make a worker");
+                            self.tell(number, 0, Told::NotMade(Errno::INVAL.raw_os_error()));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes the processes that an order needs now.
+    fn serve(&mut self, number: u64) -> io::Result<()> {
+        self.look_at(number)?;
+        let needs = |office: &Self| office.orders.get(&number).map_or(0, Standing::needs);
+        if needs(self) == 0 {
             return Ok(());
         }
-        let (request, group, listener) = read(packet)?;
-        let input = match request.accepts {
-            true => Input::AcceptOne(listener.as_fd()),
-            false => Input::Listener(listener.as_fd()),
-        };
-        let number = request.number;
-        match starter.make(&request.command, input, group.as_fd(), request.entry) {
-            Ok(newborn) => {
-                office.under_way.lock().insert(newborn.pid, None);
-                tokio::spawn(see_through(Arc::clone(office), number, newborn));
+        // What was said or changed before the connection came counts.
+        self.listen()?;
+        for _ in 0..needs(self) {
+            let Some(order) = self.orders.get_mut(&number) else {
+                break;
+            };
+            if !order.is_current() {
+                order.end(Told::Over);
+                break;
             }
-            Err(error) => {
-                let errno = match &error {
-                    SpawnError::Parent(error) => error.raw_os_error(),
-                    _ => None,
-                };
-                tracing::error!(%error, "cannot make a worker");
-                let told = Told::NotMade(errno.unwrap_or(INVALID));
-                office.tell(number, 0, told).await;
-            }
-        }
-    }
-}
-
-/// A request, with the cgroup's folder and the listener.
-fn read(packet: Packet) -> io::Result<(Request, OwnedFd, OwnedFd)> {
-    let mut request = Request::decode(&packet.bytes).map_err(io::Error::other)?;
-    let mut descriptors = packet.descriptors.into_iter();
-    let (Some(group), Some(listener)) = (descriptors.next(), descriptors.next()) else {
-        return Err(io::ErrorKind::InvalidData.into());
-    };
-    request.command.errors = descriptors.next().map(Arc::new);
-    Ok((request, group, listener))
-}
-
-/// Tells what becomes of a child until it has executed its program.
-async fn see_through(office: Arc<Office>, number: u64, mut newborn: Newborn) {
-    let pid = newborn.pid;
-    let outcome = tokio::time::timeout(BIRTH, birth(&office, number, &mut newborn)).await;
-    let told = match outcome {
-        Ok(Ok(told)) => told,
-        Ok(Err(error)) => {
-            tracing::error!(%error, pid, "a worker that is being started says what none says");
-            Told::Late
-        }
-        Err(_) => Told::Late,
-    };
-    if told == Told::Late
-        && let Err(error) = newborn.kill()
-    {
-        tracing::error!(%error, pid, "cannot kill a worker that does not start");
-    }
-    office.tell(number, pid, told).await;
-    let ended = office.under_way.lock().remove(&pid).flatten();
-    if let Some(ended) = ended {
-        office.tell(0, pid, Told::Ended(ended)).await;
-    }
-}
-
-/// Waits until a child has executed its program or failed.
-async fn birth(office: &Office, number: u64, newborn: &mut Newborn) -> io::Result<Told> {
-    let report = register(newborn.report().try_clone_to_owned()?, Interest::READABLE)?;
-    let mut accepted = false;
-    loop {
-        let mut ready = report.readable().await?;
-        match newborn.progress()? {
-            Progress::Made => {}
-            Progress::Accepted => {
-                if !accepted {
-                    office.tell(number, newborn.pid, Told::Accepted).await;
+            match order.make(&self.starter) {
+                Ok(child) => {
+                    self.children.insert(child.pid(), child);
                 }
-                accepted = true;
+                Err(told) => order.end(told),
             }
-            Progress::Executed => return Ok(Told::Executed),
-            Progress::Stillborn => return Ok(Told::Stillborn),
-            Progress::Failed(stage, errno) => return Ok(Told::Failed(stage, errno)),
         }
-        ready.clear_ready();
+        self.due = Some(Instant::now());
+        Ok(())
     }
-}
 
-/// Tells how children end.
-async fn watch(office: &Office, mut signals: Signal) -> io::Result<()> {
-    while signals.recv().await.is_some() {
-        // One signal may stand for many.
-        while let Some((pid, ended)) = reap_any()? {
-            if let Some(told_later) = office.under_way.lock().get_mut(&pid) {
-                *told_later = Some(ended);
-                continue;
+    /// Sees how far the children of an order have come.
+    fn look_at(&mut self, number: u64) -> io::Result<()> {
+        let coming = self.orders.get(&number).map(|order| order.coming.clone());
+        coming
+            .unwrap_or_default()
+            .into_iter()
+            .try_for_each(|pid| self.look_at_child(pid))
+    }
+
+    fn look_at_child(&mut self, pid: u32) -> io::Result<()> {
+        let Some(child) = self.children.get_mut(&pid) else {
+            return Ok(());
+        };
+        let (Some(birth), Some(order)) = (&mut child.birth, self.orders.get_mut(&child.order))
+        else {
+            return Ok(());
+        };
+        let mut is_late = birth.begun.elapsed() >= BIRTH;
+        let progress = birth.newborn.progress().unwrap_or_else(|error| {
+            tracing::error!(%error, pid, "a worker that is being started says what none says");
+            is_late = true;
+            Progress::Made
+        });
+        let mut told = None;
+        if !birth.has_accepted
+            && let Some(waiting) = birth.newborn.accepted()
+        {
+            birth.has_accepted = true;
+            order.accepted(waiting);
+            told = Some(Told::Begun);
+        }
+        let is_over = match progress {
+            Progress::Made | Progress::Accepted if !is_late => false,
+            Progress::Made | Progress::Accepted => {
+                birth.newborn.kill()?;
+                order.end(Told::Late);
+                told = Some(Told::Begun);
+                true
             }
-            office.tell(0, pid, Told::Ended(ended)).await;
+            Progress::Executed => {
+                if !order.accepts {
+                    order.end(Told::Over);
+                }
+                told = Some(Told::Begun);
+                true
+            }
+            Progress::Stillborn => {
+                told = order.note_stillborn().then_some(Told::Stillborn);
+                true
+            }
+            Progress::Failed(stage, errno) => {
+                // Else another process has taken the connection.
+                if !Standing::found_nothing(stage, errno) {
+                    order.end(Told::Failed(stage, errno));
+                }
+                true
+            }
+        };
+        if is_over {
+            order.is_born(pid, birth.has_accepted);
+            child.birth = None;
+        }
+        if told == Some(Told::Begun) && std::mem::replace(&mut child.is_told, true) {
+            told = None;
+        }
+        let number = child.order;
+        if let Some(told) = told {
+            self.tell(number, pid, told);
+        }
+        Ok(())
+    }
+
+    /// Takes down how children have ended.
+    fn reap(&mut self) -> io::Result<()> {
+        while let Some((pid, ended)) = self.ends.next()? {
+            self.look_at_child(pid)?;
+            let Some(child) = self.children.remove(&pid) else {
+                continue;
+            };
+            if child.is_told {
+                self.tell(0, pid, Told::Ended(ended));
+            }
+            if let Some(order) = self.orders.get_mut(&child.order) {
+                order.gone();
+            }
+            self.serve(child.order)?;
+        }
+        Ok(())
+    }
+
+    /// Does what is due.
+    fn look_after(&mut self, now: Instant) -> io::Result<()> {
+        if self.due.is_none_or(|due| due > now) {
+            return Ok(());
+        }
+        let many = self.orders.len() > STANDING;
+        let numbers: Vec<u64> = self.orders.keys().copied().collect();
+        let mut due: Option<Instant> = None;
+        let mut at = |moment: Instant| due = Some(due.map_or(moment, |due| due.min(moment)));
+        for number in numbers {
+            self.serve(number)?;
+            let Some(order) = self.orders.get_mut(&number) else {
+                continue;
+            };
+            match order.over(now, many) {
+                Ok(told) => {
+                    if let Some(order) = self.orders.remove(&number)
+                        && order.accepts
+                    {
+                        epoll::delete(&self.events, &order.listener)?;
+                    }
+                    self.tell(number, 0, told);
+                }
+                Err(next) => {
+                    at(next);
+                    let births = order.coming.iter().filter_map(|pid| self.children.get(pid));
+                    births.for_each(|child| at(child.next_look(now)));
+                }
+            }
+        }
+        if let Some(since) = self.waiting_since {
+            if now >= since + GATHERED {
+                self.flush();
+            }
+            at(since.max(now) + GATHERED);
+        }
+        self.due = due;
+        Ok(())
+    }
+
+    /// Tells the keeper something: soon, or at once where somebody waits for it.
+    fn tell(&mut self, number: u64, pid: u32, told: Told) {
+        self.reports.extend(Report { number, pid, told }.encode());
+        if told.is_last() || told == Told::Pong || self.reports.len() >= REPORTS * REPORT_SIZE {
+            self.flush();
+        } else if self.waiting_since.is_none() {
+            let now = Instant::now();
+            self.waiting_since = Some(now);
+            let until = now + GATHERED;
+            self.due = Some(self.due.map_or(until, |due| due.min(until)));
         }
     }
-    Ok(())
+
+    /// Tells the keeper what it takes now.
+    fn flush(&mut self) {
+        let mut told = 0;
+        for packet in self.reports.chunks(REPORTS * REPORT_SIZE) {
+            if let Err(error) = self.keeper.send(packet, &[]) {
+                // It has gone, which is seen when it is listened to, or it is busy.
+                tracing::debug!(%error, "telling the keeper");
+                break;
+            }
+            told += packet.len();
+        }
+        self.reports.drain(..told);
+        self.waiting_since = (!self.reports.is_empty()).then(Instant::now);
+    }
 }

@@ -337,6 +337,21 @@ fn workers_outlive_the_starter_and_another_starts_more() -> Outcome {
 }
 
 #[test]
+fn a_stuck_starter_is_replaced_and_another_is_not() -> Outcome {
+    let mail = mail()?;
+    let present = starter(&mail)?;
+    let (_first, _) = reveal(&mail, "alice", "each")?;
+    let (_second, _) = reveal(&mail, "bob", "one")?;
+    assert_eq!(starter(&mail)?, present, "a starter that serves");
+    mail.mailhost.run(["kill", "-STOP", &present.to_string()])?;
+    let (_third, said) = reveal(&mail, "bob", "each")?;
+    assert!(said.contains("\"uid\": [2002, 2002, 2002]"), "{said}");
+    assert_ne!(starter(&mail)?, present);
+    assert!(mail.keeper.log()?.contains("it has not answered"));
+    Ok(())
+}
+
+#[test]
 fn no_connection_is_lost_while_starters_are_killed() -> Outcome {
     const ROUNDS: usize = 20;
     let mail = mail()?;

@@ -12,9 +12,9 @@ const OPEN_FILES: libc::rlim_t = 1024;
 
 /// The variable of the environment that the child completes.
 pub(super) const LISTEN_PID: &[u8] = b"LISTEN_PID=";
-/// The child's first byte to its parent.
+/// What a child that takes the listener says first.
 pub(super) const ALIVE: u8 = 0xff;
-/// What it says when it has accepted its connection.
+/// What one that accepts a connection says first, when it has; then how many wait beside it.
 pub(super) const ACCEPTED: u8 = 0xfe;
 /// Digits that the child may write there.
 pub(super) const PID_DIGITS: usize = 10;
@@ -32,6 +32,8 @@ pub(super) struct Child<'a> {
     /// Standard error.
     pub errors: RawFd,
     pub reporting: RawFd,
+    /// Rung when it has accepted and left connections waiting.
+    pub bell: RawFd,
     /// The process that makes workers.
     pub parent: libc::pid_t,
 }
@@ -40,6 +42,8 @@ pub(super) struct Child<'a> {
 const LISTENER: RawFd = 3;
 /// Where the child writes its report, once it has placed its descriptors.
 const REPORT: RawFd = 4;
+/// What the child rings.
+const BELL: RawFd = 5;
 
 impl Child<'_> {
     /// Becomes the worker.
@@ -70,7 +74,7 @@ impl Child<'_> {
             // of the user takes this back (PR_SET_PDEATHSIG(2const)).
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) < 0
                 || libc::getppid() != self.parent
-                || !self.say(ALIVE)
+                || matches!(self.input, Input::Listener(_)) && !self.say(&[ALIVE])
             {
                 return (Stage::Session, errno());
             }
@@ -127,7 +131,11 @@ impl Child<'_> {
                     return (Stage::Accept, errno());
                 }
                 // The starter may have ended: the connection is served all the same.
-                let _ = self.say(ACCEPTED);
+                let waiting = waiting(LISTENER);
+                if self.say(&[ACCEPTED, waiting]) && waiting > 0 {
+                    let one = 1_u64;
+                    libc::write(BELL, (&raw const one).cast(), size_of::<u64>());
+                }
                 if libc::dup2(connection, 0) < 0 || libc::dup2(connection, 1) < 0 {
                     return (Stage::Descriptors, errno());
                 }
@@ -162,10 +170,10 @@ impl Child<'_> {
         }
     }
 
-    /// Writes one byte of the report.
-    unsafe fn say(&self, byte: u8) -> bool {
-        // SAFETY: a local variable, which lives until the call returns.
-        unsafe { libc::write(self.reporting, (&raw const byte).cast(), 1) == 1 }
+    /// Writes a part of the report.
+    unsafe fn say<const N: usize>(&self, part: &[u8; N]) -> bool {
+        // SAFETY: an array that lives until the call returns.
+        unsafe { libc::write(self.reporting, part.as_ptr().cast(), N) == N as isize }
     }
 
     /// Is this process the user and nobody else, by all of its identities and groups?
@@ -189,8 +197,8 @@ impl Child<'_> {
         }
     }
 
-    /// Puts /dev/null at 0 and 1, what the command says at 2, the listener at [`LISTENER`] and the
-    /// report at [`REPORT`]. All others are closed: what comes next is done as the user, and touches
+    /// Puts /dev/null at 0 and 1, what the command says at 2, the listener at [`LISTENER`], the report
+    /// at [`REPORT`] and the bell at [`BELL`]. All others are closed: what comes next is done as the user, and touches
     /// the user's files, which can keep this process as long as they like.
     unsafe fn place(&mut self) -> Result<(), i32> {
         let (listener, kept) = match self.input {
@@ -200,10 +208,11 @@ impl Child<'_> {
         // SAFETY: descriptor numbers of this process only.
         unsafe {
             // Out of the way of the places that are about to be filled.
-            let aside = |source| libc::fcntl(source, libc::F_DUPFD_CLOEXEC, REPORT + 1);
+            let aside = |source| libc::fcntl(source, libc::F_DUPFD_CLOEXEC, BELL + 1);
             let (listener, null) = (aside(listener.as_raw_fd()), aside(self.null));
             let (errors, reporting) = (aside(self.errors), aside(self.reporting));
-            if listener < 0 || null < 0 || errors < 0 || reporting < 0 {
+            let bell = aside(self.bell);
+            if listener < 0 || null < 0 || errors < 0 || reporting < 0 || bell < 0 {
                 return Err(errno());
             }
             self.reporting = reporting;
@@ -213,11 +222,12 @@ impl Child<'_> {
                 || libc::dup3(listener, LISTENER, kept) < 0
                 // It closes on exec, which is the report that all went well.
                 || libc::dup3(reporting, REPORT, libc::O_CLOEXEC) < 0
+                || libc::dup3(bell, BELL, libc::O_CLOEXEC) < 0
             {
                 return Err(errno());
             }
             self.reporting = REPORT;
-            if libc::syscall(libc::SYS_close_range, REPORT + 1, u32::MAX, 0) < 0 {
+            if libc::syscall(libc::SYS_close_range, BELL + 1, u32::MAX, 0) < 0 {
                 return Err(errno());
             }
             Ok(())
@@ -307,6 +317,27 @@ unsafe fn accept(listener: RawFd) -> i32 {
         set_errno(outcome);
         connection
     }
+}
+
+/// How many connections wait, 255 or more; 0 where the kernel does not say.
+///
+/// # Safety
+/// Only for a descriptor of this process; see [`crate::listener::waiting`].
+unsafe fn waiting(listener: RawFd) -> u8 {
+    // SAFETY: numbers only, for which all zeros is a value.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut size = size_of::<libc::tcp_info>() as libc::socklen_t;
+    // SAFETY: a structure of plain numbers of the size that is said, which the kernel fills in part.
+    unsafe {
+        libc::getsockopt(
+            listener,
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut size,
+        );
+    }
+    info.tcpi_unacked.min(255) as u8
 }
 
 /// Writes a number in decimal and ends the string there. No leading zeros: sd_listen_fds(3) would

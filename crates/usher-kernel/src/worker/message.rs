@@ -1,8 +1,8 @@
-//! What the keeper asks the starter, and what the starter tells. Both are the same program, started
+//! What the keeper says to the starter, and what the starter tells. Both are the same program, started
 //! one by the other, so the form has no version; it never leaves a socket that only they have.
 //!
 //! Numbers are little-endian, 32 bits unless said; a text or path is its length and its bytes; a list
-//! is its length and its entries. With a request come two or three descriptors: the folder of the
+//! is its length and its entries. With an order come two or three descriptors: the folder of the
 //! cgroup, the listener, and the worker's standard error unless that is /dev/null.
 
 use std::ffi::OsString;
@@ -22,27 +22,73 @@ pub const REPORT_SIZE: usize = 24;
 #[error("a message between keeper and starter is malformed")]
 pub struct MalformedMessage;
 
-/// One worker that is to be started.
+/// What the keeper says.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub enum Request {
+    /// Start workers.
+    Order(Box<Order>),
+    /// End all orders: they may not be what the policy says any more.
+    End,
+    /// Say something.
+    Ping,
+}
+
+/// Workers that are to be started: one that takes the listener, or one for each connection that comes,
+/// until nobody has come for a while.
+#[derive(Debug, Clone)]
+pub struct Order {
     /// By which reports name it.
     pub number: u64,
-    /// How it comes into its cgroup.
+    /// How workers come into their cgroup.
     pub entry: Entry,
-    /// Whether it accepts one connection, or takes the listener.
+    /// Whether each accepts one connection, or one takes the listener.
     pub accepts: bool,
+    /// How many of this order may live at once.
+    pub most: u32,
+    /// What the accounts were like when the user was looked up. The order ends when they are another.
+    pub accounts: u64,
     /// What to start.
     pub command: Command,
 }
+
+const ORDER: u8 = 0;
+const END: u8 = 1;
+const PING: u8 = 2;
 
 impl Request {
     /// The bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Order(order) => order.encode(),
+            Self::End => vec![END],
+            Self::Ping => vec![PING],
+        }
+    }
+
+    /// From the bytes. Descriptors come beside them: [`Command::errors`] is none.
+    ///
+    /// # Errors
+    /// [`MalformedMessage`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, MalformedMessage> {
+        match bytes {
+            [END] => Ok(Self::End),
+            [PING] => Ok(Self::Ping),
+            [ORDER, order @ ..] => Ok(Self::Order(Box::new(Order::decode(order)?))),
+            _ => Err(MalformedMessage),
+        }
+    }
+}
+
+impl Order {
+    fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(1024);
+        out.push(ORDER);
         out.extend(self.number.to_le_bytes());
         out.push(u8::from(self.entry == Entry::Enters));
         out.push(u8::from(self.accepts));
+        put(&mut out, self.most);
+        out.extend(self.accounts.to_le_bytes());
         let command = &self.command;
         put_path(&mut out, &command.program);
         put_list(&mut out, &command.arguments, |out, text| {
@@ -69,11 +115,7 @@ impl Request {
         out
     }
 
-    /// From the bytes. Descriptors come beside them: [`Command::errors`] is none.
-    ///
-    /// # Errors
-    /// [`MalformedMessage`].
-    pub fn decode(bytes: &[u8]) -> Result<Self, MalformedMessage> {
+    fn decode(bytes: &[u8]) -> Result<Self, MalformedMessage> {
         let mut rest = Rest(bytes);
         let number = u64::from_le_bytes(rest.array()?);
         let entry = if rest.flag()? {
@@ -81,10 +123,12 @@ impl Request {
         } else {
             Entry::Made
         };
-        let request = Self {
+        let order = Self {
             number,
             entry,
             accepts: rest.flag()?,
+            most: rest.number()?,
+            accounts: u64::from_le_bytes(rest.array()?),
             command: Command {
                 program: rest.path()?,
                 arguments: rest.list(Rest::text)?,
@@ -115,17 +159,17 @@ impl Request {
             },
         };
         if rest.0.is_empty() {
-            Ok(request)
+            Ok(order)
         } else {
             Err(MalformedMessage)
         }
     }
 }
 
-/// What the starter tells of a worker.
+/// What the starter tells. A packet has one report or more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
-    /// The request's; 0 for [`Told::Ended`], which is told of a process.
+    /// The order's; 0 for [`Told::Ended`], which is told of a process, and [`Told::Pong`].
     pub number: u64,
     /// Its process; 0 when there is none.
     pub pid: u32,
@@ -136,20 +180,35 @@ pub struct Report {
 /// See [`Report`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
-    /// It is the user and has accepted its connection.
-    Accepted,
-    /// It has executed its program.
-    Executed,
-    /// See [`super::Progress::Stillborn`].
+    /// There is a worker: it is the user and has accepted its connection, or has executed its program.
+    Begun,
+    /// See [`super::Progress::Stillborn`]: workers of this order enter their cgroup from now on.
     Stillborn,
-    /// It has failed, with this errno.
-    Failed(Stage, i32),
-    /// It was killed, as it took too long.
-    Late,
-    /// No process could be made, with this errno.
-    NotMade(i32),
     /// It has ended. Comes after all else that is told of it.
     Ended(Ended),
+    /// The answer to [`Request::Ping`].
+    Pong,
+    /// The order is over: it is done, nobody has come for a while, or it was ended.
+    Over,
+    /// The order is over: a worker has failed, with this errno.
+    Failed(Stage, i32),
+    /// The order is over: a worker was killed at once, though it entered its cgroup.
+    Killed,
+    /// The order is over: a worker was killed, as it took too long.
+    Late,
+    /// The order is over: no process could be made, with this errno.
+    NotMade(i32),
+}
+
+impl Told {
+    /// Whether it is the last that is told of an order.
+    #[must_use]
+    pub fn is_last(self) -> bool {
+        !matches!(
+            self,
+            Self::Begun | Self::Stillborn | Self::Ended(_) | Self::Pong
+        )
+    }
 }
 
 impl Report {
@@ -157,8 +216,8 @@ impl Report {
     #[must_use]
     pub fn encode(&self) -> [u8; REPORT_SIZE] {
         let (kind, first, second) = match self.told {
-            Told::Accepted => (1, 0, 0),
-            Told::Executed => (2, 0, 0),
+            Told::Begun => (1, 0, 0),
+            Told::Over => (2, 0, 0),
             Told::Stillborn => (3, 0, 0),
             Told::Failed(stage, errno) => (4, stage as i32, errno),
             Told::Late => (5, 0, 0),
@@ -167,6 +226,8 @@ impl Report {
                 code: Some(code), ..
             }) => (7, code, 0),
             Told::Ended(Ended { signal, .. }) => (8, signal.unwrap_or_default(), 0),
+            Told::Killed => (9, 0, 0),
+            Told::Pong => (10, 0, 0),
         };
         let mut out = [0; REPORT_SIZE];
         out[..8].copy_from_slice(&self.number.to_le_bytes());
@@ -192,8 +253,8 @@ impl Report {
         }
         let ended = |code, signal| Told::Ended(Ended { code, signal });
         let told = match kind {
-            1 => Told::Accepted,
-            2 => Told::Executed,
+            1 => Told::Begun,
+            2 => Told::Over,
             3 => Told::Stillborn,
             4 => {
                 let stage = u8::try_from(first).map_err(|_| MalformedMessage)?;
@@ -203,6 +264,8 @@ impl Report {
             6 => Told::NotMade(first),
             7 => ended(Some(first), None),
             8 => ended(None, Some(first)),
+            9 => Told::Killed,
+            10 => Told::Pong,
             _ => return Err(MalformedMessage),
         };
         Ok(Self { number, pid, told })
@@ -287,11 +350,13 @@ impl<'a> Rest<'a> {
 mod tests {
     use super::*;
 
-    fn request(files: Option<Vec<(PathBuf, FileAccess)>>) -> Request {
-        Request {
+    fn order(files: Option<Vec<(PathBuf, FileAccess)>>) -> Request {
+        Request::Order(Box::new(Order {
             number: 1 << 40,
             entry: Entry::Enters,
             accepts: true,
+            most: 64,
+            accounts: 1 << 50,
             command: Command {
                 program: "/bin/sh".into(),
                 arguments: vec!["-c".into(), String::new()],
@@ -306,7 +371,7 @@ mod tests {
                 files,
                 errors: None,
             },
-        }
+        }))
     }
 
     #[test]
@@ -315,8 +380,8 @@ mod tests {
             ("/etc".into(), FileAccess::Read),
             ("/srv".into(), FileAccess::Write),
         ];
-        for files in [None, Some(Vec::new()), Some(files)] {
-            let request = request(files);
+        let orders = [None, Some(Vec::new()), Some(files)].map(order);
+        for request in orders.into_iter().chain([Request::End, Request::Ping]) {
             let mut bytes = request.encode();
             let decoded = Request::decode(&bytes).unwrap();
             assert_eq!(format!("{decoded:?}"), format!("{request:?}"));
@@ -332,9 +397,11 @@ mod tests {
     fn reports_come_back_as_they_were_and_no_part_of_one_does() {
         let ended = |code, signal| Told::Ended(Ended { code, signal });
         for told in [
-            Told::Accepted,
-            Told::Executed,
+            Told::Begun,
             Told::Stillborn,
+            Told::Pong,
+            Told::Over,
+            Told::Killed,
             Told::Failed(Stage::Files, libc::EACCES),
             Told::Late,
             Told::NotMade(libc::EAGAIN),

@@ -20,6 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
@@ -31,8 +32,8 @@ use crate::KernelError;
 use child::{ACCEPTED, ALIVE, Child, LISTEN_PID, PID_DIGITS};
 use files::Confinement;
 pub use files::FileAccess;
-pub use message::{MAX_REQUEST, MalformedMessage, REPORT_SIZE, Report, Request, Told};
-pub use reaping::{Ended, reap_any};
+pub use message::{MAX_REQUEST, MalformedMessage, Order, REPORT_SIZE, Report, Request, Told};
+pub use reaping::{Ended, Ends};
 
 /// How long a child may take to execute its program.
 pub const BIRTH: Duration = Duration::from_secs(30);
@@ -234,8 +235,9 @@ impl Command {
     }
 }
 
-/// Everything the child needs, made before the fork: after it, only system calls are safe.
-struct Prepared {
+/// Everything that children of one kind need, made before the first of them: after the fork, only
+/// system calls are safe.
+pub struct Prepared {
     program: CString,
     directory: CString,
     arguments: Vec<CString>,
@@ -248,10 +250,15 @@ struct Prepared {
     umask: u16,
     setuid: bool,
     confinement: Option<Confinement>,
+    errors: Option<Arc<OwnedFd>>,
 }
 
 impl Prepared {
-    fn new(command: &Command, input: &Input<'_>) -> Result<Self, SpawnError> {
+    /// Prepares a command, whose workers take one connection each (`accepts`) or the listener.
+    ///
+    /// # Errors
+    /// [`SpawnError::Root`], [`SpawnError::Text`], [`SpawnError::NoLandlock`].
+    pub fn new(command: &Command, accepts: bool) -> Result<Self, SpawnError> {
         if command.uid == 0 {
             return Err(SpawnError::Root);
         }
@@ -265,7 +272,7 @@ impl Prepared {
             environment.push(CString::new(format!("{name}={value}"))?);
         }
         let mut listen_pid = None;
-        if matches!(input, Input::Listener(_)) {
+        if !accepts {
             listen_pid = Some(environment.len());
             let mut pid = LISTEN_PID.to_vec();
             pid.extend([b'0'; PID_DIGITS]);
@@ -289,6 +296,7 @@ impl Prepared {
                 .as_ref()
                 .map(|files| Confinement::new(&command.program, files))
                 .transpose()?,
+            errors: command.errors.clone(),
         })
     }
 }
@@ -308,6 +316,8 @@ pub enum Entry {
 #[derive(Debug)]
 pub struct Starter {
     null: OwnedFd,
+    /// Rung by a child that has accepted and has left connections waiting.
+    bell: OwnedFd,
     pid: libc::pid_t,
 }
 
@@ -326,28 +336,36 @@ impl Starter {
         rustix::process::umask(Mode::RWXG | Mode::RWXO);
         let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(KernelError::errno("opening /dev/null"))?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let bell = eventfd(0, flags).map_err(KernelError::errno("making an eventfd"))?;
         Ok(Self {
             null,
+            bell,
             pid: rustix::process::getpid().as_raw_nonzero().get(),
         })
     }
 
-    /// Makes a child in the cgroup whose folder `group` is. Returns at once; [`Newborn`] tells what
-    /// becomes of it.
+    /// An eventfd that becomes readable when a child has accepted and has left connections waiting.
+    #[must_use]
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Makes a child in the cgroup whose folder `group` is. The input is of the kind that the command
+    /// was prepared for. Returns at once; [`Newborn`] tells what becomes of it.
     ///
     /// # Errors
     /// See [`SpawnError`]; there is no child then.
     pub fn make(
         &self,
-        command: &Command,
+        prepared: &Prepared,
         input: Input<'_>,
         group: BorrowedFd<'_>,
         entry: Entry,
     ) -> Result<Newborn, SpawnError> {
-        let prepared = Prepared::new(command, &input)?;
         let failed = |error: Errno| SpawnError::Parent(error.into());
-        let (report, reporting) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
-        rustix::io::ioctl_fionbio(&report, true).map_err(failed)?;
+        let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
+        let (report, reporting) = rustix::pipe::pipe_with(flags).map_err(failed)?;
         let arguments = pointers(&prepared.arguments);
         // The child writes its process id into this string.
         let mut listen_pid = prepared
@@ -366,18 +384,19 @@ impl Starter {
             }
         };
         let child = Child {
-            prepared: &prepared,
+            prepared,
             arguments: &arguments,
             environment: &environment,
             listen_pid: listen_pid.as_mut().map(|text| text.as_mut_ptr()),
             input: &input,
             entrance: entrance.as_ref().map(AsRawFd::as_raw_fd),
             null: self.null.as_raw_fd(),
-            errors: match &command.errors {
+            errors: match &prepared.errors {
                 Some(errors) => errors.as_raw_fd(),
                 None => self.null.as_raw_fd(),
             },
             reporting: reporting.as_raw_fd(),
+            bell: self.bell.as_raw_fd(),
             parent: self.pid,
         };
         let pid = fork_into((entry == Entry::Made).then_some(group), child)?;
@@ -407,7 +426,7 @@ pub enum Progress {
     Accepted,
     /// It has executed its program, or was killed on its way.
     Executed,
-    /// It was killed before its first instruction; see [`Entry`].
+    /// It was killed before it had done anything that counts; see [`Entry`].
     Stillborn,
     /// It has failed, with this errno, and ends.
     Failed(Stage, i32),
@@ -435,20 +454,30 @@ impl Newborn {
                 Err(error) => return Err(error.into()),
             }
         };
-        Ok(match (self.said.as_slice(), over) {
-            ([], true) => Progress::Stillborn,
-            ([] | [ALIVE], false) => Progress::Made,
-            ([ALIVE, ACCEPTED], false) => Progress::Accepted,
-            ([ALIVE] | [ALIVE, ACCEPTED], true) => Progress::Executed,
-            ([ALIVE, failure @ ..] | failure, _) => {
-                let failure = failure.strip_prefix(&[ACCEPTED]).unwrap_or(failure);
-                let Some((stage, errno)) = failure.split_first() else {
-                    return Err(io::ErrorKind::InvalidData.into());
-                };
+        let rest = match self.said.as_slice() {
+            [ACCEPTED, _, rest @ ..] | [ALIVE, rest @ ..] => rest,
+            rest => rest,
+        };
+        Ok(match (rest.split_first(), over) {
+            (None, true) if self.said.is_empty() => Progress::Stillborn,
+            (None, true) => Progress::Executed,
+            (None, false) if self.accepted().is_some() => Progress::Accepted,
+            (None, false) => Progress::Made,
+            (Some((stage, errno)), _) => {
                 let errno = errno.try_into().map_err(|_| io::ErrorKind::InvalidData)?;
                 Progress::Failed(Stage::from_number(*stage), i32::from_ne_bytes(errno))
             }
         })
+    }
+
+    /// How many connections waited, 255 or more, when it had accepted its own; none when it has not, as
+    /// far as [`Newborn::progress`] has seen.
+    #[must_use]
+    pub fn accepted(&self) -> Option<u8> {
+        match self.said.as_slice() {
+            [ACCEPTED, waiting, ..] => Some(*waiting),
+            _ => None,
+        }
     }
 
     /// Kills it: it takes too long, as when its user has stopped it, or it waits for the user's home.

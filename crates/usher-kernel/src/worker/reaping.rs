@@ -1,6 +1,7 @@
 //! The ends of children, and the signals that they inherit.
 
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// How a child has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,12 +12,62 @@ pub struct Ended {
     pub signal: Option<i32>,
 }
 
-/// Waits for any child that has ended; none: no child has. For a process that has no other children
-/// than those that it follows.
-///
-/// # Errors
-/// As waitpid(2).
-pub fn reap_any() -> io::Result<Option<(u32, Ended)>> {
+/// The ends of all children of this process, for one that has no others than those that it follows,
+/// and one thread.
+#[derive(Debug)]
+pub struct Ends(OwnedFd);
+
+impl Ends {
+    /// Begins to hear of them: SIGCHLD is blocked from now on. A child that is made by
+    /// [`super::Starter`] unblocks it.
+    ///
+    /// # Errors
+    /// When the kernel has no descriptor left.
+    pub fn hear() -> io::Result<Self> {
+        // SAFETY: a local set of signals; blocking one runs no code. The descriptor is new and nobody
+        // else's.
+        unsafe {
+            let mut ends: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut ends);
+            libc::sigaddset(&raw mut ends, libc::SIGCHLD);
+            let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+            if libc::sigprocmask(libc::SIG_BLOCK, &raw const ends, std::ptr::null_mut()) < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            match libc::signalfd(-1, &raw const ends, flags) {
+                descriptor if descriptor >= 0 => Ok(Self(OwnedFd::from_raw_fd(descriptor))),
+                _ => Err(io::Error::last_os_error()),
+            }
+        }
+    }
+
+    /// The next child that has ended; none: no other has. After none, the descriptor is readable when
+    /// another ends.
+    ///
+    /// # Errors
+    /// As waitpid(2).
+    pub fn next(&self) -> io::Result<Option<(u32, Ended)>> {
+        if let Some(ended) = reap_any()? {
+            return Ok(Some(ended));
+        }
+        // One signal may stand for many, and one that comes after this stands for a later end.
+        let mut signal = [0; size_of::<libc::signalfd_siginfo>()];
+        match rustix::io::read(&self.0, &mut signal) {
+            Ok(_) => reap_any(),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl AsFd for Ends {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Any child that has ended; none: no child has.
+fn reap_any() -> io::Result<Option<(u32, Ended)>> {
     let mut status = 0;
     // SAFETY: writes a local number. Not by rustix or nix, which do not say who it was, or not of a
     // child that a real-time signal has killed.

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
 use usher_kernel::cgroup::Group;
 use usher_kernel::worker::{
-    Command, Entry, Input, Progress, REPORT_SIZE, Report, SpawnError, Starter, Told,
+    Command, Entry, Input, Prepared, Progress, REPORT_SIZE, Report, SpawnError, Starter, Told,
 };
 use usher_local::roles::{self, HasRole};
 
@@ -73,7 +73,7 @@ fn attempt(command: &Command, input: Input<'_>, group: &Group) -> Result<Worker,
         }
     };
     let error = match report.told {
-        Told::Executed => return Ok(worker()),
+        Told::Begun => return Ok(worker()),
         Told::NotMade(errno) => {
             return Err(SpawnError::Parent(io::Error::from_raw_os_error(errno)));
         }
@@ -98,7 +98,9 @@ fn make(
         pid,
         told,
     };
-    let mut newborn = match starter.make(command, input, group, entry) {
+    let prepared = Prepared::new(command, matches!(input, Input::AcceptOne(_)));
+    let made = prepared.and_then(|prepared| starter.make(&prepared, input, group, entry));
+    let mut newborn = match made {
         Ok(newborn) => newborn,
         Err(error) => {
             eprintln!("{error}");
@@ -110,7 +112,7 @@ fn make(
         rustix::event::poll(&mut ready, None).unwrap();
         let outcome = match newborn.progress().unwrap() {
             Progress::Made | Progress::Accepted => continue,
-            Progress::Executed => Told::Executed,
+            Progress::Executed => Told::Begun,
             Progress::Stillborn => Told::Stillborn,
             Progress::Failed(stage, errno) => Told::Failed(stage, errno),
         };

@@ -13,7 +13,7 @@ mod ends;
 mod example;
 mod fence;
 mod groups;
-mod identities;
+pub mod identities;
 mod open;
 mod output;
 mod pam;
@@ -330,6 +330,7 @@ impl Keeper {
         // been checked against the new configuration.
         let fresh = self.configuration.put(fresh);
         self.identities.forget();
+        self.queues.starter().end_orders();
         self.reloaded.send_replace(generation);
         self.queues.limit(&fresh.checked);
         let ended = revocation::end_forbidden(self, &former.checked)?;

@@ -5,7 +5,6 @@ mod ends;
 mod guests;
 mod serving;
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,18 +18,15 @@ use usher_proto::refusal::Refusal;
 
 use super::Keeper;
 use super::accounts::{Account, Identity};
-use super::identities::Identities;
+use super::identities::{self, Identities};
 use super::output::Output;
 use super::queues::Key;
-use super::starter::Starter;
+use super::starter::{Order, Starter};
 use ends::{End, reap};
 use serving::serve;
 
 /// Search path of a worker; `environment` of the service does not change it.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-/// Workers of one user at one service that are started at once: no user takes the starter from the
-/// others.
-const SIDE_BY_SIDE: usize = 8;
 /// How long the processes of an idle worker may take to end when asked: a data base writes all that
 /// it has in memory.
 const GRACE: Duration = Duration::from_secs(30);
@@ -66,7 +62,8 @@ struct State {
     task: Option<tokio::task::AbortHandle>,
     /// The queue has been taken away.
     stopped: bool,
-    /// Workers that are being started: they may be in the group already and are not in `workers` yet.
+    /// Orders and guests under way, whose processes may be in the group already and are not in `workers`
+    /// yet.
     starting: usize,
 }
 
@@ -194,81 +191,54 @@ impl Queue {
         }
     }
 
-    /// Starts workers side by side: in style `connection` one for each connection that waits, as far as
-    /// there is `room`. Returns when all have executed their program.
-    async fn spawn_for_waiting(
+    /// Has workers be started: in style `connection` one for each connection that waits and that comes
+    /// soon, as far as there is `room`. Returns when the order is over; one worker of style `user` has
+    /// executed its program then.
+    async fn spawn(
+        self: Arc<Self>,
+        program: Program,
+        style: Style,
+        room: usize,
+    ) -> Result<(), StartError> {
+        if !self.begin() {
+            return Err(StartError::Stopped);
+        }
+        let outcome = self.order(&program, style, room).await;
+        if let Err(StartError::Spawn(SpawnError::StarterGone)) = outcome {
+            self.follow_strays().await;
+        }
+        self.nothing_starts();
+        outcome
+    }
+
+    async fn order(
         self: &Arc<Self>,
         program: &Program,
         style: Style,
         room: usize,
     ) -> Result<(), StartError> {
-        let count = match style {
-            Style::User => 1,
-            Style::Connection => self.waiting().min(room).clamp(1, SIDE_BY_SIDE),
-        };
-        // Tasks of their own: they see the started workers through when this one is ended meanwhile.
-        let started: Vec<_> = (0..count)
-            .map(|_| {
-                let (queue, program) = (Arc::clone(self), program.clone());
-                tokio::spawn(async move { queue.spawn(program, style).await })
-            })
-            .collect();
-        let mut outcome = Err(SpawnError::NothingWaiting.into());
-        for started in started {
-            let started = started
-                .await
-                .unwrap_or_else(|error| Err(SpawnError::Parent(io::Error::other(error)).into()));
-            match (&outcome, &started) {
-                // The first that has failed, or else one that has not.
-                (_, Err(StartError::Spawn(SpawnError::NothingWaiting))) => {}
-                (Ok(()) | Err(StartError::Spawn(SpawnError::NothingWaiting)), _) => {
-                    outcome = started;
-                }
-                _ => {}
-            }
-        }
-        outcome
-    }
-
-    /// Starts one worker. Returns when it has executed its program.
-    async fn spawn(self: &Arc<Self>, program: Program, style: Style) -> Result<(), StartError> {
-        if !self.begin() {
-            return Err(StartError::Stopped);
-        }
-        let mut has_begun = false;
-        let outcome = self.start_worker(&program, style, &mut has_begun).await;
-        if let Err(StartError::Spawn(SpawnError::StarterGone)) = outcome {
-            self.follow_strays().await;
-        }
-        if !has_begun {
-            self.nothing_starts();
-        }
-        outcome
-    }
-
-    async fn start_worker(
-        self: &Arc<Self>,
-        program: &Program,
-        style: Style,
-        has_begun: &mut bool,
-    ) -> Result<(), StartError> {
         if program.pam_session {
             return Err(StartError::NoPamSession);
         }
+        // First: what changes after this ends the order.
+        let accounts = identities::stamp();
         let identity = self.identity().await.map_err(StartError::Account)?;
-        let input = match style {
-            Style::Connection => Input::AcceptOne(self.listener.as_fd()),
-            Style::User => Input::Listener(self.listener.as_fd()),
+        let order = Order {
+            command: self.command(program, &identity),
+            input: match style {
+                Style::Connection => Input::AcceptOne(self.listener.as_fd()),
+                Style::User => Input::Listener(self.listener.as_fd()),
+            },
+            group: &self.group,
+            most: room,
+            accounts,
         };
-        let command = self.command(program, &identity);
         let begun = |pid, end| {
-            *has_begun = true;
             tracing::info!(service = %self.service, user = %self.account.name,
                 uid = self.account.uid, pid, "worker started");
             self.enlist(pid, End::Worker(end));
         };
-        let started = self.starter.start(command, input, &self.group, begun);
-        Ok(started.await?)
+        Ok(self.starter.start(order, begun).await?)
     }
 
     /// Notes that a process is about to come into the user's group. False: the queue has been taken
@@ -288,7 +258,6 @@ impl Queue {
     /// processes are killed.
     fn enlist(self: &Arc<Self>, pid: u32, end: End) -> bool {
         let mut state = self.state.lock();
-        state.starting = state.starting.saturating_sub(1);
         state.workers.push(Running {
             pid,
             since: Instant::now(),

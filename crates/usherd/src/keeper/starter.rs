@@ -1,9 +1,9 @@
-//! The keeper's side of the starter: starts it, asks it for workers, hears how they end, and starts
-//! another one when it ends.
+//! The keeper's side of the starter: starts it, orders workers, hears of them and of their ends, and
+//! starts another one when it ends or does not answer.
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command as Program, Stdio};
 use std::sync::Arc;
@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use usher_kernel::cgroup::Group;
 use usher_kernel::worker::{
-    BIRTH, Command, Ended, Entry, Input, MAX_REQUEST, REPORT_SIZE, Report, Request, SpawnError,
-    Told,
+    self, Command, Ended, Input, MAX_REQUEST, REPORT_SIZE, Report, Request, SpawnError, Told,
 };
 use usher_local::packet::PacketSocket;
 use usher_local::packet_async::AsyncPacketSocket;
@@ -24,31 +23,53 @@ use usher_local::packet_async::AsyncPacketSocket;
 const TOO_SHORT: Duration = Duration::from_secs(1);
 /// First and longest pause after a failure; doubled in between.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
-/// How much longer than a birth the starter may take to tell of it.
-const GRACE: Duration = Duration::from_secs(5);
+/// How often a starter with orders is asked whether it still hears.
+const ASKED: Duration = Duration::from_millis(500);
+/// How long it may say nothing then: one that is stopped or stuck serves nobody.
+const SILENT: Duration = Duration::from_secs(4);
+/// How long a starter that was killed may take to be gone until the next one starts all the same.
+const GONE: Duration = Duration::from_secs(1);
+/// Most bytes of reports that come at once.
+const REPORTS: usize = 64 * REPORT_SIZE;
 
 /// The starter.
 pub struct Starter {
     /// None while there is none.
     socket: watch::Sender<Option<Arc<AsyncPacketSocket>>>,
+    /// The starter is to be replaced.
+    given_up: Notify,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
     number: u64,
-    /// By the numbers of their requests.
-    births: HashMap<u64, mpsc::UnboundedSender<Step>>,
+    /// By their numbers.
+    orders: HashMap<u64, mpsc::UnboundedSender<Step>>,
     /// Workers that have been told of, by their processes.
     ends: HashMap<u32, oneshot::Sender<Ended>>,
 }
 
-/// What the starter tells of a birth.
-struct Step {
-    told: Told,
-    pid: u32,
-    /// With what is told first of a worker.
-    end: Option<WorkersEnd>,
+/// What the starter tells of an order.
+enum Step {
+    /// There is a worker.
+    Begun(u32, WorkersEnd),
+    /// Anything else.
+    Told(Told),
+}
+
+/// Workers of one user at one service; see [`usher_kernel::worker::Order`].
+pub struct Order<'a> {
+    /// What to start.
+    pub command: Command,
+    /// One takes the listener, or each accepts a connection.
+    pub input: Input<'a>,
+    /// Where they live.
+    pub group: &'a Group,
+    /// How many may live at once.
+    pub most: usize,
+    /// By which accounts the user was looked up; see [`super::identities::stamp`].
+    pub accounts: u64,
 }
 
 /// Tells how a worker has ended. Dropped without a word when the starter has ended, which the worker
@@ -59,6 +80,7 @@ impl Default for Starter {
     fn default() -> Self {
         Self {
             socket: watch::Sender::new(None),
+            given_up: Notify::new(),
             state: Mutex::default(),
         }
     }
@@ -72,10 +94,17 @@ impl Starter {
             tokio::time::sleep(pause).await;
             let begun = Instant::now();
             let outcome = match launch() {
-                Ok((starter, socket)) => {
-                    let outcome = self.hear(socket).await;
+                Ok((mut starter, socket)) => {
+                    let socket = Arc::new(socket);
+                    self.socket.send_replace(Some(Arc::clone(&socket)));
+                    let outcome = self.hear(&socket).await;
+                    self.socket.send_replace(None);
+                    // First, so that it makes no worker any more when another one does. It may have
+                    // ended already.
+                    let killed = starter.kill();
+                    self.forget();
                     end(starter).await;
-                    outcome
+                    killed.and(outcome)
                 }
                 Err(error) => Err(error),
             };
@@ -93,141 +122,157 @@ impl Starter {
         }
     }
 
-    /// Hears one starter until it ends.
-    async fn hear(&self, socket: AsyncPacketSocket) -> io::Result<()> {
-        let socket = Arc::new(socket);
-        self.socket.send_replace(Some(Arc::clone(&socket)));
-        let outcome = loop {
-            match socket.receive(REPORT_SIZE).await {
-                Ok(packet) if packet.bytes.is_empty() => break Ok(()),
-                Ok(packet) => match Report::decode(&packet.bytes) {
-                    Ok(report) => self.note(report),
-                    Err(error) => break Err(io::Error::other(error)),
+    /// Hears one starter until it ends, or does not answer.
+    async fn hear(&self, socket: &AsyncPacketSocket) -> io::Result<()> {
+        let mut clock = tokio::time::interval(ASKED);
+        let mut asked: Option<Instant> = None;
+        loop {
+            tokio::select! {
+                packet = socket.receive(REPORTS) => {
+                    let packet = packet?;
+                    if packet.bytes.is_empty() {
+                        return Ok(());
+                    }
+                    for report in packet.bytes.chunks(REPORT_SIZE) {
+                        self.note(Report::decode(report).map_err(io::Error::other)?);
+                    }
+                    asked = None;
+                }
+                _ = clock.tick() => match asked {
+                    _ if self.state.lock().orders.is_empty() => asked = None,
+                    Some(asked) if asked.elapsed() >= SILENT => {
+                        let text = format!("it has not answered for {} seconds", SILENT.as_secs());
+                        return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+                    }
+                    Some(_) => {}
+                    None => {
+                        asked = Some(Instant::now());
+                        match socket.try_send(&Request::Ping.encode()) {
+                            // It has enough to answer.
+                            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                            sent => sent?,
+                        }
+                    }
                 },
-                Err(error) => break Err(error),
+                () = self.given_up.notified() => {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "it does not listen"));
+                }
             }
-        };
-        self.socket.send_replace(None);
-        // Whoever waits hears that nothing more is told.
+        }
+    }
+
+    /// Tells all who wait that nothing more is told.
+    fn forget(&self) {
         let mut state = self.state.lock();
-        state.births.clear();
+        state.orders.clear();
         state.ends.clear();
-        outcome
     }
 
     fn note(&self, Report { number, pid, told }: Report) {
         let mut state = self.state.lock();
-        if let Told::Ended(ended) = told {
-            if let Some(follower) = state.ends.remove(&pid) {
-                // Who does not listen any more need not know.
-                let _ = follower.send(ended);
+        let step = match told {
+            Told::Pong => return,
+            Told::Ended(ended) => {
+                if let Some(follower) = state.ends.remove(&pid) {
+                    // One that does not listen any more need not know.
+                    let _ = follower.send(ended);
+                }
+                return;
             }
-            return;
-        }
-        let end = match told {
-            Told::Accepted | Told::Executed | Told::Late if !state.ends.contains_key(&pid) => {
+            Told::Begun => {
                 let (sender, end) = oneshot::channel();
                 state.ends.insert(pid, sender);
-                Some(end)
+                Step::Begun(pid, end)
             }
-            _ => None,
+            told => Step::Told(told),
         };
-        let step = Step { told, pid, end };
-        if told == Told::Accepted {
-            if let Some(birth) = state.births.get(&number) {
-                let _ = birth.send(step);
-            }
-        } else if let Some(birth) = state.births.remove(&number) {
-            let _ = birth.send(step);
+        let order = match told.is_last() {
+            true => state.orders.remove(&number),
+            false => state.orders.get(&number).cloned(),
+        };
+        if let Some(order) = order {
+            let _ = order.send(step);
         }
     }
 
-    /// Starts a worker in a group. Calls `begun` as soon as there is one, when it is the user and, in
-    /// style `connection`, has accepted; returns when it has executed its program. A worker that has
-    /// begun and fails then ends, as every other.
+    /// Has all orders be over that stand for connections to come: what they were made by may have
+    /// changed. Connections that come after this are served by another order. A starter that cannot be
+    /// told is replaced.
+    pub fn end_orders(&self) {
+        let Some(socket) = self.socket.borrow().clone() else {
+            return;
+        };
+        if socket.try_send(&Request::End.encode()).is_err() {
+            self.given_up.notify_one();
+        }
+    }
+
+    /// Has workers be started. Calls `begun` for each as soon as it is the user and has accepted its
+    /// connection, or has executed its program. Returns when the order is over.
     ///
     /// # Errors
-    /// See [`SpawnError`].
+    /// See [`SpawnError`]; [`SpawnError::NothingWaiting`] when there was no worker, and no fault.
     pub async fn start(
         &self,
-        command: Command,
-        input: Input<'_>,
-        group: &Group,
-        begun: impl FnOnce(u32, WorkersEnd),
+        order: Order<'_>,
+        mut begun: impl FnMut(u32, WorkersEnd),
     ) -> Result<(), SpawnError> {
-        command.check()?;
-        let (accepts, listener) = match input {
+        order.command.check()?;
+        let (accepts, listener) = match order.input {
             Input::AcceptOne(listener) => (true, listener),
             Input::Listener(listener) => (false, listener),
         };
-        let mut request = Request {
-            number: 0,
-            entry: group.entry(),
-            accepts,
-            command,
-        };
-        let mut begun = Some(begun);
-        loop {
-            let outcome = tokio::time::timeout(
-                BIRTH + GRACE,
-                self.attempt(&mut request, listener, group, &mut begun),
-            );
-            match outcome.await.unwrap_or(Err(SpawnError::Late))? {
-                Birth::Executed => return Ok(()),
-                Birth::Stillborn if request.entry == Entry::Made => {
-                    group.note_killed_newborn();
-                    request.entry = Entry::Enters;
-                }
-                Birth::Stillborn => return Err(SpawnError::Killed),
-            }
-        }
-    }
-
-    async fn attempt(
-        &self,
-        request: &mut Request,
-        listener: BorrowedFd<'_>,
-        group: &Group,
-        begun: &mut Option<impl FnOnce(u32, WorkersEnd)>,
-    ) -> Result<Birth, SpawnError> {
         let parent = |error| SpawnError::Parent(io::Error::other(error));
-        let directory = group.directory().map_err(parent)?;
+        let directory = order.group.directory().map_err(parent)?;
         let socket = self.socket().await?;
         let (sender, mut steps) = mpsc::unbounded_channel();
-        {
+        let number = {
             let mut state = self.state.lock();
             state.number += 1;
-            request.number = state.number;
-            state.births.insert(request.number, sender);
-        }
-        let _forgotten = Forgotten(self, request.number);
+            let number = state.number;
+            state.orders.insert(number, sender);
+            number
+        };
+        let _forgotten = Forgotten(self, number);
+        let errors = order.command.errors.clone();
+        let request = Request::Order(Box::new(worker::Order {
+            number,
+            entry: order.group.entry(),
+            accepts,
+            most: u32::try_from(order.most).unwrap_or(u32::MAX),
+            accounts: order.accounts,
+            command: order.command,
+        }));
         let packet = request.encode();
         if packet.len() > MAX_REQUEST {
             return Err(SpawnError::TooLong);
         }
         let mut descriptors = vec![directory.as_fd(), listener];
-        descriptors.extend(request.command.errors.as_ref().map(AsFd::as_fd));
+        descriptors.extend(errors.as_ref().map(AsFd::as_fd));
         match socket.send_with(&packet, &descriptors).await {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 return Err(SpawnError::StarterGone);
             }
             sent => sent.map_err(SpawnError::Parent)?,
         }
-        while let Some(Step { told, pid, end }) = steps.recv().await {
-            if let Some(end) = end
-                && let Some(begun) = begun.take()
-            {
-                begun(pid, end);
-            }
-            match told {
-                Told::Accepted | Told::Ended(_) => {}
-                Told::Executed => return Ok(Birth::Executed),
-                Told::Stillborn => return Ok(Birth::Stillborn),
-                Told::Late => return Err(SpawnError::Late),
-                Told::NotMade(errno) => {
+        let mut workers = 0_u64;
+        while let Some(step) = steps.recv().await {
+            match step {
+                Step::Begun(pid, end) => {
+                    workers += 1;
+                    begun(pid, end);
+                }
+                Step::Told(Told::Stillborn) => order.group.note_killed_newborn(),
+                Step::Told(Told::Over) if workers == 0 => return Err(SpawnError::NothingWaiting),
+                Step::Told(Told::Killed) => return Err(SpawnError::Killed),
+                Step::Told(Told::Late) => return Err(SpawnError::Late),
+                Step::Told(Told::NotMade(errno)) => {
                     return Err(SpawnError::Parent(io::Error::from_raw_os_error(errno)));
                 }
-                Told::Failed(stage, errno) => return Err(SpawnError::failed(stage, errno)),
+                Step::Told(Told::Failed(stage, errno)) => {
+                    return Err(SpawnError::failed(stage, errno));
+                }
+                Step::Told(Told::Over | Told::Begun | Told::Ended(_) | Told::Pong) => return Ok(()),
             }
         }
         Err(SpawnError::StarterGone)
@@ -242,18 +287,12 @@ impl Starter {
     }
 }
 
-/// What became of a child.
-enum Birth {
-    Executed,
-    Stillborn,
-}
-
-/// Forgets a birth that nobody waits for any more.
+/// Forgets an order that nobody waits for any more.
 struct Forgotten<'a>(&'a Starter, u64);
 
 impl Drop for Forgotten<'_> {
     fn drop(&mut self) {
-        self.0.state.lock().births.remove(&self.1);
+        self.0.state.lock().orders.remove(&self.1);
     }
 }
 
@@ -276,15 +315,13 @@ fn launch() -> io::Result<(Child, AsyncPacketSocket)> {
     Ok((starter, socket))
 }
 
-/// Sees a starter off.
+/// Sees a starter off that was killed, for a while.
 async fn end(mut starter: Child) {
-    let ended = tokio::task::spawn_blocking(move || {
-        // One that has closed its socket and not ended serves nobody.
-        starter.kill()?;
-        starter.wait()
-    });
-    match ended.await.map_err(io::Error::other).flatten() {
-        Ok(status) => tracing::info!(%status, "starter ended"),
-        Err(error) => tracing::error!(%error, "cannot wait for the starter"),
+    let ended = tokio::task::spawn_blocking(move || starter.wait());
+    match tokio::time::timeout(GONE, ended).await {
+        Ok(Ok(Ok(status))) => tracing::info!(%status, "starter ended"),
+        Ok(Ok(Err(error))) => tracing::error!(%error, "cannot wait for the starter"),
+        Ok(Err(error)) => tracing::error!(%error, "cannot wait for the starter"),
+        Err(_) => tracing::error!("a starter that was killed is not gone yet"),
     }
 }

@@ -146,7 +146,7 @@ impl Queue {
         }
     }
 
-    /// What was to be a worker is none.
+    /// An order is over, or what was to be a worker is none.
     pub(super) fn nothing_starts(&self) {
         let mut state = self.state.lock();
         state.starting = state.starting.saturating_sub(1);

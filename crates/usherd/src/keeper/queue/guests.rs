@@ -77,7 +77,10 @@ impl Queue {
     pub fn take_in(self: &Arc<Self>, pid: u32, pidfd: OwnedFd) -> Result<(), Refusal> {
         tracing::info!(service = %self.service, user = %self.account.name,
             uid = self.account.uid, pid, "process has become the user");
-        if self.enlist(pid, End::Other(pidfd)) {
+        let is_worker = self.enlist(pid, End::Other(pidfd));
+        let mut state = self.state.lock();
+        state.starting = state.starting.saturating_sub(1);
+        if is_worker {
             Ok(())
         } else {
             Err(Refusal::SessionEnded)

@@ -86,7 +86,11 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
         let begun = Instant::now();
         let outcome = match service.served_by.clone() {
             ServedBy::Program(program) => {
-                queue.spawn_for_waiting(&program, service.style, free).await
+                let order = Arc::clone(&queue).spawn(program, service.style, free);
+                // A task of its own: it sees the order through when this one is ended meanwhile.
+                tokio::spawn(order)
+                    .await
+                    .unwrap_or_else(|error| Err(SpawnError::Parent(io::Error::other(error)).into()))
             }
             ServedBy::Account(_) => {
                 let Some(desk) = keeper.upgrade().map(|keeper| Arc::clone(&keeper.desk)) else {
