@@ -1,4 +1,4 @@
-//! The ways in: the C call, IPv6, the proxy's LOGIN; and who is told what when refused.
+//! The client interfaces: the C call, IPv6, the proxy's LOGIN; and their reports of refusals.
 
 use usher_lab::{LIBRARY_PATH, Lab, Mail, PATIENCE, eventually};
 
@@ -92,7 +92,7 @@ fn everything_goes_over_ipv6_as_well() -> Outcome {
     Ok(())
 }
 
-/// A server that keeps all it is sent.
+/// A server that keeps everything it receives.
 const RECORDER: &str =
     "#!/bin/sh\nprintf '* PREAUTH ready\\r\\n'\nexec tee -a \"$HOME/received\"\n";
 
@@ -184,8 +184,7 @@ fn each_refusal_has_its_own_reason() -> Outcome {
     Ok(())
 }
 
-/// Accepts whatever comes at its listener, and at the service's port if it can get it, and keeps
-/// count.
+/// Accepts and counts every connection at its listener, and at the service's port if it can get it.
 const EAGER: &str = r#"#!/usr/bin/python3
 import os, socket
 listener = socket.socket(fileno=3)

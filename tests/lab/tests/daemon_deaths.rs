@@ -1,5 +1,5 @@
-//! Killing daemons: nothing that is established is dropped, nobody unannounced gets in, and what
-//! waits is served afterwards.
+//! Killing daemons: established connections stay, unannounced ones are refused, and waiting ones are
+//! served afterwards.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,7 @@ use usher_lab::{Daemon, Host, Lab, Mail, PATIENCE, Running, Signal, eventually};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// A per-user echo service by socket activation: says who and which process it is, then echoes.
+/// A per-user echo service by socket activation: prints its user and process, then echoes.
 const ECHO: &str = r#"
 import os, socket, threading
 assert os.environ["LISTEN_PID"] == str(os.getpid()) and os.environ["LISTEN_FDS"] == "1"
@@ -48,7 +48,7 @@ fn mail_with_echo() -> Result<Mail, Box<dyn std::error::Error>> {
     Ok(mail)
 }
 
-/// Connects to the echo service; returns the connection and what the worker said of itself.
+/// Connects to the echo service; returns the connection and the worker's own description.
 fn connect(laptop: &Host, user: &str) -> Result<(Running, String), Box<dyn std::error::Error>> {
     let mut connection = laptop
         .command(["usher", "connect", "mailhost:echo"])
@@ -150,7 +150,7 @@ fn what_waits_in_a_queue_survives_the_keeper_and_the_worker() -> Outcome {
     let mut mail = mail_with_echo()?;
     let (first, worker) = connect(&mail.laptop, "alice")?;
     let pid = worker.rsplit(' ').next().unwrap_or_default().to_owned();
-    // The worker cannot accept: what comes now waits.
+    // The worker cannot accept, so a new connection waits.
     mail.mailhost.run(["kill", "-STOP", &pid])?;
     let mut waiting = mail
         .laptop
@@ -178,7 +178,7 @@ fn at_random_instants_no_death_drops_a_connection_or_opens_a_hole() -> Outcome {
     let laptop = mail.laptop.clone();
     let stop = Arc::new(AtomicBool::new(false));
     let stopping = Arc::clone(&stop);
-    // Bob connects all the time; what succeeds must be whole and his.
+    // Bob connects all the time; every successful connection must be complete and his.
     let bob = std::thread::spawn(move || {
         let mut served = 0;
         while !stopping.load(Ordering::Relaxed) {
@@ -193,7 +193,7 @@ fn at_random_instants_no_death_drops_a_connection_or_opens_a_hole() -> Outcome {
                     assert!(output.stdout.ends_with("mine\n"), "{output:?}");
                     served += 1;
                 }
-                // Refused while a daemon was dead, and said so.
+                // Refused while a daemon was dead, with a message.
                 Ok(output) => assert!(output.stderr.starts_with("usher: "), "{output:?}"),
                 Err(error) => panic!("{error}"),
             }

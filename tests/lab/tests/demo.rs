@@ -1,4 +1,4 @@
-//! The demo tells the whole story, and leaves nothing wherever it is interrupted.
+//! The demo runs to its end, and leaves nothing behind wherever it is interrupted.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -61,7 +61,7 @@ fn demo_until(heading: &str) -> Result<Child> {
     let mut lines = BufReader::new(output).lines();
     while let Some(line) = lines.next().transpose()? {
         if line == heading {
-            // The rest is read by nobody, which is no reason for the demo to stop.
+            // Nothing reads the rest, which must not stop the demo.
             return Ok(demo);
         }
     }
@@ -119,7 +119,7 @@ fn an_interrupted_demo_leaves_nothing() -> Result {
     Ok(())
 }
 
-/// What a demo has left when the machine has had time to reap what it killed.
+/// The left-overs of a demo, after the machine has had time to reap killed processes.
 fn left_at_last(demo: u32) -> Result<Vec<PathBuf>> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -138,7 +138,7 @@ fn a_killed_demo_leaves_no_process() -> Result {
     send(&demo, Signal::KILL)?;
     assert_eq!(demo.wait()?.signal(), Some(9));
     let begin = Instant::now();
-    // The next lab sweeps the empty cgroups.
+    // The next lab removes the empty cgroups.
     loop {
         drop(Lab::new()?);
         let left = left_by(demo.id())?;

@@ -1,4 +1,4 @@
-//! Where a service's processes may connect, whoever their user is.
+//! Where a service's processes may connect, for every user.
 
 mod greeter;
 mod reading;
@@ -8,7 +8,7 @@ use reading::{Outcome, is_cut};
 use usher_lab::{Host, Lab, Mail, PATIENCE, Role, Running, Signal};
 use usher_proto::Refusal;
 
-/// Does what it is told, line by line and by itself, as the user.
+/// Executes the lines that it reads, one by one and by itself, as the user.
 const SHELL: &str = "program \"/bin/bash\" \"-c\" \
      \"while read -r deed; do eval \\\"$deed\\\" 2>&1; echo end; done\"; \
      style connection; users mail; hosts laptop;";
@@ -16,7 +16,7 @@ const SHELL: &str = "program \"/bin/bash\" \"-c\" \
 const CLIENT: &str = "client more { users mail; service open at mailhost port 7201; \
      service closed at mailhost port 7202; }\n";
 
-/// Takes connections at two ports for ever.
+/// Accepts connections at two ports for ever.
 const LISTEN: &str = "
 import selectors, socket
 ready = selectors.DefaultSelector()
@@ -57,7 +57,7 @@ fn world(connect: &str) -> Result<World> {
 }
 
 impl World {
-    /// Puts in force where processes of `closed` may connect.
+    /// Applies a policy for where processes of `closed` may connect.
     fn apply(&self, connect: &str) -> Outcome {
         let policy = format!(
             "service open {{ listen 7201; {SHELL} }}\n\
@@ -81,7 +81,7 @@ impl World {
     }
 }
 
-/// A process of a service that does what it is told.
+/// A process of a service that executes the lines it reads.
 struct Process(Running);
 
 impl Process {
@@ -91,7 +91,7 @@ impl Process {
         Ok(said.trim_end_matches("end\n").trim_end().to_owned())
     }
 
-    /// What comes of connecting, in one word.
+    /// The result of connecting, in one word.
     fn reaches(&mut self, address: &str, port: u16) -> Result<&'static str> {
         let said = self.does(&format!(": <>/dev/tcp/{address}/{port} && echo reached"))?;
         outcome(&said)
@@ -129,7 +129,7 @@ fn a_service_reaches_what_the_policy_says_and_nothing_else() -> Outcome {
             assert_eq!(open.reaches(&address, 9100)?, "reached");
             assert_eq!(closed.reaches(&address, 9100)?, "refused");
         }
-        // What it starts, and over UDP.
+        // Its children, and over UDP.
         let address = stranger.ipv4();
         for deed in [
             format!("bash -c ': <>/dev/tcp/{address}/9100'"),
@@ -141,7 +141,7 @@ fn a_service_reaches_what_the_policy_says_and_nothing_else() -> Outcome {
             assert_eq!(outcome(&open.does(&deed)?)?, "reached", "{deed}");
             assert_eq!(outcome(&closed.does(&deed)?)?, "refused", "{deed}");
         }
-        // The user's other processes are not the service's.
+        // The user's other processes do not belong to the service.
         let script = format!(": <>/dev/tcp/{address}/9100");
         let elsewhere = world.mail.mailhost.command(["bash", "-c", &script]);
         elsewhere.user(user).succeed()?;
@@ -192,7 +192,7 @@ fn what_is_refused_stays_so_without_the_keeper() -> Outcome {
     world.mail.keeper.start()?;
     assert_eq!(process.reaches(&stranger, 9100)?, "refused");
     assert_eq!(process.reaches(&laptop, 9100)?, "reached");
-    // The next keeper changes what an earlier one's processes may.
+    // The next keeper changes the permissions of an earlier one's processes.
     world.apply("connect none;")?;
     assert_eq!(process.reaches(&laptop, 9100)?, "refused");
     world.apply("")?;
@@ -200,8 +200,8 @@ fn what_is_refused_stays_so_without_the_keeper() -> Outcome {
     Ok(())
 }
 
-/// Has the keeper go on without the programs, as it does when it cannot have them: here their tables
-/// are held by somebody else, on other kernels they do not load.
+/// Makes the keeper continue without the programs, as if they were unavailable: here another process
+/// holds their tables, on other kernels they do not load.
 fn without_programs(mail: &mut Mail) -> Result<Running> {
     mail.keeper.stop()?;
     let pins = "/sys/fs/bpf/usher/destinations";

@@ -1,5 +1,5 @@
-//! The examples: the difference that the document shows, servers and clients at work, and the
-//! Python package's own tests.
+//! The examples: the difference that the document shows, running servers and clients, and the Python
+//! package's own tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use usher_lab::{Host, Lab, Mail, Output, PATIENCE, Running};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// Where the Python server and its package are in a host.
+/// The path of the Python server and its package in a host.
 const PYTHON: &str = "/var/lib/calendar";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Where cargo puts libraries and programs.
+/// The folder to which cargo writes libraries and programs.
 fn built() -> Result<PathBuf, Box<dyn std::error::Error>> {
     let test = std::env::current_exe()?;
     let built = test.parent().and_then(Path::parent);
@@ -157,7 +157,7 @@ fn said(
     Ok(output.stdout)
 }
 
-/// Summaries and days of what `user` has in January 2026.
+/// Summaries and days of `user`'s events in January 2026.
 fn january(mail: &Mail, user: &str) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let json = said(
         mail,
@@ -192,7 +192,7 @@ fn invitation(method: &str, sequence: u32, summary: &str) -> String {
     )
 }
 
-/// What the clients do, with any server.
+/// Runs the clients with any server.
 fn the_clients_work(mail: &Mail) -> Outcome {
     let events = "BEGIN:VCALENDAR\nVERSION:2.0\nBEGIN:VEVENT\nUID:hive\nSUMMARY:Hive\n\
         DTSTART:20260105T120000Z\nDURATION:PT1H\nRRULE:FREQ=WEEKLY;COUNT=2\nEND:VEVENT\n\
@@ -212,7 +212,7 @@ fn the_clients_work(mail: &Mail) -> Outcome {
         agenda,
         "Monday, 5 January 2026\n  12:00-13:00  Hive  [work]\n"
     );
-    // The file is hers alone, and bob has other calendars: none.
+    // The file belongs to her alone, and bob has no calendars.
     let file = mail
         .mailhost
         .run_as("alice", ["stat", "-c", "%U %a", ".calendars/work.ics"])?;
@@ -231,7 +231,7 @@ fn the_clients_work(mail: &Mail) -> Outcome {
         let expected: Vec<&str> = expected.into_iter().collect();
         assert_eq!(january(mail, "bob")?, expected);
     }
-    // Twice the same message is no failure; a stranger's cancellation is one.
+    // Receiving a message twice is no failure; a stranger's cancellation is one.
     said(mail, "bob", &["feed"], &invitation("CANCEL", 2, ""))?;
     said(mail, "bob", &["feed"], &invitation("REQUEST", 0, "Lunch"))?;
     let forged = invitation("CANCEL", 9, "").replace("mailto:carol", "mailto:mallory");

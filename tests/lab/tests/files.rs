@@ -1,11 +1,11 @@
-//! Which files a service's processes may touch, whoever their user is.
+//! The files that a service's processes may touch, for every user.
 
 mod reading;
 
 use reading::Outcome;
 use usher_lab::{Lab, Mail, PATIENCE};
 
-/// Executes what it is told, as the user.
+/// Executes the lines that it reads, as the user.
 const SHELL: &str = "program \"/bin/sh\" \"-c\" \"read -r deed; (eval \\\"$deed\\\") 2>&1; echo end\"; \
      style connection; users mail; hosts laptop;";
 
@@ -44,7 +44,7 @@ fn mail() -> Result<Mail, Box<dyn std::error::Error>> {
     Ok(mail)
 }
 
-/// What comes of a deed.
+/// The result of an operation.
 fn deed(
     mail: &Mail,
     user: &str,
@@ -90,12 +90,12 @@ fn a_service_touches_its_files_of_each_user_and_no_others() -> Outcome {
             let answer = said("closed", refused)?;
             assert!(answer.contains("denied"), "{user}: {refused}: {answer}");
         }
-        // What it starts is as confined, and the user's own rights still bound it.
+        // Its children are confined alike, and the user's own rights still apply.
         let answer = said("closed", "sh -c 'cat ~/private/file'")?;
         assert!(answer.contains("denied"), "{answer}");
         let answer = said("closed", ": > /usr/new")?;
         assert!(answer.contains("denied"), "{answer}");
-        // Another service of the same user is not.
+        // Another service of the same user is not confined.
         assert_eq!(said("open", "cat ~/private/file")?, own);
     }
     let others = deed(&mail, "alice", "open", "cat /home/bob/private/file")?;
@@ -167,7 +167,7 @@ fn without_landlock_a_service_with_files_refuses_its_users_and_another_serves_th
         assert!(log[before..].contains("no_file_confinement"), "{log}");
         assert_eq!(deed(&mail, user, "open", "echo served")?, "served");
     }
-    // Who puts such a policy in force is told.
+    // Applying such a policy prints a warning.
     let apply = [&launcher[..], &["usher", "policy", "apply"]].concat();
     let told = mail.mailhost.run(apply)?.stderr;
     let reason = "`service closed`: it has `files`, and this kernel has no Landlock";

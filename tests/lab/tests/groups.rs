@@ -1,5 +1,5 @@
-//! Groups of the system in `users` blocks: who is in one when the policy is applied is a user, and
-//! nothing that the name service says later changes what is in force.
+//! System groups in `users` blocks: their members at the time of the apply are users, and later
+//! answers of the name service do not change the configuration in force.
 #![forbid(unsafe_code)]
 
 mod reading;
@@ -13,14 +13,14 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const POLICY: &str = "/etc/usher/policy.d/mail.policy";
 
-/// Demands that the user is refused, since the policy admits no such user.
+/// Requires that the user is refused, because the policy admits no such user.
 fn is_refused(mail: &Mail, user: &str) -> Outcome {
     let told = refused(mail, user, "mailhost:imap")?;
     assert!(told.contains("does not permit"), "{told}");
     Ok(())
 }
 
-/// Mailhost admits alice, and whoever is in the group readers; that is there and has no member.
+/// Mailhost admits alice, and members of the group readers, which exists and has none.
 fn with_group() -> Result<Mail> {
     let mail = Lab::mail()?;
     let users = "member alice; group readers;";
@@ -30,13 +30,13 @@ fn with_group() -> Result<Mail> {
     Ok(mail)
 }
 
-/// What it says.
+/// The command's output.
 fn apply(mail: &Mail) -> Result<String> {
     let said = mail.mailhost.run(["usher", "policy", "apply"])?;
     Ok(said.stdout + &said.stderr)
 }
 
-/// What doctor says of groups.
+/// doctor's report about groups.
 fn diagnosis(mail: &Mail) -> Result<String> {
     let said = mail.mailhost.command(["usher", "doctor"]).run()?;
     let mut lines = said.stdout.lines();
@@ -68,7 +68,7 @@ fn who_joins_a_group_is_admitted_after_an_apply_and_who_leaves_it_is_cut_by_one(
     is_gone(&mail, &mut of_carol, CAROL)?;
     is_refused(&mail, "carol")?;
 
-    // Those whose primary group it is.
+    // Accounts that have it as their primary group.
     mail.mailhost.run(["usermod", "-g", "readers", "carol"])?;
     apply(&mail)?;
     let mut of_carol = connect(&mail, "carol")?;
@@ -103,7 +103,7 @@ fn a_group_that_cannot_be_looked_up_changes_nothing_and_is_told_with_place_and_r
             assert!(refused.stderr.contains(part), "{}", refused.stderr);
         }
     }
-    // What is in force is as before, also where the daemons read it anew.
+    // The configuration in force is unchanged, even after the daemons read it again.
     mail.mailhost.run(["usher", "user", "disable", "bob"])?;
     lives(&mut of_carol)?;
     connect(&mail, "carol")?;

@@ -28,7 +28,7 @@ fn hosts_reach_each_other_over_tcp_on_both_families() -> Result {
             .succeed()?;
         assert_eq!(output.stdout, "over the wire", "{server}");
     }
-    // The twin: nobody listens there, so it was the listener that answered.
+    // The twin: without the listener nothing answers there.
     let refused = one
         .command(["socat", "-", &format!("TCP4:{}:7002", two.ipv4())])
         .run()?;

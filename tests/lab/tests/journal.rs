@@ -1,12 +1,11 @@
-//! What daemons and workers write: priorities, whose lines they are, and how many one user may cause.
+//! The output of daemons and workers: priorities, the owner of each line, and the limit per user.
 #![forbid(unsafe_code)]
 
 use usher_lab::{Host, Lab, Mail, PATIENCE, Running, eventually};
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// Writes to standard error what a user would like to stand in the keeper's journal, and then to
-/// its connection.
+/// Writes to standard error a line that forges the keeper's journal, and then to its connection.
 const FORGER: &str = "#!/bin/sh\n\
     echo '<0>session opened session=0 user=bob' >&2\n\
     echo done\n";
@@ -52,7 +51,7 @@ fn journal(host: &Host) -> Result<Running, Box<dyn std::error::Error>> {
     Ok(running)
 }
 
-/// Entries of a host's journal, as `journalctl --output=json` tells them.
+/// Entries of a host's journal, from `journalctl --output=json`.
 fn entries(host: &Host, matches: &[&str]) -> Result<Vec<serde_json::Value>, usher_lab::LabError> {
     let command = ["journalctl", "--quiet", "--output=json", "--no-pager"];
     let told = host.run([&command, matches].concat())?.stdout;
@@ -71,7 +70,7 @@ fn a_worker_writes_under_its_own_name_and_user() -> Outcome {
             Ok(entries(&mail.mailhost, &of_user)?.len() == 1)
         })?;
         let entry = &entries(&mail.mailhost, &of_user)?[0];
-        // The priority is not the worker's to say: the highest goes to all terminals.
+        // A worker must not set the priority: the highest goes to all terminals.
         assert_eq!(entry["PRIORITY"], "6", "{entry}");
         assert_eq!(entry["MESSAGE"], "<0>session opened session=0 user=bob");
         assert_ne!(entry["_PID"], mail_keeper(&mail)?, "{entry}");
@@ -93,7 +92,7 @@ fn mail_keeper(mail: &Mail) -> Result<String, Box<dyn std::error::Error>> {
 fn without_a_journal_a_workers_lines_are_lost() -> Outcome {
     let mail = mail()?;
     forge(&mail, "alice")?;
-    // The keeper's own lines are where they were.
+    // The keeper's own lines are in the same place as before.
     assert!(mail.keeper.wait_log("worker ended", PATIENCE)?);
     let log = mail.keeper.log()?;
     assert!(!log.contains("session=0"), "{log}");
@@ -127,7 +126,7 @@ fn one_users_lines_end_with_the_share_and_anothers_do_not() -> Outcome {
 fn a_line_for_the_journal_has_a_priority_and_no_time() -> Outcome {
     let lab = Lab::new()?;
     let host = lab.host("laptop")?;
-    // It has no accounts and no key: it says so and ends.
+    // It has no accounts and no key: it reports that and ends.
     let to_journal = "exec 2>/root/said; \
         export JOURNAL_STREAM=$(stat --dereference --format=%d:%i /proc/self/fd/2); \
         exec usherd courier";

@@ -1,4 +1,4 @@
-//! Leaving Usher: what a stopped keeper holds in the kernel is given back without a reboot.
+//! Leaving Usher: a stopped keeper's kernel objects are released without a reboot.
 #![forbid(unsafe_code)]
 
 use usher_lab::{Lab, Mail, Output, PATIENCE};
@@ -9,7 +9,7 @@ fn release(mail: &Mail) -> Result<Output, usher_lab::LabError> {
     mail.mailhost.command(["usherd", "release", "--json"]).run()
 }
 
-/// What a client that knows nothing of Usher gets at mailhost's port 143.
+/// The result for a client that knows nothing of Usher at mailhost's port 143.
 fn greeting(mail: &Mail) -> Result<String, usher_lab::LabError> {
     let address = format!("TCP4:{}:143", mail.mailhost.ipv4());
     let socat = ["socat", "-u", &address, "-"];

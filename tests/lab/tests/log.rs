@@ -1,4 +1,4 @@
-//! Every session is on record: what clients signed, in a log whose history shows when it is changed.
+//! Every session is on record: what clients signed, in a log that reveals changes to its history.
 
 mod attack;
 mod reading;
@@ -12,12 +12,12 @@ use usher_lab::{ALICE, Lab, Mail, PATIENCE, Role, Signal, eventually};
 
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Has the user signed for anew: sessions are the signer's memory.
+/// Makes the user sign again, because the signer keeps sessions in memory only.
 fn forget_sessions(mail: &mut Mail) -> Result {
     Ok(mail.signer.crash()?)
 }
 
-/// What the log has of a kind, each as these members, in their order.
+/// The log's records of a kind, each with these members, in order.
 fn shown(mail: &Mail, kind: &str, members: &[&str]) -> Result<Vec<Vec<String>>> {
     let show = ["log", "show", "--count", "1000"];
     let shown = users::json(&mail.mailhost, &show)?;
@@ -48,7 +48,7 @@ fn ends(mail: &Mail) -> Result<Vec<Vec<String>>> {
     )
 }
 
-/// What `usher log verify` says of the log, against a kept checkpoint.
+/// The output of `usher log verify` for the log, against a kept checkpoint.
 fn verify(mail: &Mail, kept: &str) -> Result<(bool, String)> {
     let output = mail
         .mailhost
@@ -91,7 +91,7 @@ fn a_session_is_on_record_as_what_the_client_signed_and_ssh_keygen_verifies_it()
     let body = |line: &str| line.split_whitespace().nth(1).map(str::to_owned);
     assert!(body(&known).is_some());
     assert_eq!(body(&recorded), body(&known));
-    // Nobody but root and the recorder reads it or its key.
+    // Only root and the recorder can read it or its key.
     for path in ["/etc/usher/log_key", "/var/lib/usher/log/checkpoint"] {
         let read = |user: &str| mail.mailhost.command(["cat", path]).user(user).run();
         assert!(!read("alice")?.status.success(), "{path}");
@@ -185,7 +185,7 @@ fn a_killed_recorder_loses_no_session_that_was_opened() -> Result {
         match client.read_past("\n", PATIENCE) {
             Ok(greeting) if greeting.starts_with("* PREAUTH") => opened += 1,
             Ok(other) => return Err(other.into()),
-            // Refused, as the record was not acknowledged.
+            // Refused, because the record was not acknowledged.
             Err(_) => assert!(
                 client
                     .wait(PATIENCE)?
@@ -198,7 +198,7 @@ fn a_killed_recorder_loses_no_session_that_was_opened() -> Result {
     drop(connect(&mail, "bob")?);
     let users = recorded(&mail)?;
     let alices = users.iter().filter(|user| *user == ALICE.name).count();
-    // What was cut off before it was acknowledged may be there as well.
+    // Records cut off before they were acknowledged may be there as well.
     assert!(alices >= opened, "{opened} opened: {users:?}");
     assert_eq!(users.last().map(String::as_str), Some("bob"));
     let output = mail.mailhost.run(["usher", "log", "verify"])?;
@@ -291,7 +291,7 @@ fn why_a_session_ended_is_on_record_and_ssh_keygen_verifies_it() -> Result {
     );
     mail.mailhost
         .run(["usher", "log", "export", "2", "--directory", "/root/end"])?;
-    // By the log's key as the host has it, and by no other.
+    // Signed by the host's log key, and by no other.
     let check = |key: &str, statement: &str| {
         let line = format!(
             "cd /root/end && echo \"log@usher $({key})\" > allowed_signers && ssh-keygen -Y verify \
@@ -329,7 +329,7 @@ fn an_end_waits_for_room_on_the_disk_and_for_the_daemons_and_is_recorded_once() 
     eventually("the full disk is met", || {
         Ok(mail.mailhost.number(Role::Recorder, "refused")? > 0)
     })?;
-    // Without the recorder it waits as it does for room; a keeper that dies knows it afterwards.
+    // Without the recorder it waits, as it does for room; a keeper that dies still has it afterwards.
     mail.recorder.kill(Signal::KILL)?;
     mail.recorder.wait(PATIENCE)?;
     mail.mailhost.run(["usher", "user", "disable", "bob"])?;
@@ -366,7 +366,7 @@ fn a_session_that_ends_twice_before_the_log_knows_has_both_ends_on_record() -> R
     let mut connection = attack.served(port, "alice")?;
     attack.mail.recorder.kill(Signal::KILL)?;
     attack.mail.recorder.wait(PATIENCE)?;
-    // Closed, its connection goes on until she may not be there any more.
+    // The session is closed; its connection continues until she is no longer permitted.
     let session = id_of(&authenticator);
     assert_eq!(channel.close(session)?, Ok(()));
     still_works(&mut connection)?;
@@ -397,7 +397,7 @@ fn what_is_on_record_and_may_not_be_opened_any_more_has_ended_there_too() -> Res
         .command(["usher", "connect", "mailhost:imap"])
         .user("alice")
         .spawn()?;
-    // Her queue is made while the recorder has been asked.
+    // Her queue is made while the recorder works.
     eventually("the session is being opened", || {
         Ok(mail.mailhost.number(Role::Keeper, "queues")? == 1)
     })?;

@@ -9,7 +9,7 @@ use greeter::{Result, has_ticket};
 use rustix::process::Signal;
 use usher_lab::{ALICE, BOB, Command, LIBRARY_PATH, Mail, PATIENCE, Role, eventually};
 
-/// Connects to ADDRESS COUNT times and prints what it is greeted with, or the error.
+/// Connects to ADDRESS COUNT times and prints the greeting, or the error.
 const CLIENT: &str = "
 import errno, socket, sys
 for _ in range(int(sys.argv[2])):
@@ -23,7 +23,7 @@ for _ in range(int(sys.argv[2])):
 /// Connects in several ways.
 const PLAIN: &str = include_str!("../programs/plain.c");
 const WAYS: [&str; 5] = ["blocking", "not-blocking", "ring", "multipath", "fast-open"];
-/// What it ends with when the kernel lacks one.
+/// Its exit status if the kernel lacks one of them.
 const LACKING: i32 = 77;
 const REFUSED: &str = "error 111\n";
 
@@ -52,7 +52,7 @@ fn a_plain_connect_is_the_users_and_the_next_ones_carry_tokens() -> Result {
     let greeting = format!("{}\n", ALICE.mailhost_uid);
     assert_eq!(client(&mail, "alice", 1).run()?.stdout, greeting);
     has_ticket(&mail, 1)?;
-    // More when a SYN was sent again before it was decided about.
+    // More if a SYN was sent again before its decision.
     let held = mail.laptop.number(Role::Signer, "plain_held")?;
     assert!(held >= 1, "{held}");
     assert_eq!(client(&mail, "alice", 3).run()?.stdout, greeting.repeat(3));
@@ -119,7 +119,7 @@ fn curl_reads_its_users_mail_from_the_services_own_address() -> Result {
     }
     // CURLE_COULDNT_CONNECT.
     assert_eq!(fetch("carol", &v4.to_string())?.status.code(), Some(7));
-    // The proxy's own connections are its users', and not held.
+    // The proxy's connections belong to its users, and are not held.
     let held = mail.laptop.number(Role::Signer, "plain_held")?;
     let login = [
         "curl",
@@ -134,7 +134,7 @@ fn curl_reads_its_users_mail_from_the_services_own_address() -> Result {
     Ok(())
 }
 
-/// One of the ways to the greeter; none when this kernel lacks it.
+/// One of the ways to the greeter; none if this kernel lacks it.
 fn connect(mail: &Mail, user: &str, way: &str, address: &str) -> Result<Option<String>> {
     let output = mail
         .laptop
@@ -160,7 +160,7 @@ fn every_way_to_connect_is_held_at_first_and_served_by_either_family() -> Result
     let greeting = format!("{}\n", BOB.mailhost_uid);
     for address in &addresses {
         for way in WAYS {
-            // No ticket is left of the former way.
+            // No ticket of the former way is left.
             mail.signer.restart()?;
             let Some(first) = connect(&mail, "bob", way, address)? else {
                 continue;
@@ -224,7 +224,7 @@ fn a_signer_that_is_stopped_keeps_connections_waiting_and_one_that_ends_does_not
 #[test]
 fn what_policy_permits_no_longer_is_refused_also_when_it_is_held_already() -> Result {
     let mut mail = topology()?;
-    // Nobody carries the announcement, which the signer tries for a while.
+    // No courier carries the announcement, which the signer tries for a while.
     mail.courier.stop()?;
     let mut waiting = client(&mail, "alice", 1).spawn()?;
     eventually("her SYN is held", || {
@@ -257,7 +257,7 @@ fn connections_of_programs_that_ask_are_not_held() -> Result {
     Ok(())
 }
 
-/// Three users without an account, each with 300 connections that nobody answers.
+/// Three users without an account, each with 300 unanswered connections.
 const FLOOD: &str = "
 import os, socket, sys
 for uid in range(50000, 50003):
@@ -276,7 +276,7 @@ sys.stdin.readline()
 #[test]
 fn who_has_no_account_shares_a_quota_with_all_who_have_none_and_keeps_no_user_out() -> Result {
     let mail = topology()?;
-    // Behind this address is nobody, who does not even say so.
+    // This address has no host, and no answer at all.
     let desert = "10.77.0.99";
     let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDN+lhThOY09sVkymKufxRzTC3vJMRefe9T40lK8/E1t";
     let neighbour = format!("neigh add {desert} lladdr 02:00:00:00:00:63 dev eth0");
@@ -301,7 +301,7 @@ fn who_has_no_account_shares_a_quota_with_all_who_have_none_and_keeps_no_user_ou
     assert!(refused <= 512, "{refused}");
     let greeting = format!("{}\n", ALICE.mailhost_uid);
     assert_eq!(client(&mail, "alice", 1).run()?.stdout, greeting);
-    // As soon as they have gone, all is as before.
+    // As soon as they are gone, everything works as before.
     flood.write("\n\n\n\n")?;
     drop(flood);
     eventually("no guard is left", || Ok(guards()? == 0))?;
@@ -315,7 +315,7 @@ fn a_refused_token_is_told_once_and_the_next_connection_is_announced() -> Result
     let greeting = format!("{}\n", ALICE.mailhost_uid);
     assert_eq!(client(&mail, "alice", 1).run()?.stdout, greeting);
     has_ticket(&mail, 1)?;
-    // The server ends her session without her host being told.
+    // The server ends her session without notifying her host.
     mail.courier.stop()?;
     mail.mailhost.run(["usher", "user", "disable", "alice"])?;
     mail.mailhost.run(["usher", "user", "enable", "alice"])?;

@@ -1,11 +1,11 @@
-//! Ports that policy gives to somebody are bound by nobody else.
+//! Ports that the policy reserves cannot be bound by others.
 
 mod greeter;
 
 use greeter::{Result, topology};
 use usher_lab::{Host, Role};
 
-/// What comes of binding each of these, in one word.
+/// The result of binding each of these, in one word.
 fn binds(host: &Host, user: &str, places: &[(&str, u16)]) -> Result<Vec<String>> {
     let places: Vec<String> = places
         .iter()
@@ -75,7 +75,7 @@ fn nobody_stands_in_for_another_host_while_the_proxy_does_not_run() -> Result {
         ["EACCES", "EACCES", "EACCES", "EACCES", "bound", "bound"]
     );
     assert_eq!(mail.laptop.number(Role::Signer, "port_refused")?, 4);
-    // The proxy has what is its own, and serves.
+    // The proxy has its own ports, and serves.
     mail.proxy.restart()?;
     let script =
         "import socket; print(socket.create_connection(('127.0.1.1', 7000)).recv(16).decode())";

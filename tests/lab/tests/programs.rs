@@ -1,5 +1,5 @@
-//! Unmodified programs on both ends: curl and mbsync through the proxy, gunicorn as a user's
-//! service, and the sessions that their connections share.
+//! Unmodified programs on both sides: curl and mbsync through the proxy, gunicorn as a user's service,
+//! and the sessions that their connections share.
 
 use usher_lab::{
     ALICE, BOB, CAROL, Command, Lab, Mail, Output, PATIENCE, Running, Signal, eventually,
@@ -11,7 +11,7 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 struct Session {
     user: String,
     id: String,
-    /// How many elements of its chain have been used: one a connection.
+    /// The number of used elements of its chain: one per connection.
     used: u64,
 }
 
@@ -97,7 +97,7 @@ fn curl_and_mbsync_fetch_the_mail_of_the_user_who_runs_them_and_nobody_elses() -
     let posing = fetch(&mail, "alice", "bob")?;
     assert!(!posing.status.success(), "{posing:?}");
     assert!(!posing.stdout.contains(BOB.subject), "{posing:?}");
-    // The server's policy does not have her: told in the protocol's own words.
+    // The server's policy does not have her, which the protocol reports.
     let carol = proxied(&mail, "carol").run()?;
     assert!(carol.stdout.starts_with("* BYE Usher: "), "{carol:?}");
     let carol = fetch(&mail, "carol", "carol")?;
@@ -221,7 +221,7 @@ fn a_wrong_name_may_be_followed_by_the_right_one_and_what_is_sent_ahead_is_kept(
     let mail = Lab::mail()?;
     let mut alice = greeted(&mail, "alice")?;
     assert!(ask(&mut alice, "a LOGIN bob x", "a ")?.contains("a NO"));
-    // A synchronizing literal: the client waits to be told to go on.
+    // A synchronizing literal: the client waits for a continuation request.
     assert!(ask(&mut alice, "b LOGIN {5}", "+ ")?.starts_with("+ "));
     assert!(ask(&mut alice, "alice {1}", "+ ")?.starts_with("+ "));
     assert!(ask(&mut alice, "x", "b ")?.contains("b OK"));
@@ -248,7 +248,7 @@ fn later_connections_of_a_user_need_no_new_signature() -> Outcome {
     // Nor when none of them is open any longer.
     drop(open);
     fetch(&mail, "alice", "alice")?;
-    // Another user's is another's.
+    // Another user has another one.
     let _bob = greeted(&mail, "bob")?;
     let after = sessions(&mail)?;
     assert_eq!(after.len(), 2);
@@ -298,7 +298,7 @@ fn a_crashed_proxy_costs_its_own_connections_only_and_serves_again() -> Outcome 
     Ok(())
 }
 
-/// An unmodified web application: says as whom it runs.
+/// An unmodified web application that prints its user.
 const WEB: &str = "\
 import os
 def application(environment, start):
@@ -330,7 +330,7 @@ fn gunicorn_serves_each_user_as_that_user_by_its_own_socket_activation() -> Outc
     let (alice, bob) = (get("alice")?, get("bob")?);
     assert!(alice.stdout.ends_with("uid 2001\n"), "{alice:?}");
     assert!(bob.stdout.ends_with("uid 2002\n"), "{bob:?}");
-    // Idle, master and workers end; asked again, they are back.
+    // When idle, master and workers end; on the next request they are back.
     eventually("idle gunicorns have ended", || {
         let processes = mail.mailhost.processes()?;
         Ok(!processes.iter().any(|p| p.command.contains("gunicorn")))

@@ -1,11 +1,12 @@
-//! Bytes through the proxy and through `usher connect`: how they end, and that nobody waits in vain.
+//! Bytes through the proxy and through `usher connect`: how connections end, and that none waits for
+//! ever.
 
 mod reading;
 
 use reading::Outcome;
 use usher_lab::{Lab, Mail, Output, PATIENCE, Role, Running, Signal, eventually};
 
-/// Does with each connection as its first line says, and writes down how it ended.
+/// Handles each connection as its first line says, and records how it ended.
 const SERVER: &str = r#"#!/usr/bin/python3
 import os, socket, struct, threading
 def note(text):
@@ -39,7 +40,7 @@ const SERVICE: &str = "service pour { program \"/var/lib/pour\"; listen 7300; st
     users mail; hosts laptop; }\n";
 const CLIENT: &str = "client pour { users mail; service pour at mailhost port 7300; }\n";
 
-/// Says a line to the proxy, and tells how many bytes came and how they ended.
+/// Sends the proxy a line, and reports how many bytes came and how they ended.
 const THROUGH_PROXY: &str = r#"
 import socket, sys
 count = 0
@@ -81,7 +82,7 @@ fn by_connect(mail: &Mail, line: &str) -> Result<Output, Box<dyn std::error::Err
     Ok(command.user("alice").input(format!("{line}\n")).run()?)
 }
 
-/// What alice's connections came to on the server.
+/// How alice's connections ended on the server.
 fn outcomes(mail: &Mail) -> String {
     mail.mailhost
         .read("/home/alice/outcomes")
@@ -91,7 +92,7 @@ fn outcomes(mail: &Mail) -> String {
 #[test]
 fn an_aborted_transfer_does_not_look_whole() -> Outcome {
     let mail = mail()?;
-    // What an abort finds unsent is lost, in the server's kernel and in the proxy's alike.
+    // An abort loses unsent bytes, in the server's kernel and in the proxy's alike.
     for (word, end) in [("abort", " reset\n"), ("whole", "5000000 end\n")] {
         through_proxy(&mail, "alice", &format!("{word} 5000000"))?.read_past(end, PATIENCE)?;
     }
@@ -162,7 +163,7 @@ fn a_reader_may_leave_and_the_server_learns_it() -> Outcome {
         let seen = outcomes(&mail);
         Ok(seen == "ConnectionResetError\n" || seen == "BrokenPipeError\n")
     })?;
-    // Also of a connection on which nothing is said any more.
+    // Also for an idle connection.
     let leave = "import subprocess; p = subprocess.Popen(['usher', 'connect', 'mailhost:pour'], \
         stdin=-1, stdout=-1); p.stdin.write(b'hold 10\\n'); p.stdin.flush(); p.stdout.read(10); \
         p.stdout.close(); print(p.wait())";
@@ -181,12 +182,12 @@ fn urgent_bytes_arrive() -> Outcome {
         c.recv(1, socket.MSG_OOB), c.recv(5))";
     let told = mail.laptop.run_as("alice", ["python3", "-c", urgent])?;
     assert_eq!(told.stdout, "b'before' b'!' b'after'\n");
-    // A pipe knows none: it stands where it was sent.
+    // A pipe has no urgent data: the byte stays in its place.
     assert_eq!(by_connect(&mail, "urgent 0")?.stdout, "before!after");
     Ok(())
 }
 
-/// The proxy answers alice: for IMAP in words, else by a reset.
+/// The proxy's answer to alice: for IMAP a line, else a reset.
 fn is_refused(mail: &Mail, reason: &str) -> Outcome {
     let mut imap = mail
         .laptop
@@ -237,7 +238,7 @@ fn a_client_is_answered_when_the_signer_is_away() -> Outcome {
     })
 }
 
-/// So many of one user's connections may be under way at once.
+/// The number of one user's connections that may be under way at once.
 const OPENING_OF_USER: usize = 112;
 
 #[test]

@@ -22,8 +22,8 @@ fn namespaces(pid: u32) -> std::io::Result<BTreeSet<PathBuf>> {
         .collect()
 }
 
-/// A process's namespaces, kept from being freed: their numbers are nobody else's meanwhile, as
-/// those of another test's lab would be.
+/// A process's namespaces, held so that they are not freed: meanwhile their numbers cannot pass to
+/// others, such as another test's lab.
 struct Held {
     links: BTreeSet<PathBuf>,
     _files: Vec<fs::File>,
@@ -55,7 +55,7 @@ fn a_dropped_lab_is_gone_when_drop_returns() -> Result {
     let spaces = hold(host.anchor())?;
     let group = host.cgroup().to_owned();
     let _sleeper = host.spawn(["sleep", "1000"])?;
-    // Not a child of ours any more, and deaf to what can be ignored.
+    // No longer our child, and ignoring every signal that can be ignored.
     host.run(["sh", "-c", "trap '' TERM HUP INT; (setsid sleep 1001 &)"])?;
     assert!(inhabitants(&spaces).len() >= 3 && group.exists());
     drop(lab);
@@ -149,7 +149,7 @@ fn a_killed_lab_takes_its_hosts_along_and_the_next_one_sweeps_its_cgroups() -> R
     foreign.process.kill()?;
     foreign.process.wait()?;
     sleeper.wait()?;
-    // What the kernel tears down after a kill takes it a moment.
+    // The kernel needs a moment to tear down a killed process.
     eventually("no process outlives a killed lab", || {
         Ok(inhabitants(&spaces).is_empty())
     })?;

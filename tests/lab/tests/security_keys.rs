@@ -1,5 +1,5 @@
-//! Users whose key is on a security key: signed for when it is touched, and nobody else waits for
-//! that. OpenSSH's programs with a security key in software.
+//! Users whose key is on a security key: it signs when it is touched, and other users do not wait for
+//! that. The tests use OpenSSH's programs with a software security key.
 #![forbid(unsafe_code)]
 
 mod agent;
@@ -39,7 +39,7 @@ fn with_security_key(mail: &Mail, kind: &str) -> Result {
     register(mail, "alice", "/home/alice/sk.pub")
 }
 
-/// The one thing that is done to the device from now on: see `security_key.c`.
+/// Sets the behaviour of the device from now on: see `security_key.c`.
 fn touching(mail: &Mail, how: &str) -> Result {
     let line = format!("rm -f hand touchless asked; [ {how} = no ] || touch {how}");
     mail.laptop
@@ -51,7 +51,7 @@ fn was_asked(mail: &Mail) -> bool {
     mail.laptop.path("/home/alice/device/asked").exists()
 }
 
-/// How often the device has signed.
+/// The number of the device's signatures.
 fn counter(mail: &Mail) -> Result<u32> {
     Ok(mail.laptop.read("/home/alice/device/counter")?.parse()?)
 }
@@ -95,14 +95,14 @@ fn a_touch_opens_the_session_and_nobody_else_waits_for_it() -> Result {
         for connection in &mut waiting {
             connection.read_past("Logged in as alice", PATIENCE)?;
         }
-        // One touch, and none for what is connected in the same session.
+        // One touch, and none for further connections in the same session.
         served(&mail, "alice")?;
         assert_eq!(counter(&mail)?, before + 1, "{kind}");
         drop((lender, agent));
         mail.laptop.run(["rm", "-f", "/home/alice/agent.sock"])?;
         forget_sessions(&mut mail)?;
     }
-    // On record as what alice has touched for, and checked by anybody.
+    // The record shows what alice has touched for, and anybody can check it.
     let mailhost = &mail.mailhost;
     mailhost.run(["usher", "log", "verify"])?;
     let shown = mailhost.run(["usher", "log", "show"])?.stdout;
@@ -146,7 +146,7 @@ fn a_security_key_that_nobody_touches_signs_nothing_that_counts() -> Result {
     assert!(mail.signer.log()?.contains("reason=\"user_not_present\""));
     touching(&mail, "hand")?;
     served(&mail, "alice")?;
-    // Never touched: the loan stays, and the next connection may be touched for.
+    // Never touched: the loan stays, and a touch for the next connection counts.
     forget_sessions(&mut mail)?;
     let _lender = lend(&mail, "alice")?;
     touching(&mail, "no")?;

@@ -8,8 +8,8 @@ use usher_lab::{Daemon, Host, Lab, LabError, PATIENCE, Role, Signal, eventually}
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
-/// A daemon that stores its listener, and at its next start finds it again. It accepts only when
-/// told to by SIGUSR1, so that connections wait in the queue meanwhile.
+/// A daemon that stores its listener, and finds it again at its next start. It accepts only on SIGUSR1,
+/// so that connections wait in the queue meanwhile.
 const KEEPS_A_LISTENER: &str = r#"
 import array, os, signal, socket, sys
 
@@ -64,7 +64,7 @@ fn a_stored_listener_and_its_queue_outlive_a_killed_daemon() -> Result {
     daemon.kill(Signal::KILL)?;
     assert!(daemon.wait(PATIENCE)?.is_some());
     assert!(!daemon.is_running()?);
-    // Nobody accepts, the kernel still answers.
+    // No process accepts, but the kernel still answers.
     let mut second = client.spawn(["socat", "-", &address])?;
     daemon.start()?;
     daemon.kill(Signal::USR1)?;
@@ -149,7 +149,7 @@ fn stop(daemon: &mut Daemon) -> Result {
     eventually("all threads have stopped", || {
         for thread in fs::read_dir(&threads)? {
             let stat = fs::read_to_string(thread?.path().join("stat"))?;
-            // The state follows the name, which stands in parentheses.
+            // The state follows the name, which is in parentheses.
             let state = stat.rsplit(") ").next().unwrap_or_default();
             if !state.starts_with('T') {
                 return Ok(false);
@@ -180,7 +180,7 @@ fn every_daemon_tells_its_watchdog_that_it_is_alive() -> Result {
         let (stopped, other) = (number, (number + 1) % daemons.len());
         stop(daemons[stopped])?;
         let (before, others) = (daemons[stopped].beats()?, daemons[other].beats()?);
-        // The time in which it would have spoken passes for another daemon.
+        // Another daemon's message shows that enough time has passed.
         eventually("another daemon speaks", || {
             Ok(daemons[other].beats()? > others + 3)
         })?;
@@ -198,7 +198,7 @@ fn a_role_that_has_not_been_built_is_reported() -> Result {
     let host = lab.host("server")?;
     match host.start_daemon(Role::Keeper) {
         Err(LabError::NotBuilt { path }) => assert!(path.ends_with("usherd")),
-        // Built, and refused for want of accounts and keys.
+        // The program exists, and fails because accounts and keys are missing.
         Err(LabError::NotReady { daemon, .. }) => assert_eq!(daemon, "keeper"),
         other => panic!("{other:?}"),
     }

@@ -1,5 +1,5 @@
-//! Full tables: what does not fit is refused with its own reason, what is in them goes on, and
-//! there is room again when something has ended.
+//! Full tables: further entries are refused with their own reason, existing ones continue, and there is
+//! room again when one has ended.
 #![forbid(unsafe_code)]
 
 mod attack;
@@ -10,11 +10,11 @@ use usher_lab::hostile::{Asked, Channel, id_of, random};
 use usher_lab::{eventual, eventually};
 use usher_proto::{Refusal, SessionId};
 
-/// The mail topology, its keeper begun anew with this size of one of its tables.
+/// The mail topology, with its keeper restarted with this size of one of its tables.
 fn with_table(option: &str, size: &str) -> Result<Attack> {
     let mut attack = Attack::new()?;
     attack.mail.keeper.stop()?;
-    // Tables keep their size as long as they are pinned.
+    // Tables keep their size while they are pinned.
     attack
         .mail
         .mailhost
@@ -56,7 +56,7 @@ fn a_full_table_of_connections_refuses_and_has_room_when_one_ends() -> Result {
     full(&attack, &mut channel, &mut asked, session)?;
     full(&attack, &mut channel, &mut asked, session)?;
     still_works(&mut working)?;
-    // What was announced before is as good as it was.
+    // Earlier announcements still work.
     let second = attack.served(announced, "alice")?;
     full(&attack, &mut channel, &mut asked, session)?;
 
@@ -120,7 +120,7 @@ fn a_full_table_of_listeners_refuses_other_users_until_one_has_gone() -> Result 
     let session = id_of(&asked.sign(&alice)?);
     let mut working = attack.granted(&mut channel, &mut asked, &alice)?;
     let refused = attack.asked("bob")?.sign(&bob)?;
-    // Neither on record nor a session that has ended: it would be as good later.
+    // It is neither on record nor an ended session, so it would still be valid later.
     for _ in 0..2 {
         attack.refused(
             &mut channel,
@@ -132,7 +132,7 @@ fn a_full_table_of_listeners_refuses_other_users_until_one_has_gone() -> Result 
     assert_eq!(users::recent(&attack.mail)?, []);
     let log = attack.mail.mailhost.run(["usher", "log", "show"])?.stdout;
     assert!(log.contains("alice") && !log.contains("bob"), "{log}");
-    // A second session of a user who has a listener takes none.
+    // A second session of a user with a listener needs no other listener.
     let mut second = attack.asked("alice")?;
     attack.granted(&mut channel, &mut second, &alice)?;
     still_works(&mut working)?;

@@ -1,5 +1,5 @@
-//! Tokens in SYNs: after its first connection a user's connections are announced to nobody; and
-//! where tokens are refused or do not pass, they are announced as ever.
+//! Tokens in SYNs: a user's connections after the first are not announced; where tokens are refused or
+//! do not pass, they are announced as before.
 #![forbid(unsafe_code)]
 
 mod greeter;
@@ -7,7 +7,7 @@ mod greeter;
 use greeter::{Result, connect, connects, has_ticket, sessions, topology};
 use usher_lab::{ALICE, BOB, Mail, PATIENCE, Role, Running, eventually};
 
-/// A program of alice's that has connected by her ticket and remembers the address.
+/// A program of alice that has connected by her ticket and remembers the address.
 fn who_remembers(mail: &Mail) -> Result<Running> {
     connect(mail, "alice", 1, 1)?;
     has_ticket(mail, 1)?;
@@ -17,7 +17,7 @@ fn who_remembers(mail: &Mail) -> Result<Running> {
     Ok(program)
 }
 
-/// Ends alice's session on the server without her host being told.
+/// Ends alice's session on the server without notifying her host.
 fn end_session_in_silence(mail: &mut Mail) -> Result {
     mail.courier.stop()?;
     mail.mailhost.run(["usher", "user", "disable", "alice"])?;
@@ -48,7 +48,7 @@ fn after_the_first_connection_nothing_is_announced() -> Result {
         used,
         [("alice".into(), 1, Some(21)), ("bob".into(), 1, Some(1))]
     );
-    // Who is not permitted gets no further than before.
+    // A user without permission gets no further than before.
     let carol = mail
         .laptop
         .command(["usher", "connect", "mailhost:greeter"])
@@ -143,7 +143,7 @@ fn a_ticket_goes_and_its_session_is_closed_when_policy_permits_it_no_longer() ->
     let refused = program.read_past("0 connections", PATIENCE)?;
     assert!(refused.contains("errno 13: refused"), "{refused}");
     connect(&mail, "bob", 1, 1)?;
-    // Hers and his: she has sent no other.
+    // Her token and his: she has sent no other.
     assert_eq!(mail.mailhost.number(Role::Keeper, "token_accepted")?, 2);
     assert_eq!(mail.mailhost.number(Role::Keeper, "token_unknown")?, 0);
     Ok(())
@@ -188,7 +188,7 @@ fn tokens_outlive_the_keeper_and_the_verifier_and_not_the_signer() -> Result {
     mail.keeper.stop()?;
     mail.verifier.stop()?;
     connect(&mail, "alice", 1, 5)?;
-    // Its listener goes with the keeper, as with `systemctl stop`, and the worker with the listener.
+    // Its listener ends with the keeper, as with `systemctl stop`, and the worker with the listener.
     mail.keeper.start()?;
     mail.verifier.start()?;
     connect(&mail, "alice", 1, 5)?;
@@ -230,7 +230,7 @@ fn without_the_filter_connections_are_announced_and_tokens_come_back_with_it() -
     mail.keeper.start()?;
     assert!(mail.mailhost.run(filters)?.stdout.contains("check_token"));
     connect(&mail, "alice", 1, 2)?;
-    // Announced for a while, whatever the filter: the token was refused.
+    // Announced for a while, even with the filter, because the token was refused.
     assert_eq!(mail.laptop.number(Role::Signer, "tickets")?, 0);
     assert_eq!(mail.mailhost.number(Role::Keeper, "token_accepted")?, 0);
     Ok(())
@@ -251,7 +251,7 @@ fn a_session_is_renewed_before_its_tokens_are_used_up() -> Result {
     connect(&mail, "alice", 1, 1)?;
     has_ticket(&mail, 1)?;
     for opened in 2..=4 {
-        // However many are announced because the signer is slower than the program for a moment.
+        // Some may be announced, because the signer is slower than the program for a moment.
         eventually("the next session is open", || {
             connect(&mail, "alice", 1, 100)?;
             Ok(mail.keeper.log()?.matches("session opened").count() == opened)
@@ -269,9 +269,9 @@ fn who_is_faster_than_renewals_has_connections_announced_and_no_pause() -> Resul
     connect(&mail, "alice", 1, 1)?;
     has_ticket(&mail, 1)?;
     connect(&mail, "alice", 8, 400)?;
-    // However many were announced, and though a token that was drawn long before its SYN went may
-    // have been refused: the way lets tokens pass, so there is a ticket within seconds, when not by
-    // the last renewal then by a next connection.
+    // Some may have been announced, and a token drawn long before its SYN may have been refused. But the
+    // path lets tokens pass, so there is a ticket within seconds: by the last renewal, or by a later
+    // connection.
     eventually("the signer has the ticket again", || {
         connect(&mail, "alice", 1, 1)?;
         Ok(mail.laptop.number(Role::Signer, "tickets")? == 1)

@@ -1,4 +1,4 @@
-//! What the tests of ssh-agents share: alice, whose key her agent has and the signer has not.
+//! Shared by the tests of ssh-agents: alice, whose key is in her agent and not with the signer.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::error::Error;
@@ -7,7 +7,7 @@ use usher_lab::{Lab, Mail, Output, PATIENCE, Running, Signal, eventually};
 
 pub type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 
-/// Where a user's ssh-agent listens.
+/// The socket of a user's ssh-agent.
 pub const SOCKET: &str = "agent.sock";
 /// The key that the mail topology has made for each user.
 pub const KEY: &str = ".ssh/id_ed25519";
@@ -23,14 +23,14 @@ pub fn topology() -> Result<Mail> {
     Ok(mail)
 }
 
-/// From now on this key of the user's agent signs, and none of the signer's.
+/// From now on this key of the user's agent signs, and no key of the signer.
 pub fn register(mail: &Mail, user: &str, public_key: &str) -> Result {
     mail.laptop
         .run(["usher", "user", "add", user, "--agent-key", public_key])?;
     Ok(())
 }
 
-/// An ssh-agent of the user's, with keys.
+/// The user's ssh-agent, with keys.
 pub fn ssh_agent(mail: &Mail, user: &str, keys: &[&str]) -> Result<Running> {
     let socket = socket(user);
     let agent = mail
@@ -77,12 +77,12 @@ pub fn lender(mail: &Mail, user: &str) -> Result<Running> {
     Ok(lender)
 }
 
-/// How many loans there have been.
+/// The number of loans so far.
 pub fn loans(mail: &Mail) -> Result<usize> {
     Ok(mail.signer.log()?.matches("an agent is lent").count())
 }
 
-/// Has a user signed for anew: sessions and loans are the signer's memory.
+/// Makes a user sign again, because the signer keeps sessions and loans in memory only.
 pub fn forget_sessions(mail: &mut Mail) -> Result {
     mail.signer.kill(Signal::KILL)?;
     mail.signer.wait(PATIENCE)?;
@@ -106,7 +106,7 @@ pub fn served(mail: &Mail, user: &str) -> Result {
     Ok(())
 }
 
-/// The user is refused, and is told why; gives the words.
+/// Requires that the user is refused with a reason, and returns its text.
 pub fn refused(mail: &Mail, user: &str, reason: &str) -> Result<String> {
     let before = mail.signer.log()?.len();
     let output = connect(mail, user)?;
@@ -117,7 +117,7 @@ pub fn refused(mail: &Mail, user: &str, reason: &str) -> Result<String> {
     Ok(output.stderr)
 }
 
-/// What `usher user list` says of the user's signing.
+/// The signing key that `usher user list` shows for the user.
 pub fn listed(mail: &Mail, user: &str) -> Result<String> {
     let list = mail.laptop.run(["usher", "user", "list"])?.stdout;
     let line = list.lines().find(|line| line.starts_with(user));

@@ -1,4 +1,4 @@
-//! What the tests of attacks share: the mail topology with a hostile client host on it.
+//! Shared by the tests of attacks: the mail topology with a hostile client host on it.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::error::Error;
@@ -22,7 +22,7 @@ pub struct Attack {
     pub laptop_key: Identity,
 }
 
-/// Where a log ended when the test began to listen.
+/// The end of a log when the test began to listen.
 pub struct Heard(usize);
 
 impl Attack {
@@ -32,13 +32,13 @@ impl Attack {
         Ok(Self { mail, laptop_key })
     }
 
-    /// A user's key, from where laptop's signer has it.
+    /// A user's key, read from laptop's signer.
     pub fn user_key(&self, user: &str) -> Result<PrivateKey> {
         let path = format!("/var/lib/usher/keys/{user}");
         Ok(private_key(&self.mail.laptop, &path)?)
     }
 
-    /// What `user` asks when all is right.
+    /// The correct request of `user`.
     pub fn asked(&self, user: &str) -> Result<Asked> {
         self.asked_of_length(user, 256)
     }
@@ -60,7 +60,7 @@ impl Attack {
         Ok(Port::any(&self.mail.laptop, self.mail.laptop.ipv4())?)
     }
 
-    /// A key of stranger's, by which mailhost has it as a host from the next `usher policy apply` on.
+    /// A key of stranger, which makes it a host of mailhost's from the next `usher policy apply` on.
     pub fn add_stranger(&self) -> Result<Identity> {
         let stranger = Identity::fresh();
         let key = stranger.public().to_openssh();
@@ -71,7 +71,7 @@ impl Attack {
         Ok(stranger)
     }
 
-    /// Where the service is.
+    /// The address of the service.
     pub fn server(&self) -> SocketAddr {
         (self.mail.mailhost.ipv4(), IMAP).into()
     }
@@ -92,7 +92,7 @@ impl Attack {
         })
     }
 
-    /// Connects from the port and demands to be served as `user`.
+    /// Connects from the port and requires to be served as `user`.
     pub fn served(&self, port: Port, user: &str) -> Result<TcpStream> {
         let mut stream = port.connect(self.server())?;
         let greeting = read_line(&mut stream)?;
@@ -103,7 +103,7 @@ impl Attack {
         Ok(stream)
     }
 
-    /// Connects from the port and demands a RST.
+    /// Connects from the port and requires a RST.
     pub fn reset(&self, port: Port) {
         let outcome = port.connect(self.server());
         match outcome {
@@ -112,8 +112,8 @@ impl Attack {
         }
     }
 
-    /// Opens a session that must be refused for `reason`, which the verifier's log gives as it is
-    /// and the answer as it is disclosed; and nothing is admitted.
+    /// Opens a session that must be refused for `reason`. The verifier's log has the true reason, the
+    /// answer the disclosed one, and nothing is admitted.
     pub fn refused(
         &self,
         channel: &mut Channel,
@@ -137,7 +137,7 @@ impl Attack {
         Ok(())
     }
 
-    /// Opens a session that must be granted, connects and is served.
+    /// Opens a session that must be granted, connects and requires to be served.
     pub fn granted(
         &self,
         channel: &mut Channel,
@@ -160,7 +160,7 @@ pub fn alice_reads(mail: &Mail) -> Result {
     Ok(())
 }
 
-/// The connection is served as ever.
+/// Requires that the connection is still served.
 pub fn still_works(stream: &mut TcpStream) -> Result {
     stream.write_all(b"a NOOP\r\n")?;
     let answer = read_line(stream)?;

@@ -1,16 +1,16 @@
-//! Attackers: Python programs that speak to the keeper by packets of their own, and the connections
-//! that they are after.
+//! Attackers: Python programs that send the keeper their own packets, and the connections that they
+//! attack.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::service::{Result, as_account};
 use usher_lab::{ALICE, Host, Mail, PATIENCE, Running};
 
-/// What hostile processes begin with.
+/// The common beginning of hostile programs.
 pub const HOSTILE: &str = include_str!("../../programs/hostile.py");
 
-/// The script runs in a child, because the keeper moves a process that settles into its user's
-/// cgroup, and the lab ends a command by the command's cgroup, where its first process stays.
+/// The script runs in a child, because the keeper moves a settling process into its user's cgroup,
+/// and the lab ends a command by the command's cgroup, in which its first process stays.
 const IN_CHILD: &str = "
 if os.fork():
     os.wait()
@@ -42,12 +42,12 @@ pub fn hostile(mail: &Mail, script: &str) -> Result<Running> {
     as_account(mail, &["python3", &path])
 }
 
-/// A process of mailhost that is wholly this user's; root's for `root`.
+/// A process of mailhost with all ids of this user; root's for `root`.
 pub fn process_of(mail: &Mail, user: &str, script: &str) -> Result<Running> {
     run_as(&mail.mailhost, user, &format!("{HOSTILE}\n{script}"))
 }
 
-/// A connection of a user that waits for somebody to serve it.
+/// A user's connection that waits to be served.
 pub fn knock(mail: &Mail, user: &str) -> Result<Running> {
     Ok(mail
         .laptop
@@ -56,7 +56,7 @@ pub fn knock(mail: &Mail, user: &str) -> Result<Running> {
         .spawn()?)
 }
 
-/// Demands that the process says exactly these lines next.
+/// Requires that the process prints exactly these lines next.
 #[track_caller]
 pub fn says(process: &mut Running, lines: &[&str]) -> Result {
     for line in lines {
@@ -66,7 +66,7 @@ pub fn says(process: &mut Running, lines: &[&str]) -> Result {
     Ok(())
 }
 
-/// Demands that a process with all four of a user's ids serves the connection, and that it works.
+/// Requires that a process with all four of a user's ids serves the connection, and that it works.
 #[track_caller]
 pub fn served_as(connection: &mut Running, uid: u32) -> Result {
     let greeting = connection.read_past("\n", PATIENCE)?;

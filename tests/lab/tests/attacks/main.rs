@@ -1,5 +1,5 @@
-//! Attacks on the calls and on what guards them, each beside its permitted twin. Those that need the
-//! fence are skipped, and said, on a kernel without LSM programs.
+//! Attacks on the calls and their guards, each beside its permitted twin. On a kernel without LSM
+//! programs, tests that need the fence are skipped, and report it.
 #![forbid(unsafe_code)]
 
 mod attackers;

@@ -1,4 +1,4 @@
-//! What a service's process may say to the keeper, said wrongly, too often, or of others.
+//! Requests of a service's process to the keeper that are wrong, too many, or about others.
 
 use std::net::SocketAddr;
 
@@ -33,7 +33,7 @@ def lingering():
 
 const SHARED_MEMORY: &str = include_str!("../../programs/shared_memory.c");
 
-/// The ends of the user's established connection to port 7000, as a packet has them.
+/// The endpoints of the user's established connection to port 7000, in the form of a packet.
 fn connection_of(mail: &Mail, user: &str) -> Result<String> {
     let who = mail.mailhost.run(["usher", "who"])?.stdout;
     let found = who.lines().find_map(|line| {
@@ -138,7 +138,7 @@ fn a_users_connections_that_take_long_to_close_keep_no_other_user_waiting() -> R
     let Some(mail) = fenced()? else {
         return Ok(());
     };
-    // More than a runtime has threads, by somebody whom policy permits nothing.
+    // More than the runtime's threads, from a user whom the policy permits nothing.
     let mut carol = process_of(
         &mail,
         "carol",
@@ -194,7 +194,7 @@ while (again := attach())[1].what == 'overloaded':
 tell(again[1].what)",
     )?;
     says(&mut flood, &["overloaded True"])?;
-    // Another account is answered, and so is who asks of its own connection.
+    // Another account gets an answer, and so does a process that asks about its own connection.
     let connection = connection_of(&mail, "alice")?;
     let ask = format!("tell(Keeper().ask(INFO, bytes.fromhex('{connection}')).what)");
     says(&mut process_of(&mail, "alice", &ask)?, &["connection"])?;

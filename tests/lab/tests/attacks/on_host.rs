@@ -1,5 +1,5 @@
-//! Other processes of the server's host, users' and root's, against a live connection and the
-//! processes that have to do with it.
+//! Other processes of users and root on the server, against a live connection and the processes
+//! involved in it.
 
 use crate::attackers::{hostile, knock, live_connection, process_of, says, served_as};
 use crate::service::{Result, fenced};

@@ -1,5 +1,5 @@
-//! Attempts from the network and at the service's port, by those who have no connection of their
-//! own. They need no LSM programs and run on every kernel.
+//! Attempts from the network and at the service's port, by attackers without a connection of their
+//! own. These tests need no LSM programs and run on every kernel.
 
 use crate::attackers::{run_as, says};
 use crate::service::{Result, reads_mail, shared};
@@ -45,7 +45,7 @@ fn a_forged_syn_is_reset_at_a_services_port_and_answered_at_another() -> Result 
 fn a_forged_ack_opens_nothing() -> Result {
     let mail = shared()?;
     let (own, server) = (mail.stranger.ipv4(), mail.mailhost.ipv4());
-    // ACK, as of a SYN cookie; ACK and data; SYN and ACK; FIN.
+    // ACK, as for a SYN cookie; ACK and data; SYN and ACK; FIN.
     let script = format!(
         "for flags in (16, 24, 18, 17):
     tell(forge('{own}', '{server}', 143, flags))"
@@ -125,7 +125,7 @@ fn a_services_port_is_not_bound_by_a_user() -> Result {
     );
     let said = ["EACCES EACCES done"; 4];
     says(&mut attacker(&mail.mailhost, "bob", &script)?, &said)?;
-    // Another host's services say nothing of this host's ports.
+    // Another host's services do not concern this host's ports.
     let script = format!("tell(attempt(listen, '{}', 7003))", mail.laptop.ipv4());
     says(&mut attacker(&mail.laptop, "bob", &script)?, &["done"])
 }
@@ -133,8 +133,8 @@ fn a_services_port_is_not_bound_by_a_user() -> Result {
 #[test]
 fn root_that_binds_a_services_port_first_gets_no_connection_of_it() -> Result {
     let mail = shared()?;
-    // Port 7003 is a service's, 7100 nobody's. All addresses are taken unless a queue of the
-    // service has the port already; this host's own are always free to be taken.
+    // Port 7003 belongs to a service, 7100 to none. All addresses can be bound unless a queue of the
+    // service has the port already; this host's own addresses can always be bound.
     let address = mail.mailhost.ipv4();
     let script = format!(
         "listeners = [listen('{address}', 7003), listen('{address}', 7003), listen('::1', 7003)]

@@ -1,11 +1,11 @@
 //! Another root process of the server's host against Usher's own: its objects in the kernel, its
-//! pins, its daemons. What root can do all the same is in docs/threat-model.md.
+//! pins, its daemons. docs/threat-model.md lists what root can still do.
 
 use crate::attackers::{hostile, knock, live_connection, process_of, says, served_as};
 use crate::service::{Client, Result, fenced, start_service};
 use usher_lab::{ALICE, BOB, Mail, PATIENCE, Signal};
 
-/// Counts the kernel's objects that bpf(2) gives a descriptor of, and those that it refuses.
+/// Counts the kernel's objects for which bpf(2) returns a descriptor, and those that it refuses.
 const COUNT: &str = "
 SYS_BPF = {'x86_64': 321, 'aarch64': 280}[platform.machine()]
 
@@ -40,14 +40,14 @@ fn keeper_inside(mail: &Mail) -> Result<u32> {
     Ok(keeper.ok_or("no keeper")?.pid)
 }
 
-/// What a command says of its failure.
+/// A command's error message.
 fn refused(mail: &Mail, command: &[&str]) -> Result<String> {
     let output = mail.mailhost.command(command).run()?;
     assert!(!output.status.success(), "{command:?}: {output:?}");
     Ok(format!("{}{}", output.stdout, output.stderr))
 }
 
-/// Demands that the pins cannot be touched, and pins of others can.
+/// Requires that the pins cannot be touched, and that other pins can.
 fn pins_are_guarded(mail: &Mail) -> Result {
     for command in [
         &["ls", "/sys/fs/bpf/usher"][..],
@@ -59,7 +59,7 @@ fn pins_are_guarded(mail: &Mail) -> Result {
         &["umount", "/sys/fs/bpf"],
     ] {
         let said = refused(mail, command)?;
-        // umount(8) says so in words of its own.
+        // umount(8) has its own wording.
         let not_permitted = ["not permitted", "must be superuser"];
         assert!(
             not_permitted.iter().any(|words| said.contains(words)),
@@ -80,7 +80,7 @@ fn pins_are_guarded(mail: &Mail) -> Result {
     Ok(())
 }
 
-/// Demands that bpf(2) gives root nothing of Usher's, and what is root's own.
+/// Requires that bpf(2) refuses root Usher's objects, and returns root's own.
 fn objects_are_guarded(mail: &Mail) -> Result<String> {
     let script = format!(
         "{COUNT}

@@ -1,11 +1,11 @@
-//! A service that has been taken over: processes of its account, with its capabilities, that speak
-//! to the keeper themselves. What each attempt is refused is then permitted to who may.
+//! A subverted service: processes of its account, with its capabilities, that speak to the keeper
+//! themselves. After each refused attempt a permitted process does the same.
 
 use crate::attackers::{HOSTILE, hostile, knock, says, served_as};
 use crate::service::{Client, Result, fenced, start_service};
 use usher_lab::{ALICE, BOB, PATIENCE, Running, Signal};
 
-/// Demands that a well-behaved service serves the connection.
+/// Requires that a well-behaved service serves the connection.
 #[track_caller]
 fn served_honestly(connection: &mut Running, user: &str) -> Result {
     let greeting = connection.read_past("\n", PATIENCE)?;
@@ -170,8 +170,8 @@ fn threads_that_race_for_the_user_leave_one_user_or_none() -> Result {
         return Ok(());
     };
     let mut alice = knock(&mail, "alice")?;
-    // Threads come and go while the process tries to settle: as long as there is one it is refused.
-    // Fewer attempts where the machine is slow, as the keeper waits 10 s for it to settle.
+    // Threads come and go while the process tries to settle: as long as one exists it is refused.
+    // A slow machine makes fewer attempts, because the keeper waits 10 s for it to settle.
     let mut service = hostile(
         &mail,
         "_, reservation, _ = reserve()
@@ -352,7 +352,7 @@ hear()",
     mail.keeper.start()?;
     service.write("\n")?;
     says(&mut service, &["already_settled"])?;
-    // As long as it lives it is alice's process.
+    // It is alice's process as long as it lives.
     service.write("\n")?;
     let _service = start_service(&mail, &["fork"])?;
     served_honestly(&mut alice, "alice")

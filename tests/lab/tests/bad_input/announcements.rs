@@ -1,4 +1,4 @@
-//! Announcements that do not count.
+//! Announcements that are refused or withdrawn.
 
 use std::net::SocketAddr;
 
@@ -109,7 +109,7 @@ fn a_wrong_chain_element_or_announcement_is_refused_and_the_right_one_still_coun
     )?;
     attack.reset(port);
 
-    // The twins: none of that has used anything up. A gap of 64 is allowed.
+    // The twins: none of the refusals has used anything up. A gap of 64 is allowed.
     let port = attack.port()?;
     assert_eq!(channel.announce(session, from(&port, at(2)))?, Ok(()));
     let heard = listen(&attack.mail.verifier)?;
@@ -169,7 +169,7 @@ fn only_what_is_announced_now_and_by_its_own_address_is_admitted() -> Result {
     attack.reset(Port::at(stranger, same_port)?);
     attack.served(announced, "alice")?;
 
-    // Withdrawn; a withdrawal of another session's changes nothing.
+    // Withdrawn; withdrawing another session's announcement changes nothing.
     let withdrawn = attack.port()?;
     let announcement = attack.announcement(&mut asked, &withdrawn)?;
     assert_eq!(channel.announce(session, announcement)?, Ok(()));
@@ -196,7 +196,7 @@ fn only_what_is_announced_now_and_by_its_own_address_is_admitted() -> Result {
 
     keeper.line(&attack.mail.keeper, &["never came", "expired=1"])?;
     attack.reset(late);
-    // The session is as good as before.
+    // The session still works.
     let port = attack.port()?;
     let announcement = attack.announcement(&mut asked, &port)?;
     assert_eq!(channel.announce(session, announcement)?, Ok(()));
@@ -245,7 +245,7 @@ fn a_session_whose_first_connection_may_not_be_announced_is_neither_opened_nor_r
     assert_eq!(records()?, before + 1);
     attack.served(port, "alice")?;
 
-    // One that turns out to be announced already: recorded by then, and closed.
+    // If it turns out to be announced already, the session is recorded by then, and closed.
     let port = attack.port()?;
     let mut asked = [attack.asked("alice")?, attack.asked("alice")?];
     let [opened, refused] = asked.each_mut().map(|asked| {

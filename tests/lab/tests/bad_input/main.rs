@@ -1,5 +1,5 @@
-//! Frames, authenticators, chain elements and announcements that are not right, each refused with
-//! its own reason in the answer and in the log, beside the right one of the same client, which is
+//! Malformed or invalid frames, authenticators, chain elements and announcements. Each is refused with
+//! its own reason in the answer and in the log, beside a correct one of the same client, which is
 //! served.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Sessions that are not granted, not granted twice, and no other host's.
+//! Sessions that are refused, that cannot be opened twice, and that belong to one host.
 
 use crate::attack::{Attack, IMAP, Result, listen, still_works};
 use usher_lab::eventually;
@@ -44,7 +44,7 @@ fn who_may_not_is_refused_with_the_reason_and_may_when_policy_says_so() -> Resul
         Refusal::NoLocalAccount,
     )?;
 
-    // alice from stranger, on a channel of stranger's: the authenticator is right but for that.
+    // alice from stranger, on stranger's channel: the authenticator is correct except for that.
     let mut elsewhere = Channel::connect(&attack.mail.stranger, mailhost, &stranger_key)?;
     let ask_elsewhere =
         |user: &str| Asked::right(user, "imap", stranger_key.public(), mailhost, IMAP, 16);
@@ -134,7 +134,8 @@ fn an_authenticator_opens_one_session_once() -> Result {
     Ok(())
 }
 
-/// A channel to a verifier that has its keeper: one that closes an unknown session says so.
+/// A channel to a verifier that is connected to its keeper: the answer to closing an unknown session
+/// shows it.
 fn reconnected(attack: &Attack) -> Result<Channel> {
     let mut found = None;
     eventually("the daemons find each other again", || {
@@ -163,7 +164,7 @@ fn a_host_speaks_for_its_own_sessions_only() -> Result {
     let announcement = attack.announcement(&mut asked, &port)?;
     assert_eq!(channel.announce(session, announcement)?, Ok(()));
 
-    // All that laptop's session has, in stranger's hands: its id, its next element, its addresses.
+    // Stranger has everything of laptop's session: its id, its next element, its addresses.
     let mut elsewhere = Channel::connect(stranger, mailhost, &stranger_key)?;
     let own = Port::any(stranger, stranger.ipv4())?;
     let mut stolen = attack.announcement(&mut asked, &own)?;
@@ -199,7 +200,7 @@ fn a_closed_sessions_connections_end_when_it_would_have_and_another_sessions_do_
     let mut asked = attack.asked("alice")?;
     asked.statement.expires = now() + 15;
     let mut connection = attack.granted(&mut channel, &mut asked, &key)?;
-    // As a client does that has opened the next one.
+    // Like a client that has opened the next one.
     assert_eq!(channel.close(id_of(&asked.sign(&key)?))?, Ok(()));
     still_works(&mut connection)?;
     let keeper = listen(&attack.mail.keeper)?;

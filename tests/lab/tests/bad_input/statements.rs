@@ -89,7 +89,7 @@ fn a_wrong_statement_or_signature_is_refused_with_its_own_reason() -> Result {
         let mut asked = attack.asked("alice")?;
         bend(&mut asked);
         attack.refused(&mut channel, what, &asked.sign(&alice)?, reason)?;
-        // An administrator sees clocks that are apart, and nothing of the rest.
+        // doctor reports differing clocks, and none of the other faults.
         clocks_are_told(&attack, what)?;
     }
 
@@ -189,7 +189,7 @@ fn a_wrong_statement_or_signature_is_refused_with_its_own_reason() -> Result {
         attack.refused(&mut channel, what, &authenticator, reason)?;
     }
 
-    // The twins, on the same channel: at once, and at the edges of what is allowed.
+    // The twins, on the same channel: at once, and exactly at the limits.
     for (user, key) in [("alice", &alice), ("bob", &bob)] {
         attack.granted(&mut channel, &mut attack.asked(user)?, key)?;
     }
@@ -203,7 +203,7 @@ fn a_wrong_statement_or_signature_is_refused_with_its_own_reason() -> Result {
     Ok(())
 }
 
-/// What doctor tells of laptop's clock: of the last one that was refused for it.
+/// doctor's report about laptop's clock, from the last session that was refused because of it.
 fn clocks_are_told(attack: &Attack, what: &str) -> Result {
     let told = attack.mail.mailhost.command(["usher", "doctor"]).run()?;
     let seen = match what {

@@ -7,7 +7,7 @@ use crate::service::{Result, as_account, fenced};
 use usher_lab::{ALICE, BOB, Mail, PATIENCE, Running, eventually};
 
 const ECHO: &str = include_str!("../../../../examples/echo/echo.c");
-/// Where the Python server and its package are on mailhost.
+/// The path of the Python server and its package on mailhost.
 const PYTHON: &str = "/var/lib/calendar";
 
 fn connect(mail: &Mail, user: &str, service: &str) -> Result<Running> {
@@ -23,7 +23,7 @@ fn ask(connection: &mut Running, line: &str) -> Result<String> {
     Ok(connection.read_past("\n", PATIENCE)?)
 }
 
-/// How many processes on mailhost are the user's and have `word` in their command.
+/// The number of the user's processes on mailhost with `word` in their command.
 fn processes(mail: &Mail, uid: u32, word: &str) -> Result<usize> {
     let processes = mail.mailhost.processes()?;
     let theirs = processes
@@ -53,7 +53,7 @@ fn four_lines_make_the_echo_server_serve_each_connection_as_its_user() -> Result
     })
 }
 
-/// What holds for both calendar servers; `word` is in their command.
+/// Checks either calendar server; `word` is in its command.
 fn one_process_serves_all_applications_of_a_user(mail: &Mail, word: &str) -> Result {
     const ADD: &str = r#"{"ask":"add","calendar":"work","text":"BEGIN:VCALENDAR\nBEGIN:VEVENT\nUID:1\nDTSTART:20260105T120000Z\nEND:VEVENT\nEND:VCALENDAR\n"}"#;
     let (alice, bob) = (ALICE.mailhost_uid, BOB.mailhost_uid);
@@ -63,7 +63,7 @@ fn one_process_serves_all_applications_of_a_user(mail: &Mail, word: &str) -> Res
     let empty = ask(&mut agenda, r#"{"ask":"calendars"}"#)?;
     let empty: serde_json::Value = serde_json::from_str(&empty)?;
     let version = empty["version"].as_str().ok_or("no version")?;
-    // The one waits while the other changes something: neither keeps the other waiting.
+    // One waits while the other changes something: neither blocks the other.
     agenda.write(format!(
         "{{\"ask\":\"wait\",\"version\":\"{version}\",\"seconds\":300}}\n"
     ))?;
@@ -118,7 +118,7 @@ fn the_calendar_server_has_one_process_for_each_user() -> Result {
     };
     let server = ["/run/lab/bin/calendar-server", "serve", "--port", "7000"];
     let _server = as_account(&mail, &[&server[..], &["--idle", "2"]].concat())?;
-    // A worker is the program itself, started anew.
+    // A worker is a new instance of the program.
     one_process_serves_all_applications_of_a_user(&mail, "worker")
 }
 

@@ -16,7 +16,7 @@ pub const ACCOUNT_UID: u32 = 900;
 
 const SERVICE: &str = include_str!("../../programs/service.c");
 
-/// Whether the keeper has what the calls need. Asked once: one that a test has killed does not
+/// Whether the keeper can serve the calls. Asked once: a keeper that a test has killed does not
 /// answer, and the kernel stays the same.
 pub fn has_fence(mail: &Mail) -> Result<bool> {
     static FENCE: OnceLock<bool> = OnceLock::new();
@@ -29,7 +29,7 @@ pub fn has_fence(mail: &Mail) -> Result<bool> {
 
 /// The mail topology with two services of the account, not started: `calls` at port 7000 in the
 /// style `user`, `single` at port 7001 in the style `connection`; and one that needs no fence, at a
-/// port that anybody may bind: `plain` at port 7003.
+/// port that any user may bind: `plain` at port 7003.
 pub fn topology() -> Result<Mail> {
     let mail = Lab::mail()?;
     mail.mailhost.add_account(ACCOUNT, ACCOUNT_UID)?;
@@ -58,8 +58,8 @@ pub fn topology() -> Result<Mail> {
     Ok(mail)
 }
 
-/// The topology, one for all tests of a program, which take turns: making it is what takes time in
-/// an emulated machine.
+/// One topology for all tests of a program, which run one after the other: making it takes most of the
+/// time in an emulated machine.
 pub fn shared() -> Result<MutexGuard<'static, Mail>> {
     static SHARED: OnceLock<std::result::Result<Mutex<Mail>, String>> = OnceLock::new();
     let made = SHARED.get_or_init(|| {
@@ -68,16 +68,16 @@ pub fn shared() -> Result<MutexGuard<'static, Mail>> {
             .map_err(|error| error.to_string())
     });
     let mail = made.as_ref().map_err(String::clone)?;
-    // A test that failed leaves it usable: each ends what it started.
+    // A failed test leaves it usable, because each test ends what it started.
     Ok(mail.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The same on a kernel that has the fence; none elsewhere, which is said.
+/// The same on a kernel with the fence; none elsewhere, with a message.
 pub fn fenced() -> Result<Option<MutexGuard<'static, Mail>>> {
     let mut mail = shared()?;
     if has_fence(&mail)? {
         if !mail.keeper.is_running()? {
-            // Left so by a test that has failed.
+            // A failed test has left it so.
             mail.keeper.start()?;
         }
         end_services(&mail)?;
@@ -88,7 +88,7 @@ pub fn fenced() -> Result<Option<MutexGuard<'static, Mail>>> {
     Ok(None)
 }
 
-/// Ends what an earlier test has left: processes that have become users outlive their service.
+/// Ends left-over processes of an earlier test: those that have become users outlive their service.
 fn end_services(mail: &Mail) -> Result {
     let left = || -> Result<Vec<String>> {
         let processes = mail.mailhost.processes()?.into_iter();
@@ -100,7 +100,7 @@ fn end_services(mail: &Mail) -> Result {
     eventually("the services of earlier tests have ended", || {
         let pids = left()?;
         if !pids.is_empty() {
-            // One that has ended meanwhile is as good.
+            // It may have ended meanwhile.
             mail.mailhost
                 .command(
                     ["kill", "-KILL"]
@@ -113,7 +113,7 @@ fn end_services(mail: &Mail) -> Result {
     })
 }
 
-/// Takes connections out of the queues that a test has left there unserved.
+/// Removes unserved connections that a test has left in the queues.
 fn empty_queues(mail: &Mail) -> Result {
     let empty = || -> Result<bool> {
         let who = mail.mailhost.run(["usher", "who"])?.stdout;
@@ -140,8 +140,8 @@ pub fn as_account(mail: &Mail, program: &[&str]) -> Result<Running> {
     with_capabilities(mail, "-all,+setuid,+setgid,+net_bind_service", program)
 }
 
-/// A program of the service's account. The group comes first, as the service manager has it: once
-/// the user is changed the fence holds.
+/// A program of the service's account. The group is set first, as by the service manager: once the user
+/// is changed the fence holds.
 pub fn with_capabilities(mail: &Mail, capabilities: &str, program: &[&str]) -> Result<Running> {
     let arguments = [
         "setpriv".into(),
@@ -179,7 +179,7 @@ pub fn start_at(mail: &Mail, port: &str, arguments: &[&str]) -> Result<Running> 
     Ok(service)
 }
 
-/// A connection of a user to the service, and what the service said of it.
+/// A user's connection to the service, and the service's description of it.
 pub struct Client {
     pub connection: Running,
     pub greeting: String,
@@ -210,7 +210,7 @@ impl Client {
         Ok(pid.parse()?)
     }
 
-    /// Says something and hears it back.
+    /// Sends a line and requires its echo.
     pub fn echo(&mut self, text: &str) -> Result {
         self.connection.write(format!("{text}\n"))?;
         let heard = self.connection.read_past("\n", PATIENCE)?;
@@ -219,7 +219,7 @@ impl Client {
     }
 }
 
-/// Demands that the user is served at a port of another service, which a program serves.
+/// Requires that the user is served at the port of another service, which a program serves.
 #[track_caller]
 pub fn reads_mail(mail: &Mail, user: &str) -> Result {
     let mut mailbox = mail

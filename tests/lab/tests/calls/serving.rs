@@ -40,7 +40,7 @@ fn without_lsm_programs_the_calls_refuse_in_words_and_programs_are_served_all_th
         applied.contains("sessions with `service calls`, `service single` are refused: "),
         "{applied}"
     );
-    // Nobody would serve the connection: it is refused, and not left waiting.
+    // No process would serve the connection: it is refused, and not left waiting.
     let client = refused(&mail, "alice")?;
     assert!(
         client.contains("`program` instead of an `account`"),
@@ -246,7 +246,7 @@ fn only_the_account_that_the_policy_names_is_let_serve() -> Result {
     };
     let said = with_capabilities(&mail, "-all", &program)?.read_past("\n", PATIENCE)?;
     assert!(said.starts_with("set_accept_mode: errno 1: "), "{said}");
-    // The port is kept for the account.
+    // The port is reserved for the account.
     let said = run("bob")?;
     assert!(said.starts_with("bind: errno 13: "), "{said}");
     let root = mail

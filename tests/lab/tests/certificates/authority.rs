@@ -1,4 +1,4 @@
-//! An authority of the users' house, what it certifies, and who has it.
+//! An authority, its certificates, and the hosts that trust it.
 
 use crate::attack::Result;
 use crate::users::{self, add, keygen};
@@ -6,8 +6,8 @@ use usher_lab::{Host, Lab, Mail};
 
 pub const AUTHORITIES: &str = "/etc/usher/user_ca_keys";
 
-/// Has the authority of this name certify a user's key, on laptop, with these options of ssh-keygen
-/// besides; gives the file.
+/// Has the authority of this name certify a user's key, on laptop, with these additional options of
+/// ssh-keygen; returns the file.
 pub fn certify(laptop: &Host, authority: &str, user: &str, options: &[&str]) -> Result<String> {
     let public = format!("/root/{user}.pub");
     laptop.run(["cp", &format!("/home/{user}/.ssh/id_ed25519.pub"), &public])?;
@@ -48,7 +48,7 @@ pub fn certified() -> Result<Mail> {
     Ok(mail)
 }
 
-/// Why each of a user's sessions has ended, the latest first.
+/// The reasons for the ends of a user's sessions, the latest first.
 pub fn recent(mail: &Mail, user: &str) -> Result<Vec<String>> {
     let ended = users::recent(mail)?.into_iter().rev();
     let of_user = ended.filter(|(of, _)| of == user);

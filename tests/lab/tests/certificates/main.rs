@@ -1,5 +1,5 @@
-//! Users who are let in by a certificate of an authority that the server trusts. Keys, certificates
-//! and lists of revoked ones are made by ssh-keygen.
+//! Users who are admitted by a certificate of an authority that the server trusts. ssh-keygen makes the
+//! keys, certificates and revocation lists.
 
 mod admitting;
 #[path = "../agent/mod.rs"]

@@ -1,12 +1,12 @@
-//! The port of a connection that was announced and given up, when the signer has died: whoever gets
-//! it next is not taken for the announcer.
+//! The port of a connection that was announced and abandoned, after the signer's death: its next user
+//! is not taken for the announcer.
 
 use usher_lab::{Mail, PATIENCE, Role, Running, Signal, eventually};
 
 use crate::service::{PORT, Result, topology};
 
 /// Has the signer announce a connection (docs/PROTOCOL.md, "Local packet") and prints its port. Then
-/// connects for each line that it reads, and prints who it is greeted as.
+/// connects for each line that it reads, and prints the user it is greeted as.
 const ANNOUNCED: &str = r#"
 import array, socket, sys
 signer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -22,8 +22,8 @@ stream.connect((sys.argv[1], int(sys.argv[2])))
 print(stream.makefile().readline().strip(), flush=True)
 "#;
 
-/// Connects from a port and prints who it is greeted as, or why it is not. With a line first when
-/// its SYN has been sent and not answered.
+/// Connects from a port and prints the user it is greeted as, or the error. Prints a line first if its
+/// SYN was sent and not answered.
 const FROM_PORT: &str = r#"
 import errno, select, socket, struct, sys
 stream = socket.socket()
@@ -55,8 +55,8 @@ fn line(running: &mut Running) -> Result<String> {
     Ok(running.read_past("\n", PATIENCE)?.trim().to_owned())
 }
 
-/// The user's process whose connection is announced and has not begun, and its port. A worker of
-/// the user's runs, so that whoever reaches the queue is greeted without the keeper.
+/// The user's process with an announced connection that has not begun, and its port. A worker of the
+/// user runs, so that any connection that reaches the queue is greeted without the keeper.
 fn announced(mail: &Mail, user: &str) -> Result<(Running, String)> {
     let greeted = mail
         .laptop
@@ -70,7 +70,7 @@ fn announced(mail: &Mail, user: &str) -> Result<(Running, String)> {
     Ok((process, port))
 }
 
-/// As a host that crashes in the middle of everything: what has been announced stays so.
+/// Like a host that crashes in the middle of everything: its announcements stand.
 fn stop_the_server(mail: &mut Mail) -> Result {
     mail.keeper.kill(Signal::STOP)?;
     mail.verifier.kill(Signal::STOP)?;
@@ -90,7 +90,7 @@ fn who_gets_the_port_of_a_dead_announcer_is_not_served_as_him() -> Result {
     stop_the_server(&mut mail)?;
     kill_the_signer(&mut mail)?;
     bob.end()?;
-    // One with a key and one whom nobody knows. The announcement stands: the server would admit.
+    // A user with a key, and an unknown one. The announcement stands: the server would admit.
     mail.laptop.add_account("mallory", 1005)?;
     for user in ["mallory", "alice"] {
         let mut process = python(&mail, user, FROM_PORT, &[&port])?;
@@ -99,7 +99,7 @@ fn who_gets_the_port_of_a_dead_announcer_is_not_served_as_him() -> Result {
     }
     mail.keeper.kill(Signal::CONT)?;
     mail.verifier.kill(Signal::CONT)?;
-    // When the announcement has been taken back, the port is anybody's again.
+    // When the announcement has been withdrawn, the port is free again.
     mail.signer.start()?;
     eventually("alice is served as alice from the same port", || {
         let mut process = python(&mail, "alice", FROM_PORT, &[&port])?;
@@ -131,7 +131,7 @@ fn the_announcer_is_served_after_the_signers_death() -> Result {
 fn the_port_of_a_held_connection_is_guarded_after_the_signers_death() -> Result {
     let mut mail = topology()?;
     stop_the_server(&mut mail)?;
-    // The signer has asked the server, and does not learn what comes of it.
+    // The signer has sent its request to the server, and does not learn the result.
     let mut carol = python(&mail, "carol", FROM_PORT, &["41234"])?;
     eventually("carol's connection is guarded", || {
         Ok(mail.laptop.number(Role::Signer, "plain_guards")? == 1)
@@ -140,7 +140,7 @@ fn the_port_of_a_held_connection_is_guarded_after_the_signers_death() -> Result 
     carol.end()?;
     let mut alice = python(&mail, "alice", FROM_PORT, &["41234"])?;
     assert_eq!(line(&mut alice)?, "waits");
-    // From another port she is refused at once: nobody has asked for her.
+    // From another port she is refused at once, because nothing was announced for her.
     let mut alice = python(&mail, "alice", FROM_PORT, &["41235"])?;
     assert_eq!(line(&mut alice)?, "ECONNREFUSED");
     mail.keeper.kill(Signal::CONT)?;
@@ -160,7 +160,7 @@ fn what_a_dead_signers_host_had_announced_is_withdrawn() -> Result {
         let who = mail.mailhost.run(["usher", "--json", "who"])?.stdout;
         Ok(!who.contains("\"announced\""))
     })?;
-    // As on a kernel that takes no guards.
+    // Like on a kernel that accepts no guards.
     mail.laptop.run(["rm", "-r", "/sys/fs/bpf/usher_signer"])?;
     let mut alice = python(&mail, "alice", FROM_PORT, &[&port])?;
     assert_eq!(line(&mut alice)?, "ECONNREFUSED");

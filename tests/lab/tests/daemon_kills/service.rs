@@ -1,4 +1,4 @@
-//! Four users on laptop, and a service on mailhost that tells each connection whose it is.
+//! Four users on laptop, and a service on mailhost that reports each connection's user.
 
 use std::error::Error;
 

@@ -1,8 +1,8 @@
-//! Four users connect in every way there is, and give up, while daemons are killed at random instants.
-//! No connection is ever another user's, and none that stands is lost.
+//! Four users connect in every possible way, and abandon connections, while daemons are killed at
+//! random instants. No connection ever reaches another user, and no established one is lost.
 //!
-//! USHER_STORM_SECONDS: how long (40). USHER_STORM_DAEMONS: which are killed, by their names with
-//! commas between them (all of them).
+//! USHER_STORM_SECONDS: the duration (40). USHER_STORM_DAEMONS: the daemons to kill, separated by
+//! commas (all of them).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::service::{PORT, Result, USERS, topology};
 
 const STORM: &str = include_str!("../../programs/storm.c");
 
-/// The ways to connect, and where to.
+/// The ways to connect, and their destinations.
 const WAYS: [(&str, bool); 7] = [
     ("user", false),
     ("plain", false),
@@ -24,7 +24,7 @@ const WAYS: [(&str, bool); 7] = [
     ("lasting-plain", false),
 ];
 
-/// What the proxy listens on for mailhost.
+/// The proxy's address for mailhost.
 const PROXY: &str = "127.0.1.1";
 
 fn start(mail: &Mail) -> Result<Vec<(String, Running)>> {
@@ -51,7 +51,7 @@ fn start(mail: &Mail) -> Result<Vec<(String, Running)>> {
 fn counts(mut running: Running) -> Result<BTreeMap<String, u64>> {
     running.close_input();
     let line = running.read_past("\n", PATIENCE)?;
-    // Of those that were another user's.
+    // The connections that reached another user.
     print!("{}", running.stderr()?);
     let mut counts = BTreeMap::new();
     for word in line.split_whitespace() {
@@ -61,8 +61,8 @@ fn counts(mut running: Running) -> Result<BTreeMap<String, u64>> {
     Ok(counts)
 }
 
-/// Kills the named daemons one by one, and now and then two at once, until the time is over; how
-/// often.
+/// Kills the named daemons one by one, and sometimes two at once, until the time is over; returns the
+/// number of kills.
 fn kill(mail: &mut Mail, names: &[String], time: Duration) -> Result<u32> {
     let seed = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)?
@@ -120,7 +120,7 @@ fn in_a_storm_of_deaths_each_connection_is_its_users() -> Result {
         .map(str::to_owned)
         .collect();
     let mut mail = topology()?;
-    // So few ports that each is soon another user's.
+    // So few ports that each soon passes to another user.
     mail.laptop
         .run(["sysctl", "-qw", "net.ipv4.ip_local_port_range=40000 41023"])?;
     let running = start(&mail)?;
@@ -130,7 +130,7 @@ fn in_a_storm_of_deaths_each_connection_is_its_users() -> Result {
     for (who, running) in running {
         let counts = counts(running)?;
         println!("{who}: {counts:?}");
-        // Each user, and each way but that of those who never wait.
+        // Each user, and each way except the one that never waits.
         for name in who.split(' ').filter(|name| *name != "fleeting-plain") {
             *served.entry(name.to_owned()).or_default() += counts["right"];
         }

@@ -20,7 +20,7 @@ while True:
     connection.close()
 ";
 
-/// What laptop's policy says of the greeter to programs that ask.
+/// Laptop's policy for the greeter, for programs that ask.
 const CLIENTS_POLICY: &str =
     "client greeter { users mail; service greeter at mailhost port 7000; }\n";
 
@@ -46,7 +46,7 @@ pub fn topology_for(clients_policy: &str) -> Result<Mail> {
     Ok(mail)
 }
 
-/// Each session's user, and how much of its chains announcements and tokens have used.
+/// Each session's user, and the elements that announcements and tokens have used.
 pub fn sessions(mail: &Mail) -> Result<Vec<(String, u64, Option<u64>)>> {
     let who = mail.mailhost.run(["usher", "--json", "who"])?.stdout;
     let view: serde_json::Value = serde_json::from_str(&who)?;
@@ -61,7 +61,7 @@ pub fn sessions(mail: &Mail) -> Result<Vec<(String, u64, Option<u64>)>> {
         .collect()
 }
 
-/// Makes its connections once, and again for each line that it reads.
+/// Makes its connections once, and once more for each line that it reads.
 pub fn connects(mail: &Mail, user: &str, threads: &str, count: &str) -> Command {
     mail.laptop
         .command(["/var/lib/connects", "mailhost", "greeter", threads, count])
@@ -69,7 +69,7 @@ pub fn connects(mail: &Mail, user: &str, threads: &str, count: &str) -> Command 
         .user(user)
 }
 
-/// So many connections of the user, by so many threads of one process.
+/// This many connections of the user, by this many threads of one process.
 pub fn connect(mail: &Mail, user: &str, threads: u32, count: u32) -> Result {
     let (threads_text, count_text) = (threads.to_string(), count.to_string());
     let output = connects(mail, user, &threads_text, &count_text).run()?;
@@ -78,7 +78,7 @@ pub fn connect(mail: &Mail, user: &str, threads: u32, count: u32) -> Result {
     Ok(())
 }
 
-/// Waits until the signer has so many tickets.
+/// Waits until the signer has this many tickets.
 pub fn has_ticket(mail: &Mail, count: u64) -> Result {
     eventually("the signer has the ticket", || {
         Ok(mail.laptop.number(Role::Signer, "tickets")? == count)

@@ -1,4 +1,4 @@
-//! Against keys, and the sockets behind which they are.
+//! Attacks on keys, and on the sockets that lead to them.
 
 use crate::attack::{Result, alice_reads};
 use crate::programs::{packet, python};
@@ -64,7 +64,7 @@ for path in "@controls@".split():
                 host.name()
             );
         }
-        // The twin: root reads and reaches all that is there to read and to reach.
+        // The twin: root reads and reaches everything.
         let without_unlink = program.replace("    attempt(\"unlink\", os.unlink, path)\n", "");
         for line in python(host, "root", &without_unlink)? {
             assert!(
@@ -92,7 +92,7 @@ for path in "@controls@".split():
         .user("usher-signer")
         .run()?;
     assert!(signer.status.success(), "{}", signer.stderr);
-    // Nor does bob reach into the signer's memory.
+    // Bob cannot reach into the signer's memory either.
     let signer = mail.laptop.processes()?;
     let signer = signer
         .iter()
@@ -111,7 +111,7 @@ for path in "@controls@".split():
     alice_reads(&mail)
 }
 
-/// What a TLS 1.3 CertificateVerify of a side signs (RFC 8446, section 4.4.3).
+/// The message that a TLS 1.3 CertificateVerify of a side signs (RFC 8446, section 4.4.3).
 fn handshake(side: &str, hash: usize) -> Vec<u8> {
     let context = format!("TLS 1.3, {side} CertificateVerify");
     [&[b' '; 64], context.as_bytes(), &[0], &vec![0x5a; hash]].concat()

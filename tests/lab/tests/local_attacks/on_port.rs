@@ -21,7 +21,7 @@ sys.stdin.readline()
 "#
     .replace("@connect@", &connect()?)
     .replace("@server@", &mail.mailhost.ipv4().to_string());
-    // bob wants her port from then on until he has it.
+    // bob tries to get her port until he has it.
     let bob = r#"
 refusals = 0
 deadline = time.monotonic() + 60

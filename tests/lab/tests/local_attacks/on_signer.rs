@@ -126,7 +126,7 @@ for family in socket.AF_INET, socket.AF_INET6:
     refused("cut short", Refusal::Truncated);
     refused("another host", Refusal::UnknownHost);
     refused("another service", Refusal::ClientPolicy);
-    // Refused as well, with whatever reason: no Ready.
+    // Refused as well, for any reason: no Ready.
     for what in ["unbound", "listening"] {
         assert!(
             matches!(said(what)[..], [reply] if matches!(local(reply), Some(LocalReply::Refused(_)))),
@@ -163,8 +163,8 @@ fn nobody_but_the_proxy_speaks_on_behalf_of_others() -> Result {
         host: "mailhost".parse()?,
         service: "imap".parse()?,
     };
-    // A connection of alice's to the proxy, in bob's hands, would be just what he wants; he has one
-    // of his own, which is enough to ask with.
+    // Bob would need alice's connection to the proxy; he has only his own, which is enough to make a
+    // request.
     let program = format!(
         r#"
 local = socket.create_connection(("127.0.1.1", 143))
@@ -180,8 +180,7 @@ tell(reply)
         assert_eq!(local(&lines[0]), refused, "{user}");
         heard.line(&mail.signer, &["is not the proxy"])?;
     }
-    // The proxy itself, for a connection of its own: it speaks for who is connected, not for whom
-    // it likes.
+    // The proxy itself, for a connection of its own: it may speak only for connected users.
     let lines = python(&mail.laptop, "usher-proxy", &program)?;
     assert!(
         matches!(local(&lines[0]), Some(LocalReply::Refused(_))),

@@ -1,10 +1,10 @@
-//! The attackers' programs, and what they send and hear.
+//! The attackers' programs, with their requests and answers.
 
 use crate::attack::Result;
 use usher_lab::{Command, Host, Running};
 use usher_proto::{LocalReply, LocalRequest};
 
-/// What the attackers' programs begin with. `ask` sends a packet with descriptors and prints the
+/// The common beginning of the attackers' programs. `ask` sends a packet with descriptors and prints the
 /// answer in hexadecimal, `-` for none.
 const PRELUDE: &str = r#"
 import array, errno, os, socket, sys, time
@@ -57,7 +57,7 @@ pub fn python(host: &Host, user: &str, program: &str) -> Result<Vec<String>> {
     Ok(output.stdout.lines().map(str::to_owned).collect())
 }
 
-/// A program that goes on.
+/// A program that keeps running.
 pub fn start(host: &Host, user: &str, program: &str) -> Result<Running> {
     Ok(command(host, user, program).spawn()?)
 }
@@ -73,7 +73,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A packet as Python writes it.
+/// A packet as a Python literal.
 pub fn packet(bytes: &[u8]) -> String {
     format!("bytes.fromhex('{}')", hexadecimal(bytes))
 }

@@ -3,7 +3,7 @@
 
 use usher_lab::{Mail, PATIENCE, Running, User, eventually};
 
-/// What a test comes to.
+/// The result of a test.
 pub type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// Opens a connection that stays open.
@@ -27,7 +27,7 @@ pub fn connect_to(
     Ok(connection)
 }
 
-/// Whether the user is served; who is not has to be refused.
+/// Whether the user is served; otherwise the user must be refused.
 pub fn is_served(
     mail: &Mail,
     user: &str,
@@ -45,7 +45,7 @@ pub fn is_served(
     Ok(served)
 }
 
-/// Says something and is answered.
+/// Sends a command and requires its answer.
 pub fn lives(connection: &mut Running) -> Outcome {
     connection.write("x NOOP\r\n")?;
     connection.read_past("x OK", PATIENCE)?;
@@ -70,7 +70,7 @@ pub fn is_gone(mail: &Mail, connection: &mut Running, user: User) -> Outcome {
     })
 }
 
-/// What the keeper tells in JSON.
+/// The keeper's answer in JSON.
 pub fn who(mail: &Mail) -> Result<String, Box<dyn std::error::Error>> {
     Ok(mail.mailhost.run(["usher", "--json", "who"])?.stdout)
 }

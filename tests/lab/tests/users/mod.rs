@@ -1,4 +1,4 @@
-//! What is made for users and given to hosts, and what users and hosts tell.
+//! Helpers for users and hosts: keys, commands, and their output.
 #![allow(dead_code, reason = "each test program uses its part")]
 
 use std::error::Error;
@@ -6,7 +6,7 @@ use std::error::Error;
 use serde_json::Value;
 use usher_lab::{Host, Mail};
 
-/// A service at port 144 for who has the key for banking.
+/// A service at port 144 for users with the key for banking.
 pub const VAULT: &str = r#"service vault {
   program "/usr/lib/dovecot/imap" "-o" "mail_location=maildir:~/Maildir";
   listen 144; style connection; users mail; hosts laptop;
@@ -14,26 +14,26 @@ pub const VAULT: &str = r#"service vault {
 }
 "#;
 
-/// Makes a key pair in /root of a host and gives its public line.
+/// Makes a key pair in /root of a host and returns its public line.
 pub fn keygen(host: &Host, name: &str) -> Result<String, Box<dyn Error>> {
     let path = format!("/root/{name}");
     host.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", &path])?;
     Ok(host.read(format!("{path}.pub"))?)
 }
 
-/// `usher user add` with these options; gives what it says.
+/// Runs `usher user add` with these options; returns its output.
 pub fn add(host: &Host, user: &str, options: &[&str]) -> Result<String, Box<dyn Error>> {
     let command = [&["usher", "user", "add", user], options].concat();
     Ok(host.run(command)?.stdout)
 }
 
-/// What a command of Usher's on a host tells in JSON.
+/// The JSON output of an Usher command on a host.
 pub fn json(host: &Host, command: &[&str]) -> Result<Value, Box<dyn Error>> {
     let told = host.run([&["usher", "--json"], command].concat())?;
     Ok(serde_json::from_str(&told.stdout)?)
 }
 
-/// The exit status of a command of Usher's on a host, and what it tells in JSON.
+/// The exit status of an Usher command on a host, and its JSON output.
 pub fn answer(host: &Host, command: &[&str]) -> Result<(i32, Value), Box<dyn Error>> {
     let told = host
         .command([&["usher", "--json"], command].concat())
@@ -52,7 +52,7 @@ pub fn recent(mail: &Mail) -> Result<Vec<(String, String)>, Box<dyn Error>> {
     Ok(ended.collect::<Option<_>>().ok_or("a member is missing")?)
 }
 
-/// What somebody is told whose connection is refused.
+/// The message to a user whose connection is refused.
 pub fn refused(mail: &Mail, user: &str, service: &str) -> Result<String, Box<dyn Error>> {
     let connect = mail.laptop.command(["usher", "connect", service]);
     let output = connect.user(user).run()?;
