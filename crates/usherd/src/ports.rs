@@ -1,4 +1,4 @@
-//! TCP ports that are kept for somebody, where the kernel takes the programs.
+//! Reserved TCP ports, if the kernel accepts the programs.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use usher_policy::Policy;
 pub struct ReservedPorts(Option<Ports>);
 
 impl ReservedPorts {
-    /// Reserves nothing yet; for processes in a control group and below. Where the kernel refuses,
-    /// the log says what that means.
+    /// Reserves nothing yet; it will hold for processes in a control group and below. If the kernel
+    /// refuses, the log explains the consequences.
     pub fn open(cgroup: &Path, otherwise: &str) -> Self {
         let ports = Ports::open(cgroup);
         if let Err(error) = &ports {
@@ -20,7 +20,7 @@ impl ReservedPorts {
         Self(ports.ok())
     }
 
-    /// Reserves these and no others. Gives whether they are, or nothing is reserved here at all.
+    /// Reserves these ports and no others. Returns true on success, or if this kernel reserves none.
     pub fn reserve(&self, reserved: impl IntoIterator<Item = Reserved>) -> bool {
         if let Some(ports) = &self.0
             && let Err(error) = ports.apply(reserved)
@@ -31,7 +31,7 @@ impl ReservedPorts {
         true
     }
 
-    /// What the programs have counted.
+    /// The programs' counters.
     pub fn numbers(&self) -> Vec<(String, u64)> {
         let counters = self.0.as_ref().map(Ports::counters);
         let counters = counters.transpose().unwrap_or_else(|error| {
@@ -42,7 +42,7 @@ impl ReservedPorts {
     }
 }
 
-/// Where the proxy stands for other hosts: nobody else is to be taken for them.
+/// The proxy's addresses for other hosts, reserved so that no other process can pass for them.
 pub fn of_proxy(policy: &Policy, proxy: u32) -> impl Iterator<Item = Reserved> {
     let listeners = policy.proxy_listeners().into_iter();
     listeners.map(move |listener| Reserved {

@@ -5,8 +5,7 @@ use std::io::Write;
 use usher_kernel::probe;
 use usher_local::probe::Probe;
 
-/// Tries what has one of these names, or everything where none is given, and prints what was found
-/// as JSON.
+/// Tries the features of these names, or everything if none is given, and prints the results as JSON.
 ///
 /// # Errors
 /// When nothing can be printed.

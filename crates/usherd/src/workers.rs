@@ -1,6 +1,6 @@
-//! `usherd workers`: holds the control group of the users' processes, and does nothing else. A
-//! service manager takes a group away that has no process; this one keeps it between the keeper's
-//! starts, and while no user is served.
+//! `usherd workers` holds the control group of the users' processes, and does nothing else. A service
+//! manager removes a group without a process; this process keeps it between the keeper's starts, and
+//! while no user is served.
 
 use usher_kernel::cgroup::{self, Group};
 use usher_system::privileges;
@@ -9,8 +9,8 @@ use usher_local::roles::{self, HasRole};
 
 use crate::start::{self, StartError};
 
-/// Its own leaf: processes live in leaves only (cgroups(7), "no internal processes"), and the group
-/// above hands controllers down.
+/// The leaf for this process: processes live only in leaves (cgroups(7), "no internal processes"), and
+/// the group above enables controllers for its children.
 const LEAF: &str = "holder";
 
 /// Holds the group that this process was started in until the process ends.
@@ -29,7 +29,7 @@ pub fn run() -> Result<(), StartError> {
     start::ready();
     tracing::info!("the workers' control group is held");
     loop {
-        // SIGTERM ends the process.
+        // SIGTERM ends this process.
         std::thread::park();
     }
 }

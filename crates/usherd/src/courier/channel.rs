@@ -1,5 +1,5 @@
-//! One control channel: a TLS 1.3 connection to one host, made when the first frame waits for it,
-//! kept while the host answers, carrying all users.
+//! One control channel: a TLS 1.3 connection to one host, which carries all users. It is made for the
+//! first waiting frame, and kept while the host answers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,20 +23,20 @@ use usher_proto::relay::RelayReply;
 use crate::host_key::{HandleSigningKey, HostKeyHandle};
 use crate::tls;
 
-/// How long one address may take to connect and shake hands.
+/// The time that one address may take to connect and shake hands.
 const CONNECT: Duration = Duration::from_secs(3);
-/// A silent channel is asked for a sign of life after this.
+/// A silent channel is pinged after this time.
 const PING: Duration = Duration::from_secs(20);
-/// A channel that stays silent after a ping is given up.
+/// A channel that stays silent for this time after a ping is closed.
 const SILENCE: Duration = Duration::from_secs(40);
 
 /// An encoded client frame.
 pub type Outgoing = Vec<u8>;
 
-/// Where a channel leads. The key decides; the addresses are only tried in turn.
+/// The destination of a channel. The key decides; the addresses are only tried in turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Destination {
-    /// The one key that is accepted.
+    /// The only accepted key.
     pub key: HostPublicKey,
     /// Addresses and ports of its verifier.
     pub addresses: Vec<SocketAddr>,
@@ -46,19 +46,19 @@ pub struct Destination {
 pub struct Channel {
     /// The host's name, for the signer and for messages.
     pub host: HostName,
-    /// Where it leads.
+    /// Its destination.
     pub destination: Destination,
     /// This host's key.
     pub public_key: HostPublicKey,
-    /// Signs with this host's key.
+    /// The signing handle of this host's key.
     pub handle: Arc<HostKeyHandle>,
-    /// Where answers go.
+    /// The destination of answers.
     pub signer: Arc<AsyncPacketSocket>,
 }
 
 impl Channel {
-    /// Carries frames until the channel breaks or the courier drops it. When it breaks, the
-    /// signer is told, and its next frame opens a new channel.
+    /// Carries frames until the channel breaks or the courier drops it. When it breaks, this notifies the
+    /// signer, whose next frame opens a new channel.
     pub async fn run(self, mut frames: mpsc::Receiver<Outgoing>) {
         let outcome = match self.connect().await {
             Ok(stream) => {
@@ -115,7 +115,7 @@ impl Channel {
                 frame = frames.recv() => {
                     let Some(frame) = frame else { return write.shutdown().await };
                     write.write_all(&frame).await?;
-                    // Frames that wait already go out together.
+                    // Frames that already wait go out together.
                     while let Ok(frame) = frames.try_recv() {
                         write.write_all(&frame).await?;
                     }

@@ -1,5 +1,5 @@
-//! What the clock does to sessions: they expire, are to be authenticated again, and are forgotten.
-//! Each is looked at when something is due, and not before: a million of them cost nothing.
+//! The effects of the clock on sessions: they expire, must be authenticated again, and are forgotten.
+//! Each is checked only when something is due, so a million of them cost nothing.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -14,27 +14,27 @@ use usher_proto::session_request::Notice;
 use super::revocation::{self, Entry, is_closed, with_connections};
 use super::{Keeper, records, service_by_id};
 
-/// How long an ended session stays in the table, seconds: longer than its authenticator could be
-/// presented again (maximum age and skew together), so that a replay meets it.
+/// The time for which an ended session stays in the table, in seconds: longer than its authenticator
+/// could be presented again (maximum age and skew together), so that a replay is detected.
 pub const REMEMBERED: u64 = 300;
 
-/// When each session is to be looked at, in seconds since 1970. A session has one entry for each
-/// time that it was opened, closed or ended, so there are at most three for each that the table keeps.
+/// The times at which sessions must be checked, in seconds since 1970. A session has one entry for each
+/// time that it was opened, closed or ended, so at most three for each session in the table.
 #[derive(Default)]
 pub struct Agenda(Mutex<BTreeMap<u64, HashSet<SessionId>>>);
 
 impl Agenda {
-    /// Has a session looked at then.
+    /// Enters a session for a check at this time.
     pub fn enter(&self, time: u64, session: SessionId) {
         self.0.lock().entry(time).or_default().insert(session);
     }
 
-    /// Forgets all: sessions are entered anew.
+    /// Forgets all entries, because sessions are entered anew.
     pub fn clear(&self) {
         self.0.lock().clear();
     }
 
-    /// Takes what is due.
+    /// Takes the sessions that are due.
     fn due(&self, now: u64) -> HashSet<SessionId> {
         let mut entered = self.0.lock();
         let later = entered.split_off(&(now + 1));
@@ -43,31 +43,31 @@ impl Agenda {
     }
 }
 
-/// What the clock says of a session.
+/// The result of a check of a session.
 #[derive(Debug, PartialEq, Eq)]
 enum Due {
-    /// It stays as it is until then.
+    /// It stays as it is until this time.
     Nothing { until: u64 },
-    /// The user is to be authenticated again; it is looked at again then.
+    /// The user must be authenticated again; the session is checked again at this time.
     Ask { again: u64 },
     /// It ends.
     End(Refusal),
-    /// Nobody needs to remember it any longer.
+    /// It can be forgotten.
     Forget,
 }
 
-/// What bears on a session besides its record.
+/// The facts about a session besides its record.
 struct Circumstances {
-    /// When its user was last authenticated at the service from the host.
+    /// The time at which its user was last authenticated at the service from the host.
     authenticated: u64,
-    /// How often the service demands that, seconds.
+    /// The interval that the service demands, in seconds.
     interval: Option<u64>,
     /// It has announced or established connections.
     connected: bool,
 }
 
-/// What is due for a session. Half an interval is left for the client to answer in, and asked again
-/// eight times.
+/// Decides what is due for a session. The client has half an interval to answer, and is asked eight
+/// times.
 fn due(record: &SessionRecord, circumstances: &Circumstances, now: u64) -> Due {
     if let Some(ended) = record.ended
         && !(is_closed(record) && circumstances.connected)
@@ -76,7 +76,7 @@ fn due(record: &SessionRecord, circumstances: &Circumstances, now: u64) -> Due {
         return match (until <= now, ended.recorded) {
             (true, true) => Due::Forget,
             (false, _) => Due::Nothing { until },
-            // The table remembers for the log what that does not have yet.
+            // The table keeps ends that the log does not have yet.
             (true, false) => Due::Nothing {
                 until: now + REMEMBERED,
             },
@@ -97,7 +97,7 @@ fn due(record: &SessionRecord, circumstances: &Circumstances, now: u64) -> Due {
     let latest = latest.min(record.expires);
     let half = circumstances.authenticated + interval.div_ceil(2);
     if record.ended.is_some() {
-        // Its chain is gone on the client: another session of the user is asked.
+        // The client no longer has its chain: another session of the user is asked.
         Due::Nothing {
             until: in_sight(record, now, latest),
         }
@@ -112,7 +112,7 @@ fn due(record: &SessionRecord, circumstances: &Circumstances, now: u64) -> Due {
     }
 }
 
-/// A closed session is looked at now and then, to be forgotten when its connections have gone.
+/// A closed session is checked from time to time, to forget it when its connections are gone.
 fn in_sight(record: &SessionRecord, now: u64, until: u64) -> u64 {
     match record.ended {
         Some(_) => until.min(now + REMEMBERED),
@@ -132,7 +132,7 @@ fn circumstances(keeper: &Keeper, record: &SessionRecord, connected: bool) -> Ci
     }
 }
 
-/// Has a session looked at when it must be.
+/// Enters a session for its next check.
 pub fn enter(keeper: &Keeper, session: SessionId, record: &SessionRecord) {
     let time = match due(record, &circumstances(keeper, record, true), unix_time()) {
         Due::Nothing { until } => until,
@@ -141,7 +141,7 @@ pub fn enter(keeper: &Keeper, session: SessionId, record: &SessionRecord) {
     keeper.agenda.enter(time, session);
 }
 
-/// Does what is due. Called every second.
+/// Handles the sessions that are due. Called every second.
 pub fn look(keeper: &Arc<Keeper>) {
     let now = unix_time();
     let sessions = keeper.agenda.due(now);
@@ -163,7 +163,7 @@ pub fn look(keeper: &Arc<Keeper>) {
     for session in sessions {
         let record = match keeper.admission.session(&session) {
             Ok(Some(record)) => record,
-            // Forgotten already.
+            // It is already forgotten.
             Ok(None) => continue,
             Err(error) => {
                 tracing::error!(%error, "reading the session table");
@@ -200,8 +200,8 @@ pub fn look(keeper: &Arc<Keeper>) {
     revocation::end_all(keeper, ending);
 }
 
-/// Asks the client host for another element of the session's chain. Whether it was heard does not
-/// matter: it is asked again, and the session ends when no answer comes.
+/// Asks the client host for another element of the session's chain. A lost request does not matter: it
+/// is repeated, and the session ends if no answer comes.
 fn ask(keeper: &Keeper, session: SessionId, record: &SessionRecord) {
     let notice = Notice::Reauthenticate { session };
     if !records::tell_verifier(keeper, record.host.clone(), notice) {

@@ -1,5 +1,5 @@
-//! Where the processes of services may connect, where the kernel takes the programs. Where it does
-//! not, services whose policy says so refuse their users.
+//! Restricts where the processes of services may connect, if the kernel accepts the programs. If it does
+//! not, services with such a policy refuse their users.
 
 use std::path::Path;
 
@@ -15,8 +15,8 @@ use usher_proto::refusal::Refusal;
 pub struct Destinations(Option<Programs>);
 
 impl Destinations {
-    /// Takes up what an earlier keeper left in force; for processes in a control group and below.
-    /// Where the kernel refuses, the log says what that means.
+    /// Takes up the restrictions of an earlier keeper, for processes in a control group and below. If the
+    /// kernel refuses, the log explains the consequences.
     pub fn open(cgroup: &Path) -> Self {
         let programs = Programs::open(Path::new(paths::DESTINATIONS_PIN_DIRECTORY), cgroup);
         if let Err(error) = &programs {
@@ -25,7 +25,7 @@ impl Destinations {
         Self(programs.ok())
     }
 
-    /// Whether a service's processes can be kept to where they may connect.
+    /// Checks whether a service's processes can be restricted.
     ///
     /// # Errors
     /// [`Refusal::NoConnectConfinement`].
@@ -36,8 +36,8 @@ impl Destinations {
         }
     }
 
-    /// Has all processes of a group be a service's. For each group, whether or not the service is
-    /// restricted: it may be later.
+    /// Assigns all processes of a group to a service. This applies to every group, because a service may
+    /// be restricted later.
     ///
     /// # Errors
     /// [`Refusal::ListenerTableFull`], [`Refusal::ListenerFailed`]: no process may be started in it.
@@ -54,11 +54,11 @@ impl Destinations {
         })
     }
 
-    /// Restricts the services of a policy, those that run at once. Others stay as they were until
-    /// [`Destinations::retain`].
+    /// Restricts the services of a policy, including running processes, at once. Other services stay as
+    /// they were until [`Destinations::retain`].
     ///
     /// # Errors
-    /// What the kernel says; nothing has changed when it has no memory for the tables.
+    /// The kernel's error; nothing has changed if it has no memory for the tables.
     pub fn restrict(&self, policy: &Policy) -> Result<Restricted, KernelError> {
         let Some(programs) = &self.0 else {
             return Ok(Restricted(None));
@@ -76,11 +76,11 @@ impl Destinations {
         Ok(Restricted(Some(prepared)))
     }
 
-    /// Restricts no other services any more. To be called when those that a policy does not have
+    /// Lifts the restrictions of all other services. Call it when services that the policy does not have
     /// have no processes left.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn retain(&self, restricted: &Restricted) -> Result<(), KernelError> {
         match (&self.0, &restricted.0) {
             (Some(programs), Some(prepared)) => programs.retain(prepared),
@@ -88,7 +88,7 @@ impl Destinations {
         }
     }
 
-    /// What the programs have counted.
+    /// The programs' counters.
     pub fn numbers(&self) -> Vec<(String, u64)> {
         let counters = self.0.as_ref().map(Programs::counters);
         let counters = counters.transpose().unwrap_or_else(|error| {
@@ -99,5 +99,5 @@ impl Destinations {
     }
 }
 
-/// The services that are restricted by a policy.
+/// The services that a policy restricts.
 pub struct Restricted(Option<Prepared>);

@@ -1,6 +1,6 @@
-//! Opening a session: what the policy says, a record of what was signed, the account, the table, the
-//! queue, the first connection. What can be refused is before it is on record; what is refused after
-//! that has ended there, too.
+//! Opens a session: the policy, a record of what was signed, the account, the table, the queue, the
+//! first connection. Whatever can be refused is refused before the record; a session that is refused
+//! afterwards also gets an end on record.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ use super::records::{announce, close, kernel_failed, may_announce};
 use super::{Keeper, agenda, revocation, room, service_by_id};
 use crate::opening::{Claim, permitted};
 
-/// The service of a session that may be opened now, and when that ends: never later than its key or
-/// than the policy lets it.
+/// The service of a session that may be opened now, and the session's end: never later than its key or
+/// the policy permits.
 fn may_open(keeper: &Keeper, host: &HostName, opening: &Opening) -> Result<(u32, u64), Refusal> {
     let configuration = keeper.configuration.get();
     let hosts = &configuration.checked.policy.hosts;
@@ -34,7 +34,7 @@ fn may_open(keeper: &Keeper, host: &HostName, opening: &Opening) -> Result<(u32,
     };
     opening.statement.check(&claim.expectation())?;
     let (service, expires) = permitted(&configuration.checked, &claim, opening)?;
-    // Nobody would ever serve the connection.
+    // No process would ever serve the connection.
     match &service.served_by {
         ServedBy::Account(_) if keeper.fence.missing().is_some() => {
             return Err(Refusal::NoFence);
@@ -48,7 +48,7 @@ fn may_open(keeper: &Keeper, host: &HostName, opening: &Opening) -> Result<(u32,
     Ok((service.id, expires))
 }
 
-/// The session of an account, by what [`may_open`] says.
+/// The session of an account, from the result of [`may_open`].
 fn session_record(
     host: &HostName,
     opening: &Opening,
@@ -77,25 +77,25 @@ fn session_record(
     }
 }
 
-/// A session that is to be opened.
+/// A session to open.
 pub struct Asked<'a> {
-    /// By which it is called.
+    /// Its id.
     pub session: SessionId,
-    /// Whose channel it was asked on.
+    /// The host of the requesting channel.
     pub host: &'a HostName,
-    /// What the verifier says was signed, and the record of it.
+    /// The verifier's claim of what was signed, and the record of it.
     pub authentication: &'a Authentication,
     /// Its first connection.
     pub first: Option<Announcement>,
-    /// Not after that.
+    /// The deadline.
     pub until: Instant,
 }
 
-/// Opens a session and announces its first connection, when what the user signed is on record, and is
-/// what the verifier says.
+/// Opens a session and announces its first connection, once the user's signature is on record and
+/// matches the verifier's claim.
 ///
 /// # Errors
-/// The first check that fails. What was on record by then has ended there.
+/// The first check that fails. A session on record by then has its end there.
 pub async fn open(keeper: &Arc<Keeper>, asked: &Asked<'_>) -> Result<(), Refusal> {
     let Asked {
         session,
@@ -106,13 +106,13 @@ pub async fn open(keeper: &Arc<Keeper>, asked: &Asked<'_>) -> Result<(), Refusal
     } = *asked;
     let opening = &authentication.opening;
     let user = &opening.statement.user;
-    // What is refused costs no room in the log, but for what has changed by the time it is kept.
+    // A refusal costs no room in the log, except for changes until the record is kept.
     let permitted = may_open(keeper, host, opening)?;
     if let Some(announcement) = &first {
         may_announce(keeper, permitted.0, host, &announcement.connection)?;
     }
     let account = keeper.accounts.by_name(user).await?;
-    // An account that the administrator has closed opens nothing, whoever serves it.
+    // A closed account opens no session at any service.
     timeout_at(until, keeper.identities.of(&account))
         .await
         .unwrap_or(Err(Refusal::KeeperUnavailable))?;
@@ -128,7 +128,7 @@ pub async fn open(keeper: &Arc<Keeper>, asked: &Asked<'_>) -> Result<(), Refusal
         prepare_queue(keeper, opening, &account)
     );
     kept?;
-    // Both took their time: what counts is account and policy now. Nothing is waited for after it.
+    // Both took time, so the present account and policy count. Nothing after this waits.
     let account = timeout_at(until, keeper.accounts.by_name(user)).await;
     let entered = account
         .unwrap_or(Err(Refusal::KeeperUnavailable))
@@ -195,9 +195,8 @@ fn enter(keeper: &Arc<Keeper>, asked: &Asked<'_>, account: &Account) -> Result<(
     Ok(())
 }
 
-/// A session whose authentication is on record, and that could not be opened: it has ended before it
-/// began, is remembered like others, so that the authenticator is of no further use, and its end is
-/// put on record, too.
+/// Handles a session whose authentication is on record, and that could not be opened. It is entered as
+/// ended, so that the authenticator cannot be used again, and its end is recorded, too.
 fn end_unopened(keeper: &Keeper, session: &SessionId, record: SessionRecord, refusal: Refusal) {
     let record = SessionRecord {
         certified: false,
@@ -208,7 +207,7 @@ fn end_unopened(keeper: &Keeper, session: &SessionId, record: SessionRecord, ref
             keeper.shares.keep(&record);
             revocation::mark(keeper, session, record, refusal);
         }
-        // It was opened by the same authenticator.
+        // The same authenticator has opened it.
         Err(SessionError::Exists) => {}
         Err(error) => {
             tracing::error!(%session, %error, "a session that was not opened has no end on record");
@@ -216,10 +215,10 @@ fn end_unopened(keeper: &Keeper, session: &SessionId, record: SessionRecord, ref
     }
 }
 
-/// Makes the user's queue while the recorder is at work: it takes as long, and admits nobody without
-/// a session. When it cannot be made, opening the session says so.
+/// Makes the user's queue while the recorder works: this takes as long, and the queue admits nobody
+/// without a session. If it fails, opening the session reports it.
 async fn prepare_queue(keeper: &Arc<Keeper>, opening: &Opening, account: &Account) {
-    // What is to be recorded is sent first.
+    // Send the record first.
     tokio::task::yield_now().await;
     let configuration = keeper.configuration.get();
     let services = &configuration.checked.policy.services;

@@ -1,4 +1,4 @@
-//! Which TCP ports of this host are kept for its services.
+//! Reserves TCP ports of this host for its services.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -11,7 +11,7 @@ use usher_proto::refusal::Refusal;
 
 use crate::ports::ReservedPorts;
 
-/// What was found of accounts.
+/// The results of account look-ups.
 pub type Found = BTreeMap<UserName, Result<u32, Refusal>>;
 
 /// The ports of services.
@@ -22,13 +22,13 @@ pub struct ServicePorts {
 
 #[derive(Default)]
 struct State {
-    /// That of the configuration in force.
+    /// The generation of the configuration in force.
     generation: u64,
-    /// Its accounts are being looked up, or that was given up.
+    /// Whether its accounts are being looked up, or the look-up was abandoned.
     pending: bool,
-    /// The user ids of accounts, as they were when they were looked up last.
+    /// The user ids of accounts, by the last look-up.
     known: HashMap<UserName, u32>,
-    /// Those that were not found then.
+    /// The accounts that it did not find.
     missing: BTreeSet<UserName>,
 }
 
@@ -43,7 +43,7 @@ pub fn accounts(policy: &Policy) -> BTreeSet<&UserName> {
 }
 
 impl ServicePorts {
-    /// Reserves nothing yet; for processes in a control group and below.
+    /// Reserves nothing yet; it will hold for processes in a control group and below.
     pub fn open(cgroup: &Path) -> Self {
         let otherwise = "a local user who binds a service's port first keeps a service with an \
             `account` from starting";
@@ -53,9 +53,9 @@ impl ServicePorts {
         }
     }
 
-    /// Reserves the ports of a policy's services at once, before their accounts are looked up, which
-    /// may take long: for root, who is the keeper, and for the accounts of those that have one.
-    /// The port of an account that is not known yet is root's alone. [`ServicePorts::is_incomplete`]
+    /// Reserves the ports of a policy's services at once, before the account look-ups, which may take
+    /// long: for root, as which the keeper runs, and for the services' accounts. The port of an account
+    /// that is not known yet is for root only. [`ServicePorts::is_incomplete`]
     /// until [`ServicePorts::complete`].
     pub fn begin(&self, generation: u64, policy: &Policy) {
         let mut state = self.state.lock();
@@ -64,31 +64,30 @@ impl ServicePorts {
         self.reserved.reserve(state.ports(policy));
     }
 
-    /// The same with what was found of the accounts. The port of one that is not found is root's
-    /// alone. Nothing is changed when another configuration has come in force meanwhile: its
-    /// accounts are looked up too.
+    /// The same with the results of the look-ups. The port of a missing account is for root only. Changes
+    /// nothing if another configuration has come in force meanwhile: its accounts are looked up too.
     pub fn complete(&self, generation: u64, policy: &Policy, found: &Found) {
         let mut state = self.state.lock();
         if state.take(generation, found) {
-            // Tried again when not all of them are.
+            // Tried again if some are missing.
             state.pending = !self.reserved.reserve(state.ports(policy));
         }
     }
 
-    /// Whether accounts have not been looked up to the end, or one was not found, which may have
-    /// been made meanwhile.
+    /// Whether account look-ups are incomplete, or an account was missing, which may have been made
+    /// meanwhile.
     pub fn is_incomplete(&self) -> bool {
         self.state.lock().is_incomplete()
     }
 
-    /// What the programs have counted.
+    /// The programs' counters.
     pub fn numbers(&self) -> Vec<(String, u64)> {
         self.reserved.numbers()
     }
 }
 
 impl State {
-    /// Whether what was found is of the configuration in force.
+    /// Whether the results are for the configuration in force.
     fn take(&mut self, generation: u64, found: &Found) -> bool {
         if generation != self.generation {
             return false;
@@ -153,7 +152,7 @@ mod tests {
         ServicePorts::open(Path::new("/no/such/control/group"))
     }
 
-    /// Whose the policy's ports are.
+    /// The owners of the policy's ports.
     fn owners(ports: &ServicePorts, policy: &Policy) -> Vec<(u16, u32)> {
         let ports = ports.state.lock().ports(policy);
         ports.iter().map(|port| (port.port, port.uid)).collect()

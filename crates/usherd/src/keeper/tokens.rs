@@ -1,4 +1,4 @@
-//! Tokens: sessions whose connections the kernel admits by what their SYNs carry.
+//! Tokens: sessions whose connections the kernel admits by the token in their SYNs.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -50,7 +50,8 @@ pub fn open(
         .open_tokens(&tokens)
         .map_err(|error| match error {
             TokenError::Full => Refusal::TokenTableFull,
-            // Asked before: the answer was lost, or this is another key. It opens another session.
+            // A repeated request: the answer was lost, or this is another key. The client opens another
+            // session.
             TokenError::Exists => Refusal::Replayed,
             TokenError::Length(_) => Refusal::Malformed,
             TokenError::Kernel(error) => kernel_failed(error),
@@ -59,8 +60,8 @@ pub fn open(
     Ok(slot)
 }
 
-/// Tells the kernel from which addresses the policy's hosts come. A host that has lost one, or has
-/// another key, gets no connection from there by the tokens that it still has.
+/// Sets the addresses of the policy's hosts in the kernel. A host that has lost an address, or has
+/// another key, gets no connection from there by its remaining tokens.
 pub fn set_client_addresses(admission: &Admission, policy: &Policy) {
     let hosts = policy.hosts.values();
     let addresses: Vec<_> = hosts
@@ -75,14 +76,14 @@ pub fn set_client_addresses(admission: &Admission, policy: &Policy) {
     }
 }
 
-/// Accepts no tokens of a session any more. Who cuts its connections looks for them afterwards.
+/// Stops accepting tokens of a session. The caller then looks for its connections, to cut them.
 pub fn close(keeper: &Keeper, session: &SessionId) {
     if let Err(error) = keeper.admission.close_tokens(session) {
         tracing::error!(%error, %session, "tokens of an ended session are still accepted");
     }
 }
 
-/// Closes the slots of sessions that have ended while no keeper was there.
+/// Closes the slots of sessions that have ended while no keeper was running.
 pub fn close_stale(keeper: &Keeper) {
     let slots = match keeper.admission.tokens() {
         Ok(slots) => slots,
@@ -97,12 +98,12 @@ pub fn close_stale(keeper: &Keeper) {
     }
 }
 
-/// Interfaces on which tokens are not read, and why, as was last said.
+/// The interfaces on which tokens are not read, and the reasons, as last logged.
 #[derive(Default)]
 pub struct Unread(Mutex<HashMap<String, String>>);
 
 impl Unread {
-    /// Has tokens read on every interface there is now, and says once where they are not.
+    /// Attaches the filter to every present interface, and logs once where it cannot.
     pub fn attach(&self, keeper: &Keeper) {
         let unattached = match keeper.admission.attach_tokens() {
             Ok(unattached) => unattached,

@@ -32,7 +32,7 @@ pub fn view(keeper: &Keeper) -> Result<WhoView, KernelError> {
         .admission
         .sessions()?
         .iter()
-        // A session its client has closed shows while its connections live.
+        // A closed session is shown while its connections live.
         .filter(|(session, record)| record.ended.is_none() || rows.contains_key(session))
         .map(|(session, record)| {
             session_view(
@@ -68,7 +68,7 @@ pub fn view(keeper: &Keeper) -> Result<WhoView, KernelError> {
     })
 }
 
-/// How many of its tokens each session that has any has used.
+/// The number of used tokens of each session that has any.
 ///
 /// # Errors
 /// When the table cannot be read.
@@ -120,7 +120,7 @@ pub fn session_view(
     }
 }
 
-/// Sessions that end, each with its reason, oldest first. Services have their names by `checked`.
+/// Ending sessions, each with its reason, oldest first. Services have their names by `checked`.
 pub fn ending_views(
     keeper: &Keeper,
     checked: &Checked,
@@ -222,7 +222,7 @@ pub fn status(keeper: &Keeper) -> Result<StatusView, KernelError> {
     Ok(status)
 }
 
-/// What keeps sessions from being opened.
+/// The reasons that sessions cannot be opened.
 fn troubles(keeper: &Keeper) -> Vec<String> {
     let mut troubles = Vec::new();
     if !keeper.recording.is_connected() {
@@ -241,7 +241,7 @@ fn troubles(keeper: &Keeper) -> Vec<String> {
     troubles
 }
 
-/// The service's name, or one made of its number when the policy no longer has it.
+/// The service's name, or one made from its number if the policy no longer has it.
 pub fn service_name(checked: &Checked, id: u32) -> ServiceName {
     service_by_id(checked, id).map_or_else(
         // The policy no longer has it; its number is still a valid name.

@@ -1,6 +1,6 @@
-//! What writes: many records, one wait for the disk. It waits on the daemon's one thread, whose
-//! other work would be waiting for the records anyhow: a thread of its own costs each first
-//! connection two hand-overs.
+//! The writing task: it writes many records with one wait for the disk. It waits on the daemon's one
+//! thread, whose other work would wait for the records anyway: a thread of its own would cost each
+//! first connection two hand-overs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,12 +17,12 @@ use usher_proto::session_end::SessionEnd;
 use super::tell;
 use crate::start::StartError;
 
-/// Records that may wait for the disk; more are refused with [`Refusal::Overloaded`].
+/// Most records that may wait for the disk; more are refused with [`Refusal::Overloaded`].
 const WAITING: usize = 4096;
-/// Records that are written together.
+/// Most records that are written together.
 const TOGETHER: usize = 256;
 
-/// What hands records to the writing task.
+/// The handle that passes records to the writing task.
 pub struct Pen {
     waiting: mpsc::Sender<Entry>,
     counts: Arc<Counts>,
@@ -34,7 +34,7 @@ struct Counts {
     authentications: AtomicU64,
     ends: AtomicU64,
     refused: AtomicU64,
-    /// Why nothing could be kept when that was tried last.
+    /// The reason that the last attempt kept nothing.
     failing: Mutex<Option<String>>,
 }
 
@@ -46,13 +46,12 @@ struct Entry {
 
 enum Unwritten {
     Authentication(SignedRecord),
-    /// To be signed by who has the log.
+    /// An end that the owner of the log must sign.
     End(SessionEnd),
 }
 
 impl Pen {
-    /// A pen, and what writes with it as long as it is run; that ends when the log cannot be gone on
-    /// with, and says why.
+    /// Makes a pen and its writing task. The task ends with the error if the log cannot be continued.
     pub fn new(log: Log) -> (Self, impl Future<Output = StartError>) {
         let (sender, waiting) = mpsc::channel(WAITING);
         let counts = Arc::new(Counts::default());
@@ -66,11 +65,11 @@ impl Pen {
         (pen, failure)
     }
 
-    /// Hands over a record; its verdict goes to `replies` when it is on the disk.
+    /// Passes on a record; its verdict goes to `replies` when it is on disk.
     ///
     /// # Errors
-    /// Of an authentication, [`Refusal::Malformed`] for what is no record, what nobody has signed and
-    /// what does not say what was said of it, and those of certificates; [`Refusal::Overloaded`].
+    /// For an authentication, [`Refusal::Malformed`] if it is no record, has no valid signature or differs
+    /// from the claim, and those of certificates; [`Refusal::Overloaded`].
     pub fn write(
         &self,
         asked: RecorderRequest,
@@ -99,7 +98,7 @@ impl Pen {
         self.counts.records.load(Ordering::Relaxed)
     }
 
-    /// What keeps records from being kept, if anything does.
+    /// The reason that records cannot be kept, if there is one.
     pub fn trouble(&self) -> Option<String> {
         let failing = self.counts.failing.lock();
         let reason = failing.as_ref()?;
@@ -108,8 +107,8 @@ impl Pen {
         ))
     }
 
-    /// What is counted, by name: records in the log; and since the recorder began authentications and
-    /// ends that were kept, and what could not be kept, once for each time that it was tried.
+    /// The counters, by name: records in the log; and since the recorder began, authentications and ends
+    /// that were kept, and failed attempts.
     pub fn numbers(&self) -> [(&'static str, u64); 4] {
         let counts = &self.counts;
         [
@@ -128,7 +127,7 @@ impl Counts {
         self.records.store(size, Ordering::Relaxed);
     }
 
-    /// So many more are in the log, so many of them ends.
+    /// Counts new records in the log, and how many of them are ends.
     fn kept(&self, log: &Log, records: u64, ends: u64) {
         self.set_records(log);
         self.authentications
@@ -137,8 +136,8 @@ impl Counts {
     }
 }
 
-/// The record, when its client has signed what is said of it. Compared before anything is written: a
-/// verifier that was taken over could have kept what anybody has signed, again and again.
+/// The record, if its client has signed exactly the claim. The comparison comes before any write:
+/// otherwise a subverted verifier could record old signatures again and again.
 fn check(claimed: &Authentication) -> Result<SignedRecord, Refusal> {
     let record = AuthenticationRecord::decode(&claimed.record)?;
     let (record, says) = SignedRecord::new(&record).map_err(|error| {
@@ -154,7 +153,7 @@ fn check(claimed: &Authentication) -> Result<SignedRecord, Refusal> {
     Ok(record)
 }
 
-/// Writes until there is nobody to write for, or the log cannot be gone on with: then its error.
+/// Writes until all pens are gone, or returns the error if the log cannot be continued.
 async fn write(
     mut log: Log,
     mut waiting: mpsc::Receiver<Entry>,
@@ -185,7 +184,7 @@ async fn write(
         for (request, replies) in tellers {
             tell(&replies, request, verdict);
         }
-        // Begun anew, the log finds out what is on the disk.
+        // Opening the log anew determines what is on the disk.
         if let Err(error) = outcome
             && !error.is_full()
         {

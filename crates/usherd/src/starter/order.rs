@@ -1,4 +1,4 @@
-//! Orders that stand, and the children that are made for them.
+//! Standing orders, and the children made for them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,16 +13,16 @@ use usher_kernel::worker::{
 use super::{LINGER, LOOKS, SPAN, YOUNG};
 use crate::keeper::identities;
 
-/// Children of one order that have not executed their program: no user takes the starter from the
-/// others.
+/// Most children of one order that have not executed their program, so that one user cannot occupy the
+/// starter.
 const SIDE_BY_SIDE: usize = 8;
 
-/// A child that lives.
+/// A living child.
 pub struct Child {
     pid: u32,
     /// The number of its order, which may be over.
     pub order: u64,
-    /// Whether the keeper has been told of it.
+    /// Whether it was reported to the keeper.
     pub is_told: bool,
     /// None: it has executed its program.
     pub birth: Option<Birth>,
@@ -40,7 +40,7 @@ impl Child {
         self.pid
     }
 
-    /// When it is to be looked at again.
+    /// The time of its next check.
     pub fn next_look(&self, now: Instant) -> Instant {
         let begun = self.birth.as_ref().map_or(now, |birth| birth.begun);
         now + match now.duration_since(begun) {
@@ -50,7 +50,7 @@ impl Child {
     }
 }
 
-/// An order that is not over.
+/// A standing order.
 pub struct Standing {
     number: u64,
     prepared: Prepared,
@@ -62,17 +62,16 @@ pub struct Standing {
     accounts: u64,
     /// Children that have not executed their program.
     pub coming: Vec<u32>,
-    /// As many of them have not accepted a connection.
+    /// The number of those that have not accepted a connection.
     unaccepted: usize,
-    /// Connections that wait and that no child was made for, as far as is known: one at least when
-    /// there is any.
+    /// Known waiting connections without a child: at least one if there is any.
     unmet: usize,
-    /// Children that live.
+    /// The number of living children.
     alive: usize,
     begun: Instant,
-    /// When the last child was made.
+    /// The time at which the last child was made.
     last: Instant,
-    /// What it ends with when no child is on its way any more.
+    /// The result with which it ends once no child is under way.
     outcome: Option<Told>,
 }
 
@@ -80,8 +79,8 @@ impl Standing {
     /// Takes an order with its descriptors.
     ///
     /// # Errors
-    /// The outer one when the keeper has not sent what belongs to an order, the inner one when no
-    /// worker can be made of it.
+    /// The outer error if the keeper has not sent a complete order, the inner one if no worker can be made
+    /// from it.
     pub fn new(order: Order, descriptors: Vec<OwnedFd>) -> io::Result<Result<Self, SpawnError>> {
         let mut descriptors = descriptors.into_iter();
         let (Some(group), Some(listener)) = (descriptors.next(), descriptors.next()) else {
@@ -109,12 +108,12 @@ impl Standing {
         }))
     }
 
-    /// A connection has come, or several.
+    /// Notes that one or more connections have come.
     pub fn came(&mut self) {
         self.unmet = self.unmet.max(1);
     }
 
-    /// How many children are to be made now.
+    /// The number of children to make now.
     pub fn needs(&self) -> usize {
         if self.outcome.is_some() {
             return 0;
@@ -124,7 +123,7 @@ impl Standing {
         self.unmet.min(room).min(places)
     }
 
-    /// Whether the accounts are as they were when the user was looked up.
+    /// Whether the accounts are unchanged since the user was looked up.
     pub fn is_current(&self) -> bool {
         identities::stamp() == self.accounts
     }
@@ -132,7 +131,7 @@ impl Standing {
     /// Makes a child.
     ///
     /// # Errors
-    /// What the order ends with.
+    /// The result with which the order ends.
     pub fn make(&mut self, starter: &Starter) -> Result<Child, Told> {
         let input = match self.accepts {
             true => Input::AcceptOne(self.listener.as_fd()),
@@ -164,13 +163,13 @@ impl Standing {
         })
     }
 
-    /// A child has accepted, and has left so many connections waiting.
+    /// Notes that a child has accepted, and has left this many connections waiting.
     pub fn accepted(&mut self, waiting: u8) {
         self.unaccepted = self.unaccepted.saturating_sub(1);
         self.unmet = usize::from(waiting).saturating_sub(self.unaccepted);
     }
 
-    /// A child is not on its way any more.
+    /// Notes that a child is no longer under way.
     pub fn is_born(&mut self, pid: u32, has_accepted: bool) {
         self.coming.retain(|coming| *coming != pid);
         if !has_accepted {
@@ -178,8 +177,8 @@ impl Standing {
         }
     }
 
-    /// A child was killed before it had done anything. Says whether its kind enters the cgroup from
-    /// now on; else the order ends.
+    /// Handles a child that was killed before it had done anything. Returns whether children enter the
+    /// cgroup by themselves from now on; else the order ends.
     pub fn note_stillborn(&mut self) -> bool {
         let enters = std::mem::replace(&mut self.entry, Entry::Enters);
         if enters == Entry::Enters {
@@ -190,32 +189,32 @@ impl Standing {
         true
     }
 
-    /// Whether a child has failed because another process has taken the connection.
+    /// Whether a child failed because another process has taken the connection.
     pub fn found_nothing(stage: Stage, errno: i32) -> bool {
         matches!(SpawnError::failed(stage, errno), SpawnError::NothingWaiting)
     }
 
-    /// A child has ended.
+    /// Notes that a child has ended.
     pub fn gone(&mut self) {
         self.alive = self.alive.saturating_sub(1);
     }
 
-    /// Makes no more children. The first reason is the one that counts.
+    /// Makes no more children. The first reason counts.
     pub fn end(&mut self, outcome: Told) {
         self.outcome.get_or_insert(outcome);
     }
 
-    /// What the order has ended with.
+    /// The result of the ended order.
     ///
     /// # Errors
-    /// It stands, and may be over then.
+    /// The order still stands, and may then be over.
     pub fn over(&self, now: Instant, many: bool) -> Result<Told, Instant> {
         let linger = if many { now } else { self.last + LINGER };
         let until = linger.min(self.begun + SPAN);
         match self.outcome {
             Some(outcome) if self.coming.is_empty() => Ok(outcome),
             None if self.coming.is_empty() && self.accepts && until <= now => Ok(Told::Over),
-            // Children that are on their way are looked at in between.
+            // Check children under way in between.
             _ if until <= now => Err(now + LINGER),
             _ => Err(until),
         }

@@ -1,6 +1,6 @@
-//! Is this authenticator good? All checks of a new session, in the order that tells an attacker
-//! least: form, binding to the two hosts, freshness, signature; only then whether the user exists
-//! and what the policy says.
+//! Checks an authenticator: all checks of a new session, in the order that discloses least to an
+//! attacker: form, binding to the two hosts, freshness, signature; only then the user's existence and
+//! the policy.
 
 use usher_local::checked::Checked;
 use usher_proto::authenticator::Authenticator;
@@ -11,17 +11,17 @@ use usher_proto::statement::Statement;
 
 use crate::opening::{Claim, permitted};
 
-/// A refused authenticator: why, and of whom it speaks as far as that could be read.
+/// A refused authenticator: the reason, and its user as far as that could be read.
 pub struct Refused {
-    /// Why.
+    /// The reason.
     pub refusal: Refusal,
-    /// What it says, unproven.
+    /// Its unproven contents.
     pub statement: Option<Box<Statement>>,
 }
 
-/// A good authenticator.
+/// A valid authenticator.
 pub struct Granted {
-    /// What it opens a session with.
+    /// The opening of its session.
     pub opening: Opening,
     /// The key that signed, in its wire form (RFC 4253 section 6.6), or its certificate.
     pub public_key: Vec<u8>,
@@ -59,7 +59,7 @@ fn check(
         key: signed.key,
         certificate: signed.certificate,
     };
-    // What the certificate says of itself is no secret to its holder.
+    // A certificate's contents are no secret to its holder.
     let opening = Opening::new(verified, claim.now)?;
     permitted(checked, claim, &opening)?;
     Ok(Granted {

@@ -1,4 +1,4 @@
-//! Control channels: one TLS connection a client host, many users on it.
+//! Control channels: one TLS connection per client host, with many users on it.
 
 use std::io;
 use std::net::IpAddr;
@@ -33,19 +33,19 @@ use crate::link::{Pending, how};
 use crate::opening::Claim;
 use crate::tls;
 
-/// A channel that sends nothing whole for this long is closed; clients ping three times as often.
+/// A channel that sends no whole frame for this long is closed; clients ping three times as often.
 const SILENCE: Duration = Duration::from_secs(70);
-/// How long the peer may take to read an answer.
+/// The time that the peer may take to read an answer.
 const WRITE: Duration = Duration::from_secs(10);
-/// Answers that may wait for a slow reader; then the channel is closed.
+/// Most answers that may wait for a slow reader; then the channel is closed.
 const ANSWERS: usize = 1024;
-/// Requests of one channel that may wait for the keeper's verdict or for a reader of it; more are
-/// refused with [`Refusal::Overloaded`].
+/// Most requests of one channel that may wait for the keeper's verdict or for the peer to read it; more
+/// are refused with [`Refusal::Overloaded`].
 const UNDER_WAY: usize = 1024;
 
 /// An open channel, as the rest of the verifier sees it. Dropping it closes the channel.
 pub struct OpenChannel {
-    /// Key of the host at the other end.
+    /// Key of the peer host.
     pub key: HostPublicKey,
     number: u64,
     answers: mpsc::Sender<ServerFrame>,
@@ -53,9 +53,9 @@ pub struct OpenChannel {
 }
 
 impl OpenChannel {
-    /// Tells the client host something that it has not asked.
+    /// Sends the client host an unrequested frame.
     pub fn tell(&self, told: ServerFrame) {
-        // A full queue means a peer that does not read; its channel is about to be closed. It
+        // A full queue means that the peer does not read, and its channel is about to be closed. It
         // learns of a session's end at its next announcement, and is asked for an element again.
         if self.answers.try_send(told).is_err() {
             tracing::debug!(?told, "could not tell the client host");
@@ -69,11 +69,11 @@ impl Drop for OpenChannel {
     }
 }
 
-/// Takes connections. Hands are shaken on `handshakes`, as the keeper's signature is waited for
-/// there; the channels are served where this runs.
+/// Accepts connections. Handshakes run on `handshakes`, where they wait for the keeper's signature; this
+/// task's own thread serves the channels.
 ///
 /// # Errors
-/// Never returns otherwise: running out of descriptors is waited out.
+/// It returns for no other reason: when descriptors run out, it waits.
 pub async fn serve(
     verifier: Arc<Verifier>,
     acceptor: TlsAcceptor,
@@ -91,7 +91,7 @@ pub async fn serve(
         };
         let address = peer.ip().to_canonical();
         let number = verifier.half_open.number();
-        // Entered before it can run, so that it cannot leave before it has entered.
+        // Enter it before it can run, so that it cannot leave before it is entered.
         let (start, started) = tokio::sync::oneshot::channel::<()>();
         let task = handshakes.spawn({
             let (verifier, acceptor) = (Arc::clone(&verifier), acceptor.clone());
@@ -105,7 +105,7 @@ pub async fn serve(
         verifier
             .half_open
             .enter(number, address, task.abort_handle());
-        // The task waits for this and for nothing else, so it is there unless just aborted.
+        // The task waits only for this, so it exists unless it was just aborted.
         let _ = start.send(());
     }
 }
@@ -141,7 +141,7 @@ async fn handshake(
         return tracing::info!(%address, reason = Refusal::UnknownVersion.name(),
             "refused a control connection of another protocol version");
     }
-    // Held until the channel is entered, so that no reload comes in between and misses it.
+    // Hold this until the channel is entered, so that no reload in between misses it.
     let mut channels = verifier.channels.lock();
     let configuration = verifier.configuration.get();
     let Some(host) = configuration
@@ -153,9 +153,9 @@ async fn handshake(
         return tracing::info!(%address, key = %key.fingerprint(), "refused an unknown host");
     };
     let (answers, queue) = mpsc::channel(ANSWERS);
-    // One channel a host: the newest, since a host that has lost its end makes a new one before
-    // this end has noticed. What the former one has not told the keeper yet it never will, so what is
-    // withdrawn on this one is not announced again by that one.
+    // One channel per host, the newest: a host that has lost its side makes a new one before this side
+    // has noticed. The former channel sends the keeper nothing more, so it cannot announce again what
+    // this one withdraws.
     drop(channels.remove(&host));
     let channel = Channel {
         standing: Standing::new(Arc::clone(&verifier), host.clone()),
@@ -238,8 +238,8 @@ impl Channel {
         io::Error::other(error)
     }
 
-    /// Serves one frame. Records go to the keeper in the order of the frames; verdicts are waited
-    /// for aside.
+    /// Serves one frame. Records go to the keeper in the order of the frames; a separate task waits for
+    /// the verdicts.
     fn serve(&self, ClientFrame { request, body }: ClientFrame) {
         let permit = Arc::clone(&self.under_way).try_acquire_owned();
         let asked = match (body, permit) {
@@ -272,7 +272,7 @@ impl Channel {
         }
     }
 
-    /// The session that a good authenticator opens, and what the keeper is asked then.
+    /// The session that a valid authenticator opens, and the request to the keeper.
     fn authenticate(
         &self,
         authenticator: Authenticator,
@@ -319,7 +319,7 @@ impl Channel {
         Ok((session, body))
     }
 
-    /// Answers when the keeper's verdict is there.
+    /// Answers when the keeper's verdict has arrived.
     fn answer_later(
         &self,
         permit: OwnedSemaphorePermit,
@@ -343,7 +343,7 @@ impl Channel {
 
     fn reply(&self, frame: ServerFrame) {
         if self.answers.try_send(frame).is_err() {
-            // A peer that asks and does not read; its writer runs into its own time limit.
+            // The peer sends requests and does not read; its writer reaches its own time limit.
             tracing::debug!(host = %self.host, "answers pile up; one was dropped");
         }
     }

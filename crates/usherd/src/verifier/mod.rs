@@ -1,7 +1,7 @@
-//! The verifier: the server side's only process that parses what the network sends. It holds no
-//! key (the keeper signs its handshakes), no privilege, and no state that must outlive it: what it
-//! finds true it hands to the keeper as fixed-size records, with what the user has signed behind
-//! them: the keeper has the recorder check that, and does not take the verifier's word for it.
+//! The verifier: the server side's only process that parses network input. It holds no key (the keeper
+//! signs its handshakes), no privilege, and no state that must outlive it. It passes valid requests to
+//! the keeper as fixed-size records, followed by what the user has signed: the keeper does not trust
+//! the verifier, and has the recorder check the signature.
 
 mod authenticate;
 mod channel;
@@ -36,16 +36,16 @@ use crate::start::{self, Attempt, Start, StartError};
 use crate::tls::{self, KnownHosts};
 use half_open::HalfOpen;
 
-/// Port of the control channel where the policy does not name another for this host.
+/// Port of the control channel unless the policy names another for this host.
 const DEFAULT_PORT: u16 = 3440;
-/// Connections the kernel may keep for the verifier to take.
+/// The length of the kernel's accept queue.
 const BACKLOG: i32 = 4096;
 
-/// What all of the verifier's tasks share.
+/// The state that all of the verifier's tasks share.
 struct Verifier {
     host_key: HostPublicKey,
     configuration: InForce,
-    /// Grants a slot where tokens were asked for.
+    /// Grants a slot for requested tokens.
     keeper: Link<Option<TokenSlot>>,
     half_open: HalfOpen,
     clocks: Clocks,
@@ -59,7 +59,7 @@ impl std::fmt::Debug for Verifier {
 }
 
 impl Verifier {
-    /// Sends the keeper a request of a host's, in the order of the calls.
+    /// Sends the keeper a host's request, in the order of the calls.
     fn ask_keeper(
         &self,
         host: HostName,
@@ -120,7 +120,7 @@ pub fn run() -> Result<(), StartError> {
         Arc::new(HandleSigningKey(handle)),
         Arc::clone(&verifier) as Arc<dyn KnownHosts>,
     )?;
-    // One thread for all channels, since each hand-over to another one costs a connection time, and
+    // One thread for all channels, because each hand-over to another one costs a connection time, and
     // one that waits for the keeper's signatures.
     let handshakes = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
@@ -168,8 +168,8 @@ async fn hear_keeper(verifier: Arc<Verifier>) {
         .await;
 }
 
-/// One dual-stack listener, as other hosts may come by IPv4 and IPv6; IPv4 only where the kernel
-/// has no IPv6.
+/// One dual-stack listener, because other hosts may use IPv4 and IPv6; IPv4 only if the kernel has no
+/// IPv6.
 fn listen(port: u16) -> std::io::Result<std::net::TcpListener> {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -195,8 +195,8 @@ impl Verifier {
     fn put_in_force(&self, fresh: Configuration) -> ReloadedView {
         let generation = fresh.generation();
         let fresh = self.configuration.put(fresh);
-        // Channels of hosts that are no longer known, or whose key has changed, close. In force
-        // first: a channel that is entered later has been checked against it.
+        // Close channels of hosts that are no longer known, or whose key has changed. The configuration
+        // is in force first, so a channel entered later has been checked against it.
         self.channels.lock().retain(|name, channel| {
             fresh
                 .checked

@@ -1,5 +1,5 @@
-//! What a channel has announced and not withdrawn: withdrawn when the channel ends, because its client
-//! may have died, and then nobody keeps the announced ports.
+//! A channel's announcements that are not withdrawn. They are withdrawn when the channel ends, because
+//! its client may have died, and then nothing keeps the announced ports.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use usher_proto::session_request::SessionRequest;
 
 use super::Verifier;
 
-/// How long an announcement may be on its way to the keeper and then stand there.
+/// The time that an announcement may be on its way to the keeper and then stand there.
 const STANDS: Duration = Duration::from_secs(20);
-/// Announcements of one channel that are remembered. Those beyond stand until their time is over.
+/// Most remembered announcements of one channel. Further ones stand until they expire.
 const REMEMBERED: usize = 16_384;
 
-/// A channel's announcements that may stand. Dropped with the channel, it has them withdrawn.
+/// A channel's announcements that may stand. Dropping it with the channel withdraws them.
 pub struct Standing {
     verifier: Arc<Verifier>,
     host: HostName,
@@ -27,7 +27,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Of a channel of this host, which has announced nothing yet.
+    /// The empty set of a new channel of this host.
     pub fn new(verifier: Arc<Verifier>, host: HostName) -> Self {
         Self {
             verifier,
@@ -36,7 +36,7 @@ impl Standing {
         }
     }
 
-    /// Takes note of what the keeper is about to be asked.
+    /// Notes a request before it goes to the keeper.
     pub fn note(&self, session: SessionId, asked: &SessionRequest) {
         match asked {
             SessionRequest::Announce(announcement) => {
@@ -55,7 +55,7 @@ impl Standing {
         }
     }
 
-    /// The keeper is asked to announce it.
+    /// Notes an announcement before it goes to the keeper.
     pub fn announced(&self, connection: ConnectionTuple, session: SessionId) {
         let mut announced = self.announced.lock();
         if announced.len() >= REMEMBERED {
@@ -79,7 +79,7 @@ impl Drop for Standing {
         for (connection, (session, _)) in announced {
             let withdraw = KeeperBody::Session(session, SessionRequest::Withdraw(connection));
             let asked = self.verifier.ask_keeper(self.host.clone(), withdraw);
-            // Its verdict tells nothing that anybody waits for.
+            // Nothing waits for its verdict.
             if let Err(refusal) = asked {
                 tracing::warn!(host = %self.host, %connection, reason = refusal.name(),
                     "an announcement of an ended channel stands until its time is over");

@@ -1,4 +1,4 @@
-//! The ends of workers: of those that are idle, and what those that have ended leave behind.
+//! The ends of workers: idle ones, and the left-over processes of ended ones.
 
 use std::collections::HashSet;
 use std::io;
@@ -17,28 +17,28 @@ use super::super::process::Process;
 use super::super::starter::WorkersEnd;
 use super::{GRACE, Queue, State};
 
-/// How long what a process has left behind that ended by itself may take to end when asked.
+/// The time that left-over processes of an ended one may take to exit after SIGTERM.
 const GRACE_OF_REST: Duration = Duration::from_secs(5);
-/// How often the group is looked through for processes that were not asked to end yet. One that has
-/// been asked does not fork before it has heard it (copy_process), so a second look nearly always
-/// finds nothing new.
+/// The interval of searches for processes in the group that have no SIGTERM yet. A process with a
+/// pending signal does not fork before it has handled it (copy_process), so a second search nearly
+/// always finds nothing new.
 const LOOKS: usize = 16;
 
-/// What tells of a worker's end.
+/// The source of a worker's end.
 pub(super) enum End {
-    /// One that a starter of this keeper has started, which tells.
+    /// This keeper's starter made it, and reports its end.
     Worker(WorkersEnd),
-    /// Another, whose status is its parent's.
+    /// Another process made it, and gets its status.
     Other(OwnedFd),
 }
 
 impl End {
-    /// Waits for it; gives the status where there is one.
+    /// Waits for the end; returns the status, if there is one.
     async fn wait(self, queue: &Queue, pid: u32) -> io::Result<Option<Ended>> {
         let pidfd = match self {
             Self::Worker(end) => match end.await {
                 Ok(ended) => return Ok(Some(ended)),
-                // The starter has ended, and the worker goes on.
+                // The starter has ended, and the worker continues.
                 Err(_) => match Process::open(pid.cast_signed()) {
                     Ok(process) if queue.holds(pid) => process.pidfd,
                     Ok(_) => return Ok(None),
@@ -54,26 +54,26 @@ impl End {
 }
 
 impl Queue {
-    /// Waits until a worker has ended. Workers of an earlier keeper are not our children: they
-    /// are looked for once a second.
+    /// Waits until a worker has ended. Workers of an earlier keeper are not our children, so they are
+    /// checked once a second.
     pub(super) async fn wait_for_end(&self) {
         let _ = tokio::time::timeout(Duration::from_secs(1), self.ended.notified()).await;
     }
 
-    /// Whether a process is in the user's group, and not another that has its number by now.
+    /// Whether a process is in the user's group. Its number may have passed to another process.
     fn holds(&self, pid: u32) -> bool {
         self.group.pids().is_ok_and(|pids| pids.contains(&pid))
     }
 
-    /// Asks the processes of an idle worker by socket activation to end; kills what has not ended in
-    /// time. Also what is left of one that has ended by itself.
+    /// Ends the processes of an idle worker by socket activation with SIGTERM; kills those that do not
+    /// exit in time. Also for the left-over processes of one that has ended by itself.
     pub fn end_if_idle(&self, service: &Service, now: Instant) {
         let mut state = self.state.lock();
         if let Some(until) = state.ending {
             if now < until {
                 return;
             }
-            // Connections that came meanwhile and are accepted: it goes on serving.
+            // It has accepted connections that came meanwhile, so it keeps serving.
             let is_in_use = state.last_used == Some(now) && !self.has_waiting();
             state.ending = None;
             if !state.workers.is_empty() && is_in_use {
@@ -99,7 +99,7 @@ impl Queue {
         }
     }
 
-    /// Asks all processes of the user at this service to end, those that they fork meanwhile included.
+    /// Sends SIGTERM to all processes of the user at this service, including newly forked ones.
     fn ask_to_end(&self) {
         let mut asked = HashSet::new();
         for _ in 0..LOOKS {
@@ -130,12 +130,13 @@ impl Queue {
         }
     }
 
-    /// Kills all processes, those included that are just being started, and returns when there is
-    /// none any more. The queue has been closed.
+    /// Kills all processes, including those just being started, and returns when none is left. The queue
+    /// is already closed.
     pub(in crate::keeper) async fn gone(&self) {
         let mut pause = Duration::from_millis(1);
         loop {
-            // First: what is started is in the group before this says that it is not any longer.
+            // Check this first: a started process is in the group before this check says that nothing
+            // is being started.
             let starting = self.state.lock().starting;
             self.kill();
             if starting == 0 && !self.occupied() {
@@ -146,18 +147,18 @@ impl Queue {
         }
     }
 
-    /// An order is over, or what was to be a worker is none.
+    /// Notes that an order is over, or that no worker came of it.
     pub(super) fn nothing_starts(&self) {
         let mut state = self.state.lock();
         state.starting = state.starting.saturating_sub(1);
         self.end_left(&mut state);
     }
 
-    /// Ends what workers that have ended left behind, when they were the user's last: it must not
-    /// keep the listener or the user's presence.
+    /// Ends the left-over processes of ended workers, if these were the user's last: they must not keep
+    /// the listener or the user's presence.
     fn end_left(&self, state: &mut State) {
-        // The next worker is in the group before it is known here: it must not be killed, nor its
-        // own group be taken away before it is in it. A queue that was taken away kills by itself.
+        // The next worker is in the group before it is known here. It must not be killed, nor its own
+        // group be removed before it has entered. A removed queue kills by itself.
         if state.starting > 0 || state.stopped {
             return;
         }
@@ -178,7 +179,7 @@ impl Queue {
     }
 }
 
-/// Waits for a worker's end, and ends what it has left behind when it was the user's last.
+/// Waits for a worker's end, and ends its left-over processes if it was the user's last.
 pub(super) async fn reap(queue: Arc<Queue>, pid: u32, end: End) {
     match end.wait(&queue, pid).await {
         Ok(status) => {

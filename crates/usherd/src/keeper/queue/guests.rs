@@ -1,5 +1,5 @@
-//! Processes of a queue that this keeper has not started: a service's own, which become the user,
-//! and those of an earlier keeper.
+//! Adopted processes of a queue, which this keeper has not started: a service's own, which become the
+//! user, and those of an earlier keeper.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,18 +13,18 @@ use super::ends::{End, reap};
 use super::{Queue, Running};
 use crate::keeper::process::Process;
 
-/// How often a group is looked through, a millisecond each, for a child of a starter that has ended to
-/// be the user or to end.
+/// The number of checks, a millisecond apart, for a child of an ended starter to become the user or to
+/// end.
 const LOOKS: usize = 100;
 
 impl Queue {
-    /// Brings a process of the service that is about to become the user into a group of its own
-    /// below the user's, so that what ends the user's workers ends it too, and all it forks.
+    /// Moves a process of the service that is about to become the user into a group of its own below the
+    /// user's, so that anything that ends the user's workers also ends it and its children.
     /// Followed by [`Queue::take_in`] or [`Queue::give_up`]. Off the reactor's thread: the kernel
     /// may take milliseconds over it.
     ///
     /// # Errors
-    /// [`Refusal::SessionEnded`] when the queue has been taken away meanwhile,
+    /// [`Refusal::SessionEnded`] when the queue has been removed meanwhile,
     /// [`Refusal::KeeperUnavailable`] when the kernel does not move it.
     pub async fn admit(self: &Arc<Self>, process: &Process) -> Result<Guest, Refusal> {
         let failed = |error: &dyn std::fmt::Display| {
@@ -50,7 +50,7 @@ impl Queue {
                 return Err(failed(&error));
             }
         };
-        // Taken away later, the queue kills what is in the user's group.
+        // If the queue is removed later, it kills the user's group.
         if self.state.lock().stopped {
             self.give_up(guest, true).await;
             return Err(Refusal::SessionEnded);
@@ -58,8 +58,8 @@ impl Queue {
         Ok(guest)
     }
 
-    /// The process that was admitted has not become the user: `back` where it was, or killed, and
-    /// what it has forked with it.
+    /// Handles an admitted process that has not become the user: with `back` it returns to its former
+    /// group, else it is killed; its children are killed in any case.
     pub async fn give_up(&self, guest: Guest, back: bool) {
         let left = tokio::task::spawn_blocking(move || guest.leave(back)).await;
         if !matches!(left, Ok(Ok(()))) {
@@ -69,11 +69,10 @@ impl Queue {
         self.nothing_starts();
     }
 
-    /// Takes an admitted process, which has become the user, for a worker.
+    /// Counts an admitted process that has become the user as a worker.
     ///
     /// # Errors
-    /// [`Refusal::SessionEnded`] when the queue has been taken away meanwhile; the process is
-    /// killed then.
+    /// [`Refusal::SessionEnded`] when the queue has been removed meanwhile; the process is then killed.
     pub fn take_in(self: &Arc<Self>, pid: u32, pidfd: OwnedFd) -> Result<(), Refusal> {
         tracing::info!(service = %self.service, user = %self.account.name,
             uid = self.account.uid, pid, "process has become the user");
@@ -87,7 +86,7 @@ impl Queue {
         }
     }
 
-    /// Takes up the workers that an earlier keeper has started: they go on serving, and count.
+    /// Adopts the workers that an earlier keeper has started: they keep serving, and count.
     pub(super) fn follow_inherited(self: &Arc<Self>) {
         let failed = |error: &dyn std::fmt::Display| {
             tracing::error!(%error, service = %self.service, user = %self.account.name,
@@ -98,8 +97,8 @@ impl Queue {
             Vec::new()
         });
         for guest in &guests {
-            // A service's process that was about to become the user: what it was let do counts for
-            // nothing any more, and where it came from nobody knows.
+            // A service's process that was about to become the user: its grant no longer counts, and its
+            // former group is unknown.
             if self.followed(guest).is_none()
                 && let Err(error) = guest.kill()
             {
@@ -111,8 +110,8 @@ impl Queue {
         }
     }
 
-    /// Takes up workers that a starter has made and not told of: it has ended. What is not the user
-    /// yet ends with it, or is the user in a moment.
+    /// Adopts workers that an ended starter has made and not reported. A process that is not the user yet
+    /// ends with the starter, or becomes the user in a moment.
     pub(super) async fn follow_strays(self: &Arc<Self>) {
         for _ in 0..LOOKS {
             if self.follow_users() {
@@ -122,7 +121,7 @@ impl Queue {
         }
     }
 
-    /// Follows all processes that are the user. False: there is another.
+    /// Follows all processes that are the user. Returns false if there is another process.
     fn follow_users(self: &Arc<Self>) -> bool {
         let mut all = true;
         for pid in self.group.pids().unwrap_or_default() {
@@ -154,7 +153,7 @@ impl Queue {
         tokio::spawn(reap(Arc::clone(self), pid, End::Other(pidfd)));
     }
 
-    /// Follows the processes of a group; none of them when one is not wholly the user's.
+    /// Follows the processes of a group; none of them if one is not wholly the user's.
     fn followed(self: &Arc<Self>, group: &Group) -> Option<()> {
         let listed = || {
             group
