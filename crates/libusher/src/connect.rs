@@ -1,5 +1,4 @@
-//! Connecting as the local user: the signer announces the connection, then it is made as any
-//! other.
+//! Connects as the local user: the signer announces the connection, then it is made like any other.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -21,19 +20,18 @@ use tickets::Attempt;
 
 mod tickets;
 
-/// How long the signer and the server may take to decide. They decide in milliseconds; this much
-/// is for a person who touches a security key, a daemon that is being restarted or a host that
-/// does not answer.
+/// How long the signer and the server may take to decide. That takes milliseconds; the rest is for a person
+/// who touches a security key, a daemon that restarts or a host that does not answer.
 const DECISION: Duration = Duration::from_secs(60);
-/// How long a connection with a token may take before it is announced instead: something on the way
-/// may drop SYNs with options that it does not know.
+/// How long a connection with a token may take before it is announced instead: a router on the way may drop
+/// SYNs with options that it does not know.
 const TOKEN: Duration = Duration::from_secs(3);
 
 /// How long an announced connection may take: as long as its announcement lives on the server, which
 /// refuses it afterwards.
 const ANNOUNCED: Duration = Duration::from_secs(10);
 
-/// Why there is no connection.
+/// Why a connection failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The signer or the server refused.
@@ -42,9 +40,9 @@ pub enum ConnectError {
     /// The signer of this host does not run.
     #[error("the signer of this host does not answer ({0}); is usher-signer.service running?")]
     NoSigner(io::Error),
-    /// The signer answered what is no answer.
+    /// The signer's answer makes no sense.
     #[error(
-        "the signer's answer is not understood; are the library and the daemon of one version?"
+        "cannot understand the signer's answer; are the library and the daemon of one version?"
     )]
     Protocol,
     /// The connection itself failed although it was admitted.
@@ -83,7 +81,7 @@ impl ConnectError {
 /// # Errors
 /// See [`ConnectError`]. Nothing is left behind on either host.
 pub fn connect_by_user(host: &HostName, service: &ServiceName) -> Result<TcpStream, ConnectError> {
-    // The kernel draws for the real user, the signer's word is for the effective one.
+    // The kernel draws tokens for the real user, the signer answers the effective one.
     let draws = rustix::process::getuid() == rustix::process::geteuid();
     let mut failed = false;
     if draws {
@@ -110,8 +108,8 @@ fn connect_announced(host: HostName, service: ServiceName) -> Result<TcpStream, 
     finish(&signer, socket, answer)
 }
 
-/// Asks the signer, which may say that there is a ticket. `failed`: its token was not taken just
-/// now, and no other is tried.
+/// Asks the signer, which may answer that there is a ticket. `failed`: a token has just been refused, so no
+/// other is tried.
 fn connect_with_ticket(
     host: HostName,
     service: ServiceName,
@@ -135,13 +133,13 @@ fn connect_with_ticket(
                 tickets::remember(host, service, server);
                 return Ok(connected);
             }
-            // The ticket is used up for now, or not for this process: no fault of the way, so the
-            // signer hears nothing of it.
+            // The ticket is used up for now, or not for this process. The network is not at fault, so
+            // the signer need not know.
             Err(TokenError::Draw) => {
                 drop(signer);
                 return connect_announced(host, service);
             }
-            // Asked on in the same conversation: the signer then issues no tickets for a while.
+            // Asked again in the same conversation: the signer then issues no tickets for a while.
             Err(TokenError::Connect) => {
                 socket = socket_to_announce().map_err(ConnectError::Connect)?;
                 let announced = LocalRequest::Connect { host, service };
@@ -152,9 +150,9 @@ fn connect_with_ticket(
     finish(&signer, socket, answer)
 }
 
-/// As [`connect_by_user`], for the user at the other end of `local`, a loopback connection this
-/// process has accepted. For the client proxy: the signer takes it from the proxy's account only,
-/// and asks the kernel whose connection it is.
+/// As [`connect_by_user`], for the user at the other end of `local`, a loopback connection that this process
+/// has accepted. For the client proxy: the signer takes this from the proxy's account only, and asks the
+/// kernel for the connection's user.
 ///
 /// # Errors
 /// As [`connect_by_user`].
@@ -192,7 +190,7 @@ fn ask(
     receive(signer)
 }
 
-/// Connects as the signer has answered.
+/// Connects according to the signer's answer.
 fn finish(
     signer: &PacketSocket,
     socket: OwnedFd,
@@ -203,7 +201,7 @@ fn finish(
         LocalReply::Refused(refusal) => return Err(ConnectError::Refused(refusal)),
         LocalReply::Finished | LocalReply::Ticket { .. } => return Err(ConnectError::Protocol),
     };
-    // Told in either case: the signer then lets go of the port.
+    // Sent in either case: the signer then releases the port.
     let connected = reachable_by(&socket, server)
         .and_then(|server| establish_within(&socket, server, ANNOUNCED));
     let done = LocalRequest::Done {
@@ -226,16 +224,16 @@ fn receive(signer: &PacketSocket) -> Result<LocalReply, ConnectError> {
     LocalReply::decode(&packet.bytes).map_err(|_| ConnectError::Protocol)
 }
 
-/// A socket for the signer, which knows by it what program asks.
+/// A socket to the signer, by which it recognizes the calling program.
 fn socket_to_announce() -> io::Result<OwnedFd> {
     let socket = stream_socket()?;
-    // Where the kernel does not take it, the signer refuses if it matters, and says why.
+    // If the kernel refuses it and it matters, the signer refuses too, with the reason.
     let told = tell_program(socket.as_fd());
     drop(told);
     Ok(socket)
 }
 
-/// A socket that reaches both families where the kernel has both.
+/// A socket for both families, if the kernel has both.
 fn stream_socket() -> io::Result<OwnedFd> {
     match socket_of(AddressFamily::INET6) {
         Ok(socket) => {
@@ -258,9 +256,9 @@ fn family_of(server: SocketAddr) -> AddressFamily {
     }
 }
 
-/// Why there is no connection with a token.
+/// Why a connection with a token failed.
 enum TokenError {
-    /// None was to be had; nothing was sent.
+    /// No token was available; nothing was sent.
     Draw,
     /// It was not taken, or there is no way.
     Connect,

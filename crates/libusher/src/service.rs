@@ -1,6 +1,6 @@
-//! Serving as the remote user: the calls of netAuth (USENIX Security 2008, section 4). The keeper
-//! says for whom a connection waits, the kernel's fence lets this process become that user once,
-//! and then the keeper hands over the user's own queue.
+//! Serves as the remote user: the calls of netAuth (USENIX Security 2008, section 4). The keeper names a
+//! user whose connection waits, the kernel's fence lets this process become that user once, and then the
+//! keeper hands over the user's own queue.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,10 +23,10 @@ use usher_proto::ssh_key::Fingerprint;
 use crate::conversation::{Conversation, answer, ask, connect, exchange, forget_inherited};
 use crate::process;
 
-/// How long [`ByUserListener::pre_accept`] waits for a keeper that is being restarted: one with ten
-/// thousand users takes them all up first.
+/// How long [`ByUserListener::pre_accept`] waits for a keeper that restarts: it first restores the queues of
+/// all users, who may be ten thousand.
 const RESTART: Duration = Duration::from_secs(120);
-/// Between two attempts to reach a keeper that is being restarted.
+/// The time between two attempts to reach a keeper that restarts.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a call failed.
@@ -41,9 +41,9 @@ pub enum ServiceError {
     /// The keeper of this host does not run.
     #[error("the keeper of this host does not answer ({0}); is usher-keeper.service running?")]
     NoKeeper(io::Error),
-    /// The keeper answered what is no answer.
+    /// The keeper's answer makes no sense.
     #[error(
-        "the keeper's answer is not understood; are the library and the daemon of one version?"
+        "cannot understand the keeper's answer; are the library and the daemon of one version?"
     )]
     Protocol,
     /// Another thread was inside a call of this library when this process was forked.
@@ -52,23 +52,22 @@ pub enum ServiceError {
     /// A signal came while the call waited.
     #[error("interrupted by a signal")]
     Interrupted,
-    /// The process shares its memory, files or working directory with another one; nothing was
-    /// changed, and the reservation is used.
+    /// The process shares its memory, files or working directory with another one. Nothing has changed,
+    /// but the reservation is used up.
     #[error("this process shares its memory, files or working directory with another one")]
     Shared,
-    /// Another process could act inside this one or look into it: it has a seccomp listener, a
-    /// performance event, an io_uring, or pinned pages. A forked process has none of these but the
-    /// listener.
+    /// Another process could act inside this one or read its memory: it has a seccomp listener, a
+    /// performance event, an io_uring, or pinned pages. Of these, a forked process keeps only the listener.
     #[error(
         "another process could reach into this one (a seccomp listener, a performance event, \
          an io_uring or pinned pages): the keeper's journal says which"
     )]
     Prepared,
-    /// The kernel refused the change of user before anything was changed.
+    /// The kernel refused the change of user. Nothing has changed.
     #[error("the kernel refused to change this process's groups: {0}")]
     Change(io::Error),
-    /// The process is no longer what it was and has not become the user.
-    #[error("this process has been changed in part and must end: {what}: {error}")]
+    /// The process has changed in part and has not become the user.
+    #[error("this process has changed in part and must end: {what}: {error}")]
     ChangedInPart {
         /// The step that failed.
         what: &'static str,
@@ -107,11 +106,11 @@ impl ServiceError {
     }
 }
 
-/// A listening socket in the accept mode acceptByUser: its service's connections wait in a queue
-/// for each user, and only a process of that user accepts them.
+/// A listening socket in the accept mode acceptByUser: connections wait in a queue for each user, and only a
+/// process of that user accepts them.
 #[derive(Debug)]
 pub struct ByUserListener {
-    // Kept, so that nobody else binds the port meanwhile.
+    // Kept, so that no other process binds the port meanwhile.
     _listener: TcpListener,
     service: ServicePort,
 }
@@ -119,8 +118,7 @@ pub struct ByUserListener {
 impl ByUserListener {
     /// Puts a listening socket, bound to the port of a service, into the mode.
     ///
-    /// The socket itself takes no connection, whatever the mode of this process: the port is under
-    /// admission.
+    /// The socket itself receives no connections in any mode, because the port is under admission.
     ///
     /// # Errors
     /// [`ServiceError::WrongSocket`]; [`Refusal::NotThisAccount`] when policy has no service with
@@ -146,9 +144,9 @@ impl ByUserListener {
         self.service.pre_accept()
     }
 
-    /// Makes this process the reserved user, for good: user ids, group ids, supplementary groups,
-    /// no capability, no new privileges. The process must have one thread. The service's own
-    /// socket is closed in this process, so that users' processes do not keep its port.
+    /// Turns this process into the reserved user, for good: user ids, group ids, supplementary groups, no
+    /// capability, no new privileges. The process must have one thread. The service's own socket is closed
+    /// in this process, so that users' processes do not hold its port.
     ///
     /// # Errors
     /// [`Refusal::ReservationLapsed`], [`Refusal::ProcessShared`], [`Refusal::AlreadySettled`],
@@ -200,7 +198,7 @@ impl ServicePort {
                 return Err(ServiceError::NoKeeper(error));
             }
             let pause = rustix::time::Timespec::try_from(PAUSE).unwrap_or_default();
-            // Not std's sleep, which goes on after a signal: the caller wants to know.
+            // Not std's sleep, which continues after a signal: the caller must see the signal.
             match rustix::event::poll(&mut [], Some(&pause)) {
                 Err(Errno::INTR) => return Err(ServiceError::Interrupted),
                 _ => continue,
@@ -290,7 +288,7 @@ fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), ServiceError> {
     thread::set_thread_res_gid(gid, gid, gid).map_err(in_part("changing the group id"))?;
     let uid = rustix::fs::Uid::from_raw(uid);
     thread::set_thread_res_uid(uid, uid, uid).map_err(in_part("changing the user id"))?;
-    // The fence refuses their use from here on; without them nothing even tries.
+    // The fence refuses their use from here on.
     let none = CapabilitySets {
         effective: CapabilitySet::empty(),
         permitted: CapabilitySet::empty(),
@@ -301,14 +299,14 @@ fn become_user(uid: u32, gid: u32, groups: &[u32]) -> Result<(), ServiceError> {
     process::join_new_keyring().map_err(in_part("leaving the service's session keyring"))
 }
 
-/// The conversation with the keeper, open until the first connection is accepted: in the style
-/// `connection` the keeper gives out the user's next one then.
+/// The conversation with the keeper, open until the first connection is accepted. In the style `connection`
+/// the keeper offers the user's next connection then.
 #[derive(Debug)]
 pub(crate) struct FirstAccept(PacketSocket);
 
 impl FirstAccept {
     pub(crate) fn tell(self) {
-        // A keeper that has been restarted meanwhile looks at the queue by itself.
+        // A keeper that has restarted meanwhile checks the queue by itself.
         let _ = self.0.send(&CallRequest::Accepted.encode(), &[]);
     }
 }
@@ -358,7 +356,7 @@ impl AsFd for UserListener {
     }
 }
 
-/// accept4(2) on a queue whose O_NONBLOCK is the keeper's: waits here unless told not to.
+/// accept4(2) on a queue whose O_NONBLOCK belongs to the keeper: waits here if the caller wants to.
 pub(crate) fn accept(
     queue: BorrowedFd<'_>,
     nonblocking: bool,
@@ -372,7 +370,7 @@ pub(crate) fn accept(
             rustix::event::poll(&mut waiting, None)?;
         }
         match rustix::net::acceptfrom_with(queue, rustix::net::SocketFlags::CLOEXEC) {
-            // Another process of the user was quicker.
+            // Another process of the user took it first.
             Err(Errno::AGAIN) if !nonblocking => {}
             Err(error) => return Err(error.into()),
             Ok((connection, address)) => {
@@ -388,7 +386,7 @@ pub(crate) fn is_nonblocking(socket: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(rustix::fs::fcntl_getfl(socket)?.contains(OFlags::NONBLOCK))
 }
 
-/// Who an accepted connection is.
+/// The user and the session of an accepted connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionInfo {
     /// The local account of the user.
@@ -401,8 +399,8 @@ pub struct ConnectionInfo {
     pub host: HostName,
     /// The key that signed for the session; displays as `SHA256:...`, as `ssh-keygen -l` shows it.
     pub key_fingerprint: Fingerprint,
-    /// Those principals of the key's certificate that its authority is trusted to name for the user;
-    /// empty for a plain key.
+    /// The principals of the key's certificate that its authority is trusted to name for the user; empty
+    /// for a plain key.
     pub principals: Vec<String>,
     /// When the session was opened, in seconds since 1970.
     pub opened: u64,
@@ -425,7 +423,7 @@ impl From<calls::ConnectionInfo> for ConnectionInfo {
     }
 }
 
-/// Says who an accepted connection is. A worker that Usher has started may ask too.
+/// Returns the user and the session of an accepted connection. A worker that Usher started may ask too.
 ///
 /// # Errors
 /// [`ServiceError::WrongSocket`]; [`Refusal::NoConnection`] when it is none of Usher's or no

@@ -1,15 +1,15 @@
-//! Tables of the whole process, which threads hold for microseconds. In a child that was forked
-//! meanwhile nobody lets go of them: that is an error here and not a hang.
+//! Process-wide tables, which threads lock for microseconds. A child that was forked meanwhile has them
+//! locked for ever; that is an error here, not a hang.
 
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use crate::service::ServiceError;
 
-/// How long another thread may hold a table.
+/// How long another thread may lock a table.
 const HELD: Duration = Duration::from_secs(1);
 
-/// The table, when it is free.
+/// Locks the table.
 ///
 /// # Errors
 /// [`ServiceError::ForkedInside`].

@@ -13,9 +13,8 @@ const LEVEL: i32 = 0x5573;
 const DRAW: i32 = 1;
 const PROGRAM: i32 = 2;
 
-/// Has the SYN of the connection that `socket` will make to `server` carry a token of the caller's
-/// ticket for that server. To be called before connect(2), once a connection; the connection is to
-/// be made to exactly that address, or goes without.
+/// Puts a token of the caller's ticket for `server` into the SYN of `socket`'s connection to it. Call it
+/// once, before connect(2). A connection to another address has no token.
 ///
 /// # Errors
 /// `ENOPROTOOPT`: nobody on this host holds tickets (or the caller is a program of 32 bits);
@@ -30,7 +29,7 @@ pub fn draw_token(socket: BorrowedFd<'_>, server: SocketAddr) -> io::Result<()> 
     process::set_option(socket, LEVEL, DRAW, &destination).map_err(io::Error::from)
 }
 
-/// Has the kernel say to the signer which program has made `socket`, which policy may ask for.
+/// Makes the kernel tell the signer which program made `socket`. Policy may demand that.
 ///
 /// # Errors
 /// `ENOPROTOOPT`: nobody on this host tells programs apart (or the caller is a program of 32 bits);

@@ -1,6 +1,6 @@
-//! The configuration in force: policy text, the users' public keys and who is disabled, in one
-//! file that is replaced atomically. The daemons read this file only, so an administrator's
-//! half-finished edit below `/etc/usher` never takes effect, and all daemons see one state.
+//! The configuration in force: policy text, the users' public keys and the disabled users, in one file
+//! that is replaced atomically. The daemons read only this file, so an administrator's half-finished edit
+//! below `/etc/usher` never takes effect, and all daemons see one state.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -27,8 +27,8 @@ pub struct Applied {
     pub generation: u64,
     /// The policy files in the order of their names, then those that they include.
     pub sources: Vec<PolicyFile>,
-    /// The groups that the policy names, with their accounts as the name service said them when
-    /// this was collected: what it says later, or no longer says, changes nothing in force.
+    /// The groups that the policy names, with their accounts at the time of collection. Later changes in
+    /// the name service change nothing in force.
     #[serde(default)]
     pub groups: BTreeMap<GroupName, BTreeSet<String>>,
     /// The copy of another host's files that this was read from, for messages; never in force.
@@ -59,16 +59,16 @@ pub struct PolicyFile {
     pub text: String,
 }
 
-/// What is known of one user besides the policy.
+/// The configuration of one user, besides the policy.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct UserEntry {
     /// Public keys in authorized_keys style: one OpenSSH public key a line, `#` comments. All times
     /// are in UTC.
     pub authorized_keys: String,
-    /// The lists of keys for one thing only, by its name.
+    /// The lists of keys for one purpose only, by its name.
     #[serde(default)]
     pub authorized_keys_for: BTreeMap<String, String>,
-    /// Why the user is disabled; absent for a user who is not.
+    /// The reason why the user is disabled; absent for other users.
     pub disabled: Option<String>,
 }
 
@@ -76,7 +76,7 @@ impl Applied {
     /// Reads the configuration in force; `None` when nothing has been applied yet.
     ///
     /// # Errors
-    /// When the file is there and cannot be read or is damaged.
+    /// When the file exists and cannot be read or is damaged.
     pub fn load(path: &Path) -> Result<Option<Self>, ConfigurationError> {
         let text = match std::fs::read(path) {
             Ok(text) => text,
@@ -91,11 +91,10 @@ impl Applied {
             })
     }
 
-    /// Has every group looked up that the policy names, each once. One that cannot be is told by
-    /// [`Applied::check`].
-    pub fn look_up_groups(
+    /// Looks up every group that the policy names, each once. [`Applied::check`] reports failures.
+    pub fn look_up_groups<E: std::error::Error>(
         &mut self,
-        mut look_up: impl FnMut(&GroupName) -> Result<BTreeSet<String>, String>,
+        mut look_up: impl FnMut(&GroupName) -> Result<BTreeSet<String>, E>,
     ) {
         self.groups.clear();
         self.unknown_groups.clear();
@@ -108,14 +107,14 @@ impl Applied {
                 Ok(accounts) => {
                     self.groups.insert(name, accounts);
                 }
-                Err(reason) => {
-                    self.unknown_groups.insert(name, reason);
+                Err(error) => {
+                    self.unknown_groups.insert(name, error.to_string());
                 }
             }
         }
     }
 
-    /// The groups as far as they are known, in the form that the policy language takes.
+    /// The groups, known and unknown, in the form of the policy language.
     #[must_use]
     pub fn known_groups(&self) -> Groups {
         let known = self.groups.iter();
@@ -125,7 +124,7 @@ impl Applied {
         known.chain(unknown).collect()
     }
 
-    /// The policy's texts, in the form that the policy language takes.
+    /// The policy's texts, in the form of the policy language.
     #[must_use]
     pub fn policy_sources(&self) -> Vec<Source> {
         let files = self.sources.iter();
@@ -204,7 +203,7 @@ impl Applied {
         RevokedKeys::parse(&bytes)
     }
 
-    /// Where a file of /etc/usher is that this was read from.
+    /// The path from which a file of /etc/usher was read.
     fn path_of(&self, file: &str) -> PathBuf {
         let path = Path::new(file);
         match (&self.copy, path.file_name()) {
@@ -271,7 +270,7 @@ mod tests {
         let mut look_up = |of_crowd: usize| {
             applied.look_up_groups(|group| match group.as_ref() {
                 "crowd" => Ok(accounts(of_crowd)),
-                _ => Ok(accounts(1)),
+                _ => Ok::<_, std::fmt::Error>(accounts(1)),
             });
             (applied.groups.len(), applied.check().is_ok())
         };

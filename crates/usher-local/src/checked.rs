@@ -1,4 +1,4 @@
-//! The configuration after all checks, and what it says of users' keys and certificates.
+//! The configuration after all checks, and its rules about users' keys and certificates.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -20,18 +20,18 @@ pub struct Checked {
     pub services_by_number: HashMap<u32, ServiceName>,
     /// Each user's public keys, and authorities for that user.
     pub keys: BTreeMap<UserName, Vec<UserKey>>,
-    /// The users who are disabled on this host. Apart from all the others, as every authentication
-    /// asks, and they are few.
+    /// The users who are disabled on this host, in a small set of their own: every authentication asks
+    /// for it.
     pub disabled: BTreeSet<UserName>,
-    /// Authorities for every user, at services without `keys`; also those that are revoked.
+    /// Authorities for every user, at services without `keys`; revoked ones included.
     pub authorities: BTreeMap<Fingerprint, PublicKey>,
-    /// Keys that are no longer anybody's.
+    /// Revoked keys and certificates.
     pub revoked: RevokedKeys,
 }
 
 impl Checked {
-    /// Until when the key with this fingerprint may be used for this by the user, who has it listed
-    /// or has a certificate for it: at the latest at `end`.
+    /// The time until which the user may use the key with this fingerprint for this purpose, by a list or
+    /// by a certificate; `end` at the latest.
     ///
     /// # Errors
     /// As [`Checked::user_key`] or [`Checked::certified`].
@@ -51,12 +51,12 @@ impl Checked {
         }
     }
 
-    /// The same for a certified key, whose certificate was good when the session was opened.
+    /// The same for a certified key, whose certificate was valid when the session was opened.
     ///
-    /// An authority counts for a user when it is one for every user and the thing is nothing in
-    /// particular, and the certificate names the user; or when it is in the user's list for the
-    /// thing, and the certificate names one of that line's principals, or the user where the line
-    /// has none. A certificate without principals is nobody's.
+    /// An authority for every user counts if there is no particular purpose and the certificate names the
+    /// user. An authority in the user's list for the purpose counts if the certificate names one of the
+    /// line's principals, or the user if the line has none. A certificate without principals counts for
+    /// no user.
     ///
     /// # Errors
     /// In this order: [`Refusal::ExpiredCertificate`], [`Refusal::RevokedKey`],
@@ -101,12 +101,12 @@ impl Checked {
             })
     }
 
-    /// Whether a certificate's authority is one for every user, and counts for this.
+    /// Whether a certificate's authority is one for every user and counts for this purpose.
     pub(crate) fn is_everybodys(&self, certificate: &Certified, purpose: Option<&Name>) -> bool {
         purpose.is_none() && self.authorities.contains_key(&certificate.authority)
     }
 
-    /// The lines of a user's list by which a certificate's authority counts for this.
+    /// The lines of a user's list that let a certificate's authority count for this purpose.
     pub(crate) fn lines_of<'c>(
         &'c self,
         user: &UserName,
@@ -128,15 +128,15 @@ impl Checked {
         authorities.any(|key| !self.revoked.has_key(key))
     }
 
-    /// Whether somebody's key or certificate may be the user's, for this, at `now`, in seconds since
-    /// 1970: keys and authorities that are revoked or have expired do not count.
+    /// Whether some key or certificate may be the user's for this purpose at `now`, in seconds since 1970.
+    /// Revoked or expired keys and authorities do not count.
     #[must_use]
     pub fn has_way_in(&self, user: &UserName, purpose: Option<&Name>, now: u64) -> bool {
         let good = |key: &UserKey| !self.revoked.has_key(&key.key) && !key.has_expired(now);
         purpose.is_none() && self.has_authority() || self.keys_for(user, purpose).any(good)
     }
 
-    /// The user's keys and authorities for this, good or not.
+    /// The user's keys and authorities for this purpose, valid or not.
     pub fn keys_for<'c>(
         &'c self,
         user: &UserName,
@@ -146,8 +146,8 @@ impl Checked {
         keys.filter(move |key| key.purpose.as_ref() == purpose)
     }
 
-    /// The user's key that has this fingerprint, and is for this. Of several lines with one key that
-    /// counts which lasts longest, as for sshd.
+    /// The user's key with this fingerprint and purpose. Of several lines with one key the one that expires
+    /// last counts, as for sshd.
     ///
     /// # Errors
     /// [`Refusal::UnknownUser`] for one without any key, [`Refusal::UnknownKey`],
@@ -176,12 +176,12 @@ impl Checked {
         Ok(key)
     }
 
-    /// Whether this version does all that the policy says.
+    /// Whether this version can enforce the whole policy.
     ///
     /// # Errors
-    /// [`ConfigurationError::Protection`] and [`ConfigurationError::ServiceProtection`]: what is to
-    /// be protected must not pass in the clear because nobody reads what says so.
-    /// [`ConfigurationError::NoMacFramework`]: nor may be done what a module would refuse.
+    /// [`ConfigurationError::Protection`] and [`ConfigurationError::ServiceProtection`]: traffic that policy
+    /// protects must not pass in the clear. [`ConfigurationError::NoMacFramework`]: nothing may pass that a
+    /// module would refuse.
     pub fn enforceable(self) -> Result<Self, ConfigurationError> {
         if let Some(block) = self.policy.applications.first() {
             let place = Box::new(block.origin.place.clone());

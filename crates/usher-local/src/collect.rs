@@ -1,5 +1,4 @@
-//! What an administrator has written below /etc/usher, or stands in a copy of it, becomes an
-//! [`Applied`].
+//! Collects the files of /etc/usher, or of a copy of it, into an [`Applied`].
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -40,9 +39,9 @@ impl UserEntry {
 }
 
 impl Applied {
-    /// Reads what an administrator has written in a folder as /etc/usher is: policy files
-    /// (`*.policy`, by name) and what they include, users, revoked keys, authorities. `copy` is the
-    /// copy of a host's configuration that the folder is, if it is: nothing outside of it is read.
+    /// Reads a folder like /etc/usher: policy files (`*.policy`, in the order of their names) and their
+    /// includes, users, revoked keys, authorities. If the folder is a copy of a host's configuration,
+    /// `copy` is that copy, and nothing outside it is read.
     ///
     /// # Errors
     /// Names the first file that cannot be read. The text is not checked here: see
@@ -64,7 +63,7 @@ impl Applied {
         Ok(applied)
     }
 
-    /// Reads what an administrator has written of users, and nothing else.
+    /// Reads the folder of users only.
     ///
     /// # Errors
     /// As [`Applied::collect`].
@@ -74,8 +73,8 @@ impl Applied {
         users_in(users, None)
     }
 
-    /// Takes these policy files, which may be pipes, and what they include for the policy. What is
-    /// not UTF-8 or cannot be included is told by [`Applied::check`].
+    /// Reads these policy files, which may be pipes, and their includes. [`Applied::check`] reports files
+    /// that are not UTF-8 or cannot be included.
     ///
     /// # Errors
     /// As [`includes::read`].

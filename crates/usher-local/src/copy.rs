@@ -1,5 +1,5 @@
-//! A copy of a host's /etc/usher. Whoever filled it may be somebody else than who asks about it, so
-//! nothing outside of it is read by way of it.
+//! A copy of a host's /etc/usher. Another person may have filled it, so its links and includes never lead
+//! outside.
 
 use std::fs::File;
 use std::io;
@@ -13,10 +13,10 @@ use crate::error::ConfigurationError;
 use crate::files::{file_error, folder_flags, optional, read_in};
 use crate::paths;
 
-/// How often a path with `..` is followed anew when something was renamed meanwhile (openat2(2)).
+/// How often a path with `..` is resolved again after a concurrent rename (openat2(2)).
 const ATTEMPTS: usize = 64;
 
-/// The folder of a copy, open.
+/// The open folder of a copy.
 #[derive(Debug)]
 pub struct ConfigurationCopy {
     folder: PathBuf,
@@ -24,10 +24,10 @@ pub struct ConfigurationCopy {
 }
 
 impl ConfigurationCopy {
-    /// Opens a copy. The folder itself may be a link: who names it chooses it.
+    /// Opens a copy. The folder itself may be a link, as its caller chose it.
     ///
     /// # Errors
-    /// When it is no folder or cannot be opened.
+    /// When it is not a folder or cannot be opened.
     pub fn open(folder: &Path) -> Result<Self, ConfigurationError> {
         let descriptor = openat(CWD, folder, folder_flags(), Mode::empty());
         Ok(Self {
@@ -36,7 +36,7 @@ impl ConfigurationCopy {
         })
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
@@ -45,14 +45,14 @@ impl ConfigurationCopy {
     /// Whether it has this folder.
     ///
     /// # Errors
-    /// When that is something else or cannot be opened.
+    /// When it is not a folder or cannot be opened.
     pub fn has_folder(&self, name: &str) -> Result<bool, ConfigurationError> {
         let path = self.folder.join(name);
         let opened = self.open_beneath(&path, folder_flags());
         Ok(optional(opened.map_err(|error| file_error(&path, error)))?.is_some())
     }
 
-    /// The text of this file; nothing when it has none.
+    /// The text of this file; none if it does not exist.
     ///
     /// # Errors
     /// As [`crate::files::read_bounded`]; when it is not a file.
@@ -60,7 +60,7 @@ impl ConfigurationCopy {
         optional(read_in(&self.folder.join(name), Some(self)))
     }
 
-    /// Opens what is in the copy. Links are followed within it, by relative paths.
+    /// Opens a path in the copy. Links are followed within it, by relative paths.
     pub(crate) fn open_beneath(&self, path: &Path, flags: OFlags) -> io::Result<File> {
         let below = path
             .strip_prefix(&self.folder)
@@ -79,10 +79,10 @@ impl ConfigurationCopy {
         })
     }
 
-    /// The error of a path that is not below the folder, or whose links are not.
+    /// The error of a path that leaves the folder, itself or by links.
     pub(crate) fn leads_out(&self) -> io::Error {
         io::Error::other(format!(
-            "it leads out of {}, a copy of {}; put what it leads to into the copy",
+            "it leads out of {}, a copy of {}; put its target into the copy",
             self.folder.display(),
             paths::CONFIGURATION_DIRECTORY
         ))

@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration.
+//! Faults of a configuration.
 
 use std::io;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub enum ConfigurationError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
     /// A file is larger than [`MAX_FILE`].
@@ -30,15 +30,15 @@ pub enum ConfigurationError {
     },
     /// The file of the applied configuration is damaged.
     #[error(
-        "{path}: not an applied configuration ({error}); run `usher policy apply` to write it anew"
+        "{path}: not an applied configuration ({error}); run `usher policy apply` to rewrite it"
     )]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         error: serde_json::Error,
     },
-    /// What was sent is not a configuration.
+    /// Received bytes are not a configuration.
     #[error("not a configuration in the form of {path}: {0}", path = paths::APPLIED)]
     Unreadable(serde_json::Error),
     /// A folder's name below the users' directory is not a user name.
@@ -47,28 +47,28 @@ pub enum ConfigurationError {
         /// The folder.
         path: PathBuf,
     },
-    /// A list of keys is for something that cannot be named in a policy.
+    /// A list of keys has a purpose that no policy can name.
     #[error(
-        "{user}: authorized_keys.{found}: {found:?} is not what keys can be for: {}; rename the \
+        "{user}: authorized_keys.{found}: {found:?} cannot be a purpose of keys: {}; rename the \
          file",
         usher_policy::InvalidName
     )]
     KeysFor {
-        /// Whose list.
+        /// The user of the list.
         user: UserName,
-        /// What it would be for.
+        /// The purpose in its name.
         found: String,
     },
     /// A line of a user's key list is no public key that Usher takes.
     #[error("{user}: {list} line {line}: {reason}")]
     Key {
-        /// Whose list.
+        /// The user of the list.
         user: UserName,
         /// The name of its file.
         list: String,
         /// Line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Its fault.
         reason: KeyProblem,
     },
     /// Something is wrong with a user's keys in a copy of another host's files.
@@ -76,15 +76,15 @@ pub enum ConfigurationError {
     UserOfCopy {
         /// The copy's directory of users.
         users: PathBuf,
-        /// What is wrong.
+        /// The fault.
         error: Box<ConfigurationError>,
     },
-    /// The list of revoked keys is not one.
+    /// The list of revoked keys is damaged.
     #[error("{path}: {error}")]
     RevokedKeys {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Its fault.
         error: RevokedKeysError,
     },
     /// A line of the list of authorities is no public key that Usher takes.
@@ -94,36 +94,36 @@ pub enum ConfigurationError {
         path: PathBuf,
         /// Line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// Its fault.
         reason: KeyProblem,
     },
-    /// The policy has what this version cannot enforce.
+    /// The policy asks for protection, which this version cannot enforce.
     #[error(
         "{0}: an `application` block asks for traffic to be protected, which this version does not \
          do; keep such blocks in a file whose name does not end in .policy (`usher policy check \
          FILE` reads it)"
     )]
     Protection(Box<Place>),
-    /// The policy speaks to a module of the MAC framework.
+    /// The policy has statements for a module of the MAC framework.
     #[error(
         "{place}: `mac {module}` is for a module of the MAC framework, which this version does not \
          have; keep such blocks in a file whose name does not end in .policy (`usher policy check \
          FILE` reads it)"
     )]
     NoMacFramework {
-        /// Where it does.
+        /// The place of the statement.
         place: Box<Place>,
         /// The module.
         module: Name,
     },
-    /// The policy demands of a service what this version cannot enforce.
+    /// The policy asks to protect a service, which this version cannot enforce.
     #[error(
         "{place}: `service {service}` asks for its connections to be protected, which this version \
          does not do; remove `protection`, or keep the block in a file whose name does not end in \
          .policy (`usher policy check FILE` reads it)"
     )]
     ServiceProtection {
-        /// Where it does.
+        /// The place of the statement.
         place: Box<Place>,
         /// The service.
         service: ServiceName,

@@ -16,25 +16,26 @@ use crate::error::ConfigurationError;
 /// Largest policy file or key list read.
 pub const MAX_FILE: u64 = 1 << 20;
 
-/// Replaces a file by rename, so that a reader sees the old or the new text and nothing between,
-/// also after a power cut. Whoever may write the folder can put nothing in the way of it: a link
-/// in the file's place is replaced, and not followed.
+/// Replaces a file by rename, so that a reader sees the old or the new text and nothing between, also
+/// after a power cut. A link at its path is replaced, not followed, so that other writers of the folder
+/// cannot redirect it.
 ///
 /// # Errors
-/// As the system says; the old file is then untouched.
+/// The system's error; the old file is then untouched.
 pub fn write_atomically(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     write(path, bytes, mode, None)
 }
 
-/// The same, and gives the file to an account. It is nobody else's to read before it is that one's.
+/// As [`write_atomically`], for a file that belongs to an account. No other account can read it at any
+/// time.
 ///
 /// # Errors
-/// As [`write_atomically`]; also when this process may not give files away.
+/// As [`write_atomically`]; when this process may not give files away.
 pub fn write_atomically_for(path: &Path, bytes: &[u8], mode: u32, owner: Owner) -> io::Result<()> {
     write(path, bytes, mode, Some(owner))
 }
 
-/// Whose a file is.
+/// The owner of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// The account's user id.
@@ -61,8 +62,8 @@ fn write(path: &Path, bytes: &[u8], mode: u32, owner: Option<Owner>) -> io::Resu
     replace(&folder, name, bytes, mode, owner)
 }
 
-/// A file that is to stay as it is but for its text. Its folder stays open, and is the one in which
-/// the file is replaced: whoever may rename a folder of the path has nothing written elsewhere.
+/// A file whose text is replaced and whose attributes stay. Its folder stays open, and the file is
+/// replaced in it, even if a folder of the path is renamed meanwhile.
 #[derive(Debug)]
 pub struct Rewritable {
     folder: OwnedFd,
@@ -71,10 +72,10 @@ pub struct Rewritable {
 }
 
 impl Rewritable {
-    /// Finds a file, behind all links. It is open for its text to be read.
+    /// Opens a file, behind all links, to read its text.
     ///
     /// # Errors
-    /// As the system says; when it is not a file.
+    /// The system's error; when not a regular file.
     pub fn open(path: &Path) -> io::Result<(Self, File)> {
         let place = path.canonicalize()?;
         let (Some(parent), Some(name)) = (place.parent(), place.file_name()) else {
@@ -91,7 +92,7 @@ impl Rewritable {
         Ok((found, file))
     }
 
-    /// Replaces the file as [`write_atomically`] does: as open as before, and its owner's.
+    /// Replaces the file as [`write_atomically`] does, and keeps its mode and its owner.
     ///
     /// # Errors
     /// As [`write_atomically`]; also when this process may not give the owner a file.
@@ -101,7 +102,7 @@ impl Rewritable {
     }
 }
 
-/// Puts a new file in the place of a name.
+/// Replaces a name in a folder by a new file.
 fn replace(
     folder: &OwnedFd,
     name: &OsStr,
@@ -109,7 +110,7 @@ fn replace(
     mode: u32,
     owner: Option<Owner>,
 ) -> io::Result<()> {
-    // Of a name that nobody knows before, and made by this call or not at all.
+    // The temporary name cannot be guessed, and must not exist.
     let random = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
     let mut fresh = OsString::from(".");
     fresh.push(name);
@@ -119,7 +120,7 @@ fn replace(
     let replaced =
         fill(file, bytes, mode, owner).and_then(|()| Ok(renameat(folder, &fresh, folder, name)?));
     if replaced.is_err() {
-        // What went wrong first is told.
+        // The first error is returned.
         let _ = unlinkat(folder, &fresh, AtFlags::empty());
     }
     replaced?;
@@ -136,11 +137,11 @@ fn fill(mut file: File, bytes: &[u8], mode: u32, owner: Option<Owner>) -> io::Re
     file.sync_all()
 }
 
-/// The policy files of a folder (`*.policy`), in the order of their names. `copy` is the one that
-/// the folder is of, if it is.
+/// The policy files of a folder (`*.policy`), in the order of their names. `copy` is the copy that the
+/// folder belongs to, if any.
 ///
 /// # Errors
-/// When the folder is there and cannot be read.
+/// When the folder exists and cannot be read.
 pub fn policy_files(
     directory: &Path,
     copy: Option<&ConfigurationCopy>,
@@ -153,7 +154,7 @@ pub fn policy_files(
     Ok(files)
 }
 
-/// What a folder holds, in the order of names; nothing where there is no such folder.
+/// The entries of a folder, in the order of their names; none if it does not exist.
 pub(crate) fn sorted(
     directory: &Path,
     copy: Option<&ConfigurationCopy>,
@@ -176,10 +177,10 @@ pub(crate) fn sorted(
     Ok(found)
 }
 
-/// What was read, or nothing when the file is not there.
+/// Turns the error of a missing file into none.
 ///
 /// # Errors
-/// What else was wrong.
+/// All other errors.
 pub fn optional<T>(read: Result<T, ConfigurationError>) -> Result<Option<T>, ConfigurationError> {
     match read {
         Ok(found) => Ok(Some(found)),
@@ -199,7 +200,7 @@ pub fn read_bounded(path: &Path) -> Result<String, ConfigurationError> {
     read_bounded_open(path, &file)
 }
 
-/// The same of a file that is open; `path` is for the error.
+/// As [`read_bounded`], for an open file; `path` is for the error.
 ///
 /// # Errors
 /// As [`read_bounded`].
@@ -216,8 +217,8 @@ fn text(path: &Path, bytes: Vec<u8>) -> Result<String, ConfigurationError> {
     })
 }
 
-/// Reads a text file of the configuration, or of a copy of one. Unlike [`read_bounded`] it does not
-/// wait for what is no file, whoever put that in its place.
+/// Reads a text file of the configuration, or of a copy of one. Unlike [`read_bounded`] it refuses pipes and
+/// devices, and so never waits.
 pub(crate) fn read_in(
     path: &Path,
     copy: Option<&ConfigurationCopy>,
@@ -233,8 +234,8 @@ pub(crate) fn read_bytes(
     read_open(path, &file)
 }
 
-/// Opens a file, which may be /dev/null: administrators link to it what is to be empty. Nothing else
-/// is one: a pipe would be waited for, and a device has no end.
+/// Opens a regular file or /dev/null, to which administrators link files that should be empty. A pipe could
+/// make the caller wait, and other devices have no end.
 pub(crate) fn open(path: &Path, copy: Option<&ConfigurationCopy>) -> io::Result<File> {
     only_file(open_with(path, file_flags(), copy)?)
 }
@@ -244,7 +245,7 @@ fn only_file(file: File) -> io::Result<File> {
     let is_null = metadata.file_type().is_char_device() && metadata.rdev() == makedev(1, 3);
     match metadata.is_file() || is_null {
         true => Ok(file),
-        false => Err(io::Error::other("it is not a file")),
+        false => Err(io::Error::other("not a regular file")),
     }
 }
 
@@ -255,12 +256,12 @@ fn open_with(path: &Path, flags: OFlags, copy: Option<&ConfigurationCopy>) -> io
     }
 }
 
-/// How files are opened that may turn out to be none.
+/// Flags for opening what may not be a file.
 fn file_flags() -> OFlags {
     OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK
 }
 
-/// How folders are opened.
+/// Flags for opening folders.
 pub(crate) fn folder_flags() -> OFlags {
     OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY
 }
@@ -353,7 +354,7 @@ mod tests {
         assert_eq!(read_in(&path("null"), None).unwrap(), "");
         for other in ["device", "pipe", "folder"] {
             let refused = read_in(&path(other), None).unwrap_err().to_string();
-            let said = format!("{other}: it is not a file");
+            let said = format!("{other}: not a regular file");
             assert!(refused.ends_with(&said), "{refused}");
         }
     }

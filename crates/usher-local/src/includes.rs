@@ -14,26 +14,25 @@ use crate::error::ConfigurationError;
 use crate::files::{file_error, open, read_bounded_open, read_open};
 use crate::paths;
 
-/// Most files that all files of a policy include together.
+/// Limit of files that all files of a policy include together.
 pub const MAXIMUM_INCLUDED: usize = 256;
 
-/// How deep included files may include others.
+/// Limit of the depth of includes.
 pub const MAXIMUM_DEPTH: usize = 16;
 
-/// What was read.
+/// The files that were read.
 #[derive(Debug, Default)]
 pub struct Files {
-    /// The given files in their order, then those that are included. No file is there twice, by
-    /// whatever path it is named.
+    /// The given files in their order, then the included files. Each file appears once, even under
+    /// several paths.
     pub sources: Vec<PolicyFile>,
-    /// For each file that cannot be read the place at fault: its `include`, or of a given file the
-    /// first byte that is not of UTF-8.
+    /// For each file that cannot be read, the place at fault: its `include`, or the first byte of a given
+    /// file that is not UTF-8.
     pub mistakes: Vec<PolicyError>,
 }
 
-/// Reads files, which `open_given` opens, and what they include. `copy` is the copy of a host's
-/// configuration that they are of, if they are: what is included is looked for there, and nowhere
-/// else.
+/// Reads files, which `open_given` opens, and the files that they include. If they are in a copy of a
+/// host's configuration, `copy` is that copy, and includes are resolved only in it.
 ///
 /// # Errors
 /// Names the first of the given files that cannot be opened or is too large.
@@ -97,7 +96,7 @@ pub fn read(
     Ok(read)
 }
 
-/// An open file with its file system and number, by which it is known under whatever path.
+/// An open file with its file system and inode, which identify it under any path.
 fn identified(file: File) -> io::Result<(File, (u64, u64))> {
     let metadata = file.metadata()?;
     Ok((file, (metadata.dev(), metadata.ino())))
@@ -115,8 +114,8 @@ impl Files {
     }
 }
 
-/// Where an included file is to be read: for a copy, in the place of what is below /etc/usher. That
-/// the way there does not leave the copy is seen to where it is opened.
+/// The path of an included file. In a copy, the copy stands for /etc/usher. Opening the file checks that
+/// the path does not leave the copy.
 fn place(
     folder: &Path,
     include: &Include,
@@ -200,8 +199,8 @@ mod tests {
             missing[0].contains("a.policy:2:3: missing cannot be included: "),
             "{missing:?}"
         );
-        assert!(told("include \"/dev/zero\";")[0].ends_with("it is not a file"));
-        assert!(told("include \".\";")[0].ends_with("it is not a file"));
+        assert!(told("include \"/dev/zero\";")[0].ends_with("not a regular file"));
+        assert!(told("include \".\";")[0].ends_with("not a regular file"));
         std::fs::write(path("binary"), b"\xff").unwrap();
         assert!(told("include \"binary\";")[0].ends_with("not UTF-8"));
         for number in 0..300 {

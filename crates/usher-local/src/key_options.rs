@@ -1,11 +1,11 @@
-//! What stands before a key in `authorized_keys`: OpenSSH's options (sshd(8), "AUTHORIZED_KEYS FILE
-//! FORMAT"), of which Usher takes those that mean the same here.
+//! Options before a key in `authorized_keys` (sshd(8), "AUTHORIZED_KEYS FILE FORMAT"). Usher takes the
+//! options of OpenSSH that mean the same here.
 
 use chrono::{Local, NaiveDate, NaiveDateTime, NaiveTime};
 use usher_proto::Principals;
 
-/// Options that say what a session of sshd has: forwarding, a terminal, a start file. A service of
-/// Usher has none of it, so there is nothing to permit or to forbid.
+/// Options about sessions of sshd: forwarding, a terminal, a start file. Services of Usher have none of
+/// these, so the options have no effect.
 const WITHOUT_MEANING: [&str; 14] = [
     "agent-forwarding",
     "no-agent-forwarding",
@@ -23,48 +23,51 @@ const WITHOUT_MEANING: [&str; 14] = [
     "x11-forwarding",
 ];
 
-/// Options that would bind somebody who uses the key with sshd, and would not here.
+/// Options that restrict a key in sshd but would not here.
 const NOT_TAKEN: [(&str, &str); 5] = [
     ("command", "the policy's `service` names the program"),
     (
         "environment",
         "a service's `environment` in the policy sets variables",
     ),
-    ("from", "a service's `hosts` in the policy says from where"),
+    (
+        "from",
+        "a service's `hosts` in the policy restricts the hosts",
+    ),
     ("no-touch-required", "remove it, or use another key"),
     ("verify-required", "remove it, or use another key"),
 ];
 
-/// What is wrong with the options of a key.
+/// The fault of a key's options.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OptionProblem {
-    /// An option that would not have its effect.
-    #[error("the option `{name}` is not taken: {instead}")]
+    /// An option that would have no effect.
+    #[error("Usher does not take the option `{name}`: {instead}")]
     NotTaken {
         /// Its name.
         name: String,
-        /// What there is instead.
+        /// The alternative.
         instead: &'static str,
     },
-    /// A name that OpenSSH does not have either.
+    /// A name that OpenSSH does not have.
     #[error("there is no option `{0}`: see AUTHORIZED_KEYS FILE FORMAT in sshd(8)")]
     Unknown(String),
     /// A value is missing, not in quotes, or has no end.
     #[error("the option `{0}` has no value in double quotes: write {0}=\"VALUE\"")]
     Value(String),
-    /// A time that is none.
+    /// An invalid time.
     #[error(
         "`{0}` is not a time: write expiry-time=\"YYYYMMDDZ\" or \"YYYYMMDDHHMM[SS]Z\", \
-         where Z says UTC"
+         where Z means UTC"
     )]
     Time(String),
-    /// A list of principals that is none.
+    /// An invalid list of principals.
     #[error("`{0}` is not a list of principals: write principals=\"NAME,NAME\", 511 bytes at most")]
     Principals(String),
-    /// Principals of a key that signs no certificates.
+    /// Principals for a key that is no authority.
     #[error("`principals` is for authorities only: write cert-authority,principals=\"...\"")]
     PrincipalsOfAKey,
-    /// Something else between two options than a comma.
+    /// The separator between two options is not a comma.
     #[error("the options are not separated by commas")]
     Separator,
 }
@@ -72,19 +75,19 @@ pub enum OptionProblem {
 /// The options of one key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeyOptions {
-    /// From when on the key opens nothing, in seconds since 1970: the earliest `expiry-time`.
+    /// The time when the key expires, in seconds since 1970: the earliest `expiry-time`.
     pub expires: Option<u64>,
-    /// The key is an authority's: it opens nothing itself, and those do that it certifies.
+    /// Whether the key is an authority: it opens no session, and the keys that it certifies do.
     pub authority: bool,
-    /// Of the certificates of an authority: which principals may go by the user's name. None: the
-    /// user's name only.
+    /// For an authority: the principals of certificates that may act as the user. None: only the user's
+    /// name.
     pub principals: Option<Principals>,
 }
 
-/// One option as it is written.
+/// One option, as written.
 struct Written<'a> {
     name: &'a str,
-    /// Between the quotes.
+    /// The text between the quotes.
     value: Option<&'a str>,
 }
 
@@ -109,7 +112,7 @@ impl KeyOptions {
                 let value = needed()?;
                 let principals = value.parse().ok().filter(|_| !value.is_empty());
                 let wrong = || OptionProblem::Principals(value.to_owned());
-                // As for sshd, the first one counts; two are more likely a mistake.
+                // For sshd the first one counts, but two are more likely a mistake.
                 if options.principals.is_some() {
                     return Err(wrong());
                 }
@@ -128,7 +131,7 @@ impl KeyOptions {
     }
 }
 
-/// Where the options of a line end and its key begins: at the first space that is not in quotes.
+/// Splits a line into its options and its key, at the first space that is not in quotes.
 pub fn split(line: &str) -> (&str, &str) {
     let mut quoted = false;
     let mut escaped = false;
@@ -144,7 +147,7 @@ pub fn split(line: &str) -> (&str, &str) {
     (line, "")
 }
 
-/// The options in a text, one after the other; nothing after the first that is wrong.
+/// The options in a text, up to the first wrong one.
 fn written(text: &str) -> impl Iterator<Item = Result<Written<'_>, OptionProblem>> {
     let mut rest = Some(text);
     std::iter::from_fn(move || {
@@ -186,14 +189,14 @@ fn next(text: &str) -> Result<Next<'_>, OptionProblem> {
     Ok((Written { name, value }, rest))
 }
 
-/// A time of `expiry-time` that says UTC, in seconds since 1970.
+/// Reads a time of `expiry-time` in UTC, as seconds since 1970.
 pub fn utc(text: &str) -> Option<u64> {
     let time = time(text.strip_suffix(['Z', 'z'])?)?;
     u64::try_from(time.and_utc().timestamp()).ok()
 }
 
-/// A time of `expiry-time`, in seconds since 1970; one without a zone is this host's local time, the
-/// earlier one of two.
+/// Reads a time of `expiry-time`, as seconds since 1970. Without a zone it is this host's local time; an
+/// ambiguous one is the earlier time.
 pub fn seconds(text: &str) -> Option<u64> {
     utc(text).or_else(|| {
         let local = time(text)?.and_local_timezone(Local).earliest()?;
@@ -201,7 +204,7 @@ pub fn seconds(text: &str) -> Option<u64> {
     })
 }
 
-/// A time of `expiry-time`, without its zone.
+/// Reads a time of `expiry-time` without its zone.
 fn time(text: &str) -> Option<NaiveDateTime> {
     if !text.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
@@ -216,15 +219,15 @@ fn time(text: &str) -> Option<NaiveDateTime> {
     }
 }
 
-/// A time as `expiry-time` has it, in UTC; nothing beyond the year 9999.
+/// Formats a time for `expiry-time`, in UTC; none beyond the year 9999.
 pub fn expiry_time(seconds: u64) -> Option<String> {
     let time = chrono::DateTime::from_timestamp(i64::try_from(seconds).ok()?, 0)?;
     let text = time.format("%Y%m%d%H%M%SZ").to_string();
     (text.len() == 15).then_some(text)
 }
 
-/// A list with all its times in UTC: those without a zone are this host's local time, as for sshd,
-/// which the daemons cannot know in their sandboxes. What is no time is left for the check.
+/// Rewrites the times of a list in UTC. Times without a zone are this host's local time, as for sshd; the
+/// daemons cannot know the zone in their sandboxes. The check reports invalid times.
 pub fn in_utc(list: &str) -> String {
     let mut out = String::with_capacity(list.len());
     for line in list.split_inclusive('\n') {

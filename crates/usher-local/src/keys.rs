@@ -1,4 +1,4 @@
-//! The public keys by which a user is known on this host: the lines of `authorized_keys`.
+//! The public keys that identify a user on this host: the lines of `authorized_keys`.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::applied::UserEntry;
 use crate::error::ConfigurationError;
 use crate::key_options::{self, KeyOptions, OptionProblem};
 
-/// SHA-256 of a key's wire form (RFC 4253 section 6.6), as `ssh-keygen -l` shows it.
+/// SHA-256 of a key's wire form (RFC 4253, section 6.6); `ssh-keygen -l` shows it.
 pub type Fingerprint = [u8; KEY_FINGERPRINT_SIZE];
 
 /// A key of a user's list.
@@ -23,20 +23,20 @@ pub struct UserKey {
     pub key: PublicKey,
     /// Its fingerprint, by which sessions name it.
     pub fingerprint: Fingerprint,
-    /// What it is for; none: nothing in particular.
+    /// Its purpose; none: it has no particular one.
     pub purpose: Option<Name>,
-    /// What the line says of it.
+    /// The options of its line.
     pub options: KeyOptions,
 }
 
 impl UserKey {
-    /// When what it opens ends at the latest, which otherwise would at `end`.
+    /// The time when its sessions must end: `end`, or earlier when it expires earlier.
     #[must_use]
     pub fn latest(&self, end: u64) -> u64 {
         self.options.expires.map_or(end, |expires| expires.min(end))
     }
 
-    /// Whether a certificate by this authority lets its holder go by the user's name.
+    /// Whether a certificate of this authority lets its holder act as the user.
     #[must_use]
     pub fn admits(&self, user: &UserName, principals: &Principals) -> bool {
         principals.names().any(|name| self.trusts(user, name))
@@ -67,7 +67,7 @@ impl UserKey {
     }
 }
 
-/// What is wrong with a line of a key list.
+/// The fault of a line of a key list.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyProblem {
     /// It does not parse.
@@ -76,18 +76,18 @@ pub enum KeyProblem {
          it to the .pub file"
     )]
     NotAKey(Error),
-    /// Its algorithm is not taken.
+    /// Usher does not take its algorithm.
     #[error(
-        "{0} keys are not taken; use an Ed25519 or ECDSA (P-256, P-384) key, on a security key or not"
+        "Usher does not take {0} keys; use an Ed25519 or ECDSA (P-256, P-384) key, on a security key or not"
     )]
     Algorithm(String),
     /// An authority on a security key.
-    #[error("an authority on a security key is not taken; use an Ed25519 or ECDSA key")]
+    #[error("Usher does not take an authority on a security key; use an Ed25519 or ECDSA key")]
     Authority,
-    /// There are options where none can be.
-    #[error("options are not taken here, as by sshd; give one public key a line")]
+    /// The line has options, which this file cannot have.
+    #[error("this file has no options, as for sshd; give one public key a line")]
     OptionsOfAnAuthority,
-    /// What stands before it is not taken.
+    /// An option before it is wrong.
     #[error(transparent)]
     Option(#[from] OptionProblem),
 }
@@ -100,7 +100,7 @@ pub fn fingerprint(key: &PublicKey) -> Fingerprint {
     }
 }
 
-/// The file name of a user's list of keys; what the keys of another list are for follows after a dot.
+/// The file name of a user's list of keys. In other lists' names, a dot and the purpose follow.
 pub const LIST: &str = "authorized_keys";
 
 /// The file name of a list.
@@ -158,8 +158,7 @@ pub fn parse_keys(
     Ok(keys)
 }
 
-/// The lines of a list that say something, with their numbers from 1: neither blank ones nor
-/// comments.
+/// The lines of a list with their numbers from 1, without blank lines and comments.
 pub fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = text.lines().map(str::trim).zip(1..);
     lines
@@ -188,7 +187,7 @@ fn parse_line(line: &str) -> Result<(PublicKey, KeyOptions), KeyProblem> {
 /// The authorities in a list of public keys, one a line, by their fingerprints.
 ///
 /// # Errors
-/// The first line, from 1, that is none, and what is wrong with it.
+/// The number from 1 of the first wrong line, and its fault.
 pub fn parse_authorities(
     text: &str,
 ) -> Result<BTreeMap<Fingerprint, PublicKey>, (usize, KeyProblem)> {

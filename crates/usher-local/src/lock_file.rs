@@ -1,12 +1,12 @@
-//! Files that are there to be locked. Who can open one can lock it (flock(2) asks for nothing more),
-//! and keep root from ever getting it: nobody but its owner opens them.
+//! Files for locks. A process that can open such a file can lock it (flock(2) needs no more) and keep root
+//! from the lock for ever, so only its owner may open it.
 
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// Opens a lock's file, which is made if need be.
+/// Opens the file of a lock, or makes it.
 ///
 /// # Errors
 /// As open(2) and fchmod(2).

@@ -1,5 +1,5 @@
-//! Messages of the daemons: one line each on standard error, with the priority where the journal
-//! reads it, without control characters, and with a share for each user.
+//! Messages of the daemons: one line each on standard error, with the priority in the form of the journal,
+//! without control characters, and with a quota for each user.
 
 mod shares;
 
@@ -17,10 +17,10 @@ use tracing_subscriber::registry::LookupSpan;
 
 use shares::{Shares, Verdict};
 
-/// Which messages are written, for example `usherd=debug,info`; `info` unless set.
+/// Selects the messages, for example `usherd=debug,info`; `info` unless set.
 const FILTER: &str = "USHER_LOG";
 
-/// What each user has made this process write lately.
+/// The recent messages of this process about each user.
 static SHARES: Mutex<Option<Shares>> = Mutex::new(None);
 
 /// Sends the messages of this process, panics included, to standard error. When that is a stream of
@@ -34,15 +34,15 @@ pub fn to_standard_error() {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(false)
-        // Else it says so by eprintln!, which panics: who breaks the log must not end the daemon.
+        // Else a broken log is reported by eprintln!, which panics and would end the daemon.
         .log_internal_errors(false)
         .event_format(Lines { format, journal })
         .init();
     std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
 }
 
-/// Writes how many lines were left out, for users whose minute is over. Without it, that is written
-/// with the next message.
+/// Reports how many lines were left out for users whose minute is over. The next message reports it
+/// otherwise.
 pub fn summarize() {
     let left_out = SHARES
         .lock()
@@ -117,8 +117,8 @@ where
     }
 }
 
-/// Writes text that others may have a part in: what could begin a line, move a terminal's cursor or
-/// turn the direction of writing stands as an escape.
+/// Writes text that others may have written. Characters that could begin a line, move a terminal's cursor
+/// or turn the direction of writing become escapes.
 fn write_escaped(to: &mut impl fmt::Write, text: &str) -> fmt::Result {
     for character in text.chars() {
         let is_direction_or_line = matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');

@@ -1,29 +1,33 @@
-//! Packet sockets between processes of one host (`SOCK_SEQPACKET`, `unix(7)`): message borders
-//! are kept, descriptors can travel along, and the kernel says who the peer is.
+//! Packet sockets between processes of one host (`SOCK_SEQPACKET`, `unix(7)`). They keep message borders,
+//! carry descriptors, and the kernel names the peer.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::net::sockopt::Timeout;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-/// Descriptors that a packet may carry unless its receiver says otherwise. With more it is refused.
+/// Limit of descriptors in a received packet, unless the receiver sets another. A packet with more is
+/// refused.
 pub const MAX_DESCRIPTORS: usize = 2;
-/// Descriptors that a packet of ours may carry.
+/// Limit of descriptors in a packet that we send.
 pub const MAX_SENT_DESCRIPTORS: usize = 3;
-/// Most descriptors that the kernel lets a packet carry (include/net/scm.h).
+/// The kernel's limit of descriptors in a packet (include/net/scm.h).
 const SCM_MAX_FD: usize = 253;
 
 /// One end of a packet connection.
 #[derive(Debug)]
 pub struct PacketSocket(OwnedFd);
 
-/// Who is at the other end, by `SO_PEERCRED`: the credentials at the time of connect(2).
+/// The process at the other end, by `SO_PEERCRED`: its credentials at the time of connect(2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// Effective user of the peer.
@@ -37,10 +41,9 @@ pub struct Peer {
 pub struct Packet {
     /// The bytes; empty when the peer has closed.
     pub bytes: Vec<u8>,
-    /// The descriptors that came along, close-on-exec.
+    /// The descriptors that it carried, close-on-exec.
     pub descriptors: Vec<OwnedFd>,
-    /// The process that sent it (`SCM_CREDENTIALS`), where the socket was told to say so
-    /// ([`Senders::Told`]).
+    /// The process that sent it (`SCM_CREDENTIALS`), if the socket asks for it ([`Senders::Told`]).
     pub sender: Option<i32>,
 }
 
@@ -122,8 +125,8 @@ impl From<PacketSocket> for OwnedFd {
     }
 }
 
-/// Whether a listener's connections say of each packet which process has sent it: a connection may
-/// be shared by a fork.
+/// Whether a listener's connections name the sender of each packet: processes may share a connection
+/// after a fork.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Senders {
     /// They do ([`Packet::sender`]).
@@ -146,10 +149,23 @@ pub fn listen(path: &Path, senders: Senders) -> io::Result<OwnedFd> {
     let socket = new_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
-    // Before the first connection, which would not have it.
+    // Before the first connection, which inherits it.
     rustix::net::sockopt::set_socket_passcred(&socket, senders == Senders::Told)?;
     rustix::net::listen(&socket, 1024)?;
     Ok(socket)
+}
+
+/// Connects to the stream socket at `path`. Neither this nor writing takes longer than `limit`.
+///
+/// # Errors
+/// As connect(2); `WouldBlock` when the listener accepts no connection in time.
+pub fn connect_within(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // Bounds connect(2) when the listener's queue is full (unix(7), SO_SNDTIMEO).
+    rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Send, Some(limit))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket.into())
 }
 
 fn new_socket(flags: SocketFlags) -> io::Result<OwnedFd> {
@@ -204,7 +220,7 @@ pub(crate) fn receive_any(
     most: usize,
 ) -> io::Result<(Packet, bool)> {
     let mut bytes = vec![0; limit];
-    // Descriptors without a place the kernel would close at once, in this thread: see
+    // The kernel would close surplus descriptors at once, in this thread: see
     // `AsyncPacketSocket::receive_any`.
     let mut space =
         [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD), ScmCredentials(1))];
@@ -214,8 +230,8 @@ pub(crate) fn receive_any(
         rustix::net::recvmsg(socket, parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
     };
     let received = match receive() {
-        // The peer has closed without reading all that we sent. The kernel says so once, before it
-        // gives what the peer had sent, such as a refusal.
+        // The peer has closed without reading everything that we sent. The kernel reports that once,
+        // before it delivers what the peer had sent, such as a refusal.
         Err(Errno::CONNRESET) => receive()?,
         received => received?,
     };

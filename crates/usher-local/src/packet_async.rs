@@ -25,16 +25,16 @@ pub fn register<D: Kept>(descriptor: D, interest: Interest) -> io::Result<AsyncF
     AsyncFd::with_interest(descriptor, interest)
 }
 
-/// What owns one descriptor from its beginning to its end.
+/// A type that owns one descriptor, the same one for its whole life.
 pub trait Kept: AsRawFd {}
 
 impl Kept for OwnedFd {}
 impl Kept for Arc<OwnedFd> {}
 
-/// Pause before accepting again when the system is short of something.
+/// Pause before accepting again when the system lacks descriptors or memory.
 pub(crate) const SHORTAGE: std::time::Duration = std::time::Duration::from_millis(50);
 
-/// Whether the process or the system is out of descriptors or memory, which passes.
+/// Whether the process or the system is out of descriptors or memory, which is temporary.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
@@ -49,10 +49,10 @@ pub struct PacketListener(AsyncFd<OwnedFd>);
 
 /// A connected packet socket. All methods take `&self`: one task may send while another receives.
 ///
-/// Who receives lets other tasks run from time to time, also when there is always something to
-/// receive: a peer that never stops would keep the whole daemon busy, as tokio's readiness of
-/// descriptors has no such limit. Registered for receiving only: the kernel would wake this process
-/// each time that the peer has taken a packet, to say that there is room for another.
+/// A receiving task lets other tasks run from time to time, even when packets keep coming: tokio's
+/// readiness of descriptors has no such limit, and a peer that never stops would keep the whole daemon
+/// busy. The socket is registered for receiving only: else the kernel would wake this process whenever
+/// the peer takes a packet.
 #[derive(Debug)]
 pub struct AsyncPacketSocket(AsyncFd<OwnedFd>);
 
@@ -65,11 +65,11 @@ impl PacketListener {
         Ok(Self(register(listener, Interest::READABLE)?))
     }
 
-    /// Waits for a connection and says who it is.
+    /// Waits for a connection, and returns it with its peer.
     ///
     /// # Errors
-    /// As accept(2) and getsockopt(2). A peer that has gone already is not an error here, and a
-    /// shortage of descriptors or memory is waited out: it must not end a daemon.
+    /// As accept(2) and getsockopt(2). A peer that has already gone is skipped, and a shortage of
+    /// descriptors or memory is waited out: neither may end a daemon.
     pub async fn accept(&self) -> io::Result<(AsyncPacketSocket, Peer)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         loop {
@@ -88,8 +88,8 @@ impl PacketListener {
         }
     }
 
-    /// Waits for a connection of a process of user `permitted`. Others are refused, and a warning
-    /// calls them a `role` that is not ours.
+    /// Waits for a connection from a process of the account of `role`, whose uid is `permitted`. Others
+    /// are refused, with a warning.
     ///
     /// # Errors
     /// As [`Self::accept`].
@@ -99,13 +99,17 @@ impl PacketListener {
             if uid == permitted {
                 return Ok(connection);
             }
-            tracing::warn!(uid, pid, "refused a {role} that is not ours");
+            tracing::warn!(
+                uid,
+                pid,
+                "refused a connection: its process does not run as the {role}"
+            );
         }
     }
 }
 
 impl AsyncPacketSocket {
-    /// Connects to the listener at `path`. Local connects do not wait, so this does not either.
+    /// Connects to the listener at `path`. Does not wait, as local connects do not.
     ///
     /// # Errors
     /// As [`PacketSocket::connect`].
@@ -192,9 +196,9 @@ impl AsyncPacketSocket {
 }
 
 impl AsyncPacketSocket {
-    /// Receives one packet with all its descriptors, and whether it is within its limits. For
-    /// peers that are not trusted: closing a descriptor of theirs may take as long as they like
-    /// (SO_LINGER, a file system of their own), so the caller closes them where that hurts nobody.
+    /// Receives one packet with all its descriptors, and whether it is within its limits. For untrusted
+    /// peers: closing a descriptor of theirs may take as long as they like (SO_LINGER, their own file
+    /// system), so the caller closes it where it may wait.
     ///
     /// # Errors
     /// As recvmsg(2).

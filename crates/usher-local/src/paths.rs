@@ -1,16 +1,16 @@
 //! Where Usher's files and sockets are. Fixed, as those of OpenSSH are: a path that could be
 //! changed by an environment variable would be a way to talk to the wrong daemon.
 
-/// What an administrator writes.
+/// The files that an administrator writes.
 pub const CONFIGURATION_DIRECTORY: &str = "/etc/usher";
 /// Policy files that an administrator edits; `usher policy apply` puts them in force.
 pub const POLICY_DIRECTORY: &str = "/etc/usher/policy.d";
 /// One folder a user: `authorized_keys`, and `disabled` when the user is.
 pub const USERS_DIRECTORY: &str = "/etc/usher/users";
-/// Revoked keys, as `ssh-keygen -k` writes them or one a line; not there: none are.
+/// Revoked keys, as `ssh-keygen -k` writes them or one a line. If it is missing, none are revoked.
 pub const REVOKED_KEYS: &str = "/etc/usher/revoked_keys";
-/// Public keys of authorities whose certificates count for every user, one a line, as sshd's
-/// TrustedUserCAKeys has them; not there: none do.
+/// Public keys of authorities whose certificates count for every user, one a line, in the form of sshd's
+/// TrustedUserCAKeys. If it is missing, there are none.
 pub const USER_AUTHORITIES: &str = "/etc/usher/user_ca_keys";
 /// This host's private key, OpenSSH format, Ed25519, readable by root only.
 pub const HOST_KEY: &str = "/etc/usher/host_key";
@@ -22,26 +22,25 @@ pub const STATE_DIRECTORY: &str = "/var/lib/usher";
 pub const APPLIED: &str = "/var/lib/usher/applied.json";
 /// The configuration that was in force before the last apply.
 pub const APPLIED_PREVIOUS: &str = "/var/lib/usher/applied.previous.json";
-/// With what the users sign, one file a user, readable by the signer only: see
-/// [`crate::signing_key`].
+/// The users' signing keys, one file a user, readable by the signer only: see [`crate::signing_key`].
 pub const PRIVATE_KEYS_DIRECTORY: &str = "/var/lib/usher/keys";
 /// The signed log, written by the recorder: see `usher_log`.
 pub const LOG_DIRECTORY: &str = "/var/lib/usher/log";
-/// There since the recorder began a log on this host: a log that is missing later is noticed by it.
+/// Exists since the recorder began a log on this host, so that a missing log is noticed.
 pub const LOG_BEGUN: &str = "/var/lib/usher/log_begun";
 /// The log's private key, OpenSSH format, Ed25519, readable by the recorder only. Its comment is
 /// the log's name.
 pub const LOG_KEY: &str = "/etc/usher/log_key";
-/// Its public side, as **ssh-keygen** has it.
+/// The log's public key, in the form of **ssh-keygen**.
 pub const LOG_PUBLIC_KEY: &str = "/etc/usher/log_key.pub";
 /// Pinned maps and links of the admission programs, on the BPF file system.
 pub const PIN_DIRECTORY: &str = "/sys/fs/bpf/usher";
-/// Those of the ownership programs.
+/// Pinned maps and links of the ownership programs.
 pub const OWNERSHIP_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher/ownership";
-/// Those of the programs for where services' processes may connect.
+/// Pinned maps and links of the programs that restrict the connections of services.
 pub const DESTINATIONS_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher/destinations";
-/// Those of the program that guards announced connections, which the signer loads. Beside the
-/// keeper's, which nobody else touches.
+/// Pinned maps and links of the program that guards announced connections, which the signer loads. Not
+/// below the keeper's folder, which only the keeper touches.
 pub const SIGNER_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher_signer";
 /// Parent of the daemons' socket folders.
 pub const RUNTIME_DIRECTORY: &str = "/run/usher";

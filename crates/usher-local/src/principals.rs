@@ -1,5 +1,5 @@
-//! Whom services admit, and what the principals of certificates have to do with it: an authority
-//! names them, and policy says which it is trusted to name for whom.
+//! Admission by principals: an authority names them in certificates, and policy says which principals it is
+//! trusted to name for which users.
 
 use usher_policy::{Name, Service, TrustedPrincipal};
 use usher_proto::Certified;
@@ -10,8 +10,8 @@ use crate::checked::Checked;
 use crate::keys::UserKey;
 
 impl Checked {
-    /// Whether a service admits the user who comes from a host, by name or by the principals of the
-    /// certificate, which lets the user in: as [`usher_policy::Policy::service_permits`].
+    /// Whether a service admits the user from a host, by name or by the principals of the certificate:
+    /// as [`usher_policy::Policy::service_permits`].
     ///
     /// # Errors
     /// As [`usher_policy::Policy::service_permits`].
@@ -33,10 +33,9 @@ impl Checked {
             .service_permits(service, user, &principals, host, now)
     }
 
-    /// Those of a certificate's principals that its authority is trusted to name for the user at
-    /// `now`: all of them for an authority for every user; for one in the user's lists those that
-    /// the lines name, or the user, until the last of these lines expires. Empty when the
-    /// certificate does not let the user in.
+    /// The principals of a certificate that its authority is trusted to name for the user at `now`. An
+    /// authority for every user may name all; one in the user's lists may name those of its lines, or the
+    /// user, until the last of these lines expires. Empty if the certificate does not admit the user.
     #[must_use]
     pub fn trusted_principals<'c>(
         &self,
@@ -65,7 +64,7 @@ impl Checked {
             .collect()
     }
 
-    /// Whether some authority is trusted to name this principal, for this, for somebody.
+    /// Whether some authority is trusted to name this principal for some user, for this purpose.
     #[must_use]
     pub fn can_certify(&self, principal: &str, purpose: Option<&Name>, now: u64) -> bool {
         let mut lines = self.keys.iter().flat_map(|(user, keys)| {
@@ -78,7 +77,7 @@ impl Checked {
             })
     }
 
-    /// Those of these lines that are authorities, neither revoked nor expired.
+    /// The lines among these that are authorities, neither revoked nor expired.
     pub fn good_authorities<'k>(
         &self,
         keys: &'k [UserKey],

@@ -1,54 +1,53 @@
-//! With what a user signs: what is kept below [`crate::paths::PRIVATE_KEYS_DIRECTORY`].
+//! The users' signing keys: the files below [`crate::paths::PRIVATE_KEYS_DIRECTORY`].
 
 use usher_proto::certificate::TYPE_SUFFIX;
 use usher_proto::ssh_key::{Algorithm, Error, PrivateKey, PublicKey};
 use usher_proto::sshsig::{is_security_key, is_supported};
 use usher_proto::{Certificate, Refusal};
 
-/// With what a user signs.
+/// A key with which a user signs.
 #[derive(Debug)]
 pub enum SigningKey {
-    /// A private key, which the signer keeps.
+    /// A private key in the signer's store.
     Private(Box<PrivateKey>),
-    /// A key that the user's ssh-agent has: its public half.
+    /// The public half of a key in the user's ssh-agent.
     Agent(PublicKey),
 }
 
-/// What a user has to sign with.
+/// A signing key with its certificate.
 #[derive(Debug)]
 pub struct Credential {
     /// The key.
     pub key: SigningKey,
-    /// What an authority says of it: shown with each signature, where there is one.
+    /// Its certificate, which is sent with each signature; none for a listed key.
     pub certificate: Option<Box<Certificate>>,
 }
 
-/// Why a file holds nothing to sign with.
+/// Why a file has no signing key.
 #[derive(Debug, thiserror::Error)]
 pub enum SigningKeyError {
     /// It does not parse.
     #[error("neither a private key in OpenSSH's format nor a public key line ({0})")]
     NotAKey(Error),
-    /// A passphrase is needed, and nobody could be asked for it.
+    /// The key has a passphrase, and the signer cannot ask for it.
     #[error("a private key with a passphrase")]
     Encrypted,
     /// The key is not in the file.
     #[error("a reference to a security key, which only an agent can use")]
     SecurityKey,
     /// The line after the key is no certificate.
-    #[error("not a certificate that verifiers would take: {0}")]
+    #[error("not a certificate that verifiers accept: {0}")]
     Certificate(Refusal),
-    /// The certificate is another key's.
-    #[error("a certificate of another key")]
+    /// The certificate belongs to another key.
+    #[error("a certificate for another key")]
     OtherKey,
     /// Verifiers would refuse it.
-    #[error("{0} keys are not taken")]
+    #[error("Usher does not take {0} keys")]
     Algorithm(Algorithm),
 }
 
 impl Credential {
-    /// Reads what a file of the folder has: a key, and after it the line of a certificate where
-    /// there is one.
+    /// Reads a file of the folder: a key, and after it the line of a certificate, if there is one.
     ///
     /// # Errors
     /// [`SigningKeyError`].
@@ -62,7 +61,7 @@ impl Credential {
     }
 }
 
-/// The text of a key, and the line of its certificate, which begins with the name of such.
+/// Splits a file into the text of a key and the line of its certificate.
 #[must_use]
 pub fn split(text: &str) -> (&str, Option<&str>) {
     let mut at = 0;
@@ -76,7 +75,7 @@ pub fn split(text: &str) -> (&str, Option<&str>) {
     (text, None)
 }
 
-/// Reads the line of a certificate, of this key.
+/// Reads the line of a certificate for this key.
 ///
 /// # Errors
 /// [`SigningKeyError::Certificate`], [`SigningKeyError::OtherKey`].

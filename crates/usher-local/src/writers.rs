@@ -1,6 +1,6 @@
-//! Who else may write what is put in force: what sshd's StrictModes asks of users' files. Here it is
-//! asked to warn and decides nothing, since policies are kept in repositories that a group writes,
-//! too. So it is asked after the files were read, of a state that lasts.
+//! Finds other accounts that may write the configuration's files, as sshd's StrictModes does for users'
+//! files. It only warns, because a group may keep policies in a repository. The check follows the reading
+//! of the files: it is about a lasting state, not a race.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -17,8 +17,8 @@ use crate::paths;
 /// Most links that are followed on the way to a file, as by the kernel.
 const MAXIMUM_LINKS: usize = 40;
 
-/// Warnings of what others than root and the caller may write of this host's configuration: the
-/// files that it was read from, and the folders and links on the way to them. With the remedy.
+/// Warnings about the files of this host's configuration, and the folders and links on their paths, that
+/// an account other than root and the caller may write. Each has its remedy.
 #[must_use]
 pub fn warnings(applied: &Applied) -> Vec<String> {
     let users = Path::new(paths::USERS_DIRECTORY);
@@ -41,7 +41,7 @@ pub fn warnings(applied: &Applied) -> Vec<String> {
     written_by_others(&files)
 }
 
-/// The same of any files. One that is not there is its folder's matter.
+/// Warnings about any files. A missing file counts as its folder.
 fn written_by_others(files: &[PathBuf]) -> Vec<String> {
     let mut found: BTreeMap<PathBuf, (Fault, Vec<&Path>)> = BTreeMap::new();
     for file in files {
@@ -56,14 +56,14 @@ fn written_by_others(files: &[PathBuf]) -> Vec<String> {
         .collect()
 }
 
-/// Why others may write something.
+/// The reason why others may write a file.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
-    /// It is theirs.
+    /// Another account owns it.
     Owner(u32),
-    /// It is its group's, too.
+    /// Its group may write it.
     Group(u32),
-    /// It is everybody's, too.
+    /// Every account may write it.
     Everybody,
 }
 
@@ -84,7 +84,7 @@ impl Fault {
         let argument = for_shell(place);
         let place_shown = place.display();
         let (who, remedy) = match self {
-            Self::Owner(uid) => (format!("uid {uid}, whose it is,"), "chown -h root"),
+            Self::Owner(uid) => (format!("its owner (uid {uid})"), "chown -h root"),
             Self::Group(gid) => (format!("its group (gid {gid})"), "chmod g-w"),
             Self::Everybody => ("everybody".to_owned(), "chmod go-w"),
         };
@@ -101,8 +101,8 @@ impl Fault {
     }
 }
 
-/// A path as one word of a shell, which does nothing else with it. With characters that are not
-/// shown as they are it is no path any more, and still one word.
+/// Quotes a path as one word for a shell. With characters that are shown as escapes it is no longer the
+/// path, but still one word.
 fn for_shell(path: &Path) -> String {
     let path = path.display().to_string();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._+,:@%=-".contains(&byte);
@@ -117,8 +117,8 @@ fn is_trusted(found: &Metadata) -> bool {
     found.uid() == 0 || found.uid() == geteuid().as_raw()
 }
 
-/// By what others may change a file, from the root of the file system on: the folders in which its
-/// names are looked up, those of links included, and the file.
+/// Everything through which others may change a file, from the root of the file system on: the folders
+/// that resolve its path, those of links included, and the file.
 fn faults(file: &Path) -> Vec<(PathBuf, Fault)> {
     let mut found = Vec::new();
     let mut place = PathBuf::from("/");
@@ -141,7 +141,7 @@ fn faults(file: &Path) -> Vec<(PathBuf, Fault)> {
                 if let Ok(folder) = &folder {
                     let sticky = folder.mode() & 0o1000 != 0 && is_trusted(folder);
                     match &there {
-                        // There everybody may change what is their own, and nothing else.
+                        // In a sticky folder an account may change only what it owns.
                         Ok(there) if sticky && !is_trusted(there) => {
                             found.push((entry.clone(), Fault::Owner(there.uid())));
                         }
@@ -163,8 +163,8 @@ fn faults(file: &Path) -> Vec<(PathBuf, Fault)> {
                     push(&mut ahead, &target);
                     continue;
                 }
-                // A folder on the way is looked at with what is looked up in it; a device, which
-                // /dev/null is, says nothing that somebody wrote.
+                // A folder is checked with the name that is looked up in it. A device such as /dev/null
+                // has no text.
                 if ahead.is_empty() && (there.is_file() || there.is_dir()) {
                     found.extend(Fault::of(&there).map(|fault| (entry.clone(), fault)));
                 }
@@ -281,7 +281,7 @@ mod tests {
             let warning = told("sub/link");
             assert!(warning.contains(&remedy), "{place}: {warning}");
             assert!(
-                warning.contains("uid 1, whose it is, may write it"),
+                warning.contains("its owner (uid 1) may write it"),
                 "{warning}"
             );
             lchown(path(place), Some(0), None).unwrap();

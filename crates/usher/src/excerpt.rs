@@ -8,23 +8,23 @@ use crate::output::escaped;
 /// Most characters of a line that are shown on each side of the mistake.
 const SIDE: usize = 100;
 
-/// A line with its neighbours, cut where they are long, and with nothing in it that a terminal would
-/// obey or hide.
+/// A line and its neighbours. Long lines are cut, and characters that a terminal would obey or hide are
+/// replaced.
 #[derive(Debug)]
 pub struct Excerpt {
     name: String,
     text: String,
     /// The mistake, in bytes of `text`.
     pub span: SourceSpan,
-    /// Of the first line of `text`, from 0.
+    /// Number of the first line of `text`, from 0.
     first_line: usize,
-    /// Of the mistake, from 0.
+    /// Number of the mistake's line, from 0.
     line: usize,
     column: usize,
 }
 
 impl Excerpt {
-    /// Of a mistake in this text.
+    /// The excerpt around a mistake in this text.
     pub fn new(error: &PolicyError, text: &str) -> Self {
         let start = error.span.offset.min(text.len());
         let end = (start + error.span.length).min(text.len());
@@ -73,8 +73,8 @@ impl Excerpt {
     }
 }
 
-/// A character as it may be shown: one that a terminal would obey, or that nobody would see, as one
-/// that can be seen. Other than by [`escaped`] it stays one character, for what is underlined.
+/// Replaces a character that a terminal would obey or hide by a visible one. Unlike [`escaped`] it
+/// returns one character, so that the underline fits.
 fn visible(character: char) -> char {
     match character {
         character if usher_policy::is_plain(character) => character,
@@ -90,7 +90,7 @@ impl SourceCode for Excerpt {
         lines_before: usize,
         _lines_after: usize,
     ) -> Result<Box<dyn SpanContents<'a> + 'a>, MietteError> {
-        // Without neighbours it is asked where the mistake is.
+        // A request without neighbours asks for the place of the mistake.
         let (part, line, column) = match lines_before {
             0 => (*span, self.line, self.column),
             _ => ((0, self.text.len()).into(), self.first_line, 0),

@@ -1,4 +1,4 @@
-//! What can go wrong on the command line, how it reads, and the exit code it gives.
+//! Failures of commands: their messages and exit codes.
 
 use std::io;
 use std::path::PathBuf;
@@ -14,9 +14,9 @@ use crate::commands::ending;
 use crate::excerpt::Excerpt;
 use crate::output::{escaped, tell};
 
-/// Why a command failed. Exit codes: 1 the thing asked for is refused or wrong, 2 the command
-/// line (clap), 3 a daemon does not answer, 4 a file or the system, 5 a user has been cut off and
-/// something is left to be done about it.
+/// Why a command failed. Exit codes: 1 the request is refused or wrong, 2 the command line is wrong
+/// (clap), 3 a daemon does not answer, 4 a file or the system fails, 5 a user has been cut off and the
+/// administrator must act.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     /// The policy has errors.
@@ -28,63 +28,61 @@ pub enum Failure {
         sources: Vec<Source>,
     },
     /// Files are not in the canonical form.
-    #[error("{0} file(s) are not in the canonical form; `usher policy fmt` writes them in it")]
+    #[error("{0} file(s) are not in canonical form; `usher policy fmt` rewrites them")]
     NotFormatted(usize),
-    /// Keys or files of the configuration are wrong.
+    /// The configuration is wrong.
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
     /// A daemon did not answer or refused.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// A daemon refused the configuration; the former one is in force again.
+    /// A daemon refused the configuration; the former configuration is in force again.
     #[error(
-        "{0}; the former configuration is in force again. To go on without that daemon, stop it and \
-         apply again"
+        "{0}; the former configuration is in force again. To continue without that daemon, stop it \
+         and apply again"
     )]
     RolledBack(ControlError, Vec<EndingView>),
-    /// A daemon refused the configuration, and going back failed as well.
-    #[error(
-        "{0}; going back to the former configuration failed as well ({1}): restart the daemons"
-    )]
+    /// A daemon refused the configuration, and the rollback failed too.
+    #[error("{0}; the rollback to the former configuration failed too ({1}): restart the daemons")]
     NotRolledBack(ControlError, String, Vec<EndingView>),
-    /// The configuration is in force with the other daemons.
+    /// Only the other daemons have taken the configuration.
     #[error(
-        "configuration {0} is in force, but not with every daemon: {1}; restart the ones that are \
-         named, they read it when they start"
+        "configuration {0} is in force, but not every daemon has taken it: {1}; restart these \
+         daemons, which makes them read it"
     )]
     NotTaken(u64, String, Vec<EndingView>),
     /// The configuration is in force, but live sessions could not be ended.
     #[error(
         "configuration {0} is in force, but {1}: live sessions and connections that it forbids \
-         have NOT been ended; they are as soon as the keeper runs (systemctl start usher-keeper)"
+         have NOT been ended; the keeper ends them when it starts (systemctl start usher-keeper)"
     )]
     KeeperUnreached(u64, ControlError),
-    /// A user is refused by daemons and that is not stored.
+    /// Daemons refuse a user, and the refusal is not stored.
     #[error(
-        "{user} has been cut off and is refused by: {}. This is NOT stored ({error}): it ends when \
-         these daemons are restarted. Make room, and disable {user} again", .daemons.join(", ")
+        "{user} has been cut off, and these daemons refuse {user}: {}. This is NOT stored ({error}) \
+         and ends when they restart. Make room, and disable {user} again", .daemons.join(", ")
     )]
     NotStored {
         /// The user.
         user: UserName,
         /// The daemons.
         daemons: Vec<String>,
-        /// Why it is not stored.
+        /// The reason why it is not stored.
         error: String,
-        /// What was ended.
+        /// The sessions that were ended.
         ended: Vec<EndingView>,
     },
-    /// A user is disabled, and something of the user's is still there.
-    #[error("{user} is disabled, but not all has ended: {}", .left.join("; "))]
+    /// A user is disabled, and something of the user still runs.
+    #[error("{user} is disabled, but not everything has ended: {}", .left.join("; "))]
     Unfinished {
         /// The user.
         user: UserName,
-        /// What is left, in words.
+        /// What is left, for people.
         left: Vec<String>,
-        /// What was ended.
+        /// The sessions that were ended.
         ended: Vec<EndingView>,
     },
-    /// A user is disabled, and the keeper has not ended what the user has open.
+    /// A user is disabled, and the keeper has not ended the user's sessions.
     #[error(
         "{user} is disabled (configuration {generation}), but live sessions and connections of \
          {user} on this host have NOT been ended: {error}. The next keeper ends them when it starts"
@@ -92,53 +90,53 @@ pub enum Failure {
     NotCut {
         /// The user.
         user: UserName,
-        /// The configuration's number.
+        /// The configuration's generation.
         generation: u64,
-        /// What the keeper says, or that it says nothing.
+        /// The keeper's error.
         error: ControlError,
     },
-    /// A file.
+    /// A file cannot be read or written.
     #[error("{path}: {error}{}", needs_root(.error))]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// The user is not known here.
-    #[error("no user {0} is known on this host; make one known with `usher user add {0}`")]
+    /// This host does not know the user.
+    #[error("this host does not know the user {0}; add one with `usher user add {0}`")]
     UnknownUser(UserName),
-    /// A private key cannot be kept.
+    /// A private key cannot be used.
     #[error("{path}: {reason}")]
     PrivateKey {
         /// The file.
         path: PathBuf,
-        /// What is wrong and what to do.
+        /// The fault and the remedy.
         reason: String,
     },
-    /// A public key cannot be taken.
+    /// A public key cannot be used.
     #[error("{0}")]
     PublicKey(String),
-    /// A host with this name is already there.
-    #[error("{0} exists already; edit it, or remove it first")]
+    /// A host with this name already exists.
+    #[error("{0} already exists; edit it, or remove it first")]
     HostExists(PathBuf),
-    /// A question about policies that cannot be answered.
+    /// A question about policies has no answer.
     #[error("{0}")]
     Question(String),
-    /// Something this host lacks.
+    /// This host lacks something.
     #[error("{0}")]
     Host(String),
     /// There is no ssh-agent to lend.
     #[error("{0}")]
     Agent(String),
-    /// No connection.
+    /// A connection could not be made.
     #[error(transparent)]
     Connect(#[from] usher::ConnectError),
-    /// A connection that did not come to its end.
+    /// A connection broke.
     #[error(
-        "the connection broke before its end ({0}); what was received may be a part only. The \
-         service, the network, or an end of the user's access (`usher who --recent` on the server) \
-         has done it"
+        "the connection broke before its end ({0}), so the received data may be incomplete. The \
+         service or the network failed, or the user's access ended (`usher who --recent` on the \
+         server)"
     )]
     Broken(io::Error),
     /// The kernel refused something.
@@ -147,25 +145,28 @@ pub enum Failure {
     /// The signed log.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// A record of the log is not a client's.
-    #[error("nobody has signed record {index} of the log: {error}; `usher log verify` says more")]
+    /// A record of the log has no valid signature.
+    #[error(
+        "record {index} of the log has no valid signature: {error}; `usher log verify` says more"
+    )]
     LogRecord {
         /// The record.
         index: u64,
         /// What is wrong with it.
         error: usher_log::RecordError,
     },
-    /// A record whose certificate names nobody whom ssh-keygen can be told.
+    /// ssh-keygen accepts no principal of a record's certificate.
     #[error(
-        "record {index} of the log: no principal of its certificate is of letters, digits and \
-         `._@+-` only, so no list of allowed signers is written; `usher log verify` checks it"
+        "record {index} of the log: every principal of its certificate has characters besides \
+         letters, digits and `._@+-`, so no list of allowed signers can be written; `usher log \
+         verify` checks the record"
     )]
     UnusablePrincipals {
         /// The record.
         index: u64,
     },
-    /// `usher doctor` found something that the main job needs.
-    #[error("this host lacks what is marked above")]
+    /// `usher doctor` found something missing that this host needs.
+    #[error("this host lacks what is marked MISSING above")]
     Unhealthy,
 }
 
@@ -195,7 +196,7 @@ impl<T> At<T> for io::Result<T> {
 }
 
 impl Failure {
-    /// Writes to standard error what went wrong.
+    /// Reports the failure on standard error.
     pub fn report(&self, json: bool) -> ExitCode {
         if json {
             tell(&format!("{}\n", self.json()));
@@ -209,8 +210,8 @@ impl Failure {
         ExitCode::from(self.code())
     }
 
-    /// As [`Failure::report`], for a command whose exit status 1 is an answer: what is wrong with
-    /// what is asked about has that of a wrong command line.
+    /// As [`Failure::report`], for a command whose exit status 1 is an answer: a wrong policy has the
+    /// exit status of a wrong command line.
     pub fn report_unanswered(&self, json: bool) -> ExitCode {
         self.report(json);
         ExitCode::from(match self.code() {
@@ -219,7 +220,7 @@ impl Failure {
         })
     }
 
-    /// What was ended all the same.
+    /// The sessions that were ended nevertheless.
     fn ended(&self) -> &[EndingView] {
         match self {
             Self::RolledBack(_, ended)
@@ -284,7 +285,7 @@ impl Failure {
 
 fn report_policy(errors: &[PolicyError], sources: &[Source]) {
     for error in errors {
-        // On a terminal the report has colours: what others wrote is escaped before.
+        // The report has colours on a terminal, so what others wrote is escaped first.
         let (reason, remedy) = (error.kind.to_string(), error.remedy());
         let mut diagnostic =
             miette::MietteDiagnostic::new(escaped(&reason)).with_help(escaped(&remedy));
@@ -298,7 +299,7 @@ fn report_policy(errors: &[PolicyError], sources: &[Source]) {
             Some(excerpt) => report.with_source_code(excerpt),
             None => report,
         };
-        // The first line is what editors and people with grep look for.
+        // Editors and grep look for the first line.
         tell(&format!(
             "{}:{}:{}:\n{report:?}\n",
             escaped(&error.file),

@@ -1,11 +1,11 @@
-//! Views for people and for programs.
+//! Output for people and for programs.
 
 use std::borrow::Cow;
 use std::io::Write;
 
 use serde::Serialize;
 
-/// How to print.
+/// The form of the output.
 pub struct Output {
     /// JSON instead of text.
     pub json: bool,
@@ -26,7 +26,7 @@ impl Output {
             return;
         }
         match writeln!(std::io::stdout(), "{}", text.trim_end()) {
-            // A reader that has seen enough (`usher who | head`) is no failure.
+            // A reader may close early (`usher who | head`).
             Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
                 tell(&format!("usher: cannot write: {error}\n"));
             }
@@ -35,20 +35,19 @@ impl Output {
     }
 }
 
-/// Warns on standard error of what does not stop the command.
+/// Prints a warning on standard error.
 pub fn warn(warning: &str) {
     tell(&format!("warning: {}\n", escaped(warning)));
 }
 
-/// Writes to standard error. Nobody may read it any more (`usher policy check 2>&1 | head`): that is
-/// no failure of the command, and `eprintln!` would end it.
+/// Writes to standard error. Its reader may have closed it (`usher policy check 2>&1 | head`), which
+/// would make `eprintln!` panic.
 pub fn tell(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
 
-/// Text with nothing in it that a terminal would obey or hide, which comes from files, their names
-/// and daemons: such a character stands there as `\u{1b}` does for escape. Lines and tabs stay.
-/// Whoever colours a text does so afterwards.
+/// Escapes the characters that a terminal would obey or hide, such as `\u{1b}`, in a text from files,
+/// file names and daemons. Line feeds and tabs stay. Colours are added afterwards.
 pub fn escaped(text: &str) -> Cow<'_, str> {
     if text.chars().all(usher_policy::is_plain) {
         return text.into();
@@ -63,33 +62,48 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     shown.into()
 }
 
-/// Columns, each as wide as its widest cell.
-pub fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
-    let mut widths: Vec<usize> = heading.iter().map(|cell| cell.chars().count()).collect();
-    for row in rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
+/// A table of columns, each as wide as its widest cell; empty without rows.
+pub fn table<const N: usize>(
+    heading: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let mut lines = vec![heading.map(str::to_owned)];
+    lines.extend(rows);
+    if lines.len() == 1 {
+        return String::new();
     }
-    let line = |cells: Vec<&str>| {
+    let width = |column: usize| lines.iter().map(move |cells| cells[column].chars().count());
+    let widths: [usize; N] = std::array::from_fn(|column| width(column).max().unwrap_or(0));
+    let lines = lines.iter().map(|cells| {
+        let cells = cells.iter().zip(widths);
         let padded: Vec<String> = cells
-            .iter()
-            .zip(&widths)
             .map(|(cell, width)| format!("{cell:<width$}"))
             .collect();
         format!("{}\n", padded.join("  ").trim_end())
-    };
-    std::iter::once(line(heading.to_vec()))
-        .chain(
-            rows.iter()
-                .map(|row| line(row.iter().map(String::as_str).collect())),
-        )
-        .collect()
+    });
+    lines.collect()
 }
+
+/// The first names, at most `most`, and the number of the rest.
+pub fn first<T: AsRef<str>>(names: &[T], most: usize) -> String {
+    let shown: Vec<&str> = names.iter().take(most).map(AsRef::as_ref).collect();
+    match names.len() - shown.len() {
+        0 => shown.join(", "),
+        rest => format!("{} and {rest} more", shown.join(", ")),
+    }
+}
+
+/// The cells of a row, from values that can be displayed.
+macro_rules! row {
+    ($($cell:expr),* $(,)?) => {
+        [$($cell.to_string()),*]
+    };
+}
+pub(crate) use row;
 
 #[cfg(test)]
 mod tests {
-    use super::{escaped, table};
+    use super::*;
 
     #[test]
     fn what_a_terminal_obeys_or_hides_is_escaped_and_nothing_else_is() {
@@ -107,13 +121,11 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let rows = [
-            vec!["alice".into(), "1".into()],
-            vec!["b".into(), "22".into()],
-        ];
+        let rows = [row!["alice", 1], row!["b", 22]];
         assert_eq!(
-            table(&["USER", "UID"], &rows),
+            table(["USER", "UID"], rows),
             "USER   UID\nalice  1\nb      22\n"
         );
+        assert_eq!(table(["USER"], []), "");
     }
 }

@@ -47,7 +47,7 @@ fn a_picture_without_dot_is_refused_with_the_remedy_and_the_graph_is_not() {
     let told = String::from_utf8(refused.stderr).unwrap();
     for words in [
         "cannot draw the graph: dot: No such file or directory",
-        "install graphviz, or leave out --svg",
+        "install graphviz, or omit --svg",
     ] {
         assert!(told.contains(words), "{told}");
     }

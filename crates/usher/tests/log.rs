@@ -166,6 +166,51 @@ fn an_exported_record_verifies_with_ssh_keygen_and_not_when_a_byte_is_changed() 
 }
 
 #[test]
+fn records_of_one_user_or_session_are_shown() {
+    let (folder, mut log) = world();
+    let session = session_id(&statement("bob").encode());
+    let end = SessionEnd {
+        session,
+        user: "bob".parse().unwrap(),
+        service: "imap".parse().unwrap(),
+        ended: 1_800_000_060,
+        reason: Refusal::RevokedKey,
+    };
+    let signed = log.sign_end(&end).unwrap();
+    log.append(&[signed]).unwrap();
+    // More records than are read at once come between.
+    for _ in 0..300 {
+        let others = SessionEnd {
+            user: "alice".parse().unwrap(),
+            session: session_id(&statement("alice").encode()),
+            ..end.clone()
+        };
+        let signed = log.sign_end(&others).unwrap();
+        log.append(&[signed]).unwrap();
+    }
+    let shown = |options: &[&str]| {
+        let text = succeeds(folder.path(), &[&["show"], options].concat());
+        let lines = text.lines().skip(1);
+        let indexes = lines.map(|line| line.split(' ').next().unwrap().to_owned());
+        indexes.collect::<Vec<String>>()
+    };
+    let session = session.to_string();
+    assert_eq!(shown(&["--user", "bob"]), ["1", "3"]);
+    assert_eq!(shown(&["--user", "bob", "--count", "1"]), ["3"]);
+    let first = ["--user", "bob", "--count", "1", "--from", "0"];
+    assert_eq!(shown(&first), ["1"]);
+    assert_eq!(shown(&["--user", "bob", "--from", "2"]), ["3"]);
+    assert_eq!(shown(&["--session", &session]), ["1", "3"]);
+    let neither = ["--session", &session, "--user", "alice"];
+    assert_eq!(shown(&neither), [""; 0]);
+    assert_eq!(shown(&["--count", "2"]), ["302", "303"]);
+    assert_eq!(shown(&["--user", "alice"]).len(), 20);
+    let text = succeeds(folder.path(), &["show", "--user", "mallory"]);
+    assert_eq!(text, "no records to show; the log has 304\n");
+    fails(folder.path(), &["show", "--session", "nonsense"], 2);
+}
+
+#[test]
 fn the_end_of_a_session_is_shown_exported_and_counted() {
     let (folder, mut log) = world();
     let end = SessionEnd {
@@ -243,12 +288,9 @@ fn the_end_of_a_session_is_shown_exported_and_counted() {
     let signed = ends.map(|end| log.sign_end(&end).unwrap());
     log.append(&signed).unwrap();
     let text = succeeds(folder.path(), &["verify"]);
-    let told = "2 ends are of sessions that nobody has authenticated for before";
+    let told = "2 ends are of sessions without an earlier authentication in this log";
     assert!(text.contains(told), "{text}");
-    assert!(
-        text.contains("the one that lies beside it (--key)"),
-        "{text}"
-    );
+    assert!(text.contains("was read beside the log (--key)"), "{text}");
 }
 
 #[test]
@@ -294,7 +336,7 @@ fn verify_compares_with_the_kept_checkpoint_and_the_kept_keys() {
         text.starts_with("3 records of mailhost.example.org/usher: 3 authentications, "),
         "{text}"
     );
-    assert!(text.contains("no kept checkpoint was given"), "{text}");
+    assert!(text.contains("no trusted checkpoint was given"), "{text}");
     let kept = fs::read_to_string(folder.path().join("kept")).unwrap();
     assert_eq!(kept, log.checkpoint().note());
     fs::copy(

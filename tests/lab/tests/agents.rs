@@ -27,7 +27,7 @@ fn a_user_is_signed_for_by_her_agent_while_it_is_lent_and_told_why_not_otherwise
     assert!(listed(&mail, "alice")?.ends_with("agent, lent"));
     let doctor = mail.laptop.command(["usher", "doctor"]).run()?.stdout;
     assert!(
-        doctor.contains("ok       ssh-agents: alice's is lent"),
+        doctor.contains("ok       ssh-agents: alice lends one"),
         "{doctor}"
     );
     served(&mail, "alice")?;

@@ -71,9 +71,9 @@ fn a_full_disk_keeps_nobody_from_being_cut_off() -> Result {
         assert_eq!(disabled.status.code(), Some(5), "{full:?}: {disabled:?}");
         for text in [
             "ended: alice from laptop at imap, 1 connection(s): the user is disabled",
-            "alice has been cut off and is refused by: keeper, verifier. This is NOT stored",
+            "alice has been cut off, and these daemons refuse alice: keeper, verifier. This is NOT stored",
             "No space left on device",
-            "when these daemons are restarted",
+            "ends when they restart",
         ] {
             assert!(
                 disabled.stderr.contains(text),
@@ -141,7 +141,7 @@ fn a_keeper_that_hangs_is_told_and_the_next_one_cuts() -> Result {
     let mut mail = Lab::mail()?;
     let (mut alice, mut bob) = (connect(&mail, "alice")?, connect(&mail, "bob")?);
     mail.keeper.kill(Signal::STOP)?;
-    let hangs = "the keeper does not answer (10 s): it hangs";
+    let hangs = "the keeper has not answered for 10 s: it hangs";
     let who = mail.mailhost.command(["usher", "who"]).run()?;
     assert_eq!(who.status.code(), Some(3), "{who:?}");
     assert!(who.stderr.contains(hangs), "{who:?}");

@@ -87,7 +87,7 @@ fn a_user_whose_folder_is_gone_is_disabled_and_one_who_was_never_known_is_not() 
     is_cut(&mut alice)?;
     let eve = host.command(["usher", "user", "disable", "eve"]).run()?;
     assert!(!eve.status.success(), "{eve:?}");
-    assert!(eve.stderr.contains("no user eve is known"), "{eve:?}");
+    assert!(eve.stderr.contains("does not know the user eve"), "{eve:?}");
     Ok(())
 }
 
@@ -110,7 +110,7 @@ fn a_daemon_that_refuses_keeps_nobody_from_being_disabled() -> Outcome {
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     for text in [
         "ended: alice from laptop at imap, 1 connection(s): ",
-        "is in force, but not with every daemon: the signer says: ",
+        "is in force, but not every daemon has taken it: the signer says: ",
     ] {
         assert!(output.stderr.contains(text), "{text}: {output:?}");
     }
@@ -142,7 +142,7 @@ fn an_apply_that_a_daemon_refuses_is_taken_back_and_tells_what_it_has_ended() ->
     for text in [
         "ended: alice from laptop at imap, 1 connection(s): ",
         "the signer says: ",
-        "going back to the former configuration failed as well",
+        "the rollback to the former configuration failed too",
     ] {
         assert!(output.stderr.contains(text), "{text}: {output:?}");
     }

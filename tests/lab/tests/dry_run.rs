@@ -132,10 +132,10 @@ fn a_dry_run_tells_the_one_that_the_apply_ends_and_not_the_one_that_stays() -> O
     let shown = dry_run(&mail.mailhost)?;
     assert_eq!(shown.status.code(), Some(1), "{shown:?}");
     for line in [
-        "differs from what is in force: /etc/usher/policy.d/mail.policy\n",
+        "differs from the configuration in force: /etc/usher/policy.d/mail.policy\n",
         "imap@mailhost from laptop (the client's policy is not known here)\n- lose: bob\n",
         "would end: bob from laptop at imap, 1 connection(s): ",
-        "nothing was changed: configuration ",
+        "nothing has changed: configuration ",
     ] {
         assert!(shown.stdout.contains(line), "{line}: {shown:?}");
     }
@@ -310,7 +310,7 @@ fn without_a_keeper_the_rest_is_told_and_what_would_end_is_said_to_be_not_known(
     assert_eq!(shown.status.code(), Some(1), "{shown:?}");
     for line in [
         "- lose: bob\n",
-        "which live connections would end is not known: the keeper does not run on this host",
+        "cannot tell which live connections would end: the keeper does not run on this host",
     ] {
         assert!(shown.stdout.contains(line), "{line}: {shown:?}");
     }
@@ -333,8 +333,8 @@ fn without_a_keeper_the_rest_is_told_and_what_would_end_is_said_to_be_not_known(
     assert_eq!(shown.status.code(), Some(1), "{shown:?}");
     for line in [
         "imap@mailhost from laptop (the server's policy is not known here)\n- lose: alice\n",
-        "connections that users of this host have to other hosts are not ended from here\n",
-        "no keeper runs on this host",
+        "this host does not end the connections of its users to other hosts\n",
+        "no keeper has run on this host",
     ] {
         assert!(shown.stdout.contains(line), "{line}: {shown:?}");
     }

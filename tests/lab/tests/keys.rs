@@ -156,7 +156,7 @@ fn options_of_a_key_mean_what_they_do_for_sshd_or_are_refused() -> Outcome {
         ),
         (
             "from=\"10.0.0.0/8\"",
-            "`hosts` in the policy says from where",
+            "`hosts` in the policy restricts the hosts",
         ),
         (
             "expiry-time=\"tomorrow\"",
@@ -380,7 +380,7 @@ fn users_who_could_not_get_in_are_warned_of() -> Outcome {
     for warning in [
         "1:33: dave has no account on this host",
         "admits dave, who has no public key here for it: ",
-        "admits alice, who has no public key here for it that is still good: ",
+        "admits alice, who has no valid public key here for it: ",
     ] {
         assert!(warned.contains(warning), "{warning}: {warned}");
     }

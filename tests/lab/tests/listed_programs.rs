@@ -245,7 +245,7 @@ fn what_is_listed_and_can_be_no_program_is_told_before_and_after() -> Result {
     )?;
     let check = mail.laptop.run(["usher", "policy", "check"])?.stderr;
     for told in [
-        "script is a script, and what the kernel runs is `/usr/bin/python3 -I`",
+        "script is a script, and the kernel runs `/usr/bin/python3 -I`",
         "/usr/bin/no-such-program is missing on this host",
     ] {
         assert!(check.contains(told), "{told}: {check}");
@@ -267,7 +267,7 @@ fn what_is_listed_and_can_be_no_program_is_told_before_and_after() -> Result {
     ];
     let explained = mail.laptop.command(explained).run()?.stdout;
     assert!(
-        explained.contains("by these programs and no others: "),
+        explained.contains("by these programs only: "),
         "{explained}"
     );
     assert!(explained.contains(&in_folder("curl")), "{explained}");

@@ -195,7 +195,7 @@ fn one_hosts_policy_says_what_it_refuses_and_that_the_other_side_is_not_known() 
     assert!(told.contains(row), "{told}");
     let nothing = mail.mailhost.command(reach).run()?;
     assert_eq!(nothing.status.code(), Some(1), "{nothing:?}");
-    assert_eq!(nothing.stdout, "carol can use nothing\n");
+    assert_eq!(nothing.stdout, "carol cannot use any service\n");
     Ok(())
 }
 

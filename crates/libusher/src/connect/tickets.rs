@@ -1,5 +1,5 @@
-//! Where this process has connected with tokens: the next connections there need no word with the
-//! signer. Whether there is a ticket still is the kernel's word at each of them.
+//! Services to which this process has connected with tokens: the next connections need not ask the signer.
+//! The kernel still decides each time whether there is a ticket.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::RwLock;
@@ -9,9 +9,9 @@ use usher_proto::name::{HostName, ServiceName};
 
 use super::{TokenError, establish_with_token};
 
-/// How long the signer is not asked again where a service is.
+/// How long the address of a service is used without asking the signer again.
 const REMEMBERED: Duration = Duration::from_secs(60);
-/// Services that are remembered; the oldest makes room.
+/// Limit of remembered services; the oldest makes room.
 const MOST: usize = 64;
 
 struct Known {
@@ -23,22 +23,22 @@ struct Known {
 
 static KNOWN: RwLock<Vec<Known>> = RwLock::new(Vec::new());
 
-/// What came of connecting where tokens have passed before.
+/// The outcome of connecting to a remembered service.
 pub(super) enum Attempt {
     /// Connected.
     Done(TcpStream),
-    /// Nothing is remembered, or there is no token to be had: the signer is to be asked.
+    /// The service is not remembered, or no token is available: ask the signer.
     None,
-    /// A token was sent and not taken: the signer is to be asked and told so.
+    /// A token was refused: ask the signer, and report it.
     Failed,
 }
 
-/// Connects where tokens have passed before.
+/// Connects to a remembered service.
 pub(super) fn connect(host: &HostName, service: &ServiceName) -> Attempt {
     let Some(server) = find(host, service) else {
         return Attempt::None;
     };
-    // The signer's answer on a failure, or the server's, is the one that is told.
+    // On a failure, the caller gets the answer of the signer or the server.
     match establish_with_token(server) {
         Ok(connected) => Attempt::Done(connected),
         Err(error) => {
@@ -51,9 +51,9 @@ pub(super) fn connect(host: &HostName, service: &ServiceName) -> Attempt {
     }
 }
 
-/// Tokens have passed on the way there.
+/// Remembers a service that has accepted a token.
 pub(super) fn remember(host: HostName, service: ServiceName, server: SocketAddr) {
-    // Not at hand in a child that was forked meanwhile, nor while others write: then next time.
+    // The table may be locked, also for ever in a forked child: the next call tries again.
     let Ok(mut known) = KNOWN.try_write() else {
         return;
     };

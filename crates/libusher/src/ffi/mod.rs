@@ -32,7 +32,7 @@ pub unsafe extern "C" fn usher_connect_by_user(
     }
 }
 
-/// See connect_by_user(3): what went wrong in this thread's last failed call.
+/// See connect_by_user(3): the error of this thread's last failed call.
 #[unsafe(no_mangle)]
 pub extern "C" fn usher_last_error() -> *const c_char {
     LAST_ERROR.with_borrow(|text| text.as_ptr())

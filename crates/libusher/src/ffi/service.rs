@@ -1,5 +1,5 @@
-//! The calls of a service, for C: they take the listening socket's descriptor, as the paper's
-//! calls do, so what is known of a listener is kept here by its number.
+//! The calls of a service, for C. They take the listening socket's descriptor, as the paper's calls do, so
+//! the state of a listener is kept here by its number.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int};
@@ -21,15 +21,15 @@ use crate::table;
 
 /// `USHER_ACCEPT_BY_USER`.
 const ACCEPT_BY_USER: c_int = 1;
-/// Listeners one process may have in a mode: as many as it may have descriptors, by default.
+/// Limit of listeners of one process in a mode: the default limit of descriptors.
 const LISTENERS: usize = 1024;
 
-/// What is known of a listener.
+/// The state of a listener.
 enum Listener {
-    /// In the mode; with the user reserved last.
+    /// The listener is in the mode; with the last reserved user.
     ByUser(ServicePort, Option<Reservation>),
-    /// This process has become the user; the descriptor is the user's queue. Non-blocking when
-    /// the service's own listener was.
+    /// This process has become the user, and the descriptor is the user's queue, non-blocking if the
+    /// service's own listener was.
     Queue {
         /// Still to be told of the first accepted connection.
         untold: Option<FirstAccept>,
@@ -39,7 +39,7 @@ enum Listener {
 
 static LISTENERS_OF_PROCESS: Mutex<Option<HashMap<RawFd, Listener>>> = Mutex::new(None);
 
-/// A failure, as C is told of it.
+/// A failure in the form for C.
 struct Failure(String, c_int);
 
 impl From<ServiceError> for Failure {
@@ -79,7 +79,7 @@ fn not_in_the_mode() -> Failure {
     )
 }
 
-/// A descriptor that a C caller has given for the time of the call.
+/// A descriptor that a C caller lends for the time of the call.
 fn opened<'a>(descriptor: c_int) -> Result<BorrowedFd<'a>, Failure> {
     if descriptor < 0 {
         return Err(rustix::io::Errno::BADF.into());
@@ -103,11 +103,11 @@ fn set_accept_mode(listener: c_int, mode: c_int) -> Result<(), Failure> {
     }
     let by_user = ServicePort::of_socket(opened(listener)?)?;
     with_table(|table| {
-        // Descriptors that were closed since leave their place to others of the same number.
+        // A descriptor that was closed may have been replaced by another of its number.
         table.retain(|&known, _| opened(known).is_ok());
         if table.len() >= LISTENERS && !table.contains_key(&listener) {
             return Err(Failure(
-                format!("{LISTENERS} listeners of this process are in a mode already"),
+                format!("{LISTENERS} listeners of this process are already in a mode"),
                 libc::EMFILE,
             ));
         }
@@ -156,7 +156,7 @@ fn set_net_user(listener: c_int) -> Result<(), Failure> {
             )
         }),
         Some(Listener::Queue { .. }) => Err(Failure(
-            "the process has become a user already".into(),
+            "the process has already become a user".into(),
             libc::EPERM,
         )),
         None => Err(not_in_the_mode()),
@@ -172,7 +172,7 @@ fn set_net_user(listener: c_int) -> Result<(), Failure> {
                     | ServiceError::ChangedInPart { .. }
             );
             if !used && error.errno() != libc::ESTALE {
-                // It still stands: the caller may mend the cause and call again.
+                // The reservation still stands: the caller may remove the cause and call again.
                 with_table(|table| {
                     if let Some(Listener::ByUser(_, kept)) = table.get_mut(&listener) {
                         *kept = Some(reservation);
@@ -187,7 +187,7 @@ fn set_net_user(listener: c_int) -> Result<(), Failure> {
     let (queue, first_accept) = queue.into_parts();
     replace(listener, &queue, cloexec).map_err(|error| {
         Failure(
-            format!("this process has been changed in part and must end: {error}"),
+            format!("this process has changed in part and must end: {error}"),
             libc::ENOTRECOVERABLE,
         )
     })?;
@@ -253,8 +253,8 @@ fn accept_by_user(listener: c_int) -> Result<(OwnedFd, SocketAddr), Failure> {
     Ok(accepted)
 }
 
-/// Writes an address as accept(2) does: cut to the room there is, with its whole length told. The
-/// queue is an AF_INET6 socket, so an IPv4 peer shows as `::ffff:a.b.c.d`.
+/// Writes an address as accept(2) does: cut to the room that there is, with its full length. The queue is an
+/// AF_INET6 socket, so an IPv4 peer appears as `::ffff:a.b.c.d`.
 ///
 /// # Safety
 /// `length` points to the bytes that `address` has room for.

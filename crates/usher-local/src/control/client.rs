@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use super::{AnsweredBy, HEARD, Reply, Request};
+use crate::packet::connect_within;
 use crate::roles::{HasRole, ROLES, Role};
 
 /// How long a daemon may take to confirm a request: it does one thing after the other, and the
@@ -99,7 +100,7 @@ fn ask_role<Q: Request>(role: &'static Role, request: &Q) -> Result<Q::Answer, C
     let role = role.name;
     let broken = |error| ControlError::Broken { role, error };
     let hangs = |after| ControlError::Hangs { role, after };
-    let stream = connect(&path).map_err(|error| match error.kind() {
+    let stream = connect_within(path.as_ref(), HEARING).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             ControlError::NotRunning { role, path }
         }
@@ -117,22 +118,6 @@ fn ask_role<Q: Request>(role: &'static Role, request: &Q) -> Result<Q::Answer, C
         Ok(Reply::Failed { reason }) => Err(ControlError::Refused { role, reason }),
         Err(error) => Err(ControlError::NotUnderstood { role, error }),
     }
-}
-
-/// Connects to a socket. A daemon that no longer accepts leads to `WouldBlock` after [`HEARING`].
-fn connect(path: &str) -> io::Result<UnixStream> {
-    use rustix::net::sockopt::{Timeout, set_socket_timeout};
-    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC,
-        None,
-    )?;
-    // Bounds connect(2) when the listener's queue is full (unix(7), SO_SNDTIMEO).
-    set_socket_timeout(&socket, Timeout::Send, Some(HEARING))?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket.into())
 }
 
 /// Why there is no answer.

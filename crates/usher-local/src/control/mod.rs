@@ -57,44 +57,45 @@ pub trait Request: Serialize + DeserializeOwned + Send + Sync + 'static {
 /// A request that the role `R` answers.
 pub trait AnsweredBy<R: HasRole>: Request {}
 
-/// Reads the applied configuration again and puts it in force.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Reload {}
+macro_rules! requests {
+    ($($(#[$doc:meta])* $request:ident { $($field:ident: $type:ty),* } $name:literal -> $answer:ty,)*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Debug, Clone, Serialize, Deserialize)]
+            pub struct $request {
+                $(
+                    /// The user.
+                    pub $field: $type,
+                )*
+            }
 
-/// Refuses this user from now on, whatever the applied configuration says. Needs no disk. Holds until
-/// [`Enable`], or as long as the daemon lives.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Disable {
-    /// The user.
-    pub user: UserName,
+            impl Request for $request {
+                const NAME: &'static str = $name;
+                type Answer = $answer;
+            }
+        )*
+    };
 }
 
-/// Takes [`Disable`] back: the applied configuration decides about the user again.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Enable {
-    /// The user.
-    pub user: UserName,
+requests! {
+    /// Reads the applied configuration again and puts it in force.
+    Reload {} "reload" -> ReloadedView,
+    /// Refuses this user from now on, whatever the applied configuration says. Needs no disk. Holds
+    /// until [`Enable`], or as long as the daemon lives.
+    Disable { user: UserName } "disable" -> ReloadedView,
+    /// Takes [`Disable`] back: the applied configuration decides about the user again.
+    Enable { user: UserName } "enable" -> ReloadedView,
+    /// Asks for live sessions, connections and workers.
+    Who {} "who" -> WhoView,
+    /// Asks for the users who sign by an ssh-agent.
+    Agents {} "agents" -> AgentsView,
+    /// Asks for the sessions that have ended last.
+    Recent {} "recent" -> RecentView,
+    /// Asks what keeps services from serving their users.
+    Troubles {} "troubles" -> TroublesView,
+    /// Asks for the state of the daemon.
+    Status {} "status" -> StatusView,
 }
-
-/// Asks for live sessions, connections and workers.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Who {}
-
-/// Asks for the users who sign by an ssh-agent.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Agents {}
-
-/// Asks for the sessions that have ended last.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Recent {}
-
-/// Asks what keeps services from serving their users.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Troubles {}
-
-/// Asks for the state of the daemon.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Status {}
 
 /// Asks which sessions a configuration would end if it were put in force. Nothing changes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -128,37 +129,20 @@ impl WouldEnd {
     }
 }
 
-macro_rules! requests {
-    ($($request:ident $name:literal -> $answer:ty { $($methods:item)* })*) => {
-        $(impl Request for $request {
-            const NAME: &'static str = $name;
-            type Answer = $answer;
-            $($methods)*
-        })*
-    };
-}
+impl Request for WouldEnd {
+    const NAME: &'static str = "would_end";
+    type Answer = WouldEndView;
 
-requests! {
-    Reload "reload" -> ReloadedView {}
-    Disable "disable" -> ReloadedView {}
-    Enable "enable" -> ReloadedView {}
-    Who "who" -> WhoView {}
-    Agents "agents" -> AgentsView {}
-    Recent "recent" -> RecentView {}
-    Troubles "troubles" -> TroublesView {}
-    Status "status" -> StatusView {}
-    WouldEnd "would_end" -> WouldEndView {
-        fn following(&self) -> u64 {
-            self.bytes
-        }
+    fn following(&self) -> u64 {
+        self.bytes
+    }
 
-        fn attached(&self) -> &[u8] {
-            &self.candidate
-        }
+    fn attached(&self) -> &[u8] {
+        &self.candidate
+    }
 
-        fn attach(&mut self, bytes: Vec<u8>) {
-            self.candidate = bytes;
-        }
+    fn attach(&mut self, bytes: Vec<u8>) {
+        self.candidate = bytes;
     }
 }
 

@@ -1,6 +1,5 @@
-//! Each user's share of a daemon's messages: many lines are written because some user or host has
-//! done something, as often as they do it. A journal that is full of one user's lines loses those
-//! of all others.
+//! Each user's quota of a daemon's messages: users and hosts cause many lines, as often as they like. A
+//! journal that is full of one user's lines loses those of all others.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,30 +12,30 @@ use tracing::field::{Field, Visit};
 /// Lines of one kind about one user within [`WINDOW`].
 const LINES: u32 = 100;
 
-/// Lines of one kind that are about no user in particular, within [`WINDOW`].
+/// Lines of one kind without a user, within [`WINDOW`].
 const LINES_ABOUT_NO_ONE: u32 = 1000;
 
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Users and kinds that are counted at one time. Beyond it, further users share one count for each
-/// kind of line.
+/// Limit of users and kinds that are counted at one time. Further users share one count for each kind of
+/// line.
 const COUNTED: usize = 16_384;
 
-/// Fields that say whom a line is about; of several, the first of these counts.
+/// Fields that name the user or host of a line; the first of these that a line has counts.
 const ABOUT: [&str; 4] = ["user", "uid", "address", "host"];
 
-/// What becomes of a line.
+/// The decision about a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It is written.
     Written,
     /// It is written, as the last of its share.
     Last,
-    /// It is not.
+    /// It is left out.
     LeftOut,
 }
 
-/// What has been written lately, by kind of line (the place in the program) and user.
+/// Recent lines, by kind (the place in the program) and user.
 #[derive(Default)]
 pub(super) struct Shares {
     counts: HashMap<(Identifier, String), Count>,
@@ -52,7 +51,7 @@ struct Count {
     message: String,
 }
 
-/// What an event says of itself.
+/// The fields of an event.
 #[derive(Default)]
 struct Content {
     about: Option<(usize, String)>,
@@ -79,7 +78,7 @@ impl Shares {
         let mut content = Content::default();
         event.record(&mut content);
         let about = content.about.map(|(rank, value)| {
-            // An address without its port: each connection has another.
+            // Without the port, which differs between connections.
             let value = match ABOUT[rank] {
                 "address" => value.rsplit_once(':').map_or(&*value, |(host, _)| host),
                 _ => &value,
@@ -119,7 +118,7 @@ impl Shares {
         }
     }
 
-    /// What was left out in windows that are over, with how many lines it were; each once.
+    /// Kinds of lines that were left out in windows that are over, with the number of lines; each once.
     pub(super) fn summaries(&mut self, now: Instant) -> Vec<(String, u32)> {
         self.swept = None;
         self.sweep(now);

@@ -1,15 +1,13 @@
-//! `usher agent`: has the ssh-agent of the user who runs it sign for the signer, which never
-//! speaks to the agent itself. Runs until the signer ends, or the user lends another way.
+//! `usher agent`: lets the calling user's ssh-agent sign for the signer, which never speaks to the agent
+//! itself. Runs until the signer ends, or another process of the user lends an agent.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use usher::ConnectError;
-use usher_local::packet::PacketSocket;
+use usher_local::packet::{PacketSocket, connect_within};
 use usher_local::paths;
 use usher_proto::agent::{AgentAnswer, answer_length, sign_request};
 use usher_proto::authenticator::Authenticator;
@@ -23,7 +21,7 @@ use usher_proto::statement::Statement;
 use crate::failure::{At, Failure};
 use crate::output::{escaped, tell};
 
-/// How long the agent may take, a touch of a security key included. The signer waits 30 s.
+/// How long the agent may take, the touch of a security key included. The signer waits 30 s.
 const PATIENCE: Duration = Duration::from_secs(25);
 
 /// Lends the agent at `$SSH_AUTH_SOCK`.
@@ -35,15 +33,15 @@ pub fn run() -> Result<(), Failure> {
         .map(PathBuf::from)
         .ok_or_else(|| {
             Failure::Agent(
-                "SSH_AUTH_SOCK is not set, which says where the ssh-agent is: run this in the \
-                 session that has one, or start one (eval $(ssh-agent))"
+                "SSH_AUTH_SOCK, the address of the ssh-agent, is not set; run this in a session that \
+                 has an agent, or start one (eval $(ssh-agent))"
                     .into(),
             )
         })?;
-    // Said now, and not when the first connection waits for it.
-    connect(&agent).map_err(|error| {
+    // Fails now, and not when the first connection waits.
+    connect_within(&agent, PATIENCE).map_err(|error| {
         Failure::Agent(format!(
-            "{}: {error}: no ssh-agent answers there; SSH_AUTH_SOCK says where it is",
+            "{}: {error}: no ssh-agent answers at SSH_AUTH_SOCK",
             agent.display()
         ))
     })?;
@@ -74,6 +72,7 @@ pub fn run() -> Result<(), Failure> {
                 let answer = match signed {
                     Ok(signature) => FromLender::Signature(signature),
                     Err(reason) => {
+                        let reason = reason.to_string();
                         tell(&format!("usher: not signed: {}\n", escaped(&reason)));
                         FromLender::NotSigned
                     }
@@ -81,13 +80,13 @@ pub fn run() -> Result<(), Failure> {
                 signer.send(&answer.encode(), &[]).map_err(no_signer)?;
             }
             Ok(ToLender::Replaced) => {
-                tell("usher: another process lends an agent of yours from now on\n");
+                tell("usher: another process lends your agent now\n");
                 return Ok(());
             }
             Ok(ToLender::Refused(Refusal::NoPrivateKey)) => {
                 return Err(Failure::Host(
-                    "no key of an agent is registered for this user on this host, or for nothing \
-                     that policy lets the user do; an administrator does that: usher user add NAME \
+                    "this host has no registered agent key of this user, or none for a service that \
+                     policy permits; an administrator registers one: usher user add NAME \
                      --agent-key FILE.pub"
                         .into(),
                 ));
@@ -100,7 +99,46 @@ pub fn run() -> Result<(), Failure> {
     }
 }
 
-/// For whom, and from where, is signed here and nowhere else.
+/// Why the agent is not asked to sign, or did not.
+#[derive(Debug, thiserror::Error)]
+enum NotSigned {
+    #[error("cannot look up the account of uid {0}: {1}")]
+    Account(nix::unistd::Uid, nix::Error),
+    #[error("this process's uid {0} has no account")]
+    NoAccount(nix::unistd::Uid),
+    #[error("the account {0}: {1}")]
+    Name(String, usher_proto::name::NameError),
+    #[error(
+        "{path}: {0}: this host's key, which every signed statement names; `usher init` makes it",
+        path = paths::HOST_PUBLIC_KEY
+    )]
+    NoHostKey(io::Error),
+    #[error("{path}: {0}; `usher init` makes it", path = paths::HOST_PUBLIC_KEY)]
+    HostKey(usher_proto::host_key::HostKeyError),
+    #[error("the signer asks for something that is not a statement: {0}")]
+    NoStatement(usher_proto::DecodeError),
+    #[error("the signer asks for a statement of the user {0}, but this is the agent of {1}")]
+    OtherUser(UserName, UserName),
+    #[error(
+        "the signer asks for a statement of another host, with the key {0}; this host's key is {1} \
+         ({path})",
+        path = paths::HOST_PUBLIC_KEY
+    )]
+    OtherHost(String, String),
+    #[error(transparent)]
+    Encoding(#[from] usher_proto::authenticator::SignError),
+    #[error(
+        "the agent refuses: `ssh-add -l` must list the key that `usher user add --agent-key` \
+         registered"
+    )]
+    Refused,
+    #[error("the agent has not answered for {} s", PATIENCE.as_secs())]
+    Late,
+    #[error("{}: {error}", .agent.display())]
+    Agent { agent: PathBuf, error: io::Error },
+}
+
+/// The only user and host for which this process signs.
 #[derive(Debug)]
 struct Own {
     user: UserName,
@@ -109,58 +147,41 @@ struct Own {
 
 impl Own {
     /// The account of this process, and this host's key as it is now.
-    fn look_up() -> Result<Self, String> {
+    fn look_up() -> Result<Self, NotSigned> {
         let uid = nix::unistd::getuid();
         let account = nix::unistd::User::from_uid(uid)
-            .map_err(|error| format!("cannot look up the account of uid {uid}: {error}"))?
-            .ok_or_else(|| format!("uid {uid}, of this process, has no account"))?;
-        let user = account
-            .name
-            .parse()
-            .map_err(|error| format!("the account {}: {error}", account.name))?;
-        let path = paths::HOST_PUBLIC_KEY;
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            format!(
-                "{path}: {error}: this host's key, which has to be in what is signed; `usher init` \
-                 makes it"
-            )
-        })?;
-        let host_key = HostPublicKey::from_openssh(text.trim())
-            .map_err(|error| format!("{path}: {error}; `usher init` makes it"))?;
+            .map_err(|error| NotSigned::Account(uid, error))?
+            .ok_or(NotSigned::NoAccount(uid))?;
+        let user = account.name.parse();
+        let user = user.map_err(|error| NotSigned::Name(account.name, error))?;
+        let text = std::fs::read_to_string(paths::HOST_PUBLIC_KEY).map_err(NotSigned::NoHostKey)?;
+        let host_key = HostPublicKey::from_openssh(text.trim()).map_err(NotSigned::HostKey)?;
         Ok(Self { user, host_key })
     }
 
-    /// The statement, when it is one of this user on this host. A signer that was taken over, or is
-    /// another host's, gets no other.
-    fn check(&self, statement: &[u8]) -> Result<Statement, String> {
-        let told = Statement::decode(statement).map_err(|error| {
-            format!("the signer asks for something else than a statement: {error}")
-        })?;
+    /// Decodes a statement and checks that it is of this user on this host. A subverted signer, or one
+    /// of another host, gets nothing else.
+    fn check(&self, statement: &[u8]) -> Result<Statement, NotSigned> {
+        let told = Statement::decode(statement).map_err(NotSigned::NoStatement)?;
         if told.user != self.user {
-            return Err(format!(
-                "the signer asks for a statement of the user {}, and this is {}'s agent",
-                told.user, self.user
-            ));
+            return Err(NotSigned::OtherUser(told.user, self.user.clone()));
         }
         if told.client_host_key != self.host_key {
-            return Err(format!(
-                "the signer asks for a statement of another host, with the key {}; this host's is \
-                 {} ({})",
+            return Err(NotSigned::OtherHost(
                 told.client_host_key.fingerprint(),
                 self.host_key.fingerprint(),
-                paths::HOST_PUBLIC_KEY
             ));
         }
         Ok(told)
     }
 }
 
-/// What is signed, in words.
+/// Describes the statement to sign.
 fn in_words(statement: &Statement) -> String {
     let minutes = statement.expires.saturating_sub(statement.issued) / 60;
     format!(
-        "signing for {} at {}: that {}, on this host (key {}), opens a session of {} h {} min with it \
-         at the host with the key {}",
+        "signing for {} at {}: {} on this host (key {}) opens a session of {} h {} min with it at the \
+         host with the key {}",
         statement.service,
         statement.server,
         statement.user,
@@ -171,38 +192,35 @@ fn in_words(statement: &Statement) -> String {
     )
 }
 
-/// Has the agent sign a statement of this user on this host. What is none is not signed, so that the
-/// signer gets nothing signed but such authenticators.
-fn sign(agent: &Path, own: &Own, public_key: &[u8], statement: &[u8]) -> Result<Vec<u8>, String> {
+/// Lets the agent sign a statement of this user on this host, and nothing else.
+fn sign(
+    agent: &Path,
+    own: &Own,
+    public_key: &[u8],
+    statement: &[u8],
+) -> Result<Vec<u8>, NotSigned> {
     let told = own.check(statement)?;
     tell(&format!(
-        "usher: {}; a security key wants to be touched now\n",
+        "usher: {}; a security key must be touched now\n",
         in_words(&told)
     ));
-    let data = Authenticator::signed_data(statement).map_err(|error| error.to_string())?;
-    let answer = ask(
-        agent,
-        &sign_request(public_key, &data),
-        Instant::now() + PATIENCE,
-    );
-    match answer {
+    let data = Authenticator::signed_data(statement)?;
+    let request = sign_request(public_key, &data);
+    match ask(agent, &request, Instant::now() + PATIENCE) {
         Ok(AgentAnswer::Signature(signature)) => Ok(signature),
-        Ok(AgentAnswer::Failure) => Err(
-            "the agent refuses: `ssh-add -l` has to list the key that `usher user add --agent-key` \
-             has registered"
-                .into(),
-        ),
-        Err(error) if is_timeout(&error) => {
-            Err(format!("the agent has not answered for {} s", PATIENCE.as_secs()))
-        }
-        Err(error) => Err(format!("{}: {error}", agent.display())),
+        Ok(AgentAnswer::Failure) => Err(NotSigned::Refused),
+        Err(error) if is_timeout(&error) => Err(NotSigned::Late),
+        Err(error) => Err(NotSigned::Agent {
+            agent: agent.to_owned(),
+            error,
+        }),
     }
 }
 
-/// One question over a connection of its own: an agent that was late once does not answer the next
-/// question with the former one's signature.
+/// Asks over a new connection, so that the late answer to one question is never taken for the answer to
+/// the next.
 fn ask(agent: &Path, request: &[u8], until: Instant) -> io::Result<AgentAnswer> {
-    let mut agent = connect(agent)?;
+    let mut agent = connect_within(agent, PATIENCE)?;
     agent.write_all(request)?;
     let mut prefix = [0; 4];
     read(&mut agent, &mut prefix, until)?;
@@ -211,16 +229,7 @@ fn ask(agent: &Path, request: &[u8], until: Instant) -> io::Result<AgentAnswer> 
     AgentAnswer::decode(&answer).map_err(io::Error::other)
 }
 
-/// Connects to the agent. Neither this nor writing waits for ever for one that takes nothing.
-fn connect(agent: &Path) -> io::Result<UnixStream> {
-    let flags = SocketFlags::CLOEXEC;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(agent)?)?;
-    Ok(socket.into())
-}
-
-/// Fills the buffer, in the time that is left.
+/// Fills the buffer before the time limit.
 fn read(agent: &mut UnixStream, mut buffer: &mut [u8], until: Instant) -> io::Result<()> {
     while !buffer.is_empty() {
         let left = until.saturating_duration_since(Instant::now());
@@ -249,7 +258,7 @@ fn is_timeout(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    /// What [`ask`] makes of an agent that answers these bytes and closes.
+    /// The result of [`ask`] with an agent that answers these bytes and closes.
     fn answered(bytes: &[u8]) -> io::Result<AgentAnswer> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent");
@@ -261,7 +270,7 @@ mod tests {
             connection.write_all(&bytes)
         });
         let answer = ask(&path, &[1, 2, 3], Instant::now() + Duration::from_secs(10));
-        // Writing to who has hung up is an error that concerns nobody.
+        // The agent may fail to write to a caller that has hung up.
         drop(agent.join().unwrap());
         answer
     }
@@ -325,18 +334,21 @@ mod tests {
 
     #[test]
     fn nothing_but_a_statement_of_this_user_on_this_host_is_given_to_the_agent() {
-        // Nobody listens there: an agent that is asked is another error.
+        // No agent listens there: asking it is another error.
         let nowhere = Path::new("/nonexistent");
-        let said = |statement: &[u8]| sign(nowhere, &own(), b"key", statement).unwrap_err();
+        let said = |statement: &[u8]| {
+            let refused = sign(nowhere, &own(), b"key", statement);
+            refused.unwrap_err().to_string()
+        };
         let none = said(b"SSHSIG");
-        assert!(none.contains("something else"), "{none}");
+        assert!(none.contains("not a statement"), "{none}");
         let bobs = Statement {
             user: "bob".parse().unwrap(),
             ..statement()
         };
         let bobs = said(&bobs.encode());
         assert!(
-            bobs.contains("user bob") && bobs.contains("alice's"),
+            bobs.contains("user bob") && bobs.contains("agent of alice"),
             "{bobs}"
         );
         let elsewhere = Statement {

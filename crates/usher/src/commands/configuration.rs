@@ -1,5 +1,5 @@
-//! Putting a configuration in force: checked whole, stored atomically, taken by every daemon that
-//! runs, or by none.
+//! Puts a configuration in force: it is checked whole, stored atomically, and taken by every running
+//! daemon or by none.
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
@@ -22,29 +22,29 @@ use crate::output::tell;
 /// The daemon that ends what is no longer permitted.
 pub const KEEPER: &str = roles::Keeper::ROLE.name;
 
-/// What came of it.
+/// The result of putting a configuration in force.
 #[derive(Debug, serde::Serialize)]
 pub struct Outcome {
-    /// Number of the configuration now in force.
+    /// Generation of the configuration now in force.
     pub generation: u64,
     /// Daemons that have taken it.
     pub daemons: Vec<String>,
-    /// Sessions that ended by it, with the connections that were cut.
+    /// Sessions that it ended, with the connections that were cut.
     pub ended: Vec<EndingView>,
-    /// What it forbids and has not ended yet, in words.
+    /// What it forbids and has not ended yet, for people.
     pub unfinished: Vec<String>,
 }
 
-/// What to do when a daemon refuses a configuration or does not answer.
+/// The reaction when a daemon refuses a configuration or does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnRefusal {
-    /// All of it or nothing: the former configuration is put in force again.
+    /// All or nothing: put the former configuration in force again.
     RollBack,
-    /// What takes rights away holds where it is taken: the other daemons take it.
+    /// Continue with the other daemons, for changes that take rights away.
     GoOn,
 }
 
-/// Held while the configuration is changed: two administrators at once take turns.
+/// Held while the configuration changes: two administrators take turns.
 pub struct Lock(#[allow(dead_code, reason = "held, not read")] File);
 
 /// Takes the lock, waiting for another administrator.
@@ -63,13 +63,13 @@ pub fn lock() -> Result<Lock, Failure> {
         },
     })?;
     if let Err(TryLockError::WouldBlock) = file.try_lock() {
-        tell("usher: another `usher` changes the configuration; waiting for it\n");
+        tell("usher: waiting for another `usher` that changes the configuration\n");
     }
     file.lock().at(path)?;
     Ok(Lock(file))
 }
 
-/// Reads what is written below /etc/usher, and has the groups looked up that the policy names.
+/// Reads /etc/usher, and looks up the groups that the policy names.
 ///
 /// # Errors
 /// When a file cannot be read.
@@ -79,7 +79,7 @@ pub fn collect() -> Result<Applied, Failure> {
     Ok(applied)
 }
 
-/// The same, and asks no name service: for whom the groups do not matter.
+/// Reads /etc/usher without asking the name service, for callers that need no groups.
 ///
 /// # Errors
 /// As [`collect`].
@@ -88,7 +88,7 @@ pub fn read() -> Result<Applied, Failure> {
     Ok(Applied::collect(folder, None)?)
 }
 
-/// Reads what is written below /etc/usher/users, and nothing else.
+/// Reads /etc/usher/users only.
 ///
 /// # Errors
 /// When a file cannot be read.

@@ -1,4 +1,4 @@
-//! `usher connect HOST:SERVICE`: a pipe for scripts, tunnels and ProxyCommand-like use.
+//! `usher connect HOST:SERVICE`: a pipe for scripts, tunnels and ProxyCommand.
 
 use std::io;
 use std::net::TcpStream;
@@ -9,40 +9,52 @@ use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use usher::{HostName, ServiceName, connect_by_user};
+use usher_proto::name::NameError;
 
 use crate::failure::{At, Failure};
 use way::Way;
 
 mod way;
 
-/// Where to connect.
+/// The destination of a connection.
 #[derive(Debug, Clone)]
 pub struct Destination {
     host: HostName,
     service: ServiceName,
 }
 
+/// Why a text is no [`Destination`].
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidDestination {
+    /// It lacks the service.
+    #[error("give a host and a service, as in mailhost:imap")]
+    NoService,
+    /// A name in it is wrong.
+    #[error("{0}: {1}")]
+    Name(String, NameError),
+}
+
 impl FromStr for Destination {
-    type Err = String;
+    type Err = InvalidDestination;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (host, service) = text
-            .split_once(':')
-            .ok_or("give a host and a service, as in mailhost:imap")?;
+        let (host, service) = text.split_once(':').ok_or(InvalidDestination::NoService)?;
+        let wrong = |name: &str| {
+            let name = name.to_owned();
+            move |error| InvalidDestination::Name(name, error)
+        };
         Ok(Self {
-            host: host.parse().map_err(|error| format!("{host}: {error}"))?,
-            service: service
-                .parse()
-                .map_err(|error| format!("{service}: {error}"))?,
+            host: host.parse().map_err(wrong(host))?,
+            service: service.parse().map_err(wrong(service))?,
         })
     }
 }
 
-/// Connects and copies both ways until the server closes, or nobody reads standard output any more.
-/// Urgent bytes of the server stand among the others, in their place.
+/// Connects and copies both ways until the server closes, or standard output has no reader. Urgent bytes
+/// of the server keep their place among the others.
 ///
 /// # Errors
-/// When the connection is refused or breaks: then what was received may be a part only.
+/// When the connection is refused or breaks; the received data may then be incomplete.
 pub fn run(destination: &Destination) -> Result<(), Failure> {
     let connection = connect_by_user(&destination.host, &destination.service)?;
     connection.set_nonblocking(true).at("connection")?;
@@ -52,14 +64,14 @@ pub fn run(destination: &Destination) -> Result<(), Failure> {
     let outgoing = connection.try_clone().at("connection")?;
     let sending: &'static Sending = Box::leak(Box::default());
     std::thread::spawn(move || {
-        // It ends the program from the other direction.
+        // The other direction ends the program.
         let _ = send(&outgoing, sending);
     });
     match receive(&connection, sending) {
         Ok(()) => Ok(()),
         Err(Stopped::Unread) => {
-            // As if the reader had been connected itself: the server learns that nobody reads. One
-            // that is no more connected has nothing left to abort.
+            // As if the reader had been connected itself, the server learns that there is no reader. A
+            // connection that has ended needs no abort.
             let _ = rustix::net::connect_unspec(&connection);
             Ok(())
         }
@@ -67,8 +79,8 @@ pub fn run(destination: &Destination) -> Result<(), Failure> {
     }
 }
 
-/// Whether the other thread writes to the connection at this moment, and what it has met there. The
-/// kernel tells one of the two threads of a reset, once; the other one then finds an end like any.
+/// Whether the other thread is writing to the connection, and the error that it met. The kernel reports
+/// a reset once, to one of the two threads; the other then sees an ordinary end.
 #[derive(Default)]
 struct Sending {
     state: Mutex<Writing>,
@@ -89,7 +101,7 @@ impl Sending {
         self.changed.notify_all();
     }
 
-    /// What writing has met, once it is not under way any more.
+    /// The error of writing, after it has finished.
     fn failure(&self) -> Option<Errno> {
         let now = |state: &mut Writing| matches!(state, Writing::Now);
         let mut state = self.state.lock();
@@ -122,15 +134,15 @@ fn send(connection: &TcpStream, sending: &Sending) -> rustix::io::Result<()> {
     }
 }
 
-/// Why nothing more is received.
+/// The reason why receiving has stopped.
 enum Stopped {
-    /// What was received may be a part only.
+    /// The received data may be incomplete.
     Broken(Errno),
-    /// Nobody reads standard output any more.
+    /// Standard output has no reader.
     Unread,
 }
 
-/// Receives to standard output until the end.
+/// Copies received data to standard output until the end.
 fn receive(connection: &TcpStream, sending: &Sending) -> Result<(), Stopped> {
     let output = io::stdout();
     let output = output.as_fd();
@@ -165,13 +177,13 @@ fn receive(connection: &TcpStream, sending: &Sending) -> Result<(), Stopped> {
         return Ok(());
     }
     match sending.failure() {
-        // EPIPE: the server ended its direction, and then did not take what we sent.
+        // EPIPE: the server ended its direction, and then refused what we sent.
         Some(error) if error != Errno::PIPE => Err(Stopped::Broken(error)),
         _ => Ok(()),
     }
 }
 
-/// Whether the connection is no more in either direction, so that no write to it waits.
+/// Whether the connection has ended in both directions, so that no write to it waits.
 fn is_over(connection: &TcpStream) -> rustix::io::Result<bool> {
     let mut asked = [PollFd::new(connection, PollFlags::empty())];
     loop {

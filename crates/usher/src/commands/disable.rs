@@ -1,6 +1,6 @@
-//! `usher user disable` and `enable`. Disabling cuts first and stores afterwards: neither a full disk
-//! nor a faulty file, another administrator's lock, a daemon that hangs or a name service that does not
-//! answer keeps a user in.
+//! `usher user disable` and `enable`. Disabling cuts first and stores afterwards, so that it works
+//! despite a full disk, a faulty file, another administrator's lock, a daemon that hangs and a name
+//! service that does not answer.
 
 use std::path::Path;
 
@@ -14,23 +14,23 @@ use super::user::{known, put_users_in_force, user_folder};
 use crate::failure::{At, Failure};
 use crate::output::{Output, warn};
 
-/// What the daemons have done, before anything is stored.
+/// What the daemons have done before anything is stored.
 #[derive(Default)]
 struct Cut {
     daemons: Vec<String>,
     ended: Vec<EndingView>,
     unfinished: Vec<String>,
-    /// Of the keeper, when it has not cut.
+    /// The keeper's error, when it has not cut.
     failed: Option<ControlError>,
 }
 
-/// Refuses a user from now on. What is in force stays but for that, whatever is written below
-/// /etc/usher: nobody's faulty file keeps a user from being disabled, and no daemon either.
+/// Refuses a user from now on. The rest of the configuration in force stays, whatever is written below
+/// /etc/usher, so that faulty files do not prevent it.
 ///
 /// # Errors
-/// When the user is not known: nothing has changed. [`Failure::NotStored`],
-/// [`Failure::Unfinished`], [`Failure::NotCut`], [`Failure::NotTaken`],
-/// [`Failure::KeeperUnreached`] when it is done in part.
+/// When the user is not known; nothing changes then. [`Failure::NotStored`],
+/// [`Failure::Unfinished`], [`Failure::NotCut`], [`Failure::NotTaken`] and
+/// [`Failure::KeeperUnreached`] when only a part is done.
 pub fn disable(output: &Output, user: &UserName, reason: &str) -> Result<(), Failure> {
     let cut = cut(user);
     let mut outcome = match store(user, reason) {
@@ -50,9 +50,9 @@ pub fn disable(output: &Output, user: &UserName, reason: &str) -> Result<(), Fai
                 None => Failure::NotTaken(generation, reasons, ended),
             });
         }
-        // It is stored, and there is no keeper to cut.
+        // It is stored, and no keeper runs that could cut.
         Err(failure @ Failure::KeeperUnreached(..)) => return Err(failure),
-        // No daemon has done anything either.
+        // No daemon has done anything.
         Err(failure) if cut.daemons.is_empty() => return Err(failure),
         Err(failure) => {
             return Err(Failure::NotStored {
@@ -63,14 +63,14 @@ pub fn disable(output: &Output, user: &UserName, reason: &str) -> Result<(), Fai
             });
         }
     };
-    // What is stored says the same now, and counts from here on.
+    // The stored configuration refuses the user from here on.
     if let Err(failure) = take_back(user) {
         warn(&format!(
-            "until `usher user enable {user}` the user stays disabled, whatever is applied ({failure})"
+            "{user} stays disabled until `usher user enable {user}`, whatever is applied ({failure})"
         ));
     }
     outcome.ended.splice(0..0, cut.ended);
-    // What was not finished when it was cut may be by now: the keeper has been asked again.
+    // The keeper has reloaded since the cut, so its later answer counts.
     if cut.failed.is_some() || outcome.daemons.iter().all(|daemon| daemon != KEEPER) {
         outcome.unfinished.extend(cut.unfinished);
     }
@@ -85,7 +85,7 @@ pub fn disable(output: &Output, user: &UserName, reason: &str) -> Result<(), Fai
     Ok(())
 }
 
-/// Has the daemons refuse the user, which needs no disk.
+/// Makes the daemons refuse the user. Needs no disk.
 fn cut(user: &UserName) -> Cut {
     let mut cut = Cut::default();
     let request = Disable { user: user.clone() };
@@ -105,7 +105,7 @@ fn cut(user: &UserName) -> Cut {
     cut
 }
 
-/// Takes [`cut`] back where a daemon has done it.
+/// Takes [`cut`] back.
 fn take_back(user: &UserName) -> Result<(), Failure> {
     let request = Enable { user: user.clone() };
     for (_, answer) in ask_each(&request) {
@@ -117,32 +117,32 @@ fn take_back(user: &UserName) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Stores that the user is disabled, and has the daemons read it.
+/// Stores that the user is disabled, and makes the daemons read it.
 fn store(user: &UserName, reason: &str) -> Result<Outcome, Failure> {
     let lock = configuration::lock()?;
     let fresh = configuration::in_force()?;
-    // A name service that does not answer keeps nobody from being disabled either.
+    // A name service that does not answer must not prevent disabling.
     let may_have_account = || match nix::unistd::User::from_name(user.as_ref()) {
         Ok(found) => found.is_some(),
         Err(error) => {
             warn(&format!(
-                "whether there is an account {user} is not known ({error}): check the name"
+                "cannot look up the account {user} ({error}): check the name"
             ));
             true
         }
     };
     let folder = match known(user) {
-        // Users whom an authority certifies have no folder; another one's was removed.
+        // A user whom an authority certifies has no folder.
         Err(_) if fresh.users.contains_key(user) || may_have_account() => user_folder(user),
         known => known?,
     };
-    // Either may succeed where the other does not: they need not be on one disk.
+    // The two may be on different disks, so one may succeed where the other fails.
     let marked = mark(&folder, reason);
     let outcome = in_force(&lock, fresh, user, reason);
     marked.and(outcome)
 }
 
-/// What the next apply reads.
+/// Writes the mark that the next apply reads.
 fn mark(folder: &Path, reason: &str) -> Result<(), Failure> {
     std::fs::create_dir_all(folder).at(folder)?;
     let path = folder.join("disabled");
@@ -164,7 +164,7 @@ fn in_force(
 /// # Errors
 /// When the user is not known, the file cannot be removed, or a daemon does not answer.
 pub fn enable(output: &Output, user: &UserName) -> Result<(), Failure> {
-    // What only the daemons know; what is stored counts until it is gone as well.
+    // The daemons' own memory first; the stored configuration counts until it changes too.
     take_back(user)?;
     let lock = configuration::lock()?;
     let path = known(user)?.join("disabled");

@@ -1,4 +1,4 @@
-//! `usher doctor`: what this kernel and this host can and cannot do, tried and not guessed.
+//! `usher doctor`: tests what this kernel and this host can do.
 
 mod daemons;
 mod log;
@@ -15,7 +15,7 @@ use usher_local::paths;
 use usher_local::roles::Side;
 
 use crate::failure::Failure;
-use crate::output::Output;
+use crate::output::{Output, first};
 use crate::probe::probe;
 
 /// One finding.
@@ -23,13 +23,13 @@ use crate::probe::probe;
 struct Finding {
     name: String,
     works: bool,
-    /// Whether the main job fails without it.
+    /// Whether Usher's work on this host fails without it.
     required: bool,
     /// The side of a connection that needs it; none: every host does.
     #[serde(rename = "role")]
     side: Option<Side>,
     detail: String,
-    /// What keeps a daemon from doing its part.
+    /// Reasons why a daemon cannot do its work.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     troubles: Vec<String>,
     /// A daemon's numbers.
@@ -38,7 +38,7 @@ struct Finding {
     needed_for: String,
 }
 
-/// What the policy in force has this host do.
+/// The work of this host by the policy in force.
 struct Jobs {
     /// The services that it offers.
     offers: Vec<String>,
@@ -81,12 +81,12 @@ impl Jobs {
     }
 }
 
-/// Tries and prints.
+/// Runs the tests and prints the findings.
 ///
 /// # Errors
-/// [`Failure::Unhealthy`] when something that the main job needs does not work.
+/// [`Failure::Unhealthy`] when something that this host needs does not work.
 pub fn run(output: &Output) -> Result<(), Failure> {
-    // One that cannot be read is told below.
+    // A finding below reports a configuration that cannot be read.
     let applied = Applied::load(Path::new(paths::APPLIED)).ok().flatten();
     let checked = applied.as_ref().and_then(|applied| applied.check().ok());
     let jobs = Jobs::of(checked.as_ref());
@@ -182,8 +182,7 @@ fn text(findings: &[Finding], jobs: &Jobs) -> String {
         };
     }
     if !jobs.has(Side::Server) && !jobs.has(Side::Client) {
-        text += "this host neither offers services nor reaches those of others yet: no policy in \
-                 force says so\n";
+        text += "the policy in force has no services of this host, and none that its users reach\n";
     }
     text
 }
@@ -195,19 +194,14 @@ fn lacks(findings: &[Finding], side: Side) -> String {
     });
     let missing: Vec<&str> = missing.map(|finding| finding.name.as_str()).collect();
     match missing.as_slice() {
-        [] => "nothing that this needs is missing".into(),
+        [] => "nothing is missing for this".into(),
         missing => format!("LACKS {}", missing.join(", ")),
     }
 }
 
-/// The first few, and how many more there are.
+/// The first few names, and the number of the rest.
 fn some(names: &[String]) -> String {
-    const SHOWN: usize = 8;
-    let shown = names[..names.len().min(SHOWN)].join(", ");
-    match names.len().saturating_sub(SHOWN) {
-        0 => shown,
-        rest => format!("{shown} and {rest} more"),
-    }
+    first(names, 8)
 }
 
 fn host_key() -> Finding {
@@ -244,7 +238,10 @@ fn configuration() -> Finding {
             ),
             Err(error) => (false, error.to_string()),
         },
-        Ok(None) => (false, "none is in force; run `usher policy apply`".into()),
+        Ok(None) => (
+            false,
+            "no configuration is in force; run `usher policy apply`".into(),
+        ),
         Err(error) => (false, error.to_string()),
     };
     Finding {
@@ -294,7 +291,7 @@ mod tests {
              \x20        not connected\n\
              \x20        needed for: something\n\
              ok       host key: told\n\n\
-             this host offers imap: nothing that this needs is missing\n\
+             this host offers imap: nothing is missing for this\n\
              users of this host reach notes at desk: LACKS daemon signer\n"
         );
     }

@@ -1,5 +1,5 @@
-//! `usher policy apply --dry-run`: what an apply would change and what it would end. Nothing is
-//! changed. Which live connections would end, the keeper is asked, who would end them.
+//! `usher policy apply --dry-run`: what an apply would change and end. Changes nothing. The keeper, which
+//! would end them, says which live connections would end.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -17,34 +17,34 @@ use super::{configuration, ending, policy};
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Most changes that are shown to people, and most names in a line; the rest is counted.
+/// Limits of the text for people: changes, and names in a line. The rest is counted.
 const CHANGES: usize = 50;
 const NAMES: usize = 20;
 
-/// What an apply would come to.
+/// The result that an apply would have.
 #[derive(Debug, Serialize)]
 struct Forecast {
-    /// The configuration in force, which stays.
+    /// Generation of the configuration in force.
     generation: u64,
-    /// What is written otherwise than it is in force: files, and users.
+    /// Files and users that differ from the configuration in force.
     differs: Vec<String>,
-    /// Who gains and who loses what; nothing when that cannot be said.
+    /// The gains and losses of each user; none when they are unknown.
     changes: Option<Vec<Change>>,
-    /// Why it cannot.
+    /// The reason why the changes are unknown.
     changes_unknown: Option<String>,
-    /// Live sessions that would end, with their connections; nothing when that cannot be said.
+    /// Live sessions that would end, with their connections; none when they are unknown.
     would_end: Option<Vec<EndingView>>,
-    /// Why it cannot.
+    /// The reason why the sessions are unknown.
     would_end_unknown: Option<String>,
-    /// Whether a keeper runs, without which no new connection is let in.
+    /// Whether a keeper runs; without one no new connection is admitted.
     keeper_runs: bool,
 }
 
-/// Tells it. The exit code says whether anybody gains or loses anything, or anything would end.
+/// Prints the forecast. The exit code says whether a user gains or loses access, or a session would
+/// end.
 ///
 /// # Errors
-/// As [`policy::candidate`], which are those of an apply; when the keeper is there and does not
-/// answer.
+/// As [`policy::candidate`]; when the keeper runs and does not answer.
 pub fn run(output: &Output) -> Result<u8, Failure> {
     let lock = configuration::lock()?;
     let (candidate, checked) = policy::candidate()?;
@@ -68,53 +68,55 @@ pub fn run(output: &Output) -> Result<u8, Failure> {
     Ok(forecast.code())
 }
 
-fn split<T>(known: Result<T, String>) -> (Option<T>, Option<String>) {
+fn split<T>(known: Result<T, Failure>) -> (Option<T>, Option<String>) {
     match known {
         Ok(known) => (Some(known), None),
-        Err(reason) => (None, Some(reason)),
+        Err(failure) => (None, Some(failure.to_string())),
     }
 }
 
-/// Who gains and who loses what on this host.
-fn changes(present: Applied, candidate: Applied, checked: Checked) -> Result<Vec<Change>, String> {
+/// The gains and losses of users on this host.
+fn changes(present: Applied, candidate: Applied, checked: Checked) -> Result<Vec<Change>, Failure> {
     let before = if present.generation == 0 {
         // Nothing was ever applied: nothing is permitted.
         Network::default()
     } else {
-        let checked = present.check().map_err(|error| error.to_string())?;
+        let checked = present.check()?;
         of_this_host("in force", present, checked)?
     };
     let after = of_this_host("written", candidate, checked)?;
     Ok(difference(&before, &after))
 }
 
-fn of_this_host(which: &str, applied: Applied, checked: Checked) -> Result<Network, String> {
+fn of_this_host(which: &str, applied: Applied, checked: Checked) -> Result<Network, Failure> {
     let loaded = Loaded::of_this_host(applied, checked);
-    let loaded =
-        loaded.map_err(|error| format!("of the configuration that is {which}: {error}"))?;
+    let loaded = loaded.map_err(|error| {
+        Failure::Question(format!("the configuration that is {which}: {error}"))
+    })?;
     Ok(loaded.network)
 }
 
-/// Which live sessions would end, or why that cannot be said; and whether a keeper runs.
+/// The live sessions that would end, or the reason why they are unknown; and whether a keeper runs.
 #[allow(clippy::type_complexity, reason = "the inner error is an answer, too")]
-fn would_end(candidate: &Applied) -> Result<(Result<Vec<EndingView>, String>, bool), Failure> {
+fn would_end(candidate: &Applied) -> Result<(Result<Vec<EndingView>, Failure>, bool), Failure> {
     let request = match WouldEnd::new(candidate) {
         Ok(request) => request,
-        Err(error) => return Ok((Err(error.to_string()), true)),
+        Err(error) => return Ok((Err(Failure::Question(error.to_string())), true)),
     };
     match ask(roles::Keeper, &request) {
         Ok(WouldEndView { ended }) => Ok((Ok(ended), true)),
         Err(ControlError::NotRunning { .. }) if configuration::keeper_has_run() => {
-            let reason = "the keeper does not run on this host, and what it has admitted lives on \
-                          without it; start it (systemctl start usher-keeper) and ask again";
-            Ok((Err(reason.into()), false))
+            let reason = "the keeper does not run on this host, and connections that it admitted \
+                          stay open without it; start it (systemctl start usher-keeper) and ask \
+                          again";
+            Ok((Err(Failure::Host(reason.into())), false))
         }
         Err(ControlError::NotRunning { .. }) => Ok((Ok(Vec::new()), false)),
         Err(error) => Err(error.into()),
     }
 }
 
-/// The files and users that are written otherwise than they are in force.
+/// The files and users that differ from the configuration in force.
 fn differs(present: &Applied, candidate: &Applied) -> Vec<String> {
     let mut differs = Vec::new();
     let files = |applied: &Applied| -> BTreeSet<(String, String)> {
@@ -160,7 +162,7 @@ fn text(forecast: &Forecast) -> String {
     let mut text = String::new();
     let differs = &forecast.differs;
     for name in differs.iter().take(CHANGES) {
-        let _ = writeln!(text, "differs from what is in force: {name}");
+        let _ = writeln!(text, "differs from the configuration in force: {name}");
     }
     if differs.len() > CHANGES {
         let _ = writeln!(text, "and {} more", differs.len() - CHANGES);
@@ -175,40 +177,39 @@ fn text(forecast: &Forecast) -> String {
             }
             if changes.len() > CHANGES {
                 let more = changes.len() - CHANGES;
-                let _ = writeln!(text, "and {more} more change(s); --json tells all of them");
+                let _ = writeln!(text, "and {more} more change(s); --json lists all");
             }
             let elsewhere = |change: &Change| change.known != Known::ServerOnly;
             if changes
                 .iter()
                 .any(|change| elsewhere(change) && !change.lose.is_empty())
             {
-                text += "connections that users of this host have to other hosts are not ended from \
-                         here\n";
+                text += "this host does not end the connections of its users to other hosts\n";
             }
         }
         (None, reason) => {
             let reason = reason.as_deref().unwrap_or_default();
-            let _ = writeln!(text, "who gains and who loses is not known: {reason}");
+            let _ = writeln!(text, "cannot tell who gains and who loses access: {reason}");
         }
     }
     match (&forecast.would_end, &forecast.would_end_unknown) {
         (Some(ending), _) if !ending.is_empty() => text += &ending::lines("would end", ending),
         (Some(_), _) if forecast.keeper_runs => text += "no live connection would end\n",
         (Some(_), _) => {
-            text += "no keeper runs on this host, and none has since it was booted: there is no \
-                     live connection that could end\n";
+            text += "no keeper has run on this host since it was booted, so there are no live \
+                     connections\n";
         }
         (None, reason) => {
             let reason = reason.as_deref().unwrap_or_default();
             let _ = writeln!(
                 text,
-                "which live connections would end is not known: {reason}"
+                "cannot tell which live connections would end: {reason}"
             );
         }
     }
     let _ = writeln!(
         text,
-        "nothing was changed: configuration {} stays in force",
+        "nothing has changed: configuration {} stays in force",
         forecast.generation
     );
     text

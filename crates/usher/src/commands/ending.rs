@@ -5,14 +5,16 @@ use std::fmt::Write;
 
 use usher_local::control::EndingView;
 
+use crate::output::first;
+
 /// Most sessions that are shown, and most connections of each; the rest is counted.
 const SESSIONS: usize = 50;
 const CONNECTIONS: usize = 10;
 /// Most users of sessions without a connection that are named.
 const USERS: usize = 10;
 
-/// A line for each session with connections, with its reason, and one for each of its connections.
-/// The sessions without connections are counted: nobody loses anything that is under way by them.
+/// One line for each session that has connections, with its reason, and one for each connection.
+/// Sessions without connections are only counted: their end interrupts nothing.
 pub fn lines(verb: &str, ending: &[EndingView]) -> String {
     let mut text = String::new();
     let (busy, idle): (Vec<_>, Vec<_>) = ending
@@ -42,22 +44,18 @@ pub fn lines(verb: &str, ending: &[EndingView]) -> String {
         let connections: usize = rest.iter().map(|left| left.session.connections.len()).sum();
         let _ = writeln!(
             text,
-            "{verb}: {} more session(s) with {connections} connection(s); --json tells all of them",
+            "{verb}: {} more session(s) with {connections} connection(s); --json lists all",
             rest.len()
         );
     }
     if !idle.is_empty() {
         let users: BTreeSet<&str> = idle.iter().map(|idle| idle.session.user.as_ref()).collect();
-        let named: Vec<&str> = users.iter().take(USERS).copied().collect();
-        let more = match users.len() - named.len() {
-            0 => String::new(),
-            rest => format!(" and {rest} more"),
-        };
+        let users: Vec<&str> = users.into_iter().collect();
         let _ = writeln!(
             text,
-            "{verb}: {} session(s) without a connection, of {}{more}",
+            "{verb}: {} session(s) without a connection, of {}",
             idle.len(),
-            named.join(", ")
+            first(&users, USERS)
         );
     }
     text

@@ -1,4 +1,4 @@
-//! `usher policy fmt`: policy files in their canonical form.
+//! `usher policy fmt`: rewrites policy files in their canonical form.
 
 use std::path::{Path, PathBuf};
 
@@ -9,13 +9,12 @@ use usher_policy::Source;
 use crate::failure::{At, Failure};
 use crate::output::Output;
 
-/// Writes the given files, or all of the policy folder, in their canonical form; with `check` only
-/// tells which are not.
+/// Rewrites the given files, or those of the policy folder, in their canonical form. With `check`, only
+/// names the files that differ.
 ///
 /// # Errors
-/// The mistakes of the first file that has some: nothing is written then. What the system says of a
-/// file that cannot be read, when nothing is written either, or written.
-/// [`Failure::NotFormatted`] with `check`.
+/// The mistakes of the first file that has some, or a file that cannot be read; nothing is written then.
+/// A file that cannot be written. [`Failure::NotFormatted`] with `check`.
 pub fn run(output: &Output, files: &[PathBuf], check: bool) -> Result<(), Failure> {
     let folder;
     let files = if files.is_empty() {

@@ -1,46 +1,69 @@
-//! Who is in a group: by this host's name service, or by what a copy of a host's /etc/usher says of
-//! it.
+//! Members of groups: by this host's name service, or by a copy of a host's /etc/usher.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nix::unistd::{Group, User};
 use usher_local::applied::Applied;
 use usher_local::copy::ConfigurationCopy;
+use usher_local::error::ConfigurationError;
 use usher_local::paths;
 use usher_policy::GroupName;
 use usher_system::accounts::with_primary_group;
 
-/// Has this host's name service say who is in the groups that a configuration names.
+/// Looks up the groups of a configuration in this host's name service.
 pub fn look_up(applied: &mut Applied) {
-    // One that is damaged is told where it is to be replaced; here it says nothing of who was in.
+    // A damaged file is reported when it is to be replaced; here it means that former members are unknown.
     let in_force = Applied::load(Path::new(paths::APPLIED));
     let former = in_force.ok().flatten().unwrap_or_default().groups;
     applied.look_up_groups(|name| accounts(name, former.get(name)));
 }
 
-/// The accounts that are in a group now; `former` were.
+/// Why the accounts of a group are unknown.
+#[derive(Debug, thiserror::Error)]
+pub enum GroupError {
+    /// The name service fails.
+    #[error("the name service: {0}")]
+    NameService(#[from] nix::Error),
+    /// The list of accounts cannot be read.
+    #[error("the name service: {0}")]
+    Accounts(#[from] std::io::Error),
+    /// There is no such group.
+    #[error("there is no such group")]
+    NoGroup,
+    /// The name service fails for a former member.
+    #[error("cannot look up its former member {0}: {1}")]
+    FormerMember(String, nix::Error),
+    /// A file of a copy cannot be read.
+    #[error(transparent)]
+    Copy(#[from] ConfigurationError),
+    /// A copy lacks its file of groups.
+    #[error("{} does not exist", .0.display())]
+    NoFile(PathBuf),
+    /// The file of groups lacks this one.
+    #[error("{} has no line for it", .0.display())]
+    NoLine(PathBuf),
+}
+
+/// The accounts in a group now. `former` are the earlier ones.
 ///
 /// # Errors
 /// Why that cannot be said.
 pub fn accounts(
     name: &GroupName,
     former: Option<&BTreeSet<String>>,
-) -> Result<BTreeSet<String>, String> {
-    let failed = |error: &dyn std::fmt::Display| format!("the name service says: {error}");
-    let group = Group::from_name(name.as_ref())
-        .map_err(|error| failed(&error))?
-        .ok_or("there is no such group")?;
-    let mut accounts = with_primary_group(group.gid.as_raw()).map_err(|error| failed(&error))?;
+) -> Result<BTreeSet<String>, GroupError> {
+    let group = Group::from_name(name.as_ref())?.ok_or(GroupError::NoGroup)?;
+    let mut accounts = with_primary_group(group.gid.as_raw())?;
     accounts.extend(group.mem.into_iter().filter(|member| !member.is_empty()));
-    // The list of accounts is shorter, without a word, while a directory does not answer: nobody
-    // leaves a group by that.
+    // While a directory does not answer, the list is shorter without an error. Accounts must not leave
+    // the group for that reason.
     for account in former.into_iter().flatten() {
         if accounts.contains(account) {
             continue;
         }
         let found = User::from_name(account)
-            .map_err(|error| format!("whether {account} is still in it: {}", failed(&error)))?;
+            .map_err(|error| GroupError::FormerMember(account.clone(), error))?;
         if found.is_some_and(|user| user.gid == group.gid) {
             accounts.insert(account.clone());
         }
@@ -48,28 +71,27 @@ pub fn accounts(
     Ok(accounts)
 }
 
-/// The accounts of a group by a copy of a host's configuration: its file `groups` has lines of
-/// `getent group`, and `passwd`, which may be missing, those of `getent passwd` for who has it as
-/// primary group.
+/// The accounts of a group by a copy of a host's configuration. Its file `groups` has lines of `getent
+/// group`. Its file `passwd`, which may be missing, has lines of `getent passwd`, for primary groups.
 ///
 /// # Errors
 /// Why that cannot be said.
 pub fn accounts_in_copy(
     copy: &ConfigurationCopy,
     name: &GroupName,
-) -> Result<BTreeSet<String>, String> {
+) -> Result<BTreeSet<String>, GroupError> {
     let path = copy.folder().join("groups");
-    let text = copy.text("groups").map_err(|error| error.to_string())?;
-    let text = text.ok_or_else(|| format!("{} is not there", path.display()))?;
+    let text = copy.text("groups")?;
+    let text = text.ok_or_else(|| GroupError::NoFile(path.clone()))?;
     let (gid, members) = lines(&text, name.as_ref())
         .find_map(|fields| match fields.as_slice() {
             [_, gid, members] => Some((*gid, *members)),
             _ => None,
         })
-        .ok_or_else(|| format!("{} has no line of it", path.display()))?;
+        .ok_or(GroupError::NoLine(path))?;
     let members = members.split(',').filter(|member| !member.is_empty());
     let mut accounts: BTreeSet<String> = members.map(str::to_owned).collect();
-    let text = copy.text("passwd").map_err(|error| error.to_string())?;
+    let text = copy.text("passwd")?;
     let text = text.unwrap_or_default();
     for line in text.lines() {
         let mut fields = line.split(':');
@@ -83,7 +105,7 @@ pub fn accounts_in_copy(
     Ok(accounts)
 }
 
-/// The lines of a name, without it: their fields between `:`.
+/// The lines that begin with a name, as their other fields, which `:` separates.
 fn lines<'t>(text: &'t str, name: &'t str) -> impl Iterator<Item = Vec<&'t str>> {
     text.lines().filter_map(move |line| {
         let rest = line.strip_prefix(name)?.strip_prefix(':')?;
@@ -99,11 +121,14 @@ mod tests {
     fn a_copy_says_who_is_in_a_group_and_what_it_lacks_is_told() {
         let folder = tempfile::tempdir().unwrap();
         let copy = ConfigurationCopy::open(folder.path()).unwrap();
-        let ask = |name: &str| accounts_in_copy(&copy, &name.parse().unwrap());
+        let ask = |name: &str| {
+            let found = accounts_in_copy(&copy, &name.parse().unwrap());
+            found.map_err(|error| error.to_string())
+        };
         let is_there = |name: &str, text: &str| {
             std::fs::write(folder.path().join(name), text).unwrap();
         };
-        assert!(ask("ops").unwrap_err().ends_with("groups is not there"));
+        assert!(ask("ops").unwrap_err().ends_with("groups does not exist"));
         is_there(
             "groups",
             "opsx:x:7:mallory\nops:x:70:alice,bob\nempty:x:71:\nodd\n",
@@ -114,7 +139,7 @@ mod tests {
         assert!(
             ask("odd")
                 .unwrap_err()
-                .ends_with("groups has no line of it")
+                .ends_with("groups has no line for it")
         );
         is_there(
             "passwd",
@@ -130,6 +155,6 @@ mod tests {
         let found = accounts(&root, Some(&former)).unwrap();
         assert!(found.contains("root") && !found.contains("no-such-account"));
         let unknown = accounts(&"no-such-group".parse().unwrap(), None);
-        assert_eq!(unknown, Err("there is no such group".into()));
+        assert!(matches!(unknown, Err(GroupError::NoGroup)));
     }
 }

@@ -11,15 +11,33 @@ use usher_proto::host_key::HostPublicKey;
 use usher_proto::name::HostName;
 
 use super::configuration;
-use crate::HostArguments;
 use crate::failure::{At, Failure};
-use crate::output::{Output, table};
+use crate::output::{Output, row, table};
+
+/// Options of `usher host add`: the statements of a host block.
+#[derive(Debug, clap::Args)]
+pub struct Statements {
+    /// Name of the host
+    name: HostName,
+    /// Address of the host; repeat for more
+    #[arg(long, required = true)]
+    address: Vec<std::net::IpAddr>,
+    /// Public key of the host: the line that `usher init` printed there
+    #[arg(long)]
+    key: String,
+    /// Port of the host's control channel
+    #[arg(long, default_value_t = 3440)]
+    control: u16,
+    /// Local address at which `usher proxy` serves the host; repeat for more
+    #[arg(long)]
+    loopback: Vec<std::net::Ipv4Addr>,
+}
 
 /// Writes `host-NAME.policy`.
 ///
 /// # Errors
 /// When the policy with this block would have errors, or the block exists.
-pub fn add(output: &Output, host: &HostArguments) -> Result<(), Failure> {
+pub fn add(output: &Output, host: &Statements) -> Result<(), Failure> {
     let _lock = configuration::lock()?;
     let key = HostPublicKey::from_openssh(&host.key).map_err(|error| {
         Failure::PublicKey(format!(
@@ -51,7 +69,7 @@ pub fn add(output: &Output, host: &HostArguments) -> Result<(), Failure> {
 /// Removes `host-NAME.policy`.
 ///
 /// # Errors
-/// When the block is in another file, or not alone in this one; when the policy still names the host.
+/// When the block is in another file, or this file has more; when the policy still names the host.
 pub fn remove(output: &Output, name: &HostName) -> Result<(), Failure> {
     let _lock = configuration::lock()?;
     let path = file_of(name);
@@ -68,12 +86,12 @@ pub fn remove(output: &Output, name: &HostName) -> Result<(), Failure> {
     configuration::check(&whole).map_err(|failure| still_named(failure, name))?;
     std::fs::remove_file(&path).at(&path)?;
     output.print(&serde_json::json!({ "file": path }), || {
-        format!("removed {shown}; `usher policy apply` ends what comes from the host")
+        format!("removed {shown}; `usher policy apply` ends the host's sessions")
     });
     Ok(())
 }
 
-/// Why `usher host remove` does not remove the block of a host.
+/// The reason why `usher host remove` does not remove the block of a host.
 fn elsewhere(whole: &Applied, name: &HostName) -> Result<Failure, Failure> {
     configuration::check(whole)?;
     let sources = whole.policy_sources();
@@ -83,8 +101,8 @@ fn elsewhere(whole: &Applied, name: &HostName) -> Result<Failure, Failure> {
         .and_then(|(_, places)| places.place(&block));
     Ok(Failure::Question(match place {
         Some(place) => format!(
-            "{place}: the block of {name} is in a file that has more, or that `usher host add` did \
-             not write: remove the block there"
+            "{place}: the block of {name} is not alone in its file, or `usher host add` did not write \
+             the file; remove the block there"
         ),
         None => format!("the policy folder has no host {name}; `usher host list` lists its hosts"),
     }))
@@ -99,7 +117,7 @@ fn is_alone(file: &Source, name: &HostName) -> bool {
     }) && usher_policy::includes(file).is_empty()
 }
 
-/// Where the policy names a host whose block it lacks; any other failure as it is.
+/// Turns a failure about an unknown host into the places that name it. Other failures stay.
 fn still_named(failure: Failure, name: &HostName) -> Failure {
     let Failure::Policy { errors, .. } = &failure else {
         return failure;
@@ -114,7 +132,7 @@ fn still_named(failure: Failure, name: &HostName) -> Failure {
         return failure;
     }
     Failure::Question(format!(
-        "the policy still names {name}: {}; take it out there first",
+        "the policy still names {name}: {}; remove it there first",
         places.join(", ")
     ))
 }
@@ -124,44 +142,45 @@ fn file_of(name: &HostName) -> PathBuf {
     Path::new(paths::POLICY_DIRECTORY).join(format!("host-{name}.policy"))
 }
 
-fn block(host: &HostArguments, key: &HostPublicKey) -> String {
-    let list = |items: Vec<String>| items.join(", ");
+fn block(host: &Statements, key: &HostPublicKey) -> String {
     let mut text = format!("host {} {{\n", host.name);
-    let addresses = list(host.address.iter().map(ToString::to_string).collect());
     // Writing into a String does not fail.
-    let _ = writeln!(text, "  address {addresses};");
+    let _ = writeln!(text, "  address {};", list(&host.address));
     let _ = writeln!(text, "  key \"{}\";", key.to_openssh());
     let _ = writeln!(text, "  control {};", host.control);
     if !host.loopback.is_empty() {
-        let loopback = list(host.loopback.iter().map(ToString::to_string).collect());
-        let _ = writeln!(text, "  loopback {loopback};");
+        let _ = writeln!(text, "  loopback {};", list(&host.loopback));
     }
     text.push_str("}\n");
     text
+}
+
+fn list<'i>(items: impl IntoIterator<Item = &'i (impl ToString + 'i)>) -> String {
+    let items: Vec<_> = items.into_iter().map(ToString::to_string).collect();
+    items.join(", ")
 }
 
 /// Prints the hosts of the policy folder.
 ///
 /// # Errors
 /// When the policy has errors.
-pub fn list(output: &Output) -> Result<(), Failure> {
+pub fn show(output: &Output) -> Result<(), Failure> {
     let policy = configuration::check(&configuration::collect()?)?.policy;
     let hosts: Vec<_> = policy.hosts.values().collect();
     output.print(&hosts, || {
-        let rows: Vec<Vec<String>> = hosts
-            .iter()
-            .map(|host| {
-                let join = |items: Vec<String>| items.join(", ");
-                vec![
-                    host.name.to_string(),
-                    join(host.addresses.iter().map(ToString::to_string).collect()),
-                    host.control.to_string(),
-                    join(host.loopback.iter().map(ToString::to_string).collect()),
-                    host.key.fingerprint(),
-                ]
-            })
-            .collect();
-        table(&["HOST", "ADDRESSES", "CONTROL", "LOOPBACK", "KEY"], &rows)
+        let rows = hosts.iter().map(|host| {
+            row![
+                host.name,
+                list(&host.addresses),
+                host.control,
+                list(&host.loopback),
+                host.key.fingerprint(),
+            ]
+        });
+        match hosts.is_empty() {
+            true => "no hosts\n".to_owned(),
+            false => table(["HOST", "ADDRESSES", "CONTROL", "LOOPBACK", "KEY"], rows),
+        }
     });
     Ok(())
 }

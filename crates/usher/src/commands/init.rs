@@ -1,4 +1,4 @@
-//! `usher init`: makes a host ready. Does nothing twice; what is there is kept.
+//! `usher init`: prepares a host. It keeps what exists, and may run again.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -20,11 +20,11 @@ const EXAMPLE: &str = include_str!("example.policy");
 /// Makes folders, accounts, the host key and the log's key.
 ///
 /// # Errors
-/// When something cannot be made; what was made before stays, and running again goes on.
+/// When something cannot be made. What was made stays, and the next run continues.
 pub fn run(output: &Output, name: Option<HostName>) -> Result<(), Failure> {
     if !rustix::process::geteuid().is_root() {
         return Err(Failure::Host(
-            "`usher init` makes accounts and a host key: run it as root".into(),
+            "`usher init` makes accounts and a host key; run it as root".into(),
         ));
     }
     for account in ROLES.iter().filter_map(|role| role.own_account()) {
@@ -87,20 +87,20 @@ fn host_name() -> Result<HostName, Failure> {
         .map_err(|error| Failure::Host(format!("cannot read the host's name: {error}")))?;
     name.to_string_lossy().parse().map_err(|_| {
         Failure::Host(format!(
-            "the host's name {} does not serve in a policy; give one with --name",
+            "the policy language cannot use the host's name {}; give another with --name",
             name.display()
         ))
     })
 }
 
-/// Makes the host key where there is none. Gives its public line.
+/// Makes the host key if there is none, and returns its public line.
 fn make_host_key(name: &HostName) -> Result<String, Failure> {
     let private = Path::new(paths::HOST_KEY);
     make_key(private, name.to_string())?;
     write_public_key(private, Path::new(paths::HOST_PUBLIC_KEY))
 }
 
-/// Writes the public side of a key beside it, and gives it.
+/// Writes the public side of a key beside it, and returns its line.
 fn write_public_key(private: &Path, public: &Path) -> Result<String, Failure> {
     let problem = |error: ssh_key::Error| Failure::PrivateKey {
         path: private.into(),
@@ -113,8 +113,8 @@ fn write_public_key(private: &Path, public: &Path) -> Result<String, Failure> {
     Ok(line)
 }
 
-/// Makes the key that signs the log's checkpoints where there is none. The log's name is the key's
-/// comment: a log that goes on under another name is another log.
+/// Makes the key that signs the log's checkpoints if there is none. The key's comment is the log's name;
+/// a log under another name is another log.
 fn make_log_key(name: &HostName) -> Result<(), Failure> {
     let path = Path::new(paths::LOG_KEY);
     make_key(path, format!("{name}/usher"))?;
@@ -124,14 +124,14 @@ fn make_log_key(name: &HostName) -> Result<(), Failure> {
     write_public_key(path, Path::new(paths::LOG_PUBLIC_KEY)).map(drop)
 }
 
-/// Makes an Ed25519 key where there is none.
+/// Makes an Ed25519 key if there is none.
 fn make_key(path: &Path, comment: String) -> Result<(), Failure> {
     if path.exists() {
         return Ok(());
     }
     let mut seed = Zeroizing::new([0; 32]);
     getrandom::fill(&mut *seed)
-        .map_err(|error| Failure::Host(format!("the kernel gives no random numbers: {error}")))?;
+        .map_err(|error| Failure::Host(format!("the kernel has no random numbers: {error}")))?;
     let pair = KeypairData::from(Ed25519Keypair::from_seed(&seed));
     let text = ssh_key::PrivateKey::new(pair, comment)
         .and_then(|key| key.to_openssh(ssh_key::LineEnding::LF))
@@ -139,7 +139,7 @@ fn make_key(path: &Path, comment: String) -> Result<(), Failure> {
     write_atomically(path, text.as_bytes(), 0o600).at(path)
 }
 
-/// A policy that permits nothing and shows how to permit something, in a folder without policy.
+/// Writes an example policy, which permits nothing, into an empty policy folder.
 fn make_example() -> Result<(), Failure> {
     let folder = Path::new(paths::POLICY_DIRECTORY);
     let empty = std::fs::read_dir(folder).at(folder)?.next().is_none();

@@ -1,10 +1,11 @@
-//! A user's list of public keys, as `usher user add` changes it: one line a key.
+//! A user's list of public keys, one a line, as `usher user add` and `remove` change it.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::str::FromStr;
 
 use usher_local::clock::unix_time;
+use usher_local::error::ConfigurationError;
 use usher_local::files::{optional, read_bounded, write_atomically};
 use usher_local::key_options;
 use usher_local::keys::{self, Fingerprint, LIST, UserKey, parse_keys};
@@ -14,31 +15,42 @@ use usher_proto::name::UserName;
 
 use crate::failure::{At, Failure};
 
-/// When a key expires, in seconds since 1970: always in the future when it is read.
+/// The time when a key expires, in seconds since 1970. In the future when it is read.
 #[derive(Debug, Clone, Copy)]
 pub struct Expiry(u64);
 
-impl FromStr for Expiry {
-    type Err = String;
+/// Why a text is no [`Expiry`].
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidExpiry {
+    /// It is no time.
+    #[error(
+        "not a time: give a length from now, a whole number with s, m, h, d or w, or a date, \
+         YYYYMMDD or YYYYMMDDHHMM[SS], with Z at its end for UTC"
+    )]
+    NotATime,
+    /// It is not in the future.
+    #[error("that time has passed")]
+    Past,
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Expiry {
+    type Err = InvalidExpiry;
+
+    fn from_str(text: &str) -> Result<Self, InvalidExpiry> {
         let now = unix_time();
         let seconds = length(text)
             .map(|length| now.saturating_add(length))
             .or_else(|| key_options::seconds(text))
             .filter(|seconds| key_options::expiry_time(*seconds).is_some())
-            .ok_or(
-                "not a time: give a length from now, a whole number with s, m, h, d or w, or a \
-                 date, YYYYMMDD or YYYYMMDDHHMM[SS], with Z at its end for UTC",
-            )?;
+            .ok_or(InvalidExpiry::NotATime)?;
         if seconds <= now {
-            return Err("that time has passed".into());
+            return Err(InvalidExpiry::Past);
         }
         Ok(Self(seconds))
     }
 }
 
-/// A length of time in seconds.
+/// A duration in seconds.
 fn length(text: &str) -> Option<u64> {
     let units = [
         ('s', 1),
@@ -55,7 +67,7 @@ fn length(text: &str) -> Option<u64> {
     number.checked_mul(unit)
 }
 
-/// What is said of a user's keys, for people: how many there are for each thing, and until when.
+/// Describes a user's keys, for people: their number for each purpose, and when they expire.
 pub fn describe(keys: &[UserKey], revoked: &RevokedKeys) -> String {
     let mut lists: Vec<String> = keys
         .chunk_by(|one, other| one.purpose == other.purpose)
@@ -94,27 +106,26 @@ fn end(key: &UserKey, revoked: &RevokedKeys) -> Option<String> {
     })
 }
 
-/// A line with a key that is to be added, and the key in it.
+/// A line that adds a key, and its key.
 pub struct Line {
     text: String,
     key: UserKey,
 }
 
-/// Reads the keys of a file that is written like a `.pub` file or a list, and has them expire.
+/// Reads the keys of a `.pub` file or a list, and adds their time of expiry.
 ///
 /// # Errors
-/// When it holds none, or something else. An authority is no key: whoever has it certifies any key,
-/// and names roles; such a line out of a file that a user has sent is not taken unseen.
+/// When it holds no key, or something else. An authority is refused: its holder can certify any key and
+/// name roles, so an administrator must look at such a line of a file that a user sent.
 pub fn read(user: &UserName, path: &Path, expires: Option<Expiry>) -> Result<Vec<Line>, Failure> {
     let wrong = |reason: String| Failure::PublicKey(format!("{}: {reason}", path.display()));
     let text = read_bounded(path)?;
-    let found = parse_file(user, &text).map_err(wrong)?;
+    let found = parse_file(user, &text).map_err(|error| wrong(error.to_string()))?;
     if found.iter().any(|key| key.options.authority) {
         let list = Path::new(paths::USERS_DIRECTORY).join(user.as_ref());
         return Err(wrong(format!(
-            "has a cert-authority line, by which others say which keys are {user}'s and which \
-             principals {user} goes by; if that is meant, write it yourself into {}, then \
-             `usher policy apply`",
+            "has a cert-authority line, which lets another key certify keys and principals of \
+             {user}; if you want that, write the line into {} yourself, then `usher policy apply`",
             list.join(LIST).display()
         )));
     }
@@ -127,7 +138,7 @@ pub fn read(user: &UserName, path: &Path, expires: Option<Expiry>) -> Result<Vec
             };
             if key.options.expires.is_some() {
                 return Err(wrong(
-                    "says itself when the key expires; leave --expires out, or that".into(),
+                    "says when the key expires; give only one of that and --expires".into(),
                 ));
             }
             let has_options = ssh_key::PublicKey::from_openssh(line).is_err();
@@ -138,21 +149,34 @@ pub fn read(user: &UserName, path: &Path, expires: Option<Expiry>) -> Result<Vec
         .collect()
 }
 
-/// The keys of a file as [`read`] takes them, for whatever is done with them.
+/// Why a file is no file of public keys.
+#[derive(Debug, thiserror::Error)]
+pub enum InvalidKeyFile {
+    /// It is a private key.
+    #[error(
+        "a private key, which should stay where it is; give the public key of it, in the file with \
+         .pub at its end"
+    )]
+    PrivateKey,
+    /// It has no key.
+    #[error("holds no public key")]
+    Empty,
+    /// A line of it is wrong.
+    #[error(transparent)]
+    Line(#[from] ConfigurationError),
+}
+
+/// The keys of a file that [`read`] would take, authorities included.
 ///
 /// # Errors
-/// When it holds none, or something else; a private key is named as such.
-pub fn parse_file(user: &UserName, text: &str) -> Result<Vec<UserKey>, String> {
+/// When it holds no public key, or something else.
+pub fn parse_file(user: &UserName, text: &str) -> Result<Vec<UserKey>, InvalidKeyFile> {
     if text.trim_start().starts_with("-----BEGIN ") && text.contains("PRIVATE KEY-----") {
-        return Err(
-            "a private key, which stays where it is; give the public key that belongs to it, the \
-             file ending in .pub"
-                .into(),
-        );
+        return Err(InvalidKeyFile::PrivateKey);
     }
-    let found = parse_keys(user, None, text).map_err(|error| error.to_string())?;
+    let found = parse_keys(user, None, text)?;
     if found.is_empty() {
-        return Err("holds no public key".into());
+        return Err(InvalidKeyFile::Empty);
     }
     Ok(found)
 }
@@ -166,7 +190,7 @@ pub fn without(
     let mut taken = BTreeSet::new();
     let mut rest = String::new();
     for line in list.lines() {
-        // What is wrong with a line, the check of the whole says.
+        // The check of the whole list reports wrong lines.
         let key = parse_keys(user, None, line)
             .ok()
             .and_then(|mut keys| keys.pop());
@@ -183,8 +207,7 @@ pub fn without(
     (rest, taken)
 }
 
-/// Adds lines to a list, each in the place of those that there are with the same key, and keeps
-/// the rest of the file as it is.
+/// Adds lines to a list. Each replaces the lines with the same key; the rest of the file stays.
 ///
 /// # Errors
 /// When the list cannot be read or written.
@@ -198,7 +221,7 @@ fn merge(user: &UserName, list: &str, fresh: &[Line]) -> String {
     let mut added = vec![false; fresh.len()];
     let mut lines: Vec<&str> = Vec::new();
     for line in list.lines() {
-        // What is wrong with a line, the check of the whole says.
+        // The check of the whole list reports wrong lines.
         let key = parse_keys(user, None, line)
             .ok()
             .and_then(|mut keys| keys.pop());
@@ -294,7 +317,7 @@ mod tests {
         let alice: UserName = "alice".parse().unwrap();
         let text = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEA\n";
         let told = parse_file(&alice, text).unwrap_err();
-        assert!(told.starts_with("a private key, "), "{told}");
+        assert!(matches!(told, InvalidKeyFile::PrivateKey), "{told}");
         assert!(parse_file(&alice, KEYS[0]).is_ok());
     }
 

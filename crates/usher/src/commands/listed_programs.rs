@@ -1,4 +1,4 @@
-//! What `policy check` and `policy apply` say of the programs that `client` blocks list.
+//! Warnings of `policy check` and `policy apply` about the programs that `client` blocks list.
 
 use std::fs::File;
 use std::io::Read;
@@ -8,12 +8,12 @@ use usher_policy::{BlockKind, Clause, Policy};
 use super::policy::fault_of_program;
 use super::warning::Warning;
 
-/// Folders of which the signer's unit sees nothing, or others of the same name.
+/// Folders that the signer's unit does not see, or sees with other contents.
 const HIDDEN: [&str; 5] = ["/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/"];
-/// More than the kernel reads of a script's first line.
+/// More than the kernel reads from a script's first line.
 const FIRST_LINE: u64 = 512;
 
-/// Listed programs as which nothing will be authenticated, as things are on this host.
+/// Listed programs that no process of this host can be.
 pub fn of_no_use(policy: &Policy) -> Vec<Warning> {
     let blocks = policy.clients.values();
     let listed = blocks.filter_map(|block| {
@@ -35,8 +35,8 @@ pub fn of_no_use(policy: &Policy) -> Vec<Warning> {
 fn fault(path: &str) -> Option<String> {
     if let Some(folder) = HIDDEN.iter().find(|folder| path.starts_with(**folder)) {
         return Some(format!(
-            "the signer's unit does not see what is in {folder}: nothing is authenticated as \
-             {path}; install it elsewhere"
+            "the signer's unit does not see {folder}, so no process is recognized as {path}; install \
+             it elsewhere"
         ));
     }
     if let Some(fault) = fault_of_program(path) {
@@ -44,17 +44,17 @@ fn fault(path: &str) -> Option<String> {
     }
     let interpreter = interpreter(path)?;
     Some(format!(
-        "{path} is a script, and what the kernel runs is `{interpreter}`: nothing is authenticated \
-         as it; list the interpreter's program, and with it all its scripts, or have the service \
-         used by another program"
+        "{path} is a script, and the kernel runs `{interpreter}`, so no process is recognized as the \
+         script; list the interpreter, which permits all its scripts, or use the service from \
+         another program"
     ))
 }
 
-/// What the first line of a script names, with its argument.
+/// The interpreter that the first line of a script names, with its argument.
 fn interpreter(path: &str) -> Option<String> {
     let mut start = Vec::new();
     let file = File::open(path).ok()?;
-    // What cannot be read is not executed by an interpreter either.
+    // An interpreter could not read the file either.
     file.take(FIRST_LINE).read_to_end(&mut start).ok()?;
     let line = start.strip_prefix(b"#!")?.split(|byte| *byte == b'\n');
     let line = String::from_utf8_lossy(line.take(1).next()?).into_owned();
@@ -74,7 +74,7 @@ mod tests {
         };
         told("/usr/bin/no-such-program", "is missing on this host");
         told("/etc/passwd", "not executable");
-        told("/home/alice/bin/program", "does not see what is in /home/");
+        told("/home/alice/bin/program", "does not see /home/");
         // Debian's, of the package debianutils or of perl-base.
         told("/usr/bin/savelog", "`/bin/sh`");
     }

@@ -1,12 +1,14 @@
-//! `usher log`: the signed log, shown, verified, exported.
+//! `usher log`: shows, verifies and exports the signed log.
 
 mod export;
 mod verification;
 
-use std::path::Path;
+use std::ops::Range;
+use std::path::PathBuf;
 
 use chrono::{DateTime, SecondsFormat};
 use serde::Serialize;
+use usher_local::paths;
 use usher_log::{LogError, Reader, Record, Says, Verified, VerifyingKey};
 use usher_proto::ssh_key::{HashAlg, PublicKey};
 use usher_proto::{
@@ -14,8 +16,8 @@ use usher_proto::{
 };
 
 use crate::failure::Failure;
-use crate::output::{Output, table};
-pub use export::export;
+use crate::output::{Output, row, table};
+pub use export::{Export, export};
 pub use verification::{Verification, verify};
 
 #[derive(Serialize)]
@@ -47,7 +49,7 @@ struct AuthenticationView {
     certificate: Option<CertificateView>,
 }
 
-/// How a session ended, as the log's host says.
+/// The end of a session, as the log's host reports it.
 #[derive(Serialize)]
 struct EndView {
     index: u64,
@@ -59,7 +61,7 @@ struct EndView {
     text: String,
 }
 
-/// What an authority said of the key.
+/// A certificate of the key.
 #[derive(Serialize)]
 struct CertificateView {
     authority: String,
@@ -103,7 +105,7 @@ impl EndView {
 }
 
 impl RecordView {
-    /// What the record at an index says, if a client or the log has signed it.
+    /// The view of a record, if a client or the log has signed it.
     fn new(log: &VerifyingKey, index: u64, record: &Record) -> Result<Self, Failure> {
         let says = record.verify(log.public_key());
         match says.map_err(|error| Failure::LogRecord { index, error })? {
@@ -140,27 +142,96 @@ impl AuthenticationView {
     }
 }
 
-/// Prints `count` records, from `from` on or the newest ones.
+/// The option that names a log.
+#[derive(Debug, clap::Args)]
+pub struct Folder {
+    /// Directory of the log
+    #[arg(long, value_name = "DIRECTORY", default_value = paths::LOG_DIRECTORY)]
+    log: PathBuf,
+}
+
+/// The records to print.
+#[derive(Debug, clap::Args)]
+pub struct Selection {
+    /// Index of the first record to show
+    #[arg(long, value_name = "INDEX")]
+    from: Option<u64>,
+    /// Maximum number of records
+    #[arg(long, value_name = "NUMBER", default_value_t = 20)]
+    count: u64,
+    /// Show only records of this user
+    #[arg(long, value_name = "NAME")]
+    user: Option<UserName>,
+    /// Show only records of this session, as `usher who` shows it
+    #[arg(long, value_name = "SESSION")]
+    session: Option<SessionId>,
+    #[command(flatten)]
+    log: Folder,
+}
+
+/// Records to read at once.
+const CHUNK: u64 = 256;
+
+impl Selection {
+    fn has(&self, record: &RecordView) -> bool {
+        let (user, session) = match record {
+            RecordView::Authentication(view) => (&view.user, &view.session),
+            RecordView::SessionEnd(view) => (&view.user, &view.session),
+        };
+        self.user.as_ref().is_none_or(|wanted| wanted == user)
+            && self.session.is_none_or(|wanted| wanted == *session)
+    }
+
+    /// The selected records in a range, oldest first.
+    fn read(&self, reader: &Reader, range: Range<u64>) -> Result<Vec<RecordView>, Failure> {
+        let records = reader.records(range.clone())?;
+        let views = range
+            .zip(&records)
+            .map(|(index, record)| RecordView::new(reader.verifying_key(), index, record));
+        let selected = views.filter(|view| view.as_ref().map_or(true, |view| self.has(view)));
+        selected.collect()
+    }
+
+    /// The selected records of a log with `size` records: the first ones from `from` on, or the newest.
+    fn find(&self, reader: &Reader, size: u64) -> Result<Vec<RecordView>, Failure> {
+        let count = usize::try_from(self.count).unwrap_or(usize::MAX);
+        // Without a filter, no more records are read than are printed.
+        let chunk = match (&self.user, &self.session) {
+            (None, None) => self.count.clamp(1, CHUNK),
+            _ => CHUNK,
+        };
+        let mut found = Vec::new();
+        if let Some(mut from) = self.from {
+            if from > size {
+                return Err(LogError::NoRecord { index: from, size }.into());
+            }
+            while from < size && found.len() < count {
+                let end = size.min(from.saturating_add(chunk));
+                found.extend(self.read(reader, from..end)?);
+                from = end;
+            }
+            found.truncate(count);
+        } else {
+            let mut end = size;
+            while end > 0 && found.len() < count {
+                let from = end.saturating_sub(chunk);
+                found.splice(0..0, self.read(reader, from..end)?);
+                end = from;
+            }
+            found.drain(..found.len().saturating_sub(count));
+        }
+        Ok(found)
+    }
+}
+
+/// Prints records.
 ///
 /// # Errors
-/// When there is no log, no such record, or nobody has signed one.
-pub fn show(
-    output: &Output,
-    directory: &Path,
-    from: Option<u64>,
-    count: u64,
-) -> Result<(), Failure> {
-    let reader = Reader::open(directory)?;
+/// When there is no log or no such record, or a record that was read has no valid signature.
+pub fn show(output: &Output, selection: &Selection) -> Result<(), Failure> {
+    let reader = Reader::open(&selection.log.log)?;
     let size = reader.checkpoint()?.checkpoint().size;
-    let from = from.unwrap_or(size.saturating_sub(count));
-    if from > size {
-        return Err(LogError::NoRecord { index: from, size }.into());
-    }
-    let records = reader.records(from..size.min(from.saturating_add(count)))?;
-    let records = (from..)
-        .zip(&records)
-        .map(|(index, record)| RecordView::new(reader.verifying_key(), index, record))
-        .collect::<Result<Vec<_>, _>>()?;
+    let records = selection.find(&reader, size)?;
     let view = RecordsView { size, records };
     output.print(&view, || text(&view));
     Ok(())
@@ -170,37 +241,36 @@ fn text(view: &RecordsView) -> String {
     if view.records.is_empty() {
         return format!("no records to show; the log has {}\n", view.size);
     }
-    let rows: Vec<Vec<String>> = view.records.iter().map(row).collect();
     let heading = ["INDEX", "TIME", "USER", "SERVICE", "SESSION", "WHAT"];
-    table(&heading, &rows)
+    table(heading, view.records.iter().map(cells))
 }
 
-fn row(record: &RecordView) -> Vec<String> {
+fn cells(record: &RecordView) -> [String; 6] {
     match record {
         RecordView::Authentication(view) => {
             let mut what = format!("authenticated for {} by {}", view.server, view.fingerprint);
             if let Some(certificate) = &view.certificate {
-                // In quotes, and on one line: an authority writes there what it likes.
+                // Quoted and on one line: an authority may write any text there.
                 what += &format!(
                     " certified by {} (serial {}, {:?})",
                     certificate.authority_fingerprint, certificate.serial, certificate.key_id
                 );
             }
-            vec![
-                view.index.to_string(),
+            row![
+                view.index,
                 utc(view.issued),
-                view.user.to_string(),
-                view.service.to_string(),
-                view.session.to_string(),
+                view.user,
+                view.service,
+                view.session,
                 what,
             ]
         }
-        RecordView::SessionEnd(view) => vec![
-            view.index.to_string(),
+        RecordView::SessionEnd(view) => row![
+            view.index,
             utc(view.ended),
-            view.user.to_string(),
-            view.service.to_string(),
-            view.session.to_string(),
+            view.user,
+            view.service,
+            view.session,
             format!("ended: {} ({})", view.text, view.reason),
         ],
     }
@@ -211,7 +281,7 @@ fn openssh(key: &PublicKey) -> Result<String, Failure> {
         .map_err(|error| Failure::PublicKey(format!("a key has no text form: {error}")))
 }
 
-/// Seconds since 1970 as RFC 3339 has it, in UTC. A client may have signed any number.
+/// Formats seconds since 1970 by RFC 3339, in UTC. A client may have signed any number.
 pub fn utc(seconds: u64) -> String {
     let time = i64::try_from(seconds)
         .ok()

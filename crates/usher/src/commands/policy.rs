@@ -45,16 +45,16 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
     }
     if let Some(block) = policy.applications.first() {
         let text = format!(
-            "{}: this version reads `application` blocks and does not protect traffic: `usher \
-             policy apply` refuses a policy that has them",
+            "{}: this version reads `application` blocks but does not protect traffic: `usher \
+             policy apply` refuses a policy with such blocks",
             block.origin.place
         );
         warnings.push(text.into());
     }
     if let Some(block) = policy.mac.first() {
         let text = format!(
-            "{}: this version reads `mac` blocks and has no MAC framework: `usher policy apply` \
-             refuses a policy that has them",
+            "{}: this version reads `mac` blocks but has no MAC framework: `usher policy apply` \
+             refuses a policy with such blocks",
             block.origin.place
         );
         warnings.push(text.into());
@@ -63,7 +63,7 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
     if files.is_empty() {
         warnings.extend(warnings_of_this_host(policy));
         warnings.extend(users_without_accounts(policy));
-        // Only the whole configuration says who has keys.
+        // Only the whole configuration has the users' keys.
         warnings.extend(principals_of_no_authority(&checked, now));
         warnings.extend(users_without_keys(&checked, now));
         warnings.extend(writers::warnings(&applied).into_iter().map(Warning::from));
@@ -105,10 +105,10 @@ pub fn apply(output: &Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What is written below /etc/usher, to be put in force: read, checked whole, and warned of.
+/// The configuration below /etc/usher, checked and ready to be put in force. Prints its warnings.
 ///
 /// # Errors
-/// When a file cannot be read, something is wrong, or this version cannot enforce it.
+/// When a file cannot be read, the configuration is wrong, or this version cannot enforce it.
 pub fn candidate() -> Result<(Applied, Checked), Failure> {
     let fresh = configuration::collect()?;
     let checked = configuration::check(&fresh)?;
@@ -123,14 +123,14 @@ pub fn candidate() -> Result<(Applied, Checked), Failure> {
     Ok((fresh, checked.enforceable()?))
 }
 
-/// What the policy itself warns of, at this time.
+/// Warnings about the policy itself, at this time.
 fn warnings_of(policy: &Policy, now: u64) -> Vec<Warning> {
     let warnings = policy.warnings().into_iter();
     let warnings = warnings.chain(policy.guests_over(now));
     warnings.map(Warning::from).collect()
 }
 
-/// What of the policy cannot be had on this host as things are; of the fence an apply warns.
+/// Warnings about parts of the policy that this host cannot serve now. [`candidate`] adds the fence.
 fn warnings_of_this_host(policy: &Policy) -> Vec<Warning> {
     let mut warnings = services_that_cannot_run(policy);
     warnings.extend(services_at_ports_given_out(policy));
@@ -139,7 +139,7 @@ fn warnings_of_this_host(policy: &Policy) -> Vec<Warning> {
     warnings
 }
 
-/// Users of services who have no good key for them.
+/// Users of services who have no valid key for them.
 fn users_without_keys(checked: &Checked, now: u64) -> Vec<Warning> {
     let services = checked.policy.services.values();
     services
@@ -157,7 +157,7 @@ fn users_without_keys(checked: &Checked, now: u64) -> Vec<Warning> {
             let found = checked.keys_for(user, service.keys.as_ref()).next();
             let which = found.map_or(
                 "no public key here for it",
-                |_| "no public key here for it that is still good: each has expired or is revoked",
+                |_| "no valid public key here for it: each has expired or is revoked",
             );
             let text = format!(
                 "`service {}` admits {user}, who has {which}: `usher user add {user} --public-key \
@@ -169,8 +169,7 @@ fn users_without_keys(checked: &Checked, now: u64) -> Vec<Warning> {
         .collect()
 }
 
-/// Members and guests who have no account on this host, as whom nothing can run here and nobody can
-/// ask.
+/// Members and guests without an account on this host: nothing can run as them, or ask as them.
 fn users_without_accounts(policy: &Policy) -> Vec<Warning> {
     let named: BTreeSet<&UserName> = policy
         .users
@@ -185,7 +184,7 @@ fn users_without_accounts(policy: &Policy) -> Vec<Warning> {
                 missing.insert(user);
             }
             Err(error) => {
-                let text = format!("whether {user} has an account here is not known: {error}");
+                let text = format!("cannot look up the account {user}: {error}");
                 return vec![text.into()];
             }
         }
@@ -208,7 +207,7 @@ fn users_without_accounts(policy: &Policy) -> Vec<Warning> {
         .collect()
 }
 
-/// Services of this host whose processes cannot run on it as things are.
+/// Services of this host whose processes cannot run on it now.
 fn services_that_cannot_run(policy: &Policy) -> Vec<Warning> {
     let services = policy.services.values();
     services.filter_map(why_it_cannot_run).collect()
@@ -243,15 +242,15 @@ fn principals_of_no_authority(checked: &Checked, now: u64) -> Vec<Warning> {
         .collect()
 }
 
-/// Services whose policy is refused, since nobody would protect their connections.
+/// Services whose policy is refused, because their connections would not be protected.
 fn services_to_be_protected(policy: &Policy) -> Vec<Warning> {
     let services = policy.services.values();
     services
         .filter_map(|service| Some((&service.name, service.protection.as_ref()?)))
         .map(|(name, protection)| {
             let text = format!(
-                "{}: this version reads `protection` of `service {name}` and does not protect \
-                 traffic: `usher policy apply` refuses a policy that has it",
+                "{}: this version reads `protection` of `service {name}` but does not protect \
+                 traffic: `usher policy apply` refuses a policy with it",
                 protection.origin.place
             );
             text.into()
@@ -259,7 +258,7 @@ fn services_to_be_protected(policy: &Policy) -> Vec<Warning> {
         .collect()
 }
 
-/// Services at ports that this host's kernel gives to whoever connects.
+/// Services at ports that the kernel gives to any process that connects.
 fn services_at_ports_given_out(policy: &Policy) -> Vec<Warning> {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/sys/net/ipv4/{name}"));
     let (Ok(range), Ok(reserved)) = (read("ip_local_port_range"), read("ip_local_reserved_ports"))
@@ -271,9 +270,9 @@ fn services_at_ports_given_out(policy: &Policy) -> Vec<Warning> {
         .filter(|service| is_given_out(service.listen, &range, &reserved))
         .map(|service| {
             let text = format!(
-                "`service {}`: the kernel gives port {port} to whoever connects or listens \
-                 (net.ipv4.ip_local_port_range); keep it by net.ipv4.ip_local_reserved_ports, or \
-                 take another",
+                "`service {}`: the kernel may give port {port} to any process that connects or \
+                 listens (net.ipv4.ip_local_port_range); reserve it in \
+                 net.ipv4.ip_local_reserved_ports, or use another port",
                 service.name,
                 port = service.listen
             );
@@ -282,7 +281,8 @@ fn services_at_ports_given_out(policy: &Policy) -> Vec<Warning> {
         .collect()
 }
 
-/// By ip_local_port_range (`FIRST LAST`) and ip_local_reserved_ports (`PORT,FIRST-LAST,...`).
+/// Whether the kernel gives a port to processes, by ip_local_port_range (`FIRST LAST`) and
+/// ip_local_reserved_ports (`PORT,FIRST-LAST,...`).
 fn is_given_out(port: u16, range: &str, reserved: &str) -> bool {
     let between = |(first, last): (&str, &str)| {
         let (Ok(first), Ok(last)) = (first.parse(), last.parse()) else {
@@ -295,7 +295,7 @@ fn is_given_out(port: u16, range: &str, reserved: &str) -> bool {
         && !reserved.any(|part| between(part.split_once('-').unwrap_or((part, part))))
 }
 
-/// Services whose sessions this host refuses, for want of the fence that they need.
+/// Services whose sessions this host refuses, because it lacks the fence that they need.
 fn services_without_fence(policy: &Policy) -> Option<Warning> {
     let services = named(policy, |service| {
         matches!(service.served_by, ServedBy::Account(_))
@@ -304,7 +304,7 @@ fn services_without_fence(policy: &Policy) -> Option<Warning> {
     Some(format!("sessions with {services} are refused: {reason}").into())
 }
 
-/// Services whose processes cannot be kept to where they may connect: their users are refused.
+/// Services whose users are refused, because this host cannot restrict their connections.
 fn services_without_connect(policy: &Policy) -> Option<Warning> {
     let services = named(policy, |service| service.connect.is_some())?;
     let reason = lacks("destinations")?;
@@ -315,7 +315,7 @@ fn services_without_connect(policy: &Policy) -> Option<Warning> {
     Some(text.into())
 }
 
-/// Those services of a policy, by name; none when there are none.
+/// The names of the services of a policy for which `those` holds; none if there are none.
 pub(super) fn named(policy: &Policy, those: impl Fn(&Service) -> bool) -> Option<String> {
     let services: Vec<String> = policy
         .services
@@ -340,12 +340,12 @@ fn why_it_cannot_run(service: &Service) -> Option<Warning> {
     Some(Warning::about(said(service, keyword), text))
 }
 
-/// Where a service says something.
+/// The place of a statement of a service.
 fn said(service: &Service, keyword: &str) -> Clause {
     Clause::statement(BlockKind::Service, &service.name, keyword)
 }
 
-/// Why a path is no program of this host.
+/// The reason why a path is no program of this host.
 pub(super) fn fault_of_program(path: &str) -> Option<String> {
     use std::os::unix::fs::PermissionsExt;
     let executable = std::fs::metadata(path)
@@ -356,11 +356,11 @@ pub(super) fn fault_of_program(path: &str) -> Option<String> {
 fn fault_of_account(account: &UserName) -> Option<String> {
     match nix::unistd::User::from_name(account.as_ref()) {
         Ok(Some(found)) if found.uid.is_root() => Some(format!(
-            "the account {account} has user id 0, which no service may have; name another"
+            "the account {account} has user id 0, which no service may use; name another"
         )),
         Ok(Some(_)) => None,
         Ok(None) => Some(format!(
-            "there is no account {account} on this host yet; make it first"
+            "there is no account {account} on this host yet; create it first"
         )),
         Err(error) => Some(format!("cannot look up the account {account}: {error}")),
     }
@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(
             warnings_with("account no-such-account"),
             [
-                "test.policy:2:26: `service s`: there is no account no-such-account on this host yet; make it first"
+                "test.policy:2:26: `service s`: there is no account no-such-account on this host yet; create it first"
             ]
         );
     }

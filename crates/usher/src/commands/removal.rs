@@ -1,5 +1,5 @@
-//! `usher user remove`: forgets a user, or keys of one. In force at once and on that user only, as
-//! all of `usher user`: no mistake in a policy or in another user's list stands in the way.
+//! `usher user remove`: removes a user, or keys of a user. In force at once and for that user only, as
+//! all of `usher user`: mistakes in a policy or in another user's list do not prevent it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,32 +19,42 @@ use super::{key_list, policy};
 use crate::failure::{At, Failure};
 use crate::output::Output;
 
-/// Which keys of a user are forgotten.
-pub struct Keys<'a> {
-    /// Those in this file.
-    pub public_key: Option<&'a Path>,
-    /// The one with this fingerprint.
-    pub fingerprint: Option<Fingerprint>,
-    /// What the signer keeps.
-    pub signing_key: bool,
-    /// Only those for this.
-    pub purpose: Option<&'a Name>,
+/// Options of `usher user remove`.
+#[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("what")
+    .multiple(true)
+    .args(["public_key", "fingerprint", "signing_key"])))]
+pub struct Request {
+    /// The user
+    name: UserName,
+    /// Remove only the public keys in this file
+    #[arg(long, value_name = "FILE")]
+    public_key: Option<PathBuf>,
+    /// Remove only the public key with this fingerprint, as `usher who` shows it
+    #[arg(long, value_name = "SHA256:...", value_parser = read_fingerprint)]
+    fingerprint: Option<Fingerprint>,
+    /// Remove only the user's key in the signer's store
+    #[arg(long)]
+    signing_key: bool,
+    /// Only keys of this purpose: a name that `keys` or `key` of the policy uses
+    #[arg(long, value_name = "NAME", requires = "what")]
+    key: Option<Name>,
 }
 
-/// What was forgotten, and what came of it.
+/// The result of a removal.
 #[derive(Debug, Serialize)]
 struct Removal {
     /// Folders, files, and keys with the list that had them.
     removed: Vec<String>,
     #[serde(flatten)]
     outcome: Outcome,
-    /// What still names or admits the user.
+    /// Whatever still names or admits the user.
     remains: Vec<Remains>,
 }
 
 #[derive(Debug, Serialize)]
 struct Remains {
-    /// Where, if that is a place of a policy file.
+    /// Its place, if it is in a policy file.
     place: Option<Place>,
     text: String,
 }
@@ -52,21 +62,41 @@ struct Remains {
 /// Reads a fingerprint as `usher who` and `ssh-keygen -l` show it.
 ///
 /// # Errors
-/// When it is none by SHA-256.
-pub fn read_fingerprint(text: &str) -> Result<Fingerprint, String> {
+/// When it is not a SHA-256 fingerprint.
+pub fn read_fingerprint(text: &str) -> Result<Fingerprint, NotAFingerprint> {
     match text.parse() {
         Ok(ssh_key::Fingerprint::Sha256(bytes)) => Ok(bytes),
-        _ => Err("not a fingerprint as `usher who` and `ssh-keygen -l` show it: SHA256:...".into()),
+        _ => Err(NotAFingerprint),
     }
 }
 
-/// Forgets a user: the folder with the public keys and the mark of one who is disabled, and what the
-/// signer keeps of the user. Says what still names or admits the user.
+/// A text is not a SHA-256 fingerprint.
+#[derive(Debug, thiserror::Error)]
+#[error("not a fingerprint in the form of `usher who` and `ssh-keygen -l`: SHA256:...")]
+pub struct NotAFingerprint;
+
+/// Removes a user, or only some of the user's keys.
 ///
 /// # Errors
-/// When the user is not known, or is disabled and would be admitted again by a certificate. When
-/// nothing could be put in force or stored: all is then as it was.
-pub fn user(output: &Output, user: &UserName) -> Result<(), Failure> {
+/// As [`whole`] and [`keys`].
+pub fn remove(output: &Output, request: &Request) -> Result<(), Failure> {
+    match (
+        &request.public_key,
+        request.fingerprint,
+        request.signing_key,
+    ) {
+        (None, None, false) => whole(output, &request.name),
+        _ => keys(output, request),
+    }
+}
+
+/// Removes a user: the folder with the public keys and the mark of a disabled user, and the user's keys
+/// in the signer's store. Reports what still names or admits the user.
+///
+/// # Errors
+/// When the user is not known, or is disabled and certificates would admit the user again. When the
+/// change cannot be put in force or stored. Nothing changes then.
+fn whole(output: &Output, user: &UserName) -> Result<(), Failure> {
     let lock = configuration::lock()?;
     let mut fresh = configuration::in_force()?;
     let folder = user_folder(user);
@@ -83,8 +113,8 @@ pub fn user(output: &Output, user: &UserName) -> Result<(), Failure> {
     let certified = admitted_by_certificate(&fresh, user)?;
     if let Some(services) = certified.as_ref().filter(|_| is_disabled) {
         return Err(Failure::Host(format!(
-            "{user} is disabled, and removing the user would take that back: {services}. Leave the \
-             user disabled, or take the user out of the policy first"
+            "{user} is disabled, and removing the user would undo that: {services}. Leave the user \
+             disabled, or remove the user from the policy first"
         )));
     }
     let aside = Aside::take(&paths)?;
@@ -104,28 +134,29 @@ pub fn user(output: &Output, user: &UserName) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Forgets keys of a user, who stays known.
+/// Removes keys of a user, who stays known.
 ///
 /// # Errors
-/// When one of them is not there, and nothing has changed then; else as [`user`].
-pub fn keys(output: &Output, user: &UserName, keys: &Keys<'_>) -> Result<(), Failure> {
+/// When one of them does not exist; nothing changes then. Else as [`whole`].
+fn keys(output: &Output, request: &Request) -> Result<(), Failure> {
+    let (user, purpose) = (&request.name, request.key.as_ref());
     let lock = configuration::lock()?;
     let mut fresh = configuration::in_force()?;
     let folder = user_folder(user);
     if !folder.is_dir() && !fresh.users.contains_key(user) && signing_keys(user)?.is_empty() {
         return Err(Failure::UnknownUser(user.clone()));
     }
-    let wanted = wanted(user, keys)?;
+    let wanted = wanted(request)?;
     let mut found = BTreeSet::new();
     let mut take_out = |list: &str| {
         let (rest, taken) = key_list::without(user, list, &wanted);
         found.extend(&taken);
         (rest, taken)
     };
-    // As it is written, and as it is in force: only the key is taken out of either.
+    // From the written lists and from those in force, only the key is removed.
     let mut rewritten = Vec::new();
     let mut removed = Vec::new();
-    for path in lists(&folder, keys.purpose)? {
+    for path in lists(&folder, purpose)? {
         let list = read_bounded(&path)?;
         let (rest, taken) = take_out(&list);
         removed.extend(taken.iter().map(|key| said(key, &path)));
@@ -134,29 +165,29 @@ pub fn keys(output: &Output, user: &UserName, keys: &Keys<'_>) -> Result<(), Fai
         }
     }
     if let Some(entry) = fresh.users.get_mut(user) {
-        if keys.purpose.is_none() {
+        if purpose.is_none() {
             entry.authorized_keys = take_out(&entry.authorized_keys).0;
         }
-        for (purpose, list) in &mut entry.authorized_keys_for {
-            if keys.purpose.is_none_or(|wanted| wanted.as_ref() == purpose) {
+        for (name, list) in &mut entry.authorized_keys_for {
+            if purpose.is_none_or(|wanted| wanted.as_ref() == name) {
                 *list = take_out(list).0;
             }
         }
     }
     if let Some(missing) = wanted.difference(&found).next() {
         return Err(Failure::PublicKey(format!(
-            "{user} has no key {} here{}; `usher --json user list` tells those that there are",
+            "{user} has no key {} here{}; `usher --json user list` shows the user's keys",
             shown(missing),
-            for_purpose(keys.purpose)
+            for_purpose(purpose)
         )));
     }
-    let signing = private_key_path(user, keys.purpose);
+    let signing = private_key_path(user, purpose);
     let mut paths = Vec::new();
-    if keys.signing_key {
+    if request.signing_key {
         if !signing.try_exists().at(&signing)? {
             return Err(Failure::PublicKey(format!(
-                "the signer keeps nothing here that {user} signs with{}",
-                for_purpose(keys.purpose)
+                "the signer has no key of {user} here{}",
+                for_purpose(purpose)
             )));
         }
         removed.push(signing.display().to_string());
@@ -174,19 +205,20 @@ pub fn keys(output: &Output, user: &UserName, keys: &Keys<'_>) -> Result<(), Fai
     Ok(())
 }
 
-/// The fingerprints of the public keys that are asked for.
-fn wanted(user: &UserName, keys: &Keys<'_>) -> Result<BTreeSet<Fingerprint>, Failure> {
-    let mut wanted: BTreeSet<Fingerprint> = keys.fingerprint.into_iter().collect();
-    if let Some(path) = keys.public_key {
+/// The fingerprints of the public keys to remove.
+fn wanted(request: &Request) -> Result<BTreeSet<Fingerprint>, Failure> {
+    let mut wanted: BTreeSet<Fingerprint> = request.fingerprint.into_iter().collect();
+    if let Some(path) = &request.public_key {
         let wrong = |reason: String| Failure::PublicKey(format!("{}: {reason}", path.display()));
         let text = read_bounded(path)?;
-        let found = key_list::parse_file(user, &text).map_err(wrong)?;
+        let found =
+            key_list::parse_file(&request.name, &text).map_err(|error| wrong(error.to_string()))?;
         wanted.extend(found.iter().map(|key| fingerprint(&key.key)));
     }
     Ok(wanted)
 }
 
-/// The lists of public keys of a user: all, or the one for a thing.
+/// The lists of public keys of a user: all, or the one of a purpose.
 fn lists(folder: &Path, purpose: Option<&Name>) -> Result<Vec<PathBuf>, Failure> {
     let names = names_in(folder)?;
     let wanted = purpose.map(|purpose| format!("{LIST}.{purpose}"));
@@ -197,7 +229,7 @@ fn lists(folder: &Path, purpose: Option<&Name>) -> Result<Vec<PathBuf>, Failure>
     Ok(lists.map(|name| folder.join(name)).collect())
 }
 
-/// The files with what a user signs with, for whatever purpose.
+/// The files with a user's signing keys, of all purposes.
 fn signing_keys(user: &UserName) -> Result<Vec<PathBuf>, Failure> {
     let folder = Path::new(paths::PRIVATE_KEYS_DIRECTORY);
     let names = names_in(folder)?.into_iter();
@@ -209,7 +241,7 @@ fn signing_keys(user: &UserName) -> Result<Vec<PathBuf>, Failure> {
         .collect())
 }
 
-/// The names in a folder, in order; none where there is no such folder.
+/// The sorted names in a folder; none if there is no such folder.
 fn names_in(folder: &Path) -> Result<Vec<String>, Failure> {
     let entries = match std::fs::read_dir(folder) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -223,7 +255,7 @@ fn names_in(folder: &Path) -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
-/// By what a user without a list is admitted all the same.
+/// The services that certificates open to a user without a list, as a sentence.
 fn admitted_by_certificate(
     fresh: &usher_local::applied::Applied,
     user: &UserName,
@@ -245,8 +277,8 @@ fn admitted_by_certificate(
     }))
 }
 
-/// Where the policy names the user: as it is written, or as it is in force where what is written has
-/// mistakes.
+/// The places where the policy names the user: the written policy, or the one in force if the written
+/// one has mistakes.
 fn references(user: &UserName) -> Vec<Remains> {
     let written = configuration::collect();
     let of = |applied: Result<usher_local::applied::Applied, Failure>| {
@@ -273,7 +305,7 @@ fn references(user: &UserName) -> Vec<Remains> {
     found.unwrap_or_default()
 }
 
-/// Puts it in force. What was put aside is gone then; when nothing came in force it is back.
+/// Puts a configuration in force and discards what was put aside, or puts that back on failure.
 fn put_in_force(
     lock: &configuration::Lock,
     fresh: usher_local::applied::Applied,
@@ -290,12 +322,12 @@ fn put_in_force(
     outcome
 }
 
-/// Files that are on their way out and can come back.
+/// Files that have been moved aside and can be put back.
 #[derive(Default)]
 struct Aside {
-    /// Each with the name that it has meanwhile.
+    /// Each with its temporary name.
     moved: Vec<(PathBuf, PathBuf)>,
-    /// Files with a part taken out, and their former text.
+    /// Changed files, and their former text.
     rewritten: Vec<(PathBuf, String)>,
 }
 
@@ -305,7 +337,7 @@ impl Aside {
         let mut aside = Self::default();
         for path in paths {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            // A folder of a user goes out of the folder of users, where every name is a user's.
+            // A user's folder leaves the folder of users, where every name counts as a user.
             let folder = match path.parent() {
                 Some(parent) if parent == Path::new(paths::USERS_DIRECTORY) => {
                     Path::new(paths::CONFIGURATION_DIRECTORY)
@@ -314,8 +346,8 @@ impl Aside {
                 None => path,
             };
             let away = folder.join(format!(".removed-{name}"));
-            // What a `usher user remove` has left behind that was killed.
-            let moved = remove(&away).and_then(|()| std::fs::rename(path, &away).at(path));
+            // A `usher user remove` that was killed may have left one.
+            let moved = delete(&away).and_then(|()| std::fs::rename(path, &away).at(path));
             if let Err(error) = moved {
                 aside.put_back()?;
                 return Err(error);
@@ -325,7 +357,7 @@ impl Aside {
         Ok(aside)
     }
 
-    /// Writes files anew, each with its former text and the new one, all or none.
+    /// Rewrites files, given with the former and the new text: all, or none.
     fn rewrite(&mut self, files: Vec<(PathBuf, String, String)>) -> Result<(), Failure> {
         for (path, former, text) in files {
             let written = write_atomically(&path, text.as_bytes(), 0o644).at(&path);
@@ -349,12 +381,12 @@ impl Aside {
     }
 
     fn discard(self) -> Result<(), Failure> {
-        self.moved.iter().try_for_each(|(_, away)| remove(away))
+        self.moved.iter().try_for_each(|(_, away)| delete(away))
     }
 }
 
-/// Removes a file, or a folder with all that it has; what is not there is no error.
-fn remove(path: &Path) -> Result<(), Failure> {
+/// Removes a file, or a folder with its contents, if it exists.
+fn delete(path: &Path) -> Result<(), Failure> {
     let removed = match path.symlink_metadata() {
         Ok(found) if found.is_dir() => std::fs::remove_dir_all(path),
         Ok(_) => std::fs::remove_file(path),
@@ -390,7 +422,7 @@ fn text(removal: &Removal) -> String {
         };
     }
     if removal.remains.iter().any(|left| left.place.is_some()) {
-        text += "the policy is not changed: take these out, then `usher policy apply`\n";
+        text += "the policy has not changed: remove these places, then `usher policy apply`\n";
     }
     text
 }

@@ -1,4 +1,4 @@
-//! `usher policy show`: the policy in force, in the canonical form.
+//! `usher policy show`: the policy in force, in its canonical form.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -14,19 +14,19 @@ use super::configuration;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// What is in force, and what this host does by it.
+/// The configuration in force, and the services of this host by it.
 #[derive(Debug, Serialize)]
 struct View {
     generation: u64,
-    /// The name that the policy has for this host, if it has one.
+    /// This host's name in the policy, if it has one.
     host: Option<HostName>,
     /// Services of this host.
     offers: Vec<Offered>,
-    /// Services of other hosts that users of this one may authenticate to.
+    /// Services of other hosts that users of this host may use.
     reaches: Vec<Reached>,
     /// The files that it was read from.
     files: Vec<String>,
-    /// The groups that it names, with their accounts as they were when it was applied.
+    /// The groups that it names, with their accounts at the time of the apply.
     groups: BTreeMap<GroupName, BTreeSet<String>>,
     /// The policy's text.
     policy: String,
@@ -45,10 +45,10 @@ struct Reached {
     port: u16,
 }
 
-/// Prints it.
+/// Prints the policy in force.
 ///
 /// # Errors
-/// When nothing is in force, or it cannot be read.
+/// When no policy is in force, or it cannot be read.
 pub fn run(output: &Output) -> Result<(), Failure> {
     let applied = configuration::in_force()?;
     if applied.generation == 0 {
@@ -97,14 +97,14 @@ fn canonical(policy: &Policy) -> String {
         name: String::new(),
         text: policy.to_text(),
     };
-    // Too long for one file it stays as it is.
+    // A text that is too long for one file stays as it is.
     usher_policy::format(&source).unwrap_or(source.text)
 }
 
-/// A text that can be read as a policy: what is said of it is comments.
+/// The policy with comments before it, so that the whole is a valid policy.
 fn text(view: &View) -> String {
     let host = view.host.as_ref().map_or_else(
-        || "this host, which no `host` block of it is".to_owned(),
+        || "this host, which has no `host` block in it".to_owned(),
         ToString::to_string,
     );
     let mut text = format!("# configuration {} in force on {host}\n", view.generation);

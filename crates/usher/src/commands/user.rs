@@ -1,5 +1,5 @@
-//! `usher user`: who is known on this host. Takes effect at once, and on the users only: policy
-//! files that are being edited stay out of force until `usher policy apply`.
+//! `usher user add` and `list`. Changes take effect at once, and for users only: edited policy files stay
+//! out of force until `usher policy apply`.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -22,57 +22,65 @@ use super::configuration::{self, OnRefusal};
 use super::key_list::{self, Expiry};
 use crate::accounts;
 use crate::failure::{At, Failure};
-use crate::output::{Output, table, warn};
+use crate::output::{Output, row, table, warn};
 
-/// What `usher user add` is told.
-pub struct Addition<'a> {
-    /// File with public keys.
-    pub public_key: Option<&'a Path>,
-    /// Until when they are admitted.
-    pub expires: Option<Expiry>,
-    /// File with a private key.
-    pub private_key: Option<&'a Path>,
-    /// File with the public key that the user's agent signs with.
-    pub agent_key: Option<&'a Path>,
-    /// File with the certificate of what the user signs with.
-    pub certificate: Option<&'a Path>,
-    /// What the keys are for.
-    pub purpose: Option<&'a Name>,
+/// Options of `usher user add`.
+#[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("what")
+    .required(true)
+    .multiple(true)
+    .args(["public_key", "private_key", "agent_key", "certificate"])))]
+pub struct Addition {
+    /// Local account
+    name: UserName,
+    /// Public key that identifies the user here (server side)
+    #[arg(long, value_name = "FILE")]
+    public_key: Option<PathBuf>,
+    /// When the public key expires: 2d, 8h, YYYYMMDD[Z] or YYYYMMDDHHMM[SS][Z]
+    #[arg(long, value_name = "TIME", requires = "public_key")]
+    expires: Option<Expiry>,
+    /// Private key for the signer to copy (client side); the file is not changed
+    #[arg(long, value_name = "FILE")]
+    private_key: Option<PathBuf>,
+    /// Public key whose private key is in the user's ssh-agent (client side)
+    #[arg(long, value_name = "FILE", conflicts_with = "private_key")]
+    agent_key: Option<PathBuf>,
+    /// Certificate (-cert.pub) of the private key or agent key, which is given too or already
+    /// stored
+    #[arg(long, value_name = "FILE")]
+    certificate: Option<PathBuf>,
+    /// Purpose of the keys: a name that `keys` or `key` of the policy uses
+    #[arg(long, value_name = "NAME")]
+    key: Option<Name>,
 }
 
-/// Makes a user known.
+/// Adds a user, or keys of a user.
 ///
 /// # Errors
-/// When a key is none that Usher takes, or a file cannot be written.
-pub fn add(output: &Output, user: &UserName, addition: &Addition<'_>) -> Result<(), Failure> {
-    let Addition {
-        public_key,
-        expires,
-        private_key,
-        agent_key,
-        certificate,
-        purpose,
-    } = *addition;
+/// When Usher does not take a key, or a file cannot be written.
+pub fn add(output: &Output, addition: &Addition) -> Result<(), Failure> {
+    let (user, purpose) = (&addition.name, addition.key.as_ref());
     match nix::unistd::User::from_name(user.as_ref()) {
         Ok(Some(account)) if account.uid.is_root() => {
             return Err(Failure::Host(format!(
-                "{user} has user id 0; root is never a user of Usher"
+                "{user} has user id 0; root cannot be a user of Usher"
             )));
         }
         Ok(Some(_)) => {}
         Ok(None) => warn(&format!(
-            "there is no account {user} on this host yet; make it first"
+            "there is no account {user} on this host yet; create it first"
         )),
         Err(error) => warn(&format!("cannot look up the account {user}: {error}")),
     }
     let lock = configuration::lock()?;
     // Everything is read and checked before anything is written.
-    let public = public_key
-        .map(|path| key_list::read(user, path, expires))
-        .transpose()?;
-    let private = private_key.map(read_private_key).transpose()?;
-    let agent = agent_key.map(read_agent_key).transpose()?;
-    let signing = match certificate {
+    let read = |path| key_list::read(user, path, addition.expires);
+    let public = addition.public_key.as_deref().map(read).transpose()?;
+    let private = addition.private_key.as_deref().map(read_private_key);
+    let private = private.transpose()?;
+    let agent = addition.agent_key.as_deref().map(read_agent_key);
+    let agent = agent.transpose()?;
+    let signing = match &addition.certificate {
         Some(path) => {
             let kept = private_key_path(user, purpose);
             let key = private.or(agent).map_or_else(|| kept_key(&kept), Ok)?;
@@ -91,7 +99,7 @@ pub fn add(output: &Output, user: &UserName, addition: &Addition<'_>) -> Result<
     put_users_in_force(output, &lock)
 }
 
-/// Prints the users known on this host.
+/// Prints the users of this host.
 ///
 /// # Errors
 /// When the configuration cannot be read.
@@ -120,7 +128,7 @@ pub fn list(output: &Output) -> Result<(), Failure> {
                     })
                 })
                 .collect();
-            // None: the folder is the signer's and root's, others cannot look.
+            // An error: only the signer and root may read the folder.
             let signing = signing_key(user).ok();
             let is = |kind: fn(&SigningKey) -> bool| {
                 signing
@@ -151,38 +159,36 @@ pub fn list(output: &Output) -> Result<(), Failure> {
         .collect();
     let (views, descriptions): (Vec<_>, Vec<_>) = views.into_iter().unzip();
     output.print(&views, || {
-        let rows: Vec<Vec<String>> = views
-            .iter()
-            .zip(&descriptions)
-            .map(|(view, public)| {
-                let is = |name: &str| view[name].as_bool();
-                let signs = match (is("private_key"), is("agent_key"), is("agent_lent")) {
-                    (None, ..) => "? (ask as root)",
-                    (Some(true), ..) => "private key",
-                    (_, Some(true), Some(true)) => "agent, lent",
-                    (_, Some(true), Some(false)) => "agent, not lent",
-                    (_, Some(true), None) => "agent",
-                    _ => "-",
-                };
-                vec![
-                    view["user"].as_str().unwrap_or_default().to_owned(),
-                    view["disabled"]
-                        .as_str()
-                        .map_or("yes".into(), |why| format!("no: {why}")),
-                    public.clone(),
-                    match validity(&view["certificate"]) {
-                        Some(validity) => format!("{signs}, certificate {validity}"),
-                        None => signs.to_owned(),
-                    },
-                ]
-            })
-            .collect();
-        table(&["USER", "ADMITTED", "PUBLIC KEYS", "SIGNS BY"], &rows)
+        let rows = views.iter().zip(&descriptions).map(|(view, public)| {
+            let is = |name: &str| view[name].as_bool();
+            let signs = match (is("private_key"), is("agent_key"), is("agent_lent")) {
+                (None, ..) => "? (ask as root)",
+                (Some(true), ..) => "private key",
+                (_, Some(true), Some(true)) => "agent, lent",
+                (_, Some(true), Some(false)) => "agent, not lent",
+                (_, Some(true), None) => "agent",
+                _ => "-",
+            };
+            let disabled = view["disabled"].as_str();
+            row![
+                view["user"].as_str().unwrap_or_default(),
+                disabled.map_or("yes".into(), |why| format!("no: {why}")),
+                public,
+                match validity(&view["certificate"]) {
+                    Some(validity) => format!("{signs}, certificate {validity}"),
+                    None => signs.to_owned(),
+                },
+            ]
+        });
+        match views.is_empty() {
+            true => "no users\n".to_owned(),
+            false => table(["USER", "ADMITTED", "PUBLIC KEYS", "SIGNS BY"], rows),
+        }
     });
     Ok(())
 }
 
-/// Until when a certificate is valid, for people.
+/// The validity of a certificate, for people.
 fn validity(certificate: &serde_json::Value) -> Option<String> {
     let (after, before) = (
         certificate["valid_after"].as_u64()?,
@@ -190,7 +196,7 @@ fn validity(certificate: &serde_json::Value) -> Option<String> {
     );
     let now = unix_time();
     Some(if now < after {
-        format!("from {} on", super::log::utc(after))
+        format!("from {}", super::log::utc(after))
     } else if now >= before {
         "expired".into()
     } else if before == u64::MAX {
@@ -200,7 +206,7 @@ fn validity(certificate: &serde_json::Value) -> Option<String> {
     })
 }
 
-/// Whose agents are lent; nothing when the signer does not say.
+/// The users whose agents are lent; none if the signer cannot be asked.
 fn lent_agents() -> Option<BTreeSet<UserName>> {
     // An error: the signer does not run here, or the caller is not root.
     let view = control::ask(roles::Signer, &control::Agents {}).ok()?;
@@ -208,7 +214,7 @@ fn lent_agents() -> Option<BTreeSet<UserName>> {
     Some(lent.map(|agent| agent.user).collect())
 }
 
-/// With what a user signs here, if with anything.
+/// The key with which a user signs here, if there is one.
 fn signing_key(user: &UserName) -> Result<Option<Credential>, ConfigurationError> {
     let text = optional(read_bounded(&private_key_path(user, None)))?.map(Zeroizing::new);
     Ok(text.and_then(|text| Credential::parse(&text).ok()))
@@ -231,19 +237,19 @@ pub(super) fn known(user: &UserName) -> Result<PathBuf, Failure> {
     }
 }
 
-/// The text of the key that is kept for a user.
+/// The text of a user's stored key.
 fn kept_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
     let text = optional(read_bounded(path))?.map(Zeroizing::new);
     text.ok_or_else(|| {
         Failure::PublicKey(
-            "the user has no key here that a certificate could be for; give it as well, with \
+            "this host has no key of the user for the certificate; give the key too, with \
              --private-key or --agent-key"
                 .into(),
         )
     })
 }
 
-/// A key's text, with the certificate in a file in the place of one that it may have.
+/// A key's text with the certificate in a file, which replaces an earlier certificate.
 fn with_certificate(key: &str, path: &Path) -> Result<Zeroizing<String>, Failure> {
     let problem = |reason: String| Failure::PublicKey(format!("{}: {reason}", path.display()));
     let line = read_bounded(path)?;
@@ -251,20 +257,20 @@ fn with_certificate(key: &str, path: &Path) -> Result<Zeroizing<String>, Failure
     let parsed = Credential::parse(key).map_err(|error| problem(error.to_string()))?;
     let certificate = certificate_of(&parsed.key, &line).map_err(|error| {
         problem(format!(
-            "{error}; give the -cert.pub file that ssh-keygen -s has made of this key"
+            "{error}; give the -cert.pub file that ssh-keygen -s made from this key"
         ))
     })?;
     if let Err(refusal) = certificate.check(unix_time()) {
         match refusal {
-            // It will be.
+            // It becomes valid later.
             Refusal::CertificateNotYetValid => warn(&refusal.to_string()),
             _ => return Err(problem(refusal.to_string())),
         }
     }
     if certificate.principals.names().next().is_none() {
         return Err(problem(
-            "the certificate has no principals, and is nobody's: have it signed with `ssh-keygen -s \
-             ... -n USER`"
+            "the certificate has no principals, so it is for no user; have it signed with `ssh-keygen \
+             -s ... -n USER`"
                 .into(),
         ));
     }
@@ -285,18 +291,18 @@ fn read_private_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
     })?;
     if key.is_encrypted() {
         return Err(problem(
-            "has a passphrase, which the signer could not ask for; give a copy without one \
-             (ssh-keygen -p -N '' -f COPY), or leave it with an ssh-agent (--agent-key)",
+            "has a passphrase, which the signer cannot ask for; give a copy without one \
+             (ssh-keygen -p -N '' -f COPY), or leave the key in an ssh-agent (--agent-key)",
         ));
     }
     match key.algorithm() {
         kind if is_security_key(&kind) => Err(problem(
-            "refers to a security key, which only an agent can use; give its .pub file with \
+            "belongs to a security key, which only an agent can use; give its .pub file with \
              --agent-key",
         )),
         kind if is_supported(&kind) => Ok(text),
         other => Err(problem(&format!(
-            "{other} keys are not taken; use Ed25519 or ECDSA"
+            "Usher does not take {other} keys; use Ed25519 or ECDSA"
         ))),
     }
 }
@@ -306,8 +312,8 @@ fn read_agent_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
     let text = Zeroizing::new(read_bounded(path)?);
     let problem = |reason: String| {
         Failure::PublicKey(format!(
-            "{}: {reason}; give the .pub file of the key that the agent has, as ssh-keygen or \
-             ssh-add -L writes it",
+            "{}: {reason}; give the .pub file of the agent's key, as ssh-keygen or ssh-add -L \
+             writes it",
             path.display()
         ))
     };
@@ -318,7 +324,7 @@ fn read_agent_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
     }
 }
 
-/// Stores a key for the signer, which nobody else can read at any time.
+/// Stores a key for the signer. At no time can another account read it.
 fn store_signing_key(path: &Path, key: &str) -> Result<(), Failure> {
     let signer = accounts::of(roles::Signer::ROLE)?;
     let owner = Owner {
@@ -332,7 +338,7 @@ fn store_signing_key(path: &Path, key: &str) -> Result<(), Failure> {
     write_atomically_for(path, key.as_bytes(), 0o400, owner).at(path)
 }
 
-/// The policy in force stays; the users are those below /etc/usher now.
+/// Puts the users below /etc/usher in force with the policy that is in force.
 pub(super) fn put_users_in_force(
     output: &Output,
     lock: &configuration::Lock,

@@ -1,4 +1,4 @@
-//! What the commands warn of: what is allowed, or works on other hosts, and is probably not meant.
+//! Warnings of the commands: about what is allowed, or works on other hosts, but is probably a mistake.
 
 use usher_local::applied::Applied;
 use usher_policy::{Clause, PolicyWarning, parse_with_places};
@@ -6,13 +6,13 @@ use usher_policy::{Clause, PolicyWarning, parse_with_places};
 /// A warning.
 #[derive(Debug)]
 pub struct Warning {
-    /// What of the policy it is about, where that is one thing and the text does not say its place.
+    /// The part of the policy that it is about, unless there are several or the text names the place.
     clause: Option<Clause>,
     text: String,
 }
 
 impl Warning {
-    /// A warning of what the policy says there.
+    /// A warning about a part of the policy.
     pub fn about(clause: Clause, text: String) -> Self {
         Self {
             clause: Some(clause),
@@ -36,11 +36,11 @@ impl From<PolicyWarning> for Warning {
     }
 }
 
-/// The warnings, each after the place of what it is about.
+/// The warnings as text, each after its place in the policy.
 pub fn with_places(warnings: Vec<Warning>, applied: &Applied) -> Vec<String> {
     let sources = applied.policy_sources();
     let some_are_about_the_policy = warnings.iter().any(|warning| warning.clause.is_some());
-    // Read again only for these: most policies have no warnings, and nobody else asks for places.
+    // Most policies have no warnings, so the places are only read when they are needed.
     let places = some_are_about_the_policy
         .then(|| parse_with_places(&sources, &applied.known_groups()).ok())
         .flatten()

@@ -1,13 +1,13 @@
-//! `usher who`: live sessions, connections and workers; those that have ended last.
+//! `usher who`: live sessions, connections and workers, or the sessions that ended last.
 
 use usher_local::clock::unix_time;
-use usher_local::control::{Recent, RecentView, TroubleView, Who, WhoView, ask};
+use usher_local::control::{Recent, RecentView, Who, WhoView, ask};
 use usher_local::roles;
 
 use crate::failure::Failure;
-use crate::output::{Output, table};
+use crate::output::{Output, row, table};
 
-/// Asks the keeper and prints.
+/// Prints what is live.
 ///
 /// # Errors
 /// When the keeper does not answer.
@@ -17,7 +17,7 @@ pub fn run(output: &Output) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Asks the keeper for the sessions that have ended last and prints them.
+/// Prints the sessions that ended last.
 ///
 /// # Errors
 /// When the keeper does not answer.
@@ -32,21 +32,17 @@ fn recent_text(view: &RecentView) -> String {
         return "no session has ended\n".into();
     }
     let now = unix_time();
-    let rows: Vec<Vec<String>> = view
-        .ended
-        .iter()
-        .map(|ended| {
-            vec![
-                ended.user.to_string(),
-                ended.host.to_string(),
-                ended.service.to_string(),
-                age(ended.ended.saturating_sub(ended.opened)),
-                age(now.saturating_sub(ended.ended)),
-                ended.session.clone(),
-                format!("{}: {}", ended.reason, ended.text),
-            ]
-        })
-        .collect();
+    let rows = view.ended.iter().map(|ended| {
+        row![
+            ended.user,
+            ended.host,
+            ended.service,
+            age(ended.ended.saturating_sub(ended.opened)),
+            age(now.saturating_sub(ended.ended)),
+            ended.session,
+            format!("{}: {}", ended.reason, ended.text),
+        ]
+    });
     let heading = [
         "USER",
         "HOST",
@@ -56,38 +52,91 @@ fn recent_text(view: &RecentView) -> String {
         "SESSION",
         "REASON",
     ];
-    table(&heading, &rows)
+    table(heading, rows)
 }
 
 fn text(view: &WhoView) -> String {
-    let mut text = match view.sessions.is_empty() {
-        true => "no sessions\n".into(),
-        false => sessions_text(view),
+    let mut tables = match view.sessions.is_empty() {
+        true => vec!["no sessions\n".to_owned()],
+        false => vec![
+            sessions_text(view),
+            connections_text(view),
+            workers_text(view),
+        ],
     };
-    if !view.troubles.is_empty() {
-        text.push('\n');
-        text += &troubles_text(&view.troubles);
-    }
-    text
+    tables.push(troubles_text(view));
+    tables.retain(|table| !table.is_empty());
+    tables.join("\n")
 }
 
-/// What has kept services from serving.
-fn troubles_text(troubles: &[TroubleView]) -> String {
+fn sessions_text(view: &WhoView) -> String {
     let now = unix_time();
-    let rows: Vec<Vec<String>> = troubles
-        .iter()
-        .map(|trouble| {
-            vec![
-                trouble.service.to_string(),
-                trouble.failed_starts.to_string(),
-                trouble.refused_connections.to_string(),
-                if trouble.over { "yes" } else { "NO" }.into(),
-                format!("{} ago", age(now.saturating_sub(trouble.at))),
-                trouble.user.to_string(),
-                trouble.reason.clone(),
+    let rows = view.sessions.iter().map(|session| {
+        let of_chain = |used| format!("{used}/{}", session.chain_length);
+        row![
+            session.user,
+            session.uid,
+            session.host,
+            session.service,
+            age(now.saturating_sub(session.opened)),
+            age(session.expires.saturating_sub(now)),
+            of_chain(session.used),
+            session.tokens.map_or("-".into(), of_chain),
+            session.key,
+            session.session,
+        ]
+    });
+    let heading = [
+        "USER", "UID", "HOST", "SERVICE", "SINCE", "ENDS IN", "USED", "TOKENS", "KEY", "SESSION",
+    ];
+    table(heading, rows)
+}
+
+fn connections_text(view: &WhoView) -> String {
+    let rows = view.sessions.iter().flat_map(|session| {
+        session.connections.iter().map(|connection| {
+            row![
+                session.user,
+                session.service,
+                connection.client,
+                connection.server,
+                connection.state,
+                connection
+                    .seconds
+                    .map_or("-".into(), |seconds| age(seconds as u64)),
             ]
         })
-        .collect();
+    });
+    let heading = ["USER", "SERVICE", "CLIENT", "SERVER", "CONNECTION", "SINCE"];
+    table(heading, rows)
+}
+
+fn workers_text(view: &WhoView) -> String {
+    let rows = view.workers.iter().map(|worker| {
+        row![
+            worker.user,
+            worker.service,
+            worker.pid,
+            age(worker.seconds as u64)
+        ]
+    });
+    table(["USER", "SERVICE", "WORKER", "SINCE"], rows)
+}
+
+/// The services that could not serve.
+fn troubles_text(view: &WhoView) -> String {
+    let now = unix_time();
+    let rows = view.troubles.iter().map(|trouble| {
+        row![
+            trouble.service,
+            trouble.failed_starts,
+            trouble.refused_connections,
+            if trouble.over { "yes" } else { "NO" },
+            format!("{} ago", age(now.saturating_sub(trouble.at))),
+            trouble.user,
+            trouble.reason,
+        ]
+    });
     let heading = [
         "SERVICE",
         "FAILED STARTS",
@@ -97,77 +146,10 @@ fn troubles_text(troubles: &[TroubleView]) -> String {
         "USER",
         "REASON",
     ];
-    table(&heading, &rows)
+    table(heading, rows)
 }
 
-fn sessions_text(view: &WhoView) -> String {
-    let now = unix_time();
-    let mut rows = Vec::new();
-    for session in &view.sessions {
-        rows.push(vec![
-            session.user.to_string(),
-            session.uid.to_string(),
-            session.host.to_string(),
-            session.service.to_string(),
-            age(now.saturating_sub(session.opened)),
-            age(session.expires.saturating_sub(now)),
-            format!("{}/{}", session.used, session.chain_length),
-            session.tokens.map_or("-".into(), |tokens| {
-                format!("{tokens}/{}", session.chain_length)
-            }),
-            session.key.clone(),
-            session.session.clone(),
-        ]);
-    }
-    let heading = [
-        "USER", "UID", "HOST", "SERVICE", "SINCE", "ENDS IN", "USED", "TOKENS", "KEY", "SESSION",
-    ];
-    let mut text = table(&heading, &rows);
-    let connections: Vec<Vec<String>> = view
-        .sessions
-        .iter()
-        .flat_map(|session| {
-            session.connections.iter().map(|connection| {
-                vec![
-                    session.user.to_string(),
-                    session.service.to_string(),
-                    connection.client.clone(),
-                    connection.server.clone(),
-                    connection.state.clone(),
-                    connection
-                        .seconds
-                        .map_or("-".into(), |seconds| age(seconds as u64)),
-                ]
-            })
-        })
-        .collect();
-    if !connections.is_empty() {
-        text.push('\n');
-        text += &table(
-            &["USER", "SERVICE", "CLIENT", "SERVER", "CONNECTION", "SINCE"],
-            &connections,
-        );
-    }
-    let workers: Vec<Vec<String>> = view
-        .workers
-        .iter()
-        .map(|worker| {
-            vec![
-                worker.user.to_string(),
-                worker.service.to_string(),
-                worker.pid.to_string(),
-                age(worker.seconds as u64),
-            ]
-        })
-        .collect();
-    if !workers.is_empty() {
-        text.push('\n');
-        text += &table(&["USER", "SERVICE", "WORKER", "SINCE"], &workers);
-    }
-    text
-}
-
-/// A length of time as people say it.
+/// A duration, for people.
 fn age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),

@@ -1,10 +1,10 @@
-//! What moves bytes from one connection to another: splice(2) through a pipe, which copies nothing,
-//! or, when all pipes are in use, memory.
+//! Moves bytes from one connection to another: by splice(2) through a pipe, which copies nothing, or
+//! through memory when all pipes are in use.
 //!
-//! A user without privileges may have pipes of 64 MiB together (fs.pipe-user-pages-soft); beyond
-//! that the kernel makes them of a page or two, and slow. So there are few, and a direction has one
-//! as long as it has bytes to move. What is in a pipe is on nobody's account in the kernel, so a
-//! peer that does not read keeps one pipe at most.
+//! A user without privileges may have pipes of 64 MiB together (fs.pipe-user-pages-soft); further pipes
+//! have a page or two, and are slow. So there are few, and a direction holds one only while it has bytes to
+//! move. The kernel does not account the contents of a pipe, so a peer that does not read keeps at most
+//! one.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,46 +16,46 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Pipes at one time: half of what one user may have.
+/// Limit of pipes: half of what one user may have.
 pub const PIPES: usize = 128;
 /// Bytes of a pipe. Its pages may hold more.
 const PIPE: usize = 256 * 1024;
-/// Bytes of memory where there is no pipe.
+/// Bytes of memory that replace a pipe.
 const MEMORY: usize = 64 * 1024;
-/// Bytes that are moved at once.
+/// Bytes to move at once.
 const PIECE: usize = 1024 * 1024;
 
 /// The pipes of all connections.
 pub struct Carriers {
     idle: Mutex<Vec<Pipe>>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 /// Moves the bytes of one direction.
 pub enum Carrier {
     /// Through a pipe.
     Pipe(Pipe, usize),
-    /// Through memory: what of it is filled.
+    /// Through memory, of which so many bytes are filled.
     Memory(Vec<u8>, usize),
 }
 
-/// A pipe, with its place among those that there may be.
+/// A pipe, with its permit.
 pub struct Pipe {
     out: OwnedFd,
     into: OwnedFd,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Carriers {
-    /// As many pipes as this, made when they are needed.
+    /// At most this many pipes, made on demand.
     pub fn new(pipes: usize) -> Self {
         Self {
             idle: Mutex::default(),
-            places: Arc::new(Semaphore::new(pipes)),
+            permits: Arc::new(Semaphore::new(pipes)),
         }
     }
 
-    /// One for a direction that has bytes to move.
+    /// A carrier for a direction that has bytes to move.
     pub fn take(&self) -> Carrier {
         let idle = self.idle.lock().pop();
         match idle.or_else(|| self.make()) {
@@ -64,7 +64,7 @@ impl Carriers {
         }
     }
 
-    /// Takes back one that is empty.
+    /// Takes back a carrier, and keeps its pipe if it is empty.
     pub fn give(&self, carrier: Option<Carrier>) {
         if let Some(Carrier::Pipe(pipe, 0)) = carrier {
             self.idle.lock().push(pipe);
@@ -72,28 +72,28 @@ impl Carriers {
     }
 
     fn make(&self) -> Option<Pipe> {
-        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
-        // Out of descriptors: memory does.
+        let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
+        // Without descriptors memory is used.
         let (out, into) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok()?;
-        // Where the kernel grants no more it is as large as the kernel makes it.
+        // A pipe that the kernel refuses to enlarge keeps its size.
         let _ = fcntl_setpipe_size(&into, PIPE);
         Some(Pipe {
             out,
             into,
-            _place: place,
+            _permit: permit,
         })
     }
 }
 
 impl Carrier {
-    /// Whether [`Carrier::fill`] goes past an urgent byte, as read(2) does and splice(2) does not:
-    /// one that comes between looking for it and reading is a byte like any.
+    /// Whether [`Carrier::fill`] reads past an urgent byte, as read(2) does and splice(2) does not. An urgent
+    /// byte that comes between the check and the reading then counts as an ordinary byte.
     pub fn passes_urgent(&self) -> bool {
         matches!(self, Self::Memory(..))
     }
 
-    /// Takes what a connection has; how many bytes, 0 at its end. Only when it is empty: else
-    /// nobody could tell which of the two has made it stop.
+    /// Takes the bytes that a connection has, and returns their number, 0 at its end. Only for an empty
+    /// carrier: else `WouldBlock` could come from either side.
     ///
     /// # Errors
     /// The connection's, `WouldBlock` among them.
@@ -110,7 +110,7 @@ impl Carrier {
         }
     }
 
-    /// Writes all of it to a connection, as fast as that takes it.
+    /// Writes all its bytes to a connection.
     ///
     /// # Errors
     /// The connection's.

@@ -1,10 +1,10 @@
-//! `usher proxy`: local addresses at which unmodified programs reach services of other hosts as
-//! the user they run as. Who that is the kernel says, by the owner of the local connection; the
-//! proxy hands the connection to the signer, which asks the kernel itself.
+//! `usher proxy`: local addresses at which unmodified programs reach services of other hosts as the user
+//! that they run as. The kernel names that user, as the owner of the local connection; the proxy hands the
+//! connection to the signer, which asks the kernel itself.
 
 mod carrier;
 mod imap;
-mod places;
+mod quota;
 mod relay;
 mod serve;
 
@@ -61,7 +61,7 @@ pub fn run() -> Result<(), Failure> {
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
-        // One for each connection that is being opened, and some for questions.
+        // One for each connection that is being opened, and some for other calls that block.
         .max_blocking_threads(serve::OPENING + 64)
         .enable_all()
         .build()
@@ -87,8 +87,8 @@ pub fn run() -> Result<(), Failure> {
 }
 
 impl Proxy {
-    /// Listens where the policy says and nowhere else. All new listeners are made before any old
-    /// one goes; when one cannot be made nothing changes.
+    /// Listens at the addresses of the policy only. All new listeners are made before an old one is
+    /// closed; if one cannot be made nothing changes.
     fn take(&self, generation: u64, policy: &Policy) -> io::Result<()> {
         let wanted: BTreeMap<SocketAddrV4, ProxyListener> = policy
             .proxy_listeners()
@@ -109,7 +109,7 @@ impl Proxy {
             }
             stays
         });
-        // An address whose service changed: its former listener has just gone.
+        // An address whose service has changed: its former listener has just been closed.
         for (address, listener) in &wanted {
             let is_new = fresh.iter().any(|(found, _)| found.address == *address);
             if !is_new && !present.contains_key(address) {

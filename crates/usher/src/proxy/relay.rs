@@ -1,5 +1,5 @@
-//! The bytes between two connections. They are moved and not read, and what becomes of one
-//! connection becomes of the other: an end, an abort, an urgent byte.
+//! Moves the bytes between two connections, unread. An end, an abort or an urgent byte of one connection
+//! becomes one of the other.
 
 use std::future::pending;
 use std::io;
@@ -20,19 +20,19 @@ use super::carrier::Carriers;
 
 type Watched = AsyncFd<OwnedFd>;
 
-/// How long the bytes before an abort have to arrive on the other side, before it is aborted too.
+/// How long the bytes before an abort may take to arrive at the other side, before it is aborted too.
 const LAST_BYTES: Duration = Duration::from_secs(1);
-/// How often is looked whether they have.
+/// How often the relay checks whether they have arrived.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Relays until both directions have ended. Each ends by itself: a connection may be closed for
-/// sending and still receive. When one connection is aborted, or breaks, so is the other.
+/// Relays until both directions have ended. Each ends by itself: a connection may be closed for sending and
+/// still receive. When one connection is aborted or breaks, the other is aborted.
 ///
-/// An urgent byte keeps its place in the stream. The notice of it does not overtake the bytes before
-/// it, as it does within one connection.
+/// An urgent byte keeps its place in the stream. Unlike within one connection, its notice does not overtake
+/// the bytes before it.
 ///
 /// # Errors
-/// The error that one of the connections broke with. The other one has then been aborted.
+/// The error of the connection that broke. The other one has then been aborted.
 pub async fn relay(local: TcpStream, remote: TcpStream, carriers: &Carriers) -> io::Result<()> {
     let (local, remote) = (watched(local)?, watched(remote)?);
     let Err((broken, error)) = pump_both(&local, &remote, carriers).await else {
@@ -52,14 +52,14 @@ pub async fn relay(local: TcpStream, remote: TcpStream, carriers: &Carriers) -> 
     Err(error)
 }
 
-/// Ends a connection by RST, whoever else holds it: its peer must not take it for the end of all
-/// that there was to say.
+/// Ends a connection by RST, even if other processes hold it: its peer must not take this for the end of
+/// the data.
 pub fn abort(connection: impl AsFd) {
-    // tcp_disconnect(). One that is no more connected has nothing left to abort.
+    // tcp_disconnect(). A connection that has ended needs no abort.
     let _ = rustix::net::connect_unspec(connection);
 }
 
-/// Has the reactor tell of urgent bytes as well.
+/// Makes the reactor report urgent bytes too.
 fn watched(connection: TcpStream) -> io::Result<Watched> {
     // An urgent byte that is read is the next one, and none is stepped over unseen.
     sockopt::set_socket_oobinline(&connection, true)?;
@@ -74,7 +74,7 @@ enum Side {
     Remote,
 }
 
-/// Why a direction goes no further.
+/// Why a direction has stopped.
 enum Broken {
     /// The connection that it comes from: nothing more can be read.
     From(io::Error),
@@ -82,7 +82,7 @@ enum Broken {
     To(io::Error),
 }
 
-/// Which connection broke first, and how.
+/// The connection that broke first, and its error.
 async fn pump_both(
     local: &Watched,
     remote: &Watched,
@@ -104,17 +104,17 @@ async fn pump_both(
             () = until(broken.as_ref().map(|(_, _, until)| *until)) => break,
         };
         match ended {
-            // Of a broken connection this is not the end of what there was to say.
+            // For a broken connection this is not the end of the data.
             Ok(()) if broken.is_some() => {}
             Ok(()) => {
                 let to = if matches!(to, Local) { local } else { remote };
-                // One that both peers have closed is not connected any more.
+                // A connection that both peers have closed is no longer connected.
                 let _ = rustix::net::shutdown(to, Shutdown::Write);
             }
             Err(Broken::From(error)) => {
                 return Err(broken.map_or((from, error), |(side, error, _)| (side, error)));
             }
-            // What is there still is brought by the other direction, if that goes on.
+            // The other direction moves the remaining bytes, if it continues.
             Err(Broken::To(error)) => {
                 let is_read = if matches!(to, Local) {
                     goes_out
@@ -137,11 +137,11 @@ fn reset() -> io::Error {
     io::ErrorKind::ConnectionReset.into()
 }
 
-/// Waits until a connection is aborted or breaks. Not when it ends. The error itself is left there:
-/// after it had been taken, reading would look as if the connection had ended.
+/// Waits until a connection is aborted or breaks, but not for its end. The error stays pending: if it were
+/// taken, reading would report an orderly end.
 async fn aborted(connection: &Watched) {
     if connection.ready(Interest::ERROR).await.is_err() {
-        // The reactor is gone, and so will be the task.
+        // The reactor has ended, and this task will too.
         pending().await
     }
 }
@@ -166,7 +166,7 @@ async fn pump(from: &Watched, to: &Watched, carriers: &Carriers) -> Result<(), B
         urgent |= ready.ready().is_priority() || carried.passes_urgent();
         if urgent && stream::is_at_urgent_byte(from).map_err(Broken::From)? {
             urgent = false;
-            // One that is announced and has not come yet is told of again.
+            // An urgent byte that is announced but has not come yet is reported again.
             ready.clear_ready_matching(Ready::PRIORITY);
             if pass_urgent(from, to).await? {
                 break;
@@ -179,7 +179,7 @@ async fn pump(from: &Watched, to: &Watched, carriers: &Carriers) -> Result<(), B
             Ok(_) => carried.empty(to).await.map_err(Broken::To)?,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 ready.clear_ready_matching(Ready::READABLE | Ready::PRIORITY);
-                // Of use to another connection, as long as this one has nothing.
+                // Another connection may use it while this one has no bytes.
                 carriers.give(carrier.take());
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -190,8 +190,8 @@ async fn pump(from: &Watched, to: &Watched, carriers: &Carriers) -> Result<(), B
     Ok(())
 }
 
-/// Passes on the urgent byte that is next, if it has come. True at the end, where a peer may have
-/// announced one that never comes.
+/// Passes on the next urgent byte, if it has come. True at the end, where a peer may have announced one
+/// that never comes.
 async fn pass_urgent(from: &Watched, to: &Watched) -> Result<bool, Broken> {
     let mut byte = [0];
     match rustix::io::read(from, &mut byte) {

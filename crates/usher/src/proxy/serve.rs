@@ -1,5 +1,4 @@
-//! One local connection: whose it is, the connection to the service as that user, and the bytes
-//! between them.
+//! One local connection: its user, the connection to the service as that user, and the bytes between them.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,51 +14,51 @@ use usher_policy::{Protocol, ProxyListener};
 
 use super::carrier::{Carriers, PIPES};
 use super::imap::{LoginFilter, MAX_GREETING, MAX_PIECE, Progress, is_preauth};
-use super::places::{Full, Place, Places};
+use super::quota::{Exhausted, Permit, Quota};
 use super::relay::{abort, relay};
 
-/// Connections at one time; the next ones are refused.
+/// Limit of connections; more are refused.
 const CONNECTIONS: usize = 4096;
-/// Those of one user.
+/// Limit for one user.
 const CONNECTIONS_OF_USER: usize = 1024;
-/// Connections that are being opened at one time, while the next ones wait: fewer than the signer takes from one account.
+/// Limit of connections that are being opened; more wait. Lower than the signer's limit for one account.
 pub const OPENING: usize = 448;
-/// Those of one user, who may have them all wait for a host that does not answer.
+/// Limit for one user, whose openings may all wait for a host that does not answer.
 const OPENING_OF_USER: usize = 112;
-/// How long a connection waits until it may be opened, and how often it looks whether it may.
-const TURN: Duration = Duration::from_secs(10);
+/// How long a connection waits for a permit to be opened, and how often it tries.
+const QUEUEING: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(20);
 const PATIENCE: Patience = Patience {
     greeting: Duration::from_secs(60),
     login: Duration::from_secs(60),
 };
 const ENDED: &str = "the server has ended this connection";
-/// When the server's host is asked whether it is there still, when nothing has come from it; how
-/// often; and how many times in vain. A client's own SO_KEEPALIVE ends at the proxy.
+/// Keepalive towards the server: the idle time before the first probe, the time between probes, and their
+/// number. A client's own SO_KEEPALIVE ends at the proxy.
 const IDLE: Duration = Duration::from_secs(120);
-const QUESTION: Duration = Duration::from_secs(15);
-const QUESTIONS: u32 = 8;
+const PROBE: Duration = Duration::from_secs(15);
+const PROBES: u32 = 8;
 
-/// What all connections share.
+/// State that all connections share.
 pub struct Server {
-    connections: Arc<Places>,
-    opening: Arc<Places>,
+    connections: Arc<Quota>,
+    opening: Arc<Quota>,
     carriers: Carriers,
 }
 
 impl Server {
-    /// Without connections.
+    /// A server without connections.
     pub fn new() -> Self {
         Self {
-            connections: Places::new(CONNECTIONS, CONNECTIONS_OF_USER),
-            opening: Places::new(OPENING, OPENING_OF_USER),
+            connections: Quota::new(CONNECTIONS, CONNECTIONS_OF_USER),
+            opening: Quota::new(OPENING, OPENING_OF_USER),
             carriers: Carriers::new(PIPES),
         }
     }
 
-    /// How many there are.
+    /// The number of connections.
     pub fn connections(&self) -> usize {
-        self.connections.taken()
+        self.connections.held()
     }
 }
 
@@ -83,7 +82,7 @@ pub async fn listen(listener: TcpListener, served: ProxyListener, server: Arc<Se
     }
 }
 
-/// Who is at the other end of a local connection.
+/// The user at the other end of a local connection.
 struct User {
     uid: u32,
     name: String,
@@ -98,7 +97,7 @@ async fn serve(local: TcpStream, served: &ProxyListener, server: &Server) -> io:
             return Err(error);
         }
     };
-    let (_place, remote) = match open(&local, &user, served, server).await {
+    let (_permit, remote) = match open(&local, &user, served, server).await {
         Ok(opened) => opened,
         Err(Unopened::ClientLeft) => return Ok(()),
         Err(Unopened::Refused(reason)) => {
@@ -114,8 +113,8 @@ async fn serve(local: TcpStream, served: &ProxyListener, server: &Server) -> io:
     }
 }
 
-/// The user whose process holds the other end. For messages, for shares and for LOGIN only: whom
-/// the server sees, the signer decides by the same question.
+/// The user whose process holds the other end. Only for messages, quotas and LOGIN: the signer asks the
+/// kernel the same, and decides which user the server sees.
 async fn user_of(local: &TcpStream) -> io::Result<User> {
     let (ours, theirs) = (local.local_addr()?, local.peer_addr()?);
     let found = tokio::task::spawn_blocking(move || {
@@ -133,7 +132,7 @@ async fn user_of(local: &TcpStream) -> io::Result<User> {
 
 /// Why there is no connection to the service.
 enum Unopened {
-    /// The client waits no longer.
+    /// The client has left.
     ClientLeft,
     Refused(String),
 }
@@ -144,19 +143,19 @@ impl<E: std::error::Error> From<E> for Unopened {
     }
 }
 
-/// Connects to the service as the user, who has a place for the connection from then on.
+/// Connects to the service as the user. The permit counts the connection.
 async fn open(
     local: &TcpStream,
     user: &User,
     served: &ProxyListener,
     server: &Server,
-) -> Result<(Place, TcpStream), Unopened> {
-    let place = server.connections.take(user.uid)?;
+) -> Result<(Permit, TcpStream), Unopened> {
+    let permit = server.connections.acquire(user.uid)?;
     let opening = opening(server, user.uid).await?;
     let handle = local.as_fd().try_clone_to_owned()?;
     let (host, service) = (served.host.clone(), served.service.clone());
     let connecting = tokio::task::spawn_blocking(move || {
-        // As long as the thread is in use.
+        // Held as long as the thread is in use.
         let _opening = opening;
         connect_on_behalf(handle.as_fd(), &host, &service)
     });
@@ -167,25 +166,25 @@ async fn open(
     remote.set_nonblocking(true)?;
     remote.set_nodelay(true)?;
     sockopt::set_tcp_keepidle(&remote, IDLE)?;
-    sockopt::set_tcp_keepintvl(&remote, QUESTION)?;
-    sockopt::set_tcp_keepcnt(&remote, QUESTIONS)?;
+    sockopt::set_tcp_keepintvl(&remote, PROBE)?;
+    sockopt::set_tcp_keepcnt(&remote, PROBES)?;
     sockopt::set_socket_keepalive(&remote, true)?;
-    Ok((place, TcpStream::from_std(remote)?))
+    Ok((permit, TcpStream::from_std(remote)?))
 }
 
-/// A place among those that are being opened, waited for.
-async fn opening(server: &Server, uid: u32) -> Result<Place, Full> {
-    let until = Instant::now() + TURN;
+/// Waits for a permit to open a connection.
+async fn opening(server: &Server, uid: u32) -> Result<Permit, Exhausted> {
+    let until = Instant::now() + QUEUEING;
     loop {
-        match server.opening.take(uid) {
+        match server.opening.acquire(uid) {
             Err(_) if Instant::now() < until => tokio::time::sleep(LOOK).await,
-            taken => return taken,
+            outcome => return outcome,
         }
     }
 }
 
-/// Tells the client why there is nothing, where its protocol has words for it. Else the connection
-/// is aborted: a clean end would look like a service that has nothing to say.
+/// Tells the client the reason, if its protocol can. Else aborts the connection: an orderly end would look
+/// like an empty answer of the service.
 async fn refuse(local: TcpStream, protocol: Protocol, reason: &str) -> io::Result<()> {
     match protocol {
         Protocol::Imap => bye(local, reason).await,
@@ -214,7 +213,7 @@ async fn imap(
         Ok(Begun::Served) => relay(local, remote.into_inner(), carriers).await,
         Ok(Begun::Left) => Ok(()),
         Ok(Begun::Refused(reason)) => {
-            // The server's user has not said goodbye.
+            // The user has not logged out.
             abort(remote.get_ref());
             bye(local, &reason).await
         }
@@ -226,7 +225,7 @@ async fn imap(
     }
 }
 
-/// How long something may take before the bytes are relayed.
+/// Time limits before the relay begins.
 struct Patience {
     /// The server's greeting.
     greeting: Duration,
@@ -234,16 +233,16 @@ struct Patience {
     login: Duration,
 }
 
-/// What comes of a connection's beginning.
+/// The outcome of the beginning of a connection.
 enum Begun {
-    /// The client is in, and what there was to say has been said.
+    /// The client is logged in and has its answers.
     Served,
-    /// The client has left without having been served.
+    /// The client has left before that.
     Left,
     Refused(String),
 }
 
-/// Stands between client and server until the client has logged in, or does not have to.
+/// Stands between client and server until the client has logged in, or need not.
 async fn begin(
     local: &mut TcpStream,
     remote: &mut BufReader<TcpStream>,
@@ -262,10 +261,10 @@ async fn begin(
     match greeted {
         Ok(Ok(1..)) => {}
         Ok(Ok(0) | Err(_)) => return Ok(Begun::Refused(ENDED.into())),
-        Err(_) => return Ok(Begun::Refused("the server does not greet".into())),
+        Err(_) => return Ok(Begun::Refused("the server sends no greeting".into())),
     }
     if !is_preauth(&greeting) {
-        // A server that wants to log in itself, or says why it does not serve: not ours to hide.
+        // A server that wants a login itself, or refuses: the client must see that.
         local.write_all(&greeting).await?;
     } else {
         local.write_all(&LoginFilter::greeting()).await?;
@@ -279,7 +278,7 @@ async fn begin(
             Ok(Err(error)) => return Err(error),
             Err(_) => {
                 let limit = patience.login.as_secs();
-                let reason = format!("the login has taken more than {limit} seconds");
+                let reason = format!("the login took more than {limit} seconds");
                 return Ok(Begun::Refused(reason));
             }
         }
@@ -289,15 +288,15 @@ async fn begin(
     Ok(Begun::Served)
 }
 
-/// Returns when the server has ended the connection, as it does when the user is disabled: a client
-/// that has not logged in yet must learn it, too. What the server says meanwhile stays buffered.
+/// Returns when the server has ended the connection, as for a disabled user: a client that has not logged
+/// in yet must learn that too. Other bytes of the server stay buffered.
 async fn ended(remote: &mut BufReader<TcpStream>) {
     if let Ok([_, ..]) = remote.fill_buf().await {
         std::future::pending().await
     }
 }
 
-/// Speaks with the client until it is in; gives what it has already sent to the server.
+/// Speaks with the client until it has logged in. Returns the bytes that it already sent for the server.
 async fn log_in(local: &mut TcpStream, user: &str) -> io::Result<Option<Vec<u8>>> {
     let mut filter = LoginFilter::new(user);
     let mut input = zeroize::Zeroizing::new(vec![0; MAX_PIECE]);

@@ -14,9 +14,12 @@ use usher_kernel::ownership::{
 use usher_local::paths;
 use usher_proto::refusal::Refusal;
 
-/// The fence, or why there is none.
+/// The reason why there is no fence.
+struct NoFence(String);
+
+/// The fence, or the reason why there is none.
 pub struct Fence {
-    ownership: Result<Ownership, String>,
+    ownership: Result<Ownership, NoFence>,
     /// It could not be put up around an account of a service.
     incomplete: AtomicBool,
 }
@@ -38,7 +41,7 @@ impl Fence {
                 "ownership is {reason}: connections are not fenced, and services with an `account` \
                  are refused"
             );
-            return Ok(Self::new(Err(reason)));
+            return Ok(Self::new(Err(NoFence(reason))));
         }
         match Ownership::open(pins) {
             Ok(ownership) => {
@@ -51,13 +54,13 @@ impl Fence {
                     "no LSM programs on this kernel ({reason}): connections are not fenced, and \
                      services with an `account` are refused"
                 );
-                Ok(Self::new(Err(reason)))
+                Ok(Self::new(Err(NoFence(reason))))
             }
             Err(error) => Err(error),
         }
     }
 
-    fn new(ownership: Result<Ownership, String>) -> Self {
+    fn new(ownership: Result<Ownership, NoFence>) -> Self {
         Self {
             ownership,
             incomplete: AtomicBool::new(false),
@@ -66,7 +69,8 @@ impl Fence {
 
     /// Why there is no fence.
     pub fn missing(&self) -> Option<&str> {
-        self.ownership.as_ref().err().map(String::as_str)
+        let missing = self.ownership.as_ref().err();
+        missing.map(|NoFence(reason)| reason.as_str())
     }
 
     fn up(&self) -> Result<&Ownership, Refusal> {

@@ -204,7 +204,7 @@ impl Answers<Reload> for Signer {
     async fn answer(&self, _: Reload) -> Result<ReloadedView, Failed> {
         let fresh = Configuration::load()?;
         let programs = self.programs.set(&self.tickets, &fresh.checked.policy);
-        programs.await.map_err(Failed::new)?;
+        programs.await?;
         Ok(self.put_in_force(fresh))
     }
 }

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use usher_kernel::ticket::{Limits, Listed, Listing, ProgramId};
+use usher_kernel::ticket::{Limits, Listed, Listing, ProgramId, TicketError};
 use usher_policy::{Policy, Programs};
 use usher_proto::refusal::Refusal;
 
@@ -48,6 +48,32 @@ struct State {
 /// none: any program.
 type Destination = (SocketAddr, Option<NonZeroU32>);
 
+/// Why the lists of a policy are not in force.
+#[derive(Debug, thiserror::Error)]
+pub enum ProgramsError {
+    /// There are too many.
+    #[error(
+        "the `client` blocks of the policy list {0} `programs`, more than {LISTED}: put services \
+         with the same programs into one block"
+    )]
+    TooMany(usize),
+    /// No numbers are left for lists.
+    #[error("restart usher-signer: it has used all numbers for lists of programs")]
+    NoNumbers,
+    /// The list of a destination has no number.
+    #[error("the list of `programs` for {0} is not in force: apply the policy again")]
+    NotInForce(SocketAddr),
+    /// The kernel refused a list.
+    #[error("listing programs: {0}")]
+    Listing(TicketError),
+    /// The kernel refused a destination.
+    #[error(
+        "addresses of services with `programs`, of which there can be {most}: {0}",
+        most = Limits::default().destinations
+    )]
+    Destinations(TicketError),
+}
+
 /// A program that was found.
 #[derive(Clone)]
 struct Found {
@@ -61,8 +87,8 @@ impl ListedPrograms {
     /// or, on errors, what was in force when its turn came.
     ///
     /// # Errors
-    /// In words, what there is no room for, or what the kernel says.
-    pub async fn set(&self, tickets: &Tickets, policy: &Policy) -> Result<(), String> {
+    /// [`ProgramsError`].
+    pub async fn set(&self, tickets: &Tickets, policy: &Policy) -> Result<(), ProgramsError> {
         let turn = self.paths.turn().await;
         let lists = policy.client_services();
         let lists: HashSet<List> = lists
@@ -182,13 +208,10 @@ impl ListedPrograms {
 
 impl State {
     /// These lists and no others, each with the number that it had.
-    fn take_lists(&mut self, lists: HashSet<List>) -> Result<(), String> {
+    fn take_lists(&mut self, lists: HashSet<List>) -> Result<(), ProgramsError> {
         let count: usize = lists.iter().map(|list| list.len()).sum();
         if count > LISTED {
-            return Err(format!(
-                "the `programs` of the policy's `client` blocks are {count}, more than {LISTED}: \
-                 put services with the same programs into one block"
-            ));
+            return Err(ProgramsError::TooMany(count));
         }
         let mut last = self.last_number;
         let former = std::mem::take(&mut self.lists);
@@ -196,9 +219,7 @@ impl State {
             let number = match former.get(&list) {
                 Some(number) => *number,
                 None => {
-                    last = last.checked_add(1).ok_or(
-                        "restart usher-signer: it has given all numbers to lists of programs",
-                    )?;
+                    last = last.checked_add(1).ok_or(ProgramsError::NoNumbers)?;
                     NonZeroU32::new(last).unwrap_or(NonZeroU32::MIN)
                 }
             };
@@ -254,29 +275,28 @@ impl State {
     /// Where plain connections are authenticated by the policy, whose lists these are.
     ///
     /// # Errors
-    /// In words, when a list has no number: without one any program might.
-    fn destinations_of(&self, policy: &Policy) -> Result<Vec<Destination>, String> {
+    /// When a list has no number: without one any program would be permitted.
+    fn destinations_of(&self, policy: &Policy) -> Result<Vec<Destination>, ProgramsError> {
         let numbered = policy.plain_destinations().map(|(server, programs)| {
             let Some(list) = programs.listed() else {
                 return Ok((server, None));
             };
-            let number = self.lists.get(list).ok_or_else(|| {
-                format!(
-                    "the list of `programs` for {server} is not in force: apply the policy again"
-                )
-            })?;
+            let number = self.lists.get(list);
+            let number = number.ok_or(ProgramsError::NotInForce(server))?;
             Ok((server, Some(*number)))
         });
         numbered.collect()
     }
 
     /// Has the kernel authenticate plain connections to these destinations, by these lists.
-    fn put(&self, tickets: &Tickets) -> Result<(), String> {
+    fn put(&self, tickets: &Tickets) -> Result<(), ProgramsError> {
         if let Some(listing) = tickets.listing() {
             let outcome = listing.add(&self.wanted());
-            outcome.map_err(|error| format!("listing programs: {error}"))?;
+            outcome.map_err(ProgramsError::Listing)?;
         }
-        tickets.set_destinations(self.destinations.iter().copied())
+        let destinations = self.destinations.iter().copied();
+        let outcome = tickets.set_destinations(destinations);
+        outcome.map_err(ProgramsError::Destinations)
     }
 
     /// Has the kernel list no others. The files of what it lists all the same stay open.
@@ -316,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_for_which_there_is_no_room_are_refused_in_words() {
+    fn lists_for_which_there_is_no_room_are_refused() {
         let many = |count: usize| -> HashSet<List> {
             (0..count)
                 .map(|number| list(&[&format!("/{number}")]))
@@ -325,7 +345,10 @@ mod tests {
         let mut state = State::default();
         state.take_lists(many(LISTED)).unwrap();
         let refused = state.take_lists(many(LISTED + 1)).unwrap_err();
-        assert!(refused.contains("are 4097, more than 4096"), "{refused}");
+        assert!(
+            matches!(refused, ProgramsError::TooMany(count) if count == LISTED + 1),
+            "{refused}"
+        );
     }
 
     /// With a service of this host's at port 119, for these `programs`.
@@ -347,7 +370,7 @@ mod tests {
         let mut state = State::default();
         let refused = state.destinations_of(&listed).unwrap_err();
         assert!(
-            refused.contains("10.77.0.1:119 is not in force"),
+            matches!(refused, ProgramsError::NotInForce(found) if found == server),
             "{refused}"
         );
         state.take_lists([list(&["/usr/bin/slrn"])].into()).unwrap();

@@ -124,7 +124,7 @@ fn a_certificate_of_a_trusted_authority_lets_its_user_in_and_none_of_the_others_
     renamed[name.ok_or("no principal")?] = b'm';
     for (what, authenticator, reason) in [
         (
-            "a certificate of another key",
+            "a certificate for another key",
             of_bob,
             Refusal::BadSignature,
         ),

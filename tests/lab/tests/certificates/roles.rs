@@ -134,7 +134,7 @@ fn who_is_admitted_by_a_principal_goes_when_the_policy_or_the_authority_no_longe
     let line = "/etc/usher/policy.d/duty.policy:1:24: users duty: principal ops";
     assert!(told.contains(line), "{told}");
     let (_, told) = ask(mailhost, &["who-can", "duty"])?;
-    assert!(told.contains("whoever's certificate names ops"), "{told}");
+    assert!(told.contains("users whose certificate names ops"), "{told}");
     let (_, told) = ask(mailhost, &["reach", "carol"])?;
     assert!(
         told.contains("(only with a certificate that names"),
@@ -153,7 +153,7 @@ fn who_is_admitted_by_a_principal_goes_when_the_policy_or_the_authority_no_longe
     let (code, told) = ask(mailhost, &["apply", "--dry-run"])?;
     assert_eq!(code, Some(1), "{told}");
     assert!(
-        told.contains("- lose: whoever's certificate names ops"),
+        told.contains("- lose: users whose certificate names ops"),
         "{told}"
     );
     assert!(

@@ -28,7 +28,7 @@ fn the_keeper_believes_the_verifier_only_and_not_beyond_its_own_policy() -> Resu
     assert_eq!(lines, ["-"]);
     heard.line(
         &attack.mail.keeper,
-        &["refused a verifier that is not ours"],
+        &["its process does not run as the verifier"],
     )?;
     alice_reads(&attack.mail)?;
 

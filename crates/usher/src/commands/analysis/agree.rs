@@ -11,10 +11,10 @@ use super::lines::Lines;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Tells them; the exit code says whether there are any.
+/// Prints the contradictions; the exit code says whether there are any.
 ///
 /// # Errors
-/// When a text cannot be read a second time as it was the first, which is a defect.
+/// When a text that was read before cannot be read again, which is a defect.
 pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
     let found = Universe::new(&[&loaded.network]).disagreements(&loaded.network);
     let lines = Lines::of(loaded, |host| found.iter().any(|found| found.host == *host))?;
@@ -40,8 +40,7 @@ pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
             let mut hosts = loaded.network.hosts();
             text = match (hosts.next(), hosts.count()) {
                 (Some(only), 0) => format!(
-                    "the policy of {} is the only one that is known here: there is none that it \
-                     could contradict",
+                    "only the policy of {} is known here, so there is none to compare it with",
                     only.name
                 ),
                 (_, others) => format!("the policies of {} hosts agree", others + 1),

@@ -1,22 +1,21 @@
-//! `usher policy diff`: who gains what, who loses what.
+//! `usher policy diff`: the gains and losses of users.
 
 use std::fmt::Write;
 
 use usher_analysis::{Change, How, Offer, Request, difference};
 use usher_policy::{Programs, Protocol};
-use usher_proto::name::UserName;
 
 use super::NO;
 use super::explain::units;
 use super::hosts::Loaded;
 use super::who_can::{note, only_with};
-use crate::output::Output;
+use crate::output::{Output, first};
 
-/// What is said where there is nothing to tell.
+/// The text when nothing changes.
 pub const NOTHING_CHANGES: &str =
-    "nothing changes: nobody gains or loses anything, and nothing is served otherwise\n";
+    "nothing changes: no user gains or loses access, and every service stays as it is\n";
 
-/// Tells it; the exit code is that of diff(1).
+/// Prints the difference; the exit code is that of diff(1).
 pub fn run(output: &Output, old: &Loaded, new: &Loaded) -> u8 {
     let changes = difference(&old.network, &new.network);
     output.print(&changes, || {
@@ -29,7 +28,7 @@ pub fn run(output: &Output, old: &Loaded, new: &Loaded) -> u8 {
     if changes.is_empty() { 0 } else { NO }
 }
 
-/// A change for people. Of those who gain or lose at most `names` are named, the rest is counted.
+/// A change, for people. It names at most `names` users who gain or lose access, and counts the rest.
 pub fn text(change: &Change, names: usize) -> String {
     let Change {
         client,
@@ -56,7 +55,7 @@ pub fn text(change: &Change, names: usize) -> String {
             if anybody {
                 let _ = writeln!(
                     text,
-                    "{sign} {verb}: whoever's certificate names {principal}"
+                    "{sign} {verb}: users whose certificate names {principal}"
                 );
             } else if !users.is_empty() {
                 let (users, certificate) = (first(users, names), only_with(&[principal]));
@@ -65,25 +64,12 @@ pub fn text(change: &Change, names: usize) -> String {
         }
     }
     if let Some((before, after)) = how {
-        let _ = writeln!(
-            text,
-            "! otherwise: {}",
-            differences(before, after).join("; ")
-        );
+        let _ = writeln!(text, "! changes: {}", differences(before, after).join("; "));
     }
     text
 }
 
-/// At most `names` of the users, and how many more there are.
-fn first(users: &[UserName], names: usize) -> String {
-    let named: Vec<&str> = users.iter().take(names).map(UserName::as_ref).collect();
-    match users.len() - named.len() {
-        0 => named.join(", "),
-        rest => format!("{} and {rest} more", named.join(", ")),
-    }
-}
-
-/// What is another, in the words of the policy language.
+/// The differences, in the words of the policy language.
 fn differences(before: &How, after: &How) -> Vec<String> {
     let pairs = statements(before).into_iter().zip(statements(after));
     let different = pairs.filter(|(before, after)| before != after);
@@ -97,8 +83,7 @@ fn differences(before: &How, after: &How) -> Vec<String> {
     told
 }
 
-/// What policies say of how, in the same order for all: keywords and values, `-` for what is at
-/// its default or not known.
+/// The terms of a right in a fixed order: keywords and values, `-` for defaults and unknown values.
 fn statements(how: &How) -> Vec<(&'static str, String)> {
     // Rights, which are compared, have no routes.
     let How {
@@ -119,7 +104,7 @@ fn statements(how: &How) -> Vec<(&'static str, String)> {
 
 const REQUESTED: [&str; 4] = ["programs", "protocol", "key", "loopback"];
 
-/// The values of [`REQUESTED`]; each field is named, so that a new one is not forgotten.
+/// The values of [`REQUESTED`]. Every field is named, so that a new field does not compile unseen.
 fn requested(request: &Request) -> [Option<String>; REQUESTED.len()] {
     let Request {
         programs,
@@ -157,7 +142,7 @@ const OFFERED: [&str; 12] = [
     "protection",
 ];
 
-/// The values of [`OFFERED`], in the same way.
+/// The values of [`OFFERED`].
 fn offered(offer: &Offer) -> [Option<String>; OFFERED.len()] {
     let Offer {
         style,
@@ -203,7 +188,7 @@ fn quoted<'t>(texts: impl Iterator<Item = &'t String>) -> String {
     texts.join(" ")
 }
 
-/// The values of a list; none for one without any.
+/// The values of a list; none for an empty list.
 fn listed(texts: impl Iterator<Item = String>) -> Option<String> {
     let texts: Vec<String> = texts.collect();
     Some(texts.join(", ")).filter(|text| !text.is_empty())

@@ -1,4 +1,4 @@
-//! `usher policy explain`: may they, how, and which lines say so.
+//! `usher policy explain`: whether a user may use a service, how, and the lines that decide.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::{At, NO, NOT_KNOWN, spelling};
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Decides one connection, shows why, and gives the exit code.
+/// Decides one connection, prints the reasons, and returns the exit code.
 ///
 /// # Errors
 /// When neither host's policy is known.
@@ -54,7 +54,7 @@ pub fn run(
     })
 }
 
-/// A decision with its reasons, their texts and places, for programs.
+/// A decision with its reasons, texts and places, for programs.
 pub fn view(decision: &Decision, lines: &Lines<'_>) -> Value {
     let line = |place: Option<Place>, clause: &Clause| json!({ "place": place, "says": clause });
     let objections: Vec<Value> = decision
@@ -157,9 +157,9 @@ fn how(decision: &Decision) -> String {
 }
 
 fn asked(request: &Request) -> String {
-    // Among listed programs it is one or is not, which its address does not say.
+    // Whether the proxy is among the listed programs is not known here.
     let as_listed = match request.programs {
-        Programs::Listed(_) => " if that is listed",
+        Programs::Listed(_) => " if it is listed",
         Programs::Asking | Programs::Any => "",
     };
     let proxy: String = request
@@ -172,20 +172,19 @@ fn asked(request: &Request) -> String {
         _ => "",
     };
     let programs = match &request.programs {
-        Programs::Asking => "by programs that ask: connect_by_user(3), usher connect".to_owned(),
-        Programs::Any => "by any program of the user, and by those that ask".to_owned(),
+        Programs::Asking => "by programs that use connect_by_user(3) or usher connect".to_owned(),
+        Programs::Any => "by any program of the user".to_owned(),
         Programs::Listed(paths) => {
             let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
-            format!("by these programs and no others: {}", paths.join(", "))
+            format!("by these programs only: {}", paths.join(", "))
         }
     };
     let key = match &request.key {
         Some(key) => format!("the key for {key}"),
-        None => "the key that has no name".to_owned(),
+        None => "the unnamed key".to_owned(),
     };
     format!(
-        "  {programs}{proxy}{imap}\n  with a token in the SYN, or announced where there is none; \
-         sessions are opened by {key}\n"
+        "  {programs}{proxy}{imap}\n  with a token in the SYN, or else announced; {key} opens sessions\n"
     )
 }
 
@@ -198,7 +197,7 @@ fn served(offer: &Offer, Question { user, server, .. }: &Question) -> String {
         (Some(program), _) => program.join(" "),
         (None, account) => {
             let account = account.as_deref().unwrap_or_default();
-            format!("processes of the account {account} that become the user")
+            format!("processes of the account {account}, which become the user")
         }
     };
     let files = match &offer.files {
@@ -215,7 +214,7 @@ fn served(offer: &Offer, Question { user, server, .. }: &Question) -> String {
         _ => String::new(),
     };
     let setuid = match offer.setuid {
-        true => ", may become others by setuid programs",
+        true => ", may run setuid programs",
         false => "",
     };
     let pam = match offer.pam_session {
@@ -229,7 +228,7 @@ fn served(offer: &Offer, Question { user, server, .. }: &Question) -> String {
     };
     let keys = match &offer.keys {
         Some(keys) => format!("keys for {keys}"),
-        None => "keys for nothing in particular".to_owned(),
+        None => "unnamed keys".to_owned(),
     };
     let again = match offer.reauthenticate_seconds {
         Some(seconds) => format!("authenticated again every {}", units(seconds)),
@@ -247,7 +246,7 @@ fn served(offer: &Offer, Question { user, server, .. }: &Question) -> String {
     )
 }
 
-/// A duration as policies have it.
+/// A duration in the form of the policy language.
 pub fn units(seconds: u64) -> Units {
     Units(Duration::from_secs(seconds))
 }

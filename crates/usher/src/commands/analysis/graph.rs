@@ -1,4 +1,4 @@
-//! `usher policy graph`: the picture of who may use what.
+//! `usher policy graph`: a picture of users and the services that they may use.
 
 use std::io::Write;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::hosts::Loaded;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// Prints the graph, or has dot(1) draw it.
+/// Prints the graph, or lets dot(1) draw it.
 ///
 /// # Errors
 /// When dot is missing or fails, or the file cannot be written.
@@ -21,7 +21,7 @@ pub fn run(output: &Output, loaded: &Loaded, svg: Option<&Path>) -> Result<u8, F
         Some(file) => {
             draw(&graph, file)?;
             output.print(&json!({ "svg": file }), || {
-                format!("written: {}", file.display())
+                format!("wrote {}", file.display())
             });
         }
     }
@@ -30,18 +30,14 @@ pub fn run(output: &Output, loaded: &Loaded, svg: Option<&Path>) -> Result<u8, F
 
 fn draw(graph: &str, file: &Path) -> Result<(), Failure> {
     let failed = |what: String| Failure::Question(format!("cannot draw the graph: {what}"));
-    // dot makes the file itself, so that there is none when there is no dot.
+    // dot makes the file, so that there is none without dot.
     let mut dot = Command::new("dot")
         .arg("-Tsvg")
         .arg("-o")
         .arg(file)
         .stdin(Stdio::piped())
         .spawn()
-        .map_err(|error| {
-            failed(format!(
-                "dot: {error}; install graphviz, or leave out --svg"
-            ))
-        })?;
+        .map_err(|error| failed(format!("dot: {error}; install graphviz, or omit --svg")))?;
     let written = match dot.stdin.take() {
         Some(mut input) => input.write_all(graph.as_bytes()),
         None => Ok(()),
@@ -52,5 +48,5 @@ fn draw(graph: &str, file: &Path) -> Result<(), Failure> {
     if !status.success() {
         return Err(failed(format!("dot ended with {status}")));
     }
-    written.map_err(|error| failed(format!("dot does not read it: {error}")))
+    written.map_err(|error| failed(format!("dot does not read the graph: {error}")))
 }

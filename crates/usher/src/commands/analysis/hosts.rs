@@ -1,4 +1,4 @@
-//! Whose policies a question is about: this host's own, or copies of several hosts' /etc/usher.
+//! The policies that a question is about: this host's own, or copies of several hosts' /etc/usher.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -14,19 +14,19 @@ use usher_local::copy::ConfigurationCopy;
 use usher_local::paths;
 use usher_policy::{Groups, Name, Source};
 use usher_proto::HostPublicKey;
-use usher_proto::name::{HostName, UserName};
+use usher_proto::name::{HostName, NameError, UserName};
 use usher_proto::ssh_key::HashAlg;
 
 use crate::commands::{configuration, groups};
 use crate::failure::{At, Failure};
 
-/// Whose policies.
+/// The options that choose policies.
 #[derive(Debug, Args)]
 pub struct Hosts {
-    /// A host and a copy of its /etc/usher, in place of this host; repeat for more
+    /// Use this copy of a host's /etc/usher instead of this host's; repeat for more
     #[arg(long = "host", value_name = "NAME=DIRECTORY")]
     copies: Vec<HostCopy>,
-    /// A directory with a copy of /etc/usher for each host, by the hosts' names
+    /// Use the copies in this directory: one of /etc/usher for each host, under the host's name
     #[arg(long = "hosts", value_name = "DIRECTORY")]
     folder: Option<PathBuf>,
 }
@@ -37,15 +37,24 @@ struct HostCopy {
     folder: PathBuf,
 }
 
-impl FromStr for HostCopy {
-    type Err = String;
+/// Why a text is no [`HostCopy`].
+#[derive(Debug, thiserror::Error)]
+enum InvalidCopy {
+    #[error("write NAME=DIRECTORY: a host and the directory of its policy")]
+    NoDirectory,
+    #[error("{0}: {1}")]
+    Name(String, NameError),
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (name, folder) = text
-            .split_once('=')
-            .ok_or("write NAME=DIRECTORY: a host and the directory of its policy")?;
+impl FromStr for HostCopy {
+    type Err = InvalidCopy;
+
+    fn from_str(text: &str) -> Result<Self, InvalidCopy> {
+        let (name, folder) = text.split_once('=').ok_or(InvalidCopy::NoDirectory)?;
         Ok(Self {
-            name: name.parse().map_err(|error| format!("{name}: {error}"))?,
+            name: name
+                .parse()
+                .map_err(|error| InvalidCopy::Name(name.to_owned(), error))?,
             folder: folder.into(),
         })
     }
@@ -55,7 +64,7 @@ impl FromStr for HostCopy {
 pub struct Loaded {
     /// The hosts that are known.
     pub network: Network,
-    /// The files of each, and the groups that they name.
+    /// The files of each host, and the groups that they name.
     pub sources: BTreeMap<HostName, (Vec<Source>, Groups)>,
 }
 
@@ -63,7 +72,7 @@ impl Hosts {
     /// Reads and checks the policies.
     ///
     /// # Errors
-    /// When one cannot be read or has mistakes, or they are not those of different hosts.
+    /// When one cannot be read or has mistakes, or two belong to one host.
     pub fn load(&self) -> Result<Loaded, Failure> {
         let mut copies = self.copies.clone();
         if let Some(folder) = &self.folder {
@@ -76,7 +85,7 @@ impl Hosts {
     }
 }
 
-/// Reads and checks the policies of all hosts that a directory has copies of.
+/// Reads and checks all copies in a directory.
 ///
 /// # Errors
 /// As [`Hosts::load`].
@@ -88,7 +97,7 @@ impl Loaded {
     /// A configuration of this host alone.
     ///
     /// # Errors
-    /// When no `host` block of it is this host's.
+    /// When it has no `host` block of this host.
     pub fn of_this_host(applied: Applied, checked: Checked) -> Result<Self, Failure> {
         Self::of(vec![named(applied, checked)?])
     }
@@ -100,7 +109,7 @@ impl Loaded {
             if let Some(reason) = wrong_level(&folder) {
                 return Err(Failure::Question(reason));
             }
-            // Missing, it would be an empty policy, which permits nothing.
+            // Without this check a missing folder would be an empty policy, which permits nothing.
             if !copy.has_folder("policy.d")? {
                 return Err(io::Error::from(io::ErrorKind::NotFound)).at(folder.join("policy.d"));
             }
@@ -136,10 +145,10 @@ impl Loaded {
     }
 }
 
-/// A host, what is written there, what it comes to, and whether anything is known of its users.
+/// A host, its files, its checked configuration, and whether its users are known.
 type Read = (HostName, Applied, Checked, bool);
 
-/// Why a directory is no copy of a host's /etc/usher, if it is one above or below such a copy.
+/// The reason why a directory is no copy of a host's /etc/usher, if it is above or below one.
 fn wrong_level(folder: &Path) -> Option<String> {
     if has_policy(folder) {
         return None;
@@ -147,15 +156,15 @@ fn wrong_level(folder: &Path) -> Option<String> {
     let shown = folder.display();
     if folder.ends_with("policy.d") {
         return Some(format!(
-            "{shown}: name the directory above it, which is the copy of the host's /etc/usher"
+            "{shown}: give the directory above it, which is the copy of the host's /etc/usher"
         ));
     }
     let entries = std::fs::read_dir(folder).ok()?;
     let mut copies = entries.flatten().map(|entry| entry.path());
     let copy = copies.find(|path| has_policy(path))?;
     Some(format!(
-        "{shown} is no copy of a host's /etc/usher, but has such copies: name one of them with \
-         --host, as {}, or all with --hosts {shown}",
+        "{shown} is no copy of a host's /etc/usher, but contains such copies: give one with --host, \
+         such as {}, or all with --hosts {shown}",
         copy.display()
     ))
 }
@@ -167,7 +176,7 @@ fn has_policy(folder: &Path) -> bool {
 fn copies_in(folder: &Path) -> Result<Vec<HostCopy>, Failure> {
     if has_policy(folder) {
         return Err(Failure::Question(format!(
-            "{} is the copy of one host's /etc/usher: name the directory above it, which has a \
+            "{} is the copy of one host's /etc/usher: give the directory above it, which has a \
              directory for each host",
             folder.display()
         )));
@@ -176,7 +185,7 @@ fn copies_in(folder: &Path) -> Result<Vec<HostCopy>, Failure> {
     for entry in std::fs::read_dir(folder).at(folder)? {
         let path = entry.at(folder)?.path();
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // What is hidden is a version control's or an editor's; a file beside is a note.
+        // Hidden entries belong to version control or an editor; files are notes.
         if name.starts_with('.') || !path.is_dir() {
             continue;
         }
@@ -198,11 +207,11 @@ fn copies_in(folder: &Path) -> Result<Vec<HostCopy>, Failure> {
     Ok(copies)
 }
 
-/// This host, as it is written below /etc/usher, and not as it is in force.
+/// This host by the files below /etc/usher, not by the configuration in force.
 fn this_host() -> Result<Read, Failure> {
     if matches!(Path::new(paths::HOST_PUBLIC_KEY).try_exists(), Ok(false)) {
         return Err(Failure::Host(
-            "this host is not prepared for Usher; run `usher init`, or ask of copies of hosts' \
+            "this host is not prepared for Usher; run `usher init`, or use copies of hosts' \
              policies with --hosts"
                 .into(),
         ));
@@ -212,7 +221,7 @@ fn this_host() -> Result<Read, Failure> {
     named(applied, checked)
 }
 
-/// A configuration of this host, with the name that it has for this host.
+/// A configuration of this host, with this host's name in it.
 fn named(applied: Applied, checked: Checked) -> Result<Read, Failure> {
     let path = Path::new(paths::HOST_PUBLIC_KEY);
     let text = std::fs::read_to_string(path).at(path)?;
@@ -227,7 +236,7 @@ fn named(applied: Applied, checked: Checked) -> Result<Read, Failure> {
     Ok((own.name.clone(), applied, checked, true))
 }
 
-/// Who is disabled, who has a key that is good now, and whom authorities can certify as what.
+/// Users who are disabled, users who have a valid key, and what authorities can certify.
 fn user_state(checked: &Checked, now: u64) -> UserState {
     let mut keys: BTreeMap<Option<Name>, BTreeSet<UserName>> = BTreeMap::new();
     let mut authorities: BTreeMap<Option<Name>, BTreeMap<String, BTreeSet<UserName>>> =

@@ -1,4 +1,4 @@
-//! Where hosts' policies say what.
+//! Places of clauses in hosts' policies.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use usher_proto::name::HostName;
 use super::hosts::Loaded;
 use crate::failure::Failure;
 
-/// The places of what the hosts concerned say.
+/// The places of the clauses of some hosts.
 pub struct Lines<'l>(BTreeMap<&'l HostName, Places<'l>>);
 
 impl<'l> Lines<'l> {
-    /// Reads the texts of the hosts concerned once more, with places.
+    /// Reads the texts of these hosts again, with places.
     ///
     /// # Errors
-    /// The mistakes of a policy, which has passed before.
+    /// The mistakes of a policy, which has none by now.
     pub fn of(loaded: &'l Loaded, concerned: impl Fn(&HostName) -> bool) -> Result<Self, Failure> {
         let concerned = loaded.sources.iter().filter(|(host, _)| concerned(host));
         let places = concerned.map(|(host, (sources, groups))| {
@@ -29,12 +29,12 @@ impl<'l> Lines<'l> {
         places.collect::<Result<_, Failure>>().map(Self)
     }
 
-    /// Where a host's policy says this; none for what it leaves at its default.
+    /// The place of a clause; none for a default.
     pub fn place(&self, host: &HostName, clause: &Clause) -> Option<Place> {
         self.0.get(host)?.place(clause)
     }
 
-    /// Where it says this, or would have to.
+    /// The place of a clause, or of the block that lacks it.
     pub fn nearest(&self, host: &HostName, clause: &Clause) -> Option<Place> {
         self.0.get(host)?.nearest(clause)
     }

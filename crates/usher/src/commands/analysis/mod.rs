@@ -1,5 +1,5 @@
-//! `usher policy explain` and the like: who reaches what, by the policies of one host or of many.
-//! What is decided, `usher-analysis` decides; here policies are read and answers are shown.
+//! `usher policy explain` and other questions about the policies of one host or of many. This module
+//! reads policies and prints answers; `usher-analysis` decides.
 
 mod agree;
 pub mod diff;
@@ -17,30 +17,30 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::Subcommand;
-use usher_proto::name::{HostName, ServiceName, UserName};
+use usher_proto::name::{HostName, NameError, ServiceName, UserName};
 
 use self::hosts::Hosts;
 use crate::failure::Failure;
 use crate::output::Output;
 
-/// The answer is no: nobody, refused, different.
+/// The answer is no: refused, different, or no user.
 pub const NO: u8 = 1;
-/// What is known does not refuse; another host's policy, or a certificate, decides, of which it is
-/// not known whether there is one.
+/// The known policies do not refuse. The policy of an unknown host, or a certificate that may exist,
+/// decides.
 pub const NOT_KNOWN: u8 = 5;
 
 /// Questions about policies.
 #[derive(Debug, Subcommand)]
 pub enum AnalysisCommand {
-    /// Say whether a user may use a service, how, and which lines decide
+    /// Explain whether and how a user may use a service, and which lines decide
     Explain {
-        /// The user, and the host from which
+        /// The user, and the host that the user comes from
         #[arg(value_name = "USER@CLIENT", value_parser = at::<UserName>)]
         user: At<UserName>,
         /// The service and its host
         #[arg(value_name = "SERVICE@SERVER", value_parser = at::<ServiceName>)]
         service: At<ServiceName>,
-        /// Whether at this port, and not at the one where it is
+        /// Ask about this port instead of the service's own
         #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
         port: Option<u16>,
         #[command(flatten)]
@@ -48,7 +48,7 @@ pub enum AnalysisCommand {
     },
     /// List who may use a service, and from which hosts
     WhoCan {
-        /// The service, and its host if one is meant
+        /// The service, and its host if only one counts
         #[arg(value_name = "SERVICE[@SERVER]", value_parser = perhaps_at::<ServiceName>)]
         service: PerhapsAt<ServiceName>,
         #[command(flatten)]
@@ -56,32 +56,32 @@ pub enum AnalysisCommand {
     },
     /// List what a user may use
     Reach {
-        /// The user, and the host from which if one is meant
+        /// The user, and the host that the user comes from if only one counts
         #[arg(value_name = "USER[@HOST]", value_parser = perhaps_at::<UserName>)]
         user: PerhapsAt<UserName>,
         #[command(flatten)]
         hosts: Hosts,
     },
-    /// Tell where the policies of several hosts contradict each other
+    /// List contradictions between the policies of several hosts
     Agree {
         #[command(flatten)]
         hosts: Hosts,
     },
-    /// Tell who gains and who loses what from one state of the policies to another
+    /// List the gains and losses of users between two states of the policies
     Diff {
-        /// A directory with a copy of /etc/usher for each host, as it was
+        /// The former state: a directory with a copy of /etc/usher for each host
         old: PathBuf,
-        /// The same as it is to be
+        /// The new state, in the same form
         new: PathBuf,
     },
-    /// Try the `expect` statements of the policies
+    /// Test the `expect` statements of the policies
     Test {
         #[command(flatten)]
         hosts: Hosts,
     },
-    /// Draw who may use what, as Graphviz's DOT
+    /// Print a graph of users and services, in Graphviz's DOT
     Graph {
-        /// Write a picture with Graphviz's dot instead
+        /// Draw a picture with Graphviz's dot instead
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
         #[command(flatten)]
@@ -89,47 +89,49 @@ pub enum AnalysisCommand {
     },
 }
 
-/// Somebody or something at a host.
+/// A user or service at a host.
 #[derive(Debug, Clone)]
 pub struct At<N> {
     name: N,
     host: HostName,
 }
 
-/// The same, at any host if none is named.
+/// A user or service, at any host if none is named.
 #[derive(Debug, Clone)]
 pub struct PerhapsAt<N> {
     name: N,
     host: Option<HostName>,
 }
 
-fn perhaps_at<N: FromStr>(text: &str) -> Result<PerhapsAt<N>, String>
-where
-    N::Err: std::fmt::Display,
-{
+/// Why a text is not `NAME` or `NAME@HOST`.
+#[derive(Debug, thiserror::Error)]
+enum InvalidAt {
+    #[error(transparent)]
+    Name(#[from] NameError),
+    #[error("name the host too: NAME@HOST")]
+    NoHost,
+}
+
+fn perhaps_at<N: FromStr<Err = NameError>>(text: &str) -> Result<PerhapsAt<N>, InvalidAt> {
     let (name, host) = match text.split_once('@') {
         Some((name, host)) => (name, Some(host)),
         None => (text, None),
     };
-    let name = name.parse().map_err(|error: N::Err| error.to_string())?;
-    let host = host.map(|host| host.parse().map_err(|error| format!("{error}")));
-    let host = host.transpose()?;
+    let name = name.parse()?;
+    let host = host.map(str::parse).transpose()?;
     Ok(PerhapsAt { name, host })
 }
 
-fn at<N: FromStr>(text: &str) -> Result<At<N>, String>
-where
-    N::Err: std::fmt::Display,
-{
+fn at<N: FromStr<Err = NameError>>(text: &str) -> Result<At<N>, InvalidAt> {
     let PerhapsAt { name, host } = perhaps_at(text)?;
-    let host = host.ok_or("name the host, too: NAME@HOST")?;
+    let host = host.ok_or(InvalidAt::NoHost)?;
     Ok(At { name, host })
 }
 
-/// Answers a question. The code says what the answer is, for scripts.
+/// Answers a question. The exit code has the answer for scripts.
 ///
 /// # Errors
-/// When policies cannot be read or have mistakes, or a host of the question is not known.
+/// When policies cannot be read or have mistakes, or a host of the question is unknown.
 pub fn run(output: &Output, command: AnalysisCommand) -> Result<ExitCode, Failure> {
     let code = match command {
         AnalysisCommand::Explain {

@@ -1,4 +1,4 @@
-//! `usher policy reach`: all that a user may use.
+//! `usher policy reach`: the services that a user may use.
 
 use serde_json::{Value, json};
 use usher_analysis::Universe;
@@ -7,9 +7,9 @@ use usher_proto::name::UserName;
 use super::hosts::Loaded;
 use super::who_can::{note, only_with};
 use super::{NO, PerhapsAt, spelling};
-use crate::output::{Output, table};
+use crate::output::{Output, row, table};
 
-/// Lists it; the exit code says whether there is anything.
+/// Lists the services; the exit code says whether there are any.
 pub fn run(output: &Output, loaded: &Loaded, user: &PerhapsAt<UserName>) -> u8 {
     let mut universe = Universe::new(&[&loaded.network]);
     let mut rights = universe.rights(&loaded.network);
@@ -36,24 +36,17 @@ pub fn run(output: &Output, loaded: &Loaded, user: &PerhapsAt<UserName>) -> u8 {
         if rights.is_empty() {
             let from = user.host.as_ref();
             let from = from.map_or_else(String::new, |host| format!(" from {host}"));
-            return format!("{} can use nothing{from}", user.name);
+            return format!("{} cannot use any service{from}", user.name);
         }
-        let rows: Vec<Vec<String>> = rights
-            .iter()
-            .map(|right| {
-                vec![
-                    right.client.to_string(),
-                    format!("{}@{}", right.service, right.server),
-                    format!(
-                        "{}{}{}",
-                        right.port,
-                        only_with(&right.principals_for(&universe, &user.name)),
-                        note(right.known)
-                    ),
-                ]
-            })
-            .collect();
-        table(&["FROM", "SERVICE", "PORT"], &rows)
+        let rows = rights.iter().map(|right| {
+            let principals = only_with(&right.principals_for(&universe, &user.name));
+            row![
+                right.client,
+                format!("{}@{}", right.service, right.server),
+                format!("{}{principals}{}", right.port, note(right.known)),
+            ]
+        });
+        table(["FROM", "SERVICE", "PORT"], rows)
     });
     if !rights.is_empty() {
         return 0;

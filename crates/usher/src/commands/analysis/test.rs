@@ -21,7 +21,7 @@ use crate::output::Output;
 pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
     let outcomes = loaded.network.try_expectations();
     if outcomes.is_empty() {
-        let reason = "the policies have no `expect` statement: nothing was tested; add some, such as \
+        let reason = "the policies have no `expect` statements to test; add some, such as \
                       `expect refuse user bob service imap;`";
         return Err(Failure::Question(reason.to_owned()));
     }
@@ -34,7 +34,7 @@ pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
     let (hold, fail) = (count(Expected::Holds), count(Expected::Fails));
     let not_known = count(Expected::NotKnown);
     let told: BTreeSet<&HostName> = outcomes.iter().flat_map(concerned).collect();
-    // People are told reasons, which have no places; the texts are not read again for them.
+    // The text for people has no places, so the policies are not read again for it.
     let lines = Lines::of(loaded, |host| output.json && told.contains(host))?;
     let views: Vec<Value> = outcomes
         .iter()
@@ -50,7 +50,7 @@ pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
         let mut text: String = told.map(text).collect();
         let _ = writeln!(
             text,
-            "{hold} hold, {fail} do not, of {not_known} it is not known here"
+            "{hold} hold, {fail} fail, {not_known} cannot be decided here"
         );
         text
     });
@@ -61,7 +61,7 @@ pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
     })
 }
 
-/// The hosts of the connections that are told of.
+/// The hosts of the connections in the text.
 fn concerned(outcome: &Outcome) -> impl Iterator<Item = &HostName> {
     let questions = outcome.examples.iter().map(|decision| &decision.question);
     questions.flat_map(|question| [&question.client, &question.server])
@@ -85,8 +85,8 @@ fn view(outcome: &Outcome, lines: &Lines<'_>) -> Value {
 
 fn text(outcome: &Outcome) -> String {
     let result = match outcome.result {
-        Expected::Fails => "does not hold",
-        _ => "is not known here",
+        Expected::Fails => "fails",
+        _ => "cannot be decided here",
     };
     let expectation = &outcome.expectation;
     let written = expectation.to_text();
@@ -106,9 +106,9 @@ fn text(outcome: &Outcome) -> String {
         let question = &decision.question;
         let verdict = match decision.verdict {
             Verdict::Permitted => "permitted",
-            Verdict::NotRefusedHere => "not refused by what is known",
+            Verdict::NotRefusedHere => "not refused by the known policies",
             Verdict::WithCertificate if decision.not_known.is_empty() => "permitted",
-            Verdict::WithCertificate => "not refused by what is known",
+            Verdict::WithCertificate => "not refused by the known policies",
             Verdict::Refused => "refused",
         };
         let _ = writeln!(

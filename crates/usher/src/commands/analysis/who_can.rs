@@ -12,7 +12,7 @@ use super::hosts::Loaded;
 use super::{NO, PerhapsAt, spelling};
 use crate::output::Output;
 
-/// Lists them; the exit code says whether there is anybody.
+/// Lists the users; the exit code says whether there are any.
 pub fn run(output: &Output, loaded: &Loaded, service: &PerhapsAt<ServiceName>) -> u8 {
     let mut universe = Universe::new(&[&loaded.network]);
     let mut rights = universe.rights(&loaded.network);
@@ -37,7 +37,7 @@ pub fn run(output: &Output, loaded: &Loaded, service: &PerhapsAt<ServiceName>) -
         [] => {
             let at = service.host.as_ref();
             let at = at.map_or_else(String::new, |host| format!(" at {host}"));
-            format!("nobody can use {}{at}", service.name)
+            format!("no user can use {}{at}", service.name)
         }
         rights => text(rights, &universe),
     });
@@ -52,7 +52,7 @@ pub fn run(output: &Output, loaded: &Loaded, service: &PerhapsAt<ServiceName>) -
 }
 
 fn text(rights: &[Right<'_>], universe: &Universe<'_>) -> String {
-    // Hosts from which the same users may.
+    // Hosts from which the same users may use the service.
     type Groups<'r> = BTreeMap<(Known, Vec<Users<'r>>), Vec<&'r HostName>>;
     let mut services: BTreeMap<(&HostName, u16), Groups<'_>> = BTreeMap::new();
     for right in rights {
@@ -72,7 +72,7 @@ fn text(rights: &[Right<'_>], universe: &Universe<'_>) -> String {
             let hosts = hosts.join(", ");
             for (principal, anybody, users) in users {
                 let users = match (principal, anybody) {
-                    (Some(principal), true) => format!("whoever's certificate names {principal}"),
+                    (Some(principal), true) => format!("users whose certificate names {principal}"),
                     (Some(principal), false) => {
                         format!("{}{}", names(users, universe), only_with(&[principal]))
                     }
@@ -85,8 +85,8 @@ fn text(rights: &[Right<'_>], universe: &Universe<'_>) -> String {
     text
 }
 
-/// Some of the users of a right: the principal that their certificate must name, if one must, whether
-/// anybody's does who has one, and which users.
+/// Some of the users of a right: the principal that their certificate must name, whether any user with
+/// such a certificate counts, and the users.
 type Users<'n> = (Option<&'n Principal>, bool, SetId);
 
 fn users_of<'n>(right: &Right<'n>) -> Vec<Users<'n>> {
@@ -114,7 +114,7 @@ fn by_certificate(right: &Right<'_>, universe: &Universe<'_>) -> Vec<Value> {
         .collect()
 }
 
-/// What to add for those who need a certificate; nothing where there is no principal.
+/// The note for users who need a certificate; empty without principals.
 pub fn only_with(principals: &[&Principal]) -> String {
     let names: Vec<&str> = principals.iter().map(|name| name.as_ref()).collect();
     match names.as_slice() {
@@ -126,16 +126,16 @@ pub fn only_with(principals: &[&Principal]) -> String {
     }
 }
 
-/// What to add to what was decided of a user who needs a certificate.
+/// The note for a decision about a user who needs a certificate.
 pub fn certificate(decision: &Decision) -> String {
     match decision.verdict {
         Verdict::WithCertificate => only_with(&decision.principals.iter().collect::<Vec<_>>()),
-        // A refused one may be refused with a certificate, too.
+        // A certificate may not change a refusal.
         Verdict::Permitted | Verdict::NotRefusedHere | Verdict::Refused => String::new(),
     }
 }
 
-/// What to add where only one side is known.
+/// The note where only one side is known.
 pub fn note(known: Known) -> &'static str {
     match known {
         Known::Both => "",

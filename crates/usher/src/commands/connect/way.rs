@@ -1,5 +1,5 @@
-//! How bytes get from one descriptor to another: by splice(2) where one of the two is a pipe, else
-//! through memory.
+//! Moves bytes from one descriptor to another: by splice(2) if one of them is a pipe, else through
+//! memory.
 
 use std::os::fd::BorrowedFd;
 
@@ -10,26 +10,26 @@ use rustix::pipe::{SpliceFlags, fcntl_setpipe_size, splice};
 
 use super::wait;
 
-/// Bytes that are moved at once, and that a pipe is asked to hold.
+/// Bytes to move at once, and the wanted size of a pipe.
 const PIECE: usize = 1024 * 1024;
 /// Bytes of memory.
 const MEMORY: usize = 256 * 1024;
 
-/// One direction's.
+/// The way of one direction.
 pub enum Way {
     /// One of the two is a pipe.
     Splice,
-    /// Through here.
+    /// Through this memory.
     Memory(Vec<u8>),
 }
 
 impl Way {
-    /// That of standard input or output, to or from a connection.
+    /// The way between a standard stream and a connection.
     pub fn of(standard: BorrowedFd<'_>) -> Self {
         match rustix::fs::fstat(standard) {
             Ok(status) if FileType::from_raw_mode(status.st_mode) == FileType::Fifo => {
-                // Whoever else has it has it larger then. Where the kernel grants no more to this
-                // user, it stays as it is.
+                // The pipe grows for its other users too. It keeps its size if the kernel grants this
+                // user no more.
                 let _ = fcntl_setpipe_size(standard, PIECE);
                 Self::Splice
             }
@@ -37,16 +37,16 @@ impl Way {
         }
     }
 
-    /// Through memory in any case.
+    /// A way through memory.
     pub fn memory() -> Self {
         Self::Memory(vec![0; MEMORY])
     }
 
-    /// Moves what there is, without waiting for more; how many bytes, 0 at the end. splice(2) must
-    /// not wait: it holds the pipe's lock, and whoever has the other side of the pipe would hang.
+    /// Moves the available bytes without waiting for more, and returns their number, 0 at the end.
+    /// splice(2) must not wait: it holds the pipe's lock, and the process at the other side would hang.
     ///
     /// # Errors
-    /// Those of either side; `EAGAIN` when one of them is not ready, and nothing was moved then.
+    /// Those of either side; `EAGAIN` when a side is not ready and nothing was moved.
     pub fn carry(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> Result<usize> {
         loop {
             let carried = match self {
@@ -58,7 +58,7 @@ impl Way {
             };
             match (carried, &self) {
                 (Err(Errno::INTR), _) => {}
-                // A kind of file that cannot be spliced.
+                // This kind of file cannot be spliced.
                 (Err(Errno::INVAL), Self::Splice) => *self = Self::memory(),
                 (carried, _) => return carried,
             }

@@ -1,4 +1,4 @@
-//! The daemons: whether they run, and what keeps them from doing their part.
+//! The daemons: whether they run and can do their work.
 
 use usher_local::control::{self, Status, StatusView, ask, ask_each};
 use usher_local::roles::{self, Role, Side};
@@ -33,16 +33,16 @@ fn daemon(role: &Role, state: Result<StatusView, control::ControlError>, jobs: &
     finding
 }
 
-/// Users who sign by an ssh-agent; nothing where there are none, or the signer does not run.
+/// Users who sign by an ssh-agent; none if there are none, or the signer does not run.
 pub fn agents() -> Option<Finding> {
     let mut agents = ask(roles::Signer, &control::Agents {}).ok()?.agents;
-    // More than one where different keys are for different things.
+    // A user may have several keys, for different purposes.
     agents.dedup_by(|one, other| one.user == other.user);
     let told: Vec<String> = agents
         .iter()
         .map(|agent| match agent.lent {
-            true => format!("{}'s is lent", agent.user),
-            false => format!("{}'s is not lent (`usher agent`)", agent.user),
+            true => format!("{} lends one", agent.user),
+            false => format!("{} lends none (`usher agent`)", agent.user),
         })
         .collect();
     (!told.is_empty()).then(|| Finding {
@@ -51,12 +51,12 @@ pub fn agents() -> Option<Finding> {
         required: false,
         detail: told.join(", "),
         side: Some(Side::Client),
-        needed_for: "these users to be signed for".into(),
+        needed_for: "signing for these users".into(),
         ..Finding::default()
     })
 }
 
-/// Services that do not serve; nothing where all do, or the keeper does not run.
+/// Services that cannot serve; none if all can, or the keeper does not run.
 pub fn services() -> Option<Finding> {
     let troubles = ask(roles::Keeper, &control::Troubles {}).ok()?.troubles;
     let told: Vec<String> = troubles
@@ -77,7 +77,7 @@ pub fn services() -> Option<Finding> {
         name: "services".into(),
         detail: told.join("; "),
         side: Some(Side::Server),
-        needed_for: "users of these services to be served".into(),
+        needed_for: "serving the users of these services".into(),
         ..Finding::default()
     })
 }

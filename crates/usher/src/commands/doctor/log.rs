@@ -1,6 +1,6 @@
-//! The signed log: whether there is room for a record.
+//! The signed log: whether its file system has room for a record.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::StatVfsMountFlags;
 use usher_local::paths;
@@ -8,15 +8,15 @@ use usher_local::roles::Side;
 
 use super::Finding;
 
-/// The least room, in bytes, with which a record can be kept: the longest one, its hashes and the new
-/// checkpoint, each in a file that is written beside the former one.
+/// The room that a record needs at most, in bytes: the longest record, its hashes and the new checkpoint,
+/// each in a new file beside the former one.
 const ROOM: u64 = 128 << 10;
 
-/// Whether there is room where the log is.
+/// Whether the log's file system has room.
 pub fn room() -> Finding {
     let (works, detail) = match look(Path::new(paths::LOG_DIRECTORY)) {
         Ok(detail) => (true, detail),
-        Err(detail) => (false, detail),
+        Err(error) => (false, error.to_string()),
     };
     Finding {
         name: "room for the log".into(),
@@ -24,34 +24,50 @@ pub fn room() -> Finding {
         required: true,
         side: Some(Side::Server),
         detail,
-        needed_for: "sessions: none is opened without a record of it".into(),
+        needed_for: "sessions, each of which must be recorded".into(),
         ..Finding::default()
     }
 }
 
-fn look(folder: &Path) -> Result<String, String> {
+/// Why there is no room.
+#[derive(Debug, thiserror::Error)]
+enum NoRoom {
+    #[error("{}: {error}", .folder.display())]
+    Unknown {
+        folder: PathBuf,
+        error: rustix::io::Errno,
+    },
+    #[error("the file system of {} is read-only", .0.display())]
+    ReadOnly(PathBuf),
+    #[error("the file system of {} is full ({left} bytes left): make room", .folder.display())]
+    Full { folder: PathBuf, left: u64 },
+    #[error("the file system of {} has no room for another file: make room", .0.display())]
+    NoFiles(PathBuf),
+}
+
+fn look(folder: &Path) -> Result<String, NoRoom> {
     let shown = folder.display();
     let found = match rustix::fs::statvfs(folder) {
         Ok(found) => found,
         Err(rustix::io::Errno::NOENT) => {
-            return Ok(format!("{shown} is not there yet; the recorder makes it"));
+            return Ok(format!("{shown} does not exist yet; the recorder makes it"));
         }
-        Err(error) => return Err(format!("{shown}: {error}")),
+        Err(error) => {
+            let folder = folder.to_owned();
+            return Err(NoRoom::Unknown { folder, error });
+        }
     };
     let left = found.f_bavail.saturating_mul(found.f_frsize);
     if found.f_flag.contains(StatVfsMountFlags::RDONLY) {
-        return Err(format!("the file system of {shown} is read-only"));
+        return Err(NoRoom::ReadOnly(folder.to_owned()));
     }
     if left < ROOM {
-        return Err(format!(
-            "the file system of {shown} is full ({left} bytes left): make room"
-        ));
+        let folder = folder.to_owned();
+        return Err(NoRoom::Full { folder, left });
     }
     // Some file systems have no fixed number of files.
     if found.f_files != 0 && found.f_favail == 0 {
-        return Err(format!(
-            "the file system of {shown} has no room for another file: make room"
-        ));
+        return Err(NoRoom::NoFiles(folder.to_owned()));
     }
     Ok(format!("{} MiB left at {shown}", left >> 20))
 }
@@ -67,7 +83,7 @@ mod tests {
         assert!(look(&folder.path().join("none")).is_ok());
         assert!(look(Path::new("/proc/self/status/none")).is_err());
         // Nothing is left on it, ever.
-        let full = look(Path::new("/proc")).unwrap_err();
+        let full = look(Path::new("/proc")).unwrap_err().to_string();
         assert!(full.contains("is full (0 bytes left)"), "{full}");
     }
 }

@@ -1,4 +1,4 @@
-//! What the policy in force supposes of this host.
+//! What the policy in force needs on this host.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,8 +13,8 @@ use usher_local::roles::Side;
 use super::{Finding, some};
 use crate::commands::groups;
 
-/// Whether each user of a `client` block has something to sign with; nothing where none is named, or
-/// the caller may not look.
+/// Whether each user of a `client` block has a key to sign with; none if no block names a user, or the
+/// caller may not read the folder.
 pub fn keys_to_sign_with(checked: &Checked) -> Option<Finding> {
     let folder = Path::new(paths::PRIVATE_KEYS_DIRECTORY);
     if std::fs::read_dir(folder).is_err_and(|e| e.kind() != std::io::ErrorKind::NotFound) {
@@ -44,7 +44,7 @@ pub fn keys_to_sign_with(checked: &Checked) -> Option<Finding> {
         detail: match missing.as_slice() {
             [] => format!("all {} user(s) of `client` blocks have one", named.len()),
             missing => format!(
-                "none of {}: `usher user add USER --private-key FILE`, or --agent-key",
+                "missing for {}: `usher user add USER --private-key FILE`, or --agent-key",
                 some(missing)
             ),
         },
@@ -53,8 +53,7 @@ pub fn keys_to_sign_with(checked: &Checked) -> Option<Finding> {
     })
 }
 
-/// Whether the groups in force are as they were when the policy was applied; nothing where it names
-/// none.
+/// Whether the groups in force have changed since the policy was applied; none if it names no group.
 pub fn groups(in_force: &Applied) -> Option<Finding> {
     let changed: Vec<String> = in_force
         .groups
@@ -75,7 +74,7 @@ pub fn groups(in_force: &Applied) -> Option<Finding> {
                         accounts.join(", ")
                     ))
                 }
-                Err(reason) => Some(format!("{name}: {reason}")),
+                Err(error) => Some(format!("{name}: {error}")),
             },
         )
         .collect();
@@ -85,7 +84,7 @@ pub fn groups(in_force: &Applied) -> Option<Finding> {
         required: false,
         detail: match changed.as_slice() {
             [] => format!(
-                "{} in force, as the name service has them",
+                "{} in force, unchanged in the name service",
                 in_force.groups.len()
             ),
             changed => changed.join("; "),

@@ -1,19 +1,20 @@
-//! `usher log export`: one record as files that need none of Usher's programs.
+//! `usher log export`: writes one record as files that other programs can verify.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Serialize;
 use usher_local::key_options;
 use usher_log::{AuthenticationRecord, EndRecord, Reader, Record, RecordError, Verified};
 use usher_proto::{NAMESPACE, SESSION_END_NAMESPACE, UserName};
 
+use super::Folder;
 use super::openssh;
 use crate::failure::{At, Failure};
 use crate::output::Output;
 
-/// Who is told to **ssh-keygen** that has signed the end of a session: no user has such a name.
+/// The identity for **ssh-keygen** that signs the ends of sessions. No user has such a name.
 const LOG: &str = "log@usher";
 
 #[derive(Serialize)]
@@ -22,11 +23,23 @@ struct ExportView {
     user: UserName,
     directory: PathBuf,
     files: Vec<&'static str>,
-    /// What checks it, in that directory.
+    /// The command that verifies it, in that directory.
     command: String,
 }
 
-/// What is signed in a record, and how that is checked.
+/// Options of `usher log export`.
+#[derive(Debug, clap::Args)]
+pub struct Export {
+    /// Index of the record
+    index: u64,
+    /// Directory to write to
+    #[arg(long, value_name = "DIRECTORY")]
+    directory: PathBuf,
+    #[command(flatten)]
+    log: Folder,
+}
+
+/// The signed part of a record, and how to verify it.
 struct Signed {
     statement: Vec<u8>,
     signature: String,
@@ -34,22 +47,22 @@ struct Signed {
     key: String,
     /// The line of allowed signers (ssh-keygen(1)) by which it verifies.
     allowed_signer: String,
-    /// Who signed, by that line, and for what.
+    /// The signer in that line, and the namespace.
     identity: String,
     namespace: &'static str,
-    /// Whose key has to be known from elsewhere.
+    /// The owner of the key that must be known from elsewhere.
     known: String,
-    /// When it was signed, where the key counts for a time only.
+    /// The time of the signature, if the key is valid for a time only.
     time: Option<u64>,
 }
 
-/// Writes a record and its proof as files that need none of Usher's programs.
+/// Writes a record and its proof as files that other programs can verify.
 ///
 /// # Errors
-/// When there is no such record, nobody has signed it or it is not the one in the tree, or a file
-/// exists.
-pub fn export(output: &Output, directory: &Path, index: u64, target: &Path) -> Result<(), Failure> {
-    let reader = Reader::open(directory)?;
+/// When there is no such record, its signature or proof is wrong, or a file exists.
+pub fn export(output: &Output, request: &Export) -> Result<(), Failure> {
+    let (index, target) = (request.index, request.directory.as_path());
+    let reader = Reader::open(&request.log.log)?;
     let proof = reader.tlog_proof(index)?;
     let record = reader.record(index)?;
     let bytes = record.encode();
@@ -105,8 +118,8 @@ pub fn export(output: &Output, directory: &Path, index: u64, target: &Path) -> R
     };
     output.print(&exported, || {
         format!(
-            "wrote record {index} to {}; put the key that you know of {known} into \
-             allowed_signers, then there:\n{}\n",
+            "wrote record {index} to {}; put the key that you trust for {known} into \
+             allowed_signers, then run there:\n{}\n",
             target.display(),
             exported.command
         )
@@ -137,7 +150,7 @@ impl Signed {
                 (
                     certificate.line(),
                     format!("{identity} cert-authority {authority}\n"),
-                    format!("{identity}'s authority"),
+                    format!("the authority of {identity}"),
                 )
             }
         };
@@ -149,7 +162,7 @@ impl Signed {
             identity,
             namespace: NAMESPACE,
             known,
-            // A certificate has an end, and most are over when a record is looked at.
+            // Most certificates have expired when their record is verified.
             time: verified
                 .certificate
                 .is_some()
@@ -172,12 +185,12 @@ impl Signed {
     }
 }
 
-/// Who `ssh-keygen -Y verify` is told that has signed: the user, or the principal by which the
-/// user was let in where the certificate does not name the user.
+/// The signer for `ssh-keygen -Y verify`: the user, or the admitted principal if the certificate does not
+/// name the user.
 ///
 /// # Errors
-/// When no principal can stand in a command and in a list of allowed signers: an authority may
-/// write there what it likes, blanks, patterns and what a shell would do.
+/// When no principal is safe in a command and in a list of allowed signers. An authority may write any
+/// text there: blanks, patterns, shell commands.
 fn identity(index: u64, verified: &Verified) -> Result<&str, Failure> {
     let user = verified.statement.user.as_str();
     let Some(certificate) = &verified.certificate else {
@@ -192,13 +205,13 @@ fn identity(index: u64, verified: &Verified) -> Result<&str, Failure> {
         .ok_or(Failure::UnusablePrincipals { index })
 }
 
-/// Whether a principal can stand in a command and in a list of allowed signers.
+/// Whether a principal is safe in a command and in a list of allowed signers.
 fn is_plain(principal: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._@+-".contains(&byte);
     !principal.is_empty() && !principal.starts_with('-') && principal.bytes().all(plain)
 }
 
-/// Seconds since 1970 as `ssh-keygen -O verify-time` takes it, in UTC.
+/// Formats seconds since 1970 for `ssh-keygen -O verify-time`, in UTC.
 fn verify_time(seconds: u64) -> String {
     key_options::expiry_time(seconds).unwrap_or_else(|| seconds.to_string())
 }

@@ -1,7 +1,7 @@
-//! `usher log verify`: the whole log, and whose the keys are that signed.
+//! `usher log verify`: verifies the whole log, and the owners of the keys that signed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -12,19 +12,27 @@ use usher_proto::ssh_key::public::KeyData;
 use usher_proto::ssh_key::{HashAlg, PublicKey};
 use usher_proto::{Principals, SessionId, UserName, session_id};
 
+use super::Folder;
 use crate::failure::{At, Failure};
 use crate::output::Output;
 
-/// What `usher log verify` is told.
-pub struct Verification<'a> {
-    /// A checkpoint kept elsewhere.
-    pub checkpoint: Option<&'a Path>,
-    /// The log's public key, kept elsewhere.
-    pub key: Option<&'a Path>,
-    /// Users and their keys, as ssh-keygen's allowed signers.
-    pub signers: Option<&'a Path>,
-    /// Where to keep the newest checkpoint when all is well.
-    pub keep: Option<&'a Path>,
+/// Options of `usher log verify`.
+#[derive(Debug, clap::Args)]
+pub struct Verification {
+    /// Trusted copy of an older checkpoint of this log
+    #[arg(long, value_name = "FILE")]
+    checkpoint: Option<PathBuf>,
+    /// Trusted copy of the log's public key
+    #[arg(long, value_name = "FILE")]
+    key: Option<PathBuf>,
+    /// Users and their known keys, in ssh-keygen's format of allowed signers
+    #[arg(long, value_name = "FILE")]
+    signers: Option<PathBuf>,
+    /// Write the newest checkpoint to this file when the log is sound
+    #[arg(long, value_name = "FILE")]
+    keep: Option<PathBuf>,
+    #[command(flatten)]
+    log: Folder,
 }
 
 #[derive(Serialize)]
@@ -36,16 +44,16 @@ struct VerifiedView {
     kept: Option<u64>,
     tail: u64,
     signers_checked: bool,
-    /// Whether the log's key was given, and not taken from beside the log.
+    /// Whether the log's key was given; else it was read beside the log.
     key_checked: bool,
-    /// Ends of sessions that nobody has authenticated for before, in this log.
+    /// Ends of sessions without an earlier authentication in this log.
     unmatched_ends: u64,
 }
 
-/// What the sessions of a log begin and end with, gathered in no order.
+/// The beginnings and ends of sessions in a log, gathered in any order.
 #[derive(Default)]
 struct Sessions {
-    /// The first authentication for each session, and whose it is.
+    /// The first authentication for each session, and its user.
     begun: HashMap<SessionId, (u64, UserName)>,
     ended: Vec<(u64, SessionId, UserName)>,
 }
@@ -63,7 +71,7 @@ impl Sessions {
         }
     }
 
-    /// How many ends come without an earlier authentication of that user for that session.
+    /// The number of ends without an earlier authentication of that user for that session.
     fn unmatched(&self) -> u64 {
         let unmatched = self.ended.iter().filter(|(index, session, user)| {
             let begun = self.begun.get(session);
@@ -76,23 +84,20 @@ impl Sessions {
 /// Verifies the whole log.
 ///
 /// # Errors
-/// With the first thing that is wrong.
-pub fn verify(
-    output: &Output,
-    directory: &Path,
-    verification: &Verification<'_>,
-) -> Result<(), Failure> {
-    let reader = match verification.key {
+/// With the first fault.
+pub fn verify(output: &Output, verification: &Verification) -> Result<(), Failure> {
+    let reader = match &verification.key {
         Some(path) => {
             let key = VerifyingKey::parse(&read_bounded(path)?);
             let key =
                 key.map_err(|error| Failure::PublicKey(format!("{}: {error}", path.display())))?;
-            Reader::with_key(directory, key)
+            Reader::with_key(&verification.log.log, key)
         }
-        None => Reader::open(directory)?,
+        None => Reader::open(&verification.log.log)?,
     };
-    let kept = verification.checkpoint.map(read_bounded).transpose()?;
-    let signers = verification.signers.map(signers).transpose()?;
+    let kept = verification.checkpoint.as_deref().map(read_bounded);
+    let kept = kept.transpose()?;
+    let signers = verification.signers.as_deref().map(signers).transpose()?;
     let sessions = Mutex::new(Sessions::default());
     let report = reader.verify_with(kept.as_deref(), |index, says| {
         let mut gathered = sessions.lock();
@@ -112,7 +117,7 @@ pub fn verify(
         })
     })?;
     let sessions = sessions.into_inner();
-    if let Some(path) = verification.keep {
+    if let Some(path) = &verification.keep {
         write_atomically(path, report.checkpoint.note().as_bytes(), 0o644).at(path)?;
     }
     let checkpoint = report.checkpoint.checkpoint();
@@ -142,30 +147,32 @@ fn verified_text(view: &VerifiedView) -> String {
         view.root
     );
     text += &match view.kept {
-        Some(kept) => format!("goes on from the kept checkpoint of {kept} records\n"),
-        None => "no kept checkpoint was given (--checkpoint): another history under the same key \
-                 would look as good\n"
-            .into(),
+        Some(kept) => format!("extends the trusted checkpoint of {kept} records\n"),
+        None => {
+            "no trusted checkpoint was given (--checkpoint): a rewritten history under the same \
+                 key would pass\n"
+                .into()
+        }
     };
     if !view.key_checked {
-        text += "the log's key is the one that lies beside it (--key): somebody who can write there \
-                 could have brought another log with a key of their own\n";
+        text += "the log's key was read beside the log (--key): a writer of that folder could have \
+                 replaced log and key\n";
     }
     text += if view.signers_checked {
-        "every authentication is signed by a key known of its user, or certified by such\n"
+        "every authentication is signed by a known key of its user, or by a key that one certifies\n"
     } else {
-        "whose keys they are was not looked at (--signers)\n"
+        "the owners of the keys were not checked (--signers)\n"
     };
     if view.unmatched_ends > 0 {
         text += &format!(
-            "{} ends are of sessions that nobody has authenticated for before in this log: by the \
-             host's word alone\n",
+            "{} ends are of sessions without an earlier authentication in this log: only the host \
+             vouches for them\n",
             view.unmatched_ends
         );
     }
     if view.tail > 0 {
         text += &format!(
-            "{} bytes after the last record: an append that is going on, or that a crash has cut \
+            "{} bytes after the last record: an append that is under way, or that a crash cut \
              short\n",
             view.tail
         );
@@ -173,20 +180,20 @@ fn verified_text(view: &VerifiedView) -> String {
     text
 }
 
-/// Who may have signed: a list of allowed signers (ssh-keygen(1)) without patterns.
+/// A list of allowed signers (ssh-keygen(1)) without patterns.
 #[derive(Default)]
 struct Signers {
     /// Users and their keys.
     keys: BTreeMap<UserName, BTreeSet<KeyData>>,
-    /// Authorities, each with the names of its line: users whom a certificate names, or one user
-    /// and then principals who may be that user.
+    /// Authorities with the names of their lines: users that a certificate may name, or one user and then
+    /// principals of that user.
     authorities: Vec<(Vec<String>, KeyData)>,
 }
 
 impl Signers {
-    /// Whether the key that signed is the user's: itself, or by a certificate that was valid then,
-    /// of an authority whose line has the user, who is also one of the certificate's principals; or
-    /// has the user first, and one of these principals after that.
+    /// Whether the key that signed is the user's: it is listed, or a certificate that was valid then, of
+    /// a listed authority, makes it so. The authority's line has the user, who is a principal of the
+    /// certificate, or has the user first and then a principal of the certificate.
     fn know(&self, verified: &Verified) -> bool {
         let statement = &verified.statement;
         let Some(certificate) = &verified.certificate else {
@@ -202,7 +209,7 @@ impl Signers {
     }
 }
 
-/// Whether a certificate with these principals is the user's by an authority's line of these names.
+/// Whether an authority's line with these names makes a certificate with these principals the user's.
 fn certifies(names: &[String], user: &str, principals: &Principals) -> bool {
     let named = |name: &String| principals.has(name);
     let by_name = names.iter().any(|name| name == user && named(name));
@@ -231,7 +238,7 @@ fn signers(path: &Path) -> Result<Signers, Failure> {
             None => (false, key),
         };
         let key = PublicKey::from_openssh(key)
-            .map_err(|_| refused("not a public key, or other options before it"))?;
+            .map_err(|_| refused("not a public key, or other options stand before it"))?;
         if authority {
             let names = users.split(',').map(str::to_owned).collect();
             signers.authorities.push((names, key.key_data().clone()));

@@ -1,13 +1,12 @@
 //! Reading IMAP commands until the login: RFC 3501 and RFC 9051, literals by RFC 7888.
 //!
-//! No more of the grammar is here than logging in takes, and it takes more than the grammar permits
-//! where that does no harm: any bytes in names and passwords, and lines that end with LF alone. A
-//! command that cannot be read is skipped as a whole, its literals included, so that no part of a
-//! password is ever taken for a command. No I/O.
+//! The reader knows only the grammar of logging in, and accepts more than the grammar permits where that is
+//! harmless: any bytes in names and passwords, and lines that end with LF alone. It skips an unreadable
+//! command as a whole, its literals included, so that no part of a password counts as a command. No I/O.
 
 use zeroize::Zeroizing;
 
-/// Most bytes a client may send without completing a command, its literals included.
+/// Limit of bytes in an incomplete command, its literals included.
 pub const MAX_COMMAND: usize = 16 * 1024;
 
 /// A command that the proxy answers.
@@ -17,53 +16,53 @@ pub enum Command {
     Capability,
     /// NOOP
     Noop,
-    /// ID, whatever the client says of itself (RFC 2971).
+    /// ID, with any arguments (RFC 2971).
     Id,
     /// LOGOUT
     Logout,
     /// STARTTLS
     StartTls,
-    /// LOGIN as this user. The password is forgotten.
+    /// LOGIN as this user. The password is discarded.
     Login(Vec<u8>),
-    /// AUTHENTICATE by this mechanism, with an initial response or without (RFC 4959). The
-    /// response is still in base 64.
+    /// AUTHENTICATE with this mechanism, and an initial response if there is one (RFC 4959), still in
+    /// base 64.
     Authenticate(Vec<u8>, Option<Zeroizing<Vec<u8>>>),
 }
 
-/// What there is at the beginning of some input.
+/// The beginning of some input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Read {
     /// A command.
     Command {
-        /// To be repeated in the answer.
+        /// The tag for the answer.
         tag: String,
-        /// Which.
+        /// The command.
         command: Command,
-        /// How many bytes it takes.
+        /// Its length in bytes.
         length: usize,
     },
-    /// A command of authenticated users. It may go on beyond the input.
+    /// A command of authenticated users. It may be longer than the input.
     OfUser,
-    /// Less than a command.
+    /// An incomplete command.
     Part,
-    /// Less than a command. Its client waits for a continuation before it sends the literal that
-    /// begins at this place.
+    /// An incomplete command. Its client waits for a continuation before it sends the literal that begins
+    /// at this offset.
     Literal(usize),
-    /// Nothing that can be understood.
+    /// An unreadable command.
     Wrong {
-        /// To be repeated in the answer, if it could be read.
+        /// The tag for the answer, if it could be read.
         tag: Option<String>,
-        /// Why, for the client.
+        /// The reason, for the client.
         why: &'static str,
-        /// How many bytes it takes.
+        /// Its length in bytes.
         length: usize,
     },
-    /// A literal that is too long, and that the client sends without waiting for an answer.
+    /// A literal that is too long, which the client sends without waiting for an answer.
     TooLong,
 }
 
-/// Commands that need no login, because the server knows its user already. What is in no list is
-/// refused and not let through: a LOGIN without a tag looks like a command of its own.
+/// Commands of authenticated users, which need no login here. Commands in no list are refused: a LOGIN
+/// without a tag looks like another command.
 const OF_USER: &[&str] = &[
     "APPEND",
     "CHECK",
@@ -108,8 +107,8 @@ const OF_USER: &[&str] = &[
     "XLIST",
 ];
 
-/// Reads the command at the beginning of the input. `continued`: the place of the last literal that
-/// the client was told to send, 0 when there was none.
+/// Reads the command at the beginning of the input. `continued` is the offset of the last literal that the
+/// client was told to send, or 0.
 pub fn read(input: &[u8], continued: usize) -> Read {
     let mut reader = Reader {
         input,
@@ -139,7 +138,7 @@ pub fn read(input: &[u8], continued: usize) -> Read {
     }
 }
 
-/// Why reading does not go on.
+/// Why reading has stopped.
 enum Stop {
     Part,
     Literal(usize),
@@ -195,7 +194,7 @@ impl Reader<'_> {
                 Command::Authenticate(mechanism, response)
             }
             verb if OF_USER.contains(&verb) => return Ok(None),
-            "" => return Err(Stop::Wrong("one blank stands between tag and command")),
+            "" => return Err(Stop::Wrong("one blank must stand between tag and command")),
             _ => return Err(Stop::Wrong("not a command before the login")),
         };
         self.end()?;
@@ -212,7 +211,7 @@ impl Reader<'_> {
                 self.at += 1;
                 Ok(())
             }
-            b'\r' | b'\n' => Err(Stop::Wrong("something is missing at the end")),
+            b'\r' | b'\n' => Err(Stop::Wrong("an argument is missing at the end")),
             _ => Err(Stop::Wrong("a blank is missing")),
         }
     }
@@ -223,14 +222,13 @@ impl Reader<'_> {
             self.at += 1;
         }
         if self.peek()? != b'\n' {
-            return Err(Stop::Wrong("more than the command takes"));
+            return Err(Stop::Wrong("too many arguments"));
         }
         self.at += 1;
         Ok(())
     }
 
-    /// What stands before the next blank or the end of the line, which have to be there. May be
-    /// empty.
+    /// The text before the next blank or the end of the line, one of which must come. May be empty.
     fn word(&mut self) -> Result<&[u8], Stop> {
         let rest = &self.input[self.at..];
         let length = rest
@@ -241,10 +239,10 @@ impl Reader<'_> {
         Ok(&rest[..length])
     }
 
-    /// The same, not empty.
+    /// The same, but not empty.
     fn atom(&mut self) -> Result<&[u8], Stop> {
         match self.word()? {
-            [] => Err(Stop::Wrong("one blank stands before each argument")),
+            [] => Err(Stop::Wrong("one blank must stand before each argument")),
             word => Ok(word),
         }
     }
@@ -259,7 +257,7 @@ impl Reader<'_> {
     }
 
     fn quoted(&mut self) -> Result<Zeroizing<Vec<u8>>, Stop> {
-        // As much as it can be, so that it does not move and leave copies behind.
+        // Its largest size from the start, so that it never moves and leaves no copies behind.
         let mut bytes = Zeroizing::new(Vec::with_capacity(self.input.len() - self.at));
         loop {
             self.at += 1;

@@ -2,12 +2,12 @@
 //!
 //! A user-based IMAP server knows its user before the first byte and greets with PREAUTH
 //! (RFC 9051, section 7.1.4). Many mail programs still want to log in. This filter stands between
-//! such a program and the server until the program has logged in: it greets with OK, answers
-//! LOGIN and AUTHENTICATE PLAIN itself, throws the password away, and then lets the bytes through.
-//! A program that sends any other command is let through at once.
+//! such a program and the server until the program has logged in: it greets with OK, answers LOGIN and
+//! AUTHENTICATE PLAIN itself, discards the password, and then passes the bytes on. It passes a program that
+//! sends any other command on at once.
 //!
-//! The name in LOGIN has to be the user's: a program set up for another account must not see this
-//! one's mail. No I/O here.
+//! The name in LOGIN must be the user's: a program that is set up for another account must not see this
+//! user's mail. No I/O here.
 
 mod command;
 
@@ -16,20 +16,20 @@ use zeroize::Zeroizing;
 
 use command::{Command, MAX_COMMAND, Read, read};
 
-/// Most bytes that [`LoginFilter::push`] takes at once.
+/// Limit of bytes that [`LoginFilter::push`] takes at once.
 pub const MAX_PIECE: usize = 4 * 1024;
 /// Longest greeting of a server.
 pub const MAX_GREETING: usize = 8 * 1024;
 
-/// What the client is told before it has logged in; what the server offers it asks the server.
+/// Capabilities before the login. Afterwards the client asks the server for its own.
 const CAPABILITY: &str = "IMAP4rev1 AUTH=PLAIN SASL-IR LITERAL+ ID";
 
-/// What became of some input.
+/// The progress by some input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Progress {
     /// More input is needed.
     Continue,
-    /// The client is in; these bytes of it are the server's.
+    /// The client is logged in; these bytes from it are for the server.
     LetThrough(Vec<u8>),
     /// The connection ends.
     End,
@@ -39,22 +39,22 @@ pub enum Progress {
 pub struct LoginFilter {
     user: String,
     input: Zeroizing<Vec<u8>>,
-    /// Tag of an AUTHENTICATE PLAIN whose response is still to come.
+    /// Tag of an AUTHENTICATE PLAIN that still lacks its response.
     authenticating: Option<String>,
-    /// Where in the input the last literal begins that the client was told to send.
+    /// Offset in the input of the last literal that the client was told to send.
     continued: usize,
 }
 
-/// Whether a server's first line says that the user is known already.
+/// Whether a server's first line says that the user is already authenticated.
 pub fn is_preauth(greeting: &[u8]) -> bool {
     greeting.len() >= 9 && greeting[..9].eq_ignore_ascii_case(b"* PREAUTH")
 }
 
-/// What came of looking at the input.
+/// The result of looking at the input.
 enum Step {
-    /// There may be more in it.
+    /// The input may have more commands.
     Again,
-    /// It is less than a command.
+    /// The input has no complete command.
     Part,
     Over(Progress),
 }
@@ -64,21 +64,20 @@ impl LoginFilter {
     pub fn new(user: &str) -> Self {
         Self {
             user: user.into(),
-            // All that it can have: it never moves, and leaves no password behind.
+            // Its largest size, so that it never moves and leaves no password behind.
             input: Zeroizing::new(Vec::with_capacity(MAX_COMMAND + MAX_PIECE)),
             authenticating: None,
             continued: 0,
         }
     }
 
-    /// What the client is greeted with.
+    /// The greeting for the client.
     pub fn greeting() -> Vec<u8> {
         format!("* OK [CAPABILITY {CAPABILITY}] Usher knows who you are; any password will do\r\n")
             .into_bytes()
     }
 
-    /// Takes what the client has sent, [`MAX_PIECE`] bytes at most; appends to `output` what it is
-    /// answered.
+    /// Takes bytes from the client, [`MAX_PIECE`] at most, and appends the answers to `output`.
     pub fn push(&mut self, bytes: &[u8], output: &mut Vec<u8>) -> Progress {
         self.input.extend_from_slice(bytes);
         loop {
@@ -109,7 +108,7 @@ impl LoginFilter {
                 self.take(length);
                 self.answer(tag, &command, output)
             }
-            // The server speaks to an authenticated user already.
+            // The server already has an authenticated user.
             Read::OfUser => self.let_through(),
             Read::Part => Step::Part,
             Read::Literal(place) => {
@@ -119,7 +118,7 @@ impl LoginFilter {
             }
             Read::Wrong { tag, why, length } => {
                 self.take(length);
-                // A client that waits for the answer to its command sees a tagged one only.
+                // A client that waits for the answer to its command only sees a tagged one.
                 let tag = tag.as_deref().unwrap_or("*");
                 output.extend_from_slice(format!("{tag} BAD {why}\r\n").as_bytes());
                 Step::Again
@@ -208,7 +207,7 @@ impl LoginFilter {
         let name = match authorization {
             b"" => name.to_vec(),
             acting if acting == name => name.to_vec(),
-            // To act as somebody else.
+            // A request to act as another user.
             _ => Vec::new(),
         };
         self.log_in(tag, &name, output)

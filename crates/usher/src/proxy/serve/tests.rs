@@ -45,7 +45,7 @@ async fn the_end_of_patience_is_told_in_the_protocols_words() {
     };
     assert_eq!(
         told("", "* PRE", &patience).await,
-        "* BYE Usher: the server does not greet\r\n"
+        "* BYE Usher: the server sends no greeting\r\n"
     );
     // With patience.
     let served = told("a LOGOUT\r\n", "* PREAUTH hello\r\n", &PATIENCE).await;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
 
-use usher_kernel::ticket::{self, Guards, Holding, Listing, ProgramId};
+use usher_kernel::ticket::{self, Guards, Holding, Listing, ProgramId, TicketError};
 use usher_proto::refusal::Refusal;
 
 use super::Tickets;
@@ -35,21 +35,15 @@ impl Tickets {
     /// and to no others.
     ///
     /// # Errors
-    /// In words; some are in force then.
+    /// The kernel's; some are in force then.
     pub fn set_destinations(
         &self,
         destinations: impl IntoIterator<Item = (SocketAddr, Option<NonZeroU32>)>,
-    ) -> Result<(), String> {
-        let Some(holding) = self.holding() else {
-            return Ok(());
-        };
-        let outcome = holding.set_destinations(destinations);
-        outcome.map_err(|error| {
-            format!(
-                "addresses of services with `programs`, of which there can be {}: {error}",
-                ticket::Limits::default().destinations
-            )
-        })
+    ) -> Result<(), TicketError> {
+        match self.holding() {
+            Some(holding) => holding.set_destinations(destinations),
+            None => Ok(()),
+        }
     }
 
     /// The program that has said of a socket that it is to be announced.
