@@ -20,11 +20,13 @@ use usher_proto::session_id::SessionId;
 use usher_system::namespace;
 
 use super::Signer;
-use super::announcement::{CONNECT, Place, announce, withdraw};
+use super::announcement::{announce, withdraw};
 use super::closing::suspend;
 use super::guards::{self, Guarded};
+use super::lease::{Lease, Use};
 use super::loans;
-use super::sessions::SessionKey;
+use super::relay::CONNECT;
+use super::sessions::{Pair, SessionKey};
 use crate::applications::{Application, Applications};
 
 /// Requests one user may have under way; the next one is refused with [`Refusal::Overloaded`].
@@ -93,7 +95,7 @@ async fn serve_one(signer: &Arc<Signer>, mut application: Application) {
     };
     let connection = guarded.connection;
     match prepare(signer, &asked, socket, &mut guarded).await {
-        Ok((place, session)) => {
+        Ok((lease, session)) => {
             let ready = LocalReply::Ready {
                 server: connection.server,
             };
@@ -101,7 +103,7 @@ async fn serve_one(signer: &Arc<Signer>, mut application: Application) {
             wait_until_done(&mut application).await;
             // The socket among its descriptors is our duplicate: while it is open nobody else can
             // have its port, so the announcement must be gone from the server before it is.
-            withdraw(signer, &place, session, connection).await;
+            withdraw(signer, &lease.pair, session, connection).await;
         }
         Err(refusal) => refuse(&application, &asked, refusal).await,
     }
@@ -131,14 +133,6 @@ struct Asked {
 }
 
 impl Asked {
-    /// Whether the configuration in force lets the program that asks.
-    fn is_program_permitted(&self, signer: &Signer) -> bool {
-        let policy = &signer.configuration.get().checked.policy;
-        policy
-            .client_permits(&self.key_user, &self.host.name, &self.service, unix_time())
-            .is_ok_and(|entry| signer.programs.permits(&entry.programs, self.program))
-    }
-
     /// Where the user's connections to the service carry tokens, and of which ticket.
     fn ticket(&self, signer: &Signer) -> Option<(SocketAddr, u32)> {
         self.host.addresses.iter().find_map(|ip| {
@@ -269,7 +263,7 @@ async fn prepare(
     asked: &Asked,
     socket: &OwnedFd,
     guarded: &mut Guarded,
-) -> Result<(Place, SessionId), Refusal> {
+) -> Result<(Lease, SessionId), Refusal> {
     let connection = guarded.connection;
     let key = SessionKey {
         user: asked.key_user.clone(),
@@ -278,19 +272,20 @@ async fn prepare(
         service: asked.service.clone(),
         server: connection.server,
     };
-    let place = Place {
+    let pair = Pair {
         key,
         uid: asked.uid,
         host: asked.host.clone(),
     };
-    let session = announce(signer, &place, guarded).await?;
+    let lease = signer.lease(pair, Use::Asked(asked.program))?;
+    let session = announce(signer, &lease, guarded).await?;
     // It may have taken a while.
-    if !asked.is_program_permitted(signer) {
-        withdraw(signer, &place, session, connection).await;
-        return Err(Refusal::ProgramNotPermitted);
+    if let Err(refusal) = lease.check() {
+        withdraw(signer, &lease.pair, session, connection).await;
+        return Err(refusal);
     }
     signer.tickets.exempt(socket.as_fd());
-    Ok((place, session))
+    Ok((lease, session))
 }
 
 /// Binds the socket, which has to be in this `network`, to the address it will come from and to a port

@@ -8,9 +8,8 @@ use usher_proto::refusal::{Fault, Refusal};
 use usher_proto::session_id::SessionId;
 use usher_proto::session_request::SessionRequest;
 
-use super::announcement::{ANSWER, Place, SESSION, answer};
-use super::relay::Relay;
-use super::sessions::{Session, SessionKey, purpose};
+use super::relay::{ANSWER, Relay};
+use super::sessions::{Pair, SESSION, Session, SessionKey, purpose};
 use super::{Signer, keys};
 
 /// Pause before another try, doubled each time, and the longest.
@@ -20,21 +19,21 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Tokens of this ticket do not pass on the way: forgets its session, so that the next connection
 /// is announced in another, and has it closed. Nothing when the ticket has gone already.
 pub async fn suspend(signer: &Signer, uid: u32, server: std::net::SocketAddr, number: u32) {
-    let Some((place, session)) = signer.tickets.suspend(uid, server, number) else {
+    let Some((pair, session)) = signer.tickets.suspend(uid, server, number) else {
         return;
     };
-    signer.sessions.forget(&place.key, session).await;
-    close(&signer.relay, place, session);
+    signer.sessions.forget(&pair.key, session).await;
+    close(&signer.relay, pair, session);
 }
 
 /// Has a session closed that another has replaced, once its last tokens have arrived.
-pub fn close_replaced(signer: &Arc<Signer>, place: Place, session: SessionId) {
+pub fn close_replaced(signer: &Arc<Signer>, pair: Pair, session: SessionId) {
     let signer = Arc::clone(signer);
     tokio::spawn(async move {
         tokio::time::sleep(ANSWER).await;
         // Still there when the other one was granted none.
         signer.tickets.ended(session);
-        close(&signer.relay, place, session);
+        close(&signer.relay, pair, session);
     });
 }
 
@@ -63,21 +62,21 @@ fn leave_former_key(signer: &Arc<Signer>, key: &SessionKey, session: &mut Option
     signer.tickets.ended(id);
     if let Some(host) = policy.hosts.get(&key.host).cloned() {
         let key = key.clone();
-        close_replaced(signer, Place { key, uid, host }, id);
+        close_replaced(signer, Pair { key, uid, host }, id);
     }
 }
 
 /// Has a session closed, aside: tried until the server has answered or the session has expired. Its
 /// connections go on.
-pub fn close(relay: &Arc<Relay>, place: Place, session: SessionId) {
+pub fn close(relay: &Arc<Relay>, pair: Pair, session: SessionId) {
     let relay = Arc::clone(relay);
     tokio::spawn(async move {
         let begun = Instant::now();
         let mut pause = PAUSE;
-        while let Err(refusal) = try_to_close(&relay, &place, session).await {
+        while let Err(refusal) = try_to_close(&relay, &pair, session).await {
             let again = matches!(refusal.fault(), Fault::Capacity | Fault::Host);
             if !again || begun.elapsed().as_secs() > SESSION {
-                return tracing::info!(host = %place.host.name, %session, %refusal,
+                return tracing::info!(host = %pair.host.name, %session, %refusal,
                     "a session is not closed; it has ended or expires");
             }
             tokio::time::sleep(pause).await;
@@ -86,11 +85,7 @@ pub fn close(relay: &Arc<Relay>, place: Place, session: SessionId) {
     });
 }
 
-async fn try_to_close(
-    relay: &Arc<Relay>,
-    place: &Place,
-    session: SessionId,
-) -> Result<(), Refusal> {
-    let pending = relay.ask(&place.host, place.uid, session, SessionRequest::Close)?;
-    answer(pending).await.map(drop)
+async fn try_to_close(relay: &Arc<Relay>, pair: &Pair, session: SessionId) -> Result<(), Refusal> {
+    let pending = relay.ask(&pair.host, pair.uid, session, SessionRequest::Close)?;
+    pending.verdict().await.map(drop)
 }

@@ -16,7 +16,7 @@ use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
 use super::Signer;
-use super::announcement::{ANSWER, CONNECT, ask_to_withdraw};
+use super::relay::{ANSWER, CONNECT};
 
 /// How long a guard stands after a frame that announces: the server may take [`ANSWER`] to announce
 /// and admits for [`CONNECT`]; as much again for clocks that run apart and for the way.
@@ -206,7 +206,8 @@ async fn withdraw_left(signer: &Signer, host: &Host, guard: &LeftGuard, begun: I
         return;
     };
     // Whose it was nobody knows any more: root's share.
-    while let Err(refusal) = ask_to_withdraw(signer, host, 0, session, guard.connection).await {
+    let relay = &signer.relay;
+    while let Err(refusal) = relay.withdraw(host, 0, session, guard.connection).await {
         if begun.elapsed() >= guard.lifetime {
             return;
         }

@@ -62,12 +62,12 @@ struct Question {
 }
 
 /// The right to ask a user's agent, which one task has at a time.
-pub struct Turn {
+pub struct AgentPermit {
     questions: mpsc::Sender<Question>,
     _turn: OwnedMutexGuard<()>,
 }
 
-/// A place among a user's connections that wait.
+/// A user's connection that waits, of which there are so many.
 pub struct Waiting {
     all: Arc<Mutex<State>>,
     uid: u32,
@@ -79,14 +79,14 @@ impl Loans {
     /// # Errors
     /// [`Refusal::AgentUnavailable`] without a loan, [`Refusal::Overloaded`] when the turn does not
     /// come soon.
-    pub async fn turn(&self, uid: u32) -> Result<Turn, Refusal> {
+    pub async fn permit(&self, uid: u32) -> Result<AgentPermit, Refusal> {
         let (turn, questions) = {
             let state = self.state.lock();
             let loan = state.lent.get(&uid).ok_or(Refusal::AgentUnavailable)?;
             (Arc::clone(&loan.turn), loan.questions.clone())
         };
         let turn = timeout(TURN, turn.lock_owned()).await;
-        Ok(Turn {
+        Ok(AgentPermit {
             questions,
             _turn: turn.map_err(|_| Refusal::Overloaded)?,
         })
@@ -180,7 +180,7 @@ impl Drop for Waiting {
     }
 }
 
-impl Turn {
+impl AgentPermit {
     /// Has the agent sign a statement, with the key of this wire form. Gives the signature as the
     /// agent made it.
     ///
@@ -344,7 +344,7 @@ mod tests {
     async fn the_newest_loan_counts_and_the_former_ones_end_leaves_it() {
         let loans = Loans::default();
         assert_eq!(
-            loans.turn(1001).await.err(),
+            loans.permit(1001).await.err(),
             Some(Refusal::AgentUnavailable)
         );
         let mut former = enter(&loans, 1001);
@@ -353,11 +353,11 @@ mod tests {
         assert_eq!(loans.len(), 1);
         drop(former);
         assert!(loans.is_lent(1001) && !loans.is_lent(1002));
-        assert!(loans.turn(1001).await.is_ok());
+        assert!(loans.permit(1001).await.is_ok());
         drop(newer);
         assert!(!loans.is_lent(1001));
         assert_eq!(
-            loans.turn(1001).await.err(),
+            loans.permit(1001).await.err(),
             Some(Refusal::AgentUnavailable)
         );
     }
@@ -366,19 +366,19 @@ mod tests {
     async fn a_turn_that_does_not_come_is_given_up_and_another_users_comes_at_once() {
         let loans = Loans::default();
         let _both = [enter(&loans, 1001), enter(&loans, 1002)];
-        let first = loans.turn(1001).await;
+        let first = loans.permit(1001).await;
         assert!(first.is_ok());
-        assert_eq!(loans.turn(1001).await.err(), Some(Refusal::Overloaded));
-        assert!(loans.turn(1002).await.is_ok());
+        assert_eq!(loans.permit(1001).await.err(), Some(Refusal::Overloaded));
+        assert!(loans.permit(1002).await.is_ok());
         drop(first);
-        assert!(loans.turn(1001).await.is_ok());
+        assert!(loans.permit(1001).await.is_ok());
     }
 
     #[tokio::test]
     async fn who_waits_when_the_loan_ends_is_told_so() {
         let loans = Loans::default();
         let loan = enter(&loans, 1001);
-        let turn = loans.turn(1001).await.unwrap();
+        let turn = loans.permit(1001).await.unwrap();
         drop(loan);
         let asked = turn.ask(vec![1], vec![2]).await;
         assert_eq!(asked, Err(Refusal::AgentUnavailable));

@@ -9,12 +9,15 @@ mod chains;
 mod closing;
 mod guards;
 mod keys;
+mod lease;
 mod loans;
 mod names;
+mod open;
 mod plain;
 mod programs;
 mod reauthentication;
 mod relay;
+mod renewal;
 mod sessions;
 mod signing;
 mod tickets;
@@ -34,6 +37,7 @@ use usher_local::roles::{self, HasRole};
 use usher_local::watchdog::watchdog;
 use usher_proto::handshake::HandshakeSide;
 use usher_proto::host_key::HostPublicKey;
+use usher_proto::refusal::Refusal;
 use usher_proto::ssh_key::HashAlg;
 
 use crate::clocks::Clocks;
@@ -41,12 +45,13 @@ use crate::host_key::HostKey;
 use crate::ports::{ReservedPorts, of_proxy};
 use crate::start::{self, Attempt, Start, StartError};
 use chains::Chains;
+use lease::{Lease, Leases, Use};
 use loans::Loans;
 use names::Names;
 use plain::Plain;
 use programs::ListedPrograms;
 use relay::Relay;
-use sessions::Sessions;
+use sessions::{Pair, Sessions};
 use tickets::Tickets;
 
 /// What all of the signer's tasks share.
@@ -55,6 +60,7 @@ struct Signer {
     /// Cookie of the network namespace that the signer is in, for good.
     network: u64,
     configuration: InForce,
+    leases: Leases,
     sessions: Sessions,
     tickets: Tickets,
     /// The proxy's.
@@ -73,6 +79,15 @@ struct Signer {
 }
 
 impl Signer {
+    /// A lease of a pair by the configuration in force.
+    ///
+    /// # Errors
+    /// As [`Leases::grant`].
+    fn lease(&self, pair: Pair, used_for: Use) -> Result<Lease, Refusal> {
+        self.leases
+            .grant(pair, used_for, &self.configuration, &self.programs)
+    }
+
     /// The users who sign by an agent.
     fn agents(&self) -> std::io::Result<Vec<AgentView>> {
         let lent = self.loans.users();
@@ -115,6 +130,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
         host_key: host_key.public(),
         network: usher_system::namespace::own_network()?,
         configuration: InForce::new(configuration),
+        leases: Leases::default(),
         sessions: Sessions::default(),
         tickets,
         ports,
@@ -147,7 +163,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
                 heard,
             );
             let applications = applications::serve(Arc::clone(&signer), applications);
-            let tickets = tickets::keep_filled(Arc::clone(&signer));
+            let tickets = renewal::keep_filled(Arc::clone(&signer));
             let keys = closing::leave_former_keys(Arc::clone(&signer));
             let chains = signer.chains.keep_full();
             let plain = plain::serve(Arc::clone(&signer));
@@ -183,13 +199,14 @@ impl Signer {
         let proxy = self.proxy_uid.unwrap_or(0);
         self.ports.reserve(of_proxy(&fresh.checked.policy, proxy));
         self.names.forget();
+        self.leases.check_all(&fresh.checked, &self.programs);
         let kept = |key: &_| {
             sessions::is_permitted(key, &fresh.checked)
                 && sessions::has_key(key, &fresh.checked.policy)
         };
         self.sessions.retain(kept);
-        for (place, session) in self.tickets.retain(kept) {
-            closing::close(&self.relay, place, session);
+        for (pair, session) in self.tickets.retain(kept) {
+            closing::close(&self.relay, pair, session);
         }
         self.reloaded.notify_one();
         tracing::info!(generation, "configuration in force");

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tokio::io::Interest;
 use tokio::sync::oneshot::{self, Receiver, Sender};
-use usher_kernel::ticket::{Attempt, Event, Holding, Limits, ProgramId, Report, Syn};
+use usher_kernel::ticket::{Attempt, Event, Holding, Limits, Report, Syn};
 use usher_local::clock::unix_time;
 use usher_local::packet_async::register;
 use usher_proto::connection::ConnectionTuple;
@@ -26,10 +26,12 @@ use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
 use super::Signer;
-use super::announcement::{CONNECT, Place, announce, withdraw};
+use super::announcement::{announce, withdraw};
 use super::closing::suspend;
 use super::guards::Guarded;
-use super::sessions::SessionKey;
+use super::lease::{Lease, Use};
+use super::relay::CONNECT;
+use super::sessions::{Pair, SessionKey};
 use crate::log_share::LogShares;
 use crate::shares::Shares;
 
@@ -73,8 +75,8 @@ struct UnderWay {
     over: Option<Sender<()>>,
 }
 
-/// A held connection's place among those that are under way; given back when dropped.
-struct Turn {
+/// The permit of a held connection, of which there are so many; given back when dropped.
+struct ConnectionPermit {
     signer: Arc<Signer>,
     connection: ConnectionTuple,
     uid: u32,
@@ -114,7 +116,7 @@ impl Plain {
     }
 }
 
-impl Turn {
+impl ConnectionPermit {
     /// None: this connection or another one with the same ends is under way, or the user's share is.
     /// The kernel tells of the SYN again when it sends it again.
     fn take(signer: &Arc<Signer>, report: &Report) -> Option<Self> {
@@ -167,7 +169,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut state = self.signer.plain.state.lock();
         state.under_way.remove(&self.connection);
@@ -215,8 +217,8 @@ pub async fn serve(signer: Arc<Signer>) -> io::Result<()> {
 fn take_note(signer: &Arc<Signer>, mut report: Report) {
     match std::mem::replace(&mut report.event, Event::Over) {
         Event::Held(syn) => {
-            if let Some(turn) = Turn::take(signer, &report) {
-                tokio::spawn(decide(turn, report, syn));
+            if let Some(permit) = ConnectionPermit::take(signer, &report) {
+                tokio::spawn(decide(permit, report, syn));
             }
         }
         Event::Over => signer.plain.end(&report.connection, report.attempt),
@@ -236,19 +238,19 @@ async fn take_out_of_use(signer: &Signer, report: &Report) {
 
 /// Who connects, and may they? Before that is known a connection has no guard, of which there are so
 /// many: nothing has been announced that it would have to guard.
-async fn decide(mut turn: Turn, report: Report, syn: Option<Syn>) {
-    let signer = Arc::clone(&turn.signer);
+async fn decide(mut permit: ConnectionPermit, report: Report, syn: Option<Syn>) {
+    let signer = Arc::clone(&permit.signer);
     let Some(holding) = signer.tickets.holding() else {
         return;
     };
     let connection = report.connection;
     let mut guarded = Guarded::held(connection, report.attempt);
     let permitted = permitted(&signer, &report).await;
-    if permitted.is_err() && !turn.refuse() {
+    if permitted.is_err() && !permit.refuse() {
         return signer.plain.log_refusal(&report, Refusal::Overloaded);
     }
     // Given up meanwhile, or while this process did not run.
-    if turn.is_over() {
+    if permit.is_over() {
         return;
     }
     if let Err(refusal) = guarded.stand(&signer, None) {
@@ -257,38 +259,38 @@ async fn decide(mut turn: Turn, report: Report, syn: Option<Syn>) {
     signer.plain.guards.fetch_add(1, Ordering::Relaxed);
     take_out_of_use(&signer, &report).await;
     match permitted {
-        Ok(place) => {
-            announce_and_release(&mut turn, &mut guarded, holding, &place, &report, syn).await;
+        Ok(lease) => {
+            announce_and_release(&mut permit, &mut guarded, holding, &lease, &report, syn).await;
         }
         Err(refusal) => {
-            refuse_and_release(&turn, &guarded, holding, refusal, &report, syn);
-            turn.has_ended().await;
+            refuse_and_release(&permit, &guarded, holding, refusal, &report, syn);
+            permit.has_ended().await;
         }
     }
-    // Its turn is not over before, so that there are never more guards than turns.
+    // Its permit is held until then, so that there are never more guards than permits.
     guarded.lift(&signer).await;
     signer.plain.guards.fetch_sub(1, Ordering::Relaxed);
 }
 
 async fn announce_and_release(
-    turn: &mut Turn,
+    permit: &mut ConnectionPermit,
     guarded: &mut Guarded,
     holding: &Holding,
-    place: &Place,
+    lease: &Lease,
     report: &Report,
     syn: Option<Syn>,
 ) {
-    let signer = Arc::clone(&turn.signer);
-    match announce(&signer, place, guarded).await {
+    let signer = Arc::clone(&permit.signer);
+    match announce(&signer, lease, guarded).await {
         Ok(session) => {
             // It may have taken a while.
-            if !turn.is_over() && is_permitted(&signer, place, report.program) {
+            if !permit.is_over() && lease.check().is_ok() {
                 signer.plain.announced.fetch_add(1, Ordering::Relaxed);
                 release(&signer, guarded, Some(session), holding, syn);
-                turn.has_ended().await;
+                permit.has_ended().await;
             }
             // The guard stands until the announcement is gone from the server.
-            withdraw(&signer, place, session, report.connection).await;
+            withdraw(&signer, &lease.pair, session, report.connection).await;
         }
         // These ends are announced for another connection, whose the server would take this one
         // for: it stays held, and is told of again.
@@ -296,29 +298,29 @@ async fn announce_and_release(
             signer.plain.log_refusal(report, refusal);
         }
         Err(refusal) => {
-            refuse_and_release(turn, guarded, holding, refusal, report, syn);
-            turn.has_ended().await;
+            refuse_and_release(permit, guarded, holding, refusal, report, syn);
+            permit.has_ended().await;
         }
     }
 }
 
 /// Lets the SYN go unannounced, so that the server's RST tells the program.
 fn refuse_and_release(
-    turn: &Turn,
+    permit: &ConnectionPermit,
     guarded: &Guarded,
     holding: &Holding,
     refusal: Refusal,
     report: &Report,
     syn: Option<Syn>,
 ) {
-    let plain = &turn.signer.plain;
+    let plain = &permit.signer.plain;
     plain.refused.fetch_add(1, Ordering::Relaxed);
     plain.log_refusal(report, refusal);
-    release(&turn.signer, guarded, None, holding, syn);
+    release(&permit.signer, guarded, None, holding, syn);
 }
 
 /// Who connects, and may they?
-async fn permitted(signer: &Signer, report: &Report) -> Result<Place, Refusal> {
+async fn permitted(signer: &Signer, report: &Report) -> Result<Lease, Refusal> {
     let user = signer.names.of(report.uid).await?;
     let server = report.connection.server;
     let configuration = signer.configuration.get();
@@ -338,7 +340,7 @@ async fn permitted(signer: &Signer, report: &Report) -> Result<Place, Refusal> {
         service: entry.service.clone(),
         server,
     };
-    let place = Place {
+    let pair = Pair {
         key,
         uid: report.uid,
         host: host.clone(),
@@ -347,16 +349,7 @@ async fn permitted(signer: &Signer, report: &Report) -> Result<Place, Refusal> {
     programs
         .permit(&signer.tickets, &entry.programs, report.program)
         .await?;
-    Ok(place)
-}
-
-/// Whether the configuration in force has plain connections of the program authenticated there, and
-/// permits it.
-fn is_permitted(signer: &Signer, place: &Place, program: Option<ProgramId>) -> bool {
-    let policy = &signer.configuration.get().checked.policy;
-    let entry = policy.plain_service(place.key.server);
-    entry.is_some_and(|(_, entry)| signer.programs.permits(&entry.programs, program))
-        && place.is_permitted(signer)
+    signer.lease(pair, Use::Plain(report.program))
 }
 
 /// Lets the SYN go, and sends it in the kernel's place.

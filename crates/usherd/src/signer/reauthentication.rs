@@ -12,10 +12,11 @@ use usher_proto::session_id::SessionId;
 use usher_proto::session_request::{Notice, SessionRequest};
 
 use super::Signer;
-use super::announcement::{Place, answer, open};
 use super::closing::close_replaced;
+use super::lease::Use;
+use super::open::open;
 use super::relay::Pending;
-use super::sessions::{Held, has_key, is_permitted};
+use super::sessions::{Held, Pair, has_key, is_permitted};
 
 /// How often a server is answered for one session. Whoever means it asks once a second at most.
 const PACE: Duration = Duration::from_millis(500);
@@ -72,7 +73,7 @@ fn reauthenticate(signer: &Arc<Signer>, host: &HostName, id: SessionId) {
 
 async fn settle(signer: &Signer, host: &HostName, id: SessionId, sent: Result<Pending, Refusal>) {
     let answered = match sent {
-        Ok(pending) => answer(pending).await,
+        Ok(pending) => pending.verdict().await,
         Err(refusal) => Err(refusal),
     };
     match answered {
@@ -95,16 +96,20 @@ fn replace(signer: &Arc<Signer>, host: Host, mut held: Held) {
         let Some(former) = held.session().map(|session| (session.id, session.uid)) else {
             return;
         };
-        let place = Place {
+        let pair = Pair {
             key: held.key.clone(),
             uid: former.1,
             host: host.clone(),
         };
         // Also of a user who has to touch something for it: live connections depend on it.
-        match open(&signer, &place, None, &mut false).await {
+        let opened = match signer.lease(pair.clone(), Use::Session) {
+            Ok(lease) => open(&signer, &lease, None, &mut false).await,
+            Err(refusal) => Err(refusal),
+        };
+        match opened {
             Ok((session, _)) => {
                 held.replace(session);
-                close_replaced(&signer, place, former.0);
+                close_replaced(&signer, pair, former.0);
             }
             Err(refusal) => {
                 if let Some(session) = held.session() {

@@ -5,11 +5,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_policy::Host;
+use usher_proto::connection::ConnectionTuple;
 use usher_proto::frame::{ClientBody, ClientFrame, ServerFrame};
 use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
@@ -20,6 +23,12 @@ use usher_proto::session_request::{Notice, SessionRequest, Verdict};
 use crate::link::how;
 use crate::shares::Shares;
 
+/// How long one answer is waited for, and how long the server may take to announce what it was asked
+/// to.
+pub const ANSWER: Duration = Duration::from_secs(10);
+/// How long a connection may take to begin once it is announced: as long as the announcement lives
+/// on the server.
+pub const CONNECT: Duration = Duration::from_secs(10);
 /// Requests that may wait for an answer: so many, of one host no more than are free, of one user no
 /// more than a sixteenth of what is free. The next one is refused with [`Refusal::Overloaded`]. So a
 /// host that does not answer has half of the places at most, and two have two thirds.
@@ -95,14 +104,16 @@ impl Drop for Pending {
 }
 
 impl Pending {
-    /// Waits for the verdict.
+    /// Waits for the verdict, for [`ANSWER`] and no longer.
     ///
     /// # Errors
-    /// The server's refusal, or [`Refusal::VerifierUnavailable`] when the channel broke.
+    /// The server's refusal, or [`Refusal::VerifierUnavailable`] when the channel broke or nothing
+    /// came.
     pub async fn verdict(mut self) -> Verdict {
-        (&mut self.verdict)
-            .await
-            .unwrap_or(Err(Refusal::VerifierUnavailable))
+        match timeout(ANSWER, &mut self.verdict).await {
+            Ok(Ok(verdict)) => verdict,
+            Ok(Err(_)) | Err(_) => Err(Refusal::VerifierUnavailable),
+        }
     }
 }
 
@@ -163,6 +174,23 @@ impl Relay {
             request,
             verdict: receiver,
         })
+    }
+
+    /// Has the server take an announcement back: of its host's, in this session. When it has
+    /// answered, nothing that was announced before stands.
+    ///
+    /// # Errors
+    /// When it has not answered.
+    pub async fn withdraw(
+        self: &Arc<Self>,
+        host: &Host,
+        uid: u32,
+        session: SessionId,
+        connection: ConnectionTuple,
+    ) -> Result<(), Refusal> {
+        let asked = SessionRequest::Withdraw(connection);
+        self.ask(host, uid, session, asked)?.verdict().await?;
+        Ok(())
     }
 
     /// Whether a courier is there.

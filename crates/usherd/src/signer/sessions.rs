@@ -9,9 +9,10 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
+use usher_kernel::ticket::TicketKey;
 use usher_local::checked::Checked;
 use usher_local::clock::unix_time;
-use usher_policy::{Name, Policy};
+use usher_policy::{Host, Name, Policy};
 use usher_proto::chain::Chain;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::name::{HostName, ServiceName, UserName};
@@ -34,6 +35,30 @@ pub struct SessionKey {
     /// The address and port it is reached at.
     pub server: SocketAddr,
 }
+
+/// A user of this host and a service of another.
+#[derive(Clone)]
+pub struct Pair {
+    /// What a session of theirs is for.
+    pub key: SessionKey,
+    /// The local user.
+    pub uid: u32,
+    /// The server's host.
+    pub host: Host,
+}
+
+impl Pair {
+    /// Whose tickets are for it.
+    pub fn ticket_key(&self) -> TicketKey {
+        TicketKey {
+            uid: self.uid,
+            server: self.key.server,
+        }
+    }
+}
+
+/// How long a session is asked for, in seconds; the server may make it shorter.
+pub const SESSION: u64 = 8 * 3600;
 
 /// An open session.
 pub struct Session {
@@ -61,26 +86,25 @@ pub fn purpose<'p>(key: &SessionKey, policy: &'p Policy) -> Option<&'p Name> {
         .and_then(|service| service.key.as_ref())
 }
 
-/// Until when client policy lets the user do what a session is for, seconds since 1970.
-pub fn permitted_until(key: &SessionKey, policy: &Policy) -> u64 {
-    let service = policy.client_permits(&key.user, &key.host, &key.service, unix_time());
-    let until = service
-        .ok()
-        .and_then(|service| service.users.until(&key.user));
-    until.unwrap_or_default()
+/// Until when a configuration permits what a session is for, seconds since 1970; none when it does not.
+pub fn permitted_until(key: &SessionKey, checked: &Checked) -> Option<u64> {
+    let policy = &checked.policy;
+    let host = policy.hosts.get(&key.host)?;
+    let service = policy
+        .client_permits(&key.user, &key.host, &key.service, unix_time())
+        .ok()?;
+    let is_meant = host.key == key.host_key
+        && host.addresses.contains(&key.server.ip())
+        && service.port == key.server.port();
+    if !is_meant || checked.disabled.contains(&key.user) {
+        return None;
+    }
+    service.users.until(&key.user)
 }
 
 /// Whether a configuration permits what a session is for.
 pub fn is_permitted(key: &SessionKey, checked: &Checked) -> bool {
-    let policy = &checked.policy;
-    let is_the_host = policy
-        .hosts
-        .get(&key.host)
-        .is_some_and(|host| host.key == key.host_key && host.addresses.contains(&key.server.ip()));
-    let service = policy.client_permits(&key.user, &key.host, &key.service, unix_time());
-    !checked.disabled.contains(&key.user)
-        && is_the_host
-        && service.is_ok_and(|service| service.port == key.server.port())
+    permitted_until(key, checked).is_some()
 }
 
 /// Whether its user still has something to sign with: a session by a key that was removed is used no
@@ -182,19 +206,21 @@ impl Sessions {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use usher_local::applied::{Applied, PolicyFile, UserEntry};
+    use usher_local::configuration::Configuration;
 
     use super::*;
 
     const KEY: &str =
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDN+lhThOY09sVkymKufxRzTC3vJMRefe9T40lK8/E1t";
 
-    fn configuration(disabled: Option<&str>) -> Checked {
+    /// With a statement in the service of alice's, who may be disabled.
+    pub fn configuration(statement: &str, disabled: Option<&str>) -> Configuration {
         let text = format!(
             "host mailhost {{ address 10.77.0.2; key \"{KEY}\"; }}\n\
              users mail {{ member alice; }}\n\
-             client mail {{ users mail; service imap at mailhost port 143; }}\n"
+             client mail {{ users mail; service imap at mailhost port 143;{statement} }}\n"
         );
         let alice = UserEntry {
             disabled: disabled.map(str::to_owned),
@@ -208,7 +234,19 @@ mod tests {
             users: [("alice".parse().unwrap(), alice)].into(),
             ..Applied::default()
         };
-        applied.check().unwrap()
+        let checked = applied.check().unwrap();
+        Configuration { applied, checked }
+    }
+
+    /// Alice and the service.
+    pub fn pair(checked: &Checked) -> Pair {
+        let key = key(checked);
+        let host = checked.policy.hosts[&key.host].clone();
+        Pair {
+            key,
+            uid: 1001,
+            host,
+        }
     }
 
     fn key(checked: &Checked) -> SessionKey {
@@ -224,7 +262,7 @@ mod tests {
 
     #[test]
     fn what_policy_says_otherwise_is_not_permitted() {
-        let configuration = configuration(None);
+        let configuration = configuration("", None).checked;
         let permitted = key(&configuration);
         assert!(is_permitted(&permitted, &configuration));
         let others: [fn(&mut SessionKey); 6] = [
@@ -240,13 +278,13 @@ mod tests {
             change(&mut other);
             assert!(!is_permitted(&other, &configuration), "change {number}");
         }
-        let disabled = self::configuration(Some("left"));
+        let disabled = self::configuration("", Some("left")).checked;
         assert!(!is_permitted(&permitted, &disabled));
     }
 
     #[tokio::test]
     async fn one_session_that_is_being_opened_delays_no_other() {
-        let (sessions, configuration) = (Sessions::default(), configuration(None));
+        let (sessions, configuration) = (Sessions::default(), configuration("", None).checked);
         let keys = ["alice", "bob"].map(|name| SessionKey {
             user: name.parse().unwrap(),
             ..key(&configuration)
@@ -268,7 +306,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_session_is_forgotten_and_not_the_one_after_it() {
-        let configuration = configuration(None);
+        let configuration = configuration("", None).checked;
         let (key, sessions) = (key(&configuration), Sessions::default());
         let [former, current] = [1, 2].map(|number| SessionId::from_bytes([number; _]));
         let session = Session {

@@ -9,43 +9,43 @@ use usher_proto::refusal::Refusal;
 use usher_proto::ssh_key::PublicKey;
 use usher_proto::statement::Statement;
 
-use super::announcement::Place;
-use super::loans::Turn;
+use super::loans::AgentPermit;
+use super::sessions::Pair;
 use super::{Signer, keys};
 
-/// What signs, and can do so now.
-pub struct Pen {
-    hand: Hand,
+/// The user's key, which can sign now: a private key, or one of an agent.
+pub struct UserKey {
+    kind: Kind,
     certificate: Option<Box<Certificate>>,
 }
 
-enum Hand {
+enum Kind {
     /// A private key.
     Key(Box<usher_proto::ssh_key::PrivateKey>),
-    /// An agent, whose turn it is.
-    Agent(PublicKey, Turn),
+    /// An agent, which may be asked now.
+    Agent(PublicKey, AgentPermit),
 }
 
-impl Pen {
-    /// What signs for the user of `place` for `purpose`; an agent is waited for.
+impl UserKey {
+    /// What signs for the user of `pair` for `purpose`; an agent is waited for.
     ///
     /// # Errors
     /// [`Refusal::NoPrivateKey`], [`Refusal::AgentUnavailable`], [`Refusal::Overloaded`]; those of
     /// [`Certificate::check`] for a certificate that the server would refuse.
     pub async fn take(
         signer: &Signer,
-        place: &Place,
+        pair: &Pair,
         purpose: Option<&Name>,
     ) -> Result<Self, Refusal> {
-        let Credential { key, certificate } = keys::load(&place.key.user, purpose)?;
+        let Credential { key, certificate } = keys::load(&pair.key.user, purpose)?;
         if let Some(certificate) = &certificate {
             certificate.check(unix_time())?;
         }
-        let hand = match key {
-            SigningKey::Private(key) => Hand::Key(key),
-            SigningKey::Agent(key) => Hand::Agent(key, signer.loans.turn(place.uid).await?),
+        let kind = match key {
+            SigningKey::Private(key) => Kind::Key(key),
+            SigningKey::Agent(key) => Kind::Agent(key, signer.loans.permit(pair.uid).await?),
         };
-        Ok(Self { hand, certificate })
+        Ok(Self { kind, certificate })
     }
 
     /// When what it opens ends at the latest, which otherwise would at `end`.
@@ -56,7 +56,7 @@ impl Pen {
 
     /// Whether somebody else is asked to sign, who may be asked to touch something.
     pub fn is_agent(&self) -> bool {
-        matches!(self.hand, Hand::Agent(..))
+        matches!(self.kind, Kind::Agent(..))
     }
 
     /// Signs.
@@ -67,24 +67,24 @@ impl Pen {
     pub async fn sign(
         self,
         signer: &Signer,
-        place: &Place,
+        pair: &Pair,
         statement: &Statement,
     ) -> Result<Authenticator, Refusal> {
-        let user = &place.key.user;
-        let signed = match self.hand {
-            Hand::Key(key) => Authenticator::sign(statement, &key).map_err(|error| {
+        let user = &pair.key.user;
+        let signed = match self.kind {
+            Kind::Key(key) => Authenticator::sign(statement, &key).map_err(|error| {
                 tracing::warn!(%user, %error, "cannot sign");
                 Refusal::NoPrivateKey
             }),
-            Hand::Agent(key, turn) => {
+            Kind::Agent(key, permit) => {
                 let public_key = key.to_bytes().map_err(|error| {
                     tracing::warn!(%user, %error, "cannot sign");
                     Refusal::NoPrivateKey
                 })?;
                 let statement = statement.encode();
-                let signature = turn.ask(public_key, statement.clone()).await?;
+                let signature = permit.ask(public_key, statement.clone()).await?;
                 Authenticator::from_signature(statement, &key, &signature).map_err(|refusal| {
-                    if signer.loans.has_log_share(place.uid, refusal) {
+                    if signer.loans.has_log_share(pair.uid, refusal) {
                         tracing::warn!(%user, reason = refusal.name(),
                             "what the user's agent answered is no signature by the registered key");
                     }

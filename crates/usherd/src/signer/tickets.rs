@@ -5,26 +5,21 @@
 mod plain;
 
 use std::collections::HashMap;
-use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::io::Interest;
 use usher_kernel::ticket::{self, Ticket, TicketKey, Wanted};
 use usher_local::clock::unix_time;
-use usher_local::packet_async::register;
 use usher_local::paths;
 use usher_proto::session_id::SessionId;
 use usher_proto::token::{TokenChain, TokenKey, TokenSlot};
 use zeroize::Zeroizing;
 
-use super::Signer;
-use super::announcement::{Place, renew};
 use super::asking::Asking;
-use super::sessions::SessionKey;
+use super::sessions::{Pair, SessionKey};
 
 /// Blocks of a chain that the kernel has ahead of the one it spends: 192 connections, as many as may
 /// be made before this process is next run.
@@ -55,7 +50,7 @@ struct Issued {
     /// Blocks that the kernel has been given.
     filled: u32,
     renewal: Renewal,
-    place: Place,
+    pair: Pair,
 }
 
 #[derive(PartialEq, Eq)]
@@ -67,20 +62,20 @@ enum Renewal {
 }
 
 /// The right to ask for tokens, which one task has at a time; for a renewal perhaps not at once.
-pub struct Turn {
+pub struct TokenPermit {
     state: Arc<Mutex<State>>,
     key: TicketKey,
     from: Instant,
 }
 
-impl Turn {
+impl TokenPermit {
     /// Waits for it.
     pub async fn has_come(&self) {
         tokio::time::sleep_until(self.from.into()).await;
     }
 }
 
-impl Drop for Turn {
+impl Drop for TokenPermit {
     fn drop(&mut self) {
         let mut state = self.state.lock();
         state.asking.end(&self.key);
@@ -135,6 +130,11 @@ impl Tickets {
         }
     }
 
+    /// The programs, where the kernel takes them.
+    pub fn kernel(&self) -> Option<&ticket::Tickets> {
+        self.kernel.as_ref()
+    }
+
     /// Whether the kernel takes tickets.
     pub fn available(&self) -> bool {
         self.kernel.is_some()
@@ -157,7 +157,7 @@ impl Tickets {
 
     /// Whether somebody should ask for tokens now: there is no ticket, or one that could not be
     /// renewed, and nobody has tried for a while. Who is told so is who tries.
-    pub fn claim(&self, key: TicketKey) -> Option<Turn> {
+    pub fn claim(&self, key: TicketKey) -> Option<TokenPermit> {
         let issued = self
             .state
             .lock()
@@ -169,10 +169,10 @@ impl Tickets {
 
     /// As [`Tickets::claim`], for a session that was just opened: a ticket that is there is of
     /// another.
-    pub fn claim_for_new_session(&self, key: TicketKey) -> Option<Turn> {
+    pub fn claim_for_new_session(&self, key: TicketKey) -> Option<TokenPermit> {
         let now = Instant::now();
         let claimed = self.available() && self.state.lock().asking.claim(key, now);
-        claimed.then(|| Turn {
+        claimed.then(|| TokenPermit {
             state: Arc::clone(&self.state),
             key,
             from: now,
@@ -182,9 +182,9 @@ impl Tickets {
     /// Has the kernel put tokens of this session into the user's connections to the address, in the
     /// place of an earlier session's, which is given back. Not when tokens have turned out not to
     /// pass meanwhile.
-    pub fn issue(&self, place: Place, grant: Grant) -> Option<SessionId> {
+    pub fn issue(&self, pair: Pair, grant: Grant) -> Option<SessionId> {
         let kernel = self.kernel.as_ref()?;
-        let key = place.ticket_key();
+        let key = pair.ticket_key();
         let now = Instant::now();
         let mut state = self.state.lock();
         if state.asking.is_suspended(&key, now) {
@@ -202,7 +202,7 @@ impl Tickets {
             chain: grant.chain,
             filled: 0,
             renewal: Renewal::NotYet,
-            place,
+            pair,
         };
         let ticket = Ticket {
             number,
@@ -226,7 +226,7 @@ impl Tickets {
     /// Tokens of this ticket do not pass on the way to the address: it is taken back, and the user's
     /// connections there are announced for a while. None: it has gone already. What is given is
     /// the session, to be closed.
-    pub fn suspend(&self, uid: u32, server: SocketAddr, number: u32) -> Option<(Place, SessionId)> {
+    pub fn suspend(&self, uid: u32, server: SocketAddr, number: u32) -> Option<(Pair, SessionId)> {
         let key = TicketKey { uid, server };
         let mut state = self.state.lock();
         let present = state.issued.get(&key)?;
@@ -234,7 +234,7 @@ impl Tickets {
         let lost = state.suspend(key, number, proven, Instant::now())?;
         tracing::info!(uid, %server, "a token was not taken: connections are announced for a while");
         self.take_away(&key, &lost);
-        Some((lost.place, lost.session))
+        Some((lost.pair, lost.session))
     }
 
     /// Whether the way lets tokens pass: connections with tokens of this ticket, the present one, or
@@ -254,12 +254,12 @@ impl Tickets {
         self.take_back(|issued| issued.session == session);
     }
 
-    /// Takes back the tickets whose session's place is not kept, and gives the sessions, to be
+    /// Takes back the tickets whose session's pair is not kept, and returns the sessions, to be
     /// closed.
-    pub fn retain(&self, keep: impl Fn(&SessionKey) -> bool) -> Vec<(Place, SessionId)> {
-        let lost = self.take_back(|issued| !keep(&issued.place.key));
+    pub fn retain(&self, keep: impl Fn(&SessionKey) -> bool) -> Vec<(Pair, SessionId)> {
+        let lost = self.take_back(|issued| !keep(&issued.pair.key));
         lost.into_iter()
-            .map(|issued| (issued.place, issued.session))
+            .map(|issued| (issued.pair, issued.session))
             .collect()
     }
 
@@ -285,7 +285,11 @@ impl Tickets {
     }
 
     /// Fills blocks ahead of need and gives the sessions to renew.
-    fn refill(&self, kernel: &ticket::Tickets, wanted: Vec<Wanted>) -> Vec<(Place, Turn)> {
+    pub fn refill(
+        &self,
+        kernel: &ticket::Tickets,
+        wanted: Vec<Wanted>,
+    ) -> Vec<(Pair, TokenPermit)> {
         let mut renewals = Vec::new();
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -302,13 +306,13 @@ impl Tickets {
             // A quarter is left for the time that a signature and the server take.
             let due = block >= issued.chain.blocks() * 3 / 4;
             if due && issued.renewal != Renewal::UnderWay {
-                let key = issued.place.ticket_key();
+                let key = issued.pair.ticket_key();
                 issued.renewal = Renewal::UnderWay;
                 // None: somebody asks for a new session's tokens, which are as good. When nothing
                 // comes of it, the renewal has failed.
                 if let Some(from) = state.asking.begin(key, Instant::now()) {
                     let state = Arc::clone(&self.state);
-                    renewals.push((issued.place.clone(), Turn { state, key, from }));
+                    renewals.push((issued.pair.clone(), TokenPermit { state, key, from }));
                 }
             }
         }
@@ -365,40 +369,6 @@ impl Issued {
     }
 }
 
-/// Fills tickets as they are used up, and renews their sessions.
-///
-/// # Errors
-/// When the reactor cannot take the kernel's reports.
-pub async fn keep_filled(signer: Arc<Signer>) -> io::Result<()> {
-    let Some(kernel) = &signer.tickets.kernel else {
-        return std::future::pending().await;
-    };
-    let reports = register(
-        kernel.wanted_descriptor().map_err(io::Error::other)?,
-        Interest::READABLE,
-    )?;
-    loop {
-        let mut ready = reports.readable().await?;
-        ready.clear_ready();
-        loop {
-            let wanted = match kernel.wanted() {
-                Ok(wanted) => wanted,
-                Err(error) => {
-                    tracing::error!(%error, "reading what tickets want");
-                    break;
-                }
-            };
-            for (place, turn) in signer.tickets.refill(kernel, wanted.entries) {
-                renew(&signer, place, turn);
-            }
-            if !wanted.more {
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use usher_policy::Host;
@@ -428,7 +398,7 @@ mod tests {
             chain: TokenChain::generate(64, [0; _], [0; _]),
             filled: 0,
             renewal: Renewal::NotYet,
-            place: Place {
+            pair: Pair {
                 key: SessionKey {
                     user: "alice".parse().unwrap(),
                     host: host.name.clone(),
@@ -485,7 +455,7 @@ mod tests {
         renewed.renewal = Renewal::UnderWay;
         state.lock().issued.insert(KEY, renewed);
         assert_eq!(state.lock().asking.begin(KEY, now), Some(now));
-        drop(Turn {
+        drop(TokenPermit {
             state: Arc::clone(&state),
             key: KEY,
             from: now,

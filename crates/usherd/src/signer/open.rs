@@ -1,0 +1,159 @@
+//! Opening a session: a signature, an answer of the server, and tokens where both kernels have them.
+
+use usher_local::clock::unix_time;
+use usher_proto::frame::ClientBody;
+use usher_proto::refusal::Refusal;
+use usher_proto::session_id::{SessionId, session_id};
+use usher_proto::session_request::{Announcement, SessionRequest};
+use usher_proto::statement::Statement;
+use usher_proto::token::{TokenChain, TokenKey, TokenSlot};
+
+use super::chains::random;
+use super::closing::close;
+use super::guards::Guarded;
+use super::lease::Lease;
+use super::sessions::{Pair, SESSION, Session, purpose};
+use super::signing::UserKey;
+use super::tickets::Grant;
+use super::{Signer, keys};
+
+/// What is left of an opened session to ask tokens with.
+pub struct Openable {
+    session: SessionId,
+    chain: TokenChain,
+    expires: u64,
+}
+
+/// Opens a session, with its first connection where there is one. `asked`: the user's agent was
+/// asked to sign, and the user perhaps to touch something.
+///
+/// # Errors
+/// The server's refusal, or this host's.
+pub async fn open(
+    signer: &Signer,
+    lease: &Lease,
+    first: Option<&Guarded>,
+    asked: &mut bool,
+) -> Result<(Session, Openable), Refusal> {
+    let (pair, key) = (&lease.pair, &lease.pair.key);
+    let configuration = signer.configuration.get();
+    let policy = &configuration.checked.policy;
+    let purpose = purpose(key, policy);
+    // Looked at before the key is read: one that is replaced in between counts as the former.
+    let signed_by = keys::stamp(&key.user, purpose);
+    // Before the statement is dated: an agent may have to be waited for.
+    let user_key = UserKey::take(signer, pair, purpose).await?;
+    let by_agent = user_key.is_agent();
+    let (mut chain, tokens) = signer.chains.take()?;
+    let now = unix_time();
+    let statement = Statement {
+        user: key.user.clone(),
+        service: key.service.clone(),
+        client_host_key: signer.host_key,
+        server_host_key: key.host_key,
+        server: key.server,
+        issued: now,
+        expires: user_key.latest(now + SESSION).min(lease.until()),
+        nonce: random()?,
+        chain_anchor: chain.anchor(),
+        token_anchor: tokens.anchor(),
+        chain_length: chain.length(),
+        chain_salt: chain.salt(),
+    };
+    let announced = match first {
+        Some(guarded) => Some(Announcement {
+            element: chain.next().ok_or(Refusal::ChainExhausted)?,
+            connection: guarded.connection,
+        }),
+        None => None,
+    };
+    lease.check()?;
+    *asked |= by_agent;
+    let signed = user_key.sign(signer, pair, &statement).await;
+    let authenticator = signed.inspect_err(|_| {
+        if by_agent {
+            signer.loans.not_signed(pair.uid);
+        }
+    })?;
+    // An agent takes its time.
+    lease.check()?;
+    let id = session_id(&authenticator.statement);
+    if let Some(guarded) = first {
+        guarded.stand(signer, None)?;
+    }
+    let asked = ClientBody::Open {
+        authenticator,
+        first: announced,
+    };
+    let pending = signer.relay.send(&pair.host, pair.uid, asked)?;
+    let answered = pending.verdict().await;
+    let outcome = answered.as_ref().map(drop).map_err(|refusal| *refusal);
+    signer.clocks.note(&key.host, outcome, None, unix_time());
+    answered?;
+    if let Some(guarded) = first {
+        // Whoever clears up after this process can withdraw it.
+        guarded.stand(signer, Some(id))?;
+    }
+    tracing::info!(user = %key.user, host = %key.host, service = %key.service, session = %id,
+        "session opened");
+    let session = Session {
+        id,
+        uid: pair.uid,
+        chain,
+        quiet_until: None,
+        expires: statement.expires,
+        signed_by,
+        by_agent,
+    };
+    let openable = Openable {
+        session: id,
+        chain: tokens,
+        expires: statement.expires,
+    };
+    Ok((session, openable))
+}
+
+/// Has the session's connections carry tokens, where both kernels do. Returns the session
+/// whose ticket was replaced.
+pub async fn ask_for_tokens(signer: &Signer, lease: &Lease, asked: Openable) -> Option<SessionId> {
+    let granted = tokens(signer, &lease.pair, &asked).await;
+    let pair = &lease.pair;
+    if lease.check().is_err() {
+        close(&signer.relay, pair.clone(), asked.session);
+        signer.sessions.forget(&pair.key, asked.session).await;
+        return None;
+    }
+    // Nothing is waited for between that and issuing.
+    match granted {
+        Ok((slot, key)) => {
+            let grant = Grant {
+                session: asked.session,
+                slot,
+                key,
+                chain: asked.chain,
+                expires: asked.expires,
+            };
+            signer.tickets.issue(pair.clone(), grant)
+        }
+        Err(refusal) => {
+            tracing::info!(user = %pair.key.user, host = %pair.key.host,
+                service = %pair.key.service, reason = refusal.name(),
+                "connections are announced one by one: no tokens: {refusal}");
+            None
+        }
+    }
+}
+
+async fn tokens(
+    signer: &Signer,
+    pair: &Pair,
+    asked: &Openable,
+) -> Result<(TokenSlot, TokenKey), Refusal> {
+    let key = TokenKey::from_bytes(random()?);
+    let wanted = SessionRequest::Tokens(key.clone());
+    let pending = signer
+        .relay
+        .ask(&pair.host, pair.uid, asked.session, wanted)?;
+    let slot = pending.verdict().await?.ok_or(Refusal::Malformed)?;
+    Ok((slot, key))
+}

@@ -1,0 +1,100 @@
+//! Keeping tickets full, and opening the next session before the tokens of the present one are used up.
+
+use std::io;
+use std::sync::Arc;
+
+use tokio::io::Interest;
+use usher_local::packet_async::register;
+use usher_proto::refusal::Refusal;
+
+use super::closing::close_replaced;
+use super::lease::Use;
+use super::open::{ask_for_tokens, open};
+use super::sessions::{Pair, purpose};
+use super::tickets::TokenPermit;
+use super::{Signer, keys};
+
+/// Fills tickets as they are used up, and renews their sessions.
+///
+/// # Errors
+/// When the reactor cannot take the kernel's reports.
+pub async fn keep_filled(signer: Arc<Signer>) -> io::Result<()> {
+    let Some(kernel) = signer.tickets.kernel() else {
+        return std::future::pending().await;
+    };
+    let reports = register(
+        kernel.wanted_descriptor().map_err(io::Error::other)?,
+        Interest::READABLE,
+    )?;
+    loop {
+        let mut ready = reports.readable().await?;
+        ready.clear_ready();
+        loop {
+            let wanted = match kernel.wanted() {
+                Ok(wanted) => wanted,
+                Err(error) => {
+                    tracing::error!(%error, "reading what tickets want");
+                    break;
+                }
+            };
+            for (pair, permit) in signer.tickets.refill(kernel, wanted.entries) {
+                renew(&signer, pair, permit);
+            }
+            if !wanted.more {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// A session without a ticket, where tokens did not pass for a while: the next one may have them.
+pub fn renew_for_tokens(signer: &Arc<Signer>, pair: &Pair) {
+    if let Some(permit) = signer.tickets.claim(pair.ticket_key()) {
+        renew(signer, pair.clone(), permit);
+    }
+}
+
+/// Opens a session and a ticket, aside, in the place of those that are nearly used up. Not of users
+/// who sign by an agent: each time that they are asked to touch something, a connection of theirs
+/// waits for it. Their next session opens when this one's tokens and elements are used up.
+fn renew(signer: &Arc<Signer>, pair: Pair, permit: TokenPermit) {
+    let signer = Arc::clone(signer);
+    tokio::spawn(async move {
+        if let Err(refusal) = try_to_renew(&signer, &pair, permit).await {
+            tracing::info!(user = %pair.key.user, host = %pair.key.host,
+                service = %pair.key.service, reason = refusal.name(),
+                "a session is not renewed for its tokens: {refusal}");
+        }
+    });
+}
+
+/// On failure the present session goes on.
+async fn try_to_renew(
+    signer: &Arc<Signer>,
+    pair: &Pair,
+    permit: TokenPermit,
+) -> Result<(), Refusal> {
+    let configuration = signer.configuration.get();
+    if keys::is_agents(
+        &pair.key.user,
+        purpose(&pair.key, &configuration.checked.policy),
+    ) {
+        return Ok(());
+    }
+    permit.has_come().await;
+    let lease = signer.lease(pair.clone(), Use::Session)?;
+    let (session, openable) = open(signer, &lease, None, &mut false).await?;
+    let slot = signer.sessions.slot(&pair.key);
+    let former = slot.lock().await.replace(session).map(|former| former.id);
+    let replaced = ask_for_tokens(signer, &lease, openable).await;
+    drop(permit);
+    // One and the same, unless another has been opened meanwhile.
+    for session in former
+        .into_iter()
+        .chain(replaced.filter(|_| replaced != former))
+    {
+        close_replaced(signer, pair.clone(), session);
+    }
+    Ok(())
+}
