@@ -8,12 +8,12 @@ use std::net::SocketAddr;
 /// Bytes of an encoded [`ConnectionTuple`].
 pub const CONNECTION_TUPLE_SIZE: usize = 36;
 
-/// The ends are of different address families, which no TCP connection has.
+/// The endpoints are of different address families, which no TCP connection has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the client's and the server's address are of different families")]
 pub struct MixedFamilies;
 
-/// The two ends of one TCP connection.
+/// The two endpoints of one TCP connection.
 ///
 /// Canonical when both addresses are of one family and an IPv4 address is never written as an
 /// IPv4-mapped IPv6 one; [`ConnectionTuple::new`] and [`ConnectionTuple::decode`] give only such.
@@ -21,9 +21,9 @@ pub struct MixedFamilies;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct ConnectionTuple {
-    /// The end that connects.
+    /// The endpoint that connects.
     pub client: SocketAddr,
-    /// The end that listens: the service's address and port.
+    /// The endpoint that listens: the service's address and port.
     pub server: SocketAddr,
 }
 
@@ -31,7 +31,7 @@ impl ConnectionTuple {
     /// A canonical tuple: mapped addresses become IPv4, scope and flow label are dropped.
     ///
     /// # Errors
-    /// [`MixedFamilies`] when one end is IPv4 and the other is not.
+    /// [`MixedFamilies`] when one endpoint is IPv4 and the other is not.
     pub fn new(client: SocketAddr, server: SocketAddr) -> Result<Self, MixedFamilies> {
         let client = canonical(client);
         let server = canonical(server);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_no_socket_has_is_refused() {
+    fn an_endpoint_that_no_socket_has_is_refused() {
         let good = ConnectionTuple::new(address("192.0.2.1:5"), address("192.0.2.2:6")).unwrap();
         ConnectionTuple::decode(&good.encode()).unwrap();
         for (client, server) in [

@@ -1,4 +1,4 @@
-//! Application to signer and back: one packet each on a local SOCK_SEQPACKET socket.
+//! Local caller to signer and back: one packet each on a local SOCK_SEQPACKET socket.
 //!
 //! The kernel says who asks (SO_PEERCRED), never the packet. The socket to be bound and announced
 //! travels beside the request as a descriptor (SCM_RIGHTS).
@@ -14,7 +14,7 @@ pub const MAX_LOCAL_PACKET: usize = 256;
 pub const LOCAL_VERSION: u8 = 1;
 
 messages! {
-    /// What an application asks of the signer.
+    /// What a local program asks of the signer.
     #[derive(Clone, Debug, PartialEq, Eq, Hash)]
     pub enum LocalRequest {
         /// Prepare the accompanying TCP socket for a connection of the asking user.

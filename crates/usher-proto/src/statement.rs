@@ -96,7 +96,7 @@ impl Codec<SocketAddr> for ServerAddress {
     }
 }
 
-/// What a verifier expects of a statement: its own clock, the two ends of the control channel as
+/// What a verifier expects of a statement: its own clock, the two endpoints of the control channel as
 /// TLS authenticated them, and the limits of its policy. All times in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Expectation<'a> {

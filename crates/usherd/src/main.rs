@@ -1,12 +1,12 @@
 //! Usher's daemons: one binary, one role a process.
 #![forbid(unsafe_code)]
 
-mod applications;
 mod clocks;
 mod courier;
 mod host_key;
 mod keeper;
 mod link;
+mod local_callers;
 mod log_share;
 mod opening;
 mod ports;

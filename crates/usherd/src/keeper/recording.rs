@@ -38,7 +38,7 @@ pub struct Recording {
 struct Opens(Mutex<HashMap<SessionId, HostName>>);
 
 /// A session that is being opened, once at one time.
-pub struct Place {
+pub struct Permit {
     all: Arc<Opens>,
     session: SessionId,
 }
@@ -57,11 +57,11 @@ impl Recording {
         self.recorder.is_connected()
     }
 
-    /// A place for a session of a host that is to be opened.
+    /// A permit for a session of a host that is to be opened.
     ///
     /// # Errors
     /// [`Refusal::Replayed`] when it is being opened already, [`Refusal::Overloaded`].
-    pub fn place(&self, session: SessionId, host: &HostName) -> Result<Place, Refusal> {
+    pub fn permit(&self, session: SessionId, host: &HostName) -> Result<Permit, Refusal> {
         let mut opening = self.opening.0.lock();
         if opening.contains_key(&session) {
             return Err(Refusal::Replayed);
@@ -71,7 +71,7 @@ impl Recording {
             return Err(Refusal::Overloaded);
         }
         opening.insert(session, host.clone());
-        Ok(Place {
+        Ok(Permit {
             all: Arc::clone(&self.opening),
             session,
         })
@@ -126,7 +126,7 @@ impl Recording {
     }
 }
 
-impl Place {
+impl Permit {
     /// The session.
     pub fn session(&self) -> SessionId {
         self.session
@@ -135,7 +135,7 @@ impl Place {
 
 impl Opens {}
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.all.0.lock().remove(&self.session);
     }
@@ -148,22 +148,22 @@ mod tests {
     #[test]
     fn a_session_is_opened_once_at_one_time_and_so_many_of_a_host_and_of_all_are() {
         let recording = Recording::new();
-        let place = |number: u64, host: &str| {
+        let permit = |number: u64, host: &str| {
             let mut bytes = [0; 16];
             bytes[..8].copy_from_slice(&number.to_be_bytes());
-            recording.place(SessionId::from_bytes(bytes), &host.parse().unwrap())
+            recording.permit(SessionId::from_bytes(bytes), &host.parse().unwrap())
         };
         let half = OPENING_OF_HOST as u64;
-        let mut places: Vec<_> = (0..half)
-            .map(|number| place(number, "one").unwrap())
+        let mut permits: Vec<_> = (0..half)
+            .map(|number| permit(number, "one").unwrap())
             .collect();
-        let refusal = |number, host| place(number, host).err();
+        let refusal = |number, host| permit(number, host).err();
         assert_eq!(refusal(7, "other"), Some(Refusal::Replayed));
         assert_eq!(refusal(half, "one"), Some(Refusal::Overloaded));
         let others = half..OPENING as u64;
-        places.extend(others.map(|number| place(number, "other").unwrap()));
+        permits.extend(others.map(|number| permit(number, "other").unwrap()));
         assert_eq!(refusal(OPENING as u64, "third"), Some(Refusal::Overloaded));
-        places.pop();
+        permits.pop();
         assert_eq!(refusal(OPENING as u64, "third"), None);
     }
 }

@@ -99,16 +99,16 @@ async fn read(
                 first,
             } => match keeper
                 .recording
-                .place(authentication.opening.session(), &host)
+                .permit(authentication.opening.session(), &host)
             {
-                Ok(place) => {
+                Ok(permit) => {
                     // Looks up an account and has the record kept, which may take long; nothing
-                    // else waits for it. It has its place until its answer is on its way, and ends
+                    // else waits for it. It has its permit until its answer is on its way, and ends
                     // as it would have when the verifier goes: what has been recorded is a session
                     // then, which cannot be recorded again.
                     let (keeper, replies) = (Arc::clone(keeper), replies.clone());
                     tokio::spawn(async move {
-                        let (session, until) = (place.session(), Instant::now() + OPENING);
+                        let (session, until) = (permit.session(), Instant::now() + OPENING);
                         let asked = Asked {
                             session,
                             host: &host,
@@ -122,7 +122,7 @@ async fn read(
                         if !answer(&replies, request, verdict.map(|()| None)).await && is_open {
                             close(&keeper, &session, &host);
                         }
-                        drop(place);
+                        drop(permit);
                     });
                     continue;
                 }

@@ -4,7 +4,7 @@
 //! compares the signed contents with the verifier's claim: the keeper opens no session on the
 //! verifier's word alone.
 
-mod pen;
+mod writer;
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -25,7 +25,7 @@ use zeroize::Zeroizing;
 
 use crate::link::how;
 use crate::start::{self, Attempt, Start, StartError};
-use pen::Pen;
+use writer::Writer;
 
 /// Replies that may wait for the keeper.
 const REPLIES: usize = 4096;
@@ -63,14 +63,14 @@ pub fn run() -> Result<(), StartError> {
         .build()
         .attempt("cannot start the runtime")?;
     runtime.block_on(async {
-        let (pen, failure) = Pen::new(log);
-        let pen = Arc::new(pen);
-        let control = control.serve(Arc::clone(&pen));
+        let (writer, failure) = Writer::new(log);
+        let writer = Arc::new(writer);
+        let control = control.serve(Arc::clone(&writer));
         start::ready();
-        tracing::info!(records = pen.records(), "recorder ready");
+        tracing::info!(records = writer.records(), "recorder ready");
         tokio::select! {
             failed = failure => Err(failed),
-            result = serve(pen, listener, keeper.uid) => result.attempt("a socket failed"),
+            result = serve(writer, listener, keeper.uid) => result.attempt("a socket failed"),
             result = control => result.attempt("a socket failed"),
             () = watchdog() => Ok(()),
         }
@@ -106,17 +106,17 @@ fn signing_key(path: &Path) -> Result<SigningKey, StartError> {
 }
 
 /// Accepts the keeper's connections.
-async fn serve(pen: Arc<Pen>, listener: OwnedFd, keeper: u32) -> io::Result<()> {
+async fn serve(writer: Arc<Writer>, listener: OwnedFd, keeper: u32) -> io::Result<()> {
     let listener = PacketListener::new(listener)?;
     loop {
         let connection = listener.accept_of(keeper, "keeper").await?;
         tracing::info!("keeper connected");
-        let pen = Arc::clone(&pen);
+        let writer = Arc::clone(&writer);
         tokio::spawn(async move {
             let connection = Arc::new(connection);
             let (replies, queue) = mpsc::channel(REPLIES);
             let writing = tokio::spawn(answer(Arc::clone(&connection), queue));
-            let error = take(&pen, &connection, &replies).await;
+            let error = take(&writer, &connection, &replies).await;
             writing.abort();
             tracing::warn!(reason = how(error.as_ref()), "keeper gone");
         });
@@ -125,7 +125,7 @@ async fn serve(pen: Arc<Pen>, listener: OwnedFd, keeper: u32) -> io::Result<()> 
 
 /// Handles records until the keeper has gone.
 async fn take(
-    pen: &Pen,
+    writer: &Writer,
     connection: &AsyncPacketSocket,
     replies: &mpsc::Sender<RecorderReply>,
 ) -> Option<io::Error> {
@@ -140,7 +140,7 @@ async fn take(
             Err(error) => return Some(io::Error::other(error)),
         };
         let request = asked.request;
-        if let Err(refusal) = pen.write(asked, replies.clone()) {
+        if let Err(refusal) = writer.write(asked, replies.clone()) {
             tell(replies, request, Err(refusal));
         }
     }
@@ -165,7 +165,7 @@ async fn answer(connection: Arc<AsyncPacketSocket>, mut queue: mpsc::Receiver<Re
     }
 }
 
-impl Answers<Status> for Pen {
+impl Answers<Status> for Writer {
     async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
         let troubles = self.trouble().into_iter().collect();
         Ok(StatusView::new::<roles::Recorder>(

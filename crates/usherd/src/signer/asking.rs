@@ -24,7 +24,7 @@ const SPACING: Duration = Duration::from_millis(250);
 #[derive(Debug, Default)]
 pub struct Asking {
     tried: HashMap<TicketKey, Tried>,
-    turns: HashMap<TicketKey, Turn>,
+    rounds: HashMap<TicketKey, Round>,
 }
 
 /// Tokens were requested, and are not requested again until then.
@@ -37,7 +37,7 @@ struct Tried {
 }
 
 #[derive(Debug)]
-struct Turn {
+struct Round {
     begun: Instant,
     under_way: bool,
 }
@@ -65,22 +65,22 @@ impl Asking {
 
     /// Begins a request, and returns its time. None: one is under way already.
     pub fn begin(&mut self, key: TicketKey, now: Instant) -> Option<Instant> {
-        self.turns
-            .retain(|_, turn| turn.under_way || now < turn.begun + SPACING);
-        let former = self.turns.get(&key);
-        if former.is_some_and(|turn| turn.under_way) {
+        self.rounds
+            .retain(|_, round| round.under_way || now < round.begun + SPACING);
+        let former = self.rounds.get(&key);
+        if former.is_some_and(|round| round.under_way) {
             return None;
         }
-        let begun = former.map_or(now, |turn| turn.begun + SPACING);
+        let begun = former.map_or(now, |round| round.begun + SPACING);
         let under_way = true;
-        self.turns.insert(key, Turn { begun, under_way });
+        self.rounds.insert(key, Round { begun, under_way });
         Some(begun)
     }
 
     /// Ends a request.
     pub fn end(&mut self, key: &TicketKey) {
-        if let Some(turn) = self.turns.get_mut(key) {
-            turn.under_way = false;
+        if let Some(round) = self.rounds.get_mut(key) {
+            round.under_way = false;
         }
     }
 

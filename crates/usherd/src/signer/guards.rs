@@ -1,5 +1,5 @@
 //! Guards: from before a connection is announced until that has been taken back, no other socket's SYN
-//! with its ends leaves this host (bpf/ticket/guard.bpf.c). So an announcement is of no use to
+//! with its endpoints leaves this host (bpf/ticket/guard.bpf.c). So an announcement is of no use to
 //! whoever gets the port, and that is so while no signer runs, too.
 
 use std::fmt::Display;
@@ -29,7 +29,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// A connection that is to be announced, and whose it is.
 #[derive(Debug, Clone, Copy)]
 pub struct Guarded {
-    /// Its ends.
+    /// Its endpoints.
     pub connection: ConnectionTuple,
     attempt: Option<Attempt>,
     released: bool,
@@ -112,7 +112,7 @@ impl Guarded {
     }
 }
 
-/// Whether another connection's guard stands for these ends.
+/// Whether another connection's guard stands for these endpoints.
 pub fn stands(signer: &Signer, connection: &ConnectionTuple) -> bool {
     let stands = signer
         .tickets
@@ -133,7 +133,7 @@ async fn lift(signer: &Signer, connection: &ConnectionTuple) {
     }
 }
 
-/// Takes a guard away, which would keep connections with these ends back: tried until it has gone.
+/// Takes a guard away, which would keep connections with these endpoints back: tried until it has gone.
 async fn until_removed<E: Display>(
     connection: &ConnectionTuple,
     mut remove: impl FnMut() -> Result<bool, E>,

@@ -17,7 +17,7 @@ use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
 
 use super::{Signer, keys};
-use crate::applications::Application;
+use crate::local_callers::LocalCaller;
 use crate::log_share::LogShares;
 
 /// How long an agent may take: somebody may have to touch a security key. The statement that is
@@ -234,17 +234,17 @@ enum End {
 }
 
 /// Serves a process that lends, until its loan ends.
-pub async fn serve(signer: &Signer, mut application: Application) {
-    let (uid, pid) = (application.peer.uid, application.peer.pid);
-    let may = match application.descriptors() {
+pub async fn serve(signer: &Signer, mut caller: LocalCaller) {
+    let (uid, pid) = (caller.peer.uid, caller.peer.pid);
+    let may = match caller.descriptors() {
         [] => may_lend(signer, uid).await,
         _ => Err(Refusal::Malformed),
     };
     let user = match may {
         Ok(user) => user,
         Err(refusal) => {
-            application.log_refusal(refusal);
-            return send(&application, &ToLender::Refused(refusal)).await;
+            caller.log_refusal(refusal);
+            return send(&caller, &ToLender::Refused(refusal)).await;
         }
     };
     let loan = signer.loans.enter(uid, user.clone());
@@ -253,13 +253,13 @@ pub async fn serve(signer: &Signer, mut application: Application) {
     if told {
         tracing::info!(%user, pid, "an agent is lent");
     }
-    send(&application, &ToLender::Lent).await;
-    match keep(loan, &mut application).await {
+    send(&caller, &ToLender::Lent).await;
+    match keep(loan, &mut caller).await {
         End::Replaced => {
             if told {
                 tracing::info!(%user, pid, "another process lends the user's agent");
             }
-            send(&application, &ToLender::Replaced).await;
+            send(&caller, &ToLender::Replaced).await;
         }
         End::TakenBack if told => tracing::info!(%user, pid, "an agent is no longer lent"),
         End::TakenBack => {}
@@ -267,7 +267,7 @@ pub async fn serve(signer: &Signer, mut application: Application) {
             if signer.loans.has_log_share(uid, refusal) {
                 tracing::warn!(%user, pid, reason = refusal.name(), "a loan is ended: {refusal}");
             }
-            send(&application, &ToLender::Refused(refusal)).await;
+            send(&caller, &ToLender::Refused(refusal)).await;
         }
     }
 }
@@ -290,7 +290,7 @@ async fn may_lend(signer: &Signer, uid: u32) -> Result<UserName, Refusal> {
 }
 
 /// Asks what is to be asked until the loan ends.
-async fn keep(mut loan: Entered, application: &mut Application) -> End {
+async fn keep(mut loan: Entered, caller: &mut LocalCaller) -> End {
     let mut open: Option<(oneshot::Sender<FromLender>, Instant)> = None;
     loop {
         let silent = open.as_ref().map(|(_, until)| *until);
@@ -298,9 +298,9 @@ async fn keep(mut loan: Entered, application: &mut Application) -> End {
             _ = &mut loan.replaced => return End::Replaced,
             Some(question) = loan.asked.recv(), if open.is_none() => {
                 open = Some((question.answer, Instant::now() + ANSWER));
-                application.send(&question.packet, &[]).await;
+                caller.send(&question.packet, &[]).await;
             }
-            received = application.receive(MAX_LENDING_PACKET) => {
+            received = caller.receive(MAX_LENDING_PACKET) => {
                 let packet = match received {
                     Ok(packet) if packet.is_empty() => return End::TakenBack,
                     Ok(packet) => packet,
@@ -309,7 +309,7 @@ async fn keep(mut loan: Entered, application: &mut Application) -> End {
                     }
                     Err(_) => return End::TakenBack,
                 };
-                let asked = open.take().filter(|_| application.descriptors().is_empty());
+                let asked = open.take().filter(|_| caller.descriptors().is_empty());
                 let Some((answer, _)) = asked else {
                     return End::Refused(Refusal::Malformed);
                 };
@@ -326,8 +326,8 @@ async fn keep(mut loan: Entered, application: &mut Application) -> End {
     }
 }
 
-async fn send(application: &Application, packet: &ToLender) {
-    application.send(&packet.encode(), &[]).await;
+async fn send(caller: &LocalCaller, packet: &ToLender) {
+    caller.send(&packet.encode(), &[]).await;
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 //! sends travels through the courier, and of what comes back it parses fixed-size answers only.
 
 mod announcement;
-mod applications;
 mod asking;
+mod callers;
 mod chains;
 mod closing;
 mod guards;
@@ -162,7 +162,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
                 courier.uid,
                 heard,
             );
-            let applications = applications::serve(Arc::clone(&signer), applications);
+            let callers = callers::serve(Arc::clone(&signer), applications);
             let tickets = renewal::keep_filled(Arc::clone(&signer));
             let keys = closing::leave_former_keys(Arc::clone(&signer));
             let chains = signer.chains.keep_full();
@@ -180,7 +180,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
                 result = handle => result,
                 result = control => result,
                 result = relay => result,
-                result = applications => result,
+                result = callers => result,
                 result = tickets => result,
                 () = keys => Ok(()),
                 () = chains => Ok(()),

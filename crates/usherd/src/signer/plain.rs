@@ -6,9 +6,9 @@
 //! once at once: the kernel itself would send it again after a second only. A connection that is
 //! refused is released as well, so that the server's RST tells the program so.
 //!
-//! An announcement is for a connection's ends, and nobody here holds the port. What keeps others
+//! An announcement is for a connection's endpoints, and nobody here holds the port. What keeps others
 //! from using it is the guard: from before the announcement until it has been taken back, no socket's
-//! SYN with these ends leaves the host but the one that it was made for.
+//! SYN with these endpoints leaves the host but the one that it was made for.
 
 use std::collections::HashMap;
 use std::io;
@@ -117,7 +117,7 @@ impl Plain {
 }
 
 impl ConnectionPermit {
-    /// None: this connection or another one with the same ends is under way, or the user's share is.
+    /// None: this connection or another one with the same endpoints is under way, or the user's share is.
     /// The kernel tells of the SYN again when it sends it again.
     fn take(signer: &Arc<Signer>, report: &Report) -> Option<Self> {
         let (connection, uid) = (report.connection, report.uid);
@@ -292,7 +292,7 @@ async fn announce_and_release(
             // The guard stands until the announcement is gone from the server.
             withdraw(&signer, &lease.pair, session, report.connection).await;
         }
-        // These ends are announced for another connection, whose the server would take this one
+        // These endpoints are announced for another connection, whose the server would take this one
         // for: it stays held, and is told of again.
         Err(refusal @ Refusal::AlreadyAnnounced) => {
             signer.plain.log_refusal(report, refusal);

@@ -26,7 +26,7 @@ use usher_proto::{Certified, Principals};
 use super::process::Process;
 use super::queue::Queue;
 use super::{Keeper, revocation, service_by_id, who};
-use crate::applications::{Application, Applications};
+use crate::local_callers::{LocalCaller, LocalCallers};
 use desk::Offer;
 pub use desk::{Desk, Outcome};
 use usher_kernel::cgroup::Guest;
@@ -43,14 +43,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// When the reactor cannot take the listener.
 pub async fn serve(keeper: Arc<Keeper>, listener: OwnedFd) -> io::Result<()> {
     let overloaded = CallReply::Refused(Refusal::Overloaded).encode();
-    let applications = Applications::new(listener, CONNECTIONS_PER_USER, overloaded)?;
+    let callers = LocalCallers::new(listener, CONNECTIONS_PER_USER, overloaded)?;
     loop {
-        let application = applications.accept().await;
+        let local = callers.accept().await;
         let keeper = Arc::clone(&keeper);
         tokio::spawn(async move {
-            let mut caller = Caller { application };
+            let mut caller = Caller { local };
             if let Err(refusal) = converse(&keeper, &mut caller).await {
-                caller.application.log_refusal(refusal);
+                caller.local.log_refusal(refusal);
                 caller.answer(&CallReply::Refused(refusal)).await;
             }
         });
@@ -59,24 +59,22 @@ pub async fn serve(keeper: Arc<Keeper>, listener: OwnedFd) -> io::Result<()> {
 
 /// The calling process.
 struct Caller {
-    application: Application,
+    local: LocalCaller,
 }
 
 impl Caller {
     async fn answer(&self, reply: &CallReply) {
-        self.application.send(&reply.encode(), &[]).await;
+        self.local.send(&reply.encode(), &[]).await;
     }
 
     /// The next request; none if the process has closed.
     async fn request(&mut self) -> Result<Option<CallRequest>, Refusal> {
-        match self.application.receive(MAX_CALL_PACKET).await {
+        match self.local.receive(MAX_CALL_PACKET).await {
             Ok(bytes) if bytes.is_empty() => Ok(None),
             // No call carries descriptors, and they would stay open until the conversation ends.
-            Ok(_) if !self.application.descriptors().is_empty() => Err(Refusal::Malformed),
+            Ok(_) if !self.local.descriptors().is_empty() => Err(Refusal::Malformed),
             // A child that inherited the connection must use one of its own.
-            Ok(_) if self.application.sender != Some(self.application.peer.pid) => {
-                Err(Refusal::Malformed)
-            }
+            Ok(_) if self.local.sender != Some(self.local.peer.pid) => Err(Refusal::Malformed),
             Ok(bytes) => Ok(Some(CallRequest::decode(&bytes)?)),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => Err(Refusal::Oversized),
             Err(error) => {
@@ -92,7 +90,7 @@ impl Caller {
             Ok(request) => request,
             Err(_) => {
                 tracing::debug!(
-                    pid = self.application.peer.pid,
+                    pid = self.local.peer.pid,
                     "a service's process says nothing"
                 );
                 Ok(None)
@@ -111,7 +109,7 @@ async fn converse(keeper: &Arc<Keeper>, caller: &mut Caller) -> Result<(), Refus
         Some(CallRequest::Info { connection }) => {
             let mut asked = Some(connection);
             while let Some(connection) = asked {
-                let info = info(keeper, caller.application.peer.uid, &connection)?;
+                let info = info(keeper, caller.local.peer.uid, &connection)?;
                 caller.answer(&CallReply::Connection(info)).await;
                 asked = match caller.prompt_request().await? {
                     Some(CallRequest::Info { connection }) => Some(connection),
@@ -154,7 +152,7 @@ async fn check_account(keeper: &Keeper, service: &Service, uid: u32) -> Result<(
 
 /// Serves a process of a service, which waits for users.
 async fn attached(keeper: &Arc<Keeper>, caller: &mut Caller, port: u16) -> Result<(), Refusal> {
-    let peer = caller.application.peer;
+    let peer = caller.local.peer;
     let mut reloaded = keeper.reloaded.subscribe();
     let service = service_at(keeper, port, peer.uid).await?;
     let process = look_at(peer.pid)?;
@@ -209,7 +207,7 @@ async fn set_net_user(
     caller: &mut Caller,
     reservation: &ReservationId,
 ) -> Result<(), Refusal> {
-    let peer = caller.application.peer;
+    let peer = caller.local.peer;
     let process = look_at(peer.pid)?;
     if let ProcessState::Settled { .. } = keeper.fence.state(&process.pidfd)? {
         return Err(Refusal::AlreadySettled);
@@ -243,7 +241,7 @@ async fn set_net_user(
     };
     if let Err(refusal) = settled {
         if let Some(obstacle) = keeper.fence.obstacle(&process.pidfd)
-            && caller.application.has_log_share(Refusal::ProcessShared)
+            && caller.local.has_log_share(Refusal::ProcessShared)
         {
             tracing::warn!(service = %service.name, user = %queue.account.name, pid = process.pid,
                 "a service's process did not become its user: {obstacle}");
@@ -369,7 +367,7 @@ async fn settle(
     })?;
     queue.take_in(process.pid.unsigned_abs(), pidfd)?;
     caller
-        .application
+        .local
         .send(&CallReply::Queue.encode(), &[queue.listener()])
         .await;
     Ok(())

@@ -27,7 +27,7 @@ const CLOSING_THREADS_OF_USER: usize = 16;
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// A listening socket open to every process.
-pub struct Applications {
+pub struct LocalCallers {
     listener: PacketListener,
     under_way: Arc<UnderWay>,
     log: Arc<LogShares>,
@@ -35,7 +35,7 @@ pub struct Applications {
     overloaded: Vec<u8>,
 }
 
-impl Applications {
+impl LocalCallers {
     /// Each user may have `limit` connections; the next one gets the packet `overloaded` and is
     /// closed.
     ///
@@ -51,26 +51,26 @@ impl Applications {
         })
     }
 
-    /// Waits for a connection that has a place.
-    pub async fn accept(&self) -> Application {
+    /// Waits for a connection that has a permit.
+    pub async fn accept(&self) -> LocalCaller {
         loop {
             let (socket, peer) = match self.listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     // Out of descriptors: connections under way will return theirs.
-                    tracing::warn!(%error, "cannot take an application's request");
+                    tracing::warn!(%error, "cannot take a caller's request");
                     tokio::time::sleep(SHORTAGE).await;
                     continue;
                 }
             };
-            let (place, turns) = UnderWay::take(&self.under_way, peer.uid);
-            let refused = place.is_none();
-            let application = Application {
+            let (permit, closers) = UnderWay::take(&self.under_way, peer.uid);
+            let refused = permit.is_none();
+            let caller = LocalCaller {
                 held: Some(Held {
                     socket,
                     descriptors: Vec::new(),
-                    place,
-                    turns,
+                    permit,
+                    closers,
                 }),
                 peer,
                 sender: None,
@@ -78,17 +78,17 @@ impl Applications {
                 closing: self.closing.clone(),
             };
             if refused {
-                application.log_refusal(Refusal::Overloaded);
-                application.send(&self.overloaded, &[]).await;
+                caller.log_refusal(Refusal::Overloaded);
+                caller.send(&self.overloaded, &[]).await;
                 continue;
             }
-            return application;
+            return caller;
         }
     }
 }
 
 /// A connected process.
-pub struct Application {
+pub struct LocalCaller {
     held: Option<Held>,
     /// Its credentials when it connected.
     pub peer: Peer,
@@ -101,12 +101,12 @@ pub struct Application {
 struct Held {
     socket: AsyncPacketSocket,
     descriptors: Vec<OwnedFd>,
-    place: Option<Place>,
+    permit: Option<Permit>,
     /// The user's closing threads.
-    turns: Arc<Semaphore>,
+    closers: Arc<Semaphore>,
 }
 
-impl Application {
+impl LocalCaller {
     fn held(&self) -> &Held {
         self.held
             .as_ref()
@@ -163,25 +163,25 @@ impl Application {
         let sent = self.held().socket.send_with(packet, descriptors);
         match tokio::time::timeout(ANSWER, sent).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::debug!(%error, "an application did not wait for its answer"),
-            Err(_) => tracing::debug!("an application does not read its answer"),
+            Ok(Err(error)) => tracing::debug!(%error, "a caller did not wait for its answer"),
+            Err(_) => tracing::debug!("a caller does not read its answer"),
         }
     }
 }
 
-impl Drop for Application {
+impl Drop for LocalCaller {
     fn drop(&mut self) {
         // Closing a process's descriptors, received or still waiting, may take as long as the process
         // likes (SO_LINGER, its own file system). So it happens neither on the reactor's thread nor on
-        // one that the daemon's own work needs, and the process keeps its place until then.
+        // one that the daemon's own work needs, and the process keeps its permit until then.
         if let Some(held) = self.held.take() {
             let closing = self.closing.clone();
             tokio::spawn(async move {
                 // The semaphore is never closed.
-                let turn = held.turns.acquire_owned().await.ok();
+                let closer = held.closers.acquire_owned().await.ok();
                 closing.spawn_blocking(move || {
                     drop((held.socket, held.descriptors));
-                    drop((turn, held.place));
+                    drop((closer, held.permit));
                 });
             });
         }
@@ -207,8 +207,8 @@ struct UnderWay {
     users: Mutex<HashMap<u32, (usize, Arc<Semaphore>)>>,
 }
 
-/// A place among a user's connections; dropping it returns the place.
-struct Place {
+/// A permit for one of a user's connections, given back when dropped.
+struct Permit {
     all: Arc<UnderWay>,
     uid: u32,
 }
@@ -221,27 +221,27 @@ impl UnderWay {
         }
     }
 
-    /// A place, if one is left, and the user's closing threads.
-    fn take(all: &Arc<Self>, uid: u32) -> (Option<Place>, Arc<Semaphore>) {
+    /// A permit, if one is left, and the user's closing threads.
+    fn take(all: &Arc<Self>, uid: u32) -> (Option<Permit>, Arc<Semaphore>) {
         let mut users = all.users.lock();
-        let (count, turns) = users
+        let (count, closers) = users
             .entry(uid)
             .or_insert_with(|| (0, Arc::new(Semaphore::new(CLOSING_THREADS_OF_USER))));
-        let turns = Arc::clone(turns);
+        let closers = Arc::clone(closers);
         if *count >= all.limit {
-            return (None, turns);
+            return (None, closers);
         }
         *count += 1;
         drop(users);
-        let place = Place {
+        let permit = Permit {
             all: Arc::clone(all),
             uid,
         };
-        (Some(place), turns)
+        (Some(permit), closers)
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         let mut users = self.all.users.lock();
         if let Some((count, _)) = users.get_mut(&self.uid) {

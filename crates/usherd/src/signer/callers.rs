@@ -1,4 +1,4 @@
-//! Applications' requests: who asks is the kernel's word (`SO_PEERCRED`, or for the proxy the
+//! Callers' requests: who asks is the kernel's word (`SO_PEERCRED`, or for the proxy the
 //! owner of the local connection), what they may reach is policy's.
 
 use std::io;
@@ -27,53 +27,53 @@ use super::lease::{Lease, Use};
 use super::loans;
 use super::relay::CONNECT;
 use super::sessions::{Pair, SessionKey};
-use crate::applications::{Application, Applications};
+use crate::local_callers::{LocalCaller, LocalCallers};
 
 /// Requests one user may have under way; the next one is refused with [`Refusal::Overloaded`].
 const REQUESTS_PER_USER: usize = 512;
-/// How long an application may take to send its request.
+/// How long a caller may take to send its request.
 const REQUEST: Duration = Duration::from_secs(5);
 /// Ports that are tried before the kernel chooses one.
 const PORTS_TRIED: usize = 16;
 
-/// Serves applications.
+/// Serves callers.
 ///
 /// # Errors
 /// When the reactor cannot take the listener.
 pub async fn serve(signer: Arc<Signer>, listener: OwnedFd) -> io::Result<()> {
     let overloaded = LocalReply::Refused(Refusal::Overloaded).encode();
-    let applications = Applications::new(listener, REQUESTS_PER_USER, overloaded)?;
+    let callers = LocalCallers::new(listener, REQUESTS_PER_USER, overloaded)?;
     loop {
-        let application = applications.accept().await;
+        let caller = callers.accept().await;
         let signer = Arc::clone(&signer);
-        tokio::spawn(async move { serve_one(&signer, application).await });
+        tokio::spawn(async move { serve_one(&signer, caller).await });
     }
 }
 
 /// Serves one request, or two: a program that was told of a ticket goes on when it was of no use.
-async fn serve_one(signer: &Arc<Signer>, mut application: Application) {
-    let peer = application.peer;
+async fn serve_one(signer: &Arc<Signer>, mut caller: LocalCaller) {
+    let peer = caller.peer;
     let mut patience = REQUEST;
     let mut former_descriptors = 0;
     let mut ticket = None;
     let (asked, socket) = loop {
-        let received = tokio::time::timeout(patience, application.receive(MAX_LOCAL_PACKET)).await;
+        let received = tokio::time::timeout(patience, caller.receive(MAX_LOCAL_PACKET)).await;
         let bytes = match received {
             // Connected by its ticket.
             Ok(Ok(bytes)) if bytes.is_empty() && ticket.is_some() => return,
             Ok(Ok(bytes)) => bytes,
             Ok(Err(error)) => return tracing::debug!(uid = peer.uid, %error, "request"),
-            Err(_) => return tracing::debug!(uid = peer.uid, "an application asked nothing"),
+            Err(_) => return tracing::debug!(uid = peer.uid, "a caller asked nothing"),
         };
         if ticket.is_none() && LocalRequest::decode(&bytes) == Ok(LocalRequest::Lend) {
-            return loans::serve(signer, application).await;
+            return loans::serve(signer, caller).await;
         }
-        let descriptors = &application.descriptors()[former_descriptors..];
+        let descriptors = &caller.descriptors()[former_descriptors..];
         let (asked, socket) = match admit(signer, peer, &bytes, descriptors).await {
             Ok(asked) => asked,
             Err(refusal) => {
-                application.log_refusal(refusal);
-                return reply(&application, &LocalReply::Refused(refusal)).await;
+                caller.log_refusal(refusal);
+                return reply(&caller, &LocalReply::Refused(refusal)).await;
             }
         };
         if let Some((server, number)) = ticket {
@@ -81,9 +81,9 @@ async fn serve_one(signer: &Arc<Signer>, mut application: Application) {
         } else if asked.with_ticket
             && let Some((server, number)) = asked.ticket(signer)
         {
-            reply(&application, &LocalReply::Ticket { server }).await;
+            reply(&caller, &LocalReply::Ticket { server }).await;
             ticket = Some((server, number));
-            former_descriptors = application.descriptors().len();
+            former_descriptors = caller.descriptors().len();
             patience = CONNECT;
             continue;
         }
@@ -91,7 +91,7 @@ async fn serve_one(signer: &Arc<Signer>, mut application: Application) {
     };
     let mut guarded = match guarded(signer, &asked, socket) {
         Ok(guarded) => guarded,
-        Err(refusal) => return refuse(&application, &asked, refusal).await,
+        Err(refusal) => return refuse(&caller, &asked, refusal).await,
     };
     let connection = guarded.connection;
     match prepare(signer, &asked, socket, &mut guarded).await {
@@ -99,24 +99,24 @@ async fn serve_one(signer: &Arc<Signer>, mut application: Application) {
             let ready = LocalReply::Ready {
                 server: connection.server,
             };
-            reply(&application, &ready).await;
-            wait_until_done(&mut application).await;
+            reply(&caller, &ready).await;
+            wait_until_done(&mut caller).await;
             // The socket among its descriptors is our duplicate: while it is open nobody else can
             // have its port, so the announcement must be gone from the server before it is.
             withdraw(signer, &lease.pair, session, connection).await;
         }
-        Err(refusal) => refuse(&application, &asked, refusal).await,
+        Err(refusal) => refuse(&caller, &asked, refusal).await,
     }
     // Perhaps announced all the same: then nobody else has the port until that is over.
     guarded.lift(signer).await;
 }
 
-async fn refuse(application: &Application, asked: &Asked, refusal: Refusal) {
-    if application.has_log_share(refusal) {
+async fn refuse(caller: &LocalCaller, asked: &Asked, refusal: Refusal) {
+    if caller.has_log_share(refusal) {
         tracing::info!(user = %asked.key_user, host = %asked.host.name,
             service = %asked.service, reason = refusal.name(), "refused: {refusal}");
     }
-    reply(application, &LocalReply::Refused(refusal)).await;
+    reply(caller, &LocalReply::Refused(refusal)).await;
 }
 
 /// A request that policy permits.
@@ -250,14 +250,14 @@ fn owner_at_the_proxy(
     }
 }
 
-/// Gives the application's socket its address.
+/// Gives the caller's socket its address.
 fn guarded(signer: &Signer, asked: &Asked, socket: &OwnedFd) -> Result<Guarded, Refusal> {
     let is_taken = |connection: &ConnectionTuple| guards::stands(signer, connection);
     let connection = bind(signer.network, socket, &asked.host, asked.port, &is_taken)?;
     Guarded::of_socket(connection, socket.as_fd())
 }
 
-/// Announces the application's connection.
+/// Announces the caller's connection.
 async fn prepare(
     signer: &Arc<Signer>,
     asked: &Asked,
@@ -289,7 +289,7 @@ async fn prepare(
 }
 
 /// Binds the socket, which has to be in this `network`, to the address it will come from and to a port
-/// nobody else has. `is_taken`: these ends are announced already, or may be.
+/// nobody else has. `is_taken`: these endpoints are announced already, or may be.
 fn bind(
     network: u64,
     socket: &OwnedFd,
@@ -395,7 +395,7 @@ fn bind_to(socket: BorrowedFd<'_>, source: SocketAddr, dual_stack: bool) -> io::
         IpAddr::V4(ip) if dual_stack => SocketAddr::from((ip.to_ipv6_mapped(), source.port())),
         _ => source,
     };
-    // Already bound by an earlier attempt of the loop or by the application: bind fails, as it
+    // Already bound by an earlier attempt of the loop or by the caller: bind fails, as it
     // must, since the announced address has to be the one chosen here.
     rustix::net::bind(socket, &wanted)?;
     address(rustix::net::getsockname(socket)).ok_or_else(|| io::ErrorKind::InvalidData.into())
@@ -407,18 +407,18 @@ fn address(found: Result<rustix::net::SocketAddrAny, rustix::io::Errno>) -> Opti
     Some(SocketAddr::new(found.ip().to_canonical(), found.port()))
 }
 
-/// Waits until the application has connected, has given up or has gone.
-async fn wait_until_done(application: &mut Application) {
-    let done = tokio::time::timeout(CONNECT, application.receive(MAX_LOCAL_PACKET)).await;
+/// Waits until the caller has connected, has given up or has gone.
+async fn wait_until_done(caller: &mut LocalCaller) {
+    let done = tokio::time::timeout(CONNECT, caller.receive(MAX_LOCAL_PACKET)).await;
     if let Ok(Ok(bytes)) = done
         && let Ok(LocalRequest::Done { .. }) = LocalRequest::decode(&bytes)
     {
-        reply(application, &LocalReply::Finished).await;
+        reply(caller, &LocalReply::Finished).await;
     }
 }
 
-async fn reply(application: &Application, reply: &LocalReply) {
-    application.send(&reply.encode(), &[]).await;
+async fn reply(caller: &LocalCaller, reply: &LocalReply) {
+    caller.send(&reply.encode(), &[]).await;
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ const WAITING: usize = 4096;
 const TOGETHER: usize = 256;
 
 /// The handle that passes records to the writing task.
-pub struct Pen {
+pub struct Writer {
     waiting: mpsc::Sender<Entry>,
     counts: Arc<Counts>,
 }
@@ -50,19 +50,19 @@ enum Unwritten {
     End(SessionEnd),
 }
 
-impl Pen {
-    /// Makes a pen and its writing task. The task ends with the error if the log cannot be continued.
+impl Writer {
+    /// Makes a writer and its writing task. The task ends with the error if the log cannot be continued.
     pub fn new(log: Log) -> (Self, impl Future<Output = StartError>) {
         let (sender, waiting) = mpsc::channel(WAITING);
         let counts = Arc::new(Counts::default());
         counts.set_records(&log);
         let writing = write(log, waiting, Arc::clone(&counts));
         let failure = async { StartError::Log(writing.await.unwrap_or(LogError::Unknown)) };
-        let pen = Self {
+        let writer = Self {
             waiting: sender,
             counts,
         };
-        (pen, failure)
+        (writer, failure)
     }
 
     /// Passes on a record; its verdict goes to `replies` when it is on disk.
