@@ -1,6 +1,6 @@
-//! Ending sessions: by the client, by the clock (`agenda`), by a changed policy or a disabled user.
-//! What ends takes its connections and its worker along, and both logs say why: the service manager's
-//! at once, the signed one as soon as the disk has it (`ends`).
+//! Ends sessions: by the client, by the clock (`agenda`), by a changed policy or a disabled user. An
+//! ending session takes its connections and its worker along. Both logs have the reason: the service
+//! manager's at once, the signed one as soon as the disk has it (`ends`).
 
 use std::collections::HashSet;
 
@@ -22,20 +22,20 @@ use super::queue::Queue;
 use super::queues::Key;
 use super::{Keeper, records, service_by_id, tokens, who};
 
-/// A session that is to end.
+/// A session to end.
 pub struct Entry {
-    /// Which.
+    /// Its id.
     pub session: SessionId,
-    /// As the table has it.
+    /// Its record in the table.
     pub record: SessionRecord,
-    /// Why.
+    /// The reason.
     pub reason: Refusal,
 }
 
-/// The client host has closed a session of its own: no more connections; those there are go on.
+/// Closes a session at the request of its client host: no more connections; existing ones continue.
 ///
 /// # Errors
-/// [`Refusal::UnknownSession`], also for another host's, and [`Refusal::SessionEnded`].
+/// [`Refusal::UnknownSession`], also for another host's session, and [`Refusal::SessionEnded`].
 pub fn close(keeper: &Keeper, session: &SessionId, host: &HostName) -> Result<(), Refusal> {
     let record = keeper
         .admission
@@ -53,8 +53,8 @@ pub fn close(keeper: &Keeper, session: &SessionId, host: &HostName) -> Result<()
     Ok(())
 }
 
-/// Ends one session with its connections; when it was the user's last with this service, the
-/// queue and the worker go, too.
+/// Ends one session with its connections; if it was the user's last at this service, the queue and the
+/// worker end, too.
 pub fn end(keeper: &Keeper, session: &SessionId, record: SessionRecord, reason: Refusal) {
     let session = *session;
     end_all(
@@ -68,7 +68,7 @@ pub fn end(keeper: &Keeper, session: &SessionId, record: SessionRecord, reason: 
 }
 
 /// Ends every session that the configuration in force no longer permits, or whose key it no longer
-/// lists for the user. Gives them with the connections that were cut, by the names of the
+/// lists for the user. Returns them with the connections that were cut, by the names of the
 /// configuration `former`.
 ///
 /// # Errors
@@ -78,7 +78,7 @@ pub fn end_forbidden(keeper: &Keeper, former: &Checked) -> Result<Vec<EndingView
     let now = unix_time();
     let mut forbidden = Vec::new();
     let sessions = keeper.admission.sessions()?;
-    // Services may demand another interval of authentication than before.
+    // Services may have changed their interval of authentication.
     keeper.agenda.clear();
     for (session, mut record) in sessions {
         if is_live(&record) {
@@ -104,7 +104,7 @@ pub fn end_forbidden(keeper: &Keeper, former: &Checked) -> Result<Vec<EndingView
     leave_out_idle(&mut forbidden, &rows);
     let mut views = who::ending_views(keeper, former, &forbidden, &rows);
     let cut = end_all(keeper, forbidden);
-    // Those of workers that were killed have left the table by then; others may have come.
+    // Connections of killed workers have left the table by then; others may have come.
     let known: HashSet<ConnectionTuple> = rows.iter().map(|row| row.connection).collect();
     for row in cut.iter().filter(|row| !known.contains(&row.connection)) {
         let session = row.session.to_string();
@@ -118,7 +118,8 @@ pub fn end_forbidden(keeper: &Keeper, former: &Checked) -> Result<Vec<EndingView
     Ok(views)
 }
 
-/// What [`end_forbidden`] would end now if this configuration were in force. Changes nothing.
+/// The sessions that [`end_forbidden`] would end now if this configuration were in force. Changes
+/// nothing.
 ///
 /// # Errors
 /// When the session table or the table of connections cannot be read.
@@ -150,15 +151,14 @@ pub fn would_end(
     ))
 }
 
-/// Leaves out the sessions that their clients have closed and that have no connection any more:
-/// nothing is left of them to end.
+/// Leaves out closed sessions without connections: nothing of them is left to end.
 fn leave_out_idle(forbidden: &mut Vec<Entry>, rows: &[AdmissionRow]) {
     let with_connections = with_connections(rows);
     forbidden
         .retain(|entry| entry.record.ended.is_none() || with_connections.contains(&entry.session));
 }
 
-/// Has a session end no later than this.
+/// Makes a session end no later than this.
 fn shorten(
     keeper: &Keeper,
     session: &SessionId,
@@ -178,7 +178,7 @@ fn shorten(
         })
 }
 
-/// By which certificate a session's key is the user's; one without that should have it ends.
+/// The certificate that makes a session's key the user's; a session that lacks its certificate ends.
 fn certificate(
     keeper: &Keeper,
     session: &SessionId,
@@ -197,8 +197,8 @@ fn certificate(
     }
 }
 
-/// Why a session ends whose time is over: its certificate's may be, its key's, or its user's as a
-/// guest.
+/// The reason for the end of an expired session: its certificate, its key, or its user as a guest has
+/// expired.
 pub fn expired(keeper: &Keeper, session: &SessionId, record: &SessionRecord) -> Refusal {
     let configuration = keeper.configuration.get();
     let certificate = certificate(keeper, session, record);
@@ -219,15 +219,15 @@ pub fn expired(keeper: &Keeper, session: &SessionId, record: &SessionRecord) -> 
     }
     let service = service_by_id(&configuration.checked, record.service);
     let until = service.and_then(|service| service.users.until(&record.user));
-    // A guest whose time was over before was a user by the certificate.
+    // A guest whose time was already over was a user by the certificate.
     match until == Some(record.expires) {
         true => Refusal::GuestOver,
         false => Refusal::Expired,
     }
 }
 
-/// Whether the session's host is the one that opened it: by another key it is another machine.
-/// One that the policy no longer has is in no service's `hosts`.
+/// Checks that the session's host is the one that opened it: a host with another key is another
+/// machine. A host that the policy no longer has is in no service's `hosts`.
 ///
 /// # Errors
 /// [`Refusal::HostNotPermitted`].
@@ -240,10 +240,10 @@ fn has_same_key(checked: &Checked, record: &SessionRecord) -> Result<(), Refusal
     }
 }
 
-/// Until when a live session may live by a configuration.
+/// The latest end of a live session by a configuration.
 ///
 /// # Errors
-/// Why it may not.
+/// The reason that it must end.
 fn permitted(
     keeper: &Keeper,
     checked: &Checked,
@@ -258,8 +258,8 @@ fn permitted(
     permitted_until(checked, record, certificate.as_ref(), now)
 }
 
-/// Until when a session may live by a configuration, as far as its key or certificate says, and its
-/// user as a guest.
+/// The latest end of a session by a configuration, by its key or certificate, and by its user's time as
+/// a guest.
 fn permitted_until(
     checked: &Checked,
     record: &SessionRecord,
@@ -283,12 +283,12 @@ fn permitted_until(
         .map(|(_, until)| latest.min(until))
 }
 
-/// Whether the session is open, or closed by its client with connections that may go on.
+/// Whether the session is open, or closed by its client with connections that may continue.
 fn is_live(record: &SessionRecord) -> bool {
     record.ended.is_none() || is_closed(record)
 }
 
-/// Whether its client has closed the session, whose connections go on.
+/// Whether its client has closed the session; its connections continue.
 pub fn is_closed(record: &SessionRecord) -> bool {
     let closed = |ended: Ended| ended.reason == Refusal::SessionEnded;
     record.ended.is_some_and(closed)
@@ -299,9 +299,9 @@ pub fn with_connections(rows: &[AdmissionRow]) -> HashSet<SessionId> {
     rows.iter().map(|row| row.session).collect()
 }
 
-/// Gives back the listeners of queues without a session, a worker or a connection. Where there is a
-/// worker, or something that one has left behind, of a user who may use the service no more, that
-/// ends: a session that was closed before had none that could end it.
+/// Releases the listeners of queues without a session, a worker or a connection. Ends workers, and
+/// their left-over processes, of users who may no longer use the service: a session that was closed
+/// before could not end them.
 pub fn remove_unused_queues(keeper: &Keeper) {
     let queues = keeper.queues.list();
     if queues.is_empty() {
@@ -311,7 +311,7 @@ pub fn remove_unused_queues(keeper: &Keeper) {
         Ok(rows) => rows,
         Err(error) => return tracing::error!(%error, "reading the admission table"),
     };
-    // Once, and not for each of thousands of queues.
+    // Read this once, not for each of thousands of queues.
     let used: HashSet<Key> = rows.iter().map(|row| (row.service, row.uid)).collect();
     let (configuration, now) = (keeper.configuration.get(), unix_time());
     for queue in queues {
@@ -324,7 +324,7 @@ pub fn remove_unused_queues(keeper: &Keeper) {
     }
 }
 
-/// Whether the queue's user may use its service, by name: by a certificate there is a session.
+/// Whether the queue's user may use its service by name: a user by certificate has a session.
 fn is_user(checked: &Checked, queue: &Queue, now: u64) -> bool {
     let user = &queue.account.name;
     let service = service_by_id(checked, queue.key.0);
@@ -345,13 +345,13 @@ pub fn cut_untracked(keeper: &Keeper) {
     }
 }
 
-/// Ends sessions with their connections, and what no session is left for. Gives the connections
-/// that were cut; none when the table could not be read, and they are cut later.
+/// Ends sessions with their connections, and queues without another session. Returns the connections
+/// that were cut; none if the table could not be read, and they are cut later.
 pub fn end_all(keeper: &Keeper, ending: Vec<Entry>) -> Vec<AdmissionRow> {
     if ending.is_empty() {
         return Vec::new();
     }
-    // Marked first, so that nothing new is announced; then looked at, so that nothing is missed.
+    // Mark first, so that nothing new is announced; then read, so that nothing is missed.
     let mut touched: HashSet<Key> = HashSet::new();
     let mut ids: HashSet<SessionId> = HashSet::new();
     for Entry {
@@ -364,9 +364,9 @@ pub fn end_all(keeper: &Keeper, ending: Vec<Entry>) -> Vec<AdmissionRow> {
         ids.insert(session);
         mark(keeper, &session, record, reason);
     }
-    // The queue is closed before its connections are cut: nothing is accepted in between. And they
-    // are cut before its processes are killed: what a process leaves when it dies would look to the
-    // client like the whole of a transfer, not like one that was broken off.
+    // Close the queue before cutting its connections, so that nothing is accepted in between. Cut them
+    // before killing its processes: the end of stream from a dying process would look to the client like
+    // a complete transfer, not like an aborted one.
     touched.retain(|key| !keeper.shares.has_live(*key));
     let still_used = used_by_closed(keeper, &touched, &ids);
     let closed: Vec<_> = touched
@@ -377,12 +377,12 @@ pub fn end_all(keeper: &Keeper, ending: Vec<Entry>) -> Vec<AdmissionRow> {
     for queue in closed {
         keeper.queues.dismiss(queue);
     }
-    // Once more: a SYN whose token was just being looked at may have come through since.
+    // Once more: a SYN whose token was under check may have been admitted since.
     keeper.uncut.lock().extend(ids);
     rows
 }
 
-/// Ends all that a user has at a service: the account is gone, or another by now.
+/// Ends everything of a user at a service, because the account is gone or is another by now.
 pub fn end_account(keeper: &Keeper, key: Key, reason: Refusal) {
     let read = keeper
         .admission
@@ -404,12 +404,12 @@ pub fn end_account(keeper: &Keeper, key: Key, reason: Refusal) {
         Err(error) => tracing::error!(%error, "reading the sessions of an account that is gone"),
     }
     end_all(keeper, ending);
-    // Also where no session was left.
+    // Even if no session was left.
     keeper.queues.remove(keeper, key);
 }
 
-/// Which of these queues have connections of a session that its client has closed, and that is none
-/// of those that end: the workers of these go on. Where that cannot be read, none of them.
+/// The queues among these that have connections of a closed session that does not end now: their
+/// workers continue. None of them, if the table cannot be read.
 fn used_by_closed(
     keeper: &Keeper,
     queues: &HashSet<Key>,
@@ -438,8 +438,7 @@ fn used_by_closed(
         .collect()
 }
 
-/// Cuts the connections of sessions that have ended, and gives them; none when the table cannot be
-/// read.
+/// Cuts the connections of ended sessions, and returns them; none if the table cannot be read.
 fn cut(keeper: &Keeper, ids: &HashSet<SessionId>) -> Vec<AdmissionRow> {
     match keeper.admission.admissions() {
         Ok(mut rows) => {
@@ -455,8 +454,8 @@ fn cut(keeper: &Keeper, ids: &HashSet<SessionId>) -> Vec<AdmissionRow> {
     }
 }
 
-/// Cuts what came through while its session ended, and what could not be cut before. Called every
-/// second.
+/// Cuts connections that were admitted while their session ended, and those that could not be cut
+/// before. Called every second.
 pub fn cut_left(keeper: &Keeper) {
     let left = std::mem::take(&mut *keeper.uncut.lock());
     if !left.is_empty() {
@@ -464,9 +463,9 @@ pub fn cut_left(keeper: &Keeper) {
     }
 }
 
-/// Forgets a connection that is not established and destroys it when it is. In this order: what is
-/// forgotten in time is cut as untracked when it is established, what is not is established and can
-/// be destroyed. The other way round a connection established in between would stay.
+/// Forgets a connection that is not established, and destroys one that is. The order matters: a
+/// connection forgotten in time is cut as untracked when it is established; otherwise it is established
+/// and can be destroyed. In the other order a connection established in between would stay.
 fn destroy(keeper: &Keeper, connection: &ConnectionTuple) {
     if let Err(error) = keeper.admission.forget(connection) {
         tracing::error!(%error, "forgetting a connection");

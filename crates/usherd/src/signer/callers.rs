@@ -29,11 +29,12 @@ use super::relay::CONNECT;
 use super::sessions::{Pair, SessionKey};
 use crate::local_callers::{LocalCaller, LocalCallers};
 
-/// Requests one user may have under way; the next one is refused with [`Refusal::Overloaded`].
+/// Most requests that one user may have under way; the next one is refused with
+/// [`Refusal::Overloaded`].
 const REQUESTS_PER_USER: usize = 512;
 /// How long a caller may take to send its request.
 const REQUEST: Duration = Duration::from_secs(5);
-/// Ports that are tried before the kernel chooses one.
+/// The number of ports to try before the kernel chooses one.
 const PORTS_TRIED: usize = 16;
 
 /// Serves callers.
@@ -50,7 +51,7 @@ pub async fn serve(signer: Arc<Signer>, listener: OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Serves one request, or two: a program that was told of a ticket goes on when it was of no use.
+/// Serves one request, or two: a program whose ticket failed sends another.
 async fn serve_one(signer: &Arc<Signer>, mut caller: LocalCaller) {
     let peer = caller.peer;
     let mut patience = REQUEST;
@@ -59,7 +60,7 @@ async fn serve_one(signer: &Arc<Signer>, mut caller: LocalCaller) {
     let (asked, socket) = loop {
         let received = tokio::time::timeout(patience, caller.receive(MAX_LOCAL_PACKET)).await;
         let bytes = match received {
-            // Connected by its ticket.
+            // It has connected by its ticket.
             Ok(Ok(bytes)) if bytes.is_empty() && ticket.is_some() => return,
             Ok(Ok(bytes)) => bytes,
             Ok(Err(error)) => return tracing::debug!(uid = peer.uid, %error, "request"),
@@ -101,13 +102,13 @@ async fn serve_one(signer: &Arc<Signer>, mut caller: LocalCaller) {
             };
             reply(&caller, &ready).await;
             wait_until_done(&mut caller).await;
-            // The socket among its descriptors is our duplicate: while it is open nobody else can
-            // have its port, so the announcement must be gone from the server before it is.
+            // The socket among its descriptors is our duplicate: while it is open no other socket can get
+            // its port, so the server must lose the announcement before the duplicate is closed.
             withdraw(signer, &lease.pair, session, connection).await;
         }
         Err(refusal) => refuse(&caller, &asked, refusal).await,
     }
-    // Perhaps announced all the same: then nobody else has the port until that is over.
+    // It may be announced all the same: no other socket gets the port until that is over.
     guarded.lift(signer).await;
 }
 
@@ -119,21 +120,21 @@ async fn refuse(caller: &LocalCaller, asked: &Asked, refusal: Refusal) {
     reply(caller, &LocalReply::Refused(refusal)).await;
 }
 
-/// A request that policy permits.
+/// A permitted request.
 struct Asked {
     uid: u32,
     key_user: UserName,
-    /// It may be told of a ticket.
+    /// Whether the program accepts a ticket.
     with_ticket: bool,
     host: Host,
     service: ServiceName,
     port: u16,
-    /// Where programs are listed, which has made the socket.
+    /// The program that made the socket, if programs are listed.
     program: Option<ProgramId>,
 }
 
 impl Asked {
-    /// Where the user's connections to the service carry tokens, and of which ticket.
+    /// The ticket, if the user's connections to the service carry tokens.
     fn ticket(&self, signer: &Signer) -> Option<(SocketAddr, u32)> {
         self.host.addresses.iter().find_map(|ip| {
             let server = SocketAddr::new(*ip, self.port);
@@ -143,7 +144,7 @@ impl Asked {
     }
 }
 
-/// Who asks, and may they?
+/// Identifies the caller, and checks its permission.
 async fn admit<'a>(
     signer: &Signer,
     peer: Peer,
@@ -202,9 +203,9 @@ async fn admit<'a>(
     ))
 }
 
-/// The user at the other end of a connection that the proxy has accepted. Believed of nobody but
-/// the proxy, for an address the policy maps to that host, and on the kernel's word alone: a
-/// subverted proxy can speak for nobody who is not connected to it.
+/// The user at the other end of a connection that the proxy has accepted. Accepted only from the proxy,
+/// for an address that the policy maps to that host, and only as the kernel reports it: a subverted
+/// proxy can speak only for users who are connected to it.
 fn owner_at_the_proxy(
     signer: &Signer,
     peer: Peer,
@@ -279,7 +280,7 @@ async fn prepare(
     };
     let lease = signer.lease(pair, Use::Asked(asked.program))?;
     let session = announce(signer, &lease, guarded).await?;
-    // It may have taken a while.
+    // This may have taken a while.
     if let Err(refusal) = lease.check() {
         withdraw(signer, &lease.pair, session, connection).await;
         return Err(refusal);
@@ -299,7 +300,7 @@ fn bind(
 ) -> Result<ConnectionTuple, Refusal> {
     let malformed = |_| Refusal::Malformed;
     if !is_of_this_network(network, socket)? {
-        // Its address and port are of another host, whatever they look like.
+        // Its address and port belong to another host, whatever they look like.
         return Err(Refusal::Malformed);
     }
     let family = sockopt::socket_domain(socket).map_err(malformed)?;
@@ -326,7 +327,7 @@ fn bind(
             Ok(client) => return Ok(ConnectionTuple { client, server }),
             Err(error) => last = error,
         }
-        // A socket is bound once: this port is another connection's yet.
+        // A socket is bound once, and this port still belongs to another connection.
         if is_bound(socket) {
             break;
         }
@@ -340,16 +341,16 @@ fn is_bound(socket: &OwnedFd) -> bool {
     address(rustix::net::getsockname(socket)).is_none_or(|address| address.port() != 0)
 }
 
-/// Whether the socket is in the network namespace of this process, whose addresses and ports the
-/// server is told of.
+/// Whether the socket is in the network namespace of this process, whose addresses and ports are
+/// announced to the server.
 fn is_of_this_network(network: u64, socket: &OwnedFd) -> Result<bool, Refusal> {
-    // What is no socket has none.
+    // Only a socket has one.
     let its = namespace::network_of(socket).map_err(|_| Refusal::Malformed)?;
     Ok(its == network)
 }
 
-/// Binds the socket to a port by its number: a socket whose port the kernel has chosen lets go of
-/// it when connecting fails, whoever holds a duplicate.
+/// Binds the socket to an explicit port: if the kernel has chosen a socket's port, the socket loses it
+/// when connecting fails, even if there is a duplicate.
 fn bind_towards(
     socket: BorrowedFd<'_>,
     server: SocketAddr,
@@ -367,7 +368,7 @@ fn bind_towards(
             outcome => return outcome,
         }
     }
-    // Nearly all are taken: the kernel finds one that is left.
+    // Nearly all are taken: let the kernel find a free one.
     let source = SocketAddr::new(source_for(server)?.ip(), 0);
     let client = bind_to(socket, source, dual_stack)?;
     if is_taken(client) {
@@ -376,8 +377,8 @@ fn bind_towards(
     Ok(client)
 }
 
-/// The address the kernel's routing would send from, and a port of those that it gives out:
-/// connect(2) on a datagram socket sends nothing and says both.
+/// The source address by the kernel's routing, and a port from its range: connect(2) on a datagram
+/// socket sends nothing and determines both.
 fn source_for(server: SocketAddr) -> io::Result<SocketAddr> {
     let family = if server.is_ipv4() {
         AddressFamily::INET
@@ -466,7 +467,7 @@ mod tests {
                 .unwrap()
                 .client;
             let duplicate = socket.try_clone().unwrap();
-            // Connected to itself would be no failure, but nobody listens at port 1.
+            // A connection to itself would not fail, but nothing listens at port 1.
             let nobody = match family {
                 AddressFamily::INET => SocketAddr::from(([127, 0, 0, 1], 1)),
                 _ => (Ipv4Addr::LOCALHOST.to_ipv6_mapped(), 1).into(),
