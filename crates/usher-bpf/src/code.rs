@@ -1,4 +1,4 @@
-//! Compiled programs, and what is set before they are loaded.
+//! Compiled programs, and their settings before loading.
 
 use std::os::fd::AsFd;
 
@@ -10,13 +10,13 @@ use crate::{KernelError, Object, Pins, exists, print};
 /// A compiled object of `bpf/`; see [`code!`](crate::code).
 #[derive(Debug)]
 pub struct Code {
-    /// What the kernel's lists show of it, up to 15 bytes.
+    /// Its name in the kernel's lists, up to 15 bytes.
     pub name: &'static str,
     /// The object file.
     pub bytes: &'static [u8],
 }
 
-/// The object that the build script has compiled to `FILE.bpf.o`, and its name in the kernel's lists.
+/// The object compiled by the build script to `FILE.bpf.o`, and its name in the kernel's lists.
 #[macro_export]
 macro_rules! code {
     ($name:literal, $file:literal) => {
@@ -28,7 +28,7 @@ macro_rules! code {
 }
 
 impl Code {
-    /// Tries whether this kernel takes the programs: loads them and lets them go.
+    /// Tries whether this kernel accepts the programs: loads and releases them.
     ///
     /// # Errors
     /// The reason, in words.
@@ -41,7 +41,7 @@ impl Code {
     /// Reads the programs. Nothing is in the kernel yet.
     ///
     /// # Errors
-    /// When this is no object.
+    /// When this is not an object.
     pub fn open(&self) -> Result<Opened, KernelError> {
         print::through_tracing();
         Ok(Opened {
@@ -65,7 +65,7 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Sets how many entries these tables take.
+    /// Sets the sizes of these tables.
     ///
     /// # Errors
     /// [`KernelError::MissingPart`] when there is no such table.
@@ -80,8 +80,8 @@ impl Opened {
         Ok(self)
     }
 
-    /// Adopts the tables that are pinned in the folder, and pins the others when they are loaded:
-    /// all, or these only.
+    /// Adopts the tables that are pinned in the folder, and pins the others on loading: all, or only
+    /// these.
     ///
     /// # Errors
     /// [`KernelError::OtherLimit`] when a pinned table has another limit than one set before.
@@ -114,7 +114,7 @@ impl Opened {
         Ok(self)
     }
 
-    /// Has these tables be those of another object.
+    /// Shares these tables with another object.
     ///
     /// # Errors
     /// [`KernelError::MissingPart`] when one of the objects has no such table.
@@ -128,10 +128,10 @@ impl Opened {
         Ok(self)
     }
 
-    /// Leaves out the programs for which this says no: given are the names of program and hook.
+    /// Leaves out the programs for which `wanted` returns false; it gets the names of program and hook.
     ///
     /// # Errors
-    /// What `wanted` says.
+    /// The error of `wanted`.
     pub fn choose<E>(mut self, wanted: impl Fn(&str, &str) -> Result<bool, E>) -> Result<Self, E> {
         for mut program in self.open.progs_mut() {
             let (name, section) = (program.name().to_owned(), program.section().to_owned());
@@ -146,7 +146,7 @@ impl Opened {
     /// caller's.
     ///
     /// # Errors
-    /// When the kernel cannot say which that is, or the programs have no such constant.
+    /// When the kernel does not report it, or the programs have no such constant.
     pub fn in_own_network(mut self) -> Result<Self, KernelError> {
         let own = namespace::own_network()?.to_ne_bytes();
         let written = self.open.maps_mut().any(|mut map| {
@@ -166,10 +166,10 @@ impl Opened {
         }
     }
 
-    /// Loads programs and tables and lets them go.
+    /// Loads and releases programs and tables.
     ///
     /// # Errors
-    /// Why this kernel does not take them, in words. libbpf's own are not printed.
+    /// The reason that this kernel does not accept them, in words. libbpf prints nothing.
     pub fn try_load(self) -> Result<(), String> {
         let loaded = print::quietly(|| self.open.load());
         loaded.map(drop).map_err(|error| error.to_string())
@@ -178,7 +178,7 @@ impl Opened {
     /// Loads programs and tables. Nothing is attached yet.
     ///
     /// # Errors
-    /// What the kernel says. What was pinned by then stays.
+    /// The kernel's error. Objects pinned by then stay.
     pub fn load(self) -> Result<Object, KernelError> {
         let object = self.open.load();
         object

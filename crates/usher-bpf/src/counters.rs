@@ -1,4 +1,4 @@
-//! What programs count, one copy per CPU.
+//! Counters of programs, one copy per CPU.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,7 +10,7 @@ use libbpf_rs::libbpf_sys;
 use crate::table::result;
 use crate::{KernelError, Plain};
 
-/// Numbers that programs count up, with their names. `usher-bpf-build` generates them.
+/// Numbers that programs increment, with their names. `usher-bpf-build` generates them.
 ///
 /// # Safety
 /// Implementors consist of `u64` only, as many as there are names.
@@ -38,7 +38,7 @@ unsafe impl Counted for u64 {
 /// A per-CPU array of counters.
 pub struct Counters<C> {
     map: OwnedFd,
-    /// Asked once: a confined process cannot read it.
+    /// Read once, because a confined process cannot read it.
     cpus: usize,
     counted: PhantomData<fn() -> C>,
 }
@@ -59,18 +59,18 @@ impl<C: Counted> Counters<C> {
         })
     }
 
-    /// What was counted at place 0 since the table was made, by all CPUs.
+    /// The counters at index 0 since the table was made, over all CPUs.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn read(&self) -> Result<C, KernelError> {
         self.read_at(0)
     }
 
-    /// What was counted at a place of the table.
+    /// The counters at an index of the table.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn read_at(&self, place: u32) -> Result<C, KernelError> {
         const { assert!(size_of::<C>().is_multiple_of(8) && align_of::<C>() == 8) };
         let mut per_cpu = vec![MaybeUninit::<C>::uninit(); self.cpus];

@@ -1,4 +1,4 @@
-//! A filter of one's own at ingress of every interface.
+//! A filter at ingress of every interface.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -11,35 +11,35 @@ use crate::KernelError;
 use crate::object::program_id;
 use crate::print::quietly;
 
-/// A filter's place, by which it is known.
+/// A filter's place, which identifies it.
 #[derive(Debug, Clone, Copy)]
 pub struct Filter {
-    /// Lower ones come first. 1 is what others take for theirs.
+    /// Its preference: lower ones come first, and other programs usually take 1.
     pub priority: u32,
     /// Its handle.
     pub handle: u32,
 }
 
-/// An interface that the filter is not on, or not taken from.
+/// An interface to which the filter could not be attached, or from which it could not be removed.
 #[derive(Debug)]
 pub struct Unattached {
     /// Its name.
     pub interface: String,
-    /// Why.
+    /// The reason.
     pub error: KernelError,
 }
 
 impl Filter {
-    /// Has the program see what comes in at every interface of the caller's network namespace,
-    /// loopback included. Interfaces on which that is so already are left alone, an earlier
-    /// process's program is replaced: to be called again and again, because interfaces come and go.
-    /// Gives those on which it could not be done; the others are done then.
+    /// Attaches the program at ingress of every interface of the caller's network namespace, including
+    /// loopback. Interfaces that have it already are left alone; an earlier process's program is
+    /// replaced. Call it repeatedly, because interfaces come and go. Returns the interfaces on which it
+    /// failed; the others have the filter then.
     ///
-    /// The filter stays when the process ends. Filters of others stay in force, those after ours for
+    /// The filter stays when the process ends. Other filters stay in force; those after ours still see
     /// every packet.
     ///
     /// # Errors
-    /// When the interfaces cannot be listed, or the program's id not be read.
+    /// When the interfaces cannot be listed, or the program's id cannot be read.
     pub fn attach(self, program: &OwnedFd) -> Result<Vec<Unattached>, KernelError> {
         let id = program_id(program)?;
         let mut unattached = Vec::new();
@@ -49,7 +49,7 @@ impl Filter {
                 continue;
             }
             if let Err(error) = quietly(|| hook.create()).and_then(|mut hook| hook.attach()) {
-                // One that has gone meanwhile is not missing.
+                // An interface that has vanished meanwhile does not count.
                 if interfaces()?.iter().any(|(other, _)| *other == index) {
                     unattached.push(Unattached {
                         interface,
@@ -61,15 +61,15 @@ impl Filter {
         Ok(unattached)
     }
 
-    /// Takes the filter from every interface of the caller's network namespace, whether its program
-    /// is loaded or not. The clsact qdiscs stay, also those that were made for it: an empty one
-    /// decides nothing, and others may count on it. Gives the interfaces from which it was taken,
-    /// and those from which it could not be.
+    /// Removes the filter from every interface of the caller's network namespace, whether its program is
+    /// loaded or not. The clsact qdiscs stay, even those made for it: an empty one decides nothing, and
+    /// other programs may rely on it. Returns the interfaces from which it was removed, and those from
+    /// which it could not be.
     ///
     /// # Errors
     /// When the interfaces cannot be listed.
     pub fn detach(self) -> Result<(Vec<String>, Vec<Unattached>), KernelError> {
-        // A filter is found by its place; the hook wants a descriptor and makes no use of it.
+        // Its place identifies a filter; the hook needs a descriptor and does not use it.
         let none = File::open("/dev/null").map_err(KernelError::system("opening /dev/null"))?;
         let (mut detached, mut attached) = (Vec::new(), Vec::new());
         for (index, interface) in interfaces()? {
@@ -124,7 +124,7 @@ fn interfaces() -> Result<Vec<(i32, String)>, KernelError> {
         // SAFETY: not beyond the last entry, which is not this one.
         next = unsafe { next.add(1) };
     }
-    // SAFETY: what if_nameindex gave, once.
+    // SAFETY: the pointer from if_nameindex, freed once.
     unsafe { libc::if_freenameindex(list) };
     Ok(found)
 }

@@ -1,17 +1,17 @@
 //! Structures that programs and user space share.
 
-/// A structure that is the same bytes on both sides.
+/// A structure with the same bytes on both sides.
 ///
 /// # Safety
-/// Implementors are `repr(C)`, have no padding and take every bit pattern.
+/// Implementors are `repr(C)`, have no padding and accept every bit pattern.
 pub unsafe trait Plain: Copy {
-    /// The structure as the kernel reads it.
+    /// The structure's bytes, as the kernel reads them.
     fn bytes(&self) -> &[u8] {
         // SAFETY: a live reference to initialised memory without padding.
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
     }
 
-    /// The structure that these bytes begin with; none when they are fewer.
+    /// The structure at the beginning of these bytes; none if they are too few.
     fn read(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.get(..size_of::<Self>())?;
         // SAFETY: as many bytes as it has, at any address, and every bit pattern is a value.

@@ -9,7 +9,7 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs what may fail without anything being wrong, and prints no warning of libbpf's.
+/// Runs an operation that may fail normally, without libbpf's warnings.
 pub(crate) fn quietly<T>(what: impl FnOnce() -> T) -> T {
     through_tracing();
     let former = QUIET.replace(true);
@@ -18,7 +18,7 @@ pub(crate) fn quietly<T>(what: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// libbpf prints to standard error otherwise. What it warns of are reasons of failures.
+/// libbpf would otherwise print to standard error. Its warnings are reasons of failures.
 pub(crate) fn through_tracing() {
     static ONCE: Once = Once::new();
     fn print(level: PrintLevel, text: String) {

@@ -8,19 +8,19 @@ use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 
 use crate::KernelError;
 
-/// Entries that are taken from a ring at once: what fills it may be faster than what reads it.
+/// Most entries taken from a ring at once: the writer may be faster than the reader.
 const BATCH: usize = 1024;
 
-/// What was taken from a ring.
+/// The entries taken from a ring.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Batch<T> {
-    /// In the order in which it came.
+    /// The entries, in their order of arrival.
     pub entries: Vec<T>,
-    /// The limit is reached: there may be more, of which the descriptor does not tell again.
+    /// Whether the limit was reached: there may be more, which the descriptor does not signal again.
     pub more: bool,
 }
 
-/// What programs report in one ring.
+/// The reports of programs in one ring.
 pub struct Ring<T> {
     what: &'static str,
     ring: Mutex<RingBuffer<'static>>,
@@ -35,7 +35,7 @@ impl<T> fmt::Debug for Ring<T> {
 }
 
 impl<T: Send + 'static> Ring<T> {
-    /// `read` makes something of an entry; entries of which it makes nothing are left out.
+    /// `read` decodes an entry; entries that it cannot decode are left out.
     pub(crate) fn open(
         what: &'static str,
         map: MapHandle,
@@ -60,7 +60,7 @@ impl<T: Send + 'static> Ring<T> {
         })
     }
 
-    /// A descriptor that is readable (epoll, poll) while [`Ring::take`] has something.
+    /// A descriptor that is readable (epoll, poll) while [`Ring::take`] has entries.
     ///
     /// # Errors
     /// When it cannot be duplicated.
@@ -72,10 +72,10 @@ impl<T: Send + 'static> Ring<T> {
             .map_err(KernelError::system("duplicating a descriptor"))
     }
 
-    /// What has come since the last call, in its order, up to 1,024 entries.
+    /// The entries since the last call, in order, up to 1,024.
     ///
     /// # Errors
-    /// What libbpf says.
+    /// libbpf's error.
     pub fn take(&self) -> Result<Batch<T>, KernelError> {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = ring.consume_raw_n(BATCH);

@@ -1,4 +1,4 @@
-//! Control groups (v2): where workers live, so that one write ends a worker and all it started.
+//! Control groups (v2) of the workers, so that one write ends a worker and its children.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,7 +14,7 @@ use usher_system::process::has_ended;
 use crate::KernelError;
 use crate::worker::Entry;
 
-/// Where the v2 hierarchy is mounted: `/sys/fs/cgroup`, or elsewhere on hybrid machines.
+/// The mount point of the v2 hierarchy: `/sys/fs/cgroup`, or elsewhere on hybrid machines.
 ///
 /// # Errors
 /// [`SystemError::NoCgroup`].
@@ -48,10 +48,10 @@ fn of(process: &Path) -> Result<PathBuf, KernelError> {
     Ok(mount()?.join(path))
 }
 
-/// Whether a group of this id (the inode of its folder) is there. Takes CAP_DAC_READ_SEARCH.
+/// Whether a group with this id (the inode of its folder) exists. Needs CAP_DAC_READ_SEARCH.
 ///
 /// # Errors
-/// When the kernel cannot say.
+/// When the kernel does not answer.
 pub(crate) fn exists(id: u64) -> Result<bool, KernelError> {
     /// struct file_handle with the only form that kernfs has (FILEID_KERNFS; kernel 5.5).
     #[repr(C)]
@@ -77,7 +77,7 @@ pub(crate) fn exists(id: u64) -> Result<bool, KernelError> {
         )
     };
     if found >= 0 {
-        // SAFETY: a descriptor that the kernel has just made and nobody else has.
+        // SAFETY: a descriptor that the kernel has just made, with no other owner.
         drop(unsafe { OwnedFd::from_raw_fd(found) });
         return Ok(true);
     }
@@ -87,7 +87,7 @@ pub(crate) fn exists(id: u64) -> Result<bool, KernelError> {
     }
 }
 
-/// What limits the processes of a group.
+/// The resources of a group that can be limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Controller {
     /// The number of processes and threads.
@@ -99,7 +99,7 @@ pub enum Controller {
 }
 
 impl Controller {
-    /// As the kernel has it.
+    /// The kernel's name.
     fn name(self) -> &'static str {
         match self {
             Self::Processes => "pids",
@@ -110,7 +110,7 @@ impl Controller {
 }
 
 impl std::fmt::Display for Controller {
-    /// As the policy has it.
+    /// The policy's name.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str(match self {
             Self::Processes => "processes",
@@ -128,7 +128,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Makes the group `name` below `parent`, or takes the one that is there.
+    /// Makes the group `name` below `parent`, or uses the existing one.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -143,7 +143,7 @@ impl Group {
         Self::open(&path)
     }
 
-    /// Takes a group that is there.
+    /// Uses an existing group.
     ///
     /// # Errors
     /// When there is none.
@@ -156,8 +156,8 @@ impl Group {
         Ok(group)
     }
 
-    /// The group, opened: for making a process in it. Not kept open: there are as many groups as
-    /// users at services.
+    /// Opens the group, to make a process in it. It is not kept open, because there are as many groups as
+    /// pairs of user and service.
     ///
     /// # Errors
     /// When it cannot be opened.
@@ -165,7 +165,7 @@ impl Group {
         File::open(&self.path).map_err(KernelError::file("opening the cgroup", &self.path))
     }
 
-    /// Where it is.
+    /// Its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -179,8 +179,8 @@ impl Group {
         self.write("cgroup.procs", "0")
     }
 
-    /// Moves another process (all its threads) into a group of its own below this one. `pidfd` is
-    /// the process's, as the number may pass to another.
+    /// Moves another process (all its threads) into a group of its own below this one. `pidfd` belongs to
+    /// the process, because its number may pass to another.
     ///
     /// # Errors
     /// When the kernel refuses; `ESRCH` when the process has ended.
@@ -192,7 +192,7 @@ impl Group {
             pidfd,
         };
         let moved = guest.alive().and_then(|()| guest.group.enter(pid));
-        // Ended meanwhile: if anything was moved, it was another process.
+        // It has ended meanwhile: if anything was moved, it was another process.
         match moved.and_then(|()| guest.alive()) {
             Ok(()) => Ok(guest),
             Err(error) => {
@@ -205,19 +205,19 @@ impl Group {
         }
     }
 
-    /// Removes groups of guests that have gone.
+    /// Removes the groups of adopted processes that are gone.
     ///
     /// # Errors
     /// When the group cannot be read.
     pub fn sweep(&self) -> Result<(), KernelError> {
         for guest in self.below()? {
-            // One that is not empty is not removed.
+            // A group that is not empty stays.
             let _ = std::fs::remove_dir(guest);
         }
         Ok(())
     }
 
-    /// The groups of guests.
+    /// The groups of adopted processes.
     ///
     /// # Errors
     /// When the group cannot be read.
@@ -241,28 +241,27 @@ impl Group {
         self.write("cgroup.procs", &pid.to_string())
     }
 
-    /// Hands a controller down: the groups below limit with it. The group itself must have no
-    /// process.
+    /// Enables a controller for the groups below, which can then limit with it. The group itself must
+    /// have no process.
     ///
     /// # Errors
-    /// When the kernel refuses: also where the controller is not this hierarchy's, as on machines
-    /// on which it is the first version's.
+    /// When the kernel refuses, for instance because the controller belongs to a hierarchy of version 1.
     pub fn hand_down(&self, controller: Controller) -> Result<(), KernelError> {
         self.write("cgroup.subtree_control", &format!("+{}", controller.name()))
     }
 
-    /// Limits what the processes in the group and below take together, in the controller's unit;
-    /// none: as much as there is. Processes over a new limit go on; what fails is the next fork.
-    /// Memory over a new limit is reclaimed, or a process killed.
+    /// Limits the processes in the group and below together, in the controller's unit; none means no
+    /// limit. Processes over a new limit continue, and the next fork fails. Memory over a new limit is
+    /// reclaimed, or a process is killed.
     ///
     /// # Errors
-    /// When the kernel refuses: also where the group above does not hand the controller down.
+    /// When the kernel refuses, for instance because the group above does not enable the controller.
     pub fn limit(&self, controller: Controller, most: Option<u64>) -> Result<(), KernelError> {
         let amount = |most: u64| most.to_string();
         match controller {
             Controller::Processes => self.write("pids.max", &most.map_or("max".into(), amount)),
             Controller::Memory => self.write("memory.max", &most.map_or("max".into(), amount)),
-            // Microseconds in each tenth of a second.
+            // Microseconds per tenth of a second.
             Controller::Cpu => {
                 let quota = most.map(|percent| percent.saturating_mul(1000));
                 let quota = quota.map_or("max".into(), amount);
@@ -271,7 +270,7 @@ impl Group {
         }
     }
 
-    /// Kills every process in the group, those they fork meanwhile included (5.14 on).
+    /// Kills every process in the group, including newly forked ones (5.14 on).
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -282,7 +281,7 @@ impl Group {
     /// Removes the group, which must have no processes and no groups below.
     ///
     /// # Errors
-    /// `EBUSY` when it has; what else the kernel says.
+    /// `EBUSY` if it has any; other errors of the kernel.
     pub fn remove(self) -> Result<(), KernelError> {
         std::fs::remove_dir(&self.path)
             .map_err(KernelError::file("removing the cgroup", &self.path))
@@ -298,7 +297,7 @@ impl Group {
             .any(|line| line == "populated 1"))
     }
 
-    /// Its processes, without those of guests.
+    /// Its processes, without adopted ones.
     ///
     /// # Errors
     /// When it cannot be read.
@@ -307,8 +306,8 @@ impl Group {
         Ok(text.lines().filter_map(|line| line.parse().ok()).collect())
     }
 
-    /// How a process comes in: it enters where those that were made here have been found to be killed
-    /// ([`Group::note_killed_newborn`]).
+    /// How a process gets into the group: it enters by itself if processes made directly in the group were
+    /// found to be killed ([`Group::note_killed_newborn`]).
     #[must_use]
     pub fn entry(&self) -> Entry {
         if self.newborns_are_killed.load(Ordering::Relaxed) {
@@ -318,7 +317,7 @@ impl Group {
         }
     }
 
-    /// Takes down that a process that was made here (CLONE_INTO_CGROUP) was killed at once.
+    /// Notes that a process made directly in the group (CLONE_INTO_CGROUP) was killed at once.
     pub fn note_killed_newborn(&self) {
         self.newborns_are_killed.store(true, Ordering::Relaxed);
     }
@@ -332,15 +331,15 @@ impl Group {
 #[derive(Debug)]
 pub struct Guest {
     group: Group,
-    /// Where it was.
+    /// Its former group.
     former: PathBuf,
     pid: u32,
     pidfd: OwnedFd,
 }
 
 impl Guest {
-    /// Moves the process back, when it still lives and `back` says so, and kills all else that is
-    /// in its group: what it has forked meanwhile.
+    /// Moves the process back, if it still lives and `back` is set, and kills everything else in its
+    /// group: its children.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -349,7 +348,7 @@ impl Guest {
             write(self.former.join("cgroup.procs"), &self.pid.to_string())?;
         }
         self.group.kill()?;
-        // What was killed leaves its group in its own time: see `Group::sweep`.
+        // Killed processes leave their group in their own time: see `Group::sweep`.
         let _ = std::fs::remove_dir(self.group.path());
         Ok(())
     }
@@ -367,7 +366,7 @@ impl Guest {
     }
 }
 
-/// A path of /proc/self/mounts, where blanks and backslashes stand as three octal digits.
+/// Decodes a path of /proc/self/mounts, in which blanks and backslashes are three octal digits.
 fn unescaped(text: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -4,8 +4,8 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// The descriptors kept from an earlier run, with their names, close-on-exec. To be called once,
-/// before anything else opens or takes descriptors.
+/// The descriptors kept from an earlier run, with their names, close-on-exec. Call it once, before
+/// anything else opens or takes descriptors.
 ///
 /// # Errors
 /// When LISTEN_PID or LISTEN_FDS are malformed.

@@ -1,6 +1,6 @@
-//! Where the processes of services may connect (bpf/destinations).
+//! Restricts where the processes of services may connect (bpf/destinations).
 //!
-//! All is pinned: what is refused stays refused while no keeper is there, and after its death.
+//! Everything is pinned: refusals stay in force while there is no keeper, and after its death.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -38,35 +38,35 @@ impl Prefix {
     }
 }
 
-/// What a service's processes may connect to. An IPv4 network has the IPv4-mapped addresses of
-/// IPv6 as well; an IPv6 network has none of these.
+/// The destinations of a service's processes. An IPv4 network includes the IPv4-mapped addresses of
+/// IPv6; an IPv6 network includes none of these.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Permitted {
-    /// The first address of a network, the length of its prefix in bits, and which of `ports`. Of
-    /// two networks that an address has, the longer prefix counts.
+    /// The first address of a network, the length of its prefix in bits, and the index into `ports`. If
+    /// two networks contain an address, the longer prefix counts.
     pub networks: Vec<(IpAddr, u32, usize)>,
     /// Sets of ports: the first of those that share a prefix, and its length in bits.
     pub ports: Vec<Vec<(u16, u32)>>,
 }
 
-/// The restricted services of a policy, with the tables of those that are not in force so already.
+/// The restricted services of a policy, with the tables that differ from those in force.
 #[derive(Debug)]
 pub struct Prepared {
     services: BTreeMap<u32, Permitted>,
     tables: BTreeMap<u32, OwnedFd>,
 }
 
-/// Where the processes of services may connect.
+/// The restrictions of services' destinations.
 ///
-/// Dropping it leaves that in force.
+/// Dropping it leaves them in force.
 #[derive(Debug)]
 pub struct Destinations {
     governed: Table<u64, u32>,
-    /// The kernel takes the descriptor of a table, and gives its number.
+    /// The kernel takes the descriptor of a table, and returns its number.
     permitted: Table<u32, u32>,
     counters: usher_bpf::Counters<Counters>,
-    /// What this process has put in force, so that only what differs is put in force anew: the
-    /// kernel takes some ten milliseconds for each.
+    /// The tables that this process has put in force, so that only changed ones are replaced: the kernel
+    /// takes some ten milliseconds for each.
     in_force: Mutex<BTreeMap<u32, Permitted>>,
     _pins: Pins,
 }
@@ -77,7 +77,7 @@ impl Destinations {
     /// `pins`, a folder of a bpffs that is made if need be.
     ///
     /// # Errors
-    /// What the kernel says; what was pinned by then stays in force.
+    /// The kernel's error; objects pinned by then stay in force.
     pub fn open(pins: &Path, cgroup: &Path) -> Result<Self, KernelError> {
         let pins = Pins::lock(pins)?;
         let object = CODE.open()?.pin(&pins, None)?.load()?;
@@ -95,10 +95,10 @@ impl Destinations {
         Ok(destinations)
     }
 
-    /// Has the processes of a cgroup, and of those right below it, be a service's.
+    /// Assigns the processes of a cgroup, and of those right below it, to a service.
     ///
     /// # Errors
-    /// [`KernelError::Full`], or what the kernel says; they are no service's then, and not restricted.
+    /// [`KernelError::Full`], or the kernel's error; they are then not assigned, and not restricted.
     pub fn govern(&self, group: &Group, service: u32) -> Result<(), KernelError> {
         let path = group.path();
         let folder = File::open(path).map_err(KernelError::file("opening", path))?;
@@ -106,8 +106,8 @@ impl Destinations {
             .metadata()
             .map_err(KernelError::file("reading the properties of", path))?
             .ino();
-        // Not written again: while an element is replaced, a call that has just found it may read
-        // another group's in its place.
+        // Never rewrite an element: while it is replaced, a call that has just found it may read another
+        // group's element.
         if self.governed.get(&id)? == Some(service) {
             return Ok(());
         }
@@ -117,7 +117,7 @@ impl Destinations {
     /// Makes the tables of services, by the services' numbers. Nothing is in force yet.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn prepare(
         &self,
         services: impl IntoIterator<Item = (u32, Permitted)>,
@@ -134,11 +134,11 @@ impl Destinations {
         })
     }
 
-    /// Has these services restricted, each at one moment from its former table to this one, and all
-    /// others as they were.
+    /// Restricts these services, each switching at one moment from its former table to this one; all
+    /// others stay as they were.
     ///
     /// # Errors
-    /// What the kernel says, also when there is no room for all; some of these are as before then.
+    /// The kernel's error, also when there is no room for all; some of these are then as before.
     pub fn apply(&self, prepared: &Prepared) -> Result<(), KernelError> {
         let mut in_force = self.in_force();
         for (service, table) in &prepared.tables {
@@ -149,10 +149,10 @@ impl Destinations {
         Ok(())
     }
 
-    /// Has no other services restricted than these.
+    /// Lifts the restrictions of all other services.
     ///
     /// # Errors
-    /// What the kernel says; others may be restricted still.
+    /// The kernel's error; others may still be restricted.
     pub fn retain(&self, prepared: &Prepared) -> Result<(), KernelError> {
         let mut in_force = self.in_force();
         for (service, _) in self.permitted.entries()? {
@@ -168,15 +168,15 @@ impl Destinations {
         self.in_force.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the programs have counted since the tables were made.
+    /// The programs' counters since the tables were made.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn counters(&self) -> Result<Counters, KernelError> {
         self.counters.read()
     }
 
-    /// Cgroups that are gone have no processes any more.
+    /// Forgets cgroups that are gone, which have no processes any more.
     fn forget_gone(&self) -> Result<(), KernelError> {
         for (group, _) in self.governed.entries()? {
             if !cgroup::exists(group)? {
@@ -187,7 +187,7 @@ impl Destinations {
     }
 }
 
-/// A table with these entries, which nobody can change.
+/// A frozen table with these entries.
 fn table(permitted: &Permitted) -> Result<OwnedFd, KernelError> {
     let ports = permitted.ports.iter().map(Vec::len).sum::<usize>();
     let size = u32::try_from(permitted.networks.len() + ports).unwrap_or(u32::MAX);

@@ -1,11 +1,11 @@
-//! What Usher's daemons ask of the kernel: the programs of `bpf/`, listeners, workers and their
-//! cgroups. It has unsafe code and knows nothing of policy text.
+//! The daemons' kernel interfaces: the programs of `bpf/`, listeners, workers and their cgroups. This
+//! crate has unsafe code and knows nothing of policy text.
 //!
 //! Each room with programs has the same verbs, on the toolkit of `usher-bpf`: its `CODE` is probed,
-//! `open` puts it in force, it is told what to apply, `counters` says what it has done. Dropping it
-//! ends it, or leaves it in force where it is pinned: [`release`] ends that.
+//! `open` puts it in force, `apply` changes it, `counters` reports its work. Dropping it ends it, or
+//! leaves it in force if it is pinned: [`release`] ends that.
 //!
-//! Kernels from 6.1 on. What a kernel lacks is found by trying ([`probe`]) and said plainly.
+//! It supports kernels from 6.1 on. [`probe`] finds missing features by trying them.
 
 pub mod admission;
 pub mod cgroup;

@@ -1,4 +1,4 @@
-//! A user's listener: what the admitted connections of one user at one service wait in.
+//! A user's listener, in which the admitted connections of one user at one service wait.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV6};
@@ -10,34 +10,34 @@ use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
 
 use crate::KernelError;
 
-/// How many addresses are tried for one listener; two (service, user) pairs share their first one
+/// The number of addresses to try for one listener; two (service, user) pairs share their first one
 /// about once in 2^28.
 const ATTEMPTS: u32 = 4;
 
-/// An address that a listener may be bound to: of 240.0.0.0/4, which is reserved (RFC 1112,
-/// section 4) and nobody's, chosen by service and user. No packet is delivered to it, so the
-/// listener is reached through admission or not at all, also when the admission programs are gone.
+/// An address for a listener, chosen by service and user from 240.0.0.0/4, which is reserved and unused
+/// (RFC 1112, section 4). No packet is delivered to it, so only admission reaches the listener, even
+/// when the admission programs are gone.
 ///
 /// It is an IPv4 address, used as IPv4-mapped, because a socket bound to a true IPv6 address
 /// becomes IPv6-only (`__inet6_bind`), and one bound to all addresses could be reached.
 #[must_use]
 pub fn address(service: u32, uid: u32, attempt: u32) -> Ipv4Addr {
-    // SplitMix64's finalizer spreads neighbours; no secret and no attacker here, uid and service
-    // are the administrator's.
+    // SplitMix64's finalizer spreads neighbours. There is no secret and no attacker here: the
+    // administrator chooses uid and service.
     let mut mixed = u64::from(service) << 32 | u64::from(uid);
     mixed = mixed.wrapping_add(u64::from(attempt).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^= mixed >> 31;
-    // 255.255.255.255 alone is somebody's: everybody's.
+    // Only 255.255.255.255 is in use: it is the broadcast address.
     let low = (mixed & 0x0fff_ffff).min(0x0fff_fffe);
     Ipv4Addr::from_bits(0xf000_0000 | u32::try_from(low).unwrap_or_default())
 }
 
-/// Makes the listener of a user at a service. Dual-stack: an `AF_INET6` listener takes IPv4
-/// connections as well. Its own port is the service's where that is free, so that programs that ask
-/// for their port see the right one; when something listens there for all addresses, or with `port`
-/// 0, it is any other: nobody reaches it by its port. The socket belongs to the user (in socket
+/// Makes the listener of a user at a service. Dual-stack: an `AF_INET6` listener accepts IPv4
+/// connections as well. Its own port is the service's if that is free, so that programs that ask for
+/// their port see the right one. If another socket listens there for all addresses, or with `port` 0,
+/// it is any other port: nothing reaches it by its port. The socket belongs to the user (in socket
 /// diagnosis, `ss -e`, and to firewall rules that match an owner).
 ///
 /// # Errors
@@ -65,8 +65,8 @@ pub fn create(service: u32, uid: u32, port: u16, backlog: u32) -> Result<OwnedFd
     result.map_err(KernelError::errno("making a listener"))
 }
 
-/// A socket whose owner is `uid`. A socket takes the owner that files made by its maker would have,
-/// which CAP_SETUID may choose per thread; fchown(2) would take CAP_CHOWN, which is as good as root.
+/// A socket owned by `uid`. A socket gets the owner that new files of its maker would have, which
+/// CAP_SETUID may choose per thread; fchown(2) would need CAP_CHOWN, which is equivalent to root.
 fn socket_of(uid: u32) -> rustix::io::Result<OwnedFd> {
     // SAFETY: two system calls with numbers; they change this thread only and do not fail, but
     // answer with the former user, so that a second call tells what the first did.
@@ -96,7 +96,7 @@ pub fn has_waiting(listener: BorrowedFd<'_>) -> bool {
         && poll[0].revents().contains(PollFlags::IN)
 }
 
-/// How many connections wait.
+/// The number of waiting connections.
 ///
 /// # Errors
 /// As getsockopt(2).
@@ -104,7 +104,7 @@ pub fn waiting(listener: BorrowedFd<'_>) -> io::Result<u32> {
     // SAFETY: numbers only, for which all zeros is a value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut size = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: a structure of plain numbers of the size that is said, which the kernel fills in part.
+    // SAFETY: a structure of plain numbers of the given size, which the kernel fills in part.
     let code = unsafe {
         libc::getsockopt(
             listener.as_raw_fd(),
@@ -117,15 +117,15 @@ pub fn waiting(listener: BorrowedFd<'_>) -> io::Result<u32> {
     if code < 0 {
         return Err(io::Error::last_os_error());
     }
-    // Of a listener: the length of its queue (tcp_get_info).
+    // For a listener, this is the length of its queue (tcp_get_info).
     Ok(info.tcpi_unacked)
 }
 
-/// Ends a listener, whoever else holds it: what waits is reset, a handshake under way is not
-/// completed, and nobody accepts from it any more (`EINVAL`).
+/// Closes a listener for all holders: waiting connections are reset, a handshake under way is not
+/// completed, and accepting from it fails (`EINVAL`).
 ///
 /// # Errors
-/// When the kernel refuses. One that has been ended before is none.
+/// When the kernel refuses. A listener that is already closed is no error.
 pub fn close(listener: BorrowedFd<'_>) -> Result<(), KernelError> {
     match rustix::net::shutdown(listener, Shutdown::Read) {
         Ok(()) | Err(Errno::NOTCONN) => Ok(()),
@@ -133,8 +133,8 @@ pub fn close(listener: BorrowedFd<'_>) -> Result<(), KernelError> {
     }
 }
 
-/// Has a listener listen again that was ended ([`close`]); one that listens goes on. The socket is
-/// the same: its owner, its place in the tables and all duplicates of it stay good.
+/// Makes a closed listener ([`close`]) listen again; one that listens continues. The socket is the same:
+/// its owner, its place in the tables and all its duplicates stay valid.
 ///
 /// # Errors
 /// When the kernel refuses.
@@ -143,11 +143,11 @@ pub fn reopen(listener: BorrowedFd<'_>, backlog: u32) -> Result<(), KernelError>
         .map_err(KernelError::errno("listening again"))
 }
 
-/// Resets all connections that wait, also those whose clients have gone. Connections that come
-/// while this runs are refused as well.
+/// Resets all waiting connections, even those whose clients are gone. Connections that arrive while this
+/// runs are refused as well.
 ///
 /// # Errors
-/// When the kernel refuses; nothing is accepted from the listener then.
+/// When the kernel refuses; nothing can then be accepted from the listener.
 pub fn refuse_waiting(listener: BorrowedFd<'_>, backlog: u32) -> Result<(), KernelError> {
     close(listener)?;
     reopen(listener, backlog)
@@ -176,7 +176,7 @@ mod tests {
         use std::net::{TcpListener, TcpStream};
         use std::os::fd::AsFd;
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        // Any port, which is another one when it listens again.
+        // Any port: it changes when the socket listens again.
         let connect = || TcpStream::connect(listener.local_addr().unwrap());
         let mut refused = connect().unwrap();
         drop(connect().unwrap());

@@ -1,7 +1,7 @@
-//! Who may bind the TCP ports that policy gives to somebody (bpf/ports).
+//! Reserves TCP ports for the accounts that the policy names (bpf/ports).
 //!
-//! Nothing is pinned: ports are reserved as long as a [`Ports`] is open. Loading needs privileges,
-//! changing what is reserved none (kernel 5.19).
+//! Nothing is pinned: ports are reserved while a [`Ports`] is open. Loading needs privileges, changing
+//! the reservations needs none (kernel 5.19).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,20 +22,20 @@ pub(crate) static CODE: Code = code!("usher_ports", "ports");
 
 const PROGRAMS: [&str; 4] = ["bind4", "bind6", "bound4", "bound6"];
 
-/// A port that not everybody may bind.
+/// A reserved port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reserved {
-    /// At this address, and so not at all addresses either; none: at every address.
+    /// At this address, and therefore also at all addresses together; none: at every address.
     pub address: Option<IpAddr>,
-    /// Which.
+    /// The port.
     pub port: u16,
-    /// The user, in the initial user namespace, who may; root may as well. 0: root alone.
+    /// The permitted user, in the initial user namespace; root may bind it as well. 0: only root.
     pub uid: u32,
 }
 
-/// Ports that are reserved.
+/// Reserved ports.
 ///
-/// Dropping it ends that.
+/// Dropping it frees them.
 pub struct Ports {
     ports: Mutex<Mirrored<u32, Port>>,
     addresses: Mutex<Mirrored<Bound, u32>>,
@@ -54,7 +54,7 @@ impl Ports {
     /// processes in it and below, in the caller's network namespace. Nothing is reserved yet.
     ///
     /// # Errors
-    /// What the kernel says; nothing is attached then.
+    /// The kernel's error; nothing is then attached.
     pub fn open(cgroup: &Path) -> Result<Self, KernelError> {
         let object = CODE.open()?.in_own_network()?.load()?;
         Ok(Self {
@@ -65,10 +65,10 @@ impl Ports {
         })
     }
 
-    /// Has these ports reserved and no others. What is bound stays so.
+    /// Reserves these ports and no others. Bound sockets stay bound.
     ///
     /// # Errors
-    /// [`KernelError::Full`], or what the kernel says; some are reserved then, and former ones may be as
+    /// [`KernelError::Full`], or the kernel's error; some are then reserved, and former ones may be as
     /// well.
     pub fn apply(&self, reserved: impl IntoIterator<Item = Reserved>) -> Result<(), KernelError> {
         let mut ports: BTreeMap<u32, Port> = BTreeMap::new();
@@ -78,7 +78,7 @@ impl Ports {
             let all = u32::from(address.is_none());
             let entry = ports.entry(port).or_insert(Port { uid, all });
             entry.all |= all;
-            // Who may take it from two others is root alone.
+            // A port of two owners is for root only.
             if entry.uid != uid {
                 entry.uid = 0;
             }
@@ -87,12 +87,12 @@ impl Ports {
                 addresses.insert(Bound { address, port }, uid);
             }
         }
-        // An address counts only beside its port: entered before it, taken away after it.
+        // An address counts only beside its port: enter it before the port, remove it after.
         let mut of_addresses = self
             .addresses
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        // Those that find no room are not reserved, and the others are.
+        // Ports without room are not reserved; the others are.
         let addresses_entered = of_addresses.enter_or_exchange(&addresses);
         let mut of_ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
         let ports_entered = of_ports.enter_or_exchange(&ports);
@@ -101,16 +101,16 @@ impl Ports {
         addresses_entered.and(ports_entered)
     }
 
-    /// What the programs have counted since they were attached.
+    /// The programs' counters since they were attached.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn counters(&self) -> Result<Counters, KernelError> {
         self.counters.read()
     }
 }
 
-/// A table and what is in it: a confined process cannot ask the kernel for all entries.
+/// A table and its entries: a confined process cannot ask the kernel for all entries.
 struct Mirrored<K, V> {
     table: Table<K, V>,
     present: BTreeMap<K, V>,
@@ -134,7 +134,7 @@ impl<K: Plain + Ord + Copy, V: Plain + PartialEq + Copy> Mirrored<K, V> {
         Ok(())
     }
 
-    /// Enters before anything goes; where there is no room for both, what goes makes some.
+    /// Enters new entries before removing old ones; if there is no room for both, removes first.
     fn enter_or_exchange(&mut self, wanted: &BTreeMap<K, V>) -> Result<(), KernelError> {
         match self.enter(wanted) {
             Err(KernelError::Full { .. }) => {

@@ -1,5 +1,5 @@
-//! What this kernel can do, for `usher doctor`: found by trying, and by reading versions and lists
-//! only where trying cannot tell. Loads programs and attaches none.
+//! The features of this kernel, for `usher doctor`: found by trying, and by reading versions and lists
+//! only where trying cannot decide. Loads programs and attaches none.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -10,17 +10,17 @@ use usher_system::{connections, sandbox};
 
 use crate::{cgroup, listener};
 
-/// What was found, in words, or why it does not work.
+/// The finding in words, or the reason that it does not work.
 type Outcome = Result<String, String>;
 
-/// One thing to try.
+/// One feature to try.
 #[derive(Debug)]
 pub struct Probe {
-    /// What is tried.
+    /// Its name.
     pub name: &'static str,
-    /// Whether the main job fails without it.
+    /// Whether authentication fails without it.
     pub required: bool,
-    /// What it is for.
+    /// Its purpose.
     pub needed_for: &'static str,
     attempt: fn() -> Outcome,
 }
@@ -43,13 +43,13 @@ impl Probe {
     /// Tries it.
     ///
     /// # Errors
-    /// Why it does not work, in words.
+    /// The reason that it does not work, in words.
     pub fn run(&self) -> Result<String, String> {
         (self.attempt)()
     }
 }
 
-/// Everything, in the order in which it is shown.
+/// All features, in the order of display.
 pub static ALL: &[Probe] = &[
     Probe::new("privileges", true, "trying", root),
     Probe::new(
@@ -215,9 +215,9 @@ pub(crate) fn load_lsm_program() -> Result<(), String> {
     })
 }
 
-/// Whether LSM programs run here. Takes root.
+/// Whether LSM programs run here. Needs root.
 fn lsm_programs() -> Result<String, String> {
-    // A kernel that refuses them may well have bpf in its list: the list tells the rest only.
+    // A kernel that refuses them may still have bpf in its list, so the list decides only the rest.
     load_lsm_program().and_then(|()| {
         let list = "/sys/kernel/security/lsm";
         match std::fs::read_to_string(list) {
@@ -251,7 +251,7 @@ fn ownership_programs() -> Outcome {
 /// IORING_OP_RECV_ZC (linux/io_uring.h, kernel 6.15).
 const RECEIVE_ZERO_COPY: usize = 58;
 
-/// Whether io_uring offers an operation; none when it offers nothing at all, to root either.
+/// Whether io_uring offers an operation; none if it offers nothing at all, not even to root.
 fn ring_offers(operation: usize) -> Result<Option<bool>, io::Error> {
     const PARAMETERS: usize = 120;
     const REGISTER_PROBE: libc::c_uint = 8;
@@ -277,10 +277,10 @@ fn ring_offers(operation: usize) -> Result<Option<bool>, io::Error> {
             };
         }
     };
-    // SAFETY: a descriptor that the kernel has just made and nobody else has.
+    // SAFETY: a descriptor that the kernel has just made, with no other owner.
     let ring = unsafe { OwnedFd::from_raw_fd(ring) };
     let mut found = vec![0_u8; header + OPERATIONS * each];
-    // SAFETY: the kernel writes no more than the operations that it is told there is room for.
+    // SAFETY: the kernel writes no more operations than the given room.
     let asked = unsafe {
         libc::syscall(
             libc::SYS_io_uring_register,
@@ -312,8 +312,8 @@ fn zero_copy_receive() -> Outcome {
     }
 }
 
-/// The one finding that a version answers: a lookup fails there for an instant only, which no
-/// attempt finds (fixed by "bpf: Avoid taking spinlock in bpf_task_storage_get", kernel 6.2).
+/// The only finding that a version answers: a look-up fails there only for an instant, which no attempt
+/// finds (fixed by "bpf: Avoid taking spinlock in bpf_task_storage_get", kernel 6.2).
 fn task_storage() -> Outcome {
     let name = rustix::system::uname();
     let (release, version) = (
@@ -335,8 +335,8 @@ fn task_storage() -> Outcome {
     }
 }
 
-/// Whether a task storage lookup may be interrupted by another and fail; none when only
-/// `chosen`, the text of debugfs's sched/preempt ("none (voluntary) full"), could tell.
+/// Whether another task storage look-up may interrupt one and make it fail; none if only `chosen`, the
+/// text of debugfs's sched/preempt ("none (voluntary) full"), could tell.
 fn preempted_in_lookup(release: &str, version: &str, chosen: Option<&str>) -> Option<bool> {
     let mut numbers = release
         .split(|letter: char| !letter.is_ascii_digit())

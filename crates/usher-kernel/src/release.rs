@@ -1,5 +1,5 @@
-//! Taking away what a keeper leaves in the kernel on purpose when it stops: the programs that
-//! decide on SYNs and on where services connect, their tables, and the filters at interfaces.
+//! Removes the objects that a stopped keeper deliberately leaves in the kernel: the programs that
+//! decide on SYNs and on destinations of services, their tables, and the filters at interfaces.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use usher_bpf::{Pins, Unattached, exists};
 use crate::KernelError;
 use crate::admission::FILTER;
 
-/// What was taken away, and what was not.
+/// The result of a release.
 #[derive(Debug)]
 pub struct Released {
-    /// Pinned tables and links that are gone.
+    /// The number of removed tables and links.
     pub pins: usize,
     /// Interfaces that no longer have the filter.
     pub interfaces: Vec<String>,
@@ -23,13 +23,13 @@ pub struct Released {
 
 /// Unpins the admission programs and tables below `pins`, those for destinations below
 /// `destinations` and the guards of a signer that has stopped below `guards`, which ends them, and
-/// takes the filters from the interfaces of the caller's network namespace. What is pinned in other
-/// folders stays. Established connections go on. May be called again and again.
+/// removes the filters from the interfaces of the caller's network namespace. Pins in other folders
+/// stay. Established connections continue. May be called repeatedly.
 ///
 /// # Errors
 /// [`KernelError::InUse`] while a keeper runs, before anything has changed;
-/// [`KernelError::Protected`] when the ownership programs keep the caller from it; what else the
-/// kernel says: some is gone then, and the next call goes on.
+/// [`KernelError::Protected`] when the ownership programs refuse the caller; other errors of the kernel:
+/// some objects are then gone, and the next call continues.
 pub fn release(pins: &Path, destinations: &Path, guards: &Path) -> Result<Released, KernelError> {
     let mut held = Vec::new();
     for folder in [destinations, pins] {
@@ -48,7 +48,7 @@ pub fn release(pins: &Path, destinations: &Path, guards: &Path) -> Result<Releas
     let removed: Result<Vec<usize>, _> = held.iter().map(Pins::remove).collect();
     let pins = removed?.into_iter().sum();
     let (interfaces, unreleased) = FILTER.detach()?;
-    // What the ownership programs have pinned is in a folder of its own below.
+    // The pins of the ownership programs are in a folder of their own below.
     held.into_iter().try_for_each(Pins::remove_folder)?;
     Ok(Released {
         pins,

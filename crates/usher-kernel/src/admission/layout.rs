@@ -1,4 +1,4 @@
-//! The translation of what tables hold.
+//! Translates table entries.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(super) fn announced_mark(number: u64) -> u64 {
 }
 
 impl Entry {
-    /// None for an entry that is just being deleted.
+    /// None for an entry that is being deleted.
     pub(super) fn row(
         &self,
         key: &[u8; 36],
@@ -62,7 +62,7 @@ impl Entry {
 
 fn padded<const N: usize>(text: &str) -> [u8; N] {
     let mut bytes = [0; N];
-    // Names are validated to be shorter; a longer one is cut and then refused when read.
+    // Valid names are shorter; a longer one is cut and then refused when read.
     let length = text.len().min(N);
     bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
     bytes

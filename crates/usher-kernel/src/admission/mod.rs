@@ -1,7 +1,7 @@
-//! The keeper's hold on the admission programs and their tables (bpf/admission).
+//! The keeper's interface to the admission programs and their tables (bpf/admission).
 //!
 //! Everything is pinned below one folder of a bpffs, so that sessions, admissions and the programs
-//! in force outlive the keeper: while it is away, announced connections are still admitted,
+//! in force outlive the keeper: while it is away, announced connections are still admitted, and
 //! everything else is still refused.
 
 mod layout;
@@ -35,8 +35,8 @@ pub use types::{
 /// bpf/admission.
 pub(crate) static CODE: Code = code!("usher", "admission");
 
-/// check_token's place at every interface: before most others, because one that comes before and
-/// decides about the packet keeps it from us.
+/// The place of check_token at every interface: before most other filters, because an earlier filter
+/// that decides about a packet would hide it.
 pub(crate) const FILTER: Filter = Filter {
     priority: 3,
     handle: 0x5573,
@@ -80,8 +80,7 @@ impl Admission {
     /// [`KernelError::InUse`] while another `Admission` holds `pins`; [`KernelError::Protected`],
     /// [`KernelError::OtherLayout`], [`KernelError::OtherLimit`] and
     /// [`KernelError::OtherNamespace`] when the pins cannot be adopted; nothing has been changed
-    /// then. Otherwise what the kernel says: what was pinned by then stays and is adopted the next
-    /// time.
+    /// then. Otherwise the kernel's error: objects pinned by then stay and are adopted the next time.
     pub fn open(pins: &Path, cgroup: &Path, limits: &Limits) -> Result<Self, KernelError> {
         let pins = Pins::lock(pins)?;
         pins.require_layout(LAYOUT_VERSION)?;
@@ -116,11 +115,11 @@ impl Admission {
         })
     }
 
-    /// Puts these ports (port, id of the service) under admission and no others. Adds first, then
-    /// removes, so that a port that stays is never without.
+    /// Puts these ports (port, id of the service) under admission, and no others. Adds first, then
+    /// removes, so that a remaining port is never without admission.
     ///
     /// # Errors
-    /// What the kernel says; no port has been released unless all new ones are under admission.
+    /// The kernel's error; no port has been released unless all new ones are under admission.
     pub fn set_services(&self, services: &[(u16, u32)]) -> Result<(), KernelError> {
         let wanted: BTreeSet<u32> = services.iter().map(|(port, _)| u32::from(*port)).collect();
         let present: BTreeSet<u32> = self
@@ -138,8 +137,8 @@ impl Admission {
         Ok(())
     }
 
-    /// Makes `listener` the queue of the user's connections to the service, in the place of an
-    /// earlier one. The queue is in force as long as anybody holds the listener.
+    /// Makes `listener` the queue of the user's connections to the service, and replaces an earlier one.
+    /// The queue is in force as long as a process holds the listener.
     ///
     /// # Errors
     /// [`KernelError::Full`]; `EOPNOTSUPP` when this is not a listening TCP socket.
@@ -149,16 +148,16 @@ impl Admission {
         uid: u32,
         listener: BorrowedFd<'_>,
     ) -> Result<(), KernelError> {
-        // A socket map takes a descriptor and gives a cookie.
+        // A socket map takes a descriptor and returns a cookie.
         let descriptor = u64::from(listener.as_raw_fd().unsigned_abs());
         self.listeners.set(&Target { service, uid }, &descriptor)
     }
 
-    /// Takes the user's queue away: SYNs are refused from then on, and what waits in the queue
-    /// stays there. Nothing happens when there is none.
+    /// Removes the user's queue: SYNs are refused from then on, and connections waiting in the queue stay
+    /// there. Does nothing if there is none.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn remove_listener(&self, service: u32, uid: u32) -> Result<(), KernelError> {
         self.listeners.remove(&Target { service, uid }).map(drop)
     }
@@ -166,7 +165,7 @@ impl Admission {
     /// Whether the user has a queue at the service.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn has_listener(&self, service: u32, uid: u32) -> Result<bool, KernelError> {
         Ok(self.listeners.get(&Target { service, uid })?.is_some())
     }
@@ -182,7 +181,7 @@ impl Admission {
     ) -> Result<(), AnnounceError> {
         let key = connection.encode();
         if ConnectionTuple::decode(&key).is_err() {
-            // It could not be read back.
+            // The entry could not be read back.
             return Err(AnnounceError::NoConnection(*connection));
         }
         let now = boot_time();
@@ -210,8 +209,8 @@ impl Admission {
         }
     }
 
-    /// A number that no announcement had before, not even one of an earlier keeper: the time since
-    /// boot in nanoseconds, or one more than the last. Its 56 bits last two years.
+    /// A number that no earlier announcement has, not even one of an earlier keeper: the time since boot
+    /// in nanoseconds, or one more than the last. Its 56 bits last two years.
     fn next_number(&self, now: u64) -> u64 {
         let mut last = self.last_number.load(Ordering::Relaxed);
         loop {
@@ -228,11 +227,11 @@ impl Admission {
         }
     }
 
-    /// Takes an announcement of `session` back. Nothing happens when the connection is established,
-    /// not announced, or announced by another session.
+    /// Withdraws an announcement of `session`. Does nothing if the connection is established, not
+    /// announced, or announced by another session.
     ///
     /// # Errors
-    /// What the kernel says; the announcement then stands until it expires.
+    /// The kernel's error; the announcement then stands until it expires.
     pub fn withdraw(
         &self,
         connection: &ConnectionTuple,
@@ -242,12 +241,12 @@ impl Admission {
             .map(drop)
     }
 
-    /// Removes the announcement of a connection, whoever made it, unless it is established: that
-    /// one stays until it is closed, so that revocation goes on seeing it. A handshake under way
-    /// can still end; the connection is then reported by [`Admission::drain_untracked`].
+    /// Removes the announcement of a connection, of any session, unless it is established: an
+    /// established one stays until it is closed, so that revocation still sees it. A handshake under way
+    /// can still complete; [`Admission::drain_untracked`] then reports the connection.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn forget(&self, connection: &ConnectionTuple) -> Result<(), KernelError> {
         self.remove(&connection.encode(), FORGET, None).map(drop)
     }
@@ -276,7 +275,7 @@ impl Admission {
     /// The entry of one connection, if there is one.
     ///
     /// # Errors
-    /// What the kernel says, or [`KernelError::UnreadableEntry`].
+    /// The kernel's error, or [`KernelError::UnreadableEntry`].
     pub fn admission(
         &self,
         connection: &ConnectionTuple,
@@ -291,7 +290,7 @@ impl Admission {
     /// All entries of the table of connections.
     ///
     /// # Errors
-    /// What the kernel says, or [`KernelError::UnreadableEntry`].
+    /// The kernel's error, or [`KernelError::UnreadableEntry`].
     pub fn admissions(&self) -> Result<Vec<AdmissionRow>, KernelError> {
         let mut rows = Vec::new();
         let entries = self.admissions.entries()?;
@@ -302,16 +301,16 @@ impl Admission {
         Ok(rows)
     }
 
-    /// Removes announcements that have expired, and handshakes (also withdrawn ones) 70 s after
-    /// that, when the kernel has given them up. Gives the number of those removed.
+    /// Removes expired announcements, and handshakes (also withdrawn ones) 70 s after that, when the
+    /// kernel has abandoned them. Returns the number of removed entries.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn sweep(&self) -> Result<usize, KernelError> {
         let now = boot_time();
         let mut removed = 0;
         for (key, entry) in self.admissions.entries()? {
-            // The program decides; this spares it the most of them.
+            // The program decides; this check spares it most of them.
             if entry.expires_ns <= now && self.remove(&key, EXPIRE, None)? == Removed::Gone {
                 removed += 1;
             }
@@ -319,7 +318,7 @@ impl Admission {
         Ok(removed)
     }
 
-    /// Keeps a new session, of a plain key.
+    /// Stores a new session of a plain key.
     ///
     /// # Errors
     /// See [`SessionError`].
@@ -335,11 +334,11 @@ impl Admission {
         }
     }
 
-    /// Keeps a new session, of a certified key. Should the caller die halfway there is a session
-    /// without its certificate, which is not to be used.
+    /// Stores a new session of a certified key. If the caller dies halfway, a session without its
+    /// certificate remains, which must not be used.
     ///
     /// # Errors
-    /// See [`SessionError`]; nothing is kept then.
+    /// See [`SessionError`]; nothing is then stored.
     pub fn insert_certified_session(
         &self,
         session: &SessionId,
@@ -351,7 +350,7 @@ impl Admission {
             ..record.clone()
         };
         self.insert_session(session, &record)?;
-        // The session is new: what is there under its id was left behind by one that has gone.
+        // The session is new: an existing entry under its id is a left-over of a session that is gone.
         let put = self
             .certificates
             .put(session.as_bytes(), &certificate.into());
@@ -364,10 +363,10 @@ impl Admission {
         Err(failed)
     }
 
-    /// By which certificate a session's key is the user's.
+    /// The certificate that makes a session's key the user's.
     ///
     /// # Errors
-    /// What the kernel says, or [`KernelError::UnreadableEntry`].
+    /// The kernel's error, or [`KernelError::UnreadableEntry`].
     pub fn certificate(&self, session: &SessionId) -> Result<Option<Certified>, KernelError> {
         self.certificates
             .get(session.as_bytes())?
@@ -378,7 +377,7 @@ impl Admission {
     /// The record of a session, if there is one.
     ///
     /// # Errors
-    /// What the kernel says, or [`KernelError::UnreadableEntry`].
+    /// The kernel's error, or [`KernelError::UnreadableEntry`].
     pub fn session(&self, session: &SessionId) -> Result<Option<SessionRecord>, KernelError> {
         self.sessions
             .get(session.as_bytes())?
@@ -386,10 +385,10 @@ impl Admission {
             .transpose()
     }
 
-    /// Replaces the record of a session that is there.
+    /// Replaces the record of an existing session.
     ///
     /// # Errors
-    /// `ENOENT` when it is not, and what else the kernel says.
+    /// `ENOENT` if there is none, and other errors of the kernel.
     pub fn update_session(
         &self,
         session: &SessionId,
@@ -398,10 +397,10 @@ impl Admission {
         self.sessions.replace(session.as_bytes(), &record.into())
     }
 
-    /// Removes a session. Nothing happens when there is none.
+    /// Removes a session. Does nothing if there is none.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn remove_session(&self, session: &SessionId) -> Result<(), KernelError> {
         self.sessions.remove(session.as_bytes())?;
         self.certificates.remove(session.as_bytes()).map(drop)
@@ -410,7 +409,7 @@ impl Admission {
     /// All sessions.
     ///
     /// # Errors
-    /// What the kernel says, or [`KernelError::UnreadableEntry`].
+    /// The kernel's error, or [`KernelError::UnreadableEntry`].
     pub fn sessions(&self) -> Result<Vec<(SessionId, SessionRecord)>, KernelError> {
         self.sessions
             .entries()?
@@ -419,10 +418,10 @@ impl Admission {
             .collect()
     }
 
-    /// What the programs have counted.
+    /// The programs' counters.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn counters(&self) -> Result<Counters, KernelError> {
         self.counters.read()
     }
@@ -430,7 +429,7 @@ impl Admission {
     /// The ids of programs that no pin names, for their protection.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn unpinned_programs(&self) -> Result<Vec<u32>, KernelError> {
         [&self.remove, &self.check_token]
             .into_iter()
@@ -438,17 +437,16 @@ impl Admission {
             .collect()
     }
 
-    /// Has SYNs looked at for tokens on every interface of the caller's network namespace; see
-    /// [`Filter::attach`]. Connections that come in by an interface without the filter have to be
-    /// announced.
+    /// Attaches the filter that reads tokens to every interface of the caller's network namespace; see
+    /// [`Filter::attach`]. Connections through an interface without the filter must be announced.
     ///
     /// # Errors
-    /// When the interfaces cannot be listed, or the program's id not be read.
+    /// When the interfaces cannot be listed, or the program's id cannot be read.
     pub fn attach_tokens(&self) -> Result<Vec<Unattached>, KernelError> {
         FILTER.attach(&self.check_token)
     }
 
-    /// Ends that; gives the interfaces from which the filter could not be taken.
+    /// Removes the filter; returns the interfaces from which it could not be removed.
     ///
     /// # Errors
     /// When the interfaces cannot be listed.
@@ -456,7 +454,7 @@ impl Admission {
         Ok(FILTER.detach()?.1)
     }
 
-    /// A descriptor that is readable (epoll, poll) while [`Admission::drain_untracked`] has something.
+    /// A descriptor that is readable (epoll, poll) while [`Admission::drain_untracked`] has reports.
     ///
     /// # Errors
     /// When it cannot be duplicated.
@@ -464,11 +462,11 @@ impl Admission {
         self.untracked.descriptor()
     }
 
-    /// Connections that reached a service without having been announced, since the last call. They
-    /// are to be destroyed. The ring holds about a thousand; more are only counted.
+    /// Connections that reached a service unannounced since the last call. The caller must destroy them.
+    /// The ring holds about a thousand; more are only counted.
     ///
     /// # Errors
-    /// What libbpf says.
+    /// libbpf's error.
     pub fn drain_untracked(&self) -> Result<Vec<ConnectionTuple>, KernelError> {
         let mut all = Vec::new();
         loop {
@@ -481,7 +479,7 @@ impl Admission {
     }
 }
 
-/// What became of an entry.
+/// The result of an operation on an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Removed {
     Not,

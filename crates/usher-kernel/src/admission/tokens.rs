@@ -1,9 +1,9 @@
-//! Sessions whose connections come with a token in the SYN: which slot is whose.
+//! Sessions whose connections carry a token in the SYN, and their slots.
 //!
-//! The kernel's table is the truth, and it is pinned: [`Tokens::adopt`] reads it once when a keeper
-//! starts, and finds which slots are open and for whom, and which were closed a moment ago. A
-//! slot's entry is never deleted. A closed one is overwritten with zeros and the time from which on
-//! its slot may be opened again.
+//! The pinned table in the kernel is authoritative: [`Tokens::adopt`] reads it once when a keeper
+//! starts, and finds the open slots, their sessions, and the recently closed slots. A slot's entry is
+//! never deleted. A closed one is overwritten with zeros and the time from which on its slot may be
+//! opened again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
@@ -22,11 +22,11 @@ use crate::KernelError;
 use crate::clock::{after, boot_time};
 use crate::shared::admission::{ClientAddress, TokenSession as Entry};
 
-/// How long a closed slot stays closed: what is left of the SYNs of its session then finds no
-/// session there, and later ones fail at the next session's key.
+/// The time for which a closed slot stays closed: late SYNs of its session then find no session there,
+/// and later ones fail at the next session's key.
 const REST: Duration = Duration::from_secs(16);
 
-/// What the tokens of a session are checked with.
+/// The data that checks the tokens of a session.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct TokenSession {
     /// The session.
@@ -35,18 +35,18 @@ pub struct TokenSession {
     pub service: u32,
     /// The local account of the session's user.
     pub uid: u32,
-    /// The keeper's number for the host that the session is of, whose addresses its connections
-    /// come from; see [`Admission::set_client_addresses`].
+    /// The keeper's number for the session's host, from whose addresses its connections come; see
+    /// [`Admission::set_client_addresses`].
     pub host: u64,
     /// `t[0]` of its token chain.
     pub anchor: TokenElement,
     /// The chain's salt.
     pub salt: [u8; TOKEN_KEY_SIZE],
-    /// How many elements the chain has: 1 to [`MAX_CHAIN_LENGTH`].
+    /// The length of the chain: 1 to [`MAX_CHAIN_LENGTH`].
     pub length: u32,
     /// The secret that masks elements.
     pub key: [u8; TOKEN_KEY_SIZE],
-    /// How long tokens are accepted, from now on.
+    /// The time for which tokens are accepted, from now on.
     pub lifetime: Duration,
 }
 
@@ -62,19 +62,19 @@ impl fmt::Debug for TokenSession {
     }
 }
 
-/// Why a session gets no slot. Its connections can still be announced.
+/// Reasons that a session gets no slot. Its connections can still be announced.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// Every slot is open, or was closed within the last 16 seconds.
     #[error("every slot for tokens is taken")]
     Full,
-    /// The session has a slot already.
+    /// The session already has a slot.
     #[error("the session has a slot for tokens already")]
     Exists,
     /// No chain has this length.
     #[error("a token chain of {0} elements")]
     Length(u32),
-    /// Something else.
+    /// Another error.
     #[error(transparent)]
     Kernel(#[from] KernelError),
 }
@@ -84,7 +84,7 @@ pub enum TokenError {
 pub struct TokenRow {
     /// The slot.
     pub slot: TokenSlot,
-    /// Whose.
+    /// Its session.
     pub session: SessionId,
     /// The service.
     pub service: u32,
@@ -92,17 +92,17 @@ pub struct TokenRow {
     pub uid: u32,
     /// The highest position of an accepted token; 0 before the first.
     pub position: u32,
-    /// How many elements the chain has.
+    /// The length of the chain.
     pub length: u32,
 }
 
-/// The table, and what is known of its slots.
+/// The table, and the state of its slots.
 pub(super) struct Tokens {
     table: Table<u32, Entry>,
     slots: Mutex<Slots>,
 }
 
-/// Every slot below the limit is in exactly one place.
+/// Every slot below the limit is in exactly one of these sets.
 struct Slots {
     open: HashMap<SessionId, TokenSlot>,
     /// Closed, in the order of the boot time in nanoseconds from which on they may be opened again.
@@ -167,7 +167,7 @@ impl Tokens {
             match self.table.insert(&slot.number(), &entry)? {
                 Insertion::Done => {}
                 Insertion::Full => return Err(TokenError::Full),
-                // Nobody else writes here.
+                // There is no other writer.
                 Insertion::Exists => {
                     return Err(KernelError::UnreadableEntry { table: "tokens" }.into());
                 }
@@ -209,7 +209,7 @@ impl Entry {
             uid: session.uid,
             length: session.length,
             host: session.host,
-            // The anchor is no token.
+            // The anchor is not a token.
             window: [1, 0],
             value,
             salt: session.salt,
@@ -221,12 +221,12 @@ impl Entry {
 }
 
 impl Admission {
-    /// Which addresses the hosts' connections may come from when tokens admit them, in the place of
-    /// those before. Adds first, then removes.
+    /// Sets the addresses from which tokens admit the hosts' connections, and replaces the former ones.
+    /// Adds first, then removes.
     ///
     /// # Errors
-    /// [`KernelError::Full`]: those that found no room are left out, and nothing has been removed.
-    /// Otherwise what the kernel says.
+    /// [`KernelError::Full`]: addresses without room are left out, and nothing has been removed.
+    /// Otherwise the kernel's error.
     pub fn set_client_addresses(&self, addresses: &[(u64, IpAddr)]) -> Result<(), KernelError> {
         let wanted: BTreeSet<_> = addresses
             .iter()
@@ -243,14 +243,14 @@ impl Admission {
         Ok(())
     }
 
-    /// Sets right how many connections of each user tokens have admitted that are not established:
-    /// the programs do not see what never comes. To be called once a second.
+    /// Corrects the number of each user's connections that tokens have admitted and that are not
+    /// established: the programs do not see connections that never arrive. Call it once a second.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn recount_outstanding(&self) -> Result<(), KernelError> {
         let counted = self.outstanding.entries()?;
-        // Below zero for a moment when others were set right in between.
+        // Below zero for a moment if another correction came in between.
         if counted.iter().all(|(_, count)| *count == 0) {
             return Ok(());
         }
@@ -267,22 +267,22 @@ impl Admission {
         Ok(())
     }
 
-    /// Has the session's connections admitted by tokens, and gives the slot that they name. Slots
-    /// are pinned with the other tables: a keeper that starts again goes on where the last one
-    /// was, see [`Admission::tokens`].
+    /// Admits the session's connections by tokens, and returns the slot that they name. Slots are pinned
+    /// with the other tables: a restarted keeper continues where the last one was, see
+    /// [`Admission::tokens`].
     ///
     /// # Errors
-    /// See [`TokenError`]; nothing has changed then.
+    /// See [`TokenError`]; nothing has then changed.
     pub fn open_tokens(&self, session: &TokenSession) -> Result<TokenSlot, TokenError> {
         self.tokens.open(session)
     }
 
-    /// Ends that; false when the session had no slot. Every connection that the session's tokens
-    /// admitted before is in [`Admission::admissions`] when this returns, or is taken back by the
-    /// kernel: who revokes looks there afterwards.
+    /// Closes the session's slot; false if it had none. When this returns, every connection that the
+    /// session's tokens have admitted is in [`Admission::admissions`], or the kernel withdraws it: a
+    /// revocation looks there afterwards.
     ///
     /// # Errors
-    /// What the kernel says; tokens are still accepted then.
+    /// The kernel's error; tokens are then still accepted.
     pub fn close_tokens(&self, session: &SessionId) -> Result<bool, KernelError> {
         self.tokens.close(session)
     }
@@ -293,10 +293,10 @@ impl Admission {
         self.tokens.slots().open.get(session).copied()
     }
 
-    /// All open slots, those that an earlier keeper opened included. Reads the whole table.
+    /// All open slots, including those of an earlier keeper. Reads the whole table.
     ///
     /// # Errors
-    /// What the kernel says, or [`KernelError::UnreadableEntry`].
+    /// The kernel's error, or [`KernelError::UnreadableEntry`].
     pub fn tokens(&self) -> Result<Vec<TokenRow>, KernelError> {
         const UNREADABLE: KernelError = KernelError::UnreadableEntry { table: "tokens" };
         let mut rows = Vec::new();

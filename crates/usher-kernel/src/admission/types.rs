@@ -1,4 +1,4 @@
-//! What the keeper tells the admission programs, and what it hears from them.
+//! The data that the keeper and the admission programs exchange.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use usher_proto::{
 
 use crate::KernelError;
 
-/// How many entries the tables take. Set when the tables are made; kept as long as they are pinned.
+/// The sizes of the tables. Set when the tables are made, and kept while they are pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Open sessions.
@@ -17,7 +17,7 @@ pub struct Limits {
     pub admissions: u32,
     /// Queues: pairs of service and user.
     pub listeners: u32,
-    /// Sessions whose connections may come with a token in the SYN; at most
+    /// Sessions whose connections may carry a token in the SYN; at most
     /// [`usher_proto::token::TokenSlot::COUNT`].
     pub tokens: u32,
 }
@@ -34,7 +34,7 @@ impl Default for Limits {
     }
 }
 
-/// What is announced of a connection, besides its two ends.
+/// An announcement of a connection, besides its two endpoints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Announced {
     /// The session that announces it.
@@ -43,11 +43,11 @@ pub struct Announced {
     pub service: u32,
     /// The local account of the session's user.
     pub uid: u32,
-    /// How long a SYN is admitted, from now on. A handshake that began in time may end later.
+    /// The time for which a SYN is admitted, from now on. A handshake that began in time may end later.
     pub lifetime: Duration,
 }
 
-/// Why a connection is not announced.
+/// Reasons that a connection is not announced.
 #[derive(Debug, thiserror::Error)]
 pub enum AnnounceError {
     /// The table of connections is full.
@@ -56,45 +56,45 @@ pub enum AnnounceError {
     /// The same connection is announced or established, or a handshake of it may be pending.
     #[error("the connection is announced already")]
     AlreadyAnnounced,
-    /// An end that no socket has: an unspecified address, port 0.
+    /// An endpoint that no socket has: an unspecified address, port 0.
     #[error("{0} is no connection")]
     NoConnection(ConnectionTuple),
-    /// Something else.
+    /// Another error.
     #[error(transparent)]
     Kernel(#[from] KernelError),
 }
 
-/// Why a session is not opened.
+/// Reasons that a session is not opened.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// There is a session of this id.
+    /// There is already a session with this id.
     #[error("the session exists already")]
     Exists,
     /// The table of sessions is full.
     #[error("the table of sessions is full")]
     Full,
-    /// Something else.
+    /// Another error.
     #[error(transparent)]
     Kernel(#[from] KernelError),
 }
 
-/// How far an announced connection has come.
+/// The state of an announced connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AdmissionState {
     /// No SYN has come.
     Announced,
-    /// A SYN has been admitted, the handshake is not over.
+    /// A SYN has been admitted, and the handshake is not over.
     SynReceived,
-    /// The handshake is over, the connection not closed.
+    /// The handshake is over, and the connection is not closed.
     Established,
-    /// Withdrawn after a SYN was admitted: that handshake may end, no other SYN is admitted.
+    /// Withdrawn after a SYN was admitted: that handshake may complete, no other SYN is admitted.
     Withdrawn,
 }
 
 /// One entry of the table of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AdmissionRow {
-    /// The two ends.
+    /// The two endpoints.
     pub connection: ConnectionTuple,
     /// The session that announced it.
     pub session: SessionId,
@@ -102,15 +102,15 @@ pub struct AdmissionRow {
     pub service: u32,
     /// The local account.
     pub uid: u32,
-    /// How far it has come.
+    /// Its state.
     pub state: AdmissionState,
-    /// Whether a token made it, and not an announcement.
+    /// Whether a token made it, rather than an announcement.
     pub by_token: bool,
-    /// How long it has been established.
+    /// The time since it was established.
     pub established: Option<Duration>,
 }
 
-/// A session as the table keeps it.
+/// A session in the table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionRecord {
     /// The local account of the user.
@@ -123,7 +123,7 @@ pub struct SessionRecord {
     pub host: HostName,
     /// The last accepted element of the chain.
     pub tip: ChainTip,
-    /// How many elements either chain has.
+    /// The length of either chain.
     pub chain_length: u32,
     /// The chains' salt.
     pub chain_salt: [u8; 16],
@@ -131,15 +131,15 @@ pub struct SessionRecord {
     pub token_anchor: TokenElement,
     /// Fingerprint of the key that signed for it: SHA-256, as `ssh-keygen -l` shows it.
     pub key_fingerprint: [u8; 32],
-    /// Whether that key is the user's by a certificate: see [`super::Admission::certificate`].
+    /// Whether a certificate makes that key the user's: see [`super::Admission::certificate`].
     pub certified: bool,
-    /// [`usher_proto::HostPublicKey::number`] of the host, by the key that it had then.
+    /// [`usher_proto::HostPublicKey::number`] of the host's key at that time.
     pub host_number: u64,
     /// When it was opened, in seconds since 1970.
     pub opened: u64,
     /// When it ends, in seconds since 1970.
     pub expires: u64,
-    /// When and why it has ended; kept a while so that a replayed authenticator meets it.
+    /// The time and reason of its end; kept for a while so that a replayed authenticator is detected.
     pub ended: Option<Ended>,
 }
 
@@ -148,8 +148,8 @@ pub struct SessionRecord {
 pub struct Ended {
     /// Seconds since 1970; never 0.
     pub at: u64,
-    /// Why.
+    /// The reason.
     pub reason: Refusal,
-    /// Whether the log has it that it ended so.
+    /// Whether the log has this end.
     pub recorded: bool,
 }

@@ -1,4 +1,4 @@
-//! What the keeper tells the ownership programs, and what it hears from them.
+//! The data that the keeper and the ownership programs exchange.
 
 use std::path::PathBuf;
 
@@ -6,23 +6,23 @@ use crate::KernelError;
 pub use crate::shared::ownership::Reason;
 use crate::shared::ownership::{GROUPS, Identity as Grant};
 
-/// Supplementary groups that an identity may have.
+/// Most supplementary groups of an identity.
 pub const MAX_GROUPS: usize = GROUPS as usize;
 
-/// What a process may become, in the numbers of the initial user namespace.
+/// The identity that a process may take, in the numbers of the initial user namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The user: real, effective, saved and file system id.
     pub uid: u32,
     /// The group, likewise.
     pub gid: u32,
-    /// Exactly the supplementary groups that setgroups(2) must set, in any order. A group that is
-    /// named twice counts once, here and not in setgroups.
+    /// Exactly the supplementary groups that setgroups(2) must set, in any order. A duplicate counts
+    /// once here, but not in setgroups.
     pub groups: Vec<u32>,
 }
 
 impl Grant {
-    /// The grant of an identity by the present keeper, which has this number.
+    /// The grant of an identity by the keeper with this number.
     pub(super) fn new(identity: &Identity, keeper: u32) -> Result<Self, OwnershipError> {
         if identity.uid == 0 {
             return Err(OwnershipError::Root);
@@ -50,7 +50,7 @@ impl Grant {
     }
 }
 
-/// How far a process has come on its way to a user's identity.
+/// A process's state on its way to a user's identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessState {
     /// Nothing was granted, or the process is gone.
@@ -60,19 +60,19 @@ pub enum ProcessState {
         /// The user.
         uid: u32,
     },
-    /// It has become this user and will never be another one.
+    /// It has become this user for good.
     Settled {
         /// The user.
         uid: u32,
     },
 }
 
-/// Why something about ownership could not be done.
+/// Errors of ownership.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OwnershipError {
-    /// This kernel takes no LSM programs, or not all that are needed. Everything but ownership
-    /// works without them.
+    /// This kernel runs no LSM programs, or not all that are needed. Everything except ownership works
+    /// without them.
     #[error(
         "this kernel does not run the programs that guard ownership: {reason}; it needs BPF LSM \
          (CONFIG_BPF_LSM, BTF, bpf in the list lsm= of the kernel command line) and no lockdown"
@@ -81,19 +81,19 @@ pub enum OwnershipError {
         /// What it said.
         reason: String,
     },
-    /// Root cannot be fenced, and nobody becomes root.
+    /// Root cannot be fenced, and no process becomes root.
     #[error("root is neither a service's account nor a user of one; name another account")]
     Root,
-    /// More accounts than the table takes.
+    /// There are more accounts than places in the table.
     #[error(
         "{asked} service accounts under the fence, of 1024; let services share accounts, \
          and reboot"
     )]
     TooManyAccounts {
-        /// How many there would be.
+        /// The number of accounts.
         asked: usize,
     },
-    /// More supplementary groups than a grant takes.
+    /// A grant cannot hold so many supplementary groups.
     #[error(
         "user {uid} is in {found} supplementary groups, of {MAX_GROUPS} that a service's process \
          can take over; take the user out of some, or let the keeper start the service"
@@ -101,10 +101,10 @@ pub enum OwnershipError {
     TooManyGroups {
         /// The user.
         uid: u32,
-        /// How many groups.
+        /// The number of groups.
         found: usize,
     },
-    /// The process has become a user already.
+    /// The process has already become a user.
     #[error("the process has become user {uid} already; each user's process starts afresh")]
     AlreadySettled {
         /// That user.
@@ -116,16 +116,16 @@ pub enum OwnershipError {
     /// The path of this program is too long for the table.
     #[error("the path of the daemon's program, {0}, has more than 255 bytes; install it elsewhere")]
     LongPath(PathBuf),
-    /// Somebody else than root may write the program's file, and so choose who is a daemon.
+    /// An account other than root may write the program's file, and so decide which process is a daemon.
     #[error(
         "{0} is the daemons' program, which root alone may write: chown root and chmod go-w, and \
          start the keeper again"
     )]
     OpenProgram(PathBuf),
-    /// The programs do not know the caller as a keeper, though it has marked itself.
+    /// The programs do not recognise the caller as a keeper, although it has marked itself.
     #[error("the ownership programs in force are not this version's: reboot")]
     Unknown,
-    /// Something else.
+    /// Another error.
     #[error(transparent)]
     Kernel(#[from] KernelError),
 }
@@ -137,7 +137,7 @@ pub struct Refusals {
 }
 
 impl Reason {
-    /// What keeps a process from becoming its user, in words for the journal.
+    /// The reason that a process cannot become its user, for the journal.
     #[must_use]
     pub fn obstacle(self) -> &'static str {
         match self {
@@ -162,7 +162,7 @@ impl Reason {
 }
 
 impl Refusals {
-    /// How often for this reason.
+    /// The count of this reason.
     #[must_use]
     pub fn of(&self, reason: Reason) -> u64 {
         self.counts[reason as usize]

@@ -1,5 +1,5 @@
-//! Plain connections: where a plain connect(2) of any program is authenticated, what is held
-//! meanwhile, and what may begin (bpf/ticket/holding.h).
+//! Plain connections: the destinations at which a plain connect(2) of any program is authenticated, the
+//! held connections, and those that may begin (bpf/ticket/holding.h).
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -18,7 +18,7 @@ use super::types::TicketError;
 use crate::KernelError;
 use crate::shared::ticket::{self, Destination, EVENT_HELD, EVENT_OVER, EVENT_REFUSED, Hold};
 
-/// One connect(2): of which socket, and when, which tells it from others of the same socket. Never
+/// One connect(2): its socket and its time, which distinguishes it from others of the same socket. Never
 /// the same twice between two boots. See also [`Attempt::of_socket`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Attempt {
@@ -29,10 +29,10 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// A connection that is announced before it begins: whichever connect(2) of the socket.
+    /// A connection that is announced before it begins: any connect(2) of the socket.
     ///
     /// # Errors
-    /// What the kernel says of what is no socket.
+    /// The kernel's error for a descriptor that is not a socket.
     pub fn of_socket(socket: BorrowedFd<'_>) -> Result<Self, KernelError> {
         guards::attempt_of(socket)
     }
@@ -44,42 +44,42 @@ impl From<Attempt> for ticket::Attempt {
     }
 }
 
-/// What became of a plain connection.
+/// A report about a plain connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// Which it is.
+    /// Its attempt.
     pub attempt: Attempt,
-    /// Its ends.
+    /// Its endpoints.
     pub connection: ConnectionTuple,
-    /// The real uid of the process that connects, in the initial user namespace.
+    /// The real uid of the connecting process, in the initial user namespace.
     pub uid: u32,
     /// The number of a ticket whose token did not pass.
     pub ticket: Option<u32>,
-    /// The process, in the initial pid namespace; may have ended since.
+    /// The process, in the initial pid namespace; it may have ended since.
     pub pid: u32,
-    /// What the process calls itself: bytes of its own choice.
+    /// The process's own name: bytes of its choice.
     pub command: String,
-    /// Where programs are listed, which it is. None: one whose file is at no path any more.
+    /// The program, if programs are listed. None: its file is no longer at any path.
     pub program: Option<ProgramId>,
-    /// What happened.
+    /// The event.
     pub event: Event,
 }
 
 /// See [`Report`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// Its SYN is held: now, or once more. Not all of one are told.
+    /// Its SYN is held: now, or once more. Not every copy is reported.
     Held(Option<Syn>),
-    /// It was held, and is established or given up.
+    /// It was held, and is established or abandoned.
     Over,
-    /// Its token was answered by a RST, which the program has been told.
+    /// A RST answered its token, and the program has seen it.
     Refused,
 }
 
 /// The tables of the programs that hold.
 pub struct Holding {
     plain: Table<Destination, u32>,
-    /// What is in `plain`: listing a table takes a system call that a confined process has not.
+    /// The entries of `plain`: listing a table needs a system call that a confined process lacks.
     destinations: Mutex<HashMap<SocketAddr, u32>>,
     holds: Table<u32, Hold>,
     guards: Guards,
@@ -101,18 +101,18 @@ impl Holding {
             holds: object.table("holds")?,
             guards,
             reports: object.ring("reports", "reading of plain connections", read)?,
-            // The table is not kept: what is entered stays as it is.
+            // The table is not kept here; its entries stay as they are.
             sender: SynSender::open(&object.table("senders")?),
         })
     }
 
-    /// Has plain connections authenticated to these addresses and to no others, from the next
-    /// connect(2) on: of the programs of the list with this number, or of all where there is none.
-    /// Tokens for an address with a list are drawn by its programs only.
+    /// Authenticates plain connections to these addresses and to no others, from the next connect(2) on:
+    /// those of the programs of the list with this number, or of all programs if there is none. Only
+    /// listed programs draw tokens for an address with a list.
     ///
     /// # Errors
-    /// [`TicketError::Full`] when there is no room for all of them, or what the kernel says; some
-    /// are in force then, and no former one that is not among them.
+    /// [`TicketError::Full`] when there is no room for all of them, or the kernel's error; some are then
+    /// in force, and no former one that is not among them.
     pub fn set_destinations(
         &self,
         destinations: impl IntoIterator<Item = (SocketAddr, Option<NonZeroU32>)>,
@@ -130,8 +130,8 @@ impl Holding {
             present.remove(&former);
         }
         for (destination, list) in wanted {
-            // Not written again: while an element is replaced, a connect(2) that has just found it
-            // may read another destination's in its place.
+            // Never rewrite an element: while it is replaced, a connect(2) that has just found it may
+            // read another destination's element.
             if present.get(&destination) == Some(&list) {
                 continue;
             }
@@ -141,10 +141,10 @@ impl Holding {
         Ok(())
     }
 
-    /// Has connections of this socket never held: it is announced before it connects.
+    /// Exempts this socket's connections from being held: it is announced before it connects.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn exempt(&self, socket: BorrowedFd<'_>) -> Result<(), KernelError> {
         let descriptor = u32::try_from(socket.as_raw_fd()).unwrap_or(u32::MAX);
         let exempt = Hold {
@@ -154,20 +154,20 @@ impl Holding {
         self.holds.set(&descriptor, &exempt)
     }
 
-    /// The guards of announced connections, and of those that are decided about.
+    /// The guards of announced connections, and of those under decision.
     pub fn guards(&self) -> &Guards {
         &self.guards
     }
 
-    /// What sends held SYNs. It takes CAP_NET_RAW when the programs are loaded.
+    /// The sender of held SYNs. It needs CAP_NET_RAW when the programs are loaded.
     ///
     /// # Errors
-    /// Why there is none: held SYNs are then left to the kernel.
+    /// The reason that there is none: the kernel then sends held SYNs again.
     pub fn sender(&self) -> Result<&SynSender, &KernelError> {
         self.sender.as_ref()
     }
 
-    /// A descriptor that is readable (epoll, poll) while [`Holding::reports`] has something.
+    /// A descriptor that is readable (epoll, poll) while [`Holding::reports`] has reports.
     ///
     /// # Errors
     /// When it cannot be duplicated.
@@ -175,16 +175,16 @@ impl Holding {
         self.reports.descriptor()
     }
 
-    /// What happened since the last call, up to 1,024 reports.
+    /// The reports since the last call, up to 1,024.
     ///
     /// # Errors
-    /// What libbpf says.
+    /// libbpf's error.
     pub fn reports(&self) -> Result<Batch<Report>, KernelError> {
         self.reports.take()
     }
 }
 
-/// None for what is no report.
+/// None for malformed reports.
 fn read(bytes: &[u8]) -> Option<Report> {
     let report = ticket::Report::read(bytes)?;
     let connection = ConnectionTuple::decode(&report.connection).ok()?;
@@ -211,7 +211,7 @@ fn read(bytes: &[u8]) -> Option<Report> {
     })
 }
 
-/// Up to the first zero byte.
+/// The bytes up to the first zero byte.
 fn command_of(bytes: &[u8]) -> String {
     let command = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(command).into_owned()

@@ -1,5 +1,5 @@
-//! Programs that are listed: by which executable a process is known, and which may authenticate
-//! where (bpf/ticket/program.h).
+//! Listed programs: the executables that identify processes, and the destinations at which each may
+//! authenticate (bpf/ticket/program.h).
 
 use std::collections::HashSet;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -13,20 +13,20 @@ use super::types::TicketError;
 use crate::KernelError;
 use crate::shared::ticket::{Asker, ListedKey, ProgramQuery};
 
-/// An executable file, as the kernel knows it: the same for all names and mounts of the file, in
-/// every mount namespace, and no other file's as long as it is open somewhere. Means nothing after
-/// the [`super::Tickets`] that told it are closed.
+/// The kernel's identity of an executable file: the same for all names and mounts of the file, in every
+/// mount namespace, and never another file's while the file is open somewhere. It is meaningless after
+/// the [`super::Tickets`] that returned it are closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ProgramId(NonZeroU64);
 
 impl ProgramId {
-    /// None for 0: no program that could be listed.
+    /// None for 0: a program that cannot be listed.
     pub(super) fn new(number: u64) -> Option<Self> {
         NonZeroU64::new(number).map(Self)
     }
 }
 
-/// A program that may authenticate where those of a list may.
+/// A program on a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Listed {
     /// The number of the list.
@@ -41,7 +41,7 @@ pub struct Listing {
     identify: Result<OwnedFd, KernelError>,
     listed: Table<ListedKey, u32>,
     askers: Table<u32, Asker>,
-    /// What is in `listed`: see `Holding::destinations`.
+    /// The entries of `listed`: see `Holding::destinations`.
     present: Mutex<HashSet<Listed>>,
 }
 
@@ -58,19 +58,19 @@ impl Listing {
         })
     }
 
-    /// Whether programs can be told apart.
+    /// Whether this kernel can identify programs.
     ///
     /// # Errors
-    /// Why this kernel does not: in lockdown for confidentiality it lets nothing read its memory.
+    /// The reason that it cannot: in lockdown for confidentiality nothing may read its memory.
     pub fn available(&self) -> Result<(), &KernelError> {
         self.identify.as_ref().map(drop)
     }
 
-    /// Which program an open file is (also by O_PATH). Keep it open as long as it is listed: the
-    /// kernel may else give what it is known by to another file.
+    /// The identity of an open file (also by O_PATH). Keep it open while it is listed, or the kernel may
+    /// reuse its identity for another file.
     ///
     /// # Errors
-    /// As [`Listing::available`], where that is no reference: `None`; or what the kernel says.
+    /// As [`Listing::available`], which may be `None`; or the kernel's error.
     pub fn identify(&self, file: BorrowedFd<'_>) -> Result<Option<ProgramId>, KernelError> {
         let Ok(program) = &self.identify else {
             return Ok(None);
@@ -89,21 +89,21 @@ impl Listing {
         }
     }
 
-    /// The program that has said of this socket that it is to be announced. None: nobody has, or one
-    /// whose file is at no path any more.
+    /// The program that has requested an announcement on this socket. None: no program has, or its file
+    /// is no longer at any path.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn asker(&self, socket: BorrowedFd<'_>) -> Result<Option<ProgramId>, KernelError> {
         let descriptor = u32::try_from(socket.as_raw_fd()).unwrap_or(u32::MAX);
         let asker = self.askers.get(&descriptor)?;
         Ok(asker.and_then(|asker| ProgramId::new(asker.program)))
     }
 
-    /// Lists these programs too, all or none of them.
+    /// Adds these programs, all or none of them.
     ///
     /// # Errors
-    /// [`TicketError::Full`] when there is no room for all of them, or what the kernel says.
+    /// [`TicketError::Full`] when there is no room for all of them, or the kernel's error.
     pub fn add(&self, wanted: &HashSet<Listed>) -> Result<(), TicketError> {
         let mut present = self.lock();
         let former = present.clone();
@@ -121,10 +121,10 @@ impl Listing {
         Ok(())
     }
 
-    /// Lists no others than these any longer.
+    /// Removes all other programs.
     ///
     /// # Errors
-    /// What the kernel says; the rest is listed still.
+    /// The kernel's error; the rest is still listed.
     pub fn retain(&self, wanted: &HashSet<Listed>) -> Result<(), KernelError> {
         let mut present = self.lock();
         for former in present.difference(wanted).copied().collect::<Vec<_>>() {

@@ -1,4 +1,4 @@
-//! Loading and attaching of bpf/ticket.
+//! Loads and attaches bpf/ticket.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,19 +15,19 @@ use crate::shared::ticket::ProgramKey;
 /// bpf/ticket.
 pub(crate) static CODE: Code = code!("usher_ticket", "ticket");
 
-/// The order of attaching: what draws comes after what writes.
+/// The order of attaching: programs that draw come after those that write.
 const PROGRAMS: [&str; 4] = ["write_token", "draw", "connect_plain4", "connect_plain6"];
 
-/// Tells which program an open file is. Not attached.
+/// Identifies an open file. Not attached.
 const IDENTIFY: &str = "identify";
 
-/// Sees what leaves, called by what guards. Attached before the others.
+/// Holds leaving SYNs; the guard program calls it. Attached before the others.
 const HOLD: &str = "hold_syn";
 
 /// The programs, attached.
 pub(super) struct Programs {
     pub object: Object,
-    /// Or why this kernel does not take it.
+    /// Or the reason that this kernel does not accept it.
     pub identify: Result<OwnedFd, KernelError>,
     pub guards: Guards,
     /// Keep the programs attached as long as they are open.
@@ -43,7 +43,7 @@ impl Programs {
         let guard = guards::Loaded::new(pins, limits.guards)?;
         let (object, not_identified) = match load(&guard, limits, true) {
             Ok(object) => (object, None),
-            // The rest is of use without, and when it is not, that is what to tell.
+            // The rest works without it; if the rest fails too, report that error.
             Err(error) => (load(&guard, limits, false)?, Some(error)),
         };
         set_program_key(&object)?;
@@ -62,7 +62,8 @@ impl Programs {
     }
 }
 
-/// What the kernel knows programs by is seen through a keyed hash, whose key nobody learns.
+/// Sets the random key of the hash through which the kernel's identities of programs are visible; no
+/// copy of the key is kept.
 fn set_program_key(object: &Object) -> Result<(), KernelError> {
     let mut bytes = [0; size_of::<ProgramKey>()];
     getrandom::fill(&mut bytes).map_err(|error| {
@@ -75,7 +76,7 @@ fn set_program_key(object: &Object) -> Result<(), KernelError> {
     set
 }
 
-/// `identifying`: with the program that tells which program a file is.
+/// `identifying`: with the program that identifies files.
 fn load(guard: &guards::Loaded, limits: &Limits, identifying: bool) -> Result<Object, KernelError> {
     CODE.open()?
         .in_own_network()?

@@ -1,4 +1,4 @@
-//! A held SYN: read back from the copy of it, and sent.
+//! Reads a held SYN from its copy, and sends it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,7 +17,7 @@ const CHECKSUM_AT: usize = 16;
 const SYN_FLAG: u8 = 0x02;
 const ACK_OR_RST: u8 = 0x14;
 
-/// A SYN without data as it goes over the wire, from the IP header on.
+/// A SYN without data in its wire form, from the IP header on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Syn {
     to: IpAddr,
@@ -25,9 +25,9 @@ pub struct Syn {
 }
 
 impl Syn {
-    /// Of the copy of a packet, whose TCP checksum the kernel has left to the network card. None
-    /// for what is no mere SYN: one that carries data (TCP Fast Open; the kernel sends one without
-    /// at once), is enciphered, has headers between those of IPv6 and TCP, or other ends than its
+    /// Reads the copy of a packet, whose TCP checksum the kernel has left to the network card. None for
+    /// anything but a plain SYN: one that carries data (TCP Fast Open; the kernel sends one without at
+    /// once), is enciphered, has headers between those of IPv6 and TCP, or has other endpoints than its
     /// connection (NAT).
     pub(super) fn complete(copy: &[u8], connection: &ConnectionTuple) -> Option<Self> {
         let mut packet = copy.to_vec();
@@ -68,7 +68,7 @@ fn address<const SIZE: usize>(packet: &[u8], at: usize) -> Option<[u8; SIZE]> {
     packet.get(at..)?.first_chunk().copied()
 }
 
-/// Of 16-bit words, most significant byte first; a SYN's cannot overflow.
+/// The sum of 16-bit words, most significant byte first; a SYN's sum cannot overflow.
 fn sum(bytes: &[u8]) -> u32 {
     let word = |pair: &[u8; 2]| u32::from(u16::from_be_bytes(*pair));
     bytes.as_chunks().0.iter().map(word).sum()
@@ -82,17 +82,17 @@ fn folded(mut sum: u32) -> u16 {
     !u16::try_from(sum).unwrap_or(u16::MAX)
 }
 
-/// Sends held SYNs, from raw sockets that receive nothing (IPPROTO_RAW). What the programs have not
-/// told of does not leave (`may_be_sent` in bpf/ticket/holding.h).
+/// Sends held SYNs, from raw sockets that receive nothing (IPPROTO_RAW). Packets that the programs have
+/// not reported cannot leave (`may_be_sent` in bpf/ticket/holding.h).
 #[derive(Debug)]
 pub struct SynSender {
     ipv4: OwnedFd,
-    /// None where the kernel has no IPv6.
+    /// None if the kernel has no IPv6.
     ipv6: Option<OwnedFd>,
 }
 
 impl SynSender {
-    /// Opens the sockets and enters them as senders. Takes CAP_NET_RAW; sending takes nothing.
+    /// Opens the sockets and enters them as senders. Needs CAP_NET_RAW; sending needs nothing.
     pub(super) fn open(senders: &Table<u32, u32>) -> Result<Self, KernelError> {
         let sender = Self::unrestricted()?;
         for socket in [Some(&sender.ipv4), sender.ipv6.as_ref()]
@@ -132,11 +132,11 @@ impl SynSender {
         Self::unrestricted().map(drop)
     }
 
-    /// Sends a SYN in its socket's place.
+    /// Sends a SYN for its socket.
     ///
     /// # Errors
-    /// What the kernel says, `EAGAIN` when its queue is full. The kernel sends the SYN again by
-    /// itself, a second later.
+    /// The kernel's error, `EAGAIN` when its queue is full. The kernel sends the SYN again by itself, a
+    /// second later.
     pub fn send(&self, syn: &Syn) -> Result<(), KernelError> {
         let socket = match syn.to {
             IpAddr::V4(_) => Some(&self.ipv4),
@@ -183,7 +183,7 @@ mod tests {
             (&syn.packet[..36], &syn.packet[38..]),
             (&COPY[..36], &COPY[38..])
         );
-        // As a receiver checks it: with the pseudo-header all sums up to nothing.
+        // A receiver's check: with the pseudo-header everything sums to zero.
         let pseudo = sum(&COPY[12..20]) + 6 + 24;
         assert_eq!(folded(pseudo + sum(&syn.packet[20..])), 0);
     }

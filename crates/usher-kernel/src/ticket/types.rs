@@ -1,4 +1,4 @@
-//! What user space tells the ticket programs, and what it hears from them.
+//! The data that user space and the ticket programs exchange.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,26 +13,26 @@ use crate::KernelError;
 use crate::clock::after;
 use crate::shared::ticket::{Block, Destination, Ticket as Entry, TicketKey as Key};
 
-/// How many entries the tables take.
+/// The sizes of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Tickets: pairs of user and server.
     pub tickets: u32,
     /// Blocks of elements, of all tickets together. A ticket in use has two.
     pub blocks: u32,
-    /// Where plain connections are authenticated.
+    /// Destinations at which plain connections are authenticated.
     pub destinations: u32,
-    /// Connections that are decided about or announced, at one time.
+    /// Connections under decision or announced, at one time.
     pub guards: u32,
-    /// Programs that are listed: pairs of list and program.
+    /// Listed programs: pairs of list and program.
     pub listed: u32,
 }
 
 impl Limits {
-    /// Guards, unless it is said otherwise: half of them for connections that are held. Who enters
-    /// them sees to it that nobody takes all.
+    /// The default number of guards, half of them for held connections. The caller that enters them
+    /// ensures that no user takes all.
     pub const GUARDS: u32 = 32_768;
-    /// Listed programs, unless it is said otherwise.
+    /// The default number of listed programs.
     pub const LISTED: u32 = 8_192;
 }
 
@@ -50,25 +50,25 @@ impl Default for Limits {
     }
 }
 
-/// Whose ticket, and for where.
+/// The user and the server of a ticket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TicketKey {
-    /// The user, as the initial user namespace numbers it. A process draws with its real uid.
+    /// The user, in the initial user namespace. A process draws with its real uid.
     pub uid: u32,
-    /// The server. IPv4 and its mapped form are the same; scope and flow label are not looked at.
+    /// The server. IPv4 and its mapped form are the same; scope and flow label are ignored.
     pub server: SocketAddr,
 }
 
-/// A ticket: what goes into the SYNs of one user's connections to one server.
+/// A ticket: the data for tokens in the SYNs of one user's connections to one server.
 #[derive(Clone)]
 pub struct Ticket {
-    /// Its number, never used for another one as long as these tables are open.
+    /// Its number, never reused while these tables are open.
     pub number: u32,
     /// The server's name for the session.
     pub slot: TokenSlot,
-    /// The position that was drawn last; 0 at first.
+    /// The last drawn position; 0 at first.
     pub next: u32,
-    /// How long it may be drawn from, from now on.
+    /// The time for which it may be drawn from, from now on.
     pub lifetime: Duration,
     /// The session's token key.
     pub key: Zeroizing<[u8; TOKEN_KEY_SIZE]>,
@@ -86,7 +86,7 @@ impl fmt::Debug for Ticket {
     }
 }
 
-/// A block that a ticket has come to: it and the next are to be filled if they are not.
+/// A block that a ticket has reached: it and the next must be filled if they are not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Wanted {
     /// The ticket.
@@ -95,16 +95,16 @@ pub struct Wanted {
     pub block: u32,
 }
 
-/// Why a ticket or a block is not entered.
+/// Reasons that a ticket or a block is not entered.
 #[derive(Debug, thiserror::Error)]
 pub enum TicketError {
     /// The table of tickets, or that of blocks, is full.
     #[error("the table is full")]
     Full,
-    /// No elements, or more than a block takes.
+    /// No elements, or more than fit into a block.
     #[error("a block has 1 to 64 elements")]
     BlockSize,
-    /// Something else.
+    /// Another error.
     #[error(transparent)]
     Kernel(#[from] KernelError),
 }
@@ -159,7 +159,7 @@ impl Entry {
 }
 
 impl Block {
-    /// None for no elements, and for more than a block takes.
+    /// None for no elements, and for more than fit into a block.
     pub(super) fn new(elements: &[TokenElement]) -> Option<Zeroizing<Self>> {
         let mut block = Zeroizing::new(Self::zeroed());
         let places = block.elements.get_mut(..elements.len())?;

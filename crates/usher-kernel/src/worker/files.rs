@@ -1,5 +1,5 @@
-//! Confining a worker to some files (Landlock, kernel 5.13): the access of the service, where DAC is
-//! the access of its user. Set by the child itself, as the user: the paths are followed with the
+//! Confines a worker to some files (Landlock, kernel 5.13): this is the access of the service, as DAC is
+//! the access of its user. The child itself sets it, as the user, so that paths are resolved with the
 //! user's own rights.
 
 use std::ffi::CString;
@@ -13,12 +13,13 @@ use usher_system::sandbox::landlock_version;
 use super::SpawnError;
 use super::child::errno;
 
-/// Rights to a file, or to a folder and all that is below it. The user's own bound them in any case.
+/// Rights to a file, or to a folder and everything below it. The user's own rights bound them in any
+/// case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileAccess {
     /// Read files, list folders, execute programs.
     Read,
-    /// That, and change, make and remove them.
+    /// Also change, make and remove them.
     Write,
 }
 
@@ -31,11 +32,11 @@ impl FileAccess {
     }
 }
 
-/// The newest version of Landlock whose rights are told apart here: later ones would refuse what no
-/// policy can permit.
+/// The newest version of Landlock whose rights are distinguished here: later ones would refuse access
+/// that no policy can permit.
 const NEWEST: ABI = ABI::V5;
 
-/// What this kernel's Landlock knows, up to [`NEWEST`].
+/// The rights that this kernel's Landlock supports, up to [`NEWEST`].
 fn version() -> ABI {
     let found = landlock_version();
     ABI::from(i32::try_from(found).unwrap_or(0)).min(NEWEST)
@@ -50,17 +51,17 @@ struct PathBeneath {
 
 const RULE_PATH_BENEATH: u32 = 1;
 
-/// One path and the rights to it: to a folder and what is below it, and those of them that a file
-/// can have.
+/// One path and the rights to it: for a folder and everything below it, and the subset that a file can
+/// have.
 struct Rule {
     path: CString,
     below: u64,
     file: u64,
 }
 
-/// What the child sets, made before the fork.
+/// The confinement that the child sets, prepared before the fork.
 pub(super) struct Confinement {
-    /// All rights that are refused where no rule gives them.
+    /// All rights that are refused unless a rule grants them.
     handled: u64,
     rules: Vec<Rule>,
 }
@@ -98,7 +99,7 @@ impl Confinement {
     ///
     /// # Safety
     /// Only in the child of a fork, with `no_new_privs` set: it changes the process. Bare system
-    /// calls, with pointers to local variables and to what was made before the fork.
+    /// calls, with pointers to local variables and to data made before the fork.
     pub(super) unsafe fn enforce(&self) -> Result<(), i32> {
         // SAFETY: as for this function.
         unsafe {
@@ -117,14 +118,14 @@ impl Confinement {
             if libc::syscall(libc::SYS_landlock_restrict_self, ruleset, 0_u32) < 0 {
                 return Err(errno());
             }
-            // Made close-on-exec by the kernel.
+            // The kernel made it close-on-exec.
             Ok(())
         }
     }
 }
 
 impl Rule {
-    /// A path that is not there, or that the user cannot reach, is left out: it gives nothing.
+    /// A path that is missing, or that the user cannot reach, is left out: it grants nothing.
     ///
     /// # Safety
     /// As for [`Confinement::enforce`].

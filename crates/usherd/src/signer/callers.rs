@@ -1,5 +1,5 @@
-//! Callers' requests: who asks is the kernel's word (`SO_PEERCRED`, or for the proxy the
-//! owner of the local connection), what they may reach is policy's.
+//! Requests of local callers. The kernel identifies the caller (`SO_PEERCRED`, or for the proxy the
+//! owner of the local connection), and the policy decides which services it may reach.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
