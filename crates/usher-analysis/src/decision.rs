@@ -416,6 +416,5 @@ impl Case<'_> {
 
 /// `service S at H port P` of a client block.
 pub(crate) fn target(client: &Client, entry: &ClientService) -> Clause {
-    let value = format!("{} at {} port {}", entry.service, entry.host, entry.port);
-    Clause::value(BlockKind::Client, &client.name, "service", value)
+    Clause::value(BlockKind::Client, &client.name, "service", entry.target())
 }

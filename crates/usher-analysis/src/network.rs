@@ -40,7 +40,7 @@ pub struct UserState {
 }
 
 /// A key of a user's list that is not good any more.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct FormerKey {
     /// As **ssh-keygen** shows it.
     pub fingerprint: String,
@@ -49,7 +49,7 @@ pub struct FormerKey {
 }
 
 /// Why a key of a user's list is not good.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyFault {
     /// It is on the list of revoked keys.

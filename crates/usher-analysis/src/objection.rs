@@ -1,6 +1,7 @@
 //! Why a connection is refused, and which line would have to change.
 
 use serde::Serialize;
+use usher_language::{Mistake, mistakes};
 use usher_policy::{Clause, Moment, Name, Objection as OfPolicy, may_be_user};
 use usher_proto::{HostName, ServiceName, UserName};
 
@@ -18,118 +19,80 @@ pub struct Objection {
     pub clauses: Vec<Clause>,
 }
 
-/// Why. Displays as an explanation; [`Reason::remedy`] says what to do.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the fields are named for what they are")]
-pub enum Reason {
-    /// The client has no `host` block with the server's key, or the server none with the client's.
-    #[error("{host} does not know the host {other}: no `host` block has its key")]
-    HostUnknown { host: HostName, other: HostName },
-    /// A host's block for another has not the key that the other one says it has.
-    #[error("the key that {host} has for {other} is not the one that {other} has for itself")]
-    KeyDiffers { host: HostName, other: HostName },
-    /// No `client` block names the service.
-    #[error("no `client` block of {host} names {service} at {server}")]
-    NoClientBlock {
-        host: HostName,
-        service: ServiceName,
-        server: HostName,
-    },
-    /// The `client` block does not speak of the user.
-    #[error("`client {client}` of {host} does not permit {user}")]
-    UserNotInClient {
-        host: HostName,
-        client: Name,
-        user: UserName,
-    },
-    /// The server has no such service.
-    #[error("{host} offers no service {service}")]
-    NoService {
-        host: HostName,
-        service: ServiceName,
-    },
-    /// The service does not admit the user.
-    #[error("`service {service}` of {host} does not admit {user}")]
-    UserNotAdmitted {
-        host: HostName,
-        service: ServiceName,
-        user: UserName,
-    },
-    /// The user is root, an account of Usher's or the one that serves: no policy makes it a user.
-    #[error(
-        "`service {service}` of {host} can never admit {user}: root, Usher's accounts and the \
-         service's own are no users of it"
-    )]
-    NeverAdmitted {
-        host: HostName,
-        service: ServiceName,
-        user: UserName,
-    },
-    /// The user is a guest in the sets that a block names, and the latest time is over.
-    #[error("{user} was a guest of `{block}` of {host}, and that is over since {until}")]
-    GuestOver {
-        host: HostName,
-        /// `client NAME` or `service NAME`.
-        block: String,
-        user: UserName,
-        until: Moment,
-    },
-    /// The service does not admit anybody from the client's host.
-    #[error("`service {service}` of {host} admits nobody from {client}")]
-    HostNotAdmitted {
-        host: HostName,
-        service: ServiceName,
-        client: HostName,
-    },
-    /// The client expects the service at another port.
-    #[error("{host} expects the service at port {port}, but it is offered at port {offered}")]
-    PortDiffers {
-        host: HostName,
-        port: u16,
-        offered: u16,
-    },
-    /// The question was of another port.
-    #[error("it is not at port {asked}: {host} says port {port}")]
-    OtherPort {
-        host: HostName,
-        asked: u16,
-        port: u16,
-    },
-    /// The client looks for the control channel at another port.
-    #[error(
-        "{host} looks for the control channel of {other} at port {port}, but it is at port {own}"
-    )]
-    ControlDiffers {
-        host: HostName,
-        other: HostName,
-        /// The host's name for the other.
-        block: HostName,
-        port: u16,
-        own: u16,
-    },
-    /// No pair of addresses is right for both.
-    #[error("{client} and {server} agree on no addresses that a connection between them can have")]
-    NoCommonAddress {
-        client: HostName,
-        server: HostName,
-        /// That of the two whose policy would have to change, perhaps.
-        host: HostName,
-        /// Its name for the other.
-        block: HostName,
-    },
-    /// The user is disabled.
-    #[error("{user} is disabled on {host}")]
-    Disabled { host: HostName, user: UserName },
-    /// The server knows no good key of the user for this service.
-    #[error("{host} has no good public key of {user}{}{}", purpose(.keys), faults(.former))]
-    NoKey {
-        host: HostName,
-        user: UserName,
-        keys: Option<Name>,
-        /// Those that were good once.
-        former: Vec<FormerKey>,
-    },
+mistakes! {
+    /// Why. Displays as an explanation; [`Reason::remedy`] says what to do.
+    #[derive(Serialize)]
+    #[serde(tag = "kind", rename_all = "snake_case")]
+    pub enum Reason {
+        /// The client has no `host` block with the server's key, or the server none with the client's.
+        HostUnknown { host: HostName, other: HostName }
+            => "{host} does not know the host {other}: no `host` block has its key";
+            "make {other} known on {host}: `usher host add {other} ...`";
+        /// A host's block for another has not the key that the other one says it has.
+        KeyDiffers { host: HostName, other: HostName }
+            => "the key that {host} has for {other} is not the one that {other} has for itself";
+            "compare with /etc/usher/host_key.pub on {other}, and correct `host {other}` on {host}";
+        /// No `client` block names the service.
+        NoClientBlock { host: HostName, service: ServiceName, server: HostName }
+            => "no `client` block of {host} names {service} at {server}";
+            "add `service {service} at {server} port PORT;` to a `client` block on {host}";
+        /// The `client` block does not speak of the user.
+        UserNotInClient { host: HostName, client: Name, user: UserName }
+            => "`client {client}` of {host} does not permit {user}"; "{}", admit(user, host);
+        /// The server has no such service.
+        NoService { host: HostName, service: ServiceName }
+            => "{host} offers no service {service}";
+            "add a block `service {service} {{ ... }}` on {host}";
+        /// The service does not admit the user.
+        UserNotAdmitted { host: HostName, service: ServiceName, user: UserName }
+            => "`service {service}` of {host} does not admit {user}"; "{}", admit(user, host);
+        /// The user is root, an account of Usher's or the one that serves: no policy makes it a user.
+        NeverAdmitted { host: HostName, service: ServiceName, user: UserName }
+            => "`service {service}` of {host} can never admit {user}: root, Usher's accounts and the \
+                service's own are no users of it";
+            "";
+        /// The user is a guest in the sets that a block names, `client NAME` or `service NAME`, and
+        /// the latest time is over.
+        GuestOver { host: HostName, block: String, user: UserName, until: Moment }
+            => "{user} was a guest of `{block}` of {host}, and that is over since {until}";
+            "write a later time for the guest {user} on {host}";
+        /// The service does not admit anybody from the client's host.
+        HostNotAdmitted { host: HostName, service: ServiceName, client: HostName }
+            => "`service {service}` of {host} admits nobody from {client}";
+            "add {client} to its `hosts` on {host}";
+        /// The client expects the service at another port.
+        PortDiffers { host: HostName, port: u16, offered: u16 }
+            => "{host} expects the service at port {port}, but it is offered at port {offered}";
+            "write `port {offered}` in the `client` block on {host}";
+        /// The question was of another port.
+        OtherPort { host: HostName, asked: u16, port: u16 }
+            => "it is not at port {asked}: {host} says port {port}"; "ask for port {port}";
+        /// The client looks for the control channel at another port; `block` is its name for the
+        /// other host.
+        ControlDiffers { host: HostName, other: HostName, block: HostName, port: u16, own: u16 }
+            => "{host} looks for the control channel of {other} at port {port}, but it is at port {own}";
+            "write `control {own};` in `host {block}` on {host}";
+        /// No pair of addresses is right for both; `host` is that of the two whose policy would have
+        /// to change, perhaps, and `block` its name for the other.
+        NoCommonAddress { client: HostName, server: HostName, host: HostName, block: HostName }
+            => "{client} and {server} agree on no addresses that a connection between them can have";
+            "write the addresses that the two hosts have in `host {host}` and `host {block}` on {host}";
+        /// The user is disabled.
+        Disabled { host: HostName, user: UserName }
+            => "{user} is disabled on {host}"; "`usher user enable {user}`";
+        /// The server knows no good key of the user for this service; `former` were good once.
+        NoKey { host: HostName, user: UserName, keys: Option<Name>, former: Vec<FormerKey> }
+            => "{host} has no good public key of {user}{}{}", of_key(" for ", keys), faults(former);
+            "`usher user add {user} --public-key FILE{}`", of_key(" --key ", keys);
+    }
+}
+
+/// Nothing for a user whom no `users` block takes.
+fn admit(user: &UserName, host: &HostName) -> String {
+    if !may_be_user(user) {
+        return String::new();
+    }
+    format!("add {user} to one of the `users` blocks that it names on {host}, or name another one")
 }
 
 impl Objection {
@@ -186,9 +149,9 @@ impl Objection {
     }
 }
 
-fn purpose(keys: &Option<Name>) -> String {
+fn of_key(before: &str, keys: &Option<Name>) -> String {
     keys.as_ref()
-        .map_or_else(String::new, |keys| format!(" for {keys}"))
+        .map_or_else(String::new, |keys| format!("{before}{keys}"))
 }
 
 /// What is wrong with the keys that there are.
@@ -203,60 +166,6 @@ fn faults(former: &[FormerKey]) -> String {
 impl Reason {
     /// What to do, if the connection is meant to be permitted; none where nothing can be done.
     pub fn remedy(&self) -> Option<String> {
-        let remedy = match self {
-            Self::HostUnknown { host, other } => {
-                format!("make {other} known on {host}: `usher host add {other} ...`")
-            }
-            Self::KeyDiffers { host, other } => format!(
-                "compare with /etc/usher/host_key.pub on {other}, and correct `host {other}` on \
-                 {host}"
-            ),
-            Self::NoClientBlock {
-                host,
-                service,
-                server,
-            } => format!(
-                "add `service {service} at {server} port PORT;` to a `client` block on {host}"
-            ),
-            Self::NeverAdmitted { .. } => return None,
-            // What a service can never admit no `users` block takes.
-            Self::UserNotInClient { user, .. } if !may_be_user(user) => return None,
-            Self::UserNotInClient { host, user, .. } | Self::UserNotAdmitted { host, user, .. } => {
-                format!(
-                    "add {user} to one of the `users` blocks that it names on {host}, or name another \
-                 one"
-                )
-            }
-            Self::GuestOver { host, user, .. } => {
-                format!("write a later time for the guest {user} on {host}")
-            }
-            Self::NoService { host, service } => {
-                format!("add a block `service {service} {{ ... }}` on {host}")
-            }
-            Self::HostNotAdmitted { host, client, .. } => {
-                format!("add {client} to its `hosts` on {host}")
-            }
-            Self::PortDiffers { host, offered, .. } => {
-                format!("write `port {offered}` in the `client` block on {host}")
-            }
-            Self::OtherPort { port, .. } => format!("ask for port {port}"),
-            Self::ControlDiffers {
-                host, own, block, ..
-            } => {
-                format!("write `control {own};` in `host {block}` on {host}")
-            }
-            Self::NoCommonAddress { host, block, .. } => format!(
-                "write the addresses that the two hosts have in `host {host}` and `host {block}` \
-                 on {host}"
-            ),
-            Self::Disabled { user, .. } => format!("`usher user enable {user}`"),
-            Self::NoKey { user, keys, .. } => {
-                let key = keys
-                    .as_ref()
-                    .map_or_else(String::new, |keys| format!(" --key {keys}"));
-                format!("`usher user add {user} --public-key FILE{key}`")
-            }
-        };
-        Some(remedy)
+        Some(Mistake::remedy(self)).filter(|remedy| !remedy.is_empty())
     }
 }

@@ -130,7 +130,7 @@ proptest! {
                 for (host, clause) in objections.chain(grounds) {
                     let number = HOSTS.iter().position(|name| *name == host.as_ref());
                     let places = &places[number.expect("a host that is given")];
-                    let block = Clause::block(clause.block, &clause.name);
+                    let block = Clause::block(&clause.block, &clause.name);
                     prop_assert!(places.place(&block).is_some(), "{block}");
                     let is_there = places.place(clause).is_some();
                     prop_assert!(is_there || optional.contains(&clause.keyword.as_str()), "{clause}");

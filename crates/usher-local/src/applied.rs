@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use base64ct::{Base64, Encoding};
 use serde::{Deserialize, Serialize};
 use usher_policy::{
-    GroupName, Groups, MAXIMUM_GROUP_MEMBERS, PolicyError, Source, mistakes_of_part,
+    GroupName, Groups, MAXIMUM_GROUP_MEMBERS, PolicyError, Source, Unresolved, mistakes_of_part,
 };
 use usher_proto::name::UserName;
 use usher_proto::{DecodeError, RevokedKeys, RevokedKeysError};
@@ -120,7 +120,7 @@ impl Applied {
         let known = self.groups.iter();
         let known = known.map(|(name, accounts)| (name.clone(), Ok(accounts.clone())));
         let unknown = self.unknown_groups.iter();
-        let unknown = unknown.map(|(name, reason)| (name.clone(), Err(reason.clone())));
+        let unknown = unknown.map(|(name, reason)| (name.clone(), Err(Unresolved(reason.clone()))));
         known.chain(unknown).collect()
     }
 

@@ -9,11 +9,8 @@ use std::fmt;
 use std::net::IpAddr;
 
 use serde::Serialize;
+use usher_language::{AddressRange, Name, Origin, words};
 use usher_proto::HostName;
-
-use crate::name::Name;
-use crate::ranges::AddressRange;
-use crate::source::Origin;
 
 /// An `application` block: one policy for one or more programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -100,24 +97,22 @@ pub struct ProtectionItem {
     pub origin: Origin,
 }
 
-/// What IPsec does with traffic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Transform {
-    /// Nobody else can read or change it: encryption includes authentication.
-    Encryption,
-    /// Nobody else can change it.
-    Authentication,
-}
+words! {
+    /// What IPsec does with traffic.
+    pub enum Transform {
+        /// Nobody else can read or change it: encryption includes authentication.
+        Encryption = "encryption",
+        /// Nobody else can change it.
+        Authentication = "authentication",
+    }
 
-/// Whether traffic may pass without protection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Level {
-    /// Protected when both sides can.
-    Optional,
-    /// Never in the clear.
-    Mandatory,
+    /// Whether traffic may pass without protection.
+    pub enum Level {
+        /// Protected when both sides can.
+        Optional = "optional",
+        /// Never in the clear.
+        Mandatory = "mandatory",
+    }
 }
 
 /// What an [`ApplicationPolicy`] says of one packet's traffic.
@@ -213,25 +208,11 @@ impl fmt::Display for Treatment {
     }
 }
 
-impl fmt::Display for Transform {
-    /// The word of the language.
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Encryption => "encryption",
-            Self::Authentication => "authentication",
-        })
-    }
-}
-
 impl fmt::Display for ProtectionItem {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let port =
             |port: Option<u16>| port.map_or_else(|| "any".to_owned(), |port| port.to_string());
-        let transform = self.transform;
-        let level = match self.level {
-            Level::Optional => "optional",
-            Level::Mandatory => "mandatory",
-        };
+        let (transform, level) = (self.transform, self.level);
         let (local, remote) = (port(self.local), port(self.remote));
         write!(
             formatter,

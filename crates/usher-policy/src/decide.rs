@@ -4,15 +4,16 @@
 //! order in which the daemons refuse. The daemons take the first one and allocate nothing; the
 //! analyser takes all, with the lines from which they come ([`Objection::clauses`]).
 
+use usher_language::{Clause, Name};
 use usher_proto::{HostName, Refusal, ServiceName, UserName};
 
+use crate::client::{Client, ClientService};
+use crate::dialect::BlockKind;
 use crate::group::may_be_user;
-use crate::keywords::BlockKind;
 use crate::members::TrustedPrincipal;
-use crate::model::{Client, ClientService, Policy, ServedBy, Service};
+use crate::model::{Policy, ServedBy, Service, Users};
 use crate::moment::Moment;
-use crate::name::Name;
-use crate::places::Clause;
+use crate::names::Principal;
 
 /// A user who comes to a service of this host.
 #[derive(Clone, Copy, Debug)]
@@ -331,5 +332,33 @@ impl Service {
     pub fn may_certify(&self, user: &UserName) -> bool {
         let is_account = matches!(&self.served_by, ServedBy::Account(account) if account == user);
         may_be_user(user) && !is_account
+    }
+}
+
+impl Users {
+    /// By what a user is in the set by name: each `member`, `group` and `guest` that says so.
+    pub fn clauses_of(&self, user: &UserName) -> Vec<Clause> {
+        let clause = |keyword, value: &dyn std::fmt::Display| {
+            Clause::value(BlockKind::Users, &self.name, keyword, value)
+        };
+        let member = self.members.get(user).map(|user| clause("member", user));
+        let groups = self.groups.iter();
+        let groups = groups
+            .filter(|(_, group)| group.members.contains(user))
+            .map(|(name, _)| clause("group", name));
+        let guest = self.guests.get(user);
+        let guest = guest.map(|until| clause("guest", &format!("{user} until {until}")));
+        member.into_iter().chain(groups).chain(guest).collect()
+    }
+
+    /// Where the set says that a certificate with this principal makes its holder a user.
+    pub fn clause_of_principal(&self, principal: &Principal) -> Option<Clause> {
+        let named = self.principals.get(principal)?;
+        Some(Clause::value(
+            BlockKind::Users,
+            &self.name,
+            "principal",
+            named,
+        ))
     }
 }

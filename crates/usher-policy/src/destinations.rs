@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipnet::Ipv4Subnets;
 use serde::Serialize;
+use usher_language::{AddressRange, Origin, address, number};
 
 use crate::application::Peers;
-use crate::ranges::{AddressRange, address, mask, number, width};
-use crate::source::Origin;
 
 /// Most entries of `connect`.
 pub const MAXIMUM_DESTINATIONS: usize = 256;
@@ -64,19 +64,16 @@ impl Destinations {
         let mut sets: BTreeMap<Ports, usize> = BTreeMap::new();
         for Area { addresses, ports } in areas(self.entries.iter()) {
             let ports = *sets.entry(ports).or_insert_with_key(|ports| {
-                let ranges = ports.0.iter().flat_map(|&(first, last)| {
-                    let ranges = prefixes(first.into(), last.into(), u16::BITS).into_iter();
-                    ranges.map(|(first, length)| (first as u16, length))
-                });
-                table.ports.push(ranges.collect());
+                let prefixes = ports
+                    .0
+                    .iter()
+                    .flat_map(|&(first, last)| prefixes(first, last));
+                table.ports.push(prefixes.collect());
                 table.ports.len() - 1
             });
-            let family = addresses.first();
-            let (first, last) = (number(family), number(addresses.last()));
-            for (first, length) in prefixes(first, last, width(family)) {
-                let first = address(family, first);
-                table.networks.push((first, length, ports));
-            }
+            let networks = addresses.networks();
+            let network = networks.map(|net| (net.network(), net.prefix_len().into(), ports));
+            table.networks.extend(network);
         }
         table
     }
@@ -213,7 +210,10 @@ fn areas_of_family(entries: &[(AddressRange, &Destination)]) -> Vec<Area> {
         return Vec::new();
     };
     let family = any.first();
-    let highest = mask(width(family));
+    let highest = match family {
+        IpAddr::V4(_) => number(Ipv4Addr::BROADCAST.into()),
+        IpAddr::V6(_) => number(Ipv6Addr::from(u128::MAX).into()),
+    };
     // Between two of these every address is in the same entries.
     let mut starts = BTreeSet::new();
     for (range, _) in entries {
@@ -249,23 +249,17 @@ fn areas_of_family(entries: &[(AddressRange, &Destination)]) -> Vec<Area> {
     areas
 }
 
-/// The fewest prefixes that are together all numbers from one to another, of so many bits: the
-/// first number of each and the prefix's length, in their order.
-fn prefixes(mut first: u128, last: u128, bits: u32) -> Vec<(u128, u32)> {
-    let mut found = Vec::new();
-    loop {
-        // As many as begin here with one prefix and do not go beyond the last.
-        let mut free = first.trailing_zeros().min(bits);
-        while mask(free) > last - first {
-            free -= 1;
-        }
-        found.push((first, bits - free));
-        let end = first | mask(free);
-        if end >= last {
-            return found;
-        }
-        first = end + 1;
-    }
+/// The fewest prefixes that are together all ports from one to another: the first port of each and the
+/// prefix's length. Ports are the low half of an IPv4 address here.
+fn prefixes(first: u16, last: u16) -> impl Iterator<Item = (u16, u32)> {
+    let [first, last] = [first, last].map(|port| Ipv4Addr::from(u32::from(port)));
+    Ipv4Subnets::new(first, last, 16).map(|prefix| {
+        let [_, _, high, low] = prefix.network().octets();
+        (
+            u16::from_be_bytes([high, low]),
+            u32::from(prefix.prefix_len()) - 16,
+        )
+    })
 }
 
 /// As the language has it.
@@ -297,23 +291,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_are_exactly_the_range() {
-        for bits in [3, 6] {
-            let highest = mask(bits);
-            for first in 0..=highest {
-                for last in first..=highest {
-                    let mut next = first;
-                    for (start, length) in prefixes(first, last, bits) {
-                        assert_eq!(start, next, "{first} - {last}");
-                        assert_eq!(start & mask(bits - length), 0);
-                        next = start + mask(bits - length) + 1;
-                    }
-                    assert_eq!(next, last + 1);
-                }
+    fn prefixes_are_exactly_the_range_of_ports() {
+        let ends = [1, 2, 3, 7, 8, 9, 1023, 1024, 1025, 32_768, 65_534, 65_535];
+        for (first, last) in ends
+            .iter()
+            .flat_map(|first| ends.map(|last| (*first, last)))
+        {
+            let mut next = u32::from(first);
+            for (start, length) in prefixes(first, last.max(first)) {
+                assert_eq!(u32::from(start), next, "{first} - {last}");
+                let size = 1 << (16 - length);
+                assert_eq!(next % size, 0, "{first} - {last}");
+                next += size;
             }
+            assert_eq!(next, u32::from(last.max(first)) + 1);
         }
-        assert_eq!(prefixes(0, u128::MAX, 128), [(0, 0)]);
-        assert_eq!(prefixes(1, u128::MAX - 1, 128).len(), 254);
-        assert_eq!(prefixes(u128::MAX, u128::MAX, 128), [(u128::MAX, 128)]);
     }
 }

@@ -1,14 +1,36 @@
-//! Names in `expect` statements that the policy lacks.
+//! `expect` statements: a policy's tests, and the names in them that the policy lacks.
 
 use std::collections::BTreeSet;
 
 use serde::Serialize;
-use usher_proto::HostName;
+use usher_language::{MAXIMUM_ERRORS, Origin, Place, nearest, words};
+use usher_proto::{HostName, ServiceName, UserName};
 
-use crate::model::{Expectation, Policy};
-use crate::nearest::nearest;
-use crate::report::MAXIMUM_ERRORS;
-use crate::source::Place;
+use crate::model::Policy;
+
+/// An `expect` statement: what should come of a user who wants to reach a service.
+///
+/// What is left out stands for everything that it could be: `expect permit user alice service imap`
+/// expects alice to be permitted from some host, to imap of some host, on the port that it has
+/// there; with `refuse`, from none and to none. Whether it holds is not this crate's question; names
+/// in it that the policy lacks are warned of ([`Policy::unknown_names`]).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Expectation {
+    /// `permit`; otherwise `refuse`.
+    pub permit: bool,
+    /// The user.
+    pub user: UserName,
+    /// The host from which the user comes.
+    pub from: Option<HostName>,
+    /// The service.
+    pub service: ServiceName,
+    /// The host that offers the service.
+    pub at: Option<HostName>,
+    /// The TCP port on which the service is reached.
+    pub port: Option<u16>,
+    /// Where it is written.
+    pub origin: Origin,
+}
 
 /// A name in an `expect` statement that nothing in the policy has: a slip, or what it named was
 /// removed. The statement tests nothing then.
@@ -24,16 +46,16 @@ pub struct UnknownName {
     pub nearest: Option<String>,
 }
 
-/// What an `expect` statement names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ExpectedKind {
-    /// A user of a `users` block.
-    User,
-    /// A host with a `host` block.
-    Host,
-    /// A service with a `service` block, or of a `client` block.
-    Service,
+words! {
+    /// What an `expect` statement names.
+    pub enum ExpectedKind {
+        /// A user of a `users` block.
+        User = "user",
+        /// A host with a `host` block.
+        Host = "host",
+        /// A service with a `service` block, or of a `client` block.
+        Service = "service",
+    }
 }
 
 impl std::fmt::Display for UnknownName {

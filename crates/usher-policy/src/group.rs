@@ -1,20 +1,22 @@
-//! Groups of accounts that `users` blocks name. Who is in them the caller finds out, as this crate
-//! asks nobody; what of it a policy takes is told here.
+//! Groups of accounts that `users` blocks name. The caller finds out who is in them, because this
+//! crate does no I/O; which of these accounts a policy takes is decided here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
+use usher_language::{Item, Reporter, Source, parse};
 use usher_proto::UserName;
 
-use crate::keywords::BlockKind;
-use crate::name::GroupName;
-use crate::report::Reporter;
-use crate::source::Source;
-use crate::syntax;
-use crate::tree::Value;
+use crate::dialect::{BlockKind, DIALECT};
+use crate::names::GroupName;
 
 /// By group the names of its accounts, as the system says them, or why they are not known.
-pub type Groups = BTreeMap<GroupName, Result<BTreeSet<String>, String>>;
+pub type Groups = BTreeMap<GroupName, Result<BTreeSet<String>, Unresolved>>;
+
+/// Why the caller could not look a name up, as a message says it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Unresolved(pub String);
 
 /// Most accounts of a group.
 pub const MAXIMUM_GROUP_MEMBERS: usize = 65_536;
@@ -59,17 +61,15 @@ pub(crate) fn is_ushers(account: &UserName) -> bool {
 /// The groups that sources name: what [`crate::parse_with_groups`] wants to know of. Of sources with
 /// mistakes those that can be read.
 pub fn groups_named(sources: &[Source]) -> BTreeSet<GroupName> {
-    let mut reporter = Reporter::new(sources);
-    let tree = syntax::parse_sources(sources, &mut reporter).unwrap_or_default();
+    let reporter = Reporter::new(sources);
+    let tree = parse(&DIALECT, sources, &reporter).unwrap_or_default();
     let blocks = tree.blocks.iter();
     blocks
-        .filter(|block| block.kind == BlockKind::Users)
+        .filter(|block| block.rule.keyword == BlockKind::Users.word())
         .flat_map(|block| &block.statements)
         .filter(|statement| statement.keyword == "group")
         .flat_map(|statement| statement.groups.iter().flatten())
-        .filter_map(|item| match &item.value {
-            Value::Word(word) => word.parse().ok(),
-            Value::Text(_) | Value::Broken => None,
-        })
+        .filter_map(Item::word)
+        .filter_map(|word| word.parse().ok())
         .collect()
 }

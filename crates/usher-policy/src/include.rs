@@ -1,11 +1,10 @@
 //! `include` statements. This crate reads no files: the caller follows them, and gives what it has
 //! read as further sources.
 
-use crate::error::{PolicyError, PolicyErrorKind};
-use crate::report::Reporter;
-use crate::source::{Origin, Source};
-use crate::syntax;
-use crate::tree::{Item, Value};
+use usher_language::{Diagnostic, Origin, Reporter, Source, parse};
+
+use crate::dialect::DIALECT;
+use crate::mistake::PolicyMistake;
 
 /// Longest path of an `include`, in bytes: PATH_MAX of Linux, with its ending zero.
 pub const MAXIMUM_INCLUDE_BYTES: usize = 4095;
@@ -21,10 +20,12 @@ pub struct Include {
 
 impl Include {
     /// The mistake of naming a file that cannot be read.
-    pub fn unreadable(&self, reason: String) -> PolicyError {
+    pub fn unreadable(&self, reason: String) -> Diagnostic {
         let found = self.path.clone();
-        let kind = PolicyErrorKind::UnreadableInclude { found, reason };
-        PolicyError::at(&self.origin, kind)
+        Diagnostic::at(
+            &self.origin,
+            PolicyMistake::UnreadableInclude { found, reason },
+        )
     }
 }
 
@@ -32,31 +33,22 @@ impl Include {
 /// can be read.
 pub fn includes(source: &Source) -> Vec<Include> {
     let sources = std::slice::from_ref(source);
-    let mut reporter = Reporter::new(sources);
-    let tree = syntax::parse_sources(sources, &mut reporter).unwrap_or_default();
+    let reporter = Reporter::new(sources);
+    let tree = parse(&DIALECT, sources, &reporter).unwrap_or_default();
     let statements = tree.statements.iter();
-    statements
-        .filter(|statement| statement.keyword == "include")
-        .filter_map(|statement| match statement.groups.as_slice() {
-            [group] => match group.as_slice() {
-                [item] => Some((statement, path(item)?)),
-                _ => None,
-            },
+    let included = statements.filter(|statement| statement.keyword == "include");
+    let paths = included.filter_map(|statement| match statement.groups.as_slice() {
+        [group] => match group.as_slice() {
+            [item] => Some((statement, item.text().filter(|path| is_path(path))?)),
             _ => None,
-        })
-        .map(|(statement, path)| Include {
-            path: path.to_owned(),
-            origin: reporter.origin(statement.location, statement.last),
-        })
-        .collect()
-}
-
-/// The path, where it can be one.
-fn path(item: &Item) -> Option<&str> {
-    match &item.value {
-        Value::Text(text) if is_path(text) => Some(text),
+        },
         _ => None,
-    }
+    });
+    let includes = paths.map(|(statement, path)| Include {
+        path: path.to_owned(),
+        origin: reporter.origin(statement.location, statement.last),
+    });
+    includes.collect()
 }
 
 /// Whether a text can be the path of a file, for all that can be known without looking.

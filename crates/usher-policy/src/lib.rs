@@ -12,82 +12,79 @@
 //! assert_eq!(policy.users.len(), 1);
 //! ```
 //!
-//! The way of a text: characters that a reader cannot see are refused ([`source`](Source)); a
-//! lexer makes words, strings and punctuation; the syntax stage makes blocks of statements without
-//! knowing what they mean, and goes on after a mistake; the check stage knows each block's
-//! statements, resolves names over all sources and builds the [`Policy`]. A `Policy` from
-//! [`parse`] is complete: what is named in it exists, as far as it can be known here.
+//! `usher-language` reads the text by this crate's tables (dialect.rs); [`parse`] then resolves names
+//! over all sources and builds the [`Policy`]. A `Policy` from [`parse`] is complete: what is named in
+//! it exists, as far as it can be known here. Whether it permits something is decided in decide.rs.
 //!
 //! No I/O and no clock: the caller reads the files. The language is described in docs/policy.md.
 #![forbid(unsafe_code)]
 
 mod application;
 mod check;
-mod cover;
+mod client;
 mod decide;
 mod destinations;
-mod error;
+mod dialect;
 mod expectation;
-mod format;
 mod group;
 mod include;
-mod keywords;
-mod lexer;
 mod lookup;
 mod mac;
 mod members;
+mod mistake;
 mod model;
 mod moment;
-mod name;
-mod nearest;
-mod places;
-mod ranges;
-mod remedy;
-mod report;
-mod shown;
-mod source;
-mod syntax;
+mod names;
+mod ports;
 mod text;
-mod tree;
 mod warning;
 
 pub use application::{
     Application, ApplicationPolicy, Level, Network, Peers, Protection, ProtectionItem, Traffic,
     Transform, Treatment,
 };
+pub use client::{Client, ClientService, MAXIMUM_PROGRAMS, Programs, Protocol, ProxyListener};
 pub use decide::{ClientCase, ClientUse, Guest, Objection, ServiceCase, ServiceUse};
 pub use destinations::{
     Destination, DestinationTable, Destinations, MAXIMUM_DESTINATION_TABLE, MAXIMUM_DESTINATIONS,
     PortRange,
 };
-pub use error::{AddressFault, EnvironmentFault, NameKind, PolicyError, PolicyErrorKind};
-pub use expectation::{ExpectedKind, UnknownName};
-pub use format::{LINE_WIDTH, format};
-pub use group::{Group, Groups, MAXIMUM_GROUP_MEMBERS, groups_named, may_be_user};
+pub use dialect::BlockKind;
+pub use expectation::{Expectation, ExpectedKind, UnknownName};
+pub use group::{Group, Groups, MAXIMUM_GROUP_MEMBERS, Unresolved, groups_named, may_be_user};
 pub use include::{Include, MAXIMUM_INCLUDE_BYTES, includes};
-pub use keywords::BlockKind;
-pub use lexer::is_plain;
-pub use mac::{MacBlock, MacStatement, MacValue};
+pub use mac::MacBlock;
 pub use members::{Members, TrustedPrincipal};
+pub use mistake::PolicyMistake;
 pub use model::{
-    Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_EACH_USER_PROCESSES,
-    DEFAULT_IDLE, DEFAULT_PROCESSES, DEFAULT_SESSION, DEFAULT_UMASK, Expectation, FileAccess,
-    FileRule, Host, MAXIMUM_ARGUMENT_BYTES, MAXIMUM_CONNECTIONS, MAXIMUM_CPU, MAXIMUM_DURATION,
-    MAXIMUM_FILE_RULES, MAXIMUM_HOST_ADDRESSES, MAXIMUM_MEMORY, MAXIMUM_PROCESSES,
-    MAXIMUM_PROGRAMS, MINIMUM_MEMORY, MINIMUM_REAUTHENTICATION, Policy, ProcessLimits, Program,
-    Programs, Protocol, ProxyListener, RequiredProtection, ServedBy, Service, Style, Users,
-    service_id,
+    DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_EACH_USER_PROCESSES, DEFAULT_IDLE,
+    DEFAULT_PROCESSES, DEFAULT_SESSION, DEFAULT_UMASK, FileAccess, FileRule, Host,
+    MAXIMUM_ARGUMENT_BYTES, MAXIMUM_CONNECTIONS, MAXIMUM_CPU, MAXIMUM_DURATION, MAXIMUM_FILE_RULES,
+    MAXIMUM_HOST_ADDRESSES, MAXIMUM_MEMORY, MAXIMUM_PROCESSES, MINIMUM_MEMORY,
+    MINIMUM_REAUTHENTICATION, Policy, ProcessLimits, Program, RequiredProtection, ServedBy,
+    Service, Style, Users, service_id,
 };
 pub use moment::{InvalidMoment, Moment};
-pub use name::{GroupName, InvalidGroupName, InvalidName, InvalidPrincipal, Name, Principal};
-pub use nearest::nearest;
-pub use places::{Clause, Places};
-pub use ranges::AddressRange;
-pub use report::MAXIMUM_ERRORS;
-pub use source::{MAXIMUM_SOURCE_BYTES, Origin, Place, Source, Span};
-pub use syntax::MAXIMUM_STATEMENTS;
-pub use text::Units;
+pub use names::{GroupName, InvalidGroupName, InvalidPrincipal, Principal};
+pub use usher_language::{
+    AddressRange, Clause, Diagnostic as PolicyError, InvalidName, LINE_WIDTH, MAXIMUM_ERRORS,
+    MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS, Mistake, Name, Origin, Place, Places, Source, Span,
+    Units, is_plain, nearest,
+};
 pub use warning::PolicyWarning;
+
+use dialect::DIALECT;
+use usher_language::{Block, Reporter};
+
+/// The text in its canonical form. Reads as the same policy, or has the same mistakes; the canonical
+/// form of a canonical text is itself.
+///
+/// # Errors
+///
+/// The mistakes of its form. Names are not looked at, because other files may define them.
+pub fn format(source: &Source) -> Result<String, Vec<PolicyError>> {
+    usher_language::format(&DIALECT, source)
+}
 
 /// Reads the sources as one policy.
 ///
@@ -126,12 +123,12 @@ pub fn parse_with_places<'s>(
     parse_blocks(sources, groups).map(|(policy, blocks)| (policy, Places::of(sources, &blocks)))
 }
 
-/// The mistakes of a policy of which some sources cannot be read. What is missing in these and may
-/// be in the others, as a host or a service that is named, is none.
+/// The mistakes of a policy of which some sources cannot be read. A name that these lack and the
+/// others may define, such as a host, is none.
 pub fn mistakes_of_part(sources: &[Source], groups: &Groups) -> Vec<PolicyError> {
-    let mut reporter = report::Reporter::of_part(sources);
-    if let Some(tree) = syntax::parse_sources(sources, &mut reporter) {
-        check::check(&tree, groups, &mut reporter);
+    let reporter = Reporter::of_part(sources);
+    if let Some(tree) = usher_language::parse(&DIALECT, sources, &reporter) {
+        check::check(&tree, groups, &reporter);
     }
     reporter.finish()
 }
@@ -139,13 +136,79 @@ pub fn mistakes_of_part(sources: &[Source], groups: &Groups) -> Vec<PolicyError>
 fn parse_blocks(
     sources: &[Source],
     groups: &Groups,
-) -> Result<(Policy, Vec<tree::Block>), Vec<PolicyError>> {
-    let mut reporter = report::Reporter::new(sources);
-    let checked = syntax::parse_sources(sources, &mut reporter)
-        .map(|tree| (check::check(&tree, groups, &mut reporter), tree.blocks));
+) -> Result<(Policy, Vec<Block<'static>>), Vec<PolicyError>> {
+    let reporter = Reporter::new(sources);
+    let checked = usher_language::parse(&DIALECT, sources, &reporter)
+        .map(|tree| (check::check(&tree, groups, &reporter), tree.blocks));
     let errors = reporter.finish();
     match checked {
         Some(checked) if errors.is_empty() => Ok(checked),
         _ => Err(errors),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn formatted(text: &str) -> String {
+        let name = "test".to_owned();
+        let text = text.to_owned();
+        format(&Source { name, text }).expect("a text without mistakes of form")
+    }
+
+    #[test]
+    fn comments_stay_where_they_belong() {
+        let text = "#!first\r\n\n\n\n# about u \nusers u{#on the head\n\n\n  member a ,# the first\n\
+                    # then\nb ;   # all\n\n\n#last\n\n} # closed\n#next\nusers\n# name\nv {}#end";
+        let expected = "#!first\n\n# about u\nusers u {  #on the head\n  member a,  # the first\n      \
+                        # then\n      b;  # all\n\n  #last\n}  # closed\n\n#next\nusers\n    # name\n    \
+                        v {\n}  #end\n";
+        assert_eq!(formatted(text), expected);
+        assert_eq!(formatted(expected), expected);
+    }
+
+    #[test]
+    fn blocks_stand_apart_and_statements_as_they_were() {
+        let text = "users u{}users v{}\nexpect permit user a service s;expect refuse user a service \
+                    t;\n\n\n\nexpect permit user b service s;users w{member a;\n\nmember b;}";
+        let expected = "users u {\n}\n\nusers v {\n}\n\nexpect permit user a service s;\nexpect refuse \
+                        user a service t;\n\nexpect permit user b service s;\n\nusers w {\n  member \
+                        a;\n\n  member b;\n}\n";
+        assert_eq!(formatted(text), expected);
+    }
+
+    #[test]
+    fn long_lists_go_on_in_the_next_line() {
+        let members: Vec<String> = (100..140).map(|number| format!("user{number}")).collect();
+        let text = formatted(&format!("users u {{ member {}; }}", members.join(",")));
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.iter().all(|line| line.chars().count() <= LINE_WIDTH));
+        assert_eq!(lines.len(), 6, "{text}");
+        assert!(lines[1].starts_with("  member user100, ") && lines[2].starts_with("      user"));
+        let arguments = formatted(&format!(
+            "service s {{ program \"/{}\" \"a\"; }}",
+            "x".repeat(99)
+        ));
+        assert_eq!(
+            arguments.lines().nth(2),
+            Some("      \"a\";"),
+            "{arguments}"
+        );
+    }
+
+    #[test]
+    fn nothing_comes_of_nothing_and_a_mistake_is_refused() {
+        assert_eq!(formatted(" \n\n"), "");
+        for wrong in [
+            "users u { member a }",
+            "users u {",
+            "usres u { }",
+            "users u { } }",
+        ] {
+            let name = "test".to_owned();
+            let text = wrong.to_owned();
+            assert!(format(&Source { name, text }).is_err(), "{wrong}");
+        }
     }
 }

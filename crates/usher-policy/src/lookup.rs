@@ -5,7 +5,8 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 
 use usher_proto::HostPublicKey;
 
-use crate::model::{ClientService, Host, Policy, Programs, ProxyListener};
+use crate::client::{ClientService, Programs, ProxyListener};
+use crate::model::{Host, Policy};
 
 impl Policy {
     /// The host with this key, if the policy knows one.

@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use usher_proto::UserName;
 
 use crate::model::{Policy, Users};
-use crate::name::Principal;
+use crate::names::Principal;
 
 /// Users, some of them until a time. A user who is one by several sets is one for the longest of
 /// them.

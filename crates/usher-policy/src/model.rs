@@ -2,24 +2,25 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
+use usher_language::{AddressRange, Diagnostic, Name, Origin, words};
 use usher_proto::{HostName, HostPublicKey, ServiceName, UserName};
 
 use crate::application::{ApplicationPolicy, Peers, Transform};
+use crate::client::Client;
 use crate::destinations::Destinations;
-use crate::error::{PolicyError, PolicyErrorKind};
+use crate::expectation::Expectation;
 use crate::group::Group;
 use crate::mac::MacBlock;
 use crate::members::Members;
+use crate::mistake::PolicyMistake;
 use crate::moment::Moment;
-use crate::name::{GroupName, Name, Principal};
-use crate::ranges::AddressRange;
-use crate::source::Origin;
+use crate::names::{GroupName, Principal};
 
 /// Port of the control channel when a host does not say otherwise.
 pub const DEFAULT_CONTROL_PORT: u16 = 3440;
@@ -72,7 +73,7 @@ pub const MAXIMUM_HOST_ADDRESSES: usize = usher_proto::MAX_CONTROL_ADDRESSES;
 pub const MAXIMUM_ARGUMENT_BYTES: usize = 64 * 1024;
 
 /// A whole policy. From [`crate::parse`] it is complete: every name in it is defined in it, but for
-/// those of services of other hosts ([`ClientService::service`]), of hosts that the caller looks up
+/// those of services of other hosts ([`crate::ClientService::service`]), of hosts that the caller looks up
 /// ([`Policy::look_up_names`]), and of users whom groups or certificates may have
 /// ([`Expectation::user`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -87,7 +88,7 @@ pub struct Policy {
     pub clients: BTreeMap<Name, Client>,
     /// How the traffic of programs is to be protected, in the order of the text.
     pub applications: Vec<ApplicationPolicy>,
-    /// What modules of the MAC framework are told, in the order of the text.
+    /// The settings of modules of the MAC framework, in the order of the text.
     pub mac: Vec<MacBlock>,
     /// What the processes of each user may take, over all services that this host offers.
     pub each_user: ProcessLimits,
@@ -103,10 +104,10 @@ impl Policy {
     /// # Errors
     ///
     /// A mistake for each network whose name has no address; the others are looked up all the same.
-    pub fn look_up_names(
+    pub fn look_up_names<E: fmt::Display>(
         &mut self,
-        mut look_up: impl FnMut(&HostName) -> Result<Vec<IpAddr>, String>,
-    ) -> Result<(), Vec<PolicyError>> {
+        mut look_up: impl FnMut(&HostName) -> Result<Vec<IpAddr>, E>,
+    ) -> Result<(), Vec<Diagnostic>> {
         let mut found = BTreeMap::new();
         let mut errors = Vec::new();
         let networks = self.applications.iter_mut();
@@ -122,7 +123,7 @@ impl Policy {
                 Ok(addresses) if !addresses.is_empty() => {
                     network.addresses = addresses.iter().copied().map(AddressRange::from).collect();
                 }
-                Ok(_) => errors.push(unresolved(name, "it has none", &network.origin)),
+                Ok(_) => errors.push(unresolved(name, &"it has none", &network.origin)),
                 Err(reason) => errors.push(unresolved(name, reason, &network.origin)),
             }
         }
@@ -134,9 +135,9 @@ impl Policy {
     }
 }
 
-fn unresolved(name: &HostName, reason: &str, origin: &Origin) -> PolicyError {
-    let (name, reason) = (name.clone(), reason.to_owned());
-    PolicyError::at(origin, PolicyErrorKind::UnresolvedName { name, reason })
+fn unresolved(name: &HostName, reason: &dyn fmt::Display, origin: &Origin) -> Diagnostic {
+    let (name, reason) = (name.clone(), reason.to_string());
+    Diagnostic::at(origin, PolicyMistake::UnresolvedName { name, reason })
 }
 
 /// A `host` block.
@@ -196,25 +197,23 @@ impl Users {
     }
 }
 
-/// What a process of a service is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Style {
-    /// One process for each connection. A [`ServedBy::Program`] has it as its standard input and
-    /// output (inetd).
-    Connection,
-    /// One process for each user, to which the user's later connections come as well. A
-    /// [`ServedBy::Program`] accepts from the user's own listener (LISTEN_FDS).
-    User,
-}
+words! {
+    /// What a process of a service is for.
+    pub enum Style {
+        /// One process for each connection. A [`ServedBy::Program`] has it as its standard input and
+        /// output (inetd).
+        Connection = "connection",
+        /// One process for each user, to which the user's later connections come as well. A
+        /// [`ServedBy::Program`] accepts from the user's own listener (LISTEN_FDS).
+        User = "user",
+    }
 
-impl fmt::Display for Style {
-    /// The word of the language.
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Connection => "connection",
-            Self::User => "user",
-        })
+    /// Rights to files. The user's own bound them in any case.
+    pub enum FileAccess {
+        /// Read files, list folders, execute programs.
+        Read = "read",
+        /// That, and change, make and remove them.
+        Write = "write",
     }
 }
 
@@ -372,138 +371,8 @@ impl FileRule {
     }
 }
 
-/// Rights to files. The user's own bound them in any case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FileAccess {
-    /// Read files, list folders, execute programs.
-    Read,
-    /// That, and change, make and remove them.
-    Write,
-}
-
-impl fmt::Display for FileAccess {
-    /// The word of the language.
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Read => "read",
-            Self::Write => "write",
-        })
-    }
-}
-
 /// Most entries of `files`: each is a look-up at a process's start.
 pub const MAXIMUM_FILE_RULES: usize = 64;
-
-/// A `client` block.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Client {
-    /// The block's name.
-    pub name: Name,
-    /// Names of the `users` blocks that it speaks of.
-    pub user_blocks: BTreeSet<Name>,
-    /// Its services in the order of the text. A pair of service and host stands at most once in
-    /// a whole policy, and so does a pair of host and port.
-    pub services: Vec<ClientService>,
-}
-
-/// A service on a host to which local users may authenticate.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ClientService {
-    /// The service's name on its host.
-    pub service: ServiceName,
-    /// The host, one of the policy's.
-    pub host: HostName,
-    /// The service's TCP port there.
-    pub port: u16,
-    /// The local users who may; shared by all that name the same blocks.
-    pub users: Arc<Members>,
-    /// What the proxy does with this service's connections.
-    pub protocol: Protocol,
-    /// Which of the user's keys opens its sessions; none: the one that is for nothing in particular.
-    pub key: Option<Name>,
-    /// Whose connections are authenticated.
-    pub programs: Programs,
-}
-
-/// An `expect` statement: what should come of a user who wants to reach a service.
-///
-/// What is left out stands for everything that it could be: `expect permit user alice service imap`
-/// expects alice to be permitted from some host, to imap of some host, on the port that it has
-/// there; with `refuse`, from none and to none. Whether it holds is not this crate's question; names
-/// in it that the policy lacks are warned of ([`Policy::unknown_names`]).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Expectation {
-    /// `permit`; otherwise `refuse`.
-    pub permit: bool,
-    /// The user.
-    pub user: UserName,
-    /// The host from which the user comes.
-    pub from: Option<HostName>,
-    /// The service.
-    pub service: ServiceName,
-    /// The host that offers the service.
-    pub at: Option<HostName>,
-    /// The TCP port on which the service is reached.
-    pub port: Option<u16>,
-    /// Where it is written.
-    pub origin: Origin,
-}
-
-/// Which programs' connections to a service of another host are authenticated.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Programs {
-    /// Those that ask for it: connect_by_user(3), `usher connect`, the proxy.
-    #[default]
-    Asking,
-    /// All: a plain connect(2) of any program to the service's port at an address of the host.
-    Any,
-    /// These and no others, by their paths: a plain connect(2), and what they ask for.
-    Listed(Arc<BTreeSet<String>>),
-}
-
-impl Programs {
-    /// The programs that are listed; none where others may as well.
-    pub fn listed(&self) -> Option<&Arc<BTreeSet<String>>> {
-        match self {
-            Self::Listed(paths) => Some(paths),
-            Self::Asking | Self::Any => None,
-        }
-    }
-
-    /// Whether plain connections are authenticated, of whichever program.
-    pub fn with_plain(&self) -> bool {
-        *self != Self::Asking
-    }
-}
-
-/// Most entries of `programs`: each is looked up when an unknown program connects.
-pub const MAXIMUM_PROGRAMS: usize = 64;
-
-/// What the proxy knows of the protocol that it carries.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Protocol {
-    /// Nothing: bytes pass unread.
-    #[default]
-    Raw,
-    /// IMAP: the proxy answers a client that insists on LOGIN, and passes no password on.
-    Imap,
-}
-
-/// A socket on which the proxy listens for one service of one host.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ProxyListener {
-    /// A [`Host::loopback`] address with the service's port.
-    pub address: SocketAddrV4,
-    /// The host that it stands for.
-    pub host: HostName,
-    /// The service.
-    pub service: ServiceName,
-    /// How its connections are treated.
-    pub protocol: Protocol,
-}
 
 /// The number of a service in maps and addresses: never zero, below 2^31.
 ///

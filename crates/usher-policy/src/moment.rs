@@ -3,13 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
+use der::DateTime;
 use serde::{Serialize, Serializer};
 
 /// A point in time, in UTC, in whole seconds from 1970 to 9999. Written with its seconds or, where
 /// they are zero, without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment {
-    unix_time: u64,
+    time: DateTime,
     shows_seconds: bool,
 }
 
@@ -21,93 +22,36 @@ pub struct InvalidMoment;
 impl Moment {
     /// Seconds since 1970, without leap seconds.
     pub fn unix_time(self) -> u64 {
-        self.unix_time
+        self.time.unix_duration().as_secs()
     }
-}
-
-/// `DIGITS` of this many characters.
-fn number(text: &str, digits: usize) -> Option<u64> {
-    let plain = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|_| plain)
-}
-
-fn is_leap(year: u64) -> bool {
-    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-}
-
-fn days_of_year(year: u64) -> u64 {
-    if is_leap(year) { 366 } else { 365 }
-}
-
-fn days_of_month(year: u64, month: u64) -> u64 {
-    match month {
-        2 if is_leap(year) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    }
-}
-
-/// Seconds since 1970 of a text, and whether it has seconds.
-fn read(text: &str) -> Option<Moment> {
-    let (date, time) = text.strip_suffix('Z')?.split_once('T')?;
-    let mut date = date.split('-');
-    let (year, month, day) = (date.next()?, date.next()?, date.next()?);
-    let (year, month, day) = (number(year, 4)?, number(month, 2)?, number(day, 2)?);
-    let mut time = time.split(':');
-    let (hour, minute) = (number(time.next()?, 2)?, number(time.next()?, 2)?);
-    let (second, shows_seconds) = match time.next() {
-        Some(second) => (number(second, 2)?, true),
-        None => (0, false),
-    };
-    let is_time = hour < 24 && minute < 60 && second < 60;
-    let is_date = year >= 1970 && (1..=12).contains(&month);
-    if !is_date || !is_time || date.next().is_some() || time.next().is_some() {
-        return None;
-    }
-    if !(1..=days_of_month(year, month)).contains(&day) {
-        return None;
-    }
-    let years: u64 = (1970..year).map(days_of_year).sum();
-    let months: u64 = (1..month).map(|month| days_of_month(year, month)).sum();
-    let days = years + months + day - 1;
-    Some(Moment {
-        unix_time: ((days * 24 + hour) * 60 + minute) * 60 + second,
-        shows_seconds,
-    })
 }
 
 impl FromStr for Moment {
     type Err = InvalidMoment;
 
     fn from_str(text: &str) -> Result<Self, InvalidMoment> {
-        read(text).ok_or(InvalidMoment)
+        let shows_seconds = text.len() != "2026-12-31T18:00Z".len();
+        let whole = match text.strip_suffix('Z') {
+            Some(minutes) if !shows_seconds => format!("{minutes}:00Z"),
+            _ => text.to_owned(),
+        };
+        let time = whole.parse().map_err(|_| InvalidMoment)?;
+        Ok(Self {
+            time,
+            shows_seconds,
+        })
     }
 }
 
 impl fmt::Display for Moment {
     /// As it was written.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut days, seconds) = (self.unix_time / 86_400, self.unix_time % 86_400);
-        let (mut year, mut month) = (1970, 1);
-        while days >= days_of_year(year) {
-            days -= days_of_year(year);
-            year += 1;
+        let text = self.time.to_string();
+        let minutes = text.strip_suffix(":00Z").filter(|_| !self.shows_seconds);
+        match minutes {
+            Some(minutes) => write!(formatter, "{minutes}Z"),
+            None => formatter.write_str(&text),
         }
-        while days >= days_of_month(year, month) {
-            days -= days_of_month(year, month);
-            month += 1;
-        }
-        let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-        write!(
-            formatter,
-            "{year:04}-{month:02}-{:02}T{hour:02}:{minute:02}",
-            days + 1
-        )?;
-        if self.shows_seconds {
-            write!(formatter, ":{second:02}")?;
-        }
-        formatter.write_str("Z")
     }
 }
 

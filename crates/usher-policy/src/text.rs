@@ -1,14 +1,16 @@
 //! A policy back to text: what [`crate::parse`] reads as the same policy.
 
-use std::fmt::{self, Display, Write};
-use std::time::Duration;
+use usher_language::{BlockText, Quoted, Size, Units};
 
-use crate::application::{ApplicationPolicy, Network};
+use crate::application::ApplicationPolicy;
+use crate::client::{Client, Programs, Protocol};
+use crate::dialect::BlockKind;
+use crate::expectation::Expectation;
 use crate::mac::MacBlock;
 use crate::model::{
-    Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_EACH_USER_PROCESSES,
-    DEFAULT_IDLE, DEFAULT_PROCESSES, DEFAULT_SESSION, DEFAULT_UMASK, Expectation, Host, Policy,
-    ProcessLimits, Program, Programs, Protocol, ServedBy, Service, Style, Users,
+    DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_EACH_USER_PROCESSES, DEFAULT_IDLE,
+    DEFAULT_PROCESSES, DEFAULT_SESSION, DEFAULT_UMASK, Host, Policy, ProcessLimits, Program,
+    ServedBy, Service, Users,
 };
 
 impl Policy {
@@ -53,15 +55,11 @@ impl ProcessLimits {
 impl Host {
     /// The `host` block.
     pub fn to_text(&self) -> String {
-        let mut block = Block::new("host", &self.name);
+        let mut block = BlockText::new(BlockKind::Host.word(), &self.name);
         block.list("address", &self.addresses);
         block.statement("key", Quoted(&self.key.to_openssh()));
-        if self.control != DEFAULT_CONTROL_PORT {
-            block.statement("control", self.control);
-        }
-        if !self.loopback.is_empty() {
-            block.list("loopback", &self.loopback);
-        }
+        block.unless(DEFAULT_CONTROL_PORT, "control", self.control, self.control);
+        block.list("loopback", &self.loopback);
         block.end()
     }
 }
@@ -69,19 +67,13 @@ impl Host {
 impl Users {
     /// The `users` block.
     pub fn to_text(&self) -> String {
-        let mut block = Block::new("users", &self.name);
-        if !self.members.is_empty() {
-            block.list("member", &self.members);
-        }
-        if !self.groups.is_empty() {
-            block.list("group", self.groups.keys());
-        }
+        let mut block = BlockText::new(BlockKind::Users.word(), &self.name);
+        block.list("member", &self.members);
+        block.list("group", self.groups.keys());
         for (user, until) in &self.guests {
-            block.statement("guest", format!("{user} until {until}"));
+            block.statement("guest", format_args!("{user} until {until}"));
         }
-        if !self.principals.is_empty() {
-            block.list("principal", &self.principals);
-        }
+        block.list("principal", &self.principals);
         block.end()
     }
 }
@@ -89,125 +81,103 @@ impl Users {
 impl Service {
     /// The `service` block.
     pub fn to_text(&self) -> String {
-        let mut block = Block::new("service", &self.name);
+        let mut block = BlockText::new(BlockKind::Service.word(), &self.name);
         match &self.served_by {
-            ServedBy::Program(Program {
-                path, arguments, ..
-            }) => {
-                let command: Vec<String> = std::iter::once(path)
-                    .chain(arguments)
-                    .map(|text| Quoted(text).to_string())
-                    .collect();
+            ServedBy::Program(program) => {
+                let command = std::iter::once(&program.path).chain(&program.arguments);
+                let command: Vec<String> = command.map(|text| Quoted(text).to_string()).collect();
                 block.statement("program", command.join(" "));
             }
             ServedBy::Account(account) => block.statement("account", account),
         }
         block.statement("listen", self.listen);
         block.list("users", &self.user_blocks);
-        if self.any_host {
-            block.statement("hosts", "any");
-        } else {
-            block.list("hosts", &self.hosts);
+        match self.any_host {
+            true => block.statement("hosts", "any"),
+            false => block.list("hosts", &self.hosts),
         }
         block.statement("style", self.style);
-        match self.style {
-            Style::Connection => {
-                if self.connections != DEFAULT_CONNECTIONS {
-                    block.statement("connections", self.connections);
-                }
-            }
-            Style::User => {
-                if self.idle != DEFAULT_IDLE {
-                    block.statement("idle", Units(self.idle));
-                }
-            }
+        block.unless(
+            DEFAULT_CONNECTIONS,
+            "connections",
+            self.connections,
+            self.connections,
+        );
+        block.unless(DEFAULT_IDLE, "idle", self.idle, Units(self.idle));
+        if let ServedBy::Program(program) = &self.served_by {
+            program.print(&mut block);
         }
-        if let ServedBy::Program(Program { environment, .. }) = &self.served_by
-            && !environment.is_empty()
-        {
-            let entries = environment
-                .iter()
-                .map(|(name, value)| format!("{name}={value}"));
-            let entries: Vec<String> = entries.map(|entry| Quoted(&entry).to_string()).collect();
-            block.list("environment", &entries);
-        }
-        if let ServedBy::Program(Program {
-            files: Some(files), ..
-        }) = &self.served_by
-        {
-            let entries = files
-                .iter()
-                .map(|rule| format!("{} {}", Quoted(&rule.path), rule.access));
-            block.list("files", entries);
-        }
-        if let ServedBy::Program(Program {
-            umask,
-            setuid,
-            pam_session,
-            ..
-        }) = &self.served_by
-        {
-            if *umask != DEFAULT_UMASK {
-                block.statement("umask", format!("{umask:03o}"));
-            }
-            if *setuid {
-                block.statement("setuid", "permit");
-            }
-            if *pam_session {
-                block.statement("pam", "session");
-            }
-        }
-        if self.session != DEFAULT_SESSION {
-            block.statement("session", Units(self.session));
-        }
-        if let Some(keys) = &self.keys {
-            block.statement("keys", keys);
-        }
-        if let Some(interval) = self.reauthenticate {
-            block.statement("reauthenticate", Units(interval));
-        }
-        if self.processes != DEFAULT_PROCESSES {
-            block.statement("processes", self.processes);
-        }
-        if let Some(memory) = self.memory {
-            block.statement("memory", Size(memory));
-        }
-        if let Some(percent) = self.cpu {
-            block.statement("cpu", format_args!("{percent}%"));
-        }
-        if let Some(connect) = &self.connect {
-            block.statement("connect", connect);
-        }
-        if let Some(protection) = &self.protection {
-            block.statement("protection", protection.transform);
-        }
+        block.unless(
+            DEFAULT_SESSION,
+            "session",
+            self.session,
+            Units(self.session),
+        );
+        block.optional("keys", self.keys.as_ref());
+        block.optional("reauthenticate", self.reauthenticate.map(Units));
+        block.unless(
+            DEFAULT_PROCESSES,
+            "processes",
+            self.processes,
+            self.processes,
+        );
+        block.optional("memory", self.memory.map(Size));
+        block.optional("cpu", self.cpu.map(|percent| format!("{percent}%")));
+        block.optional("connect", self.connect.as_ref());
+        block.optional(
+            "protection",
+            self.protection.as_ref().map(|required| required.transform),
+        );
         block.end()
+    }
+}
+
+impl Program {
+    /// The statements of a `service` block that `program` has besides itself.
+    fn print(&self, block: &mut BlockText) {
+        let entries = self
+            .environment
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"));
+        block.list(
+            "environment",
+            entries.map(|entry| Quoted(&entry).to_string()),
+        );
+        let files = self.files.iter().flatten();
+        block.list(
+            "files",
+            files.map(|rule| format!("{} {}", Quoted(&rule.path), rule.access)),
+        );
+        block.unless(
+            DEFAULT_UMASK,
+            "umask",
+            self.umask,
+            format_args!("{:03o}", self.umask),
+        );
+        block.unless(false, "setuid", self.setuid, "permit");
+        block.unless(false, "pam", self.pam_session, "session");
     }
 }
 
 impl Client {
     /// The `client` block.
     pub fn to_text(&self) -> String {
-        let mut block = Block::new("client", &self.name);
+        let mut block = BlockText::new(BlockKind::Client.word(), &self.name);
         block.list("users", &self.user_blocks);
         for entry in &self.services {
-            let target = format!("{} at {} port {}", entry.service, entry.host, entry.port);
-            block.statement("service", target);
+            block.statement("service", entry.target());
         }
         // One statement stands for all services of a block.
-        let any = |holds: fn(&ClientService) -> bool| self.services.iter().any(holds);
-        if any(|entry| entry.protocol == Protocol::Imap) {
-            block.statement("protocol", "imap");
-        }
-        match self.services.first().map(|entry| &entry.programs) {
-            Some(Programs::Any) => block.statement("programs", "any"),
-            Some(Programs::Listed(paths)) => {
-                block.list("programs", paths.iter().map(|path| Quoted(path)));
+        if let Some(entry) = self.services.first() {
+            block.unless(Protocol::Raw, "protocol", entry.protocol, entry.protocol);
+            match &entry.programs {
+                Programs::Any => block.statement("programs", "any"),
+                Programs::Listed(paths) => {
+                    block.list("programs", paths.iter().map(|path| Quoted(path)));
+                }
+                Programs::Asking => {}
             }
-            Some(Programs::Asking) | None => {}
-        }
-        if let Some(key) = self.services.iter().find_map(|entry| entry.key.as_ref()) {
-            block.statement("key", key);
+            block.optional("key", entry.key.as_ref());
         }
         block.end()
     }
@@ -217,22 +187,23 @@ impl ApplicationPolicy {
     /// The `application` block.
     pub fn to_text(&self) -> String {
         let applications: Vec<String> = self.applications.iter().map(ToString::to_string).collect();
-        let mut block = Block::new("application", applications.join(", "));
+        let keyword = BlockKind::Application.word();
+        let mut block = BlockText::new(keyword, applications.join(", "));
         for network in &self.networks {
-            let Network {
-                peers, treatment, ..
-            } = network;
-            block.statement("network", format!("{peers} {treatment}"));
+            block.statement(
+                "network",
+                format_args!("{} {}", network.peers, network.treatment),
+            );
         }
-        let mut text = block.0;
         for (name, protection) in &self.protections {
-            text += &format!("\n  protection {name} {{\n");
-            for item in &protection.items {
-                text += &format!("    {item};\n");
-            }
-            text += "  }\n";
+            block.open(BlockKind::Protection.word(), name);
+            protection
+                .items
+                .iter()
+                .for_each(|item| block.word(&item.to_string()));
+            block.close();
         }
-        text + "}\n"
+        block.end()
     }
 }
 
@@ -252,79 +223,5 @@ impl Expectation {
             text += &format!(" port {port}");
         }
         text + ";\n"
-    }
-}
-
-/// A block that is being written.
-pub(crate) struct Block(String);
-
-impl Block {
-    pub(crate) fn new(keyword: &str, name: impl Display) -> Self {
-        Self(format!("{keyword} {name} {{\n"))
-    }
-
-    fn statement(&mut self, keyword: &str, value: impl Display) {
-        self.0.push_str(&format!("  {keyword} {value};\n"));
-    }
-
-    pub(crate) fn word(&mut self, keyword: &str) {
-        self.0.push_str(&format!("  {keyword};\n"));
-    }
-
-    pub(crate) fn list(&mut self, keyword: &str, values: impl IntoIterator<Item = impl Display>) {
-        let values: Vec<String> = values.into_iter().map(|value| value.to_string()).collect();
-        self.statement(keyword, values.join(", "));
-    }
-
-    pub(crate) fn end(mut self) -> String {
-        self.0.push_str("}\n");
-        self.0
-    }
-}
-
-/// A size of memory with the largest unit that keeps it whole.
-struct Size(u64);
-
-impl Display for Size {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [('T', 40), ('G', 30), ('M', 20)];
-        let (letter, power) = units
-            .into_iter()
-            .find(|(_, power)| self.0.is_multiple_of(1 << power))
-            .unwrap_or(('K', 10));
-        write!(formatter, "{}{letter}", self.0 >> power)
-    }
-}
-
-/// A string of the language.
-pub(crate) struct Quoted<'t>(pub(crate) &'t str);
-
-impl Display for Quoted<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_char('"')?;
-        for character in self.0.chars() {
-            match character {
-                '"' => formatter.write_str("\\\"")?,
-                '\\' => formatter.write_str("\\\\")?,
-                '\n' => formatter.write_str("\\n")?,
-                '\t' => formatter.write_str("\\t")?,
-                other => formatter.write_char(other)?,
-            }
-        }
-        formatter.write_char('"')
-    }
-}
-
-/// A duration as policies have it: whole seconds, in the largest unit that divides them.
-#[derive(Debug, Clone, Copy)]
-pub struct Units(pub Duration);
-
-impl Display for Units {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.as_secs() {
-            seconds if seconds % 3600 == 0 => write!(formatter, "{}h", seconds / 3600),
-            seconds if seconds % 60 == 0 => write!(formatter, "{}m", seconds / 60),
-            seconds => write!(formatter, "{seconds}s"),
-        }
     }
 }

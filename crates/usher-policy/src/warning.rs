@@ -5,184 +5,106 @@ mod application;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use usher_language::{Clause, Name, Place, mistakes, shown};
 use usher_proto::{HostName, ServiceName, UserName};
 
+use crate::client::Protocol;
+use crate::dialect::BlockKind;
 use crate::expectation::UnknownName;
-use crate::keywords::BlockKind;
-use crate::model::{Policy, Protocol, ServedBy};
+use crate::model::{Policy, ServedBy};
 use crate::moment::Moment;
-use crate::name::{GroupName, Name};
-use crate::places::Clause;
-use crate::shown::shown;
-use crate::source::Place;
+use crate::names::GroupName;
 
-/// Something in a policy that has no effect, or another than it seems. Never a reason to refuse
-/// the policy: what a warning speaks of permits less than it seems to, not more; of traffic that is
-/// protected less than elsewhere, that is said.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-#[non_exhaustive]
-pub enum PolicyWarning {
-    /// A `users` block without members.
-    #[error("`users {0}` has no member")]
-    UsersWithoutMembers(Name),
-    /// A guest whose time is over.
-    #[error("`users {users}`: the time of the guest {user} was over at {until}")]
-    GuestOver {
-        /// The block.
-        users: Name,
-        /// The guest.
-        user: UserName,
-        /// When it was over.
-        until: Moment,
-    },
-    /// Accounts of a group that cannot be users.
-    #[error(
-        "`users {users}`: of the group {group} these are left out, as no policy can admit them: {}",
-        some_of(accounts)
-    )]
-    GroupMembersLeftOut {
-        /// The block.
-        users: Name,
-        /// The group.
-        group: GroupName,
-        /// Its accounts that are left out.
-        accounts: BTreeSet<String>,
-    },
-    /// A `users` block that no service and no client names.
-    #[error("`users {0}` is named by no service and no client")]
-    UsersUnused(Name),
-    /// A service that admits nobody: its `users` blocks have no members.
-    #[error("`service {0}` admits no user")]
-    ServiceWithoutUsers(ServiceName),
-    /// A service with `hosts any` in a policy without hosts.
-    #[error("`service {0}` admits users from no host: the policy has none")]
-    ServiceWithoutHosts(ServiceName),
-    /// The account of a service is a user of another one.
-    #[error(
-        "`service {service}` has the account {account}, who is a user of `service {other}`: the \
-         account is fenced, so none of that user's processes can change to another user any more, \
-         not by su, sudo or setuid programs either"
-    )]
-    AccountIsUserElsewhere {
-        /// The service with the account.
-        service: ServiceName,
-        /// The account.
-        account: UserName,
-        /// The service whose user it is.
-        other: ServiceName,
-    },
-    /// An entry of `connect` all of whose addresses and ports others have.
-    #[error(
-        "{place}: `{destination}` adds nothing to `connect`: its other entries permit all of it"
-    )]
-    DestinationNeedless {
-        /// The entry.
-        destination: String,
-        /// Where it stands.
-        place: Place,
-    },
-    /// A client block that permits nobody: its `users` blocks have no members.
-    #[error("`client {0}` permits no user")]
-    ClientWithoutUsers(Name),
-    /// A client's service that this policy offers on another port.
-    #[error(
-        "a client expects `{service}` at `{host}` on port {port}, but `service {service}` \
-             of this policy listens on {listen}"
-    )]
-    ClientPortDiffers {
-        /// The client block.
-        client: Name,
-        /// The service's name in both blocks.
-        service: ServiceName,
-        /// The host that the client names.
-        host: HostName,
-        /// The client's port.
-        port: u16,
-        /// The service's port.
-        listen: u16,
-    },
-    /// `protocol imap` for a host at which the proxy never listens.
-    #[error(
-        "`client {client}` says `protocol imap`, but `host {host}` has no `loopback` \
-             address for the proxy"
-    )]
-    ProtocolWithoutProxy {
-        /// The client block.
-        client: Name,
-        /// The host that it names.
-        host: HostName,
-    },
-    /// `loopback` of a host of which no client block names a service.
-    #[error("`host {0}` has a `loopback` address, but no client block names a service of it")]
-    LoopbackUnused(HostName),
-    /// A `network` whose addresses earlier ones of its block have.
-    #[error("{place}: `network {peers}` never decides: networks before it have all its addresses")]
-    NetworkShadowed {
-        /// What it names.
-        peers: String,
-        /// Where it stands.
-        place: Place,
-    },
-    /// An item of a protection whose ports earlier ones have.
-    #[error("{place}: `{item}` never decides: items before it have all its ports")]
-    ItemShadowed {
-        /// The item.
-        item: String,
-        /// Where it stands.
-        place: Place,
-    },
-    /// A protection that no network names, or only such as never decide.
-    #[error("{place}: `protection {protection}` is named by no network that decides anything")]
-    ProtectionUnused {
-        /// Its name.
-        protection: Name,
-        /// Where it stands.
-        place: Place,
-    },
-    /// An `application` block whose networks do not have all addresses.
-    #[error(
-        "{place}: `application {application}` has no network for {address} and perhaps others: what \
-         no network has is discarded"
-    )]
-    AddressesLeftOut {
-        /// The first of its programs.
-        application: String,
-        /// Where it stands.
-        place: Place,
-        /// The lowest address that is left out, IPv4 first.
-        address: IpAddr,
-    },
-    /// An `optional` item, and a `mandatory` one of another block about the same peers and ports.
-    #[error(
-        "{place}: `{item}` lets traffic pass in the clear that `application {other}` demands to be \
-         protected at {mandatory}"
-    )]
-    OptionalBesideMandatory {
-        /// The item.
-        item: String,
-        /// Where it stands.
-        place: Place,
-        /// The first program of the other block.
-        other: String,
-        /// Where the other item stands.
-        mandatory: Place,
-    },
-    /// A name in an `expect` statement that the policy lacks.
-    #[error(
-        "{}: the expectation tests nothing, and `usher policy test` fails by it: {unknown}",
-        unknown.place
-    )]
-    ExpectationOfUnknown {
-        /// The name.
-        unknown: UnknownName,
-    },
+mistakes! {
+    /// Something in a policy that has no effect, or another than it seems. Never a reason to refuse
+    /// the policy: what a warning speaks of permits less than it seems to, not more, or protects
+    /// traffic less than elsewhere.
+    pub enum PolicyWarning {
+        /// A `users` block without members.
+        UsersWithoutMembers { users: Name }
+            => "`users {users}` has no member"; "add a `member`, or remove the block";
+        /// A guest whose time is over.
+        GuestOver { users: Name, user: UserName, until: Moment }
+            => "`users {users}`: the time of the guest {user} was over at {until}";
+            "remove the guest, or write a later time";
+        /// Accounts of a group that cannot be users.
+        GroupMembersLeftOut { users: Name, group: GroupName, accounts: BTreeSet<String> }
+            => "`users {users}`: of the group {group} these are left out, as no policy can admit \
+                them: {}", some_of(accounts);
+            "take them out of the group, or name a group without them";
+        /// A `users` block that no service and no client names.
+        UsersUnused { users: Name }
+            => "`users {users}` is named by no service and no client";
+            "name it in a `service` or `client` block, or remove it";
+        /// A service that admits nobody: its `users` blocks have no members.
+        ServiceWithoutUsers { service: ServiceName }
+            => "`service {service}` admits no user"; "add a `member` to one of its `users` blocks";
+        /// A service with `hosts any` in a policy without hosts.
+        ServiceWithoutHosts { service: ServiceName }
+            => "`service {service}` admits users from no host: the policy has none";
+            "add a `host` block for each host from which users come";
+        /// The account of a service is a user of another one.
+        AccountIsUserElsewhere { service: ServiceName, account: UserName, other: ServiceName }
+            => "`service {service}` has the account {account}, who is a user of `service {other}`: \
+                the account is fenced, so none of that user's processes can change to another user \
+                any more, not by su, sudo or setuid programs either";
+            "use an account for services and for nothing else";
+        /// An entry of `connect` all of whose addresses and ports others have.
+        DestinationNeedless { destination: String, place: Place }
+            => "{place}: `{destination}` adds nothing to `connect`: its other entries permit all of it";
+            "remove the entry";
+        /// A client block that permits nobody: its `users` blocks have no members.
+        ClientWithoutUsers { client: Name }
+            => "`client {client}` permits no user"; "add a `member` to one of its `users` blocks";
+        /// A client's service that this policy offers on another port.
+        ClientPortDiffers { client: Name, service: ServiceName, host: HostName, port: u16, listen: u16 }
+            => "a client expects `{service}` at `{host}` on port {port}, but `service {service}` of \
+                this policy listens on {listen}";
+            "write the same port in both, if they mean the same service";
+        /// `protocol imap` for a host at which the proxy never listens.
+        ProtocolWithoutProxy { client: Name, host: HostName }
+            => "`client {client}` says `protocol imap`, but `host {host}` has no `loopback` address \
+                for the proxy";
+            "add `loopback` to the `host` block, or remove `protocol`";
+        /// `loopback` of a host of which no client block names a service.
+        LoopbackUnused { host: HostName }
+            => "`host {host}` has a `loopback` address, but no client block names a service of it";
+            "name a service of the host in a `client` block, or remove `loopback`";
+        /// A `network` whose addresses earlier ones of its block have.
+        NetworkShadowed { peers: String, place: Place }
+            => "{place}: `network {peers}` never decides: networks before it have all its addresses";
+            "move it before them, or remove it";
+        /// An item of a protection whose ports earlier ones have.
+        ItemShadowed { item: String, place: Place }
+            => "{place}: `{item}` never decides: items before it have all its ports";
+            "move it before them, or remove it";
+        /// A protection that no network names, or only such as never decide.
+        ProtectionUnused { protection: Name, place: Place }
+            => "{place}: `protection {protection}` is named by no network that decides anything";
+            "name it in a `network` statement, or remove it";
+        /// An `application` block whose networks do not have all addresses.
+        AddressesLeftOut { application: String, place: Place, address: IpAddr }
+            => "{place}: `application {application}` has no network for {address} and perhaps \
+                others: what no network has is discarded";
+            "end with `network 0.0.0.0/0 ...;` and `network ::/0 ...;`";
+        /// An `optional` item, and a `mandatory` one of another block about the same peers and ports.
+        OptionalBesideMandatory { item: String, place: Place, other: String, mandatory: Place }
+            => "{place}: `{item}` lets traffic pass in the clear that `application {other}` demands \
+                to be protected at {mandatory}";
+            "write the same level in both";
+        /// A name in an `expect` statement that the policy lacks.
+        ExpectationOfUnknown { unknown: UnknownName }
+            => "{}: the expectation tests nothing, and `usher policy test` fails by it: {unknown}",
+            unknown.place;
+            "correct the name, or remove the expectation";
+    }
 }
 
 impl PolicyWarning {
     /// What of the policy it is about; none where the warning itself says the place.
     pub fn clause(&self) -> Option<Clause> {
         Some(match self {
-            Self::UsersWithoutMembers(users) | Self::UsersUnused(users) => {
+            Self::UsersWithoutMembers { users } | Self::UsersUnused { users } => {
                 Clause::block(BlockKind::Users, users)
             }
             Self::GuestOver { users, user, until } => {
@@ -192,16 +114,16 @@ impl PolicyWarning {
             Self::GroupMembersLeftOut { users, group, .. } => {
                 Clause::value(BlockKind::Users, users, "group", group)
             }
-            Self::ServiceWithoutUsers(service) => {
+            Self::ServiceWithoutUsers { service } => {
                 Clause::statement(BlockKind::Service, service, "users")
             }
-            Self::ServiceWithoutHosts(service) => {
+            Self::ServiceWithoutHosts { service } => {
                 Clause::statement(BlockKind::Service, service, "hosts")
             }
             Self::AccountIsUserElsewhere { service, .. } => {
                 Clause::statement(BlockKind::Service, service, "account")
             }
-            Self::ClientWithoutUsers(client) => {
+            Self::ClientWithoutUsers { client } => {
                 Clause::statement(BlockKind::Client, client, "users")
             }
             Self::ClientPortDiffers {
@@ -217,7 +139,7 @@ impl PolicyWarning {
             Self::ProtocolWithoutProxy { client, .. } => {
                 Clause::statement(BlockKind::Client, client, "protocol")
             }
-            Self::LoopbackUnused(host) => Clause::statement(BlockKind::Host, host, "loopback"),
+            Self::LoopbackUnused { host } => Clause::statement(BlockKind::Host, host, "loopback"),
             Self::DestinationNeedless { .. }
             | Self::NetworkShadowed { .. }
             | Self::ItemShadowed { .. }
@@ -241,7 +163,9 @@ impl Policy {
         let named: BTreeSet<&Name> = services.chain(clients).collect();
         for users in self.users.values() {
             if users.users().next().is_none() && users.principals.is_empty() {
-                warnings.push(PolicyWarning::UsersWithoutMembers(users.name.clone()));
+                warnings.push(PolicyWarning::UsersWithoutMembers {
+                    users: users.name.clone(),
+                });
             }
             let groups = users.groups.iter();
             for (name, group) in groups.filter(|(_, group)| !group.left_out.is_empty()) {
@@ -252,15 +176,21 @@ impl Policy {
                 });
             }
             if !named.contains(&users.name) {
-                warnings.push(PolicyWarning::UsersUnused(users.name.clone()));
+                warnings.push(PolicyWarning::UsersUnused {
+                    users: users.name.clone(),
+                });
             }
         }
         for service in self.services.values() {
             if service.users.is_empty() {
-                warnings.push(PolicyWarning::ServiceWithoutUsers(service.name.clone()));
+                warnings.push(PolicyWarning::ServiceWithoutUsers {
+                    service: service.name.clone(),
+                });
             }
             if service.hosts.is_empty() {
-                warnings.push(PolicyWarning::ServiceWithoutHosts(service.name.clone()));
+                warnings.push(PolicyWarning::ServiceWithoutHosts {
+                    service: service.name.clone(),
+                });
             }
             let connect = service.connect.iter();
             for entry in connect.flat_map(|connect| connect.needless()) {
@@ -285,7 +215,9 @@ impl Policy {
             self.client_services().map(|entry| &entry.host).collect();
         for host in self.hosts.values() {
             if !host.loopback.is_empty() && !reached.contains(&host.name) {
-                warnings.push(PolicyWarning::LoopbackUnused(host.name.clone()));
+                warnings.push(PolicyWarning::LoopbackUnused {
+                    host: host.name.clone(),
+                });
             }
         }
         application::warn(self, &mut warnings);
@@ -311,7 +243,9 @@ impl Policy {
     fn warn_of_clients(&self, warnings: &mut Vec<PolicyWarning>) {
         for client in self.clients.values() {
             if client.services.iter().all(|entry| entry.users.is_empty()) {
-                warnings.push(PolicyWarning::ClientWithoutUsers(client.name.clone()));
+                warnings.push(PolicyWarning::ClientWithoutUsers {
+                    client: client.name.clone(),
+                });
             }
             for entry in &client.services {
                 let offered = self.services.get(&entry.service);
@@ -342,7 +276,11 @@ impl Policy {
 /// The first few names, fit for a terminal, and how many more there are.
 fn some_of(names: &BTreeSet<String>) -> String {
     const SHOWN: usize = 8;
-    let first: Vec<String> = names.iter().take(SHOWN).map(|name| shown(name)).collect();
+    let first: Vec<String> = names
+        .iter()
+        .take(SHOWN)
+        .map(|name| shown(60, name))
+        .collect();
     match names.len() - first.len() {
         0 => first.join(", "),
         rest => format!("{} and {rest} more", first.join(", ")),

@@ -8,7 +8,7 @@
 use std::fs;
 use std::path::Path;
 
-use usher_policy::{Groups, Source, parse_with_groups};
+use usher_policy::{Groups, Mistake, Source, Unresolved, parse_with_groups};
 
 /// The groups of the system, as the policies here have them.
 fn groups() -> Groups {
@@ -26,7 +26,10 @@ fn groups() -> Groups {
         ("staff", accounts(&["alice", "erin"])),
         ("staff@corp.example", accounts(&["bob", "dave"])),
         ("nobodys", accounts(&[])),
-        ("away", Err("the name service does not answer".to_owned())),
+        (
+            "away",
+            Err(Unresolved("the name service does not answer".to_owned())),
+        ),
     ];
     let named = |(name, members): (&str, _)| (name.parse().expect("a group's name"), members);
     groups.map(named).into()
@@ -40,7 +43,7 @@ fn outcome(source: &Source) -> String {
                 policy
                     .warnings()
                     .iter()
-                    .map(|warning| format!("warning: {warning}\n")),
+                    .map(|warning| format!("warning: {warning}\n  remedy: {}\n", warning.remedy())),
             );
             lines.concat()
         }

@@ -1,14 +1,18 @@
 //! The limits of a policy: what is just within passes, what is just beyond is refused.
 
+use std::fmt::Debug;
+
+use usher_language::{Mistake, SyntaxMistake};
 use usher_policy::{
     MAXIMUM_ARGUMENT_BYTES, MAXIMUM_ERRORS, MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS,
-    PolicyErrorKind, Source, parse, parse_with_groups,
+    PolicyMistake, Source, parse, parse_with_groups,
 };
 
 const KEY: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBFOSSDcMLHY83KZsUhkjz4XH1G8fT/qEwy0LI/7FFAu";
 
-fn outcome(texts: &[String]) -> Result<(), Vec<PolicyErrorKind>> {
+/// The mistakes as they are called in the code.
+fn outcome(texts: &[String]) -> Result<(), Vec<String>> {
     let sources: Vec<Source> = texts
         .iter()
         .enumerate()
@@ -17,9 +21,19 @@ fn outcome(texts: &[String]) -> Result<(), Vec<PolicyErrorKind>> {
             text: text.clone(),
         })
         .collect();
-    parse(&sources)
-        .map(|_| ())
-        .map_err(|errors| errors.into_iter().map(|error| error.kind).collect())
+    parse(&sources).map(|_| ()).map_err(|errors| {
+        errors
+            .into_iter()
+            .map(|error| format!("{:?}", error.kind))
+            .collect()
+    })
+}
+
+fn mistakes<M: Mistake + Debug>(mistakes: &[M]) -> Result<(), Vec<String>> {
+    Err(mistakes
+        .iter()
+        .map(|mistake| format!("{mistake:?}"))
+        .collect())
 }
 
 fn service_with(statement: &str) -> String {
@@ -39,7 +53,7 @@ fn a_source_of_a_mebibyte_is_read_and_a_longer_one_is_not() {
     let length = text.len();
     assert_eq!(
         outcome(&[text]),
-        Err(vec![PolicyErrorKind::SourceTooLong { length }])
+        mistakes(&[SyntaxMistake::SourceTooLong { length }])
     );
 }
 
@@ -64,20 +78,17 @@ fn statements_are_counted_over_all_sources() {
     ];
     assert_eq!(
         outcome(&beyond),
-        Err(vec![PolicyErrorKind::TooManyStatements])
+        mistakes(&[SyntaxMistake::TooManyStatements])
     );
 }
 
 #[test]
 fn errors_end_with_a_notice_that_there_are_more() {
     let exactly = outcome(&["}".repeat(MAXIMUM_ERRORS)]).expect_err("stray braces");
-    assert_eq!(
-        exactly,
-        vec![PolicyErrorKind::UnmatchedClose; MAXIMUM_ERRORS]
-    );
+    assert_eq!(exactly, vec!["UnmatchedClose"; MAXIMUM_ERRORS]);
     let more = outcome(&["}".repeat(MAXIMUM_ERRORS + 1)]).expect_err("stray braces");
     assert_eq!(more.len(), MAXIMUM_ERRORS + 1);
-    assert_eq!(more.last(), Some(&PolicyErrorKind::TooManyErrors));
+    assert_eq!(more.last().map(String::as_str), Some("TooManyErrors"));
 }
 
 #[test]
@@ -88,8 +99,8 @@ fn a_worker_can_always_be_started_with_its_arguments() {
     assert_eq!(outcome(&[program(MAXIMUM_ARGUMENT_BYTES)]), Ok(()));
     assert_eq!(
         outcome(&[program(MAXIMUM_ARGUMENT_BYTES + 1)]),
-        Err(vec![PolicyErrorKind::ArgumentsTooLong {
-            statement: "program"
+        mistakes(&[PolicyMistake::ArgumentsTooLong {
+            statement: "program".to_owned()
         }])
     );
     let environment = |length: usize| {
@@ -99,8 +110,8 @@ fn a_worker_can_always_be_started_with_its_arguments() {
     assert_eq!(outcome(&[environment(MAXIMUM_ARGUMENT_BYTES)]), Ok(()));
     assert_eq!(
         outcome(&[environment(MAXIMUM_ARGUMENT_BYTES + 1)]),
-        Err(vec![PolicyErrorKind::ArgumentsTooLong {
-            statement: "environment"
+        mistakes(&[PolicyMistake::ArgumentsTooLong {
+            statement: "environment".to_owned()
         }])
     );
 }
@@ -108,16 +119,11 @@ fn a_worker_can_always_be_started_with_its_arguments() {
 #[test]
 fn deep_nesting_is_an_error_and_not_a_stack_overflow() {
     let errors = outcome(&["a {".repeat(300_000)]).expect_err("nothing is closed");
-    assert!(
-        matches!(
-            errors.as_slice(),
-            [
-                PolicyErrorKind::UnknownBlock { .. },
-                PolicyErrorKind::UnmatchedOpen
-            ]
-        ),
-        "{errors:?}"
-    );
+    let [first, second] = errors.as_slice() else {
+        panic!("{errors:?}");
+    };
+    assert!(first.starts_with("UnknownBlock"), "{first}");
+    assert_eq!(second, "UnmatchedOpen");
 }
 
 #[test]

@@ -90,7 +90,7 @@ fn figure_3_means_what_the_paper_says() {
     let mut asked = Vec::new();
     let looked_up = policy.look_up_names(|name| {
         asked.push(name.to_string());
-        Ok(vec![address])
+        Ok::<_, String>(vec![address])
     });
     assert_eq!((looked_up, asked), (Ok(()), vec!["www.abc.com".to_owned()]));
     assert_eq!(
@@ -141,12 +141,16 @@ fn figures_7_and_9_mean_what_the_paper_says() {
 #[test]
 fn a_name_that_is_not_found_is_a_mistake_at_its_network() {
     let mut policy = read("3");
-    let errors = policy.look_up_names(|_| Err("no such name".to_owned()));
+    let errors = policy.look_up_names(|_| Err("no such name"));
     let errors = errors.expect_err("the name has no address");
     assert_eq!(
         errors[0].to_string(),
         "3:5:3: the address of `www.abc.com` cannot be found: no such name"
     );
     assert_eq!((errors.len(), errors[0].span.length), (1, 35));
-    assert!(policy.look_up_names(|_| Ok(Vec::new())).is_err());
+    assert!(
+        policy
+            .look_up_names(|_| Ok::<_, String>(Vec::new()))
+            .is_err()
+    );
 }

@@ -130,12 +130,15 @@ fn warnings_have_the_places_of_what_they_are_about() {
     assert!(output.status.success(), "{output:?}");
     let told = String::from_utf8(output.stderr).unwrap();
     let expected = [
-        "site.policy:2:1: `users mail` is named by no service and no client",
-        "site.policy:4:1: `users none` has no member",
-        "site.policy:6:3: `service imap` admits no user",
+        "site.policy:2:1: `users mail` is named by no service and no client; name it in a \
+         `service` or `client` block, or remove it",
+        "site.policy:4:1: `users none` has no member; add a `member`, or remove the block",
+        "site.policy:6:3: `service imap` admits no user; add a `member` to one of its `users` \
+         blocks",
         "hosts:3:3: `host mailhost` has a `loopback` address, but no client block names a service \
-         of it",
-        "site.policy:3:9: `users mail`: the time of the guest olga was over at 2001-01-01T00:00Z",
+         of it; name a service of the host in a `client` block, or remove `loopback`",
+        "site.policy:3:9: `users mail`: the time of the guest olga was over at 2001-01-01T00:00Z; \
+         remove the guest, or write a later time",
     ];
     let expected = expected.map(|warning| format!("warning: {warning}\n"));
     assert_eq!(told, expected.concat());

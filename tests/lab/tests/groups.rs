@@ -97,7 +97,7 @@ fn a_group_that_cannot_be_looked_up_changes_nothing_and_is_told_with_place_and_r
         assert!(!refused.status.success());
         for part in [
             "mail.policy:1:34",
-            "who is in the group `readers` is not known: there is no such group",
+            "the members of the group `readers` are not known: there is no such group",
             "getent group readers",
         ] {
             assert!(refused.stderr.contains(part), "{}", refused.stderr);

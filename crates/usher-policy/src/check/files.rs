@@ -1,59 +1,49 @@
 //! `files` of a `service` block.
 
-use super::fields::Field;
-use super::unique::Unique;
-use super::values;
+use usher_language::{Checked, Field, Found, Item, Kind, Unique};
+
 use crate::application::is_plain_path;
-use crate::error::PolicyErrorKind;
+use crate::mistake::PolicyMistake;
 use crate::model::{FileAccess, FileRule, MAXIMUM_FILE_RULES};
-use crate::report::Reporter;
 
 /// `files "PATH" read|write, ...;`
-pub(super) fn check(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<Vec<FileRule>> {
+pub(super) fn check(field: &Field<'_>) -> Vec<FileRule> {
     let groups = &field.statement.groups;
     if groups.is_empty() {
-        return field.missing(reporter);
+        field.missing::<()>();
     }
-    if groups.len() > MAXIMUM_FILE_RULES {
-        reporter.report(
-            field.statement.location,
-            PolicyErrorKind::TooManyFileRules {
-                found: groups.len(),
-            },
-        );
-        return None;
+    if field.has_too_many(MAXIMUM_FILE_RULES, ": folders stand for what is in them") {
+        return Vec::new();
     }
     let mut paths = Unique::default();
-    let mut rules = Some(Vec::with_capacity(groups.len()));
-    for group in groups {
-        let rule = match group.as_slice() {
-            [path, access] => values::text(path, reporter).and_then(|text| {
-                paths.list(text.to_owned(), path, reporter)?;
-                if !is_path(text) {
-                    let found = text.to_owned();
-                    reporter.report(path.location, PolicyErrorKind::InvalidFilePath { found });
-                    return None;
-                }
-                let access = values::choice(access, &["read", "write"], reporter)?;
-                Some(FileRule {
-                    path: text.to_owned(),
-                    access: [FileAccess::Read, FileAccess::Write][access],
-                })
-            }),
-            [path] => {
-                let found = path.shown();
-                reporter.report(path.location, PolicyErrorKind::MissingFileAccess { found });
-                None
-            }
-            [_, _, third, ..] => field.unexpected(third, reporter),
-            [] => None,
-        };
-        rules = rules.zip(rule).map(|(mut rules, rule)| {
-            rules.push(rule);
-            rules
-        });
+    groups
+        .iter()
+        .filter_map(|group| rule(group, &mut paths, field))
+        .collect()
+}
+
+fn rule(group: &[Item], paths: &mut Unique<String>, field: &Field<'_>) -> Option<FileRule> {
+    let (path, access) = match group {
+        [path, access] => (path, access),
+        [_, _, third, ..] => return field.unexpected(third),
+        [path] => {
+            let found = Found(path.shown());
+            return field.refuse(path, PolicyMistake::MissingFileAccess { found });
+        }
+        [] => return None,
+    };
+    let text = Kind::Text(String::new());
+    let Checked::Text(text) = text.read(path, field.reporter)? else {
+        return None;
+    };
+    paths.list(text.clone(), path, field.reporter)?;
+    if !is_path(&text) {
+        let found = text.into();
+        return field.refuse(path, PolicyMistake::InvalidFilePath { found });
     }
-    rules
+    FileAccess::kind().read(access, field.reporter)?;
+    let access = FileAccess::of_word(access.word()?)?;
+    Some(FileRule { path: text, access })
 }
 
 /// An absolute path, or one in the user's home, with one spelling.

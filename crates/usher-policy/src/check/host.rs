@@ -3,16 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
+use usher_language::{Declared, Field, Fields, Item, Location, Reporter, Unique};
 use usher_proto::{HostName, HostPublicKey};
 
-use super::fields::{Field, Fields};
-use super::unique::Unique;
-use super::values;
-use crate::error::{AddressFault, PolicyErrorKind};
+use crate::mistake::PolicyMistake;
 use crate::model::{DEFAULT_CONTROL_PORT, Host, MAXIMUM_HOST_ADDRESSES};
-use crate::report::Reporter;
-use crate::source::Location;
-use crate::tree::{Block, Item};
 
 /// Remembers what no two hosts may share.
 #[derive(Default)]
@@ -34,28 +29,31 @@ pub(super) enum ControlPort {
 impl HostChecker {
     pub(super) fn check(
         &mut self,
-        name: Option<HostName>,
-        block: &Block,
-        reporter: &mut Reporter<'_>,
+        declared: Declared<'_, HostName>,
+        reporter: &Reporter<'_>,
     ) -> Option<Host> {
-        let fields = Fields::read(block, reporter);
-        let addresses = fields
-            .one("address")
-            .and_then(|field| self.addresses(field, reporter));
-        let key = fields
-            .one("key")
-            .and_then(|field| self.key(field, reporter));
-        let control = self.control(fields.one("control"), name.as_ref(), reporter);
-        let loopback = match fields.one("loopback") {
-            Some(field) => self.loopback(field, reporter),
-            None => Some(Vec::new()),
+        let fields = Fields::read(declared.block, reporter);
+        let addresses = fields.one("address").map(|field| self.addresses(field));
+        let key = fields.one("key").and_then(|field| self.key(field));
+        let loopback = fields.one("loopback").map(|field| self.loopback(field));
+        let name = declared.name;
+        let control = match (fields.one("control"), &name) {
+            (Some(field), _) => {
+                let written = field.items().next();
+                written.map(|item| ControlPort::Written(item.location))
+            }
+            (None, name) => name.clone().map(ControlPort::Default),
         };
+        let port = fields.number("control").unwrap_or(DEFAULT_CONTROL_PORT);
+        if let Some(control) = control {
+            self.controls.entry(port).or_insert(control);
+        }
         Some(Host {
             name: name?,
             addresses: addresses?,
             key: key?,
-            control: control?,
-            loopback: loopback?,
+            control: port,
+            loopback: loopback.unwrap_or_default(),
         })
     }
 
@@ -64,134 +62,76 @@ impl HostChecker {
         self.controls
     }
 
-    fn addresses(&mut self, field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<Vec<IpAddr>> {
-        let items = field.list(reporter)?;
-        if let Some(item) = items.get(MAXIMUM_HOST_ADDRESSES) {
-            reporter.report(item.location, PolicyErrorKind::TooManyAddresses);
-            return None;
+    fn addresses(&mut self, field: &Field<'_>) -> Vec<IpAddr> {
+        if field.has_too_many(MAXIMUM_HOST_ADDRESSES, ": those that others reach best") {
+            return Vec::new();
         }
-        items
-            .into_iter()
-            .map(|item| {
-                let found = values::word(item, reporter)?;
-                let Ok(address) = found.parse::<IpAddr>() else {
-                    let found = found.to_owned();
-                    reporter.report(item.location, PolicyErrorKind::InvalidAddress { found });
-                    return None;
-                };
-                if let Some(fault) = fault(address) {
-                    let error = PolicyErrorKind::UnusableAddress { address, fault };
-                    reporter.report(item.location, error);
-                    return None;
-                }
-                self.claim(address, item, reporter)
-            })
-            // Every address is looked at before the list is given up.
-            .collect::<Vec<_>>()
-            .into_iter()
-            .collect()
-    }
-
-    fn loopback(&mut self, field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<Vec<Ipv4Addr>> {
-        field
-            .list(reporter)?
-            .into_iter()
-            .map(|item| {
-                let found = values::word(item, reporter)?;
-                let address = found.parse::<Ipv4Addr>().ok().filter(|address| {
-                    address.is_loopback()
-                        && ![[127, 0, 0, 0], [127, 0, 0, 1], [127, 255, 255, 255]]
-                            .contains(&address.octets())
-                });
-                let Some(address) = address else {
-                    let found = found.to_owned();
-                    reporter.report(item.location, PolicyErrorKind::InvalidLoopback { found });
-                    return None;
-                };
-                self.claim(IpAddr::V4(address), item, reporter)?;
-                Some(address)
-            })
-            .collect::<Vec<_>>()
-            .into_iter()
-            .collect()
-    }
-
-    fn claim(
-        &mut self,
-        address: IpAddr,
-        item: &Item,
-        reporter: &mut Reporter<'_>,
-    ) -> Option<IpAddr> {
-        if let Some(first) = self.addresses.claim(address, item.location) {
-            reporter.report_repeated(item.location, first, |first| {
-                PolicyErrorKind::DuplicateAddress { address, first }
-            });
-            return None;
-        }
-        Some(address)
-    }
-
-    fn key(&mut self, field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<HostPublicKey> {
-        let item = field.single(reporter)?;
-        let Ok(key) = HostPublicKey::from_openssh(values::text(item, reporter)?) else {
-            reporter.report(item.location, PolicyErrorKind::InvalidHostKey);
-            return None;
-        };
-        if let Some(first) = self.keys.claim(key, item.location) {
-            reporter.report_repeated(item.location, first, |first| {
-                PolicyErrorKind::DuplicateKey { first }
-            });
-            return None;
-        }
-        Some(key)
-    }
-
-    fn control(
-        &mut self,
-        field: Option<Field<'_>>,
-        name: Option<&HostName>,
-        reporter: &mut Reporter<'_>,
-    ) -> Option<u16> {
-        let (port, place) = match field {
-            Some(field) => {
-                let item = field.single(reporter)?;
-                (
-                    values::port(item, reporter)?,
-                    ControlPort::Written(item.location),
-                )
+        let addresses = field.words().filter_map(|(word, item)| {
+            let Ok(address) = word.parse::<IpAddr>() else {
+                let found = word.into();
+                return field.refuse(item, PolicyMistake::InvalidAddress { found });
+            };
+            match fault(address) {
+                Some(mistake) => field.refuse(item, mistake),
+                None => self.claim(address, item, field),
             }
-            None => (DEFAULT_CONTROL_PORT, ControlPort::Default(name?.clone())),
+        });
+        addresses.collect()
+    }
+
+    fn loopback(&mut self, field: &Field<'_>) -> Vec<Ipv4Addr> {
+        const TAKEN: [[u8; 4]; 3] = [[127, 0, 0, 0], [127, 0, 0, 1], [127, 255, 255, 255]];
+        let usable =
+            |address: &Ipv4Addr| address.is_loopback() && !TAKEN.contains(&address.octets());
+        let addresses = field.words().filter_map(|(word, item)| {
+            match word.parse::<Ipv4Addr>().ok().filter(usable) {
+                Some(address) => self.claim(address.into(), item, field).and(Some(address)),
+                None => {
+                    let found = word.into();
+                    field.refuse(item, PolicyMistake::InvalidLoopback { found })
+                }
+            }
+        });
+        addresses.collect()
+    }
+
+    fn claim(&mut self, address: IpAddr, item: &Item, field: &Field<'_>) -> Option<IpAddr> {
+        let Some(first) = self.addresses.claim(address, item.location) else {
+            return Some(address);
         };
-        self.controls.entry(port).or_insert(place);
-        Some(port)
+        let first = field.reporter.place(first);
+        field.refuse(item, PolicyMistake::DuplicateAddress { address, first })
+    }
+
+    fn key(&mut self, field: &Field<'_>) -> Option<HostPublicKey> {
+        let (text, item) = field.texts().next()?;
+        let Ok(key) = HostPublicKey::from_openssh(text) else {
+            return field.refuse(item, PolicyMistake::InvalidHostKey);
+        };
+        let Some(first) = self.keys.claim(key, item.location) else {
+            return Some(key);
+        };
+        let first = field.reporter.place(first);
+        field.refuse(item, PolicyMistake::DuplicateKey { first })
     }
 }
 
 /// Why an address cannot be a host's.
-fn fault(address: IpAddr) -> Option<AddressFault> {
+fn fault(address: IpAddr) -> Option<PolicyMistake> {
+    let is_reserved = matches!(address, IpAddr::V4(v4) if v4.octets()[0] >= 240);
+    let is_broadcast = matches!(address, IpAddr::V4(v4) if v4.is_broadcast());
+    let is_link_local = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
     if address.is_unspecified() {
-        return Some(AddressFault::Unspecified);
-    }
-    match address {
-        IpAddr::V4(address) => {
-            if address.is_multicast() || address.is_broadcast() {
-                Some(AddressFault::NotUnicast)
-            } else if address.octets()[0] >= 240 {
-                Some(AddressFault::Reserved)
-            } else {
-                None
-            }
-        }
-        IpAddr::V6(address) => {
-            if address.is_multicast() {
-                Some(AddressFault::NotUnicast)
-            } else if address.to_ipv4_mapped().is_some() {
-                Some(AddressFault::MappedIpv4)
-            } else if address.is_unicast_link_local() {
-                Some(AddressFault::LinkLocal)
-            } else {
-                None
-            }
-        }
+        Some(PolicyMistake::UnspecifiedAddress { address })
+    } else if address.is_multicast() || is_broadcast {
+        Some(PolicyMistake::NotUnicast { address })
+    } else if is_reserved {
+        Some(PolicyMistake::ReservedAddress { address })
+    } else if address.to_canonical() != address {
+        Some(PolicyMistake::MappedAddress { address })
+    } else if is_link_local {
+        Some(PolicyMistake::LinkLocalAddress { address })
+    } else {
+        None
     }
 }

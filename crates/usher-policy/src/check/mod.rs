@@ -1,186 +1,130 @@
 //! Blocks and statements to a [`Policy`]: what each statement means, names resolved, uniqueness kept.
+//! The tables ([`crate::dialect`]) have been applied by [`Fields`](usher_language::Fields) before.
 //!
-//! Order matters only inside: hosts and users first, since services and clients name them. A
-//! block with a mistake still lends its name to the resolution of the others, so that one mistake
-//! is one error.
+//! Hosts and users come first, because services and clients name them. A block with a mistake still
+//! lends its name to the others, so that one mistake is one error. A value that was reported may be
+//! replaced by its default: nothing of a policy with a mistake is used.
 
 mod application;
 mod client;
 mod connect;
-mod expect;
-mod fields;
 mod files;
 mod host;
-mod limits;
-mod mac;
+mod outside;
 mod peers;
 mod served_by;
 mod service;
-mod unique;
 mod users;
-mod values;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::str::FromStr;
 use std::sync::Arc;
 
-use usher_proto::HostName;
+use usher_language::{Item, Name, Reporter, Tree, declared, module_settings, nearest};
+use usher_proto::{HostName, ServiceName};
 
-use crate::error::{NameKind, PolicyErrorKind};
+use crate::dialect::BlockKind;
 use crate::group::Groups;
-use crate::include::is_path;
-use crate::keywords::{BlockKind, outer_rule};
-use crate::model::Policy;
-use crate::name::Name;
-use crate::report::Reporter;
-use crate::source::Location;
-use crate::tree::{Block, Tree};
+use crate::mac::MacBlock;
+use crate::members::Members;
+use crate::mistake::PolicyMistake;
+use crate::model::{Host, Policy, Users};
+use crate::names::{BLOCK, HOST, SERVICE};
 
 /// Checks what the sources have, and in `groups` who is in the groups that they name. The policy is
 /// whole only if the reporter stays empty.
-pub(crate) fn check(tree: &Tree, groups: &Groups, reporter: &mut Reporter<'_>) -> Policy {
+pub(crate) fn check(tree: &Tree<'_>, groups: &Groups, reporter: &Reporter<'_>) -> Policy {
     let blocks = &tree.blocks;
-    let hosts = declared::<HostName>(blocks, BlockKind::Host, NameKind::Host, reporter);
-    let users = declared::<Name>(blocks, BlockKind::Users, NameKind::Block, reporter);
-    let services = declared(blocks, BlockKind::Service, NameKind::Service, reporter);
-    let clients = declared(blocks, BlockKind::Client, NameKind::Block, reporter);
-    let modules = declared(blocks, BlockKind::Mac, NameKind::Block, reporter);
+    let hosts = declared::<HostName>(blocks, BlockKind::Host.word(), &HOST, reporter);
+    let users = declared::<Name>(blocks, BlockKind::Users.word(), &BLOCK, reporter);
+    let services = declared::<ServiceName>(blocks, BlockKind::Service.word(), &SERVICE, reporter);
+    let clients = declared::<Name>(blocks, BlockKind::Client.word(), &BLOCK, reporter);
+    let modules = declared::<Name>(blocks, BlockKind::Mac.word(), &BLOCK, reporter);
 
     let mut policy = Policy::default();
-    let known_hosts: BTreeSet<HostName> = hosts
-        .iter()
-        .filter_map(|declared| declared.name.clone())
-        .collect();
-
+    let known_hosts: BTreeSet<HostName> =
+        hosts.iter().filter_map(|host| host.name.clone()).collect();
     let mut host_checker = host::HostChecker::default();
-    for Declared { name, block } in hosts {
-        if let Some(host) = host_checker.check(name, block, reporter) {
-            policy.hosts.insert(host.name.clone(), host);
-        }
-    }
-    for Declared { name, block } in users {
-        let users = users::check(name, block, groups, reporter);
-        if let Some(users) = users {
-            policy.users.insert(users.name.clone(), users);
-        }
-    }
+    let hosts = hosts
+        .into_iter()
+        .filter_map(|host| host_checker.check(host, reporter));
+    policy.hosts = hosts.map(|host| (host.name.clone(), host)).collect();
+    let users = users
+        .into_iter()
+        .filter_map(|users| users::check(users, groups, reporter));
+    policy.users = users.map(|users| (users.name.clone(), users)).collect();
     let names = Names {
         users: &policy.users,
         hosts: &known_hosts,
         host_blocks: &policy.hosts,
         unions: RefCell::default(),
+        reporter,
     };
     let mut service_checker = service::ServiceChecker::new(host_checker.controls());
-    for Declared { name, block } in services {
-        if let Some(service) = service_checker.check(name, block, &names, reporter) {
-            policy.services.insert(service.name.clone(), service);
-        }
-    }
-    let mut client_checker = client::ClientChecker::default();
-    for Declared { name, block } in clients {
-        if let Some(client) = client_checker.check(name, block, &names, reporter) {
-            policy.clients.insert(client.name.clone(), client);
-        }
-    }
-    let mut applications = application::ApplicationChecker::new(&policy.hosts);
-    policy.applications = blocks
-        .iter()
-        .filter(|block| block.kind == BlockKind::Application)
-        .filter_map(|block| applications.check(block, reporter))
-        .collect();
-    policy.mac = modules
+    let services = services
         .into_iter()
-        .filter_map(|Declared { name, block }| mac::check(name?, block, reporter))
+        .filter_map(|service| service_checker.check(service, &names));
+    policy.services = services
+        .map(|service| (service.name.clone(), service))
         .collect();
-    check_statements(tree, &mut policy, reporter);
+    let mut client_checker = client::ClientChecker::default();
+    let clients = clients
+        .into_iter()
+        .filter_map(|client| client_checker.check(client, &names));
+    policy.clients = clients
+        .map(|client| (client.name.clone(), client))
+        .collect();
+    let mut applications = application::ApplicationChecker::new(&policy.hosts, reporter);
+    let blocks = blocks
+        .iter()
+        .filter(|block| block.rule.keyword == BlockKind::Application.word());
+    policy.applications = blocks
+        .filter_map(|block| applications.check(block))
+        .collect();
+    let modules = modules.into_iter().filter_map(|module| {
+        let declared = module.block.rule.modules.as_ref()?;
+        Some(MacBlock {
+            module: module.name?,
+            statements: module_settings(module.block, declared, reporter)?,
+            origin: reporter.origin(module.block.location, module.block.head_end()),
+        })
+    });
+    policy.mac = modules.collect();
+    outside::check(tree, &mut policy, reporter);
     policy
-}
-
-/// The statements outside of blocks.
-fn check_statements(tree: &Tree, policy: &mut Policy, reporter: &mut Reporter<'_>) {
-    let mut limit: Option<Location> = None;
-    for statement in &tree.statements {
-        let Some(rule) = outer_rule(&statement.keyword) else {
-            continue;
-        };
-        let field = fields::Field { rule, statement };
-        match rule.keyword {
-            "include" => check_include(field, reporter),
-            "limit" => match limit {
-                None => {
-                    limit = Some(statement.location);
-                    policy.each_user = limits::each_user(field, reporter).unwrap_or_default();
-                }
-                Some(first) => reporter.report_repeated(statement.location, first, |first| {
-                    PolicyErrorKind::RepeatedOuterStatement {
-                        statement: rule.keyword,
-                        first,
-                    }
-                }),
-            },
-            _ => policy.expectations.extend(expect::check(field, reporter)),
-        }
-    }
-}
-
-/// `include "PATH";`, which the caller has followed.
-fn check_include(field: fields::Field<'_>, reporter: &mut Reporter<'_>) {
-    let Some(item) = field.single(reporter) else {
-        return;
-    };
-    let Some(found) = values::text(item, reporter) else {
-        return;
-    };
-    if !is_path(found) {
-        let found = found.to_owned();
-        reporter.report(item.location, PolicyErrorKind::InvalidInclude { found });
-    }
 }
 
 /// What services and clients may name.
 struct Names<'p> {
-    users: &'p BTreeMap<Name, crate::Users>,
+    users: &'p BTreeMap<Name, Users>,
     hosts: &'p BTreeSet<HostName>,
     /// Those hosts whose blocks are right.
-    host_blocks: &'p BTreeMap<HostName, crate::Host>,
+    host_blocks: &'p BTreeMap<HostName, Host>,
     /// The users of several blocks together, made once: thousands of services may name the same.
-    unions: RefCell<BTreeMap<BTreeSet<Name>, Arc<crate::Members>>>,
+    unions: RefCell<BTreeMap<BTreeSet<Name>, Arc<Members>>>,
+    reporter: &'p Reporter<'p>,
 }
 
-/// A block and the name that it defines; none when the name is missing, invalid or taken.
-struct Declared<'b, N> {
-    name: Option<N>,
-    block: &'b Block,
+impl Names<'_> {
+    /// A host that the policy has; reported where it has not.
+    fn known_host(&self, found: HostName, item: &Item) -> Option<HostName> {
+        if self.hosts.contains(&found) {
+            return Some(found);
+        }
+        let nearest = nearest_name(found.as_ref(), self.hosts, self.reporter);
+        let mistake = PolicyMistake::UnknownHost { found, nearest };
+        self.reporter.refuse_unknown(item.location, mistake)
+    }
 }
 
-fn declared<'b, N: FromStr + AsRef<str> + Ord + Clone>(
-    blocks: &'b [Block],
-    kind: BlockKind,
-    name_kind: NameKind,
-    reporter: &mut Reporter<'_>,
-) -> Vec<Declared<'b, N>> {
-    let mut taken = unique::Unique::default();
-    blocks
-        .iter()
-        .filter(|block| block.kind == kind)
-        .map(|block| {
-            let name = block.name.as_ref().and_then(|item| {
-                let name: N = values::name(item, name_kind, reporter)?;
-                if let Some(first) = taken.claim(name.clone(), item.location) {
-                    reporter.report_repeated(item.location, first, |first| {
-                        let name = item.shown();
-                        PolicyErrorKind::DuplicateBlock {
-                            block: kind,
-                            name,
-                            first,
-                        }
-                    });
-                    return None;
-                }
-                Some(name)
-            });
-            Declared { name, block }
-        })
-        .collect()
+/// The nearest of the defined names; not searched for an error that nobody will see.
+fn nearest_name<'n, N: AsRef<str> + 'n>(
+    found: &str,
+    names: impl IntoIterator<Item = &'n N>,
+    reporter: &Reporter<'_>,
+) -> Option<String> {
+    match reporter.is_full() {
+        true => None,
+        false => nearest(found, names.into_iter().map(AsRef::as_ref)),
+    }
 }

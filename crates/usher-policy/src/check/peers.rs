@@ -2,15 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use usher_language::{AddressRange, Field, Found, Item, RangeFault, shown_together};
 use usher_proto::HostName;
 
-use super::values;
 use crate::application::Peers;
-use crate::error::PolicyErrorKind;
+use crate::mistake::PolicyMistake;
 use crate::model::Host;
-use crate::ranges::{AddressRange, RangeFault};
-use crate::report::Reporter;
-use crate::tree::Item;
 
 /// The words of the peers that a list of values begins with, and the others. None: there are too few.
 pub(super) fn split(items: &[Item]) -> Option<(&[Item], &[Item])> {
@@ -22,41 +19,40 @@ pub(super) fn split(items: &[Item]) -> Option<(&[Item], &[Item])> {
     items.split_at_checked(parts)
 }
 
+/// The words of values that may have blanks between them, as one. None for a string, reported.
+pub(super) fn together(items: &[Item], field: &Field<'_>) -> Option<String> {
+    items
+        .iter()
+        .map(|item| item.word().or_else(|| field.expected_word(item)))
+        .collect()
+}
+
 /// What these words name.
 pub(super) fn read(
     items: &[Item],
     is_host: impl Fn(&HostName) -> bool,
-    reporter: &mut Reporter<'_>,
+    field: &Field<'_>,
 ) -> Option<Peers> {
-    let mut found = String::new();
-    for item in items {
-        found += values::word(item, reporter)?;
-    }
-    let shown: Vec<String> = items.iter().map(Item::shown).collect();
-    let shown = shown.join(" ");
-    let error = match AddressRange::parse(&found) {
+    let written = together(items, field)?;
+    let found = Found(shown_together(items));
+    let mistake = match AddressRange::parse(&written) {
         Ok(range) => return Some(Peers::Range(range)),
-        Err(RangeFault::Backwards) => PolicyErrorKind::RangeBackwards { found: shown },
-        Err(RangeFault::Mapped) => PolicyErrorKind::MappedNetwork { found: shown },
-        Err(RangeFault::HostBits(network)) => PolicyErrorKind::NetworkHostBits {
-            found: shown,
-            network,
-        },
+        Err(RangeFault::Backwards) => PolicyMistake::RangeBackwards { found },
+        Err(RangeFault::Mapped) => PolicyMistake::MappedNetwork { found },
+        Err(RangeFault::HostBits(network)) => PolicyMistake::NetworkHostBits { found, network },
         Err(RangeFault::Form) => {
             // A name that ends in a number is a slip in an address, unless a host has it.
-            let last = found.rsplit('.').next().unwrap_or_default();
+            let last = written.rsplit('.').next().unwrap_or_default();
             let numeric = last.bytes().all(|byte| byte.is_ascii_digit());
-            if let Ok(name) = found.parse::<HostName>()
-                && (!numeric || is_host(&name))
-                && items.len() == 1
-            {
-                return Some(Peers::Name(name));
+            match written.parse::<HostName>() {
+                Ok(name) if items.len() == 1 && (!numeric || is_host(&name)) => {
+                    return Some(Peers::Name(name));
+                }
+                _ => PolicyMistake::InvalidNetwork { found },
             }
-            PolicyErrorKind::InvalidNetwork { found: shown }
         }
     };
-    reporter.report(items[0].location, error);
-    None
+    field.refuse(&items[0], mistake)
 }
 
 /// What the policy itself knows of the addresses.

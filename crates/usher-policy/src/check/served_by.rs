@@ -3,250 +3,155 @@
 
 use std::collections::BTreeSet;
 
+use usher_language::{Field, Fields, Found, Name};
 use usher_proto::UserName;
 
-use super::fields::{Field, Fields};
-use super::{Names, files, values};
+use super::{Names, files};
 use crate::application::is_plain_path;
-use crate::error::{EnvironmentFault, NameKind, PolicyErrorKind};
 use crate::group::is_ushers;
+use crate::mistake::PolicyMistake;
 use crate::model::{DEFAULT_UMASK, MAXIMUM_ARGUMENT_BYTES, Program, ServedBy};
-use crate::name::Name;
-use crate::report::Reporter;
-use crate::tree::Block;
+use crate::names::ACCOUNT;
 
-/// `program` with its `environment`, `files`, `umask`, `setuid` and `pam`, or `account`: exactly one
-/// of the two.
+/// `program` with its `environment`, `files`, `umask`, `setuid` and `pam`, or `account`.
 ///
 /// `user_blocks` are the names of the `users` blocks that the service admits, as far as known.
 pub(super) fn check(
     fields: &Fields<'_>,
-    block: &Block,
     user_blocks: Option<&BTreeSet<Name>>,
     names: &Names<'_>,
-    reporter: &mut Reporter<'_>,
 ) -> Option<ServedBy> {
-    let program_field = fields.one("program");
-    let account_field = fields.one("account");
-    let environment_field = fields.one("environment");
-    let command = program_field.and_then(|field| program(field, reporter));
-    let account = account_field.and_then(|field| account(field, user_blocks, names, reporter));
-    let environment = match environment_field {
-        Some(field) => environment(field, reporter),
-        None => Some(Vec::new()),
-    };
-    let files_field = fields.one("files");
-    let files = match files_field {
-        Some(field) => files::check(field, reporter).map(Some),
-        None => Some(None),
-    };
-    let umask_field = fields.one("umask");
-    let umask = match umask_field {
-        Some(field) => field
-            .single(reporter)
-            .and_then(|item| values::umask(item, reporter)),
-        None => Some(DEFAULT_UMASK),
-    };
-    let setuid_field = fields.one("setuid");
-    let setuid = match setuid_field {
-        Some(field) => field
-            .single(reporter)
-            .and_then(|item| values::choice(item, &["permit", "refuse"], reporter))
-            .map(|position| position == 0),
-        None => Some(false),
-    };
-    let pam_field = fields.one("pam");
-    let pam_session = match pam_field {
-        Some(field) => field
-            .single(reporter)
-            .and_then(|item| values::choice(item, &["session", "account"], reporter))
-            .map(|position| position == 0),
-        None => Some(false),
-    };
-    if let (Some(true), Some(setuid), Some(files)) = (setuid, setuid_field, files_field) {
-        let (location, first) = (setuid.statement.location, files.statement.location);
-        reporter.report_repeated(location, first, |first| PolicyErrorKind::SetuidWithFiles {
-            first,
-        });
-        return None;
+    let program = fields.one("program").and_then(program);
+    let account = fields
+        .one("account")
+        .and_then(|field| account(field, user_blocks, names));
+    let environment = fields
+        .one("environment")
+        .map(environment)
+        .unwrap_or_default();
+    let files = fields.one("files").map(files::check);
+    let setuid = fields.word("setuid") == Some("permit");
+    let pam_session = fields.word("pam") == Some("session");
+    if let (true, Some(setuid), Some(files)) = (setuid, fields.one("setuid"), fields.one("files")) {
+        let first = names.reporter.place(files.statement.location);
+        let mistake = PolicyMistake::SetuidWithFiles { first };
+        names.reporter.report(setuid.statement.location, mistake);
     }
-    match (program_field, account_field) {
-        (Some(_), None) => {
-            let (path, arguments) = command?;
-            Some(ServedBy::Program(Program {
-                path,
-                arguments,
-                environment: environment?,
-                files: files?,
-                umask: umask?,
-                setuid: setuid?,
-                pam_session: pam_session?,
-            }))
-        }
-        (None, Some(_)) => {
-            let for_program = [environment_field, files_field, umask_field, setuid_field];
-            let pam_session = pam_field.filter(|_| pam_session != Some(false));
-            let for_program = for_program.into_iter().chain([pam_session]);
-            if let Some(field) = for_program.flatten().next() {
-                let statement = field.rule.keyword;
-                let error = match statement {
-                    "pam" => PolicyErrorKind::PamSessionForAccount,
-                    _ => PolicyErrorKind::NotForAccount { statement },
-                };
-                reporter.report(field.statement.location, error);
-                return None;
-            }
-            Some(ServedBy::Account(account?))
-        }
-        (Some(program), Some(account)) => {
-            let (first, second) = if program.statement.location < account.statement.location {
-                (program, account)
-            } else {
-                (account, program)
-            };
-            let (location, first_location) = (second.statement.location, first.statement.location);
-            reporter.report_repeated(location, first_location, |place| {
-                PolicyErrorKind::ServedTwice {
-                    statement: second.rule.keyword,
-                    other: first.rule.keyword,
-                    first: place,
-                }
-            });
-            None
-        }
-        (None, None) => {
-            reporter.report(block.location, PolicyErrorKind::NotServed);
-            None
-        }
+    if let (true, Some(pam), Some(_)) = (pam_session, fields.one("pam"), fields.one("account")) {
+        let mistake = PolicyMistake::PamSessionForAccount;
+        names.reporter.report(pam.statement.location, mistake);
     }
+    if fields.one("account").is_some() {
+        return account.map(ServedBy::Account);
+    }
+    let (path, arguments) = program?;
+    Some(ServedBy::Program(Program {
+        path,
+        arguments,
+        environment,
+        files,
+        umask: fields.number("umask").unwrap_or(DEFAULT_UMASK),
+        setuid,
+        pam_session,
+    }))
 }
 
 /// `account NAME;`
 fn account(
-    field: Field<'_>,
+    field: &Field<'_>,
     user_blocks: Option<&BTreeSet<Name>>,
     names: &Names<'_>,
-    reporter: &mut Reporter<'_>,
 ) -> Option<UserName> {
-    let item = field.single(reporter)?;
-    let account = values::name::<UserName>(item, NameKind::Account, reporter)?;
+    let (account, item) = field.names::<UserName>(&ACCOUNT).next()?;
     // As for members: the keeper refuses accounts of uid 0, whatever they are called.
     if account.as_ref() == "root" {
-        reporter.report(item.location, PolicyErrorKind::RootAsAccount);
-        return None;
+        return field.refuse(item, PolicyMistake::RootAsAccount);
     }
     if is_ushers(&account) {
-        let error = PolicyErrorKind::UshersAccount { account };
-        reporter.report(item.location, error);
-        return None;
+        return field.refuse(item, PolicyMistake::UshersAccount { account });
     }
-    let admitting = user_blocks.into_iter().flatten().find(|block| {
-        let users = names.users.get(*block);
-        users.is_some_and(|users| users.has(&account))
-    });
-    if let Some(block_name) = admitting.cloned() {
-        let error = PolicyErrorKind::AccountIsUser {
-            account,
-            block_name,
-        };
-        reporter.report(item.location, error);
-        return None;
+    let admits = |block: &&Name| {
+        names
+            .users
+            .get(*block)
+            .is_some_and(|users| users.has(&account))
+    };
+    match user_blocks.into_iter().flatten().find(admits).cloned() {
+        None => Some(account),
+        Some(block_name) => {
+            let mistake = PolicyMistake::AccountIsUser {
+                account,
+                block_name,
+            };
+            field.refuse(item, mistake)
+        }
     }
-    Some(account)
 }
 
 /// `program "/path" "argument" ...;`
-fn program(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<(String, Vec<String>)> {
-    let items = field.sequence(reporter)?;
-    let texts: Vec<Option<&str>> = items
-        .iter()
-        .map(|item| values::text(item, reporter))
-        .collect();
-    let texts: Vec<&str> = texts.into_iter().collect::<Option<_>>()?;
-    let (program, arguments) = texts.split_first()?;
+fn program(field: &Field<'_>) -> Option<(String, Vec<String>)> {
+    let mut texts = field.texts();
+    let (program, item) = texts.next()?;
     if !is_plain_path(program) {
-        let found = (*program).to_owned();
-        reporter.report(items[0].location, PolicyErrorKind::InvalidProgram { found });
-        return None;
+        let found = program.into();
+        return field.refuse(item, PolicyMistake::InvalidProgram { found });
     }
-    limit_bytes(field, texts.iter().copied(), reporter)?;
+    limit_bytes(field);
     Some((
-        (*program).to_owned(),
-        arguments.iter().map(|&text| text.to_owned()).collect(),
+        program.to_owned(),
+        texts.map(|(text, _)| text.to_owned()).collect(),
     ))
 }
 
 /// `environment "NAME=VALUE", ...;`
-fn environment(field: Field<'_>, reporter: &mut Reporter<'_>) -> Option<Vec<(String, String)>> {
-    let items = field.list(reporter)?;
+fn environment(field: &Field<'_>) -> Vec<(String, String)> {
     let mut names = BTreeSet::new();
-    let mut entries = Some(Vec::with_capacity(items.len()));
-    for item in items {
-        let entry = values::text(item, reporter).and_then(|text| {
-            match environment_entry(text, &mut names) {
-                Ok(entry) => Some(entry),
-                Err(fault) => {
-                    let found = text.to_owned();
-                    let error = PolicyErrorKind::InvalidEnvironment { found, fault };
-                    reporter.report(item.location, error);
-                    None
-                }
-            }
-        });
-        entries = entries.zip(entry).map(|(mut entries, entry)| {
-            entries.push(entry);
-            entries
-        });
-    }
-    let entries = entries?;
-    // The `=` of each entry counts for its ending zero, which limit_bytes adds to the name's.
-    let texts = entries
-        .iter()
-        .flat_map(|(name, value): &(String, String)| [name, value]);
-    limit_bytes(field, texts.map(String::as_str), reporter)?;
-    Some(entries)
+    let entries = field.texts().filter_map(|(text, item)| {
+        let entry = environment_entry(text, &mut names);
+        entry
+            .map_err(|mistake| field.reporter.report(item.location, mistake))
+            .ok()
+    });
+    let entries = entries.collect();
+    limit_bytes(field);
+    entries
 }
 
-fn environment_entry(
-    text: &str,
-    names: &mut BTreeSet<String>,
-) -> Result<(String, String), EnvironmentFault> {
-    let (name, value) = text.split_once('=').ok_or(EnvironmentFault::NoEqualSign)?;
+fn environment_entry<'t>(
+    text: &'t str,
+    names: &mut BTreeSet<&'t str>,
+) -> Result<(String, String), PolicyMistake> {
+    let found = Found::from(text);
+    let Some((name, value)) = text.split_once('=') else {
+        return Err(PolicyMistake::NoEqualSign { found });
+    };
     let capital = |byte: u8| byte.is_ascii_uppercase() || byte == b'_';
     let valid = name.bytes().next().is_some_and(capital)
         && name
             .bytes()
             .all(|byte| capital(byte) || byte.is_ascii_digit());
     if !valid {
-        return Err(EnvironmentFault::InvalidName);
+        return Err(PolicyMistake::InvalidVariable { found });
     }
     let set_by_usher = ["HOME", "USER", "LOGNAME", "SHELL", "PATH"].contains(&name)
         || ["LISTEN_", "USHER_"]
             .iter()
             .any(|prefix| name.starts_with(prefix));
     if set_by_usher {
-        return Err(EnvironmentFault::Reserved);
+        return Err(PolicyMistake::ReservedVariable { found });
     }
-    if !names.insert(name.to_owned()) {
-        return Err(EnvironmentFault::Repeated);
+    if !names.insert(name) {
+        return Err(PolicyMistake::RepeatedVariable { found });
     }
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Refuses what would be too long for a worker's start.
-fn limit_bytes<'t>(
-    field: Field<'_>,
-    texts: impl Iterator<Item = &'t str>,
-    reporter: &mut Reporter<'_>,
-) -> Option<()> {
-    let bytes: usize = texts.map(|text| text.len() + 1).sum();
+/// Reports what would be too long for a worker's start: each string counts with its ending zero.
+fn limit_bytes(field: &Field<'_>) {
+    let bytes: usize = field.texts().map(|(text, _)| text.len() + 1).sum();
     if bytes > MAXIMUM_ARGUMENT_BYTES {
-        let statement = field.rule.keyword;
-        reporter.report(
-            field.statement.location,
-            PolicyErrorKind::ArgumentsTooLong { statement },
-        );
-        return None;
+        let statement = field.rule.keyword.clone();
+        let mistake = PolicyMistake::ArgumentsTooLong { statement };
+        field.reporter.report(field.statement.location, mistake);
     }
-    Some(())
 }

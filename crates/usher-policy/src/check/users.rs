@@ -3,173 +3,121 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use usher_language::{Declared, Field, Fields, Item, Name, Reporter, Unique};
 use usher_proto::UserName;
 
-use super::fields::{Field, Fields};
-use super::unique::Unique;
-use super::{Names, values};
-use crate::error::{NameKind, PolicyErrorKind};
+use super::{Names, nearest_name};
 use crate::group::{Group, Groups, is_ushers};
-use crate::keywords::BlockKind;
 use crate::members::Members;
+use crate::mistake::PolicyMistake;
 use crate::model::Users;
 use crate::moment::Moment;
-use crate::name::{GroupName, Name, Principal};
-use crate::report::Reporter;
-use crate::tree::{Block, Item};
+use crate::names::{BLOCK, GROUP, GroupName, PRINCIPAL, Principal, USER};
 
 /// A block; none when it has no name.
 pub(super) fn check(
-    name: Option<Name>,
-    block: &Block,
+    declared: Declared<'_, Name>,
     groups: &Groups,
-    reporter: &mut Reporter<'_>,
+    reporter: &Reporter<'_>,
 ) -> Option<Users> {
-    let fields = Fields::read(block, reporter);
-    let (members, guests) = members(&fields, reporter);
-    let groups = groups_of(&fields, groups, reporter);
-    let principals = principals(&fields, reporter);
-    Some(Users {
-        name: name?,
-        members,
-        groups,
-        guests,
-        former: BTreeMap::new(),
-        principals,
-    })
-}
-
-/// `member USER, ...;` and `guest USER until TIME;`
-fn members(
-    fields: &Fields<'_>,
-    reporter: &mut Reporter<'_>,
-) -> (BTreeSet<UserName>, BTreeMap<UserName, Moment>) {
+    let fields = Fields::read(declared.block, reporter);
     let mut listed = Unique::default();
     let (mut members, mut guests) = (BTreeSet::new(), BTreeMap::new());
     for field in fields.all("member") {
-        for item in field.list(reporter).unwrap_or_default() {
-            members.extend(user(item, &mut listed, reporter));
-        }
+        members.extend(
+            field
+                .items()
+                .filter_map(|item| user(item, field, &mut listed)),
+        );
     }
     for field in fields.all("guest") {
-        guests.extend(guest(field, &mut listed, reporter));
+        guests.extend(guest(field, &mut listed));
     }
-    (members, guests)
+    let mut principals = Unique::default();
+    for field in fields.all("principal") {
+        field.unique_names::<Principal>(&PRINCIPAL, &mut principals);
+    }
+    Some(Users {
+        name: declared.name?,
+        members,
+        groups: groups_of(&fields, groups),
+        guests,
+        former: BTreeMap::new(),
+        principals: principals.into_keys(),
+    })
 }
 
 /// A user who stands in the block once.
-fn user(
-    item: &Item,
-    listed: &mut Unique<UserName>,
-    reporter: &mut Reporter<'_>,
-) -> Option<UserName> {
-    let user = values::name::<UserName>(item, NameKind::User, reporter)?;
+fn user(item: &Item, field: &Field<'_>, listed: &mut Unique<UserName>) -> Option<UserName> {
+    let user = field.name_of::<UserName>(item, &USER)?;
     // Whatever an account of uid 0 is called, the keeper refuses it when it starts a worker; the
     // name is refused here because the mistake is visible here.
     if user.as_ref() == "root" {
-        reporter.report(item.location, PolicyErrorKind::RootAsMember);
-        return None;
+        return field.refuse(item, PolicyMistake::RootAsMember);
     }
     if is_ushers(&user) {
-        let error = PolicyErrorKind::UshersAccount { account: user };
-        reporter.report(item.location, error);
-        return None;
+        return field.refuse(item, PolicyMistake::UshersAccount { account: user });
     }
-    listed.list(user.clone(), item, reporter)?;
+    listed.list(user.clone(), item, field.reporter)?;
     Some(user)
 }
 
 /// `guest USER until TIME;`
-fn guest(
-    field: Field<'_>,
-    listed: &mut Unique<UserName>,
-    reporter: &mut Reporter<'_>,
-) -> Option<(UserName, Moment)> {
-    let (name, time) = match field.sequence(reporter)? {
-        [_, until, ..] if !until.is_word("until") => return field.unexpected(until, reporter),
-        [_, _, _, excess, ..] => return field.unexpected(excess, reporter),
-        [name, _, time] => (name, time),
-        _ => return field.missing(reporter),
-    };
-    let user = user(name, listed, reporter);
-    let found = values::word(time, reporter)?;
-    let Ok(until) = found.parse() else {
-        let found = found.to_owned();
-        reporter.report(time.location, PolicyErrorKind::InvalidTime { found });
+fn guest(field: &Field<'_>, listed: &mut Unique<UserName>) -> Option<(UserName, Moment)> {
+    let [Some(name), Some(time)] = field.parts()? else {
         return None;
     };
-    Some((user?, until))
+    let user = user(name, field, listed);
+    let found = time.word()?;
+    match found.parse() {
+        Ok(until) => Some((user?, until)),
+        Err(_) => {
+            let found = found.into();
+            field.refuse(time, PolicyMistake::InvalidTime { found })
+        }
+    }
 }
 
 /// `group GROUP, ...;`
-fn groups_of(
-    fields: &Fields<'_>,
-    known: &Groups,
-    reporter: &mut Reporter<'_>,
-) -> BTreeMap<GroupName, Group> {
+fn groups_of(fields: &Fields<'_>, known: &Groups) -> BTreeMap<GroupName, Group> {
     let mut listed = Unique::default();
     let mut groups = BTreeMap::new();
     for field in fields.all("group") {
-        for item in field.list(reporter).unwrap_or_default() {
-            let Some(name) = values::name::<GroupName>(item, NameKind::Group, reporter) else {
-                continue;
-            };
-            if listed.list(name.clone(), item, reporter).is_none() {
-                continue;
-            }
+        for (name, item) in field.unique_names::<GroupName>(&GROUP, &mut listed) {
             let reason = match known.get(&name) {
                 Some(Ok(accounts)) => {
                     groups.insert(name, Group::of(accounts));
                     continue;
                 }
-                Some(Err(reason)) => reason.clone(),
-                None => "nobody has looked it up".to_owned(),
+                Some(Err(reason)) => reason.to_string(),
+                None => "nothing has looked it up".to_owned(),
             };
-            let error = PolicyErrorKind::UnresolvedGroup { name, reason };
-            reporter.report(item.location, error);
+            let mistake = PolicyMistake::UnresolvedGroup { name, reason };
+            field.reporter.report(item.location, mistake);
         }
     }
     groups
 }
 
-/// `principal NAME, ...;`
-fn principals(fields: &Fields<'_>, reporter: &mut Reporter<'_>) -> BTreeSet<Principal> {
-    let mut listed = Unique::default();
-    for field in fields.all("principal") {
-        for item in field.list(reporter).unwrap_or_default() {
-            let name = values::name::<Principal>(item, NameKind::Principal, reporter);
-            name.and_then(|name| listed.list(name, item, reporter));
-        }
-    }
-    listed.into_keys()
-}
-
-/// `users BLOCK, ...;` in a service or client: the blocks, and their members together.
+/// `users BLOCK, ...;` in a service or client: the blocks, and their members together. A certificate
+/// makes nobody a user of a client.
 pub(super) fn resolve(
-    field: Field<'_>,
-    kind: BlockKind,
+    field: &Field<'_>,
+    is_client: bool,
     names: &Names<'_>,
-    reporter: &mut Reporter<'_>,
-) -> Option<(BTreeSet<Name>, Arc<Members>)> {
+) -> (BTreeSet<Name>, Arc<Members>) {
     let mut listed = Unique::default();
-    for item in field.list(reporter)? {
-        let Some(found) = values::name::<Name>(item, NameKind::Block, reporter) else {
-            continue;
-        };
-        if listed.list(found.clone(), item, reporter).is_none() {
-            continue;
-        }
+    for (found, item) in field.unique_names::<Name>(&BLOCK, &mut listed) {
         let Some(users) = names.users.get(&found) else {
-            let nearest = values::nearest_name(found.as_ref(), names.users.keys(), reporter);
-            reporter.report(
-                item.location,
-                PolicyErrorKind::UnknownUsers { found, nearest },
-            );
+            let nearest = nearest_name(found.as_ref(), names.users.keys(), names.reporter);
+            let mistake = PolicyMistake::UnknownUsers { found, nearest };
+            names.reporter.refuse_unknown::<()>(item.location, mistake);
             continue;
         };
-        if kind == BlockKind::Client && !users.principals.is_empty() {
-            let error = PolicyErrorKind::PrincipalsOfClient { found };
-            reporter.report(item.location, error);
+        if is_client && !users.principals.is_empty() {
+            names
+                .reporter
+                .report(item.location, PolicyMistake::PrincipalsOfClient { found });
         }
     }
     let blocks = listed.into_keys();
@@ -178,5 +126,6 @@ pub(super) fn resolve(
         let known = blocks.iter().filter_map(|block| names.users.get(block));
         Arc::new(Members::of(known))
     });
-    Some((blocks, Arc::clone(users)))
+    let users = Arc::clone(users);
+    (blocks, users)
 }

@@ -5,13 +5,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::rc::Rc;
 
+use usher_language::{AddressRange, AddressSet, Name, Place};
+
 use super::PolicyWarning;
 use crate::application::{ApplicationPolicy, Level, Network, ProtectionItem, Treatment};
-use crate::cover::{AddressSet, PortPairs};
 use crate::model::Policy;
-use crate::name::Name;
-use crate::ranges::AddressRange;
-use crate::source::Place;
+use crate::ports::PortPairs;
 
 pub(super) fn warn(policy: &Policy, warnings: &mut Vec<PolicyWarning>) {
     let deciding: Vec<Vec<Rule<'_>>> = policy

@@ -8,7 +8,7 @@ use policies::{groups_of, policy};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use usher_policy::{
-    ClientUse, Groups, Name, Objection, Policy, PolicyError, PolicyErrorKind, ServedBy, ServiceUse,
+    ClientUse, Groups, Name, Objection, Policy, PolicyError, PolicyMistake, ServedBy, ServiceUse,
     Source, TrustedPrincipal, Users, format, parse_with_groups, parse_with_places,
 };
 use usher_proto::{Refusal, UserName};
@@ -248,10 +248,10 @@ proptest! {
             let block_name = service.user_blocks.iter().find(admits).cloned();
             let block_name = block_name.expect("a block that admits the user");
             service.served_by = ServedBy::Account(account.clone());
-            expected.push(PolicyErrorKind::AccountIsUser { account, block_name });
+            expected.push(PolicyMistake::AccountIsUser { account, block_name });
         }
         let found = parse_beside(&groups_of(&policy), &policy.to_text()).err().unwrap_or_default();
-        let found: Vec<_> = found.into_iter().map(|error| error.kind).collect();
+        let found: Vec<PolicyMistake> = found.iter().filter_map(|error| error.is().cloned()).collect();
         prop_assert_eq!(found, expected);
     }
 

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
+use usher_language::{Checked, Setting};
 use usher_policy::{
     AddressRange, Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_UMASK,
     Destination, Destinations, Expectation, FileAccess, FileRule, Group, GroupName, Groups, Host,
-    MAXIMUM_CPU, MINIMUM_REAUTHENTICATION, MacBlock, MacStatement, MacValue, Members, Moment, Name,
-    Origin, Peers, Policy, PortRange, Principal, ProcessLimits, Program, Programs, Protocol,
-    RequiredProtection, ServedBy, Service, Style, Transform, Users, service_id,
+    MAXIMUM_CPU, MINIMUM_REAUTHENTICATION, MacBlock, Members, Moment, Name, Origin, Peers, Policy,
+    PortRange, Principal, ProcessLimits, Program, Programs, Protocol, RequiredProtection, ServedBy,
+    Service, Style, Transform, Users, service_id,
 };
 use usher_proto::{HostName, HostPublicKey, ServiceName, UserName};
 
@@ -412,8 +413,8 @@ fn each_user(choices: &Choices) -> ProcessLimits {
 
 /// Blocks of modules that nobody has.
 fn mac(choices: &Choices) -> Vec<MacBlock> {
-    let word = |word: &str| MacValue::Word(word.to_owned());
-    let text = MacValue::Text(
+    let word = |word: &str| Checked::Word(word.to_owned());
+    let text = Checked::Text(
         choices
             .key
             .map(char::from)
@@ -421,7 +422,7 @@ fn mac(choices: &Choices) -> Vec<MacBlock> {
             .filter(|c| c.is_ascii_graphic())
             .collect(),
     );
-    let statement = |keyword: &str, values| MacStatement {
+    let statement = |keyword: &str, values| Setting {
         keyword: keyword.to_owned(),
         values,
     };

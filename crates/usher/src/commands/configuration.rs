@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
+use std::io;
 use std::net::ToSocketAddrs;
 use std::path::Path;
 
@@ -121,9 +122,8 @@ pub fn check(applied: &Applied) -> Result<Checked, Failure> {
 /// Every name without an address, with its place.
 pub fn look_up_names(applied: &Applied, policy: &mut Policy) -> Result<(), Failure> {
     let look_up = |name: &HostName| {
-        let found = (name.as_ref(), 0).to_socket_addrs();
-        let found = found.map_err(|error| error.to_string())?;
-        Ok(found.map(|address| address.ip()).collect())
+        let found = (name.as_ref(), 0).to_socket_addrs()?;
+        Ok::<_, io::Error>(found.map(|address| address.ip()).collect())
     };
     let found = policy.look_up_names(look_up);
     found.map_err(|errors| policy_errors(applied, errors))

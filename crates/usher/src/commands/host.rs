@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use usher_local::applied::{Applied, PolicyFile};
 use usher_local::files::write_atomically;
 use usher_local::paths;
-use usher_policy::{BlockKind, Clause, Host, PolicyErrorKind, Source, parse_with_places};
+use usher_policy::{
+    BlockKind, Clause, Host, PolicyError, PolicyMistake, Source, parse_with_places,
+};
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::name::HostName;
 
@@ -122,9 +124,8 @@ fn still_named(failure: Failure, name: &HostName) -> Failure {
     let Failure::Policy { errors, .. } = &failure else {
         return failure;
     };
-    let named = errors.iter().filter(
-        |error| matches!(&error.kind, PolicyErrorKind::UnknownHost { found, .. } if found == name),
-    );
+    let is_named = |error: &&PolicyError| matches!(error.is(), Some(PolicyMistake::UnknownHost { found, .. }) if found == name);
+    let named = errors.iter().filter(is_named);
     let places: Vec<String> = named
         .map(|error| format!("{}:{}:{}", error.file, error.line, error.column))
         .collect();

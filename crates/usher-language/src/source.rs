@@ -1,13 +1,12 @@
 //! Texts and places in them.
 
 use std::fmt;
+use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::error::{PolicyError, PolicyErrorKind};
-
-/// Longest source in bytes. A longer one is refused whole ([`crate::PolicyErrorKind::SourceTooLong`]).
-pub const MAXIMUM_SOURCE_BYTES: usize = 1024 * 1024;
+use crate::faults::SyntaxMistake;
+use crate::mistake::Diagnostic;
 
 /// One policy text, already read and known to be UTF-8.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +23,7 @@ impl Source {
     /// # Errors
     ///
     /// The mistake of the first byte that is not of UTF-8.
-    pub fn from_utf8(name: String, bytes: Vec<u8>) -> Result<Self, Box<PolicyError>> {
+    pub fn from_utf8(name: String, bytes: Vec<u8>) -> Result<Self, Box<Diagnostic>> {
         let error = match String::from_utf8(bytes) {
             Ok(text) => return Ok(Self { name, text }),
             Err(error) => error,
@@ -41,11 +40,11 @@ impl Source {
             span: Span { offset, length },
         };
         let byte = bytes[offset];
-        let origin = Origin {
-            place: place_of(&[readable], location),
-            span: location.span,
-        };
-        let mistake = PolicyError::at(&origin, PolicyErrorKind::NotUtf8 { byte });
+        let mistake = Diagnostic::of(
+            &[readable],
+            location,
+            Arc::new(SyntaxMistake::NotUtf8 { byte }),
+        );
         Err(mistake.into())
     }
 }
@@ -61,7 +60,7 @@ pub struct Span {
 
 impl Span {
     /// The byte after the last one.
-    pub(crate) fn end(self) -> usize {
+    pub fn end(self) -> usize {
         self.offset + self.length
     }
 }
@@ -102,17 +101,18 @@ impl PartialEq for Origin {
     }
 }
 
-/// A span in one of the sources given to [`crate::parse`].
+/// A span in one of the sources that are read together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Location {
+pub struct Location {
     /// Index of the source.
-    pub(crate) source: usize,
-    pub(crate) span: Span,
+    pub source: usize,
+    /// The span.
+    pub span: Span,
 }
 
 impl Location {
     /// The point right after this location.
-    pub(crate) fn after(self) -> Self {
+    pub fn after(self) -> Self {
         Self {
             source: self.source,
             span: Span {
@@ -124,7 +124,7 @@ impl Location {
 }
 
 /// Places of statements that are asked for in the order of their text, at the cost of one walk.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct PlaceFinder {
     /// The source and the offset up to which lines and columns are counted.
     walked: (usize, usize),
@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_byte_that_is_not_of_utf_8_is_told_by_its_place() {
+    fn a_byte_that_is_not_utf_8_is_reported_with_its_place() {
         let read = |bytes: &[u8]| Source::from_utf8("a.policy".to_owned(), bytes.to_owned());
         assert_eq!(read("é\n".as_bytes()).unwrap().text, "é\n");
         for (bytes, told) in [

@@ -6,9 +6,9 @@
 //! [`LINE_WIDTH`] goes on in the next line after a comma or between two strings: nowhere else, because a
 //! line that begins with a keyword is taken for a forgotten `;`.
 
-use crate::error::PolicyError;
-use crate::keywords::BlockKind;
+use crate::dialect::Dialect;
 use crate::lexer::{Lexer, Token, TokenKind};
+use crate::mistake::Diagnostic;
 use crate::report::Reporter;
 use crate::source::Source;
 use crate::syntax;
@@ -23,20 +23,20 @@ pub const LINE_WIDTH: usize = 100;
 ///
 /// The mistakes of its form: characters, strings, `;` and braces, unknown kinds of block. Names
 /// are not looked at, since they may be defined in other files.
-pub fn format(source: &Source) -> Result<String, Vec<PolicyError>> {
+pub fn format(dialect: &Dialect, source: &Source) -> Result<String, Vec<Diagnostic>> {
     let sources = std::slice::from_ref(source);
-    let mut reporter = Reporter::new(sources);
-    syntax::parse_sources(sources, &mut reporter);
+    let reporter = Reporter::new(sources);
+    syntax::parse(dialect, sources, &reporter);
     let errors = reporter.finish();
     if !errors.is_empty() {
         return Err(errors);
     }
     // The same lexer as the parser's: a second reading of the language would be another language.
-    let mut reporter = Reporter::new(sources);
-    let mut lexer = Lexer::new(source, 0, &mut reporter);
-    let mut writer = Writer::new();
+    let reporter = Reporter::new(sources);
+    let mut lexer = Lexer::new(source, 0, &reporter);
+    let mut writer = Writer::new(dialect);
     let mut end = 0;
-    while let Some(token) = lexer.next_token(&mut reporter) {
+    while let Some(token) = lexer.next_token(&reporter) {
         let span = token.location.span;
         writer.gap(&source.text[end..span.offset]);
         end = span.offset + span.length;
@@ -64,7 +64,8 @@ enum After {
     Comma,
 }
 
-struct Writer {
+struct Writer<'d> {
+    dialect: &'d Dialect,
     text: String,
     /// Characters on the line that is being written; none when the line before has been ended.
     column: usize,
@@ -79,9 +80,10 @@ struct Writer {
     empty_line: bool,
 }
 
-impl Writer {
-    fn new() -> Self {
+impl<'d> Writer<'d> {
+    fn new(dialect: &'d Dialect) -> Self {
         Self {
+            dialect,
             text: String::new(),
             column: 0,
             depth: 0,
@@ -173,7 +175,7 @@ impl Writer {
             }
             self.go_on(written, " ");
         } else {
-            let is_block = BlockKind::of_keyword(written).is_some();
+            let is_block = self.dialect.block(written).is_some();
             self.separate(is_block);
             self.indent();
             self.in_head = true;
@@ -232,71 +234,5 @@ impl Writer {
     fn end_line(&mut self) {
         self.text.push('\n');
         self.column = 0;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn formatted(text: &str) -> String {
-        let name = "test".to_owned();
-        let text = text.to_owned();
-        format(&Source { name, text }).expect("a text without mistakes of form")
-    }
-
-    #[test]
-    fn comments_stay_where_they_belong() {
-        let text = "#!first\r\n\n\n\n# about u \nusers u{#on the head\n\n\n  member a ,# the first\n\
-                    # then\nb ;   # all\n\n\n#last\n\n} # closed\n#next\nusers\n# name\nv {}#end";
-        let expected = "#!first\n\n# about u\nusers u {  #on the head\n  member a,  # the first\n      \
-                        # then\n      b;  # all\n\n  #last\n}  # closed\n\n#next\nusers\n    # name\n    \
-                        v {\n}  #end\n";
-        assert_eq!(formatted(text), expected);
-        assert_eq!(formatted(expected), expected);
-    }
-
-    #[test]
-    fn blocks_stand_apart_and_statements_as_they_were() {
-        let text = "users u{}users v{}\nexpect permit user a service s;expect refuse user a service \
-                    t;\n\n\n\nexpect permit user b service s;users w{member a;\n\nmember b;}";
-        let expected = "users u {\n}\n\nusers v {\n}\n\nexpect permit user a service s;\nexpect refuse \
-                        user a service t;\n\nexpect permit user b service s;\n\nusers w {\n  member \
-                        a;\n\n  member b;\n}\n";
-        assert_eq!(formatted(text), expected);
-    }
-
-    #[test]
-    fn long_lists_go_on_in_the_next_line() {
-        let members: Vec<String> = (100..140).map(|number| format!("user{number}")).collect();
-        let text = formatted(&format!("users u {{ member {}; }}", members.join(",")));
-        let lines: Vec<&str> = text.lines().collect();
-        assert!(lines.iter().all(|line| line.chars().count() <= LINE_WIDTH));
-        assert_eq!(lines.len(), 6, "{text}");
-        assert!(lines[1].starts_with("  member user100, ") && lines[2].starts_with("      user"));
-        let arguments = formatted(&format!(
-            "service s {{ program \"/{}\" \"a\"; }}",
-            "x".repeat(99)
-        ));
-        assert_eq!(
-            arguments.lines().nth(2),
-            Some("      \"a\";"),
-            "{arguments}"
-        );
-    }
-
-    #[test]
-    fn nothing_comes_of_nothing_and_a_mistake_is_refused() {
-        assert_eq!(formatted(" \n\n"), "");
-        for wrong in [
-            "users u { member a }",
-            "users u {",
-            "usres u { }",
-            "users u { } }",
-        ] {
-            let name = "test".to_owned();
-            let text = wrong.to_owned();
-            assert!(format(&Source { name, text }).is_err(), "{wrong}");
-        }
     }
 }

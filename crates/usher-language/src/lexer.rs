@@ -1,9 +1,9 @@
 //! Text to tokens.
 //!
-//! Words are runs of anything but blanks and the six characters `; , { } " #`, so that addresses,
-//! ranges, paths and `localport=any` are words each. What a word means is for later stages.
+//! A word is a run of anything but blanks and the six characters `; , { } " #`: addresses, paths and
+//! `localport=any` are one word each. Later stages know what a word means.
 
-use crate::error::PolicyErrorKind;
+use crate::faults::SyntaxMistake;
 use crate::report::Reporter;
 use crate::source::{Location, Source, Span};
 
@@ -38,7 +38,7 @@ pub(crate) struct Lexer<'a> {
 impl<'a> Lexer<'a> {
     /// Begins the source with this index. Reports, once, every character that does not belong in
     /// a policy at all; the lexer then passes over them.
-    pub(crate) fn new(source: &'a Source, index: usize, reporter: &mut Reporter<'_>) -> Self {
+    pub(crate) fn new(source: &'a Source, index: usize, reporter: &Reporter<'_>) -> Self {
         let lexer = Self {
             text: &source.text,
             source: index,
@@ -51,14 +51,14 @@ impl<'a> Lexer<'a> {
             }
             if is_forbidden(character, &source.text[offset + character.len_utf8()..]) {
                 let location = lexer.location(offset, offset + character.len_utf8());
-                reporter.report(location, PolicyErrorKind::ForbiddenCharacter { character });
+                reporter.report(location, SyntaxMistake::ForbiddenCharacter { character });
             }
         }
         lexer
     }
 
     /// The next token, or none at the end of the text.
-    pub(crate) fn next_token(&mut self, reporter: &mut Reporter<'_>) -> Option<Token<'a>> {
+    pub(crate) fn next_token(&mut self, reporter: &Reporter<'_>) -> Option<Token<'a>> {
         self.skip_blanks_and_comments();
         let start = self.position;
         let starts_line = std::mem::replace(&mut self.at_line_start, false);
@@ -134,14 +134,14 @@ impl<'a> Lexer<'a> {
 
     /// A string ends on its line: a forgotten quote then spoils one line and not the rest of the
     /// file.
-    fn string(&mut self, reporter: &mut Reporter<'_>) -> TokenKind<'a> {
+    fn string(&mut self, reporter: &Reporter<'_>) -> TokenKind<'a> {
         let start = self.position;
         self.position += 1;
         let mut content = String::new();
         loop {
             let Some(character) = self.peek().filter(|&character| character != '\n') else {
                 let unterminated = self.location(start, self.position);
-                reporter.report(unterminated, PolicyErrorKind::UnterminatedString);
+                reporter.report(unterminated, SyntaxMistake::UnterminatedString);
                 return TokenKind::BrokenText;
             };
             if self.peek_is_forbidden(character) {
@@ -160,7 +160,7 @@ impl<'a> Lexer<'a> {
     }
 
     /// What follows a backslash.
-    fn escape(&mut self, content: &mut String, reporter: &mut Reporter<'_>) {
+    fn escape(&mut self, content: &mut String, reporter: &Reporter<'_>) {
         let backslash = self.position - 1;
         let Some(character) = self.peek().filter(|character| !"\r\n".contains(*character)) else {
             return; // The string is unterminated, and reported as that.
@@ -172,7 +172,7 @@ impl<'a> Lexer<'a> {
             't' => content.push('\t'),
             _ => reporter.report(
                 self.location(backslash, self.position),
-                PolicyErrorKind::UnknownEscape { character },
+                SyntaxMistake::UnknownEscape { character },
             ),
         }
     }
@@ -211,10 +211,10 @@ mod tests {
             name: "test".to_owned(),
             text: text.to_owned(),
         }];
-        let mut reporter = Reporter::new(&sources);
-        let mut lexer = Lexer::new(&sources[0], 0, &mut reporter);
+        let reporter = Reporter::new(&sources);
+        let mut lexer = Lexer::new(&sources[0], 0, &reporter);
         let mut found = Vec::new();
-        while let Some(token) = lexer.next_token(&mut reporter) {
+        while let Some(token) = lexer.next_token(&reporter) {
             let shown = match token.kind {
                 TokenKind::Word(word) => word.to_owned(),
                 TokenKind::Text(content) => format!("<{content}>"),

@@ -3,7 +3,10 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipnet::{IpNet, IpSubnets, Ipv4Subnets, Ipv6Subnets};
 use serde::{Serialize, Serializer};
+
+use crate::kind::digits;
 
 /// All addresses from one to another of the same family, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -14,7 +17,7 @@ pub struct AddressRange {
 
 /// Why a text is no range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RangeFault {
+pub enum RangeFault {
     /// It is none at all.
     Form,
     /// The first address is after the last.
@@ -49,22 +52,51 @@ impl AddressRange {
     }
 
     /// The addresses of these numbers, which are of this range.
-    pub(crate) fn part(self, first: u128, last: u128) -> Self {
+    pub fn part(self, first: u128, last: u128) -> Self {
         Self {
             first: address(self.first, first),
             last: address(self.first, last),
         }
     }
 
-    /// `a`, `a/n` or `a-b`.
-    pub(crate) fn parse(text: &str) -> Result<Self, RangeFault> {
+    /// The fewest networks that are together this range, in their order.
+    pub fn networks(self) -> IpSubnets {
+        match (self.first, self.last) {
+            (IpAddr::V4(first), IpAddr::V4(last)) => Ipv4Subnets::new(first, last, 0).into(),
+            (first, last) => {
+                let v6 = |address| match address {
+                    IpAddr::V4(address) => address.to_ipv6_mapped(),
+                    IpAddr::V6(address) => address,
+                };
+                Ipv6Subnets::new(v6(first), v6(last), 0).into()
+            }
+        }
+    }
+
+    /// Reads `a`, `a/n` or `a-b`.
+    ///
+    /// # Errors
+    ///
+    /// A [`RangeFault`].
+    pub fn parse(text: &str) -> Result<Self, RangeFault> {
         let address = |text: &str| match text.parse::<IpAddr>() {
             Ok(address) if address.to_canonical() != address => Err(RangeFault::Mapped),
             Ok(address) => Ok(address),
             Err(_) => Err(RangeFault::Form),
         };
         if let Some((base, length)) = text.split_once('/') {
-            return Self::of_prefix(address(base)?, length);
+            let base = address(base)?;
+            let length = digits(length).and_then(|length| u8::try_from(length).ok());
+            let network = length.and_then(|length| IpNet::new(base, length).ok());
+            let network = network.ok_or(RangeFault::Form)?;
+            let range = Self {
+                first: network.network(),
+                last: network.broadcast(),
+            };
+            return match range.first == base {
+                true => Ok(range),
+                false => Err(RangeFault::HostBits(range)),
+            };
         }
         let (first, last) = match text.split_once('-') {
             Some((first, last)) => (address(first)?, address(last)?),
@@ -74,34 +106,6 @@ impl AddressRange {
             return Err(RangeFault::Form);
         }
         Self::new(first, last).ok_or(RangeFault::Backwards)
-    }
-
-    fn of_prefix(base: IpAddr, length: &str) -> Result<Self, RangeFault> {
-        let bits = width(base);
-        let canonical = length.bytes().all(|byte| byte.is_ascii_digit())
-            && (length == "0" || !length.starts_with('0'));
-        let length = length.parse::<u32>().ok();
-        let length = length.filter(|&length| canonical && length <= bits);
-        let length = length.ok_or(RangeFault::Form)?;
-        let free = mask(bits - length);
-        let number = number(base);
-        let range = Self {
-            first: address(base, number & !free),
-            last: address(base, number | free),
-        };
-        if range.first == base {
-            Ok(range)
-        } else {
-            Err(RangeFault::HostBits(range))
-        }
-    }
-
-    /// The length of the prefix that the addresses share, when they are all that have it.
-    fn prefix(self) -> Option<u32> {
-        let (first, last) = (number(self.first), number(self.last));
-        let free = first ^ last;
-        let aligned = free & free.wrapping_add(1) == 0 && first & free == 0;
-        aligned.then(|| width(self.first) - (u128::BITS - free.leading_zeros()))
     }
 }
 
@@ -118,10 +122,10 @@ impl From<IpAddr> for AddressRange {
 /// As the language has it.
 impl fmt::Display for AddressRange {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.prefix() {
+        match self.networks().next() {
             _ if self.first == self.last => self.first.fmt(formatter),
-            Some(length) => write!(formatter, "{}/{length}", self.first),
-            None => write!(formatter, "{} - {}", self.first, self.last),
+            Some(network) if network.broadcast() == self.last => network.fmt(formatter),
+            _ => write!(formatter, "{} - {}", self.first, self.last),
         }
     }
 }
@@ -132,26 +136,16 @@ impl Serialize for AddressRange {
     }
 }
 
-/// The bits of an address of this family.
-pub(crate) fn width(address: IpAddr) -> u32 {
-    if address.is_ipv4() { 32 } else { 128 }
-}
-
-/// The lowest bits set.
-pub(crate) fn mask(bits: u32) -> u128 {
-    1_u128.checked_shl(bits).map_or(u128::MAX, |bit| bit - 1)
-}
-
 /// The address as a number: its order within its family.
-pub(crate) fn number(address: IpAddr) -> u128 {
+pub fn number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u32::from(address).into(),
         IpAddr::V6(address) => address.into(),
     }
 }
 
-/// The address of this number in a family.
-pub(crate) fn address(family: IpAddr, number: u128) -> IpAddr {
+/// The address of this number in a family; the highest for a number beyond it.
+pub fn address(family: IpAddr, number: u128) -> IpAddr {
     match family {
         IpAddr::V4(_) => Ipv4Addr::from(u32::try_from(number).unwrap_or(u32::MAX)).into(),
         IpAddr::V6(_) => Ipv6Addr::from(number).into(),

@@ -9,20 +9,24 @@
 //! begins with a word that can begin a statement here) and a forgotten `}` (a block inside a block
 //! that would be right outside).
 
-use crate::error::PolicyErrorKind;
-use crate::keywords::{BlockKind, outer_rule, outer_words};
+use crate::dialect::{BlockRule, Dialect, StatementRule};
+use crate::faults::SyntaxMistake;
 use crate::lexer::{Lexer, Token, TokenKind};
+use crate::limits::{MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS};
+use crate::mistake::{Found, Mistake};
+use crate::name::listed;
 use crate::nearest::nearest;
 use crate::report::Reporter;
-use crate::source::{Location, MAXIMUM_SOURCE_BYTES, Source, Span};
+use crate::source::{Location, Source, Span};
 use crate::tree::{Block, Item, Statement, Tree, Value};
-
-/// Most statements in all sources together, blocks counted as one each.
-pub const MAXIMUM_STATEMENTS: usize = 65_536;
 
 /// What stands in all sources, or none when a limit kept a source from being read to its end: what
 /// could be said of the rest would be noise.
-pub(crate) fn parse_sources(sources: &[Source], reporter: &mut Reporter<'_>) -> Option<Tree> {
+pub fn parse<'d>(
+    dialect: &'d Dialect,
+    sources: &[Source],
+    reporter: &Reporter<'_>,
+) -> Option<Tree<'d>> {
     let mut tree = Tree::default();
     let mut statements = 0;
     let mut complete = true;
@@ -36,12 +40,13 @@ pub(crate) fn parse_sources(sources: &[Source], reporter: &mut Reporter<'_>) -> 
                 },
             };
             let length = source.text.len();
-            reporter.report(start, PolicyErrorKind::SourceTooLong { length });
+            reporter.report(start, SyntaxMistake::SourceTooLong { length });
             complete = false;
             continue;
         }
         let lexer = Lexer::new(source, index, reporter);
         let mut parser = Parser {
+            dialect,
             lexer,
             reporter,
             peeked: None,
@@ -55,16 +60,6 @@ pub(crate) fn parse_sources(sources: &[Source], reporter: &mut Reporter<'_>) -> 
     complete.then_some(tree)
 }
 
-/// Whether a word begins something outside of blocks.
-fn begins_outside(word: &str) -> bool {
-    BlockKind::of_keyword(word).is_some() || outer_rule(word).is_some()
-}
-
-/// Whether a word that begins heads is a part of this statement, also at the beginning of a line.
-fn belongs_to(keyword: &str, word: &str) -> bool {
-    keyword == "expect" && word == "service"
-}
-
 /// What ended a head.
 enum Terminator {
     Semicolon,
@@ -75,16 +70,22 @@ enum Terminator {
     EndOfText,
 }
 
-struct Parser<'a, 'r, 's> {
-    lexer: Lexer<'a>,
-    reporter: &'r mut Reporter<'s>,
-    peeked: Option<Token<'a>>,
-    /// Read so far, in all sources.
-    statements: &'r mut usize,
+/// Whether a word that begins heads is a part of this statement, also at the beginning of a line.
+fn has_word(rule: Option<&StatementRule>, word: &str) -> bool {
+    rule.is_some_and(|rule| rule.has_word(word))
 }
 
-impl<'a> Parser<'a, '_, '_> {
-    fn parse(&mut self, tree: &mut Tree) {
+struct Parser<'d, 'a, 'r> {
+    dialect: &'d Dialect,
+    lexer: Lexer<'a>,
+    reporter: &'r Reporter<'r>,
+    peeked: Option<Token<'a>>,
+    /// Read so far, in all sources.
+    statements: &'a mut usize,
+}
+
+impl<'d, 'a> Parser<'d, 'a, '_> {
+    fn parse(&mut self, tree: &mut Tree<'d>) {
         // What was found inside an unclosed block and stands outside.
         let mut pending: Option<(Statement, Terminator)> = None;
         loop {
@@ -96,33 +97,35 @@ impl<'a> Parser<'a, '_, '_> {
                         kind: TokenKind::Word(word),
                         location,
                         ..
-                    }) => self.head(word, location, |next| {
-                        begins_outside(next) && !belongs_to(word, next)
-                    }),
+                    }) => {
+                        let dialect = self.dialect;
+                        let rule = dialect.statement(word);
+                        self.head(word, location, |next| {
+                            dialect.begins(next) && !has_word(rule, next)
+                        })
+                    }
                     Some(token) => {
                         self.unexpected_outside(&token);
                         continue;
                     }
                 },
             };
-            if outer_rule(&head.keyword).is_some() {
+            if self.dialect.statement(&head.keyword).is_some() {
                 self.outer_statement(head, &terminator, tree);
                 continue;
             }
-            let kind = self.block_kind(&head);
-            match (kind, terminator) {
-                (Some(kind), Terminator::Open(_)) => {
-                    let (block, next) = self.block(kind, &head);
+            let rule = self.block_rule(&head);
+            match (rule, terminator) {
+                (Some(rule), Terminator::Open(_)) => {
+                    let (block, next) = self.block(rule, &head);
                     tree.blocks.push(block);
                     pending = next;
                 }
                 (None, Terminator::Open(opened)) => self.skip_block(opened),
                 _ if self.has_stopped() => return,
-                (Some(kind), _) => {
-                    self.report(
-                        head.last.after(),
-                        PolicyErrorKind::MissingOpen { block: kind },
-                    );
+                (Some(rule), _) => {
+                    let block = rule.keyword.clone();
+                    self.report(head.last.after(), SyntaxMistake::MissingOpen { block });
                 }
                 (None, _) => {}
             }
@@ -144,8 +147,8 @@ impl<'a> Parser<'a, '_, '_> {
         }
     }
 
-    fn report(&mut self, location: Location, kind: PolicyErrorKind) {
-        self.reporter.report(location, kind);
+    fn report(&self, location: Location, mistake: impl Mistake) {
+        self.reporter.report(location, mistake);
     }
 
     /// Reads on from a keyword to the end of its head.
@@ -157,7 +160,7 @@ impl<'a> Parser<'a, '_, '_> {
     ) -> (Statement, Terminator) {
         *self.statements += 1;
         if *self.statements > MAXIMUM_STATEMENTS {
-            self.report(location, PolicyErrorKind::TooManyStatements);
+            self.report(location, SyntaxMistake::TooManyStatements);
         }
         let mut head = Statement {
             keyword: keyword.to_owned(),
@@ -177,7 +180,7 @@ impl<'a> Parser<'a, '_, '_> {
                 TokenKind::Close => break Terminator::Close,
                 TokenKind::Comma => {
                     if group.is_empty() {
-                        self.report(token.location, PolicyErrorKind::NothingBeforeComma);
+                        self.report(token.location, SyntaxMistake::NothingBeforeComma);
                     } else {
                         head.groups.push(std::mem::take(&mut group));
                     }
@@ -205,20 +208,20 @@ impl<'a> Parser<'a, '_, '_> {
         if !group.is_empty() {
             head.groups.push(group);
         } else if !head.groups.is_empty() && !matches!(terminator, Terminator::EndOfText) {
-            self.report(head.last, PolicyErrorKind::NothingAfterComma);
+            self.report(head.last, SyntaxMistake::NothingAfterComma);
         }
         (head, terminator)
     }
 
     /// A statement that stands outside of blocks.
-    fn outer_statement(&mut self, head: Statement, terminator: &Terminator, tree: &mut Tree) {
+    fn outer_statement(&mut self, head: Statement, terminator: &Terminator, tree: &mut Tree<'d>) {
         match terminator {
             Terminator::Semicolon => {}
             Terminator::Open(opened) => {
                 let statement = head.keyword;
                 self.report(
                     head.location,
-                    PolicyErrorKind::StatementWithBraces { statement },
+                    SyntaxMistake::StatementWithBraces { statement },
                 );
                 return self.skip_block(*opened);
             }
@@ -232,43 +235,38 @@ impl<'a> Parser<'a, '_, '_> {
         tree.statements.push(head);
     }
 
-    /// The kind of block that a head opens; reports a head that opens none.
-    fn block_kind(&mut self, head: &Statement) -> Option<BlockKind> {
-        let kind = BlockKind::of_keyword(&head.keyword);
-        if kind.is_none() {
-            let in_block = BlockKind::ALL
-                .into_iter()
-                .find(|kind| kind.inner_of_keyword(&head.keyword).is_some())
-                .or_else(|| BlockKind::with_statement(&head.keyword));
-            let error = if let Some(block) = in_block {
-                PolicyErrorKind::StatementOutsideBlock {
-                    found: head.keyword.clone(),
-                    block,
-                }
-            } else {
-                PolicyErrorKind::UnknownBlock {
-                    found: head.keyword.clone(),
-                    nearest: nearest(&head.keyword, outer_words()),
-                }
+    /// The block that a head opens; reports a head that opens none.
+    fn block_rule(&self, head: &Statement) -> Option<&'d BlockRule> {
+        let rule = self.dialect.block(&head.keyword);
+        if rule.is_none() {
+            let found = Found(head.keyword.clone());
+            let mistake = match self.dialect.home_of(&head.keyword) {
+                Some(home) => SyntaxMistake::StatementOutsideBlock {
+                    found,
+                    block: home.keyword.clone(),
+                },
+                None => SyntaxMistake::UnknownBlock {
+                    found,
+                    nearest: nearest(&head.keyword, self.dialect.outer_words()),
+                    known: listed(self.dialect.outer_words(), "and"),
+                },
             };
-            self.report(head.location, error);
+            self.report(head.location, mistake);
         }
-        kind
+        rule
     }
 
     /// A block whose head has been read, up to its `}`, and what stands outside of blocks if that
     /// came first.
     fn block(
         &mut self,
-        kind: BlockKind,
+        rule: &'d BlockRule,
         head: &Statement,
-    ) -> (Block, Option<(Statement, Terminator)>) {
-        let mut names = self.block_names(kind, head).into_iter();
+    ) -> (Block<'d>, Option<(Statement, Terminator)>) {
         let mut block = Block {
-            kind,
+            rule,
             location: head.location,
-            name: names.next(),
-            more_names: names.collect(),
+            names: self.block_names(rule, head),
             statements: Vec::new(),
             blocks: Vec::new(),
         };
@@ -277,55 +275,58 @@ impl<'a> Parser<'a, '_, '_> {
     }
 
     /// The names of a block, nearly always one.
-    fn block_names(&mut self, kind: BlockKind, head: &Statement) -> Vec<Item> {
+    fn block_names(&self, rule: &BlockRule, head: &Statement) -> Vec<Item> {
         let mut names = Vec::new();
         for group in &head.groups {
             for (position, item) in group.iter().enumerate() {
-                if names.is_empty() || (kind.has_names() && position == 0) {
+                if names.is_empty() || (rule.has_names && position == 0) {
                     names.push(item.clone());
-                } else {
-                    let error = PolicyErrorKind::SecondBlockName {
-                        block: kind,
-                        found: item.shown(),
-                    };
-                    self.report(item.location, error);
-                    return names;
+                    continue;
                 }
+                let (block, found) = (rule.keyword.clone(), Found(item.shown()));
+                let mistake = match rule.has_names {
+                    true => SyntaxMistake::NamesWithoutComma { block, found },
+                    false => SyntaxMistake::SecondBlockName { block, found },
+                };
+                self.report(item.location, mistake);
+                return names;
             }
         }
         if names.is_empty() {
-            self.report(
-                head.location,
-                PolicyErrorKind::MissingBlockName { block: kind },
-            );
+            let block = rule.keyword.clone();
+            self.report(head.location, SyntaxMistake::MissingBlockName { block });
         }
         names
     }
 
     /// The statements up to the block's `}`, or up to what stands outside of blocks if that came
     /// first.
-    fn statements(&mut self, block: &mut Block) -> Option<(Statement, Terminator)> {
-        let kind = block.kind;
+    fn statements(&mut self, block: &mut Block<'d>) -> Option<(Statement, Terminator)> {
+        let (dialect, rule) = (self.dialect, block.rule);
+        let name = block.name().and_then(Item::word);
+        let rules = rule.statements_of(name).unwrap_or_default();
         while let Some(token) = self.next() {
             let word = match token.kind {
                 TokenKind::Close => return None,
                 TokenKind::Word(word) => word,
                 TokenKind::Open => {
-                    self.report(token.location, PolicyErrorKind::NestedBlock);
+                    self.report(token.location, SyntaxMistake::NestedBlock);
                     self.skip_block(token.location);
                     continue;
                 }
                 _ => {
-                    self.report(token.location, PolicyErrorKind::ExpectedStatement);
+                    self.report(token.location, SyntaxMistake::ExpectedStatement);
                     self.skip_statement(&token);
                     continue;
                 }
             };
+            let stated = |word: &str| rules.iter().find(|rule| rule.begins_with(word));
+            let own = stated(word).or_else(|| dialect.statement(word));
             let (head, terminator) = self.head(word, token.location, |next| {
-                let inside = kind.rule(next).is_some() || kind.inner_of_keyword(next).is_some();
-                (inside || begins_outside(next)) && !belongs_to(word, next)
+                let inside = stated(next).is_some() || rule.inner(next).is_some();
+                (inside || dialect.begins(next)) && !has_word(own, next)
             });
-            if outer_rule(&head.keyword).is_some() {
+            if stated(&head.keyword).is_none() && dialect.statement(&head.keyword).is_some() {
                 self.missing_close(block, &head);
                 return Some((head, terminator));
             }
@@ -341,20 +342,19 @@ impl<'a> Parser<'a, '_, '_> {
                     return None;
                 }
                 Terminator::Open(_)
-                    if BlockKind::of_keyword(&head.keyword).is_some()
-                        || head.keyword == kind.keyword() =>
+                    if dialect.block(&head.keyword).is_some() || head.keyword == rule.keyword =>
                 {
                     self.missing_close(block, &head);
                     return Some((head, terminator));
                 }
-                Terminator::Open(opened) => match kind.inner_of_keyword(&head.keyword) {
+                Terminator::Open(opened) => match rule.inner(&head.keyword) {
                     Some(inner) => {
                         if let Some(next) = self.inner_blocks(inner, head, block) {
                             return Some(next);
                         }
                     }
                     None => {
-                        self.report(head.location, PolicyErrorKind::NestedBlock);
+                        self.report(head.location, SyntaxMistake::NestedBlock);
                         self.skip_block(opened);
                     }
                 },
@@ -362,10 +362,10 @@ impl<'a> Parser<'a, '_, '_> {
             }
         }
         if !self.has_stopped() {
-            self.report(
-                block.location,
-                PolicyErrorKind::UnclosedBlock { block: kind },
-            );
+            let mistake = SyntaxMistake::UnclosedBlock {
+                block: rule.keyword.clone(),
+            };
+            self.report(block.location, mistake);
         }
         None
     }
@@ -374,56 +374,52 @@ impl<'a> Parser<'a, '_, '_> {
     /// level deep: no kind that stands inside has blocks inside.
     fn inner_blocks(
         &mut self,
-        kind: BlockKind,
+        rule: &'d BlockRule,
         head: Statement,
-        outer: &mut Block,
+        outer: &mut Block<'d>,
     ) -> Option<(Statement, Terminator)> {
         let mut head = head;
         loop {
-            let (block, next) = self.block(kind, &head);
+            let (block, next) = self.block(rule, &head);
             outer.blocks.push(block);
             match next {
-                Some((next, Terminator::Open(_))) if next.keyword == kind.keyword() => head = next,
+                Some((next, Terminator::Open(_))) if next.keyword == rule.keyword => head = next,
                 other => return other,
             }
         }
     }
 
     /// Inside a block something begins that stands outside of blocks.
-    fn missing_close(&mut self, block: &Block, head: &Statement) {
-        self.reporter
-            .report_repeated(head.location, block.location, |opened| {
-                PolicyErrorKind::MissingClose {
-                    found: head.keyword.clone(),
-                    block: block.kind,
-                    opened,
-                }
-            });
+    fn missing_close(&self, block: &Block<'_>, head: &Statement) {
+        let mistake = SyntaxMistake::MissingClose {
+            found: Found(head.keyword.clone()),
+            block: block.rule.keyword.clone(),
+            opened: self.reporter.place(block.location),
+        };
+        self.report(head.location, mistake);
     }
 
-    fn missing_semicolon(&mut self, head: &Statement) {
+    fn missing_semicolon(&self, head: &Statement) {
         let last = head.groups.last().and_then(|group| group.last());
         if last.is_some_and(|item| matches!(item.value, Value::Broken)) {
             return; // The unterminated string took the `;` along.
         }
-        let statement = head.keyword.clone();
+        let statement = Found(head.keyword.clone());
         self.report(
             head.last.after(),
-            PolicyErrorKind::MissingSemicolon { statement },
+            SyntaxMistake::MissingSemicolon { statement },
         );
     }
 
     fn unexpected_outside(&mut self, token: &Token<'_>) {
+        if token.kind == TokenKind::Close {
+            return self.report(token.location, SyntaxMistake::UnmatchedClose);
+        }
+        let known = listed(self.dialect.outer_words(), "or");
+        self.report(token.location, SyntaxMistake::ExpectedBlock { known });
         match token.kind {
-            TokenKind::Close => self.report(token.location, PolicyErrorKind::UnmatchedClose),
-            TokenKind::Open => {
-                self.report(token.location, PolicyErrorKind::ExpectedBlock);
-                self.skip_block(token.location);
-            }
-            _ => {
-                self.report(token.location, PolicyErrorKind::ExpectedBlock);
-                self.skip_statement(token);
-            }
+            TokenKind::Open => self.skip_block(token.location),
+            _ => self.skip_statement(token),
         }
     }
 
@@ -457,7 +453,7 @@ impl<'a> Parser<'a, '_, '_> {
             }
         }
         if !self.has_stopped() {
-            self.report(opened, PolicyErrorKind::UnmatchedOpen);
+            self.report(opened, SyntaxMistake::UnmatchedOpen);
         }
     }
 }

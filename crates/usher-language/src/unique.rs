@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::error::PolicyErrorKind;
+use crate::faults::StatementMistake;
+use crate::mistake::Found;
 use crate::report::Reporter;
 use crate::source::Location;
 use crate::tree::Item;
 
-pub(super) struct Unique<K>(BTreeMap<K, Location>);
+/// Keys, each with the place at which it was taken first.
+#[derive(Debug)]
+pub struct Unique<K>(BTreeMap<K, Location>);
 
 impl<K> Default for Unique<K> {
     fn default() -> Self {
@@ -17,26 +20,25 @@ impl<K> Default for Unique<K> {
 
 impl<K: Ord> Unique<K> {
     /// Takes the key, or returns where it was taken before.
-    pub(super) fn claim(&mut self, key: K, location: Location) -> Option<Location> {
+    pub fn claim(&mut self, key: K, location: Location) -> Option<Location> {
         let first = *self.0.entry(key).or_insert(location);
         (first != location).then_some(first)
     }
 
     /// Takes the key of a list's item; none, and reported, when it is listed already.
-    pub(super) fn list(&mut self, key: K, item: &Item, reporter: &mut Reporter<'_>) -> Option<()> {
+    pub fn list(&mut self, key: K, item: &Item, reporter: &Reporter<'_>) -> Option<()> {
         let Some(first) = self.claim(key, item.location) else {
             return Some(());
         };
-        let found = item.shown();
-        reporter.report_repeated(item.location, first, |first| PolicyErrorKind::ListedTwice {
-            found,
-            first,
-        });
-        None
+        let mistake = StatementMistake::ListedTwice {
+            found: Found(item.shown()),
+            first: reporter.place(first),
+        };
+        reporter.refuse(item.location, mistake)
     }
 
     /// The keys.
-    pub(super) fn into_keys(self) -> BTreeSet<K> {
+    pub fn into_keys(self) -> BTreeSet<K> {
         self.0.into_keys().collect()
     }
 }

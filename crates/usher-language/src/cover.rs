@@ -1,19 +1,20 @@
-//! Exact sets of addresses and of pairs of ports: what earlier statements cover.
+//! Exact sets of addresses: what earlier statements cover.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::ranges::{AddressRange, number};
+use crate::address::{AddressRange, number};
 
 /// A set of addresses, as ranges that neither overlap nor touch: their ends by their beginnings.
-#[derive(Default)]
-pub(crate) struct AddressSet {
+#[derive(Debug, Default)]
+pub struct AddressSet {
     v4: BTreeMap<u128, u128>,
     v6: BTreeMap<u128, u128>,
 }
 
 impl AddressSet {
-    pub(crate) fn add(&mut self, range: AddressRange) {
+    /// Takes a range in.
+    pub fn add(&mut self, range: AddressRange) {
         let (mut first, mut last) = numbers(range);
         let set = self.of_family_mut(range.first());
         // Everything that overlaps or touches becomes one range with it.
@@ -27,7 +28,8 @@ impl AddressSet {
         set.insert(first, last);
     }
 
-    pub(crate) fn covers(&self, range: AddressRange) -> bool {
+    /// Whether all addresses of a range are in the set.
+    pub fn covers(&self, range: AddressRange) -> bool {
         let (first, last) = numbers(range);
         let set = self.of_family(range.first());
         let before = set.range(..=first).next_back();
@@ -35,7 +37,7 @@ impl AddressSet {
     }
 
     /// The parts of a range that are not in the set.
-    pub(crate) fn missing(&self, range: AddressRange) -> Vec<AddressRange> {
+    pub fn missing(&self, range: AddressRange) -> Vec<AddressRange> {
         let (mut first, last) = numbers(range);
         let set = self.of_family(range.first());
         let mut missing = Vec::new();
@@ -54,7 +56,7 @@ impl AddressSet {
     }
 
     /// The lowest address that is missing, IPv4 first.
-    pub(crate) fn first_missing(&self) -> Option<IpAddr> {
+    pub fn first_missing(&self) -> Option<IpAddr> {
         let gap = |set: &BTreeMap<u128, u128>, highest: u128| match set.first_key_value() {
             Some((0, &end)) if end >= highest => None,
             Some((0, &end)) => Some(end + 1),
@@ -83,78 +85,6 @@ impl AddressSet {
 
 fn numbers(range: AddressRange) -> (u128, u128) {
     (number(range.first()), number(range.last()))
-}
-
-/// How many ports there are: 1 to 65,535.
-const PORTS: usize = 65_535;
-
-/// A set of pairs of a local and a remote port, made of single ports and `any`.
-#[derive(Default)]
-pub(crate) struct PortPairs {
-    all: bool,
-    /// Local ports with every remote port.
-    rows: BTreeSet<u16>,
-    /// Remote ports with every local port.
-    columns: BTreeSet<u16>,
-    points: BTreeSet<(u16, u16)>,
-    /// The same, remote port first.
-    turned: BTreeSet<(u16, u16)>,
-}
-
-impl PortPairs {
-    pub(crate) fn add(&mut self, local: Option<u16>, remote: Option<u16>) {
-        match (local, remote) {
-            (None, None) => self.all = true,
-            (Some(local), None) => drop(self.rows.insert(local)),
-            (None, Some(remote)) => drop(self.columns.insert(remote)),
-            (Some(local), Some(remote)) => {
-                self.points.insert((local, remote));
-                self.turned.insert((remote, local));
-            }
-        }
-    }
-
-    pub(crate) fn covers(&self, local: Option<u16>, remote: Option<u16>) -> bool {
-        self.all
-            || match (local, remote) {
-                (None, None) => self.covers_all(),
-                (Some(local), None) => line(local, &self.rows, &self.columns, &self.points),
-                (None, Some(remote)) => line(remote, &self.columns, &self.rows, &self.turned),
-                (Some(local), Some(remote)) => {
-                    self.rows.contains(&local)
-                        || self.columns.contains(&remote)
-                        || self.points.contains(&(local, remote))
-                }
-            }
-    }
-
-    /// Whether rows, columns and points together are all pairs.
-    fn covers_all(&self) -> bool {
-        let missing = (PORTS - self.rows.len()) * (PORTS - self.columns.len());
-        if self.points.len() < missing {
-            return false;
-        }
-        let outside = |&&(local, remote): &&(u16, u16)| {
-            !self.rows.contains(&local) && !self.columns.contains(&remote)
-        };
-        self.points.iter().filter(outside).count() == missing
-    }
-}
-
-/// Whether all pairs with this port on one side are covered: as a line of its own, or by the lines
-/// across it and single points.
-fn line(
-    port: u16,
-    along: &BTreeSet<u16>,
-    across: &BTreeSet<u16>,
-    points: &BTreeSet<(u16, u16)>,
-) -> bool {
-    if along.contains(&port) {
-        return true;
-    }
-    let on_line = points.range((port, 0)..=(port, u16::MAX));
-    let outside = on_line.filter(|(_, other)| !across.contains(other));
-    outside.count() == PORTS - across.len()
 }
 
 #[cfg(test)]
@@ -212,23 +142,5 @@ mod tests {
         assert_eq!(missing(&set), Some("8000::".to_owned()));
         set.add(range("8000::/1"));
         assert_eq!(missing(&set), None);
-    }
-
-    #[test]
-    fn every_single_port_together_is_any() {
-        let mut pairs = PortPairs::default();
-        for port in 1..u16::MAX {
-            pairs.add(Some(22), Some(port));
-        }
-        assert!(!pairs.covers(Some(22), None));
-        pairs.add(None, Some(u16::MAX));
-        assert!(pairs.covers(Some(22), None));
-        assert!(!pairs.covers(Some(23), None) && !pairs.covers(None, None));
-        for port in 1..=u16::MAX {
-            if port != 22 {
-                pairs.add(Some(port), None);
-            }
-        }
-        assert!(pairs.covers(None, None) && pairs.covers(None, Some(7)));
     }
 }

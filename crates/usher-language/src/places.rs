@@ -1,26 +1,19 @@
-//! Where the statements of a policy stand, for whoever explains a decision by them. The [`Policy`]
-//! itself knows it of a few only, for the messages about them ([`Origin`](crate::Origin)): the
-//! daemons have no use for it.
-//!
-//! [`Policy`]: crate::Policy
+//! Where the statements of a policy stand, for explanations. What is made of a policy knows it of a
+//! few statements only ([`Origin`](crate::Origin)): the daemons have no use for it.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
-use usher_proto::UserName;
 
-use crate::keywords::BlockKind;
-use crate::model::Users;
-use crate::name::Principal;
 use crate::source::{Location, Place, Source};
 use crate::tree::{Block, Value};
 
 /// A block, a statement of it, or one value of the statement, named by what it says.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Clause {
-    /// The kind of its block.
-    pub block: BlockKind,
+    /// The keyword of its block.
+    pub block: String,
     /// The block's name.
     pub name: String,
     /// The statement's keyword; empty for the block itself.
@@ -32,24 +25,24 @@ pub struct Clause {
 
 impl Clause {
     /// A block.
-    pub fn block(block: BlockKind, name: impl fmt::Display) -> Self {
+    pub fn block(block: impl fmt::Display, name: impl fmt::Display) -> Self {
         Self::statement(block, name, "")
     }
 
     /// A statement.
-    pub fn statement(block: BlockKind, name: impl fmt::Display, keyword: &str) -> Self {
+    pub fn statement(block: impl fmt::Display, name: impl fmt::Display, keyword: &str) -> Self {
         Self::value(block, name, keyword, "")
     }
 
     /// One value of a statement.
     pub fn value(
-        block: BlockKind,
+        block: impl fmt::Display,
         name: impl fmt::Display,
         keyword: &str,
         value: impl fmt::Display,
     ) -> Self {
         Self {
-            block,
+            block: block.to_string(),
             name: name.to_string(),
             keyword: keyword.to_owned(),
             value: value.to_string(),
@@ -73,35 +66,7 @@ impl fmt::Display for Clause {
     }
 }
 
-impl Users {
-    /// By what a user is in the set by name: each `member`, `group` and `guest` that says so.
-    pub fn clauses_of(&self, user: &UserName) -> Vec<Clause> {
-        let clause = |keyword, value: &dyn fmt::Display| {
-            Clause::value(BlockKind::Users, &self.name, keyword, value)
-        };
-        let member = self.members.get(user).map(|user| clause("member", user));
-        let groups = self.groups.iter();
-        let groups = groups
-            .filter(|(_, group)| group.members.contains(user))
-            .map(|(name, _)| clause("group", name));
-        let guest = self.guests.get(user);
-        let guest = guest.map(|until| clause("guest", &format!("{user} until {until}")));
-        member.into_iter().chain(groups).chain(guest).collect()
-    }
-
-    /// Where the set says that a certificate with this principal makes its holder a user.
-    pub fn clause_of_principal(&self, principal: &Principal) -> Option<Clause> {
-        let named = self.principals.get(principal)?;
-        Some(Clause::value(
-            BlockKind::Users,
-            &self.name,
-            "principal",
-            named,
-        ))
-    }
-}
-
-/// The places of a policy's clauses; see [`crate::parse_with_places`].
+/// The places of a policy's clauses.
 #[derive(Clone, Debug)]
 pub struct Places<'s> {
     sources: &'s [Source],
@@ -111,16 +76,17 @@ pub struct Places<'s> {
 }
 
 impl<'s> Places<'s> {
-    pub(crate) fn of(sources: &'s [Source], blocks: &[Block]) -> Self {
+    /// Of blocks that were read from these sources.
+    pub fn of(sources: &'s [Source], blocks: &[Block<'_>]) -> Self {
         let mut clauses = BTreeMap::new();
         for block in blocks {
-            let Some(name) = &block.name else { continue };
-            let name = name.shown();
-            clauses.insert(Clause::block(block.kind, &name), block.location);
+            let Some(name) = block.name() else { continue };
+            let (kind, name) = (&block.rule.keyword, name.shown());
+            clauses.insert(Clause::block(kind, &name), block.location);
             for statement in &block.statements {
                 // Of statements that may stand several times the first one speaks for all.
                 clauses
-                    .entry(Clause::statement(block.kind, &name, &statement.keyword))
+                    .entry(Clause::statement(kind, &name, &statement.keyword))
                     .or_insert(statement.location);
                 for group in &statement.groups {
                     let words: Vec<String> = group.iter().map(|item| item.shown()).collect();
@@ -129,7 +95,7 @@ impl<'s> Places<'s> {
                         .find(|item| !matches!(item.value, Value::Broken));
                     if let Some(first) = first {
                         let value = words.join(" ");
-                        let clause = Clause::value(block.kind, &name, &statement.keyword, value);
+                        let clause = Clause::value(kind, &name, &statement.keyword, value);
                         clauses.entry(clause).or_insert(first.location);
                     }
                 }
@@ -162,7 +128,7 @@ impl<'s> Places<'s> {
 
     /// Where it stands, or the block in which it would have to.
     pub fn nearest(&self, clause: &Clause) -> Option<Place> {
-        let block = Clause::block(clause.block, &clause.name);
+        let block = Clause::block(&clause.block, &clause.name);
         self.place(clause).or_else(|| self.place(&block))
     }
 }

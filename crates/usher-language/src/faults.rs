@@ -1,0 +1,205 @@
+//! The mistakes that any dialect's text can have.
+
+use crate::limits::{MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS};
+use crate::mistake::{Found, did_you_mean, shown};
+use crate::print::{Size, seconds};
+use crate::report::MAXIMUM_ERRORS;
+use crate::source::Place;
+
+crate::mistakes! {
+    /// What is wrong with the text, or with the form of blocks and statements.
+    pub enum SyntaxMistake {
+        /// The source is longer than [`MAXIMUM_SOURCE_BYTES`]; nothing of it was read.
+        SourceTooLong { length: usize }
+            => "the file has {length} bytes, more than {MAXIMUM_SOURCE_BYTES}";
+            "split it into files of at most {MAXIMUM_SOURCE_BYTES} bytes";
+        /// A byte that is not of UTF-8; nothing of the source was read.
+        NotUtf8 { byte: u8 }
+            => "the byte 0x{byte:02x} does not belong in UTF-8 here";
+            "write the file in UTF-8; iconv(1) converts it from another encoding";
+        /// More statements than [`MAXIMUM_STATEMENTS`]; nothing after this one was read.
+        TooManyStatements
+            => "this is more than {MAXIMUM_STATEMENTS} statements";
+            "write several values as one list, and remove what is not needed";
+        /// More mistakes than [`MAXIMUM_ERRORS`].
+        TooManyErrors
+            => "there are more than {MAXIMUM_ERRORS} mistakes; the rest is not shown";
+            "correct those above and check again";
+        /// A control character, a direction mark, a blank that is none, or one without width.
+        ForbiddenCharacter { character: char }
+            => "the invisible character U+{:04X} does not belong in a policy", u32::from(*character);
+            "remove it; such characters make a policy look like something it is not";
+        /// A string without its closing quote on the same line.
+        UnterminatedString
+            => "the string does not end on its line";
+            "end it with `\"`; a line end within a string is written `\\n`";
+        /// A backslash before something that has no such meaning.
+        UnknownEscape { character: char }
+            => "`\\{}` means nothing in a string", shown(1, &character.to_string());
+            "write `\\\\` for a backslash; there are `\\\\`, `\\\"`, `\\n` and `\\t`";
+        /// Something else where a block should begin.
+        ExpectedBlock { known: String }
+            => "a block is expected here"; "begin with {known}";
+        /// A block of a kind that does not exist.
+        UnknownBlock { found: Found, nearest: Option<String>, known: String }
+            => "there is no block `{found}`";
+            "{}", did_you_mean(nearest, format_args!("there are {known}"));
+        /// A statement that stands outside of any block.
+        StatementOutsideBlock { found: Found, block: String }
+            => "`{found}` stands outside a block";
+            "move it into {} block, or see whether a `}}` stands too early", one(block);
+        /// No `{` after a block's name.
+        MissingOpen { block: String }
+            => "a `{{` is missing after the head of the `{block}` block";
+            "write `{block} NAME {{ ... }}`";
+        /// A block without a name.
+        MissingBlockName { block: String }
+            => "the `{block}` block has no name"; "write `{block} NAME {{ ... }}`";
+        /// A block with more than one name.
+        SecondBlockName { block: String, found: Found }
+            => "`{found}` is too much after the name of the `{block}` block";
+            "{} block has one name: make a block for each", one(block);
+        /// Names of a block without a comma between them.
+        NamesWithoutComma { block: String, found: Found }
+            => "`{found}` is too much after the name of the `{block}` block";
+            "separate the names by commas";
+        /// The text ends inside a block.
+        UnclosedBlock { block: String }
+            => "the `{block}` block is not closed before the end of the file";
+            "write `}}` after its last statement";
+        /// Something that belongs outside begins inside of a block.
+        MissingClose { found: Found, block: String, opened: Place }
+            => "`{found}` begins here, but the `{block}` block of {opened} is not closed";
+            "write `}}` before it";
+        /// A `{` in a statement that stands outside of blocks.
+        StatementWithBraces { statement: String }
+            => "`{statement}` is a statement and has no braces"; "end it with `;`";
+        /// A block inside a block, where none can be.
+        NestedBlock
+            => "a block cannot stand inside a block";
+            "statements end with `;` and have no braces";
+        /// A `}` without a block.
+        UnmatchedClose
+            => "this `}}` closes nothing"; "remove it, or see whether a `{{` is missing above";
+        /// A `{` that is never closed, in a block that was skipped.
+        UnmatchedOpen
+            => "this `{{` is never closed"; "write the `}}` that belongs to it";
+        /// Something else where a statement should begin.
+        ExpectedStatement
+            => "a statement is expected here";
+            "a statement is a keyword, its values, and one `;`; remove what is too much";
+        /// No `;` at the end of a statement.
+        MissingSemicolon { statement: Found }
+            => "a `;` is missing at the end of the statement `{statement}`"; "write `;` here";
+        /// A comma at the beginning of a list, or two in a row.
+        NothingBeforeComma
+            => "nothing stands before this comma"; "remove the comma, or write what is missing";
+        /// A comma at the end of a list.
+        NothingAfterComma
+            => "nothing stands after this comma"; "remove the comma, or write what is missing";
+    }
+}
+
+crate::mistakes! {
+    /// What is wrong with a statement by its declaration: where it stands, how often, its values.
+    pub enum StatementMistake {
+        /// A statement that this kind of block does not have.
+        UnknownStatement { block: String, found: Found, nearest: Option<String>, known: String }
+            => "{} block has no statement `{found}`", one(block);
+            "{}", did_you_mean(nearest, format_args!("{} block has {known}", one(block)));
+        /// A block whose statements a module declares, and no such module is loaded.
+        UnknownModule { block: String, found: Found, nearest: Option<String> }
+            => "no module `{found}` declares statements for {} block", one(block);
+            "{}", did_you_mean(nearest, format_args!("load the module, or remove the block"));
+        /// A statement that this block must have.
+        MissingStatement { block: String, statement: String, form: String, about: String }
+            => "the `{block}` block does not say `{statement}`"; "add {form}{}", if about.is_empty() { String::new() } else { format!(": {about}") };
+        /// One of several statements, of which the block must have one.
+        NoneOf { block: String, statements: String, forms: String }
+            => "the `{block}` block says neither {statements}"; "add {forms}";
+        /// Two statements of which a block has one.
+        BothOf { statement: String, other: String, first: Place, abouts: Box<[String; 2]> }
+            => "`{statement}` stands beside `{other}` at {first}; a block has one of the two";
+            "keep `{statement}`, {}, or `{other}`, {}", abouts[0], abouts[1];
+        /// A statement that has no meaning beside what the block says.
+        NotBeside { statement: String, beside: String, found: String }
+            => "`{statement}` has no meaning with `{found}`";
+            "remove `{statement}`; it is for `{beside}`";
+        /// A statement that may stand once, a second time.
+        RepeatedStatement { statement: String, within: &'static str, first: Place }
+            => "`{statement}` stands a second time in this {within}; the first is at {first}";
+            "make one statement of the two";
+        /// A statement without the value it needs.
+        MissingValue { statement: String, form: String }
+            => "`{statement}` lacks a value"; "write {form}";
+        /// A value too much, or of the wrong form.
+        UnexpectedValue { statement: String, form: String, found: Found }
+            => "`{found}` does not belong in `{statement}`"; "write {form}";
+        /// `any` or `none` beside other values.
+        NotAlone { word: String, statement: String, form: String }
+            => "`{word}` in `{statement}` stands beside other values"; "write {form}";
+        /// A word where a string belongs.
+        ExpectedString { found: Found }
+            => "`{found}` must be a string"; "put it between `\"` and `\"`";
+        /// A string where a word belongs.
+        ExpectedWord { found: Found }
+            => "{found} must be a word, not a string"; "leave the quotes out";
+        /// Not a name.
+        InvalidName { noun: &'static str, rule: &'static str, found: Found }
+            => "`{found}` cannot be the name of {} {noun}", article(noun); "{rule}";
+        /// Not a port.
+        InvalidPort { found: Found }
+            => "`{found}` is not a TCP port"; "write a number from 1 to 65535";
+        /// Not a number within its limits.
+        InvalidNumber { found: Found, least: u64, most: u64 }
+            => "`{found}` is not a number from {least} to {most}";
+            "write a number from {least} to {most}";
+        /// Not a size of memory within its limits.
+        InvalidSize { found: Found, least: u64, most: u64 }
+            => "`{found}` is not a size of memory";
+            "write a whole number and a unit, such as 512M or 4G; {} at least, {} at most",
+            Size(*least), Size(*most);
+        /// Not a percentage within its limits.
+        InvalidPercent { found: Found, most: u64 }
+            => "`{found}` is not a percentage";
+            "write a whole number and `%`, such as 50% or 200%; 1% to {most}%";
+        /// Not octal digits.
+        InvalidOctal { found: Found, digits: usize }
+            => "`{found}` is not a number of {digits} octal digits";
+            "write {digits} octal digits, such as 027 or 077";
+        /// Not a duration.
+        InvalidDuration { found: Found }
+            => "`{found}` is not a duration";
+            "write a whole number and a unit, such as 90s, 5m or 8h";
+        /// A duration beyond its limits.
+        DurationOutOfRange { found: Found, least: u64, most: u64 }
+            => "`{found}` is not between {} and {}", seconds(*least), seconds(*most);
+            "write {} to {}", seconds(*least), seconds(*most);
+        /// None of the words that may stand here.
+        UnknownChoice { found: Found, choices: Vec<String> }
+            => "`{found}` is not one of {}", choices.join(", "); "write {}", choices.join(" or ");
+        /// More values than the statement takes.
+        TooManyValues { statement: String, found: usize, most: usize, hint: &'static str }
+            => "`{statement}` has {found} entries, more than {most}"; "name at most {most}{hint}";
+        /// The same value twice in one list.
+        ListedTwice { found: Found, first: Place }
+            => "`{found}` is already listed at {first}"; "keep one of the two";
+        /// A second block of the same kind and name.
+        DuplicateBlock { block: String, name: Found, first: Place }
+            => "the `{block}` block `{name}` is already defined at {first}";
+            "rename one, or make one block of the two";
+    }
+}
+
+/// A keyword with its article, as sentences have it.
+fn one(keyword: &str) -> String {
+    format!("{} `{keyword}`", article(keyword))
+}
+
+/// `u` counts as a consonant: a user.
+fn article(noun: &str) -> &'static str {
+    match noun.starts_with(['a', 'e', 'i', 'o']) {
+        true => "an",
+        false => "a",
+    }
+}

@@ -1,0 +1,325 @@
+//! One statement: its values by its declaration.
+
+use std::str::FromStr;
+
+use crate::dialect::{Occurrence, Part, Shape, StatementRule};
+use crate::faults::StatementMistake;
+use crate::kind::{Checked, Kind};
+use crate::mistake::{Found, Mistake};
+use crate::name::NameRule;
+use crate::report::Reporter;
+use crate::source::Origin;
+use crate::tree::{Item, Statement, Value};
+use crate::unique::Unique;
+
+/// One statement with its declaration; also one that stands outside of blocks.
+#[derive(Clone, Debug)]
+pub struct Field<'t> {
+    /// What is declared.
+    pub rule: &'t StatementRule,
+    /// What is written.
+    pub statement: &'t Statement,
+    /// Where mistakes go.
+    pub reporter: &'t Reporter<'t>,
+    /// The values in their order; a part of a phrase that is left out is none. Empty where a mistake
+    /// has been reported, and for a [`Shape::Own`].
+    values: Vec<Option<(&'t Item, Checked)>>,
+}
+
+impl<'t> Field<'t> {
+    /// A statement by its declaration, its values checked.
+    pub fn read(
+        rule: &'t StatementRule,
+        statement: &'t Statement,
+        reporter: &'t Reporter<'t>,
+    ) -> Self {
+        let mut field = Self {
+            rule,
+            statement,
+            reporter,
+            values: Vec::new(),
+        };
+        field.values = field.read_values().unwrap_or_default();
+        field
+    }
+
+    /// Reports a statement that may stand once and has been there before.
+    pub fn is_repeated(
+        rule: &'t StatementRule,
+        statement: &Statement,
+        within: &'static str,
+        singles: &mut Unique<&'t str>,
+        reporter: &Reporter<'_>,
+    ) -> bool {
+        if matches!(rule.occurrence, Occurrence::Any | Occurrence::AtLeastOnce) {
+            return false;
+        }
+        let Some(first) = singles.claim(&rule.keyword, statement.location) else {
+            return false;
+        };
+        let mistake = StatementMistake::RepeatedStatement {
+            statement: rule.keyword.clone(),
+            within,
+            first: reporter.place(first),
+        };
+        reporter.report(statement.location, mistake);
+        true
+    }
+
+    fn read_values(&self) -> Option<Vec<Option<(&'t Item, Checked)>>> {
+        let value = |kind: &Kind, item: &'t Item| {
+            kind.read(item, self.reporter)
+                .map(|checked| Some((item, checked)))
+        };
+        match &self.rule.shape {
+            Shape::Own(_) => None,
+            Shape::Nothing => match self
+                .statement
+                .groups
+                .first()
+                .and_then(|group| group.first())
+            {
+                Some(excess) => self.unexpected(excess),
+                None => None,
+            },
+            Shape::One(kind) => match self.sequence()? {
+                [item] => Some(vec![value(kind, item)?]),
+                [_, second, ..] => self.unexpected(second),
+                [] => None,
+            },
+            // The others of a list count where one is wrong: their names may stand twice.
+            Shape::Sequence(kind) => {
+                let items = self.sequence()?.iter();
+                Some(items.filter_map(|item| value(kind, item)).collect())
+            }
+            Shape::List(kind) => {
+                let items = self.list()?.into_iter();
+                Some(items.filter_map(|item| value(kind, item)).collect())
+            }
+            Shape::AnyOr(kind) => {
+                let items = self.list()?;
+                if let Some(any) = items.iter().find(|item| item.is_word("any")) {
+                    return match items.len() {
+                        1 => Some(vec![Some((any, Checked::Word("any".to_owned())))]),
+                        _ => self.not_alone(any),
+                    };
+                }
+                Some(
+                    items
+                        .into_iter()
+                        .filter_map(|item| value(kind, item))
+                        .collect(),
+                )
+            }
+            Shape::Phrase(parts) => self.phrase(parts),
+        }
+    }
+
+    fn phrase(&self, parts: &[Part]) -> Option<Vec<Option<(&'t Item, Checked)>>> {
+        let mut items = self.sequence()?.iter().peekable();
+        let mut found = Vec::new();
+        for part in parts {
+            let kind = match part {
+                Part::Word(word) => match items.next() {
+                    Some(item) if item.is_word(word) => continue,
+                    Some(item) => return self.unexpected(item),
+                    None => return self.missing(),
+                },
+                Part::Optional(word, kind) => match items.next_if(|item| item.is_word(word)) {
+                    Some(_) => kind,
+                    None => {
+                        found.push(Some(None));
+                        continue;
+                    }
+                },
+                Part::Value(kind) => kind,
+            };
+            let Some(item) = items.next() else {
+                return self.missing();
+            };
+            let checked = kind.read(item, self.reporter);
+            found.push(checked.map(|checked| Some((item, checked))));
+        }
+        match items.next() {
+            Some(excess) => self.unexpected(excess),
+            None => found.into_iter().collect(),
+        }
+    }
+
+    /// The values.
+    pub fn items(&self) -> impl Iterator<Item = &'t Item> {
+        self.values.iter().flatten().map(|(item, _)| *item)
+    }
+
+    /// The words among the values.
+    pub fn words(&self) -> impl Iterator<Item = (&'t str, &'t Item)> {
+        self.items().filter_map(|item| Some((item.word()?, item)))
+    }
+
+    /// The strings among the values.
+    pub fn texts(&self) -> impl Iterator<Item = (&'t str, &'t Item)> {
+        self.items().filter_map(|item| Some((item.text()?, item)))
+    }
+
+    /// The values as names; what is none is reported and left out.
+    pub fn names<N: FromStr>(&self, rule: &NameRule) -> impl Iterator<Item = (N, &'t Item)> {
+        self.items()
+            .filter_map(|item| Some((self.name_of(item, rule)?, item)))
+    }
+
+    /// A value as a name; reported where it is none.
+    pub fn name_of<N: FromStr>(&self, item: &Item, rule: &NameRule) -> Option<N> {
+        match rule.parse(item.word()?) {
+            Ok(name) => Some(name),
+            Err(mistake) => self.refuse(item, mistake),
+        }
+    }
+
+    /// Where the statement stands.
+    pub fn origin(&self) -> Origin {
+        self.reporter
+            .origin(self.statement.location, self.statement.last)
+    }
+
+    /// Reports a string where a word belongs.
+    pub fn expected_word<T>(&self, item: &Item) -> Option<T> {
+        let found = Found(item.shown());
+        match item.value {
+            Value::Broken => None,
+            _ => self.refuse(item, StatementMistake::ExpectedWord { found }),
+        }
+    }
+
+    /// Reports what is wrong with a value.
+    pub fn refuse<T>(&self, item: &Item, mistake: impl Mistake) -> Option<T> {
+        self.reporter.refuse(item.location, mistake)
+    }
+
+    /// The names of a list, each once; what stands twice is reported and left out.
+    pub fn unique_names<N: FromStr + Ord + Clone>(
+        &self,
+        rule: &NameRule,
+        listed: &mut Unique<N>,
+    ) -> Vec<(N, &'t Item)> {
+        let mut names = Vec::new();
+        for (name, item) in self.names::<N>(rule) {
+            if listed.list(name.clone(), item, self.reporter).is_some() {
+                names.push((name, item));
+            }
+        }
+        names
+    }
+
+    /// The first number among the values.
+    pub fn number(&self) -> Option<u64> {
+        self.values
+            .iter()
+            .flatten()
+            .find_map(|(_, checked)| match checked {
+                Checked::Number(number, _) => Some(*number),
+                Checked::Word(_) | Checked::Text(_) => None,
+            })
+    }
+
+    /// The values of a phrase, those that are left out as none. None where something is wrong.
+    pub fn parts<const N: usize>(&self) -> Option<[Option<&'t Item>; N]> {
+        debug_assert!(
+            [0, N].contains(&self.values.len()),
+            "{} parts",
+            self.rule.keyword
+        );
+        let parts = self
+            .values
+            .iter()
+            .map(|value| value.as_ref().map(|(item, _)| *item));
+        parts.collect::<Vec<_>>().try_into().ok()
+    }
+
+    /// Whether the statement is the word `any`.
+    pub fn is_any(&self) -> bool {
+        matches!(self.rule.shape, Shape::AnyOr(_)) && self.items().any(|item| item.is_word("any"))
+    }
+
+    /// `keyword VALUE VALUE ...;`, at least one; else reported.
+    pub fn sequence(&self) -> Option<&'t [Item]> {
+        match self.statement.groups.as_slice() {
+            [group] => Some(group),
+            [] => self.missing(),
+            [_, second, ..] => self.unexpected(&second[0]),
+        }
+    }
+
+    /// `keyword VALUE, VALUE, ...;`, at least one; else reported.
+    fn list(&self) -> Option<Vec<&'t Item>> {
+        if self.statement.groups.is_empty() {
+            return self.missing();
+        }
+        let items = self
+            .statement
+            .groups
+            .iter()
+            .map(|group| match group.as_slice() {
+                [_, second, ..] => self.unexpected(second),
+                group => group.first(),
+            });
+        items.collect()
+    }
+
+    /// The values as data, by the commas between them.
+    pub(crate) fn groups(&self) -> Vec<Vec<Checked>> {
+        let value = |item: &Item| {
+            let mut own = self.values.iter().flatten();
+            let own = own.find(|(own, _)| own.location == item.location);
+            own.map(|(_, checked)| checked.clone())
+                .or_else(|| Checked::as_written(item))
+        };
+        let groups = self.statement.groups.iter();
+        groups
+            .map(|group| group.iter().filter_map(value).collect())
+            .collect()
+    }
+
+    /// Reports that the statement lacks a value.
+    pub fn missing<T>(&self) -> Option<T> {
+        let mistake = StatementMistake::MissingValue {
+            statement: self.rule.keyword.clone(),
+            form: self.rule.form(),
+        };
+        self.reporter.refuse(self.statement.location, mistake)
+    }
+
+    /// Reports a value that does not belong there.
+    pub fn unexpected<T>(&self, item: &Item) -> Option<T> {
+        let mistake = StatementMistake::UnexpectedValue {
+            statement: self.rule.keyword.clone(),
+            form: self.rule.form(),
+            found: Found(item.shown()),
+        };
+        self.reporter.refuse(item.location, mistake)
+    }
+
+    /// Reports a word that stands for all or nothing, beside other values.
+    pub fn not_alone<T>(&self, item: &Item) -> Option<T> {
+        let mistake = StatementMistake::NotAlone {
+            word: item.shown(),
+            statement: self.rule.keyword.clone(),
+            form: self.rule.form(),
+        };
+        self.reporter.refuse(item.location, mistake)
+    }
+
+    /// Whether the statement has more values between its commas than it may; reported.
+    pub fn has_too_many(&self, most: usize, hint: &'static str) -> bool {
+        let found = self.statement.groups.len();
+        if found > most {
+            let mistake = StatementMistake::TooManyValues {
+                statement: self.rule.keyword.clone(),
+                found,
+                most,
+                hint,
+            };
+            self.reporter.report(self.statement.location, mistake);
+        }
+        found > most
+    }
+}

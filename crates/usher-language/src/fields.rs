@@ -1,0 +1,186 @@
+//! A block's statements, checked by their declarations.
+//!
+//! [`Fields::read`] reports everything that the tables can tell: statements that do not belong, stand
+//! twice or are missing, and values of the wrong kind. What it returns is what is left for the
+//! dialect's own checks; a value that has been reported is not there.
+
+use std::str::FromStr;
+
+use crate::dialect::{Occurrence, StatementRule};
+use crate::faults::StatementMistake;
+use crate::field::Field;
+use crate::mistake::Found;
+use crate::name::{NameRule, listed};
+use crate::nearest::nearest;
+use crate::report::Reporter;
+use crate::setting::Setting;
+use crate::tree::{Block, Item};
+use crate::unique::Unique;
+
+/// A block's statements; unknown, repeated and missing ones have been reported.
+#[derive(Debug)]
+pub struct Fields<'t> {
+    fields: Vec<Field<'t>>,
+    one_of: &'t [[&'static str; 2]],
+}
+
+impl<'t> Fields<'t> {
+    /// The statements of a block.
+    pub fn read(block: &'t Block<'t>, reporter: &'t Reporter<'t>) -> Self {
+        let name = block.name().and_then(Item::word);
+        let rules = block.rule.statements_of(name).unwrap_or_default();
+        let keyword = &block.rule.keyword;
+        let mut singles = Unique::default();
+        let mut fields = Vec::new();
+        for statement in &block.statements {
+            let Some(rule) = rules
+                .iter()
+                .find(|rule| rule.begins_with(&statement.keyword))
+            else {
+                let known = || rules.iter().map(|rule| rule.keyword.as_str());
+                let known_words: Vec<&str> = known().collect();
+                let mistake = StatementMistake::UnknownStatement {
+                    block: keyword.clone(),
+                    found: Found(statement.keyword.clone()),
+                    nearest: nearest(&statement.keyword, known()),
+                    known: known_words.join(", "),
+                };
+                reporter.report(statement.location, mistake);
+                continue;
+            };
+            if Field::is_repeated(rule, statement, "block", &mut singles, reporter) {
+                continue;
+            }
+            fields.push(Field::read(rule, statement, reporter));
+        }
+        let one_of = &block.rule.one_of;
+        let fields = Self { fields, one_of };
+        for rule in rules {
+            let needed = matches!(rule.occurrence, Occurrence::Once | Occurrence::AtLeastOnce);
+            if needed && fields.one(&rule.keyword).is_none() {
+                let mistake = StatementMistake::MissingStatement {
+                    block: keyword.clone(),
+                    statement: rule.keyword.clone(),
+                    form: rule.form(),
+                    about: rule.about.clone(),
+                };
+                reporter.report(block.location, mistake);
+            }
+        }
+        fields.check_one_of(block, rules, reporter);
+        for field in &fields.fields {
+            fields.check_beside(field);
+        }
+        fields
+    }
+
+    /// Exactly one of two statements.
+    fn check_one_of(&self, block: &Block<'_>, rules: &[StatementRule], reporter: &Reporter<'_>) {
+        for keywords in self.one_of {
+            let found: Vec<&Field<'_>> =
+                keywords.iter().filter_map(|word| self.one(word)).collect();
+            match found.as_slice() {
+                [] => {
+                    let words = keywords.map(|word| format!("`{word}`"));
+                    let forms = rules
+                        .iter()
+                        .filter(|rule| keywords.contains(&rule.keyword.as_str()));
+                    let forms: Vec<String> = forms.map(StatementRule::form).collect();
+                    let mistake = StatementMistake::NoneOf {
+                        block: block.rule.keyword.clone(),
+                        statements: words.join(" nor "),
+                        forms: listed(forms.iter().map(String::as_str), "or"),
+                    };
+                    reporter.report(block.location, mistake);
+                }
+                [one, other] => {
+                    let places = (one.statement.location, other.statement.location);
+                    let (first, second) = match places.0 < places.1 {
+                        true => (one, other),
+                        false => (other, one),
+                    };
+                    let mistake = StatementMistake::BothOf {
+                        statement: second.rule.keyword.clone(),
+                        other: first.rule.keyword.clone(),
+                        first: reporter.place(first.statement.location),
+                        abouts: [second, first].map(|field| field.rule.about.clone()).into(),
+                    };
+                    reporter.report(second.statement.location, mistake);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Reports a statement that has no meaning beside what the block says. What the block should say
+    /// and does not is reported by itself.
+    fn check_beside(&self, field: &Field<'t>) {
+        let Some(beside) = &field.rule.beside else {
+            return;
+        };
+        let (keyword, word) = beside.split_once(' ').unwrap_or((beside, ""));
+        let found = match self.one(keyword) {
+            Some(other) => match other.words().next() {
+                Some((found, _)) if !word.is_empty() && found != word => {
+                    format!("{keyword} {found}")
+                }
+                _ => return,
+            },
+            None => match self.other_of(keyword) {
+                Some(other) => other.to_owned(),
+                None => return,
+            },
+        };
+        let mistake = StatementMistake::NotBeside {
+            statement: field.rule.keyword.clone(),
+            beside: beside.clone(),
+            found,
+        };
+        field.reporter.report(field.statement.location, mistake);
+    }
+
+    /// The statement that stands in place of one of which the block has one or the other.
+    fn other_of(&self, keyword: &str) -> Option<&'static str> {
+        let mut pairs = self.one_of.iter().filter(|pair| pair.contains(&keyword));
+        pairs.find_map(|pair| {
+            let mut others = pair.iter().filter(|other| **other != keyword);
+            others.find(|other| self.one(other).is_some()).copied()
+        })
+    }
+
+    /// The first statement of a keyword.
+    pub fn one(&self, keyword: &str) -> Option<&Field<'t>> {
+        self.all(keyword).next()
+    }
+
+    /// All statements of a keyword in the order of the text.
+    pub fn all(&self, keyword: &str) -> impl Iterator<Item = &Field<'t>> {
+        self.fields
+            .iter()
+            .filter(move |field| field.rule.keyword == keyword)
+    }
+
+    /// The number of the statement that may stand once.
+    pub fn number<N: TryFrom<u64>>(&self, keyword: &str) -> Option<N> {
+        N::try_from(self.one(keyword)?.number()?).ok()
+    }
+
+    /// The word of the statement that may stand once.
+    pub fn word(&self, keyword: &str) -> Option<&str> {
+        self.one(keyword)?.words().next().map(|(word, _)| word)
+    }
+
+    /// The name of the statement that may stand once.
+    pub fn name<N: FromStr>(&self, keyword: &str, rule: &NameRule) -> Option<N> {
+        self.one(keyword)?.names(rule).next().map(|(name, _)| name)
+    }
+
+    /// All statements as data, in the order of the text: for a dialect that is data itself.
+    pub fn settings(&self) -> Vec<Setting> {
+        let settings = self.fields.iter().map(|field| Setting {
+            keyword: field.statement.keyword.clone(),
+            values: field.groups(),
+        });
+        settings.collect()
+    }
+}

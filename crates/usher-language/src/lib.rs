@@ -1,0 +1,67 @@
+//! The ground of Usher's policy language. It knows nothing of users, hosts or services: those are a
+//! dialect's.
+//!
+//! The way of a text: [`parse`] makes blocks of statements of it by the tables of a [`Dialect`],
+//! refuses characters that a reader cannot see, and goes on after a mistake; [`Fields`] checks the
+//! statements of a block by their tables; what is left is the dialect's own checks. Mistakes of all
+//! stages go to a [`Reporter`], each with its place and its remedy ([`mistakes!`]). [`format`](fn@format)
+//! and [`BlockText`] write the canonical form.
+//!
+//! | to add | write |
+//! | --- | --- |
+//! | a statement | a [`StatementRule`] in its dialect's table: keyword, how often, values, what it needs |
+//! | a kind of value that several statements have | a [`Kind`] |
+//! | a mistake | a variant in `mistakes!` with text and remedy, reported where it is found |
+//! | a module at run time | [`Dialect::declare`] with its statements as data |
+//!
+//! No I/O and no clock: the caller reads the files.
+#![forbid(unsafe_code)]
+
+mod address;
+mod check;
+mod cover;
+mod dialect;
+mod faults;
+mod field;
+mod fields;
+mod format;
+mod kind;
+mod lexer;
+mod limits;
+mod mistake;
+mod name;
+mod nearest;
+mod places;
+mod print;
+mod report;
+mod setting;
+mod source;
+mod syntax;
+mod tree;
+mod unique;
+
+pub use address::{AddressRange, RangeFault, address, number};
+pub use check::{Declared, declared, module_settings};
+pub use cover::AddressSet;
+pub use dialect::{
+    BlockRule, DeclarationFault, Dialect, MAXIMUM_DECLARED, Modules, Occurrence, Part, Shape,
+    StatementRule,
+};
+pub use faults::{StatementMistake, SyntaxMistake};
+pub use field::Field;
+pub use fields::Fields;
+pub use format::{LINE_WIDTH, format};
+pub use kind::{Checked, Kind, digits};
+pub use lexer::is_plain;
+pub use limits::{MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS};
+pub use mistake::{Diagnostic, Found, Mistake, did_you_mean, shown};
+pub use name::{InvalidName, Name, NameRule};
+pub use nearest::nearest;
+pub use places::{Clause, Places};
+pub use print::{BlockText, Quoted, Size, Units};
+pub use report::{MAXIMUM_ERRORS, Reporter};
+pub use setting::Setting;
+pub use source::{Location, Origin, Place, Source, Span};
+pub use syntax::parse;
+pub use tree::{Block, Item, Statement, Tree, Value, shown_together};
+pub use unique::Unique;

@@ -1,0 +1,185 @@
+//! Mistakes: what is wrong with a text, and what to do about it.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::source::{Location, Origin, Place, Source, Span, place_of};
+
+/// One thing that is wrong. Displays as an explanation.
+///
+/// Every dialect declares its own mistakes with [`mistakes!`](crate::mistakes).
+pub trait Mistake: Any + fmt::Debug + fmt::Display + Send + Sync {
+    /// What to do about it: one sentence for the administrator.
+    fn remedy(&self) -> String;
+}
+
+/// Declares mistakes: each with its fields, its text and, beside the text, its remedy. Both are
+/// format strings over the fields.
+///
+/// ```
+/// usher_language::mistakes! {
+///     /// What can be wrong with a door.
+///     pub enum DoorMistake {
+///         /// No key opens it.
+///         NoKey { door: String }
+///             => "no key opens the door `{door}`"; "write `key \"...\";` for {}", door.to_uppercase();
+///     }
+/// }
+/// use usher_language::Mistake;
+/// let mistake = DoorMistake::NoKey { door: "cellar".to_owned() };
+/// assert_eq!(mistake.to_string(), "no key opens the door `cellar`");
+/// assert_eq!(mistake.remedy(), "write `key \"...\";` for CELLAR");
+/// ```
+#[macro_export]
+macro_rules! mistakes {
+    ($(#[$meta:meta])* pub enum $name:ident {
+        $($(#[$doc:meta])* $variant:ident $({ $($field:ident: $type:ty),+ $(,)? })?
+            => $text:literal $(, $argument:expr)*; $remedy:literal $(, $remedy_argument:expr)*;)+
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[non_exhaustive]
+        #[allow(missing_docs, reason = "each field is the value that its text shows")]
+        pub enum $name {
+            $($(#[$doc])* $variant $({ $($field: $type),+ })?,)+
+        }
+
+        #[allow(unused_variables, reason = "a text shows some fields, a remedy others")]
+        impl ::std::fmt::Display for $name {
+            fn fmt(&self, formatter: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                match self {
+                    $(Self::$variant $({ $($field),+ })? => write!(formatter, $text $(, $argument)*),)+
+                }
+            }
+        }
+
+        #[allow(unused_variables, reason = "a text shows some fields, a remedy others")]
+        impl $crate::Mistake for $name {
+            fn remedy(&self) -> String {
+                match self {
+                    $(Self::$variant $({ $($field),+ })? => format!($remedy $(, $remedy_argument)*),)+
+                }
+            }
+        }
+    };
+}
+
+/// One mistake and where it is. Displays as `file:line:column: reason`.
+#[derive(Clone, Debug)]
+pub struct Diagnostic {
+    /// The [`Source::name`].
+    pub file: String,
+    /// Line, counted from 1.
+    pub line: usize,
+    /// Column in characters, counted from 1.
+    pub column: usize,
+    /// The text at fault, in bytes of its source.
+    pub span: Span,
+    /// The reason.
+    pub kind: Arc<dyn Mistake>,
+}
+
+impl Diagnostic {
+    /// A mistake of a statement that was read without one.
+    pub fn at(origin: &Origin, kind: impl Mistake) -> Self {
+        Self::placed(origin.place.clone(), origin.span, Arc::new(kind))
+    }
+
+    pub(crate) fn of(sources: &[Source], location: Location, kind: Arc<dyn Mistake>) -> Self {
+        Self::placed(place_of(sources, location), location.span, kind)
+    }
+
+    fn placed(Place { file, line, column }: Place, span: Span, kind: Arc<dyn Mistake>) -> Self {
+        Self {
+            file,
+            line,
+            column,
+            span,
+            kind,
+        }
+    }
+
+    /// What to do about it: one sentence for the administrator.
+    pub fn remedy(&self) -> String {
+        self.kind.remedy()
+    }
+
+    /// The reason, where it is one of these mistakes.
+    pub fn is<M: Mistake>(&self) -> Option<&M> {
+        (&*self.kind as &dyn Any).downcast_ref()
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            file,
+            line,
+            column,
+            kind,
+            ..
+        } = self;
+        write!(formatter, "{file}:{line}:{column}: {kind}")
+    }
+}
+
+impl std::error::Error for Diagnostic {}
+
+impl PartialEq for Diagnostic {
+    fn eq(&self, other: &Self) -> bool {
+        (self.span, self.to_string()) == (other.span, other.to_string())
+    }
+}
+
+impl Eq for Diagnostic {}
+
+/// Text of a policy. Displays fit for a terminal: on one line, short, with nothing invisible.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Found(pub String);
+
+impl From<&str> for Found {
+    fn from(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+}
+
+impl From<String> for Found {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
+}
+
+impl fmt::Display for Found {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&shown(60, &self.0))
+    }
+}
+
+/// At most so many characters of a text that others wrote, fit for a terminal.
+pub fn shown(longest: usize, text: &str) -> String {
+    let mut shown = String::new();
+    for character in text.chars().take(longest) {
+        let is_plain = character == ' '
+            || match character.is_ascii() {
+                true => character.is_ascii_graphic(),
+                false => character.is_alphanumeric(),
+            };
+        match is_plain {
+            true => shown.push(character),
+            false => shown.extend(character.escape_default()),
+        }
+    }
+    if text.chars().nth(longest).is_some() {
+        shown.push_str("...");
+    }
+    shown
+}
+
+/// A remedy that first asks whether another word was meant.
+pub fn did_you_mean(nearest: &Option<String>, otherwise: impl fmt::Display) -> String {
+    match nearest {
+        Some(nearest) => format!("did you mean `{nearest}`? otherwise {otherwise}"),
+        None => otherwise.to_string(),
+    }
+}

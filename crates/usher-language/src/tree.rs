@@ -1,0 +1,114 @@
+//! What sources say, as blocks of statements: [`crate::parse`] makes them of the text, and dialects
+//! know what they mean.
+
+use crate::dialect::BlockRule;
+use crate::source::Location;
+
+/// What all sources have.
+#[derive(Debug, Default)]
+pub struct Tree<'d> {
+    /// The blocks that stand outside of others, in the order of the text.
+    pub blocks: Vec<Block<'d>>,
+    /// The statements outside of blocks.
+    pub statements: Vec<Statement>,
+}
+
+/// A block.
+#[derive(Clone, Debug)]
+pub struct Block<'d> {
+    /// What the dialect says of its kind.
+    pub rule: &'d BlockRule,
+    /// Where its keyword stands.
+    pub location: Location,
+    /// Its names, nearly always one. None where it is missing, which has been reported.
+    pub names: Vec<Item>,
+    /// Its statements.
+    pub statements: Vec<Statement>,
+    /// The blocks inside.
+    pub blocks: Vec<Block<'d>>,
+}
+
+impl Block<'_> {
+    /// Its first name.
+    pub fn name(&self) -> Option<&Item> {
+        self.names.first()
+    }
+
+    /// The last token of its head before the `{`.
+    pub fn head_end(&self) -> Location {
+        self.names
+            .last()
+            .map_or(self.location, |name| name.location)
+    }
+}
+
+/// A keyword and its values: `keyword a b, c` has the groups `a b` and `c`.
+#[derive(Clone, Debug)]
+pub struct Statement {
+    /// The first word.
+    pub keyword: String,
+    /// Where it stands.
+    pub location: Location,
+    /// The values, by the commas between them. No group is empty.
+    pub groups: Vec<Vec<Item>>,
+    /// The last token before the `;`.
+    pub last: Location,
+}
+
+/// One value of a statement.
+#[derive(Clone, Debug)]
+pub struct Item {
+    /// The value.
+    pub value: Value,
+    /// Where it stands.
+    pub location: Location,
+}
+
+/// A value as it is written.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// A word.
+    Word(String),
+    /// A string, escapes already replaced.
+    Text(String),
+    /// A string that has been reported: nothing more is to be said of it.
+    Broken,
+}
+
+impl Item {
+    /// The word; none for a string.
+    pub fn word(&self) -> Option<&str> {
+        match &self.value {
+            Value::Word(word) => Some(word),
+            Value::Text(_) | Value::Broken => None,
+        }
+    }
+
+    /// The string; none for a word.
+    pub fn text(&self) -> Option<&str> {
+        match &self.value {
+            Value::Text(text) => Some(text),
+            Value::Word(_) | Value::Broken => None,
+        }
+    }
+
+    /// Whether it is this word.
+    pub fn is_word(&self, word: &str) -> bool {
+        self.word() == Some(word)
+    }
+
+    /// The value as it stands in the text, for messages.
+    pub fn shown(&self) -> String {
+        match &self.value {
+            Value::Word(word) => word.clone(),
+            Value::Text(text) => format!("\"{text}\""),
+            Value::Broken => "\"".to_owned(),
+        }
+    }
+}
+
+/// Values as they stand in the text, for messages.
+pub fn shown_together(items: &[Item]) -> String {
+    let shown: Vec<String> = items.iter().map(Item::shown).collect();
+    shown.join(" ")
+}

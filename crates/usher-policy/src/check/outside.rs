@@ -1,0 +1,105 @@
+//! Statements outside of blocks: `include`, `limit` and `expect`.
+//!
+//! Names in an `expect` that the policy lacks are warnings instead of mistakes
+//! ([`crate::Policy::unknown_names`]): an expectation about what was removed must not keep the
+//! removal from being applied.
+
+use usher_language::{Field, Reporter, Tree, Unique};
+use usher_proto::HostName;
+
+use crate::dialect::{DIALECT, PERCENT, SIZE};
+use crate::expectation::Expectation;
+use crate::include::is_path;
+use crate::mistake::PolicyMistake;
+use crate::model::{MAXIMUM_PROCESSES, Policy, ProcessLimits};
+use crate::names::{HOST, SERVICE, USER};
+use usher_language::{Checked, Kind};
+
+pub(super) fn check(tree: &Tree<'_>, policy: &mut Policy, reporter: &Reporter<'_>) {
+    let mut singles = Unique::default();
+    for statement in &tree.statements {
+        let Some(rule) = DIALECT.statement(&statement.keyword) else {
+            continue;
+        };
+        if Field::is_repeated(rule, statement, "policy", &mut singles, reporter) {
+            continue;
+        }
+        let field = Field::read(rule, statement, reporter);
+        match rule.keyword.as_str() {
+            "include" => include(&field),
+            "limit" => policy.each_user = each_user(&field).unwrap_or_default(),
+            _ => policy.expectations.extend(expectation(&field)),
+        }
+    }
+}
+
+/// `include "PATH";`, which the caller has followed.
+fn include(field: &Field<'_>) {
+    for (found, item) in field.texts().filter(|(found, _)| !is_path(found)) {
+        let found = found.into();
+        field
+            .reporter
+            .report(item.location, PolicyMistake::InvalidInclude { found });
+    }
+}
+
+/// `expect permit|refuse user USER [at HOST] service SERVICE [at HOST] [port PORT];`
+fn expectation(field: &Field<'_>) -> Option<Expectation> {
+    let [Some(verdict), Some(user), from, Some(service), at, _] = field.parts()? else {
+        return None;
+    };
+    let host = |item| field.name_of::<HostName>(item, &HOST);
+    let (user, service) = (field.name_of(user, &USER), field.name_of(service, &SERVICE));
+    Some(Expectation {
+        permit: verdict.is_word("permit"),
+        from: from.and_then(host),
+        at: at.and_then(host),
+        user: user?,
+        service: service?,
+        port: field.number().and_then(|port| u16::try_from(port).ok()),
+        origin: field.origin(),
+    })
+}
+
+/// `limit user processes NUMBER, memory SIZE, cpu PERCENT;`, at least one of them.
+fn each_user(field: &Field<'_>) -> Option<ProcessLimits> {
+    let groups = &field.statement.groups;
+    let mut limits = ProcessLimits::default();
+    let mut listed = Unique::default();
+    let kinds = Kind::Choice(["processes", "memory", "cpu"].map(str::to_owned).into());
+    for (index, group) in groups.iter().enumerate() {
+        let group = match group.split_first() {
+            Some((word, rest)) if index == 0 && word.is_word("user") => rest,
+            Some((other, _)) if index == 0 => return field.unexpected(other),
+            _ => group,
+        };
+        let (bound, item) = match group {
+            [_, _, excess, ..] => return field.unexpected(excess),
+            [bound, item] => (bound, item),
+            _ => return field.missing(),
+        };
+        let Some(Checked::Word(word)) = kinds.read(bound, field.reporter) else {
+            continue;
+        };
+        listed.list(word.clone(), bound, field.reporter);
+        let (least, most) = (1, MAXIMUM_PROCESSES.into());
+        let kind = match word.as_str() {
+            "processes" => Kind::Number { least, most },
+            "memory" => SIZE,
+            _ => PERCENT,
+        };
+        let Some(Checked::Number(number, _)) = kind.read(item, field.reporter) else {
+            continue;
+        };
+        let small = u32::try_from(number).ok();
+        match word.as_str() {
+            "processes" => limits.processes = small?,
+            "memory" => limits.memory = Some(number),
+            _ => limits.cpu = small,
+        }
+    }
+    match groups.is_empty() {
+        true => field.missing(),
+        false => Some(limits),
+    }
+}
