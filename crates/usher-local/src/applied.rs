@@ -276,7 +276,7 @@ mod tests {
         };
         assert_eq!(look_up(MAXIMUM_GROUP_MEMBERS), (2, true));
         assert_eq!(look_up(MAXIMUM_GROUP_MEMBERS + 1), (1, false));
-        let reason = &applied.unknown_groups[&"crowd".parse().unwrap()];
+        let reason = &applied.unknown_groups["crowd"];
         assert_eq!(reason, "it has more than 65536 accounts");
     }
 
