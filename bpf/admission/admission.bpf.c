@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Admission: which TCP connection may reach a service, and whose queue takes it.
+ * Admission decides which TCP connections may reach a service, and which user's queue takes them.
  *
- * A connection has an entry because the keeper announced it by its two ends before the client
- * connected, or because its SYN carried a good token (check_token, token.bpf.h). The life of the
+ * A connection has an entry because the keeper announced it by its two endpoints before the client
+ * connected, or because its SYN carried a valid token (check_token, token.bpf.h). The life of the
  * entry:
  *
  *     ANNOUNCED ---- SYN ----> SYN_RECEIVED -- handshake --> ESTABLISHED
@@ -14,29 +14,29 @@
  *      removed                                                    removed
  *
  * choose_queue runs when a SYN (or the ACK that answers a SYN cookie) looks for a listener. For a
- * port of a service it lets through only a connection that is ANNOUNCED or SYN_RECEIVED and not
- * expired, and gives it to the listener of (service, uid); anything else gets SK_DROP, which the
- * client sees as a RST. A token's entry is for one SYN: choose_queue lets through only what
- * check_token has read to be that SYN (reading.bpf.h). Every failure inside the program refuses.
- * Packets of established connections never come here.
+ * port of a service it admits only a connection that is ANNOUNCED or SYN_RECEIVED and not expired,
+ * and assigns it to the listener of (service, uid); anything else gets SK_DROP, which the client
+ * sees as a RST. A token's entry is for one SYN: choose_queue admits only a packet that check_token
+ * has identified as that SYN (reading.bpf.h). Every failure inside the program refuses. Packets of
+ * established connections never come here.
  *
- * follow keeps the entry true from then on, and reports a connection that reached a service without
- * an entry, or with a sequence number that its token's SYN did not have, so that user space cuts
- * it.
+ * follow keeps the entry up to date from then on. It reports a connection that reached a service
+ * without an entry, or with a sequence number that its token's SYN did not have, so that user space
+ * cuts it.
  *
- * check_token runs before choose_queue, on every packet that comes in. It makes the entry of a
- * connection whose SYN carries a good token, in the place of an older one of another connection,
- * sees to it that an entry is for one SYN and its copies, and notes what it has read.
+ * check_token runs before choose_queue, on every incoming packet. It makes the entry of a
+ * connection whose SYN carries a valid token, replacing an older one of another connection; it
+ * ensures that an entry is for one SYN and its copies; and it notes what it has read.
  *
- * remove makes user space's changes of a state. User space alone cannot: between reading an entry
- * and writing it the connection may be established, and an overwritten ESTABLISHED would hide a
- * living connection from revocation.
+ * remove makes the state changes of user space. User space cannot make them itself: between reading
+ * an entry and writing it the connection may be established, and an overwritten ESTABLISHED would
+ * hide a living connection from revocation.
  *
  * Several CPUs and user space change an entry at the same time, and the kernel may give the memory
- * of a deleted entry to another announcement while a program still looks at it. So the state shares
- * one 64-bit word with the number of the announcement (`mark`), all changes are
- * compare-and-exchange on that word, the one who changed it to REMOVED is the one who deletes, and
- * whoever acts on an entry's contents looks the key up again afterwards and finds the same
+ * of a deleted entry to another announcement while a program still reads it. So the state shares
+ * one 64-bit word with the number of the announcement (`mark`), and all changes are
+ * compare-and-exchange on that word. The CPU that changed it to REMOVED deletes the entry. Code
+ * that acts on an entry's contents looks the key up again afterwards, and must find the same
  * announcement.
  *
  * Kernel 6.1 or later (sk_lookup 5.9, atomic compare-and-exchange 5.12, syscall programs 5.14,
@@ -51,7 +51,7 @@
 #include "usher_layout.h"
 #include "usher_shared.h"
 
-/* Connections on the stack are written in words, which some architectures want aligned. */
+/* Connections on the stack are written in words, which some architectures need aligned. */
 #define __aligned __attribute__((aligned(8)))
 
 #define AF_INET 2
@@ -71,7 +71,7 @@ struct {
 
 /*
  * The queues. Key: service and user; value: the listening socket (read back: its cookie).
- * Limit: set before loading. Full: user space is told, the user is not served.
+ * Limit: set before loading. Full: user space gets the error, and the user is not served.
  * An entry vanishes when the last holder closes the listener: refused.
  */
 struct {
@@ -82,8 +82,8 @@ struct {
 } listeners SEC(".maps");
 
 /*
- * Announced and living connections. Key: the two ends; value: state, queue, session.
- * Limit: set before loading. Full: user space is told, the connection is refused.
+ * Announced and living connections. Key: the two endpoints; value: state, queue, session.
+ * Limit: set before loading. Full: user space gets the error, and the connection is refused.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -93,8 +93,8 @@ struct {
 } admissions SEC(".maps");
 
 /*
- * Open sessions, of which these programs know nothing. Key: session id.
- * Limit: set before loading. Full: user space is told, the session is refused.
+ * Open sessions, which these programs do not use. Key: session id.
+ * Limit: set before loading. Full: user space gets the error, and the session is refused.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -104,8 +104,8 @@ struct {
 } sessions SEC(".maps");
 
 /*
- * Certificates of open sessions, of which these programs know nothing either. Key: session id.
- * Limit: that of sessions. Full: user space is told, the session is refused.
+ * Certificates of open sessions, which these programs do not use either. Key: session id.
+ * Limit: that of sessions. Full: user space gets the error, and the session is refused.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -125,7 +125,7 @@ struct {
 
 /*
  * Connections that reached a service without an entry (struct usher_connection), for user space to
- * cut. Full: counted as untracked all the same; the connection is refused nothing here.
+ * cut. Full: still counted as untracked; the connection is not refused here.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -156,13 +156,13 @@ static __always_inline __u64 with_state(__u64 mark, __u32 state)
 	return (mark & ~USHER_STATE_MASK) | state;
 }
 
-/* Whether `mark` was still that of `entry`; a full memory barrier in any case. */
+/* Returns whether `mark` was still that of `entry`; a full memory barrier in any case. */
 static __always_inline int exchange(struct usher_admission *entry, __u64 mark, __u32 state)
 {
 	return __sync_val_compare_and_swap(&entry->mark, mark, with_state(mark, state)) == mark;
 }
 
-/* Whether the announcement numbered in `mark` is the one that stands under `connection`. */
+/* Whether the announcement numbered in `mark` is the present one of `connection`. */
 static __always_inline int stands_under(const struct usher_connection *connection, __u64 mark)
 {
 	struct usher_admission *entry = bpf_map_lookup_elem(&admissions, connection);
@@ -188,8 +188,8 @@ static __always_inline int lookup_connection(struct bpf_sk_lookup *context,
 }
 
 /*
- * Puts the announcement numbered in `mark` into SYN_RECEIVED. Twice, because another CPU may take a
- * copy of the same SYN meanwhile: then the state is SYN_RECEIVED already, and both are let through.
+ * Puts the announcement numbered in `mark` into SYN_RECEIVED. Tries twice, because another CPU may
+ * take a copy of the same SYN meanwhile: then the state is already SYN_RECEIVED, and both pass.
  */
 static __always_inline int take_syn(struct usher_admission *entry,
 				    const struct usher_connection *connection, __u64 mark)
@@ -200,7 +200,7 @@ static __always_inline int take_syn(struct usher_admission *entry,
 	return exchange(entry, mark, USHER_SYN_RECEIVED) && stands_under(connection, mark);
 }
 
-/* A SYN as usher_admission.syn has it. */
+/* A SYN in the form of usher_admission.syn. */
 static __always_inline __u64 known_syn(__be32 sequence)
 {
 	return USHER_SYN_KNOWN | sequence;
@@ -209,8 +209,8 @@ static __always_inline __u64 known_syn(__be32 sequence)
 #include "reading.bpf.h"
 
 /*
- * Hook: sk_lookup of the network namespace, because it is the one place that every SYN passes
- * whatever address and interface it came in by, and that can choose the listener. Kernel 5.9.
+ * Hook: sk_lookup of the network namespace, because every SYN passes it, by any address and
+ * interface, and it can choose the listener. Kernel 5.9.
  */
 SEC("sk_lookup")
 int choose_queue(struct bpf_sk_lookup *context)
@@ -229,8 +229,8 @@ int choose_queue(struct bpf_sk_lookup *context)
 	service = bpf_map_lookup_elem(&services, &port);
 	if (!service)
 		return SK_PASS;
-	/* Not a packet but a question, of sock_diag or of another BPF program. The answer must not
-	 * be a listener (SOCK_DESTROY would close it), and asking must not use the announcement up.
+	/* Not a packet but a query, of sock_diag or of another BPF program. The answer must not be
+	 * a listener (SOCK_DESTROY would close it), and a query must not use up the announcement.
 	 */
 	if (!context->ingress_ifindex)
 		return SK_DROP;
@@ -255,7 +255,7 @@ int choose_queue(struct bpf_sk_lookup *context)
 		return SK_DROP;
 	}
 
-	/* Read after the mark, and true of its announcement if take_syn exchanges the mark. */
+	/* Read after the mark: valid for its announcement if take_syn exchanges the mark. */
 	if (!is_in_hand(&connection, state_of(mark), *(volatile __u32 *)&entry->by_token,
 			*(volatile __u64 *)&entry->syn)) {
 		COUNT(refused_unread);
@@ -310,8 +310,8 @@ static __always_inline int establish(const struct usher_connection *connection, 
 	struct usher_admission *entry = bpf_map_lookup_elem(&admissions, connection);
 	__u64 mark;
 
-	/* Twice, because a withdrawal may come between the reading and the exchange. It comes once:
-	 * nothing leads from WITHDRAWN back. */
+	/* Twice, because a withdrawal may come between read and exchange. It comes once: nothing
+	 * leads back from WITHDRAWN. */
 	for (int attempt = 0; attempt < 2; attempt++) {
 		if (!entry)
 			return 0;
@@ -373,8 +373,8 @@ static __always_inline void closed(struct bpf_sock_ops *context)
 
 /*
  * Hook: sockops of the cgroup in which the keeper makes its listeners, because accepted connections
- * inherit the listener's cgroup whoever accepts them, and no other connection of the machine is
- * touched. State callbacks are asked for per connection. Kernel 4.16.
+ * inherit the listener's cgroup in any accepting process, and no other connection of the machine is
+ * affected. State callbacks are requested per connection. Kernel 4.16.
  */
 SEC("sockops")
 int follow(struct bpf_sock_ops *context)
@@ -429,7 +429,7 @@ int remove(struct usher_removal *removal)
 	__u32 state;
 	__u64 mark;
 
-	/* The state goes forward only, so it changes under our hands three times at most. */
+	/* The state only moves forward, so it changes concurrently at most three times. */
 	for (int attempt = 0; attempt < 4; attempt++) {
 		if (!entry)
 			return 0;

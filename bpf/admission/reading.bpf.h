@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Which packets check_token has just read on this CPU. A part of admission.bpf.c.
+ * The packets that check_token has just read on this CPU. A part of admission.bpf.c.
  *
  * A token's entry is for one SYN, known by its sequence number. choose_queue sees no sequence
  * number; check_token sees it if it can read the packet. The kernel runs both for the same packet
  * on the same CPU, one soon after the other: check_token for each packet of a batch, then
  * choose_queue for each of them. So check_token notes the last packets of each CPU, and
- * choose_queue admits a token's entry only when the newest note about these ends says so.
+ * choose_queue admits a token's entry only if the newest note about these endpoints permits it.
  *
- * The rule fails closed. A packet that check_token did not see, or that another CPU goes on with
- * (NFQUEUE, IPsec that is deciphered by a device, an interface without the filter), finds no note.
- * A packet that it could not read (fragments, IPsec, a routing header with segments left) hides all
- * older notes about its client. A RST hides the older notes about its ends. A note is good for a
- * fraction of a second only.
+ * The rule fails closed. A packet that check_token did not see, or that another CPU processes
+ * further (NFQUEUE, IPsec that is deciphered by a device, an interface without the filter), finds
+ * no note. A packet that it could not read (fragments, IPsec, a routing header with segments left)
+ * hides all older notes about its client. A RST hides the older notes about its endpoints. A note
+ * is valid for a fraction of a second only.
  *
- * A note is no proof: it may be about another packet with the same ends a moment before. The proof
- * is in `establish`, which compares the sequence number that the kernel itself has taken. The note
- * is what keeps a stranger's handshake from beginning.
+ * A note is no proof: it may be about another packet with the same endpoints a moment before. The
+ * proof is in `establish`, which compares the sequence number that the kernel itself has taken. The
+ * note prevents a stranger's handshake from beginning.
  */
 #ifndef USHER_READING_BPF_H
 #define USHER_READING_BPF_H
 
-/* More than a network driver hands on in one batch. A power of two. */
+/* More than a network driver passes on in one batch. A power of two. */
 #define NOTES 32
 
 /* Timer ticks after which a note is too old: a quarter of a second at 1000 Hz, two and a half at
@@ -35,7 +35,7 @@ enum reading {
 	READ_SYN = 1,
 	/* A later packet of a connection: the ACK that answers a SYN cookie is one. */
 	READ_LATER = 2,
-	/* From this client there was a packet that may turn out to be TCP. */
+	/* An unread packet from this client, which may turn out to be TCP. */
 	UNREAD = 3,
 	/* Likewise, and the client's address could not be read either. */
 	UNREAD_ANYONES = 4,
@@ -55,7 +55,7 @@ struct notes {
 	struct note last[NOTES];
 };
 
-/* Key: 0. Limit: NOTES for each CPU. Full: the oldest goes, and its packet is refused. */
+/* Key: 0. Limit: NOTES per CPU. Full: the oldest is dropped, and its packet is refused. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -94,7 +94,7 @@ static __always_inline int same_ends(const struct usher_connection *left,
 {
 	const __u32 *l = (const __u32 *)left, *r = (const __u32 *)right;
 
-	/* Ports first, which differ most. */
+	/* Compare ports first, because they differ most. */
 	return l[8] == r[8] && equal_words(left->client_address, right->client_address) &&
 	       equal_words(left->server_address, right->server_address);
 }
@@ -128,11 +128,11 @@ static long next_note(__u32 age, struct search *search)
 }
 
 /*
- * Whether the packet in hand may use the entry, which is for this SYN if one is known. One that a
- * token made is for that SYN and its copies. A later packet is the answer to a SYN cookie, which
- * any listener of the port accepts: so it has to come after the entry's own SYN, and with the
- * number after that SYN's; a late one of another connection does not. An entry that was announced
- * is also for packets that were not read.
+ * Whether the present packet may use the entry, which is for this SYN if one is known. A token's
+ * entry is for that SYN and its copies. A later packet is the answer to a SYN cookie, which any
+ * listener of the port accepts: so it must come after the entry's own SYN, with the number after
+ * that SYN's; a late one of another connection does not have it. An announced entry also admits
+ * packets that were not read.
  */
 static __always_inline int is_in_hand(const struct usher_connection *connection, __u32 state,
 				      __u32 by_token, __u64 syn)

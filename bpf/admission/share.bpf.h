@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Each user's share of the table of connections, as far as tokens fill it. A part of
- * admission.bpf.c. */
+/* Each user's share of the table of connections that tokens fill. A part of admission.bpf.c. */
 #ifndef USHER_SHARE_BPF_H
 #define USHER_SHARE_BPF_H
 
 /*
- * How many connections of a user at a service tokens have admitted that are not established:
- * counted up and down here, and set right by user space once a second, for those that never come.
- * Limit: that of the listeners. Full: token_overloaded, the connection is announced.
+ * The number of a user's connections at a service that tokens have admitted and that are not
+ * established. Counted up and down here; once a second user space corrects it for connections that
+ * never arrive. Limit: that of the listeners. Full: token_overloaded, the connection is announced.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -16,7 +15,7 @@ struct {
 	__type(value, __s64);
 } outstanding SEC(".maps");
 
-/* The user's count at the service; NULL when the table is full. */
+/* The user's count at the service; NULL if the table is full. */
 static __always_inline __s64 *outstanding_of(const struct usher_target *target)
 {
 	__s64 *count = bpf_map_lookup_elem(&outstanding, target), none = 0;

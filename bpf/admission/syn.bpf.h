@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Reading a packet: whether it is a SYN, whose it is, for which service, and the token that it
- * carries. A part of admission.bpf.c.
+ * Reads a packet: whether it is a SYN, its endpoints, its service, and the token that it carries. A
+ * part of admission.bpf.c.
  *
- * Read are IPv4 with any options, IPv6 with extension headers, atomic fragments among them, and
- * either behind VLAN tags. Not read are fragments, IPsec, a routing header with segments left,
- * which the packet's true destination is in, and longer chains of headers or tags. Such a packet
- * may turn out to be TCP further on, and is noted as unread.
+ * It can read IPv4 with any options, IPv6 with extension headers, including atomic fragments, and
+ * either behind VLAN tags. It cannot read fragments, IPsec, a routing header with segments left
+ * (which holds the packet's true destination), and longer chains of headers or tags. Such a packet
+ * may turn out to be TCP later, and is noted as unread.
  */
 #ifndef USHER_SYN_BPF_H
 #define USHER_SYN_BPF_H
@@ -25,7 +25,7 @@
 /* All headers at their longest, from the beginning of an Ethernet frame, without IPv6 extensions.
  */
 #define HEADERS_SIZE (14 + 60 + 60)
-/* Tags that the kernel has not taken off, and extension headers, that are read at most. */
+/* The most tags still in the packet, and the most extension headers, that are read. */
 #define VLAN_TAGS 4
 #define EXTENSIONS 8
 
@@ -36,8 +36,8 @@ static __always_inline int load(struct __sk_buff *packet, __u32 offset, void *to
 
 	if (!bpf_skb_load_bytes_relative(packet, offset, to, size, BPF_HDR_START_NET))
 		return 1;
-	/* Some drivers leave the headers in pages, from where the network stack would fetch them
-	 * next. The packet stays what it is. */
+	/* Some drivers leave the headers in pages, from which the network stack would fetch them
+	 * next. The packet does not change. */
 	if (headers < 14 + offset + size)
 		headers = 14 + offset + size;
 	if (headers > packet->len)
@@ -57,8 +57,7 @@ static __always_inline int is_strange(const __u8 address[16])
 	return words[2] == bpf_htonl(0x0000ffff) || (!words[2] && !words[3]);
 }
 
-/* What a packet turned out to be, where it is not TCP whose header is at an offset that is known.
- */
+/* The result for a packet that is not TCP with a known header offset. */
 #define NOT_TCP 0
 #define UNREADABLE 1
 #define UNREADABLE_ADDRESS 2
@@ -70,10 +69,10 @@ static __always_inline int is_something_else(__u8 protocol)
 	       protocol == IPPROTO_ICMPV6;
 }
 
-/* The beginning of every extension header that is read. */
+/* The common beginning of the extension headers. */
 struct extension {
 	__u8 next;
-	__u8 size; /* in units of eight bytes, after the first eight; not of a fragment header */
+	__u8 size; /* in units of eight bytes, after the first eight; not for a fragment header */
 	union {
 		struct {
 			__u8 type;
@@ -83,8 +82,8 @@ struct extension {
 	};
 };
 
-/* Where the TCP header is behind the extension headers that begin at `offset`, or one of the above.
- * A function of its own for the verifier. */
+/* The offset of the TCP header behind the extension headers at `offset`, or one of the above. A
+ * function of its own for the verifier. */
 static __attribute__((noinline)) __u32 skip_extensions(struct __sk_buff *packet, __u32 offset,
 						       __u32 next)
 {
@@ -109,7 +108,7 @@ static __attribute__((noinline)) __u32 skip_extensions(struct __sk_buff *packet,
 	return UNREADABLE;
 }
 
-/* The protocol behind the VLAN tags that are still in the packet, whose bytes are counted. */
+/* The protocol behind the VLAN tags still in the packet; counts their bytes. */
 static __always_inline __be16 skip_tags(struct __sk_buff *packet, __u32 *offset)
 {
 	__be16 protocol = packet->protocol, tag[2];
@@ -139,7 +138,7 @@ union heads {
 
 enum loaded { LOADED_NOTHING, LOADED_IP, LOADED_BOTH };
 
-/* Both headers in one go, or else the first one only. */
+/* Loads both headers at once, or only the first one. */
 static __always_inline enum loaded load_heads(struct __sk_buff *packet, __u32 offset, void *to,
 					      __u32 ip_size)
 {
@@ -149,13 +148,13 @@ static __always_inline enum loaded load_heads(struct __sk_buff *packet, __u32 of
 	return load(packet, offset, to, ip_size) ? LOADED_IP : LOADED_NOTHING;
 }
 
-/* What could not be loaded: the kernel drops it, unless it is whole and memory was short. */
+/* The packet could not be loaded: the kernel drops it, unless memory was short. */
 static __always_inline __u32 not_loaded(struct __sk_buff *packet, __u32 ip_size)
 {
 	return packet->len < ip_size ? NOT_TCP : UNREADABLE_ADDRESS;
 }
 
-/* Addresses and TCP header of a packet. Returns where the header is, or one of the above. */
+/* Reads addresses and TCP header of a packet. Returns the header's offset, or one of the above. */
 static __always_inline __u32 read_headers(struct __sk_buff *packet,
 					  struct usher_connection *connection,
 					  struct tcphdr *header)
@@ -228,7 +227,7 @@ static long next_option(__u32 index, struct options *options)
 	__u32 offset = options->offset;
 	__u8 kind, size;
 
-	/* Ours would not fit any more. */
+	/* Our option would no longer fit. */
 	if (offset > OPTIONS_SIZE - USHER_TOKEN_OPTION_SIZE ||
 	    offset + USHER_TOKEN_OPTION_SIZE > options->size)
 		return 1;
@@ -276,7 +275,7 @@ struct syn {
 	struct usher_token_option option;
 };
 
-/* What a note says of a TCP packet with this header. */
+/* The note about a TCP packet with this header. */
 static __always_inline enum reading reading_of(const struct tcphdr *header)
 {
 	if (header->rst || header->doff < 5 || !header->source)
@@ -286,7 +285,7 @@ static __always_inline enum reading reading_of(const struct tcphdr *header)
 	return header->ack ? READ_LATER : READ_OTHER;
 }
 
-/* Notes what the packet is. Whether it is a SYN to a service; its ends go into `connection`. */
+/* Notes the packet. Returns whether it is a SYN to a service; fills `connection`. */
 static __always_inline int read_syn(struct __sk_buff *packet, struct usher_connection *connection,
 				    struct syn *syn)
 {

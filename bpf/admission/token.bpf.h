@@ -1,29 +1,29 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Tokens: a SYN that proves by itself that its connection is one of a session's (docs/PROTOCOL.md,
+ * Tokens: a SYN that proves by itself that its connection belongs to a session (docs/PROTOCOL.md,
  * "Token in the SYN"; docs/adr/0016). A part of admission.bpf.c, whose tables it uses.
  *
- * check_token sees the packet before choose_queue does. For a good token it makes the entry that
- * otherwise the keeper makes, ANNOUNCED; choose_queue then does what it does for any. It never
- * drops and never changes a packet: what it finds wrong stays without an entry, and is refused
- * there.
+ * check_token sees the packet before choose_queue does. For a valid token it makes the entry that
+ * the keeper otherwise makes, ANNOUNCED; choose_queue then decides as for any entry. check_token
+ * never drops or changes a packet: without a valid token there is no entry, and choose_queue
+ * refuses.
  *
  * Two SYNs may carry the same element at the same time, and other SYNs of the session may move its
- * tip meanwhile. So the chain is checked against a copy of the tip, without a lock, and what was
- * found is committed under the entry's lock, where the element is looked up again among those
- * spent. It is spent before the admission is made, so that no two connections have one element.
+ * tip meanwhile. So the chain is checked against a copy of the tip, without a lock, and the result
+ * is committed under the entry's lock, after another look at the spent elements. The element is
+ * spent before the admission is made, so that no two connections share one.
  *
- * An entry is for one SYN, and for copies of it, which have its sequence number: for the one that
- * had the token, or for the first one between the ends that the keeper has announced. Another SYN
- * between the same ends comes from another socket, which has taken the port of a connection that
- * was given up. It ends the entry, and takes the entry's place if its own token is good. So
- * check_token looks at every SYN to a service. A SYN that it cannot read leaves the entry as it is,
- * and choose_queue refuses that SYN at a token's entry (reading.bpf.h).
+ * An entry is for one SYN and its copies, which have its sequence number: for the one that had the
+ * token, or for the first one between the endpoints that the keeper has announced. Another SYN
+ * between the same endpoints comes from another socket, which has taken the port of an abandoned
+ * connection. It ends the entry, and replaces it if its own token is valid. So check_token looks at
+ * every SYN to a service. A SYN that it cannot read leaves the entry as it is, and choose_queue
+ * refuses that SYN at a token's entry (reading.bpf.h).
  *
  * A session may be closed meanwhile: user space closes its slot under the lock, then looks for its
- * admissions. We make the admission, then take the lock and look whether the slot is still the
- * session's. Whoever takes the lock second sees what the other one did: either user space finds the
- * admission, or we remove it again.
+ * admissions. We make the admission, then take the lock and check that the slot still belongs to
+ * the session. The side that takes the lock second sees what the other one did: either user space
+ * finds the admission, or we remove it again.
  *
  * Kernel 6.1 or later (spin locks 5.1, bpf_loop 5.17).
  */
@@ -36,14 +36,15 @@
 #include "usher_sha256.h"
 #include "usher_token.h"
 
-/* How long a SYN is admitted for its token: until its fourth retransmission, 15 s after it. */
+/* The time for which a token admits its SYN: until the fourth retransmission, after 15 s. */
 #define TOKEN_ADMISSION_NS (16ULL * 1000 * 1000 * 1000)
 
 #define EEXIST 17
 
 /*
- * What tokens are checked with. Key: slot.
- * Limit: set before loading. Full: user space is told, the session announces its connections.
+ * The data that checks tokens. Key: slot.
+ * Limit: set before loading. Full: user space gets the error, the session announces its
+ * connections.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -53,8 +54,8 @@ struct {
 } tokens SEC(".maps");
 
 /*
- * Which addresses a host's connections may come from. Value: not looked at.
- * Limit: 65,536. Full: user space is told; connections from what is not in here are announced.
+ * The addresses from which a host's connections may come. Value: unused.
+ * Limit: 65,536. Full: user space gets the error; connections from other addresses are announced.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -81,8 +82,8 @@ static __attribute__((noinline)) int has_place(const struct usher_target *target
 	return count && *(volatile __s64 *)count < USHER_TOKEN_SHARE;
 }
 
-/* Takes the mask off; false when the option was not made for this connection with this key. A
- * function of its own for its stack. */
+/* Removes the mask; false if the option was not made for this connection with this key. A function
+ * of its own for its stack. */
 static __attribute__((noinline)) int unmask(const struct usher_connection *connection,
 					    const struct usher_token_session *session,
 					    struct usher_token_option *option)
@@ -104,7 +105,7 @@ static __attribute__((noinline)) int unmask(const struct usher_connection *conne
 	return !option->masked[USHER_TOKEN_ELEMENT_SIZE];
 }
 
-/* The state of a hash chain on its way down. On the stack, which no other CPU and no interrupt
+/* The state of walking down a hash chain. It is on the stack, which no other CPU and no interrupt
  * shares, and which has room for it. */
 struct descent {
 	struct usher_token_block block;
@@ -120,7 +121,7 @@ static long descend(__u32 index, struct descent *descent)
 	return 0;
 }
 
-/* What a session was at one moment. */
+/* A snapshot of a session. */
 struct tip {
 	__u64 window[2];
 	__u8 value[16];
@@ -131,9 +132,9 @@ struct tip {
 	__u64 host;
 };
 
-/* Whether `upper`, said to be at position `upper_position`, hashes down to `lower`, `steps` below.
- * The time it takes is told by position, which is in the clear; the comparison has no branch until
- * all bytes are compared. */
+/* Whether `upper`, claimed to be at position `upper_position`, hashes down to `lower`, `steps`
+ * below. Its time depends only on the position, which is in the clear; the comparison has no branch
+ * until all bytes are compared. */
 static __attribute__((noinline)) int hashes_down(const struct usher_token_session *session,
 						 __u32 upper_position, __u32 steps,
 						 const __u8 upper[USHER_TOKEN_ELEMENT_SIZE],
@@ -179,14 +180,14 @@ static __always_inline void shift(__u64 window[2], __u32 ahead)
 	window[1] = high;
 }
 
-/* Whether the slot is open and still the session's. With the lock held. */
+/* Whether the slot is open and still belongs to the session. With the lock held. */
 static __always_inline int is_of(const struct usher_token_session *session, const __u8 id[16])
 {
 	return session->length && equal_words(session->session, id);
 }
 
 #ifdef USHER_PAUSE
-/* For the test of what user space does between two steps: some milliseconds. */
+/* A pause of some milliseconds, for a test of user space acting between two steps. */
 static long pass(__u32 index, void *nothing)
 {
 	return 0;
@@ -199,7 +200,7 @@ static long pass(__u32 index, void *nothing)
 
 enum verdict { SPENT, WITHDRAWN, REPLAYED };
 
-/* Spends the element at `position`, whose value is `value`, if it is not spent by now. */
+/* Spends the element at `position` with the value `value`, unless it is already spent. */
 static __always_inline enum verdict spend(struct usher_token_session *session, const __u8 id[16],
 					  __u32 position,
 					  const __u8 value[USHER_TOKEN_ELEMENT_SIZE])
@@ -217,7 +218,7 @@ static __always_inline enum verdict spend(struct usher_token_session *session, c
 	} else {
 		__u32 behind = session->tip - position;
 
-		/* Others may have moved the tip so far that nobody knows any more. */
+		/* Other SYNs may have moved the tip so far that it is no longer known. */
 		if (behind <= USHER_TOKENS_BEHIND && !is_spent(session->window, behind)) {
 			session->window[behind >= 64] |= 1ULL << (behind & 63);
 			verdict = SPENT;
@@ -228,9 +229,8 @@ static __always_inline enum verdict spend(struct usher_token_session *session, c
 }
 
 /*
- * Takes back the admission that was made with `mark`, of a session that is closed. Another CPU may
- * have let a copy of the same SYN through by it: what becomes of that handshake is reported as a
- * connection without an entry.
+ * Withdraws the admission made with `mark`, of a closed session. Another CPU may have admitted a
+ * copy of the same SYN by it: that handshake's connection is reported as one without an entry.
  */
 static __always_inline void take_back(const struct usher_connection *connection, __u64 mark)
 {
@@ -246,13 +246,13 @@ static __always_inline void take_back(const struct usher_connection *connection,
 }
 
 /*
- * Removes the entry that stands between these ends, of a connection whose socket has gone: another
- * one's SYN has come. 1 when there is none any more. An established connection stays: its socket
- * answers the SYN.
+ * Removes the entry between these endpoints, of a connection whose socket is gone, because another
+ * socket's SYN has come. Returns 1 if there is none any more. An established connection stays: its
+ * socket answers the SYN.
  */
 static __always_inline int end_older(const struct usher_connection *connection)
 {
-	/* Announced when we look, it may be received and withdrawn before we exchange. */
+	/* An announced entry may be received and withdrawn between read and exchange. */
 	for (int attempt = 0; attempt < 3; attempt++) {
 		struct usher_admission *entry = bpf_map_lookup_elem(&admissions, connection);
 		__u64 mark;
@@ -271,13 +271,13 @@ static __always_inline int end_older(const struct usher_connection *connection)
 	return 0;
 }
 
-/* Makes the admission of a connection whose token is spent, in the place of an older one. A
- * function of its own for its stack. */
+/* Makes the admission of a connection whose token is spent, and replaces an older one. A function
+ * of its own for its stack. */
 static __attribute__((noinline)) int admit(const struct usher_connection *connection, __u32 slot,
 					   __be32 sequence, const struct tip *tip)
 {
-	/* Boot time numbers announcements (usher_shared.h). Another CPU may read the same one for
-	 * another connection; what tells those apart is that the key is looked up again. */
+	/* Boot time numbers announcements (usher_shared.h). Another CPU may read the same time for
+	 * another connection; looking the key up again tells those apart. */
 	__u64 now = bpf_ktime_get_boot_ns();
 	struct usher_admission fresh = {
 		.mark = now << USHER_STATE_BITS | USHER_ANNOUNCED,
@@ -288,8 +288,8 @@ static __attribute__((noinline)) int admit(const struct usher_connection *connec
 	};
 	struct usher_token_session *session;
 	int stays = 0;
-	/* Up to 6.3 hash tables return an int, of which the upper half of the register knows no
-	 * sign: as a long it would equal no error number. */
+	/* Up to 6.3 hash tables return an int without sign extension into the upper half of the
+	 * register: as a long it would equal no error number. */
 	int failed;
 
 	__builtin_memcpy(fresh.session, tip->session, sizeof(fresh.session));
@@ -321,8 +321,8 @@ static __attribute__((noinline)) int admit(const struct usher_connection *connec
 }
 
 /*
- * The position that a token means: the one with its low byte among the 127 before the tip, the tip,
- * and the 128 after it. 0 when the chain has no such position.
+ * The position of a token: the one with its low byte among the 127 before the tip, the tip, and the
+ * 128 after it. 0 if the chain has no such position.
  */
 static __always_inline __u32 meant_position(const struct tip *tip, __u8 low)
 {
@@ -338,17 +338,17 @@ static __always_inline __u32 meant_position(const struct tip *tip, __u8 low)
 }
 
 /*
- * Has the entry be for this SYN if it is for none yet, and ends it if it is for another one. In
- * SYN_RECEIVED the handshake under way may still end; no other SYN is let through.
+ * Claims the entry for this SYN if it is unclaimed, and ends it if another SYN has claimed it. In
+ * SYN_RECEIVED the handshake under way may still complete; no other SYN is admitted.
  *
- * Should the kernel give the entry's memory to another announcement in between, that one is for a
- * SYN that never comes: its own is refused.
+ * If the kernel gives the entry's memory to another announcement in between, that announcement is
+ * claimed for a SYN that never comes, and its own SYN is refused.
  */
 static __always_inline void claim(struct usher_admission *entry,
 				  const struct usher_connection *connection, __be32 sequence)
 {
 	__u64 mark = *(volatile __u64 *)&entry->mark;
-	/* Read after the mark, and true of its announcement if the mark is exchanged. */
+	/* Read after the mark: valid for its announcement if the mark is exchanged. */
 	__u64 syn = *(volatile __u64 *)&entry->syn;
 
 	if (!syn)
@@ -360,14 +360,14 @@ static __always_inline void claim(struct usher_admission *entry,
 		bpf_map_delete_elem(&admissions, connection);
 		return;
 	}
-	/* Announced a moment ago, it may be received by now. */
+	/* It was announced a moment ago, and may be received by now. */
 	mark = with_state(mark, USHER_SYN_RECEIVED);
 	if (exchange(entry, mark, USHER_WITHDRAWN))
 		COUNT(token_other_syn);
 }
 
-/* Whether an announcement of the session stands, made on the control channel: no token is spent for
- * what it admits. */
+/* Whether an announcement of the session stands, made on the control channel: its connection spends
+ * no token. */
 static __always_inline int is_announced_by(struct usher_admission *entry, const __u8 session[16])
 {
 	__u32 state = state_of(*(volatile __u64 *)&entry->mark);
@@ -377,8 +377,8 @@ static __always_inline int is_announced_by(struct usher_admission *entry, const 
 }
 
 /*
- * Checks and spends the token of a SYN that is none's copy, and admits its connection. `older`:
- * what stands between its ends, or NULL. 1 when it is admitted.
+ * Checks and spends the token of a SYN that is not a copy, and admits its connection. `older`: the
+ * entry between its endpoints, or NULL. Returns 1 if it is admitted.
  */
 static __always_inline int check(const struct usher_connection *connection, struct syn *syn,
 				 struct usher_admission *older)
@@ -407,8 +407,8 @@ static __always_inline int check(const struct usher_connection *connection, stru
 	expires_ns = session->expires_ns;
 	bpf_spin_unlock(&session->lock);
 
-	/* Key and salt are read without the lock: if the slot is closed or opened meanwhile,
-	 * spend() sees it. */
+	/* Key and salt are read without the lock: spend() notices if the slot is closed or opened
+	 * meanwhile. */
 	if (!tip.length) {
 		COUNT(token_unknown);
 		return 0;
@@ -472,8 +472,8 @@ static __always_inline int check(const struct usher_connection *connection, stru
 
 /*
  * Hook: a clsact filter at ingress of every interface, because it is the earliest place that sees
- * the options of a SYN on every kind of interface, and is there on 6.1 (docs/adr/0016). It has an
- * answer neither for the packet nor for later filters: TC_ACT_UNSPEC. Kernel 4.5.
+ * the options of a SYN on every kind of interface, and exists on 6.1 (docs/adr/0016). It decides
+ * nothing for the packet or for later filters: TC_ACT_UNSPEC. Kernel 4.5.
  */
 SEC("tc")
 int check_token(struct __sk_buff *packet)

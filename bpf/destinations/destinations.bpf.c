@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Destinations: where the processes of a service may connect.
+ * Destinations restrict where the processes of a service may connect.
  *
- * The process that calls is looked for by its cgroup, which says its service: a descriptor may be
- * of another one, made before the process became its user, or sent to it. The service's table has
- * the address's longest prefix, which says which set of ports is permitted there, and the port's
- * longest prefix in that set. Tables are not changed but replaced: a call is decided by one of
- * them.
+ * The calling process's cgroup determines its service. The descriptor's does not: it may have been
+ * made before the process became its user, or sent to it. In the service's table the address's
+ * longest prefix selects the set of permitted ports, and the port's longest prefix in that set
+ * decides. Tables are not changed but replaced, so one table decides each call.
  */
 #include <linux/bpf.h>
 #include <linux/in.h>
@@ -19,8 +18,8 @@
 #define SOCK_DGRAM 2
 #define EACCES 13
 
-/* Of a service: a longest-prefix table from prefixes to the set of ports (of an address) or to
- * anything (of a port). Limit: user space makes it as large as what it enters. */
+/* A service's longest-prefix table from prefixes to the set of ports (for an address) or to any
+ * value (for a port). Limit: user space makes it as large as its entries. */
 struct prefixes {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(max_entries, 1);
@@ -29,8 +28,8 @@ struct prefixes {
 	__uint(value_size, sizeof(__u32));
 };
 
-/* Which service the processes of a cgroup are of. Key: the cgroup's id. Full: user space is told,
- * and starts no process in a cgroup that found no room. */
+/* The service of a cgroup's processes. Key: the cgroup's id. Full: user space gets the error, and
+ * starts no process in a cgroup without a place. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 262144);
@@ -39,8 +38,8 @@ struct {
 	__type(value, __u32);
 } governed SEC(".maps");
 
-/* What a service may connect to; a service without entry is not restricted. Key: the service's
- * number. Full: user space is told, before the policy is in force. */
+/* The destinations of a service; a service without an entry is not restricted. Key: the service's
+ * number. Full: user space gets the error, before the policy is in force. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH_OF_MAPS);
 	__uint(max_entries, 65536);
@@ -49,7 +48,7 @@ struct {
 	__array(values, struct prefixes);
 } permitted SEC(".maps");
 
-/* How many calls were refused. Key: 0. */
+/* The number of refused calls. Key: 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -57,8 +56,8 @@ struct {
 	__type(value, __u64);
 } refused SEC(".maps");
 
-/* The table of the calling process's service; none when it is not restricted. A process that was
- * taken in has a cgroup of its own below its user's. */
+/* The table of the calling process's service; none if it is not restricted. An adopted process has
+ * a cgroup of its own below its user's. */
 static __always_inline void *own_table(void)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -100,7 +99,7 @@ static __always_inline int to_ipv4(void *table, __be32 address, __be16 port)
 {
 	struct usher_prefix to = {};
 
-	/* The kernel takes it for an address of this host, and which one is not known here. */
+	/* The kernel takes it for an address of this host, unknown here. */
 	if (!address)
 		return refuse();
 	to.kind = USHER_IPV4;
@@ -138,9 +137,9 @@ static __always_inline int ipv6(struct bpf_sock_addr *context)
 }
 
 /*
- * Hooks: connect of the cgroup, because nothing has been sent by then: TCP also when it sends with
- * the SYN (TCP Fast Open), MPTCP's first connection, UDP. Kernel 4.17; bpf_set_retval 5.18,
- * the cgroup helpers 6.1.
+ * Hooks: connect of the cgroup, because nothing has been sent by then: TCP, even with data in the
+ * SYN (TCP Fast Open), MPTCP's first connection, UDP. Kernel 4.17; bpf_set_retval 5.18, the cgroup
+ * helpers 6.1.
  */
 SEC("cgroup/connect4")
 int connects4(struct bpf_sock_addr *context)
@@ -148,22 +147,21 @@ int connects4(struct bpf_sock_addr *context)
 	return ipv4(context);
 }
 
-/* As connects4, for sockets of IPv6: also for mapped addresses. */
+/* Like connects4, for IPv6 sockets, including mapped addresses. */
 SEC("cgroup/connect6")
 int connects6(struct bpf_sock_addr *context)
 {
 	return ipv6(context);
 }
 
-/* Hooks: sendmsg of the cgroup, because UDP that is not connected names its peer there. Kernel
- * 4.18. */
+/* Hooks: sendmsg of the cgroup, because unconnected UDP names its peer there. Kernel 4.18. */
 SEC("cgroup/sendmsg4")
 int sends4(struct bpf_sock_addr *context)
 {
 	return ipv4(context);
 }
 
-/* As sends4, for sockets of IPv6. */
+/* Like sends4, for IPv6 sockets. */
 SEC("cgroup/sendmsg6")
 int sends6(struct bpf_sock_addr *context)
 {
@@ -171,8 +169,8 @@ int sends6(struct bpf_sock_addr *context)
 }
 
 /*
- * Hook: making of sockets in the cgroup, because what is sent by other protocols passes none of the
- * hooks above: ping, UDP-Lite, SCTP, raw packets. Kernel 4.10.
+ * Hook: creation of sockets in the cgroup, because other protocols pass none of the hooks above:
+ * ping, UDP-Lite, SCTP, raw packets. Kernel 4.10.
  */
 SEC("cgroup/sock_create")
 int makes(struct bpf_sock *socket)

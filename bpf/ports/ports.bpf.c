@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Ports: who may bind the TCP ports that policy gives to somebody.
+ * Ports reserve the TCP ports that the policy assigns.
  *
- * A service's port is bound by the service, and a port of the local proxy by the proxy: whoever
- * else has it keeps the service from starting, or is taken for another host while the proxy does
- * not run. Root may bind everything, as it may read everything.
+ * Only the service may bind its port, and only the local proxy may bind the proxy's: any other
+ * process there would keep the service from starting, or pass for another host while the proxy is
+ * not running. Root may bind everything, as it may read everything.
  */
 #include <linux/bpf.h>
 #include <linux/in.h>
@@ -15,10 +15,10 @@
 #define SOCK_STREAM 1
 #define EACCES 13
 
-/* Keys on the stack are written in words, which some architectures want aligned. */
+/* Keys on the stack are written in words, which some architectures need aligned. */
 #define __aligned __attribute__((aligned(8)))
 
-/* The network namespace whose ports these are: that of who loads the programs, set before. */
+/* The network namespace of these ports: that of the loader, set before loading. */
 const volatile __u64 own_network = 0;
 
 /* Key: a port. Limit: every port there is. */
@@ -30,8 +30,8 @@ struct {
 	__type(value, struct usher_port);
 } ports SEC(".maps");
 
-/* Who may bind a port to one address; 0: root alone. Full: user space is told, and what found no
- * room may be bound by everybody. */
+/* The user who may bind a port to one address; 0: only root. Full: user space gets the error, and
+ * ports without a place may be bound by everybody. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 16384);
@@ -40,7 +40,7 @@ struct {
 	__type(value, __u32);
 } addresses SEC(".maps");
 
-/* How many were refused. Key: 0. */
+/* The number of refused calls. Key: 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -83,14 +83,14 @@ static __always_inline int decide(const struct usher_bound *bound)
 	return 0;
 }
 
-/* Whether it is about TCP of this host. */
+/* Whether the call is about TCP of this host. */
 #define IS_OURS(context)                                                                           \
 	((context)->type == SOCK_STREAM && (context)->protocol == IPPROTO_TCP &&                   \
 	 bpf_get_netns_cookie(context) == own_network)
 
 /*
- * Hook: before bind of the cgroup, because a port that is refused afterwards is taken until then,
- * and its owner could be told meanwhile that it is in use. Kernel 4.17; bpf_set_retval 5.18.
+ * Hook: before bind of the cgroup, because a port refused afterwards is taken until then, and its
+ * owner could meanwhile get the error that it is in use. Kernel 4.17; bpf_set_retval 5.18.
  */
 SEC("cgroup/bind4")
 int bind4(struct bpf_sock_addr *context)
@@ -104,7 +104,7 @@ int bind4(struct bpf_sock_addr *context)
 	return decide(&bound);
 }
 
-/* As bind4, for sockets of IPv6: also for mapped addresses. Kernel 4.17. */
+/* Like bind4, for IPv6 sockets, including mapped addresses. Kernel 4.17. */
 SEC("cgroup/bind6")
 int bind6(struct bpf_sock_addr *context)
 {
@@ -118,10 +118,9 @@ int bind6(struct bpf_sock_addr *context)
 }
 
 /*
- * Hook: after bind of the cgroup, because the kernel has chosen the port by then where it was asked
- * to. The port is given back on a refusal. listen() and connect() of a socket that is not bound
- * take a port without this hook: one of net.ipv4.ip_local_port_range. Kernel 4.17;
- * bpf_set_retval 5.18.
+ * Hook: after bind of the cgroup, because the kernel has by then chosen the port if it was asked
+ * to. A refusal frees the port. listen() and connect() on an unbound socket take a port without
+ * this hook: one of net.ipv4.ip_local_port_range. Kernel 4.17; bpf_set_retval 5.18.
  */
 SEC("cgroup/post_bind4")
 int bound4(struct bpf_sock *socket)
@@ -135,7 +134,7 @@ int bound4(struct bpf_sock *socket)
 	return decide(&bound);
 }
 
-/* As bound4, for sockets of IPv6: also those of mapped addresses. Kernel 4.17. */
+/* Like bound4, for IPv6 sockets, including mapped addresses. Kernel 4.17. */
 SEC("cgroup/post_bind6")
 int bound6(struct bpf_sock *socket)
 {

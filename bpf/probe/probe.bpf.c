@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Can this kernel load LSM programs? Loaded by `usher doctor` and never attached: a kernel in
- * lockdown lists "bpf" among its LSMs and refuses them all the same, so only trying tells.
+ * Tries whether this kernel can load LSM programs, for `usher doctor`; never attached. A kernel in
+ * lockdown lists "bpf" among its LSMs and still refuses them, so only trying decides.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>

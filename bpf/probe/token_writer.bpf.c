@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * For tests only: a client that writes into its SYN what it is told, and a filter of somebody else
- * who loses packets.
+ * For tests only: a client that writes given bytes into its SYN, and another program's filter that
+ * loses packets.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -14,7 +14,7 @@ struct option {
 	__u8 bytes[OPTION_SIZE];
 };
 
-/* Key: the client's port in host byte order. Limit: 1024. Full: the test is told. */
+/* Key: the client's port in host byte order. Limit: 1024. Full: the test gets the error. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -22,7 +22,7 @@ struct {
 	__type(value, struct option);
 } options SEC(".maps");
 
-/* How many packets to lose, and how many came. */
+/* The number of packets to lose, and the number that came. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 2);
