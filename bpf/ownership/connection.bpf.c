@@ -208,16 +208,16 @@ int BPF_PROG(own_file, struct file *file, int mask)
 }
 
 /*
- * Hook: mmap_file, because TCP_ZEROCOPY_RECEIVE needs a mapping. Memory without a file comes here,
- * too, with a null pointer that verifiers before 6.19 take for a file: they would remove a test of
- * it, so the test is of a copy. Kernel 3.5.
+ * Hook: mmap_file, because TCP_ZEROCOPY_RECEIVE needs a mapping. Memory without a file passes here,
+ * too, with a null pointer. Verifiers before 6.19 believe that it is never null and remove a test
+ * of it, so a copy is tested. Later ones demand a test of the pointer itself. Kernel 3.5.
  */
 SEC("lsm/mmap_file")
 int BPF_PROG(own_mapping, struct file *file)
 {
 	__u64 address;
 
-	if (bpf_probe_read_kernel(&address, sizeof(address), &ctx[0]) || !address)
+	if (bpf_probe_read_kernel(&address, sizeof(address), &ctx[0]) || !address || !file)
 		return 0;
 	return use_file(file, 0);
 }
