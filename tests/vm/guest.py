@@ -86,9 +86,16 @@ def cache():
 
 
 def kernels():
-    """The series that are tested."""
+    """The kernels that are tested: series, and `newest`."""
     lines = (HERE / "kernels").read_text().splitlines()
     return [line for line in lines if line and not line.startswith("#")]
+
+
+def version(kernel):
+    """The version that scripts/setup-vm has fetched, as uname -r prints it in the guest; None when
+    there is none."""
+    file = cache() / "kernels" / kernel / "version"
+    return file.read_text().strip() if file.exists() else None
 
 
 def accelerator():
@@ -114,6 +121,7 @@ class Guest:
 
     kernel: str
     memory: int = 2048
+    processors: int = 2
     # Guest time counts instructions, on one processor: see QEMU's -icount.
     icount: bool = False
     # None: what `accelerator` finds.
@@ -170,14 +178,13 @@ class _Running:
         self._start_qemu(guest, directory, disk)
 
     def _fill_share(self, guest, directory, command):
-        version = (directory / "version").read_text().strip()
         size = shutil.get_terminal_size()
         (self.share / "results").mkdir(parents=True)
         shutil.copy(HERE / "init", self.share / "init")
         environment = {
             "USHER_VM": guest.kernel,
             "USHER_VM_RESULTS": RESULTS,
-            "MODULES": directory / "lib" / "modules" / version,
+            "MODULES": directory / "lib" / "modules" / version(guest.kernel),
             "PATH": os.environ["PATH"],
             "HOME": os.environ.get("HOME", "/root"),
             "LANG": "C.UTF-8",
@@ -229,7 +236,7 @@ class _Running:
             "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot",
             "-display", "none", "-nic", "none",
             "-machine", "q35,memory-backend=memory", "-accel", accelerator_name,
-            "-cpu", processor, "-smp", "1" if guest.icount else "2", "-m", f"{guest.memory}M",
+            "-cpu", processor, "-smp", "1" if guest.icount else str(guest.processors), "-m", f"{guest.memory}M",
             "-object", f"memory-backend-memfd,id=memory,size={guest.memory}M,share=on",
             "-kernel", directory / "vmlinuz", "-initrd", directory / "initramfs",
             "-append", " ".join(COMMAND_LINE), "-serial", "chardev:console",
