@@ -1,54 +1,47 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the programs of bpf/ownership and user space both read and write; the Rust side is generated
- * from this header. USHER_OWNERSHIP_VERSION goes up with every change of a size, an offset or a
- * meaning, because the maps outlive the keeper.
+ * What the programs of bpf/ownership and bpf/guard and user space both read and write; the Rust
+ * side is generated from this header. USHER_OWNERSHIP_VERSION goes up with every change of a size,
+ * an offset or a meaning, because the maps outlive the keeper.
  */
 #ifndef USHER_OWNERSHIP_H
 #define USHER_OWNERSHIP_H
 
 #include <linux/types.h>
 
-#define USHER_OWNERSHIP_VERSION 3
+#include "usher_guard.h"
+
+#define USHER_OWNERSHIP_VERSION 4
 
 #define USHER_GROUPS 128
-#define USHER_PATH_SIZE 256
-
-/* A link that does not exist, and what protection.bpf.c answers to who asks for it: that is how
- * user space finds that the programs really run. EUCLEAN, which the kernel itself never says. */
-#define USHER_ROLL_CALL_LINK 0xffffffffU
-#define USHER_ROLL_CALL_ANSWER 117
-
-/* The same answer, to a keeper that presents itself: struct usher_place is written. */
-#define USHER_PRESENTATION_LINK 0xfffffffeU
-
-/* The same answer, when pages of the asking process have been pinned. */
-#define USHER_PINNED_LINK 0xfffffffdU
 
 /* Why something was refused; index into the map `refusals`. */
 enum usher_reason {
-	USHER_REASON_IDENTITY_NOT_GRANTED, /* A change of identity without a grant, or a second one.
+	USHER_REASON_IDENTITY_NOT_GRANTED, /* A change of identity without a grant, or
+					    * a second one.
 					    */
 	USHER_REASON_IDENTITY_OTHER_USER, /* Not the user that was granted. */
 	USHER_REASON_IDENTITY_OTHER_GROUP, /* Not the group that was granted. */
-	USHER_REASON_IDENTITY_OTHER_GROUPS, /* Not the supplementary groups that were granted. */
+	USHER_REASON_IDENTITY_OTHER_GROUPS, /* Not the supplementary groups that were
+					       granted. */
 	USHER_REASON_IDENTITY_ORDER, /* The user before the groups. */
 	USHER_REASON_IDENTITY_THREADS, /* The process has several threads. */
 	USHER_REASON_IDENTITY_SHARED_MEMORY, /* Another process shares its memory. */
 	USHER_REASON_IDENTITY_TRACED, /* A tracer is attached. */
 	USHER_REASON_CAPABILITY, /* A capability. */
 	USHER_REASON_USER_NAMESPACE, /* A user namespace. */
-	USHER_REASON_IO_URING_CREDENTIALS, /* Credentials registered with io_uring, or a kernel
-					      thread that keeps them. */
+	USHER_REASON_IO_URING_CREDENTIALS, /* Credentials registered with io_uring, or
+					      a kernel thread that keeps them. */
 	USHER_REASON_EXECUTION, /* A program that gives a privilege. */
 	USHER_REASON_NO_MEMORY, /* No memory for the mark of a settled process. */
-	USHER_REASON_IDENTITY_WATCHED_CALLS, /* A seccomp listener answers the process's system
-						calls. */
-	USHER_REASON_PERFORMANCE_EVENTS, /* A performance event on the process, or one that a
-					    service's process wants. */
-	USHER_REASON_IDENTITY_PINNED_MEMORY, /* An io_uring, or pages that were pinned. */
-	USHER_REASON_MEMORY_ACCESS, /* A service's process opens /proc/PID/mem, or makes a
-				       userfaultfd. */
+	USHER_REASON_IDENTITY_WATCHED_CALLS, /* A seccomp listener answers the
+						process's system calls. */
+	USHER_REASON_PERFORMANCE_EVENTS, /* A performance event on the process, or one
+					    that a service's process wants. */
+	USHER_REASON_IDENTITY_PINNED_MEMORY, /* An io_uring, or pages that were
+						pinned. */
+	USHER_REASON_MEMORY_ACCESS, /* A service's process opens /proc/PID/mem, or
+				       makes a userfaultfd. */
 	USHER_REASON_ACCEPT, /* Accepting another user's connection. */
 	USHER_REASON_CONNECTION, /* A system call on another user's connection. */
 	USHER_REASON_LISTENER, /* A system call on another user's listener. */
@@ -62,8 +55,8 @@ enum usher_reason {
 	USHER_REASONS,
 };
 
-/* The identity that one process may take, once, while the keeper that granted it has no successor.
- */
+/* The identity that one process may take, once, while the keeper that granted it has no
+ * successor. */
 struct usher_identity {
 	__u32 keeper; /* which one: see the map `keeper` */
 	__u32 uid;
@@ -82,45 +75,8 @@ struct usher_owner {
 	__u32 uid;
 };
 
-/* The mark of a daemon. */
-enum usher_mark {
-	USHER_DAEMON = 1, /* is not traced */
-	USHER_KEEPER = 2, /* and touches Usher's objects */
-};
-
-/* A folder. The device as the kernel numbers it: major << 20 | minor. */
-struct usher_folder {
-	__u64 inode;
-	__u32 device;
-	__u32 reserved;
-};
-
-/* Which program is a daemon of Usher's, and where its pins are. Key: 0. */
-struct usher_protection {
-	__u32 children_of_init; /* whether only they are daemons */
-	__u32 device; /* of the pins; 0: nothing is protected */
-	__u32 path_length; /* of `daemon`, with the final zero byte */
-	__u32 reserved;
-	char daemon[USHER_PATH_SIZE]; /* path of the daemons' program, padded with zeros */
-};
-
-/* Where the present keeper was executed, as the kernel numbers it. Written by these programs. */
-struct usher_place {
-	__u64 program_inode; /* 0: no keeper has presented itself */
-	__u64 root_inode;
-	__u32 program_device; /* as in struct usher_folder */
-	__u32 root_device;
-	__u32 program_mount; /* the mount that its file was found in */
-	__u32 root_mount;
-	__u32 mount_namespace; /* inode number */
-	__u32 reserved;
-};
-
 _Static_assert(sizeof(struct usher_identity) == 528, "usher_identity");
 _Static_assert(sizeof(struct usher_settled) == 8, "usher_settled");
 _Static_assert(sizeof(struct usher_owner) == 4, "usher_owner");
-_Static_assert(sizeof(struct usher_folder) == 16, "usher_folder");
-_Static_assert(sizeof(struct usher_protection) == 272, "usher_protection");
-_Static_assert(sizeof(struct usher_place) == 40, "usher_place");
 
 #endif

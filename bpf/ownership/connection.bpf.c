@@ -27,7 +27,7 @@
  *
  * Kernel 6.1 or later (socket storage in LSM 5.9, bpf_sock_from_file 5.11).
  */
-#include "daemons.h"
+#include "usher_daemons.h"
 
 #define S_IFMT 00170000
 #define S_IFSOCK 0140000

@@ -47,8 +47,8 @@
  *
  * Kernel 6.1 or later (userns_create 6.1, uring_override_creds 5.16, task storage in LSM 5.11).
  */
-#include "prepared.h"
-#include "refusals.h"
+#include "usher_prepared.h"
+#include "usher_refusals.h"
 
 #define CLONE_VM 0x100
 #define CLONE_VFORK 0x4000

@@ -3,5 +3,8 @@
 use usher_bpf_build::{Build, Declarations, Failure};
 
 fn main() -> Result<(), Failure> {
-    Build::new("../../bpf")?.declare(&mut Declarations::default(), "usher_layout")
+    let build = Build::new("../../bpf")?;
+    let mut declarations = Declarations::default();
+    build.declare(&mut declarations, "usher_layout")?;
+    build.declare(&mut declarations, "usher_guard")
 }

@@ -9,7 +9,7 @@ fn main() -> Result<(), Failure> {
         ("destinations", "destinations"),
         ("ownership", "connection"),
         ("ownership", "fence"),
-        ("ownership", "protection"),
+        ("guard", "protection"),
         ("ports", "ports"),
         ("probe", "probe"),
         ("ticket", "guard"),
@@ -28,6 +28,7 @@ fn main() -> Result<(), Failure> {
         "usher_ticket",
         "usher_destinations",
         "usher_ports",
+        "usher_guard",
         "usher_ownership",
     ] {
         build.declare(&mut declarations, header)?;

@@ -89,6 +89,12 @@ pub enum KernelError {
         /// The table.
         table: &'static str,
     },
+    /// The protection programs do not take an object for this daemon's.
+    #[error(
+        "the protection programs do not take this process for the owner of its objects, or have no \
+         room for them; start the daemon after the keeper, at its path, by the service manager"
+    )]
+    NotOwned,
     /// A part of an object is missing, or has another form than this program takes it to have.
     #[error("the BPF programs have no part named {0}")]
     MissingPart(&'static str),

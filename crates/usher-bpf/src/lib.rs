@@ -9,6 +9,8 @@
 //! 4. [`Pins`] is the folder of what stays. Closing it all is to drop it, and
 //!    [`Pins::remove`] for what is pinned.
 //!
+//! 5. [`guard`] is how a daemon owns what it makes.
+//!
 //! It knows nothing of what programs decide, and its errors name tables and pins only. It has unsafe
 //! code: calls of libbpf whose Rust wrapper hides errno or is missing.
 
@@ -18,6 +20,7 @@ extern crate self as usher_bpf;
 mod code;
 mod counters;
 mod error;
+pub mod guard;
 mod ingress;
 mod lsm;
 mod object;
@@ -31,7 +34,7 @@ pub use code::{Code, Opened};
 pub use counters::{Counted, Counters};
 pub use error::KernelError;
 pub use ingress::{Filter, Unattached};
-pub use lsm::{ask, has_hook};
+pub use lsm::has_hook;
 pub use object::{Object, keep_for_all, let_go, program_id, run};
 pub use pins::{Objects, Pins, exists};
 pub use plain::Plain;

@@ -12,7 +12,7 @@ use libbpf_rs::{Link, Map, MapCore, MapHandle, Program, ProgramMut, libbpf_sys};
 
 use crate::pins::{LINK, unpin};
 use crate::table::{clone, result};
-use crate::{Counted, Counters, KernelError, Pins, Plain, Ring, Table};
+use crate::{Counted, Counters, KernelError, Objects, Pins, Plain, Ring, Table};
 
 /// Of a link that is not in its place yet. BPF file systems take no dots in names.
 const FRESH: &str = "fresh_";
@@ -89,6 +89,20 @@ impl Object {
     /// [`KernelError::MissingPart`].
     pub fn program(&self, name: &'static str) -> Result<OwnedFd, KernelError> {
         clone(&self.find(name)?)
+    }
+
+    /// Adds all programs and tables, for their protection.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn collect(&self, objects: &mut Objects) -> Result<(), KernelError> {
+        for map in self.0.maps() {
+            objects.add_descriptor(&clone(&map)?)?;
+        }
+        for program in self.0.progs().filter(Program::autoload) {
+            objects.add_descriptor(&clone(&program)?)?;
+        }
+        Ok(())
     }
 
     /// Attaches programs to a control group (the path of its folder), one after the other, beside

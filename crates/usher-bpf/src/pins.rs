@@ -219,21 +219,28 @@ impl Objects {
     }
 
     fn add(&mut self, pin: &Path) -> Result<(), KernelError> {
-        let object = open(pin)?;
+        self.add_descriptor(&open(pin)?)
+    }
+
+    /// Adds a map, a program or a link that is open.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn add_descriptor(&mut self, object: &OwnedFd) -> Result<(), KernelError> {
         // Which structure the kernel fills depends on the type, and this is where it tells it.
         let path = PathBuf::from(format!("/proc/self/fd/{}", object.as_raw_fd()));
         let kind = fs::read_link(&path).map_err(KernelError::file("reading", &path))?;
         match kind.as_os_str().as_bytes() {
             b"anon_inode:bpf-map" => {
-                let info: libbpf_sys::bpf_map_info = info(&object)?;
+                let info: libbpf_sys::bpf_map_info = info(object)?;
                 self.maps.insert(info.id);
             }
             b"anon_inode:bpf-prog" => {
-                let info: libbpf_sys::bpf_prog_info = info(&object)?;
+                let info: libbpf_sys::bpf_prog_info = info(object)?;
                 self.programs.insert(info.id);
             }
             _ => {
-                let info: libbpf_sys::bpf_link_info = info(&object)?;
+                let info: libbpf_sys::bpf_link_info = info(object)?;
                 self.links.insert(info.id);
                 self.programs.insert(info.prog_id);
             }

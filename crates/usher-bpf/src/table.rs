@@ -265,12 +265,12 @@ impl<K: Plain, V: Plain> Table<K, V> {
     }
 }
 
-impl<K: Plain> Table<K, u8> {
+impl<K: Plain> Table<K, u32> {
     /// Makes these the keys that have this value: adds first, then removes the others that have it.
     ///
     /// # Errors
     /// [`KernelError::Full`]; what else the kernel says.
-    pub fn replace_keys(&self, wanted: &[K], value: u8) -> Result<(), KernelError> {
+    pub fn replace_keys(&self, wanted: &[K], value: u32) -> Result<(), KernelError> {
         for key in wanted {
             self.set(key, &value)?;
         }

@@ -17,6 +17,7 @@ headers! {
     ticket: "usher_ticket",
     destinations: "usher_destinations",
     ports: "usher_ports",
+    guard: "usher_guard",
     ownership: "usher_ownership",
 }
 

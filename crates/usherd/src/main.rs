@@ -25,6 +25,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use usher_bpf::guard::Role as Owner;
 
 /// Usher's daemons. See usherd(8).
 #[derive(Debug, Parser)]
@@ -90,10 +91,32 @@ enum Role {
     },
 }
 
+impl Role {
+    /// Whose objects in the kernel it touches (bpf/guard).
+    fn owns(&self) -> &'static [Owner] {
+        match self {
+            Self::Keeper { .. } => &[Owner::Keeper],
+            Self::Signer { .. } => &[Owner::Signer],
+            // It removes what both have left.
+            Self::Release { .. } => &[Owner::Keeper, Owner::Signer],
+            Self::Starter
+            | Self::Verifier
+            | Self::Recorder
+            | Self::Courier
+            | Self::Workers
+            | Self::Probe { .. } => &[],
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     usher_local::messages::to_standard_error();
     if let Err(error) = usher_system::process::end_when_asked() {
+        tracing::error!("{error}");
+        return ExitCode::FAILURE;
+    }
+    if let Err(error) = usher_bpf::guard::declare(arguments.role.owns()) {
         tracing::error!("{error}");
         return ExitCode::FAILURE;
     }

@@ -1,9 +1,9 @@
-//! The keeper's hold on the ownership programs (bpf/ownership): LSM programs that make Usher's
+//! The keeper's hold on the ownership programs (bpf/ownership, bpf/guard): LSM programs that make Usher's
 //! guarantees hold against every process of the host.
 //!
 //! - The fence: a process of a service becomes the user it was granted and nobody else, once.
 //! - Connection ownership: a user's connections are used by that user's processes only.
-//! - Self-protection: Usher's BPF objects and daemons are touched by its daemons only.
+//! - Self-protection: Usher's BPF objects are touched by the daemon that owns them only.
 //!
 //! Kernels that refuse LSM programs do everything else: [`OwnershipError::NotSupported`]. What is
 //! pinned stays in force while no keeper is there.

@@ -2,13 +2,15 @@
 
 use std::io;
 
-use usher_bpf::{Code, Object, Opened, Pins, ask, code, has_hook, keep_for_all, let_go};
+use usher_bpf::guard::ask;
+use usher_bpf::{Code, Object, Opened, Pins, code, has_hook, keep_for_all, let_go};
 
 use super::OwnershipError;
 use crate::KernelError;
-use crate::shared::ownership::{OWNERSHIP_VERSION, PINNED_LINK, ROLL_CALL_LINK};
+use crate::shared::guard::{PINNED_LINK, ROLL_CALL_LINK};
+use crate::shared::ownership::OWNERSHIP_VERSION;
 
-/// bpf/ownership.
+/// bpf/ownership and bpf/guard.
 static CODE: [Code; 3] = [
     code!("usher_fence", "fence"),
     code!("usher_connection", "connection"),

@@ -8,21 +8,22 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use rustix::process::{PidfdFlags, getpid, getppid, pidfd_open};
-use usher_bpf::{Object, Objects, Table, ask};
+use usher_bpf::guard::ask;
+use usher_bpf::{Object, Objects, Table};
 
 use super::OwnershipError;
 use crate::KernelError;
-use crate::shared::ownership::{Folder, KEEPER, PATH_SIZE, PRESENTATION_LINK, Protection};
+use crate::shared::guard::{DAEMON, Folder, KEEPER, PATH_SIZE, PRESENTATION_LINK, Protection};
 
 /// Bits of a file's mode: its group and everybody may write it.
 const WRITE_BY_OTHERS: u32 = 0o022;
 
 #[derive(Debug)]
 pub(super) struct Tables {
-    maps: Table<u32, u8>,
-    programs: Table<u32, u8>,
-    links: Table<u32, u8>,
-    folders: Table<Folder, u8>,
+    maps: Table<u32, u32>,
+    programs: Table<u32, u32>,
+    links: Table<u32, u32>,
+    folders: Table<Folder, u32>,
     protection: Table<u32, Protection>,
     daemons: Table<u32, u8>,
 }
@@ -56,31 +57,32 @@ impl Tables {
 
         // Before anything is refused.
         let settings = settings(folders[0].device)?;
-        self.mark_self()?;
         if !ask(PRESENTATION_LINK)? {
-            return Err(OwnershipError::Unknown);
+            self.mark_self()?;
+            if !ask(PRESENTATION_LINK)? {
+                return Err(OwnershipError::Unknown);
+            }
         }
         self.protection.set(&0, &settings)?;
-        self.folders.replace_keys(&folders, 1)?;
-        self.maps.replace_keys(&Vec::from_iter(objects.maps), 1)?;
+        self.folders.replace_keys(&folders, KEEPER)?;
+        self.maps
+            .replace_keys(&Vec::from_iter(objects.maps), KEEPER)?;
         self.programs
-            .replace_keys(&Vec::from_iter(objects.programs), 1)?;
-        self.links.replace_keys(&Vec::from_iter(objects.links), 1)?;
+            .replace_keys(&Vec::from_iter(objects.programs), KEEPER)?;
+        self.links
+            .replace_keys(&Vec::from_iter(objects.links), KEEPER)?;
         Ok(())
     }
 
     /// The first keeper was no daemon when it was executed. A descriptor names the first thread
     /// only; threads that are made later have its mark.
     fn mark_self(&self) -> Result<(), OwnershipError> {
-        const MARK: u8 = KEEPER as u8;
-        let own = pidfd_open(getpid(), PidfdFlags::empty())
-            .map_err(KernelError::errno("opening a process descriptor"))?;
-        if self.daemons.get(&key(own.as_fd()))? == Some(MARK) {
-            return Ok(());
-        }
+        const MARK: u8 = (DAEMON | KEEPER) as u8;
         if threads()? != 1 {
             return Err(OwnershipError::SeveralThreads);
         }
+        let own = pidfd_open(getpid(), PidfdFlags::empty())
+            .map_err(KernelError::errno("opening a process descriptor"))?;
         Ok(self.daemons.set(&key(own.as_fd()), &MARK)?)
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-use usher_bpf::{Code, Object, Pins, Table, code};
+use usher_bpf::{Code, Object, Objects, Pins, Table, code};
 use usher_proto::{ConnectionTuple, SessionId};
 
 use super::holding::Attempt;
@@ -54,7 +54,8 @@ pub struct Guards {
     kept_back: usher_bpf::Counters<u64>,
     left: Vec<LeftGuard>,
     lasting: Result<(), KernelError>,
-    _pins: Option<Pins>,
+    object: Object,
+    pins: Option<Pins>,
 }
 
 impl Guards {
@@ -71,6 +72,15 @@ impl Guards {
         match &self.lasting {
             Ok(()) => Ok(()),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Adds the program, its tables and what is pinned.
+    pub(super) fn collect(&self, objects: &mut Objects) -> Result<(), KernelError> {
+        self.object.collect(objects)?;
+        match &self.pins {
+            Some(pins) => objects.collect(pins.folder()),
+            None => Ok(()),
         }
     }
 
@@ -217,7 +227,8 @@ impl Loaded {
             table,
             kept_back: object.counters("kept_back")?,
             lasting,
-            _pins: pins,
+            object,
+            pins,
         };
         Ok((guards, kept))
     }

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 pub use usher_bpf::Batch;
-use usher_bpf::{Insertion, Plain, Ring, Table};
+use usher_bpf::{Insertion, Objects, Plain, Ring, Table};
 use usher_proto::token::TokenElement;
 use zeroize::Zeroizing;
 
@@ -42,6 +42,7 @@ pub struct Tickets {
     wanted: Ring<Wanted>,
     holding: Holding,
     listing: Listing,
+    objects: Objects,
     _links: Vec<OwnedFd>,
 }
 
@@ -77,7 +78,14 @@ impl Tickets {
             guards,
             links,
         } = Programs::open(cgroup, pins, limits)?;
+        let mut objects = Objects::default();
+        object.collect(&mut objects)?;
+        guards.collect(&mut objects)?;
+        links
+            .iter()
+            .try_for_each(|link| objects.add_descriptor(link))?;
         Ok(Self {
+            objects,
             tickets: object.table("tickets")?,
             blocks: object.table("blocks")?,
             counters: object.counters("counters")?,
@@ -175,6 +183,11 @@ impl Tickets {
     /// Programs that are listed.
     pub fn listing(&self) -> &Listing {
         &self.listing
+    }
+
+    /// Programs, tables, links and pins, for their protection.
+    pub fn objects(&self) -> &Objects {
+        &self.objects
     }
 
     /// What the programs have counted.

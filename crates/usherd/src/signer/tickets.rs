@@ -124,6 +124,11 @@ impl Tickets {
             tracing::warn!(%error, "held connections begin a second late: usherd signer needs \
                 CAP_NET_RAW when it starts");
         }
+        if let Ok(kernel) = &kernel
+            && let Err(error) = usher_bpf::guard::claim(kernel.objects())
+        {
+            tracing::warn!(%error, "root's processes can touch tickets and guards");
+        }
         Self {
             kernel: kernel.ok(),
             state: Arc::default(),

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Self-protection: Usher's maps, programs, links and pins are touched by Usher's daemons only, and
- * nobody controls a daemon by ptrace.
+ * Self-protection by owner: Usher's maps, programs, links and pins are touched by the daemon that
+ * owns them only, and no process controls a daemon by ptrace.
  *
  * A daemon is a task with a mark. The keeper that loads these programs marks itself and presents
  * itself: the programs note where it was executed. From then on exec gives the mark and takes it.
- * A keeper's mark goes to the file at the keeper's path, when all of this holds:
+ * The file at the keeper's path gets a mark for all roles, when all of this holds:
  *
- *  - the file lies in the mount that the keeper's lies in, belongs to root, and nobody else may
- *    write it; so an upgraded program is the keeper, and one in a mount that somebody has put over
- *    the path, or that a descriptor leads to, is not;
+ *  - the file lies in the mount that the keeper's lies in, belongs to root, and only root may write
+ *    it; so an upgraded program is a daemon, and one in a mount that covers the path, or that a
+ *    descriptor leads to, is not;
  *  - the task has the keeper's mount namespace and root (no chroot), and shares its root with no
  *    other task, so that the program finds the loader and the libraries of this host;
  *  - the kernel demands secure execution, which these programs have it do, so that the loader reads
@@ -18,14 +18,23 @@
  *    performance event;
  *  - its effective uid is 0, and, when the keeper was a child of PID 1, it is one, too.
  *
- * The mark has two grades. The other daemons' units have mount namespaces of their own, where a
- * path may be another file: there the very file that the present keeper was executed from, by inode
- * and device, is kept from tracers and no more. So is that file executed by a child of the keeper.
- * With a keeper's mark a task touches Usher's objects while its effective uid is 0: the keeper
- * does, and a process that has given root up does not.
+ * The units of other daemons have mount namespaces of their own, where a path may be another file.
+ * There the very file that the present keeper was executed from, by inode and device, gets a mark
+ * for all roles but the keeper's. So does that file executed by a child of the keeper.
+ *
+ * The program then says which roles it has (USHER_ROLES_LINK), before it reads anything: `usherd
+ * signer` is the signer only, most daemons have no role here, and `usherd release` has several,
+ * because it removes what stopped daemons have left. It says so once. From then on it touches the
+ * objects of its roles, while its effective uid is 0, and no others. So a daemon that is subverted
+ * later is not as powerful as the others, and a process that has given root up touches nothing.
  *
  * Threads have their process's mark. A forked process is kept from tracers until it executes
- * something: it still has the keeper's descriptors.
+ * something, and touches nothing: it still has its parent's descriptors.
+ *
+ * Each object has one owner. The keeper enters its own in the tables. Other daemons have these
+ * programs enter theirs (USHER_CLAIM_LINK), which takes their mark and uid 0, and never takes an
+ * object from its owner; so no other daemon writes these tables. What the former process of a role
+ * had claimed and the present one has not is forgotten when it asks for that (USHER_SWEEP_LINK).
  *
  * Objects are known by their ids, which user space enters after loading; while nothing is entered,
  * nothing is refused. A map's or program's descriptor is asked for at one place in the kernel,
@@ -37,15 +46,16 @@
  *
  * Reading a daemon's status, maps and environment is left to root (systemctl, ps).
  *
- * What this cannot do: a root process that may replace the daemons' program, the loader, a library
- * or /etc/ld.so.preload, write systemd units, load kernel modules, trace the kernel, change the
- * mount tree above the pins or reboot is Usher. And any root process may kill a daemon; what is
- * pinned stays in force.
+ * What this cannot do: a root process that makes a mount namespace in which the daemons' program
+ * finds another loader or library has every role but the keeper's. One that may replace the
+ * daemons' program, the loader, a library or /etc/ld.so.preload, write systemd units, load kernel
+ * modules, trace the kernel, change the mount tree above the pins or reboot is Usher. And any root
+ * process may kill a daemon; what is pinned stays in force.
  *
  * Kernel 6.1 or later (bpf_d_path and bpf_bprm_opts_set in LSM 5.11).
  */
-#include "daemons.h"
-#include "prepared.h"
+#include "usher_daemons.h"
+#include "usher_prepared.h"
 
 #define BPF_FS_MAGIC 0xcafe4a11
 #define CLONE_THREAD 0x00010000
@@ -54,39 +64,44 @@
 #define S_IFREG 0100000
 #define WRITE_BY_OTHERS 00022
 
+/* Marks of what is executed. */
+#define ALL_ROLES (USHER_DAEMON | USHER_UNDECLARED | USHER_ROLES)
+#define OTHER_ROLES (ALL_ROLES & ~USHER_KEEPER)
+
 /* A link by id, the way bpf(2) is asked for it. */
 #define LINK_BY_ID 30
 
-/* Ids of Usher's maps. Key: id. Limit: 1024. Full: user space is told. */
+/* Usher's maps. Key: id; value: the owner. Limit: 1024. Full: user space is told. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
 	__type(key, __u32);
-	__type(value, __u8);
+	__type(value, __u32);
 } own_maps SEC(".maps");
 
-/* Ids of Usher's programs. Key: id. Limit: 1024. Full: user space is told. */
+/* Usher's programs. Key: id; value: the owner. Limit: 1024. Full: user space is told. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
 	__type(key, __u32);
-	__type(value, __u8);
+	__type(value, __u32);
 } own_programs SEC(".maps");
 
-/* Ids of Usher's links. Key: id. Limit: 1024. Full: user space is told. */
+/* Usher's links. Key: id; value: the owner. Limit: 1024. Full: user space is told. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
 	__type(key, __u32);
-	__type(value, __u8);
+	__type(value, __u32);
 } own_links SEC(".maps");
 
-/* The folders of the pins. Key: struct usher_folder. Limit: 64. Full: user space is told. */
+/* The folders of the pins. Key: struct usher_folder; value: the owner. Limit: 64. Full: user space
+ * is told. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 64);
 	__type(key, struct usher_folder);
-	__type(value, __u8);
+	__type(value, __u32);
 } own_folders SEC(".maps");
 
 /* Where the present keeper was executed. Key: 0. */
@@ -97,11 +112,18 @@ struct {
 	__type(value, struct usher_place);
 } keepers_place SEC(".maps");
 
-static __always_inline int may_touch(void)
+/* The roles that this task has; none while it has not said which. */
+static __always_inline __u8 roles_of(struct task_struct *task)
 {
-	struct task_struct *task = bpf_get_current_task_btf();
+	__u8 mark = mark_of(task);
 
-	return task->cred->euid.val == 0 && mark_of(task) == USHER_KEEPER;
+	return task->cred->euid.val == 0 && !(mark & USHER_UNDECLARED) ? mark & USHER_ROLES : 0;
+}
+
+/* `owner`: of an object; NULL: it is none of Usher's. */
+static __always_inline int may_touch(const __u32 *owner)
+{
+	return !owner || (roles_of(bpf_get_current_task_btf()) & *owner & USHER_OWNER_MASK);
 }
 
 static __always_inline struct usher_place *presented(void)
@@ -142,7 +164,7 @@ int BPF_PROG(protect_map, struct bpf_map *map, unsigned int mode)
 {
 	__u32 id = map->id;
 
-	if (!bpf_map_lookup_elem(&own_maps, &id) || may_touch())
+	if (may_touch(bpf_map_lookup_elem(&own_maps, &id)))
 		return 0;
 	return refuse(USHER_REASON_MAP, -EPERM);
 }
@@ -153,28 +175,102 @@ int BPF_PROG(protect_program, struct bpf_prog *program)
 {
 	__u32 id = program->aux->id;
 
-	if (!bpf_map_lookup_elem(&own_programs, &id) || may_touch())
+	if (may_touch(bpf_map_lookup_elem(&own_programs, &id)))
 		return 0;
 	return refuse(USHER_REASON_PROGRAM, -EPERM);
 }
 
-/* Answers the questions that user space asks in the place of a link's id; 0: it was none. */
-static __always_inline int answer(__u32 question)
+/* Has the task have these roles, of those that it may have, and no others. */
+static __always_inline int declare(struct task_struct *task, __u8 roles)
+{
+	__u8 *mark = bpf_task_storage_get(&daemons, task, NULL, 0);
+
+	if (!mark || !(*mark & USHER_UNDECLARED) || (roles & ~*mark))
+		return 0;
+	*mark = USHER_DAEMON | roles;
+	return 1;
+}
+
+/* Enters an object as the claimant's, unless it is another role's. */
+static __always_inline int claim_in(void *table, const void *key, __u32 claimant)
+{
+	__u32 *owner = bpf_map_lookup_elem(table, key);
+
+	if (owner && (*owner & USHER_OWNER_MASK) != (claimant & USHER_OWNER_MASK))
+		return 0;
+	return !bpf_map_update_elem(table, key, &claimant, BPF_ANY);
+}
+
+static __always_inline int claim(__u32 claimant, __u32 kind, __u32 id)
+{
+	struct usher_protection *pins = settings();
+	struct usher_folder folder = {
+		.inode = id,
+	};
+
+	switch (kind) {
+	case USHER_OBJECT_MAP:
+		return claim_in(&own_maps, &id, claimant);
+	case USHER_OBJECT_PROGRAM:
+		return claim_in(&own_programs, &id, claimant);
+	case USHER_OBJECT_LINK:
+		return claim_in(&own_links, &id, claimant);
+	case USHER_OBJECT_FOLDER:
+		if (!pins)
+			return 0;
+		folder.device = pins->device;
+		return claim_in(&own_folders, &folder, claimant);
+	}
+	return 0;
+}
+
+static long sweep_entry(void *table, const void *key, __u32 *owner, __u32 *claimant)
+{
+	if ((*owner & USHER_OWNER_MASK) == (*claimant & USHER_OWNER_MASK) && *owner != *claimant)
+		bpf_map_delete_elem(table, key);
+	return 0;
+}
+
+static __always_inline void sweep(__u32 claimant)
+{
+	bpf_for_each_map_elem(&own_maps, sweep_entry, &claimant, 0);
+	bpf_for_each_map_elem(&own_programs, sweep_entry, &claimant, 0);
+	bpf_for_each_map_elem(&own_links, sweep_entry, &claimant, 0);
+	bpf_for_each_map_elem(&own_folders, sweep_entry, &claimant, 0);
+}
+
+/* Answers the questions that user space asks in the place of a link's id; 0: no, or it was none. */
+static __always_inline int answers(__u32 question, __u32 id, __u32 kind)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
+	struct usher_protection *pins = settings();
+	__u8 roles = roles_of(task);
+	__u32 claimant = roles | (task->tgid << USHER_CLAIMANT_SHIFT);
 	struct usher_place *place;
 
+	if ((question & ~USHER_ROLES) == USHER_ROLES_LINK)
+		return declare(task, question & USHER_ROLES);
 	switch (question) {
 	case USHER_ROLL_CALL_LINK:
-		return -USHER_ROLL_CALL_ANSWER;
+		return 1;
 	case USHER_PINNED_LINK:
-		return has_pinned_memory(task) ? -USHER_ROLL_CALL_ANSWER : 0;
+		return has_pinned_memory(task);
 	case USHER_PRESENTATION_LINK:
 		place = presented();
-		if (!place || !may_touch())
+		if (!place || !(roles & USHER_KEEPER))
 			return 0;
 		locate(task, BPF_CORE_READ(task, mm, exe_file), place);
-		return -USHER_ROLL_CALL_ANSWER;
+		return 1;
+	}
+	/* The keeper enters its objects itself; one with several roles has none of its own. */
+	if (!pins || !pins->device || !roles || (roles & (roles - 1)) || (roles & USHER_KEEPER))
+		return 0;
+	switch (question) {
+	case USHER_CLAIM_LINK:
+		return claim(claimant, kind, id);
+	case USHER_SWEEP_LINK:
+		sweep(claimant);
+		return 1;
 	}
 	return 0;
 }
@@ -188,28 +284,27 @@ SEC("lsm/bpf")
 int BPF_PROG(protect_link, int command, union bpf_attr *attributes, unsigned int size)
 {
 	__u32 id;
-	int answered;
 
 	if (command != LINK_BY_ID)
 		return 0;
 	id = attributes->link_id;
-	answered = answer(id);
-	if (answered)
-		return answered;
-	if (!bpf_map_lookup_elem(&own_links, &id) || may_touch())
+	if (answers(id, attributes->next_id, attributes->open_flags))
+		return -USHER_ROLL_CALL_ANSWER;
+	if (may_touch(bpf_map_lookup_elem(&own_links, &id)))
 		return 0;
 	return refuse(USHER_REASON_LINK, -EPERM);
 }
 
-static __always_inline int is_own_folder(struct inode *inode)
+/* Whether the caller may touch a folder: of pins, whose owner it is, or of others. */
+static __always_inline int may_use(struct inode *inode)
 {
 	struct usher_folder folder = {};
 
 	if (!inode || inode->i_sb->s_magic != BPF_FS_MAGIC)
-		return 0;
+		return 1;
 	folder.inode = inode->i_ino;
 	folder.device = inode->i_sb->s_dev;
-	return bpf_map_lookup_elem(&own_folders, &folder) != NULL;
+	return may_touch(bpf_map_lookup_elem(&own_folders, &folder));
 }
 
 /*
@@ -219,7 +314,7 @@ static __always_inline int is_own_folder(struct inode *inode)
 SEC("lsm/inode_permission")
 int BPF_PROG(protect_folder, struct inode *inode, int mask)
 {
-	if (!is_own_folder(inode) || may_touch())
+	if (may_use(inode))
 		return 0;
 	return refuse(USHER_REASON_PINS, -EPERM);
 }
@@ -228,7 +323,7 @@ int BPF_PROG(protect_folder, struct inode *inode, int mask)
 SEC("lsm/inode_rmdir")
 int BPF_PROG(protect_removal, struct inode *parent, struct dentry *entry)
 {
-	if (!is_own_folder(entry->d_inode) || may_touch())
+	if (may_use(entry->d_inode))
 		return 0;
 	return refuse(USHER_REASON_PINS, -EPERM);
 }
@@ -240,7 +335,7 @@ int BPF_PROG(protect_renaming, struct inode *parent, struct dentry *entry, struc
 {
 	struct inode *replaced = new_entry->d_inode;
 
-	if ((!is_own_folder(entry->d_inode) && !is_own_folder(replaced)) || may_touch())
+	if (may_use(entry->d_inode) && may_use(replaced))
 		return 0;
 	return refuse(USHER_REASON_PINS, -EPERM);
 }
@@ -249,7 +344,7 @@ int BPF_PROG(protect_renaming, struct inode *parent, struct dentry *entry, struc
 SEC("lsm/path_chmod")
 int BPF_PROG(protect_mode, const struct path *path, unsigned short mode)
 {
-	if (!is_own_folder(path->dentry->d_inode) || may_touch())
+	if (may_use(path->dentry->d_inode))
 		return 0;
 	return refuse(USHER_REASON_PINS, -EPERM);
 }
@@ -258,7 +353,7 @@ int BPF_PROG(protect_mode, const struct path *path, unsigned short mode)
 SEC("lsm/path_chown")
 int BPF_PROG(protect_owner, const struct path *path, unsigned long uid, unsigned long gid)
 {
-	if (!is_own_folder(path->dentry->d_inode) || may_touch())
+	if (may_use(path->dentry->d_inode))
 		return 0;
 	return refuse(USHER_REASON_PINS, -EPERM);
 }
@@ -271,10 +366,12 @@ SEC("lsm/sb_umount")
 int BPF_PROG(protect_mount, struct vfsmount *mount, int flags)
 {
 	struct usher_protection *pins = settings();
+	struct task_struct *task;
 
 	if (!pins || !pins->device || mount->mnt_sb->s_dev != pins->device)
 		return 0;
-	if (may_touch() || bpf_get_current_task_btf()->tgid == 1)
+	task = bpf_get_current_task_btf();
+	if ((roles_of(task) & USHER_KEEPER) || task->tgid == 1)
 		return 0;
 	return refuse(USHER_REASON_UNMOUNT, -EPERM);
 }
@@ -336,7 +433,7 @@ static __always_inline int has_own_filter(struct task_struct *task, __u32 child_
 	       (!child_of_init || filter != BPF_CORE_READ(task, real_parent, seccomp.filter));
 }
 
-/* What the task is to be marked as that executes this program with these credentials. */
+/* The mark of a task that executes this program with these credentials: which roles it may have. */
 static __always_inline __u8 mark_for(struct task_struct *task, struct linux_binprm *program,
 				     const struct cred *cred)
 {
@@ -365,8 +462,8 @@ static __always_inline __u8 mark_for(struct task_struct *task, struct linux_binp
 	    place.root_device != keepers->root_device ||
 	    place.program_mount != keepers->program_mount ||
 	    !is_at_keepers_path(program->file, expected))
-		return same_file ? USHER_DAEMON : 0;
-	return USHER_KEEPER;
+		return same_file ? OTHER_ROLES : 0;
+	return ALL_ROLES;
 }
 
 /*

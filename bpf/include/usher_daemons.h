@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The marks of Usher's daemons, which protection.bpf.c makes and connection.bpf.c asks for. */
+/* The marks of Usher's daemons, which bpf/guard makes and connection.bpf.c asks for. */
 #ifndef USHER_DAEMONS_H
 #define USHER_DAEMONS_H
 
-#include "refusals.h"
+#include "usher_refusals.h"
 
 /* Which program is a daemon, and the device of the pins. Key: 0. */
 struct {
