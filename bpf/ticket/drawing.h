@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Drawing: which element a socket gets, if any.
+ * Drawing selects the element that a socket gets, if any.
  *
- * The kernel may give the memory of a deleted entry to another one while a program still looks at
- * it, and a draw must not end with another user's token. So a draw copies what it needs, looks
- * ticket and block up again, and is good only when it finds the same ones; a ticket is told by its
- * number.
+ * The kernel may give the memory of a deleted entry to another one while a program still reads it,
+ * and a draw must not return another user's token. So a draw copies its data, looks ticket and
+ * block up again, and is valid only if it finds the same ones; the number identifies a ticket.
  */
 #ifndef USHER_TICKET_DRAWING_H
 #define USHER_TICKET_DRAWING_H
@@ -22,7 +21,7 @@
 #define ESTALE 116
 #define EKEYEXPIRED 127
 
-/* How often a draw begins anew when its ticket is replaced meanwhile. */
+/* The number of retries of a draw whose ticket is replaced meanwhile. */
 #define ATTEMPTS 2
 
 static __always_inline struct usher_block_key block_of(__u32 ticket, __u32 position)
@@ -35,7 +34,7 @@ static __always_inline struct usher_block_key block_of(__u32 ticket, __u32 posit
 	return key;
 }
 
-/* False: it is not there. */
+/* False: it is missing. */
 static __always_inline int copy_element(__u32 ticket, __u32 position,
 					__u8 element[USHER_TOKEN_ELEMENT_SIZE])
 {
@@ -52,7 +51,7 @@ static __always_inline int copy_element(__u32 ticket, __u32 position,
 	return bpf_map_lookup_elem(&blocks, &key) == block;
 }
 
-/* Tells user space where the ticket of this mark is, once a block. */
+/* Reports the position of the ticket of this mark to user space, once per block. */
 static __always_inline void tell(struct usher_ticket *ticket, __u64 mark, __u32 position)
 {
 	struct usher_block_key key = block_of(mark >> 32, position);
@@ -66,7 +65,7 @@ static __always_inline void tell(struct usher_ticket *ticket, __u64 mark, __u32 
 	}
 }
 
-/* Whether the ticket of this mark is still the one that stands under `key`. */
+/* Whether the ticket of this mark is still the one under `key`. */
 static __always_inline int stands_under(const struct usher_ticket_key *key,
 					const struct usher_ticket *ticket, __u64 mark)
 {
@@ -95,8 +94,8 @@ static __always_inline int draw_once(const struct usher_ticket_key *key, struct 
 	drawn->slot[1] = slot >> 8;
 	drawn->slot[2] = slot;
 
-	/* Not counted on when there is nothing to draw: a user who asks and asks would else drive
-	 * the position round, to elements that are spent. */
+	/* Do not advance if there is nothing to draw: repeated requests would otherwise wrap the
+	 * position round, to spent elements. */
 	position = *(volatile __u32 *)&ticket->next + 1;
 	if (copy_element(mark >> 32, position, drawn->element)) {
 		position = __sync_fetch_and_add(&ticket->next, 1) + 1;
@@ -114,7 +113,7 @@ static __always_inline int draw_once(const struct usher_ticket_key *key, struct 
 	return -ESTALE;
 }
 
-/* Draws the next element of the ticket for the socket. 0, or the error. */
+/* Draws the next element of the ticket for the socket. Returns 0 or the error. */
 static __always_inline int draw_for(struct bpf_sock *socket, const struct usher_ticket_key *key)
 {
 	struct drawn fresh = {}, *kept;
@@ -140,7 +139,7 @@ static __always_inline int draw_for(struct bpf_sock *socket, const struct usher_
 	kept = bpf_sk_storage_get(&drawn, socket, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!kept)
 		return -ENOMEM;
-	/* In the place of one that was drawn before, if any. */
+	/* Replaces an earlier one, if any. */
 	*kept = fresh;
 	COUNT(drawn);
 	return 0;

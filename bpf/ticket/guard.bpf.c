@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Guards: an announced connection is one socket's.
+ * Guards bind an announced connection to one socket.
  *
- * The server admits an announced connection by its two ends. A guard stands for these ends from
- * before the announcement until the server has taken the announcement back, or does not admit by it
- * any more. As long as it stands no SYN with these ends leaves this host but the one of the socket
- * that was announced. So who gets the port meanwhile does not get the connection.
+ * The server admits an announced connection by its two endpoints. A guard stands for these
+ * endpoints from before the announcement until the server has withdrawn the announcement, or no
+ * longer admits by it. While it stands, only the SYN of the announced socket leaves this host with
+ * these endpoints. So another socket that gets the port meanwhile does not get the connection.
  *
- * The signer enters guards and takes them away. When the signer dies, the kernel closes its
- * duplicates of sockets and frees their ports, and the announcements stand; so this program and its
- * tables are pinned, and each guard ends by the clock. What else the signer does to SYNs (hold_syn,
- * holding.h) ends with it: its program is in `holding`, an array that the kernel empties when
- * the last process that has it open is gone.
+ * The signer enters and removes guards. When the signer dies, the kernel closes its duplicates of
+ * sockets and frees their ports, while the announcements stand. So this program and its tables are
+ * pinned, and each guard expires by the clock. The signer's other program for SYNs (hold_syn,
+ * holding.h) ends with the signer: it is in `holding`, an array that the kernel empties when the
+ * last process that has it open is gone.
  *
  * Kernel 6.1 or later (tail calls 4.2, boot time 5.8).
  */
 #include "guards.h"
 
-/* What decides about SYNs that no guard decides about: hold_syn. Key: 0. Not pinned. */
+/* The program for SYNs that no guard decides about: hold_syn. Key: 0. Not pinned. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, 1);
@@ -25,7 +25,7 @@ struct {
 	__type(value, __u32);
 } holding SEC(".maps");
 
-/* SYNs that were kept back, one copy per CPU. Key: 0. */
+/* The number of dropped SYNs, one copy per CPU. Key: 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -42,7 +42,7 @@ static __always_inline void count_kept_back(void)
 		__sync_fetch_and_add(count, 1);
 }
 
-/* Whether it is the connection that the guard was entered for. */
+/* Whether the guard was entered for this connection. */
 static __always_inline int is_for(const struct usher_guard *guard, struct bpf_sock *socket,
 				  __u64 cookie)
 {
@@ -57,13 +57,12 @@ static __always_inline int is_for(const struct usher_guard *guard, struct bpf_so
 }
 
 /*
- * Hook: egress of the cgroup, because it is the one place before the wire that knows the socket of
- * a packet and may drop it, without a firewall's rule. tcp_connect() takes that for a lost packet
- * and goes on to send the SYN again. Other packets than SYNs cost a look at their socket's type and
- * state.
+ * Hook: egress of the cgroup, because it is the only place before the wire that knows the socket of
+ * a packet and may drop it, without a firewall rule. tcp_connect() takes the drop for a lost packet
+ * and sends the SYN again. Packets other than SYNs cost a look at their socket's type and state.
  *
- * Not asked is whose network namespace it is: of one of its own, a SYN with the very ends of a
- * connection that is guarded is kept back too. Kernel 4.10.
+ * The program ignores the network namespace: in another one, a SYN with exactly the endpoints of a
+ * guarded connection is dropped too. Kernel 4.10.
  */
 SEC("cgroup_skb/egress")
 int guard_syn(struct __sk_buff *packet)
@@ -77,7 +76,7 @@ int guard_syn(struct __sk_buff *packet)
 	socket = bpf_sk_fullsock(socket);
 	if (!socket)
 		return 1;
-	/* Raw sockets in whatever state: connect() changes it. */
+	/* Raw sockets in any state, because connect() changes it. */
 	if (socket->type != SOCK_RAW) {
 		if (!is_connecting(socket))
 			return 1;
@@ -93,7 +92,7 @@ int guard_syn(struct __sk_buff *packet)
 		}
 	}
 	bpf_tail_call(packet, &holding, 0);
-	/* No signer holds anything: what was not announced is refused by the server. */
+	/* Without a signer nothing is held: the server refuses unannounced connections. */
 	return 1;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Which socket's connection between two ends may begin: the tables that guard.bpf.c and
- * ticket.bpf.c share. They are pinned, and outlive the signer. */
+/* The tables that guard.bpf.c and ticket.bpf.c share: which socket's connection between two
+ * endpoints may begin. They are pinned, and outlive the signer. */
 #ifndef USHER_TICKET_GUARDS_H
 #define USHER_TICKET_GUARDS_H
 
@@ -12,7 +12,7 @@
 #include "usher_ends.h"
 #include "usher_ticket.h"
 
-/* Keys on the stack are written in words, which some architectures want aligned. */
+/* Keys on the stack are written in words, which some architectures need aligned. */
 #define __aligned __attribute__((aligned(8)))
 
 #define AF_INET 2
@@ -20,8 +20,8 @@
 #define SOCK_STREAM 1
 #define SOCK_RAW 3
 
-/* Key: a socket; goes with it. Limit: the memory for options of the socket. Full: the connection is
- * not held, and the server refuses it. */
+/* Key: a socket, whose end removes the entry. Limit: the memory for options of the socket. Full:
+ * the connection is not held, and the server refuses it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -30,9 +30,9 @@ struct {
 } holds SEC(".maps");
 
 /*
- * Ends of connections that user space is deciding about, or that are announced. Limit: set before
- * loading. Full: user space is told: what is held stays so and is asked for again, what is to be
- * announced is refused.
+ * Endpoints of connections that are under decision in user space, or announced. Limit: set before
+ * loading. Full: user space gets the error: a held connection stays held and is reported again, an
+ * announcement is refused.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -63,7 +63,7 @@ static __always_inline int is_connecting(const struct bpf_sock *socket)
 	       (socket->family == AF_INET || socket->family == AF_INET6);
 }
 
-/* What stands for these ends now. */
+/* The present guard of these endpoints. */
 static __always_inline struct usher_guard *guard_of(const struct usher_connection *connection)
 {
 	struct usher_guard *guard = bpf_map_lookup_elem(&guards, connection);

@@ -2,10 +2,10 @@
 /*
  * Holding: a plain connection without a token begins when user space has announced it.
  *
- * connect() marks the socket. Its SYNs are dropped on the way out and told of, one by one, until
- * there is a guard of theirs that is released; the kernel sends them again by itself, so a report
- * that is lost is made up for. A guard (guard.bpf.c) stands for a connection's ends from before
- * they are announced until that has been taken back.
+ * connect() marks the socket. Its SYNs are dropped at egress and reported, one by one, until their
+ * guard is released. The kernel sends them again by itself, which makes up for a lost report. A
+ * guard (guard.bpf.c) stands for a connection's endpoints from before the announcement until its
+ * withdrawal.
  */
 #ifndef USHER_TICKET_HOLDING_H
 #define USHER_TICKET_HOLDING_H
@@ -54,7 +54,7 @@ static __always_inline struct usher_report *report_of(const struct usher_connect
 	return report;
 }
 
-/* Marks the socket as one to be held. In the place of what an earlier connect() left. */
+/* Marks the socket to be held. Replaces the mark of an earlier connect(). */
 static __always_inline void mark(struct bpf_sock *socket, __u32 uid, __u64 program)
 {
 	struct usher_hold fresh = {
@@ -82,14 +82,15 @@ static __always_inline int is_refused(struct bpf_sock *socket)
 	return kernels && kernels->sk_err == ECONNREFUSED;
 }
 
-/* Copies the SYN into its report, unless it is not a mere SYN: then the kernel sends it itself. */
+/* Copies a plain SYN into its report; the kernel itself sends any other SYN. */
 static __always_inline void copy(struct __sk_buff *packet, struct usher_report *report)
 {
 	__u32 size = packet->len;
 
 	if (size > USHER_SYN_SIZE)
 		return;
-	/* Or one comparison is made of both, of which the verifier does not see what it says. */
+	/* Otherwise the compiler merges both comparisons into one that the verifier cannot follow.
+	 */
 	barrier_var(size);
 	if (size < LEAST_SYN_SIZE)
 		return;
@@ -97,7 +98,7 @@ static __always_inline void copy(struct __sk_buff *packet, struct usher_report *
 		report->size = size;
 }
 
-/* Tells user space of a held SYN. */
+/* Reports a held SYN to user space. */
 static __always_inline void tell_held(struct __sk_buff *packet,
 				      const struct usher_connection *connection,
 				      struct usher_hold *hold, __u64 cookie)
@@ -122,7 +123,7 @@ static __always_inline int may_leave(struct __sk_buff *packet, struct bpf_sock *
 	struct drawn *token;
 
 	ends_of(socket, &connection);
-	/* Its own, and not released: guard_syn decides about all others. */
+	/* Its own guard, not released: guard_syn decides about all others. */
 	if (guard_of(&connection))
 		return 0;
 	if (!hold || hold->exempt)
@@ -135,7 +136,7 @@ static __always_inline int may_leave(struct __sk_buff *packet, struct bpf_sock *
 	return 0;
 }
 
-/* Whether a packet is a SYN without data of a connection whose SYN was told of. */
+/* Whether a packet is a SYN without data of a connection whose SYN was reported. */
 static __always_inline int is_copy(struct __sk_buff *packet)
 {
 	struct usher_connection connection __aligned = {};
@@ -147,7 +148,7 @@ static __always_inline int is_copy(struct __sk_buff *packet)
 	if (bpf_skb_load_bytes(packet, 0, &v4, sizeof(v4)))
 		return 0;
 	if (v4.version == 4) {
-		/* Of a fragment the rest could be anything. */
+		/* The rest of a fragment could be anything. */
 		if (v4.ihl < 5 || v4.protocol != IPPROTO_TCP || v4.frag_off & bpf_htons(0x3fff))
 			return 0;
 		set_mapped(connection.client_address, v4.saddr);
@@ -169,7 +170,7 @@ static __always_inline int is_copy(struct __sk_buff *packet)
 	return bpf_map_lookup_elem(&told, &connection) != 0;
 }
 
-/* Whether a packet of a raw socket may leave: whatever it is, unless the socket is for SYNs. */
+/* Whether a packet of a raw socket may leave: any packet, unless the socket is for SYNs. */
 static __always_inline int may_be_sent(struct __sk_buff *packet, struct bpf_sock *socket)
 {
 	if (!bpf_sk_storage_get(&senders, socket, 0, 0) || is_copy(packet))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The tables of the ticket programs, and what all of them use. */
+/* The tables and common definitions of the ticket programs. */
 #ifndef USHER_TICKET_MAPS_H
 #define USHER_TICKET_MAPS_H
 
@@ -12,8 +12,8 @@
 #include "usher_ticket.h"
 
 /*
- * Tickets. Key: user and server. Limit: set before loading. Full: user space is told, the user's
- * connections carry no token.
+ * Tickets. Key: user and server. Limit: set before loading. Full: user space gets the error, and
+ * the user's connections carry no token.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -23,9 +23,9 @@ struct {
 } tickets SEC(".maps");
 
 /*
- * Elements that may be drawn. Key: number of the ticket, and which block of its chain; each is
- * filled once. Limit: set before loading; memory is taken when a block is filled. Full: user space
- * is told, the ticket is exhausted where the block is missing.
+ * Elements that may be drawn. Key: number of the ticket, and block of its chain; each is filled
+ * once. Limit: set before loading; a block takes memory when it is filled. Full: user space gets
+ * the error, and the ticket ends at the missing block.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -39,10 +39,10 @@ struct {
 struct drawn {
 	__u64 key[2];
 	__u32 ticket;
-	__u32 uid; /* whose it is */
+	__u32 uid; /* its user */
 	struct usher_destination server;
-	__u8 begun; /* connecting: it is never for another connection */
-	__u8 asked; /* the callbacks that were not asked for before */
+	__u8 begun; /* whether the socket connects: the token is never for another connection */
+	__u8 asked; /* the callbacks that were not set before */
 	__u8 written; /* how often, up to 255 */
 	__u8 reserved;
 	__u8 slot[3];
@@ -50,8 +50,8 @@ struct drawn {
 	__u8 element[USHER_TOKEN_ELEMENT_SIZE + 1]; /* the last byte is 0 */
 };
 
-/* Key: a socket; goes with it. Limit: the memory for options of the socket. Full: the draw is
- * refused (ENOMEM). */
+/* Key: a socket, whose end removes the entry. Limit: the memory for options of the socket. Full:
+ * the draw is refused (ENOMEM). */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -60,8 +60,8 @@ struct {
 } drawn SEC(".maps");
 
 /*
- * Tickets that have come to a block of which user space was not told (struct usher_block_key): that
- * block and the next are to be filled. Limit: 4,096. Full: counted, and told at the next draw.
+ * Tickets that have reached a block not reported to user space (struct usher_block_key): that block
+ * and the next must be filled. Limit: 4,096. Full: counted, and reported at the next draw.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -69,9 +69,9 @@ struct {
 } wanted SEC(".maps");
 
 /*
- * Where a plain connect() is authenticated: of the programs of which list; 0: of all. There tokens
- * are drawn by programs of the list only. Limit: set before loading. Full: user space is told, and
- * puts nothing in force that would need more.
+ * The destinations at which a plain connect() is authenticated, with the list of programs; 0: all
+ * programs. Only listed programs draw tokens there. Limit: set before loading. Full: user space
+ * gets the error, and puts nothing in force that would need more.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -81,7 +81,7 @@ struct {
 } plain SEC(".maps");
 
 /*
- * Programs that are listed. The value means nothing. Limit: set before loading. Full: as `plain`.
+ * Listed programs. The value is unused. Limit: set before loading. Full: as `plain`.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -98,8 +98,8 @@ struct {
 	__type(value, struct usher_program_key);
 } program_keys SEC(".maps");
 
-/* Key: a socket; goes with it. Limit: the memory for options of the socket. Full: the process is
- * told (ENOMEM), and is no listed program to whom it asks. */
+/* Key: a socket, whose end removes the entry. Limit: the memory for options of the socket. Full:
+ * the process gets ENOMEM, and does not count as a listed program. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -108,8 +108,8 @@ struct {
 } askers SEC(".maps");
 
 /*
- * What became of plain connections (struct usher_report). Limit: about 2,300. Full: counted; a held
- * SYN is told of when the kernel sends it again, an end by the time that it takes.
+ * Reports about plain connections (struct usher_report). Limit: about 2,300. Full: counted; a held
+ * SYN is reported when the kernel sends it again, and user space notices an end by a time limit.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -117,9 +117,9 @@ struct {
 } reports SEC(".maps");
 
 /*
- * Ends of connections whose SYN was told of; what is in `senders` may send it. The value means
- * nothing. User space has no descriptor of it. Limit: as `guards`, the oldest makes room: its SYN
- * is left to the kernel.
+ * Endpoints of connections whose SYN was reported; sockets in `senders` may send it. The value is
+ * unused. User space has no descriptor of it. Limit: as `guards`; the oldest makes room, and the
+ * kernel sends its SYN.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -128,8 +128,8 @@ struct {
 	__type(value, __u32);
 } told SEC(".maps");
 
-/* Raw sockets that send nothing but SYNs that were told of. Key: a socket; goes with it. User space
- * keeps no descriptor of it when they are entered. */
+/* Raw sockets that may send only reported SYNs. Key: a socket, whose end removes the entry. User
+ * space keeps no descriptor of the table once they are entered. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -152,7 +152,7 @@ static __always_inline struct usher_ticket_counters *counters_here(void)
 	return bpf_map_lookup_elem(&counters, &zero);
 }
 
-/* Atomic, because a system call may be interrupted by what a packet calls. */
+/* Atomic, because a packet's program may interrupt a system call's. */
 #define COUNT(what)                                                                                \
 	do {                                                                                       \
 		struct usher_ticket_counters *here = counters_here();                              \

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Programs: which executable a process runs, and whether it is listed where it connects.
+ * Programs: the executable that a process runs, and whether it is listed for its destination.
  *
- * A program is known by the kernel's inode object of its executable: the one thing that no chroot,
- * mount namespace or overlay of the process makes look like another file, and that is the same
- * however a file system numbers its files. User space keeps each listed file open, so that the
- * object stays and its address is no other file's. What user space sees of the address is a keyed
- * hash.
+ * The kernel's inode object of the executable identifies a program: no chroot, mount namespace or
+ * overlay of the process can make it look like another file, and it does not depend on a file
+ * system's numbering. User space keeps each listed file open, so that the object stays and no other
+ * file gets its address. User space sees only a keyed hash of the address.
  */
 #ifndef USHER_TICKET_PROGRAM_H
 #define USHER_TICKET_PROGRAM_H
@@ -50,7 +49,7 @@ struct task_struct {
 
 #pragma clang attribute pop
 
-/* `distance`: of the inode from the hash's key, which is where it is as long as the tables are. */
+/* `distance`: of the inode from the hash's key, whose address stays as long as the tables exist. */
 static __always_inline __u64 program_at(__u64 distance, const struct usher_program_key *key)
 {
 	const __u64 words[2] = { key->words[0], key->words[1] };
@@ -69,8 +68,8 @@ static __always_inline struct usher_program_key *program_key(void)
 }
 
 /*
- * The program that the calling process runs. 0: a file that has no name any more, so it is at no
- * path, or none at all. Read as the verifier knows the types: also where the kernel is locked down.
+ * The program that the calling process runs. 0: its file no longer has a name, so it is at no path,
+ * or there is none. Read by types known to the verifier, which also works in lockdown.
  */
 static __always_inline __u64 own_program(void)
 {
@@ -88,18 +87,18 @@ static __always_inline __u64 own_program(void)
 	inode = file->f_inode;
 	if (!inode || !inode->i_nlink)
 		return 0;
-	/* The one thing that may be calculated of two pointers. */
+	/* The verifier permits only the difference of two pointers. */
 	distance = (char *)inode - (char *)key;
 	return program_at(distance, key);
 }
 
-/* The list of an entry of `plain`, read once, as user space may change it; 0: none. */
+/* The list of an entry of `plain`, read once, because user space may change it; 0: none. */
 static __always_inline __u32 found_list(const __u32 *found)
 {
 	return found ? *(const volatile __u32 *)found : 0;
 }
 
-/* Whether a program may authenticate where those of this list may. */
+/* Whether a program is on this list. */
 static __always_inline int is_listed(__u32 list, __u64 program)
 {
 	struct usher_listed_key key = {
@@ -110,7 +109,7 @@ static __always_inline int is_listed(__u32 list, __u64 program)
 	return program && bpf_map_lookup_elem(&listed, &key);
 }
 
-/* Who connects, for the log. */
+/* The connecting process, for the log. */
 static __always_inline void note_process(struct usher_hold *hold)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -120,7 +119,7 @@ static __always_inline void note_process(struct usher_hold *hold)
 		hold->command[byte] = task->comm[byte];
 }
 
-/* Notes which program has this socket announced. */
+/* Notes the program that requests an announcement of this socket. */
 static __always_inline int note_asker(struct bpf_sock *socket)
 {
 	struct usher_asker fresh = {

@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Tickets: a user's right to have the SYNs of connections to one server carry a token
- * (docs/PROTOCOL.md, "Token in the SYN").
+ * Tickets are a user's right to tokens in the SYNs of connections to one server (docs/PROTOCOL.md,
+ * "Token in the SYN").
  *
  * User space puts a ticket for (user, server) and fills blocks of elements of its chain. Then
  *
- *     draw           a process says by a socket option of ours that the connection it is about to
- *                    make is to be authenticated: the next element goes into the socket's storage;
- *     connect_plain  does the same at connect() to where user space says so (`plain`), and marks
- *                    the socket;
+ *     draw           a process requests authentication of its next connection by our own socket
+ *                    option: the next element goes into the socket's storage;
+ *     connect_plain  does the same at connect() to destinations in `plain`, and marks the socket;
  *     write_token    writes the option into the SYN and all copies of it, masked for this
  *                    connection, and forgets it when the handshake is over;
  *     hold_syn       holds back a marked socket's SYN that carries no token (holding.h);
- *     identify       says by what number a program is listed that is an open file (program.h).
+ *     identify       returns the number that identifies an open file as a program (program.h).
  *
  * Where user space lists programs (`listed`), draw and connect_plain draw for those only.
  *
- * An element is drawn once. What goes wrong afterwards loses it: the connection goes without, and
- * the server's window bears the gap.
+ * An element is drawn once. Any later failure loses it: the connection goes without, and the
+ * server's window tolerates the gap.
  *
- * The uid is that of bpf_get_current_uid_gid: the real one, in the initial user namespace whatever
- * namespace the process is in. It gives a process no right that it has not: each may take its real
- * uid for its effective one.
+ * The uid is that of bpf_get_current_uid_gid: the real one, in the initial user namespace, in every
+ * namespace of the process. It grants a process no new right, because each may take its real uid
+ * for its effective one.
  *
  * Kernel 6.1 or later (header options 5.10, atomic fetch-and-add 5.12, bpf_set_retval 5.18).
  */
@@ -31,17 +30,17 @@
 #define TCP_FLAG_SYN 0x02
 #define TCP_FLAG_ACK 0x10
 
-/* What a setsockopt program sees of a value at most, on machines with the smallest pages. */
+/* The most that a setsockopt program sees of a value, on machines with the smallest pages. */
 #define PAGE 4096
 
-/* SYNs with a token that are sent before it is given up: something on the way may drop them. */
+/* The number of SYNs with a token before it is given up, because the path may drop them. */
 #define TOKEN_TRIES 2
 
-/* The callbacks that a connection with a token asks for. */
+/* The callbacks that a connection with a token needs. */
 #define CALLBACKS (BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG | BPF_SOCK_OPS_STATE_CB_FLAG)
 
-/* The network namespace whose sockets may draw: that of who holds the tickets, set before loading.
- * A container with a network of its own is another host. */
+/* The network namespace whose sockets may draw: that of the holder of the tickets, set before
+ * loading. A container with its own network is another host. */
 const volatile __u64 own_network = 0;
 
 static __always_inline int draw_as_asked(struct bpf_sockopt *context)
@@ -93,10 +92,10 @@ static __always_inline int say_program(struct bpf_sockopt *context)
 }
 
 /*
- * Hook: setsockopt of the cgroup, because it is where a process can say something of its own about
- * a socket without a descriptor or a privilege, and where who calls is known. Nothing of other
- * levels is changed; values longer than a page are left to the kernel, of which the program sees
- * the first page only. Kernel 5.3.
+ * Hook: setsockopt of the cgroup, because there a process can make a request about a socket without
+ * another descriptor or a privilege, and the caller is known. Options of other levels do not
+ * change; values longer than a page, of which the program sees only the first page, are left to the
+ * kernel. Kernel 5.3.
  */
 SEC("cgroup/setsockopt")
 int draw(struct bpf_sockopt *context)
@@ -116,7 +115,7 @@ int draw(struct bpf_sockopt *context)
 		bpf_set_retval(failed);
 		return 0;
 	}
-	/* The kernel's own setsockopt is not asked. */
+	/* Skips the kernel's own setsockopt. */
 	context->optlen = -1;
 	return 1;
 }
@@ -147,7 +146,7 @@ static __always_inline void connect_plain(struct bpf_sock_addr *context,
 		program = own_program();
 	mark(socket, key->uid, program);
 	if (list && !is_listed(list, program)) {
-		/* User space looks whether it is one that is listed by now. */
+		/* User space checks whether it is listed by now. */
 		COUNT(unlisted);
 		bpf_sk_storage_delete(&drawn, socket);
 		return;
@@ -162,8 +161,8 @@ static __always_inline void connect_plain(struct bpf_sock_addr *context,
 }
 
 /*
- * Hook: connect of the cgroup, because every connect() comes here, io_uring's, those that do not
- * wait and those of sendto() too, and who calls is known. Refuses and changes nothing. Kernel 4.17.
+ * Hook: connect of the cgroup, because every connect() passes it, including io_uring, non-blocking
+ * ones and sendto(), and the caller is known. Refuses and changes nothing. Kernel 4.17.
  */
 SEC("cgroup/connect4")
 int connect_plain4(struct bpf_sock_addr *context)
@@ -177,7 +176,7 @@ int connect_plain4(struct bpf_sock_addr *context)
 	return 1;
 }
 
-/* As connect_plain4, for sockets of IPv6: also to mapped addresses. Kernel 4.17. */
+/* Like connect_plain4, for IPv6 sockets, including mapped addresses. Kernel 4.17. */
 SEC("cgroup/connect6")
 int connect_plain6(struct bpf_sock_addr *context)
 {
@@ -209,7 +208,7 @@ static __always_inline int connecting(struct bpf_sock_ops *context,
 	return 1;
 }
 
-/* Stops asking for callbacks, and wipes and forgets the token. */
+/* Resets the callbacks, and wipes and forgets the token. */
 static __always_inline void finish(struct bpf_sock_ops *context, struct bpf_sock *socket,
 				   struct drawn *token)
 {
@@ -224,7 +223,7 @@ static __always_inline void begin(struct bpf_sock_ops *context, struct bpf_sock 
 {
 	struct usher_connection connection __aligned = {};
 
-	/* One that was begun stays only when somebody took our callbacks away. */
+	/* A token in use is still here only if another program reset our callbacks. */
 	if (!connecting(context, &connection) || token->begun ||
 	    token->server.port != connection.server_port ||
 	    !equal_words(token->server.address, connection.server_address)) {
@@ -248,7 +247,7 @@ static __always_inline void reserve(struct bpf_sock_ops *context, struct bpf_soc
 	if (!is_syn(context))
 		return;
 	if (hold && token->written >= TOKEN_TRIES) {
-		/* The SYN goes without from now on, and so is held. */
+		/* From now on the SYN has no token, and so is held. */
 		hold->ticket = token->ticket;
 		COUNT(unanswered);
 		finish(context, socket, token);
@@ -260,8 +259,7 @@ static __always_inline void reserve(struct bpf_sock_ops *context, struct bpf_soc
 	}
 }
 
-/* Masked anew in each copy of the SYN: the same bytes as long as the connection has the same ends.
- */
+/* Masks the token again in each copy of the SYN: the same bytes for the same endpoints. */
 static __always_inline void write(struct bpf_sock_ops *context, struct bpf_sock *socket,
 				  struct drawn *token)
 {
@@ -291,7 +289,7 @@ static __always_inline void write(struct bpf_sock_ops *context, struct bpf_sock 
 	COUNT(written);
 }
 
-/* Tells what became of a plain connection. */
+/* Reports the result of a plain connection. */
 static __always_inline void tell_end(struct bpf_sock_ops *context, const struct usher_hold *hold,
 				     __u16 event)
 {
@@ -305,7 +303,7 @@ static __always_inline void tell_end(struct bpf_sock_ops *context, const struct 
 		bpf_ringbuf_submit(report, 0);
 }
 
-/* Asks for the end of a marked socket's handshake. */
+/* Requests the callback at the end of a marked socket's handshake. */
 static __always_inline void watch(struct bpf_sock_ops *context, struct usher_hold *hold)
 {
 	if (hold->exempt)
@@ -315,7 +313,7 @@ static __always_inline void watch(struct bpf_sock_ops *context, struct usher_hol
 				  context->bpf_sock_ops_cb_flags | BPF_SOCK_OPS_STATE_CB_FLAG);
 }
 
-/* The handshake is over, well or not: the mark goes. */
+/* The handshake has succeeded or failed: remove the mark. */
 static __always_inline void end_hold(struct bpf_sock_ops *context, struct bpf_sock *socket,
 				     struct usher_hold *hold)
 {
@@ -329,8 +327,8 @@ static __always_inline void end_hold(struct bpf_sock_ops *context, struct bpf_so
 	bpf_sk_storage_delete(&holds, socket);
 }
 
-/* The way lets tokens pass: one that is late on it says nothing of the others. In an entry that is
- * being replaced this may be of the next ticket, whose way is the same, or be lost. */
+/* The path lets tokens pass, so a late one does not speak against the others. In an entry that is
+ * being replaced this may count for the next ticket, whose path is the same, or be lost. */
 static __always_inline void note_passed(const struct drawn *token)
 {
 	struct usher_ticket_key key __aligned = { .uid = token->uid, .server = token->server };
@@ -343,13 +341,13 @@ static __always_inline void note_passed(const struct drawn *token)
 static __always_inline void change_state(struct bpf_sock_ops *context, struct bpf_sock *socket,
 					 struct drawn *token, struct usher_hold *hold)
 {
-	/* Asked for by another program before the connection began. */
+	/* Set by another program before the connection began. */
 	if (!token->begun)
 		return;
-	/* Not ACTIVE_ESTABLISHED_CB, which is later: there other programs ask for callbacks, which
-	 * must not be taken back. */
+	/* Not at ACTIVE_ESTABLISHED_CB, which is later: there other programs set callbacks, which
+	 * must stay. */
 	if (context->args[1] == BPF_TCP_ESTABLISHED) {
-		/* Where nothing is left, no length is asked for. */
+		/* Without a token, request no length. */
 		if (token->written)
 			note_passed(token);
 		else
@@ -369,8 +367,8 @@ static __always_inline void change_state(struct bpf_sock_ops *context, struct bp
 }
 
 /*
- * Hook: sockops of the cgroup, the one place that may write into a SYN. A socket without token and
- * mark costs two look-ups when it connects; callbacks are asked for per connection. Kernel 5.10.
+ * Hook: sockops of the cgroup, the only place that may write into a SYN. A socket without token and
+ * mark costs two look-ups when it connects; callbacks are set per connection. Kernel 5.10.
  */
 SEC("sockops")
 int write_token(struct bpf_sock_ops *context)
@@ -381,7 +379,7 @@ int write_token(struct bpf_sock_ops *context)
 
 	switch (context->op) {
 	case BPF_SOCK_OPS_HDR_OPT_LEN_CB:
-		/* Of whatever connection: none that has lost its token comes here again. */
+		/* For any connection: one that has lost its token does not come here again. */
 		COUNT(asked);
 		break;
 	case BPF_SOCK_OPS_TCP_CONNECT_CB:
@@ -398,7 +396,8 @@ int write_token(struct bpf_sock_ops *context)
 	hold = bpf_sk_storage_get(&holds, socket, 0, 0);
 	switch (context->op) {
 	case BPF_SOCK_OPS_TCP_CONNECT_CB:
-		/* First: what is asked for here is not taken back with the token. */
+		/* First, so that forgetting the token does not reset the callbacks requested here.
+		 */
 		if (hold)
 			watch(context, hold);
 		if (token)
@@ -442,9 +441,9 @@ int hold_syn(struct __sk_buff *packet)
 }
 
 /*
- * Run by user space (BPF_PROG_RUN): which program is the file behind a descriptor of the caller's?
- * Returns 0, or the error. Only this needs a kernel that lets programs read its memory by address
- * (no lockdown for confidentiality). Kernel 5.14.
+ * Run by user space (BPF_PROG_RUN): identifies the file behind a descriptor of the caller. Returns
+ * 0 or the error. Only this needs a kernel that lets programs read its memory by address (no
+ * lockdown for confidentiality). Kernel 5.14.
  */
 SEC("syscall")
 int identify(struct usher_program_query *query)
