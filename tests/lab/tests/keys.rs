@@ -152,7 +152,7 @@ fn options_of_a_key_mean_what_they_do_for_sshd_or_are_refused() -> Outcome {
     for (options, problem) in [
         (
             "command=\"/bin/true\"",
-            "authorized_keys line 1: the option `command` is not taken",
+            "authorized_keys line 1: Usher does not take the option `command`",
         ),
         (
             "from=\"10.0.0.0/8\"",

@@ -227,7 +227,7 @@ fn expectations_are_tried_on_both_hosts_policies_and_tell_what_shows_that_they_f
         .command(["usher", "policy", "test", "--hosts", COPIES])
         .run()?;
     for text in [
-        "expect.policy:2:1: does not hold: expect permit user bob service imap;",
+        "expect.policy:2:1: fails: expect permit user bob service imap;",
         "bob@laptop is refused at imap@mailhost",
     ] {
         assert!(shown.stdout.contains(text), "{text}: {shown:?}");
