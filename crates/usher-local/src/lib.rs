@@ -1,24 +1,23 @@
-//! What Usher's processes on one host share.
+//! Code that Usher's processes on one host share.
 //!
-//! * [`paths`]: where files and sockets are.
-//! * [`packet`]: `SOCK_SEQPACKET` sockets that carry descriptors and say who the peer is;
+//! * [`paths`]: paths of files and sockets.
+//! * [`packet`]: `SOCK_SEQPACKET` sockets that carry descriptors and name the peer;
 //!   [`packet_async`] is the same for tokio.
 //! * [`roles`]: the daemons, one line of a table each.
 //! * [`control`]: the command line's requests to the daemons, and their answers; [`control_server`]:
 //!   the daemons' side of it, on tokio; [`configuration`]: the configuration in force in a daemon;
 //!   [`watchdog`]: the sign of life for the service manager.
-//! * [`signing_key`]: with what a user signs.
-//! * [`applied`]: the configuration that is in force, one file, replaced atomically; [`checked`]:
-//!   what it says, after all checks; `collect`: how it is made of what an administrator has
-//!   written; [`files`]: how files are read and replaced;
-//!   [`error`]: what can be wrong with it.
+//! * [`signing_key`]: the users' signing keys.
+//! * [`applied`]: the configuration in force, one file that is replaced atomically; [`checked`]: the
+//!   same after all checks; `collect`: makes it from the administrator's files; [`files`]: reads and
+//!   replaces files; [`error`]: faults of a configuration.
 //! * [`includes`]: the files of a policy, and those that they include; [`copy`]: copies of hosts'
-//!   configurations, which are not left; [`writers`]: who else may write what is read.
-//! * [`lock_file`]: files that are there to be locked.
-//! * [`messages`]: what the daemons write; [`probe`]: what they find that the kernel can do.
-//! * [`clock`]: the time by which things expire.
-//! * [`keys`]: the public keys by which users are known; [`key_options`]: what is said of them;
-//!   `principals`: whom services admit by them.
+//!   configurations, whose links lead nowhere else; [`writers`]: other accounts that may write files.
+//! * [`lock_file`]: files for locks.
+//! * [`messages`]: the daemons' log; [`probe`]: features of the kernel that they find.
+//! * [`clock`]: the time for expiry.
+//! * [`keys`]: the public keys that identify users; [`key_options`]: their options; `principals`:
+//!   admission by the principals of certificates.
 #![forbid(unsafe_code)]
 
 pub mod applied;

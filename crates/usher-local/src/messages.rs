@@ -1,7 +1,7 @@
 //! Messages of the daemons: one line each on standard error, with the priority in the form of the journal,
 //! without control characters, and with a quota for each user.
 
-mod shares;
+mod quotas;
 
 use std::fmt;
 use std::os::linux::fs::MetadataExt as _;
@@ -15,13 +15,13 @@ use tracing_subscriber::fmt::time::SystemTime;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use shares::{Shares, Verdict};
+use quotas::{Quotas, Verdict};
 
 /// Selects the messages, for example `usherd=debug,info`; `info` unless set.
 const FILTER: &str = "USHER_LOG";
 
 /// The recent messages of this process about each user.
-static SHARES: Mutex<Option<Shares>> = Mutex::new(None);
+static QUOTAS: Mutex<Option<Quotas>> = Mutex::new(None);
 
 /// Sends the messages of this process, panics included, to standard error. When that is a stream of
 /// the journal (`$JOURNAL_STREAM` of systemd.exec(5)), a line begins with its priority
@@ -44,10 +44,10 @@ pub fn to_standard_error() {
 /// Reports how many lines were left out for users whose minute is over. The next message reports it
 /// otherwise.
 pub fn summarize() {
-    let left_out = SHARES
+    let left_out = QUOTAS
         .lock()
         .as_mut()
-        .map(|shares| shares.summaries(Instant::now()));
+        .map(|quotas| quotas.summaries(Instant::now()));
     for (what, count) in left_out.into_iter().flatten() {
         tracing::warn!("{count} more lines were left out: {what}");
     }
@@ -92,7 +92,7 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let verdict = SHARES
+        let verdict = QUOTAS
             .lock()
             .get_or_insert_default()
             .admit(event, Instant::now());

@@ -38,6 +38,20 @@ struct Finding {
     needed_for: String,
 }
 
+impl Finding {
+    /// A finding that every host needs: whether it works, and the detail.
+    fn new(name: &str, needed_for: &str, (works, detail): (bool, String)) -> Self {
+        Self {
+            name: name.to_owned(),
+            works,
+            required: true,
+            detail,
+            needed_for: needed_for.to_owned(),
+            ..Self::default()
+        }
+    }
+}
+
 /// The work of this host by the policy in force.
 struct Jobs {
     /// The services that it offers.
@@ -114,13 +128,12 @@ fn kernel(jobs: &Jobs) -> Vec<Finding> {
     let found = match probe(&[]) {
         Ok(found) => found,
         Err(error) => {
-            return vec![Finding {
-                name: "kernel".into(),
-                required: true,
-                detail: error.to_string(),
-                needed_for: "knowing what this kernel can do".into(),
-                ..Finding::default()
-            }];
+            let outcome = (false, error.to_string());
+            return vec![Finding::new(
+                "kernel",
+                "knowing what this kernel can do",
+                outcome,
+            )];
         }
     };
     let findings = found.into_iter().map(|found| {
@@ -128,11 +141,7 @@ fn kernel(jobs: &Jobs) -> Vec<Finding> {
         Finding {
             required: found.required && jobs.may_need(side),
             side,
-            name: found.name,
-            works: found.works,
-            detail: found.detail,
-            needed_for: found.needed_for,
-            ..Finding::default()
+            ..Finding::new(&found.name, &found.needed_for, (found.works, found.detail))
         }
     });
     findings.collect()
@@ -205,7 +214,7 @@ fn some(names: &[String]) -> String {
 }
 
 fn host_key() -> Finding {
-    let (works, detail) = match std::fs::metadata(paths::HOST_KEY) {
+    let outcome = match std::fs::metadata(paths::HOST_KEY) {
         Ok(metadata) if metadata.permissions().mode() & 0o077 == 0 => (
             true,
             format!("{} is readable by root only", paths::HOST_KEY),
@@ -219,39 +228,21 @@ fn host_key() -> Finding {
             format!("{}: {error}; run `usher init`", paths::HOST_KEY),
         ),
     };
-    Finding {
-        name: "host key".into(),
-        works,
-        required: true,
-        detail,
-        needed_for: "other hosts to know this one".into(),
-        ..Finding::default()
-    }
+    Finding::new("host key", "other hosts to know this one", outcome)
 }
 
 fn configuration() -> Finding {
-    let (works, detail) = match Applied::load(Path::new(paths::APPLIED)) {
-        Ok(Some(applied)) => match applied.check() {
-            Ok(_) => (
-                true,
-                format!("configuration {} is in force", applied.generation),
-            ),
-            Err(error) => (false, error.to_string()),
-        },
-        Ok(None) => (
-            false,
-            "no configuration is in force; run `usher policy apply`".into(),
-        ),
-        Err(error) => (false, error.to_string()),
+    let none = "no configuration is in force; run `usher policy apply`";
+    let applied = Applied::load(Path::new(paths::APPLIED));
+    let outcome = match applied.map(|applied| applied.map(|applied| (applied.check(), applied))) {
+        Ok(Some((Ok(_), applied))) => {
+            let generation = applied.generation;
+            (true, format!("configuration {generation} is in force"))
+        }
+        Ok(Some((Err(error), _))) | Err(error) => (false, error.to_string()),
+        Ok(None) => (false, none.to_owned()),
     };
-    Finding {
-        name: "configuration".into(),
-        works,
-        required: true,
-        detail,
-        needed_for: "anything to be permitted".into(),
-        ..Finding::default()
-    }
+    Finding::new("configuration", "anything to be permitted", outcome)
 }
 
 #[cfg(test)]

@@ -14,18 +14,14 @@ const ROOM: u64 = 128 << 10;
 
 /// Whether the log's file system has room.
 pub fn room() -> Finding {
-    let (works, detail) = match look(Path::new(paths::LOG_DIRECTORY)) {
+    let outcome = match look(Path::new(paths::LOG_DIRECTORY)) {
         Ok(detail) => (true, detail),
         Err(error) => (false, error.to_string()),
     };
+    let needed_for = "sessions, each of which must be recorded";
     Finding {
-        name: "room for the log".into(),
-        works,
-        required: true,
         side: Some(Side::Server),
-        detail,
-        needed_for: "sessions, each of which must be recorded".into(),
-        ..Finding::default()
+        ..Finding::new("room for the log", needed_for, outcome)
     }
 }
 

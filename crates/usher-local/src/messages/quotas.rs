@@ -29,7 +29,7 @@ const ABOUT: [&str; 4] = ["user", "uid", "address", "host"];
 pub(super) enum Verdict {
     /// It is written.
     Written,
-    /// It is written, as the last of its share.
+    /// It is written, as the last of its quota.
     Last,
     /// It is left out.
     LeftOut,
@@ -37,7 +37,7 @@ pub(super) enum Verdict {
 
 /// Recent lines, by kind (the place in the program) and user.
 #[derive(Default)]
-pub(super) struct Shares {
+pub(super) struct Quotas {
     counts: HashMap<(Identifier, String), Count>,
     swept: Option<Instant>,
     left_out: Vec<(String, u32)>,
@@ -72,7 +72,7 @@ impl Visit for Content {
     }
 }
 
-impl Shares {
+impl Quotas {
     /// Counts a line.
     pub(super) fn admit(&mut self, event: &Event<'_>, now: Instant) -> Verdict {
         let mut content = Content::default();
@@ -159,46 +159,46 @@ mod tests {
     }
 
     #[test]
-    fn one_users_lines_end_with_the_share_and_others_go_on() {
-        let (mut shares, now) = (Shares::default(), Instant::now());
+    fn one_users_lines_end_with_the_quota_and_others_go_on() {
+        let (mut quotas, now) = (Quotas::default(), Instant::now());
         let alice = || Some("user=alice".to_owned());
         for _ in 1..LINES {
             assert_eq!(
-                shares.admit_at(place(), alice(), "m", now),
+                quotas.admit_at(place(), alice(), "m", now),
                 Verdict::Written
             );
         }
-        assert_eq!(shares.admit_at(place(), alice(), "m", now), Verdict::Last);
+        assert_eq!(quotas.admit_at(place(), alice(), "m", now), Verdict::Last);
         for _ in 0..7 {
             assert_eq!(
-                shares.admit_at(place(), alice(), "m", now),
+                quotas.admit_at(place(), alice(), "m", now),
                 Verdict::LeftOut
             );
         }
         let bob = Some("user=bob".to_owned());
-        assert_eq!(shares.admit_at(place(), bob, "m", now), Verdict::Written);
-        assert_eq!(shares.admit_at(place(), None, "m", now), Verdict::Written);
-        assert_eq!(shares.summaries(now), []);
+        assert_eq!(quotas.admit_at(place(), bob, "m", now), Verdict::Written);
+        assert_eq!(quotas.admit_at(place(), None, "m", now), Verdict::Written);
+        assert_eq!(quotas.summaries(now), []);
         let later = now + WINDOW;
-        assert_eq!(shares.summaries(later), [("m user=alice".to_owned(), 7)]);
-        assert_eq!(shares.summaries(later), []);
+        assert_eq!(quotas.summaries(later), [("m user=alice".to_owned(), 7)]);
+        assert_eq!(quotas.summaries(later), []);
         assert_eq!(
-            shares.admit_at(place(), alice(), "m", later),
+            quotas.admit_at(place(), alice(), "m", later),
             Verdict::Written
         );
     }
 
     #[test]
     fn users_beyond_the_table_share_one_count() {
-        let (mut shares, now) = (Shares::default(), Instant::now());
+        let (mut quotas, now) = (Quotas::default(), Instant::now());
         let mut verdicts = (0..COUNTED + LINES as usize + 1)
-            .map(|uid| shares.admit_at(place(), Some(format!("uid={uid}")), "m", now));
+            .map(|uid| quotas.admit_at(place(), Some(format!("uid={uid}")), "m", now));
         assert_eq!(
             verdicts.find(|verdict| *verdict != Verdict::Written),
             Some(Verdict::Last)
         );
         assert_eq!(verdicts.next(), Some(Verdict::LeftOut));
         drop(verdicts);
-        assert!(shares.counts.len() <= COUNTED + 1);
+        assert!(quotas.counts.len() <= COUNTED + 1);
     }
 }
