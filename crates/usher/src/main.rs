@@ -36,7 +36,7 @@ enum Command {
     /// Manage the hosts of the policy
     #[command(subcommand)]
     Host(HostCommand),
-    /// Check, format, apply and analyze the policy
+    /// Check, format, apply and analyse the policy
     #[command(subcommand)]
     Policy(PolicyCommand),
     /// Show, verify and export this host's signed log of authentications
