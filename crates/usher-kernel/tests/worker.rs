@@ -43,6 +43,7 @@ fn script(text: &str) -> Command {
         files: None,
         umask: 0o077,
         setuid: false,
+        pam_session: false,
         errors: None,
     }
 }

@@ -42,6 +42,8 @@ pub struct Role {
     pub sockets: &'static [Socket],
     /// The capabilities that it holds after its start.
     pub capabilities: Capabilities,
+    /// The capabilities that programs which it executes as root have besides.
+    pub passes_on: Capabilities,
     /// Its confinement after its start; none: it is not confined.
     pub sandbox: Option<Sandbox>,
     /// Names of the requests that it answers on its control socket; none: it has no such socket.
@@ -109,6 +111,7 @@ const SERVER: Role = Role {
     required: true,
     sockets: &[],
     capabilities: Capabilities::empty(),
+    passes_on: Capabilities::empty(),
     sandbox: None,
     answers: &[],
     largest_answer: 4 << 20,
@@ -186,6 +189,14 @@ roles! {
             .union(Capabilities::NET_BIND_SERVICE)
             .union(Capabilities::SETPCAP)
             .union(STARTING),
+        // usher-pam: libpam's records of the audit (AUDIT_WRITE), limits and priorities of sessions
+        // (SYS_RESOURCE, SYS_NICE: pam_limits), folders that become the users' (CHOWN, FOWNER:
+        // pam_mkhomedir).
+        passes_on: Capabilities::AUDIT_WRITE
+            .union(Capabilities::CHOWN)
+            .union(Capabilities::FOWNER)
+            .union(Capabilities::SYS_NICE)
+            .union(Capabilities::SYS_RESOURCE),
         // It may list a million sessions.
         largest_answer: 1 << 30,
         ..SERVER

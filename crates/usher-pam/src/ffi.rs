@@ -68,6 +68,46 @@ impl Transaction {
         self.result(code)
     }
 
+    /// Opens a session (pam_open_session(3)): what the modules set for this process is inherited.
+    ///
+    /// # Errors
+    /// When a module refuses or fails.
+    pub fn open_session(&mut self) -> Result<(), PamError> {
+        // SAFETY: as in `account`.
+        let code = unsafe { libpam_sys::pam_open_session(self.handle, 0) };
+        self.result(code)
+    }
+
+    /// Closes the session (pam_close_session(3)).
+    ///
+    /// # Errors
+    /// When a module fails.
+    pub fn close_session(&mut self) -> Result<(), PamError> {
+        // SAFETY: as in `account`.
+        let code = unsafe { libpam_sys::pam_close_session(self.handle, 0) };
+        self.result(code)
+    }
+
+    /// The environment that the modules have set, `NAME=VALUE` each (pam_getenvlist(3)).
+    pub fn environment(&self) -> Vec<Vec<u8>> {
+        // SAFETY: the handle is that of a transaction that has been started and has not ended.
+        let list = unsafe { libpam_sys::pam_getenvlist(self.handle) };
+        let mut entries = Vec::new();
+        let mut place = list;
+        // SAFETY: the list is null, for want of memory, or an array of texts that ends with null.
+        // Array and texts are the caller's, to be freed by free(3); each is freed once, and not used
+        // afterwards.
+        unsafe {
+            while !place.is_null() && !(*place).is_null() {
+                entries.push(CStr::from_ptr(*place).to_bytes().to_vec());
+                libc::free((*place).cast());
+                place = place.add(1);
+            }
+            libc::free(list.cast());
+        }
+        entries
+    }
+
     fn result(&mut self, code: c_int) -> Result<(), PamError> {
         self.status = code;
         if code == libpam_sys::PAM_SUCCESS {

@@ -53,7 +53,16 @@ pub fn become_user_keeping(
 /// # Errors
 /// As [`become_user`].
 pub fn keep_only(kept: Capabilities) -> Result<(), SystemError> {
-    drop_bounding_set_except(kept)
+    keep_and_pass_on(kept, Capabilities::empty())
+}
+
+/// As [`keep_only`], but what the process executes as root may have `passed_on` as well: they stay in
+/// the bounding set, as far as they are there.
+///
+/// # Errors
+/// As [`become_user`].
+pub fn keep_and_pass_on(kept: Capabilities, passed_on: Capabilities) -> Result<(), SystemError> {
+    drop_bounding_set_except(kept | passed_on)
         .and_then(|()| limit_to(kept))
         .map_err(SystemError::call("giving up capabilities"))?;
     check_only(kept)

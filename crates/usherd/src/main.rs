@@ -61,7 +61,11 @@ enum Role {
     },
     /// Makes the keeper's workers; the keeper starts it
     #[command(hide = true)]
-    Starter,
+    Starter {
+        /// Inside a PAM session: goes on until all that descends from it has ended
+        #[arg(long)]
+        session: bool,
+    },
     /// Speaks to other hosts and checks what they send (server side; user usher-verifier)
     Verifier,
     /// Keeps what clients have signed, in the log (server side; user usher-recorder)
@@ -99,7 +103,7 @@ impl Role {
             Self::Signer { .. } => &[Owner::Signer],
             // It removes what both have left.
             Self::Release { .. } => &[Owner::Keeper, Owner::Signer],
-            Self::Starter
+            Self::Starter { .. }
             | Self::Verifier
             | Self::Recorder
             | Self::Courier
@@ -137,7 +141,7 @@ fn main() -> ExitCode {
             };
             keeper::run(cgroup, users_cgroup, &limits, !without_ownership)
         }
-        Role::Starter => starter::run(),
+        Role::Starter { session } => starter::run(session),
         Role::Verifier => verifier::run(),
         Role::Recorder => recorder::run(),
         Role::Signer { cgroup } => signer::run(cgroup),

@@ -11,6 +11,10 @@
 //!
 //! It ends with the keeper. Its workers go on when it ends, however that comes: the keeper then
 //! starts another one, and follows them by itself.
+//!
+//! A starter inside a PAM session makes the workers of one order, which inherit what PAM's modules have
+//! set. It ends when the keeper has closed the socket and all its descendants have ended: usher-pam,
+//! which has started it, then closes the session.
 
 mod order;
 
@@ -22,8 +26,10 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
+use rustix::process::{WaitId, WaitIdOptions, waitid};
 use usher_kernel::worker::{
     BIRTH, Ends, MAX_REQUEST, Progress, REPORT_SIZE, Report, Request, Starter, Told,
+    outlast_requests_to_end,
 };
 use usher_local::packet::PacketSocket;
 use usher_local::roles::{self, HasRole};
@@ -55,11 +61,12 @@ const KEEPER: u64 = 0;
 const ENDS: u64 = u64::MAX;
 const BELL: u64 = u64::MAX - 1;
 
-/// Runs the starter until the keeper ends.
+/// Runs the starter until the keeper ends; inside a PAM `session`, until the keeper orders nothing more
+/// and all descendants have ended.
 ///
 /// # Errors
 /// When it cannot start, or nobody but a keeper has started it.
-pub fn run() -> Result<(), StartError> {
+pub fn run(session: bool) -> Result<(), StartError> {
     let role = roles::Starter::ROLE;
     start::require_root(role.name)?;
     let input = io::stdin().as_fd().try_clone_to_owned();
@@ -72,10 +79,27 @@ pub fn run() -> Result<(), StartError> {
         });
     }
     let starter = Starter::prepare(role.capabilities)?;
-    Office::open(starter, socket)
+    if session {
+        // What workers leave behind becomes a child of this process.
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+            .map_err(io::Error::from)
+            .and_then(|()| outlast_requests_to_end())
+            .attempt("cannot take part in a PAM session")?;
+    }
+    Office::open(starter, socket, session)
         .attempt("cannot wait for the keeper")?
         .run()
         .attempt("the keeper's socket failed")
+}
+
+/// Whether a child is left, or what a worker has left behind.
+fn has_children() -> io::Result<bool> {
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    match waitid(WaitId::All, look) {
+        Ok(_) => Ok(true),
+        Err(Errno::CHILD) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The starter's state.
@@ -93,10 +117,12 @@ struct Office {
     /// When something is due that no descriptor tells of; none: nothing.
     due: Option<Instant>,
     closed: bool,
+    /// Whether it ends after all its descendants.
+    session: bool,
 }
 
 impl Office {
-    fn open(starter: Starter, keeper: OwnedFd) -> io::Result<Self> {
+    fn open(starter: Starter, keeper: OwnedFd, session: bool) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&keeper, true)?;
         let office = Self {
             starter,
@@ -109,6 +135,7 @@ impl Office {
             waiting_since: None,
             due: None,
             closed: false,
+            session,
         };
         for (descriptor, number) in [
             (office.keeper.as_fd(), KEEPER),
@@ -123,7 +150,7 @@ impl Office {
 
     fn run(mut self) -> io::Result<()> {
         let mut events = Vec::with_capacity(64);
-        while !self.closed {
+        while !self.closed || self.session && has_children()? {
             events.clear();
             let patience = self.patience()?;
             let buffer = rustix::buffer::spare_capacity(&mut events);
@@ -136,6 +163,7 @@ impl Office {
             }
             self.look_after(Instant::now())?;
         }
+        self.flush();
         Ok(())
     }
 
@@ -194,8 +222,7 @@ impl Office {
             };
             let packet = self.keeper.receive_with(length, DESCRIPTORS)?;
             if packet.bytes.is_empty() {
-                self.closed = true;
-                return Ok(());
+                return self.close();
             }
             match Request::decode(&packet.bytes).map_err(io::Error::other)? {
                 Request::Ping => self.tell(0, 0, Told::Pong),
@@ -226,6 +253,18 @@ impl Office {
                 }
             }
         }
+    }
+
+    /// Takes no more orders: the keeper has closed the socket, or has ended.
+    fn close(&mut self) -> io::Result<()> {
+        if std::mem::replace(&mut self.closed, true) {
+            return Ok(());
+        }
+        for order in self.orders.values_mut() {
+            order.end(Told::Over);
+        }
+        self.due = Some(Instant::now());
+        Ok(epoll::delete(&self.events, self.keeper.as_fd())?)
     }
 
     /// Makes the processes that an order needs now.

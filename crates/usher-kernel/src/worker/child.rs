@@ -120,9 +120,13 @@ impl Child<'_> {
             if !prepared.setuid && libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {
                 return (Stage::NoNewPrivileges, errno());
             }
-            // KEYCTL_JOIN_SESSION_KEYRING: the starter's is not the user's, and no two users share
-            // one. A kernel without keyrings has none to leave.
-            if libc::syscall(libc::SYS_keyctl, 1, 0) < 0 && errno() != libc::ENOSYS {
+            // The starter's is not the user's, and no two users share one. A kernel without keyrings
+            // has none to leave.
+            let has_keyring = prepared.pam_session && has_session_keyring_of(prepared.uid);
+            if !has_keyring
+                && libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, 0) < 0
+                && errno() != libc::ENOSYS
+            {
                 return (Stage::NoNewPrivileges, errno());
             }
             if let Input::AcceptOne(_) = self.input {
@@ -141,7 +145,7 @@ impl Child<'_> {
                 }
             }
             let mut files: libc::rlimit = std::mem::zeroed();
-            if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) == 0 {
+            if !prepared.pam_session && libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut files) == 0 {
                 files.rlim_cur = OPEN_FILES.min(files.rlim_max);
                 libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files);
             }
@@ -233,6 +237,38 @@ impl Child<'_> {
             Ok(())
         }
     }
+}
+
+/// Whether the session keyring is one that pam_keyinit(8) has made for this user: without a name, and
+/// the user's own.
+///
+/// # Safety
+/// Only in the child of a fork, as all here; it changes nothing.
+unsafe fn has_session_keyring_of(uid: u32) -> bool {
+    // "keyring;UID;GID;PERMISSIONS;_ses": keyctl(2), KEYCTL_DESCRIBE.
+    let mut description = [0_u8; 128];
+    // SAFETY: the kernel writes at most as many bytes as it is told.
+    let length = unsafe {
+        libc::syscall(
+            libc::SYS_keyctl,
+            libc::KEYCTL_DESCRIBE,
+            libc::KEY_SPEC_SESSION_KEYRING,
+            description.as_mut_ptr(),
+            description.len(),
+        )
+    };
+    let described = usize::try_from(length).ok().and_then(|length| {
+        // The last byte is a zero.
+        description.get(..length.checked_sub(1)?)
+    });
+    described.is_some_and(|description| is_anonymous_keyring_of(description, uid))
+}
+
+fn is_anonymous_keyring_of(description: &[u8], uid: u32) -> bool {
+    let mut fields = description.splitn(5, |byte| *byte == b';');
+    let (kind, owner) = (fields.next(), fields.next());
+    let owner = owner.and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+    kind == Some(b"keyring") && owner == Some(uid) && fields.nth(2) == Some(b"_ses")
 }
 
 /// Empties the permitted, effective, inheritable and ambient sets. Leaving uid 0 has emptied all
@@ -370,6 +406,23 @@ pub(super) fn errno() -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_an_anonymous_keyring_of_the_user_is_kept() {
+        let is_kept = |text: &str| is_anonymous_keyring_of(text.as_bytes(), 2001);
+        assert!(is_kept("keyring;2001;2001;3f130000;_ses"));
+        for other in [
+            "keyring;0;0;3f130000;_ses",
+            "keyring;2001;2001;3f130000;_uid_ses.2001",
+            "keyring;20010;2001;3f130000;_ses",
+            "keyring;2001;2001;3f130000;_ses.more",
+            "user;2001;2001;3f130000;_ses",
+            "keyring;2001",
+            "",
+        ] {
+            assert!(!is_kept(other), "{other}");
+        }
+    }
 
     #[test]
     fn process_ids_are_written_without_leading_zeros() {

@@ -105,6 +105,7 @@ impl Order {
         put_bytes(&mut out, command.name.as_bytes());
         put(&mut out, u32::from(command.umask));
         out.push(u8::from(command.setuid));
+        out.push(u8::from(command.pam_session));
         out.push(u8::from(command.files.is_some()));
         if let Some(files) = &command.files {
             put_list(&mut out, files, |out, (path, access)| {
@@ -143,6 +144,7 @@ impl Order {
                     .filter(|umask| *umask <= 0o777)
                     .ok_or(MalformedMessage)?,
                 setuid: rest.flag()?,
+                pam_session: rest.flag()?,
                 files: if rest.flag()? {
                     Some(rest.list(|rest| {
                         let access = if rest.flag()? {
@@ -368,6 +370,7 @@ mod tests {
                 name: "imap".into(),
                 umask: 0o027,
                 setuid: true,
+                pam_session: false,
                 files,
                 errors: None,
             },

@@ -33,7 +33,7 @@ use child::{ACCEPTED, ALIVE, Child, LISTEN_PID, PID_DIGITS};
 use files::Confinement;
 pub use files::FileAccess;
 pub use message::{MAX_REQUEST, MalformedMessage, Order, REPORT_SIZE, Report, Request, Told};
-pub use reaping::{Ended, Ends};
+pub use reaping::{Ended, Ends, outlast_requests_to_end};
 
 /// How long a child may take to execute its program.
 pub const BIRTH: Duration = Duration::from_secs(30);
@@ -66,6 +66,10 @@ pub struct Command {
     /// not with `files`. Its bounding set is empty all the same: by no program does it gain a
     /// capability.
     pub setuid: bool,
+    /// Whether the starter is inside a PAM session of the user: then the worker keeps the starter's
+    /// limit of open files, and the session keyring when it is the user's. Otherwise both are the
+    /// keeper's, and the worker gets its own.
+    pub pam_session: bool,
     /// Standard error; none: /dev/null. Not the caller's: what a worker writes there would stand
     /// among the caller's messages as if the caller had written it.
     pub errors: Option<Arc<OwnedFd>>,
@@ -249,6 +253,7 @@ pub struct Prepared {
     gid: u32,
     umask: u16,
     setuid: bool,
+    pam_session: bool,
     confinement: Option<Confinement>,
     errors: Option<Arc<OwnedFd>>,
 }
@@ -291,6 +296,7 @@ impl Prepared {
             gid: command.gid,
             umask: command.umask,
             setuid: command.setuid,
+            pam_session: command.pam_session,
             confinement: command
                 .files
                 .as_ref()

@@ -66,6 +66,24 @@ impl AsFd for Ends {
     }
 }
 
+/// Blocks SIGTERM: the calling process ends after its children, also when all are asked to end. A
+/// child that is made by [`super::Starter`] unblocks it.
+///
+/// # Errors
+/// As sigprocmask(2).
+pub fn outlast_requests_to_end() -> io::Result<()> {
+    // SAFETY: a local set of signals; blocking one runs no code.
+    unsafe {
+        let mut asked: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut asked);
+        libc::sigaddset(&raw mut asked, libc::SIGTERM);
+        if libc::sigprocmask(libc::SIG_BLOCK, &raw const asked, std::ptr::null_mut()) < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
 /// Any child that has ended; none: no child has.
 fn reap_any() -> io::Result<Option<(u32, Ended)>> {
     let mut status = 0;

@@ -182,6 +182,15 @@ impl Groups {
         Ok(group)
     }
 
+    /// The group of the processes that hold PAM sessions. Not in the users' groups: they close the
+    /// sessions when those are killed.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn of_sessions(&self) -> Result<Group, KernelError> {
+        Group::create(self.above.path(), "sessions")
+    }
+
     /// Brings the limits of a user's group at a service up to date.
     ///
     /// # Errors

@@ -17,6 +17,7 @@ pub mod identities;
 mod open;
 mod output;
 mod pam;
+mod pam_session;
 mod ports;
 mod process;
 mod queue;
@@ -140,7 +141,8 @@ pub fn run(
     set_services(&admission, &configuration.checked)?;
     let restricted = destinations.restrict(&configuration.checked.policy)?;
     tokens::set_client_addresses(&admission, &configuration.checked.policy);
-    usher_system::privileges::keep_only(roles::Keeper::ROLE.capabilities)?;
+    let role = roles::Keeper::ROLE;
+    usher_system::privileges::keep_and_pass_on(role.capabilities, role.passes_on)?;
     usher_system::privileges::no_core_dumps()?;
 
     let keeper = Arc::new(Keeper {

@@ -12,12 +12,15 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
 
-/// How long the modules may take, all together: half as long as opening a session may.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the answer may take: longer than usher-pam lets the modules take (5 s), which then kills
+/// all that they have started and says so.
+const PATIENCE: Duration = Duration::from_secs(8);
 /// Longest reason that is read.
 const MOST_TEXT: u64 = 1024;
 /// usher-pam's exit status of a refusal.
 const REFUSED: i32 = 3;
+/// usher-pam's exit status when the modules have taken too long.
+const TOO_LONG: i32 = 4;
 
 /// Why an account is not served.
 #[derive(Debug, thiserror::Error)]
@@ -26,13 +29,13 @@ enum Objection {
     Closed(String),
     #[error("PAM cannot tell: {0}")]
     Unclear(String),
-    #[error("the PAM modules took longer than {} s", PATIENCE.as_secs())]
+    #[error("the PAM modules took too long and were killed")]
     TooLong,
     #[error("cannot ask usher-pam: {0}")]
     NotAsked(#[from] io::Error),
 }
 
-/// Asks whether the account may be served. Takes a process, and as long as the modules take, 5 s at
+/// Asks whether the account may be served. Takes two processes, and as long as the modules take, 5 s at
 /// most: never call it on the reactor's thread.
 ///
 /// # Errors
@@ -58,7 +61,7 @@ pub fn permitted(name: &UserName) -> Result<(), Refusal> {
 
 fn ask(name: &UserName) -> Result<(), Objection> {
     let mut child = Command::new(program()?)
-        .arg("--")
+        .args(["account", "--"])
         .arg(name.as_ref())
         .env_clear()
         .stdin(Stdio::null())
@@ -77,6 +80,7 @@ fn ask(name: &UserName) -> Result<(), Objection> {
     let reason = reason(&mut child)?;
     match status.code() {
         Some(0) => Ok(()),
+        Some(TOO_LONG) => Err(Objection::TooLong),
         Some(REFUSED) => Err(Objection::Closed(reason)),
         Some(_) => Err(Objection::Unclear(reason)),
         None => Err(Objection::Unclear(format!("usher-pam: {status}"))),
@@ -84,7 +88,7 @@ fn ask(name: &UserName) -> Result<(), Objection> {
 }
 
 /// usher-pam is installed beside usherd.
-fn program() -> io::Result<PathBuf> {
+pub fn program() -> io::Result<PathBuf> {
     let mut program = std::env::current_exe()?;
     program.set_file_name("usher-pam");
     Ok(program)

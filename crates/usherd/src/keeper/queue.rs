@@ -18,8 +18,10 @@ use usher_proto::refusal::Refusal;
 
 use super::Keeper;
 use super::accounts::{Account, Identity};
+use super::groups::Groups;
 use super::identities::{self, Identities};
 use super::output::Output;
+use super::pam_session::{Session, SessionError};
 use super::queues::Key;
 use super::starter::{Order, Starter};
 use ends::{End, reap};
@@ -42,6 +44,8 @@ pub struct Queue {
     listener: Arc<OwnedFd>,
     /// Where the user's processes at this service live.
     pub group: Group,
+    /// Of all users.
+    groups: Arc<Groups>,
     starter: Arc<Starter>,
     identities: Arc<Identities>,
     output: Output,
@@ -88,8 +92,8 @@ enum StartError {
     #[error("a process of the service took the user and has not served it")]
     Lapsed,
     /// The policy has the processes inside PAM sessions.
-    #[error("no PAM session can be opened: this keeper opens none")]
-    NoPamSession,
+    #[error(transparent)]
+    Session(#[from] SessionError),
     /// The user may use the service no more.
     #[error("the queue has been taken away")]
     Stopped,
@@ -112,6 +116,7 @@ impl Queue {
             account,
             listener: Arc::new(listener),
             group,
+            groups: keeper.queues.groups(),
             starter: keeper.queues.starter(),
             identities: Arc::clone(&keeper.identities),
             output: Output::default(),
@@ -200,10 +205,16 @@ impl Queue {
         style: Style,
         room: usize,
     ) -> Result<(), StartError> {
+        // Before it counts as being started: whoever takes the queue away does not wait for it.
+        let session = match program.pam_session {
+            true => Some(self.open_session().await?),
+            false => None,
+        };
         if !self.begin() {
             return Err(StartError::Stopped);
         }
-        let outcome = self.order(&program, style, room).await;
+        let order = self.order(&program, style, room, session.as_ref());
+        let outcome = order.await;
         if let Err(StartError::Spawn(SpawnError::StarterGone)) = outcome {
             self.follow_strays().await;
         }
@@ -216,15 +227,14 @@ impl Queue {
         program: &Program,
         style: Style,
         room: usize,
+        session: Option<&Session>,
     ) -> Result<(), StartError> {
-        if program.pam_session {
-            return Err(StartError::NoPamSession);
-        }
         // First: what changes after this ends the order.
         let accounts = identities::stamp();
         let identity = self.identity().await.map_err(StartError::Account)?;
+        let environment = session.map_or(&[][..], |session| &session.environment);
         let order = Order {
-            command: self.command(program, &identity),
+            command: self.command(program, &identity, environment),
             input: match style {
                 Style::Connection => Input::AcceptOne(self.listener.as_fd()),
                 Style::User => Input::Listener(self.listener.as_fd()),
@@ -238,7 +248,15 @@ impl Queue {
                 uid = self.account.uid, pid, "worker started");
             self.enlist(pid, End::Worker(end));
         };
-        Ok(self.starter.start(order, begun).await?)
+        let starter = session.map_or(&self.starter, |session| &session.starter);
+        Ok(starter.start(order, begun).await?)
+    }
+
+    /// Opens a PAM session for processes of the user, whose account is looked up before.
+    async fn open_session(&self) -> Result<Session, StartError> {
+        self.identity().await.map_err(StartError::Account)?;
+        let group = self.groups.of_sessions().map_err(SessionError::from)?;
+        Ok(Session::open(&self.account.name, group.path(), &self.starter).await?)
     }
 
     /// Notes that a process is about to come into the user's group. False: the queue has been taken
@@ -285,7 +303,13 @@ impl Queue {
         self.listener.as_fd()
     }
 
-    fn command(&self, program: &Program, identity: &Identity) -> Command {
+    /// What Usher and the policy set in the environment counts, whatever PAM modules have set.
+    fn command(
+        &self,
+        program: &Program,
+        identity: &Identity,
+        from_pam: &[(String, String)],
+    ) -> Command {
         let account = &self.account;
         let mut environment: Vec<(String, String)> = vec![
             ("HOME".into(), identity.home.display().to_string()),
@@ -297,6 +321,12 @@ impl Queue {
             ("USHER_USER".into(), account.name.to_string()),
         ];
         environment.extend(program.environment.iter().cloned());
+        for (name, value) in from_pam {
+            let is_ushers = name.starts_with("LISTEN_") || name.starts_with("USHER_");
+            if !is_ushers && environment.iter().all(|(present, _)| present != name) {
+                environment.push((name.clone(), value.clone()));
+            }
+        }
         Command {
             program: program.path.clone().into(),
             arguments: program.arguments.clone(),
@@ -312,6 +342,7 @@ impl Queue {
             }),
             umask: program.umask,
             setuid: program.setuid,
+            pam_session: program.pam_session,
             directory: identity.home.clone(),
             name: self.service.to_string(),
             errors: self.output.stream(&self.service),

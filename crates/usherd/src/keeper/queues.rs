@@ -37,7 +37,7 @@ pub type Key = (u32, u32);
 
 /// The queues.
 pub struct Queues {
-    groups: Groups,
+    groups: Arc<Groups>,
     starter: Arc<Starter>,
     all: Mutex<HashMap<Key, Arc<Queue>>>,
     leaving: Arc<Leaving>,
@@ -88,7 +88,7 @@ impl Queues {
     /// No queues yet, and never more than so many; workers will live in these groups.
     pub fn new(groups: Groups, most: u32) -> Self {
         Self {
-            groups,
+            groups: Arc::new(groups),
             starter: Arc::default(),
             all: Mutex::default(),
             leaving: Arc::default(),
@@ -100,6 +100,11 @@ impl Queues {
     /// What starts the workers.
     pub fn starter(&self) -> Arc<Starter> {
         Arc::clone(&self.starter)
+    }
+
+    /// The control groups.
+    pub fn groups(&self) -> Arc<Groups> {
+        Arc::clone(&self.groups)
     }
 
     /// Brings the limits of the users' groups up to date with a policy.

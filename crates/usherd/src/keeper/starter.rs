@@ -6,11 +6,11 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command as Program, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use usher_kernel::cgroup::Group;
 use usher_kernel::worker::{
@@ -32,13 +32,21 @@ const GONE: Duration = Duration::from_secs(1);
 /// Most bytes of reports that come at once.
 const REPORTS: usize = 64 * REPORT_SIZE;
 
+/// What messages depend on: all that a starter gets of the keeper's environment.
+pub const MESSAGE_VARIABLES: [&str; 2] = ["USHER_LOG", "JOURNAL_STREAM"];
+
 /// The starter.
+#[derive(Default)]
 pub struct Starter {
     /// None while there is none.
     socket: watch::Sender<Option<Arc<AsyncPacketSocket>>>,
     /// The starter is to be replaced.
     given_up: Notify,
     state: Mutex<State>,
+    /// Those of PAM sessions, as far as they live.
+    of_sessions: Mutex<Vec<Weak<Starter>>>,
+    /// Whether it is that of a PAM session: no other takes its place.
+    is_of_session: bool,
 }
 
 #[derive(Default)]
@@ -76,17 +84,41 @@ pub struct Order<'a> {
 /// survives.
 pub type WorkersEnd = oneshot::Receiver<Ended>;
 
-impl Default for Starter {
-    fn default() -> Self {
-        Self {
-            socket: watch::Sender::new(None),
-            given_up: Notify::new(),
-            state: Mutex::default(),
+impl Starter {
+    /// The starter of a PAM session, which usher-pam has started over this socket.
+    pub fn of_session(&self, socket: AsyncPacketSocket) -> Arc<Self> {
+        let socket = Arc::new(socket);
+        let starter = Arc::new(Self {
+            socket: watch::Sender::new(Some(Arc::clone(&socket))),
+            is_of_session: true,
+            ..Self::default()
+        });
+        let mut of_sessions = self.of_sessions.lock();
+        of_sessions.retain(|other| other.strong_count() > 0);
+        of_sessions.push(Arc::downgrade(&starter));
+        let hearing = Arc::clone(&starter);
+        tokio::spawn(async move {
+            if let Err(error) = hearing.hear(&socket).await {
+                tracing::error!(%error, "the starter of a PAM session failed");
+            }
+            hearing.socket.send_replace(None);
+            hearing.forget();
+        });
+        starter
+    }
+
+    /// Orders nothing more from the starter of a PAM session. It tells how its workers end, and ends
+    /// after them.
+    pub fn leave(&self) {
+        let Some(socket) = self.socket.send_replace(None) else {
+            return;
+        };
+        if let Err(error) = rustix::net::shutdown(socket.as_fd(), Shutdown::Write) {
+            // It has ended.
+            tracing::debug!(%error, "leaving a PAM session to itself");
         }
     }
-}
 
-impl Starter {
     /// Keeps a starter running, for ever.
     pub async fn keep_running(&self) {
         let mut pause = Duration::ZERO;
@@ -199,6 +231,11 @@ impl Starter {
     /// changed. Connections that come after this are served by another order. A starter that cannot be
     /// told is replaced.
     pub fn end_orders(&self) {
+        let of_sessions = self.of_sessions.lock();
+        for starter in of_sessions.iter().filter_map(Weak::upgrade) {
+            starter.end_orders();
+        }
+        drop(of_sessions);
         let Some(socket) = self.socket.borrow().clone() else {
             return;
         };
@@ -280,6 +317,9 @@ impl Starter {
 
     /// The starter's socket; waits while another one is being started.
     async fn socket(&self) -> Result<Arc<AsyncPacketSocket>, SpawnError> {
+        if self.is_of_session {
+            return self.socket.borrow().clone().ok_or(SpawnError::StarterGone);
+        }
         let mut present = self.socket.subscribe();
         let present = present.wait_for(Option::is_some).await;
         let socket = present.ok().and_then(|socket| socket.clone());
@@ -308,7 +348,7 @@ fn launch() -> io::Result<(Child, AsyncPacketSocket)> {
     let socket = AsyncPacketSocket::from_blocking(PacketSocket::from_descriptor(ours))?;
     let mut program = Program::new("/proc/self/exe");
     program.arg0("usherd").arg("starter").env_clear();
-    for name in ["USHER_LOG", "JOURNAL_STREAM"] {
+    for name in MESSAGE_VARIABLES {
         program.envs(std::env::var_os(name).map(|value| (name, value)));
     }
     let starter = program.stdin(theirs).stdout(Stdio::null()).spawn()?;

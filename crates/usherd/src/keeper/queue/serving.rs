@@ -130,9 +130,13 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
                 }
                 return;
             }
-            // The administrator may open the account again at any moment: nothing waits for that.
-            Err(StartError::Account(refusal)) => {
-                let reason = refusal.to_string();
+            // The administrator may open the account again, or mend the modules, at any moment: nothing
+            // waits for that.
+            Err(error @ (StartError::Account(_) | StartError::Session(_))) => {
+                let reason = match error {
+                    StartError::Account(refusal) => refusal.to_string(),
+                    error => error.to_string(),
+                };
                 queue.failed(&keeper, &reason);
                 queue.refuse_waiting(&keeper, &reason);
                 continue;

@@ -1,0 +1,109 @@
+//! Whether an account may be served now.
+
+use std::ffi::CString;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use rustix::thread::CapabilitySet;
+
+use crate::ffi::Transaction;
+use crate::modules::{self, Modules};
+use crate::{SERVICE, one_line, shadow};
+
+/// How long the modules may take, all together: half as long as opening a session of Usher's may.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The exit status of a refusal.
+const REFUSED: u8 = 3;
+/// The exit status when the modules have taken too long.
+const TOO_LONG: u8 = 4;
+/// The exit status when there is no answer.
+const UNKNOWN: u8 = 1;
+
+/// What the keeper passes on for the session phase only.
+const FOR_SESSIONS: [CapabilitySet; 4] = [
+    CapabilitySet::CHOWN,
+    CapabilitySet::FOWNER,
+    CapabilitySet::SYS_NICE,
+    CapabilitySet::SYS_RESOURCE,
+];
+
+/// Answers by the exit status, with the reason on standard output.
+pub fn ask(account: &CString) -> ExitCode {
+    let outcome = give_up_what_sessions_need()
+        .and_then(|()| Modules::start(|| answer(account)))
+        .and_then(|modules| {
+            if modules.wait(Some(PATIENCE))? {
+                return modules.status();
+            }
+            modules::end_all()?;
+            Ok(Some(TOO_LONG))
+        });
+    let status = outcome.unwrap_or_else(|error| {
+        println!("{error}");
+        Some(UNKNOWN)
+    });
+    ExitCode::from(status.unwrap_or_else(|| {
+        println!("a module has crashed");
+        UNKNOWN
+    }))
+}
+
+fn give_up_what_sessions_need() -> std::io::Result<()> {
+    let mut sets = rustix::thread::capabilities(None)?;
+    for one in FOR_SESSIONS {
+        rustix::thread::remove_capability_from_bounding_set(one)?;
+        sets.permitted.remove(one);
+        sets.effective.remove(one);
+    }
+    Ok(rustix::thread::set_capabilities(None, sets)?)
+}
+
+fn answer(account: &CString) -> u8 {
+    let (status, reason) = match look(account) {
+        Answer::Permitted => return 0,
+        Answer::Refused(reason) => (REFUSED, reason),
+        Answer::Unknown(reason) => (UNKNOWN, reason),
+    };
+    println!("{}", one_line(&reason));
+    status
+}
+
+enum Answer {
+    Permitted,
+    Refused(String),
+    Unknown(String),
+}
+
+fn look(account: &CString) -> Answer {
+    let locked = account.to_str().map(shadow::is_locked);
+    match locked {
+        Err(_) => return Answer::Refused("its name is not UTF-8".into()),
+        Ok(Err(error)) => return Answer::Unknown(format!("cannot read /etc/shadow: {error}")),
+        Ok(Ok(true)) => {
+            return Answer::Refused("its password is locked (passwd -u unlocks it)".into());
+        }
+        Ok(Ok(false)) => {}
+    }
+    let mut transaction = match Transaction::start(SERVICE, account) {
+        Ok(transaction) => transaction,
+        Err(error) => return Answer::Unknown(format!("cannot ask PAM: {}", error.text)),
+    };
+    match transaction.account() {
+        Ok(()) => Answer::Permitted,
+        Err(error) if is_about_the_account(error.code) => Answer::Refused(error.text),
+        Err(error) => Answer::Unknown(error.text),
+    }
+}
+
+/// Whether PAM says no, and not that its configuration or a module is broken.
+fn is_about_the_account(code: i32) -> bool {
+    [
+        libpam_sys::PAM_ACCT_EXPIRED,
+        libpam_sys::PAM_AUTH_ERR,
+        libpam_sys::PAM_CRED_EXPIRED,
+        libpam_sys::PAM_NEW_AUTHTOK_REQD,
+        libpam_sys::PAM_PERM_DENIED,
+        libpam_sys::PAM_USER_UNKNOWN,
+    ]
+    .contains(&code)
+}

@@ -1,0 +1,37 @@
+//! What this program needs of the system that has no safe form: fork(2), and handlers of signals.
+
+use std::io;
+
+use rustix::process::Pid;
+
+/// Which process this is after [`fork`].
+pub enum Forked {
+    /// The new one.
+    Child,
+    /// The former one, with the number of the new one.
+    Parent(Pid),
+}
+
+/// Makes a copy of this process.
+///
+/// # Errors
+/// As fork(2).
+pub fn fork() -> io::Result<Forked> {
+    // SAFETY: this program makes no threads, so the child finds no lock that another thread holds.
+    let pid = unsafe { libc::fork() };
+    match Pid::from_raw(pid) {
+        None => Ok(Forked::Child),
+        Some(pid) if pid.as_raw_nonzero().get() > 0 => Ok(Forked::Parent(pid)),
+        Some(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Goes on when asked to end: the session is closed when the worker has ended. What is executed from
+/// here has the default actions again.
+pub fn outlast_requests_to_end() {
+    extern "C" fn ignore(_: libc::c_int) {}
+    for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+        // SAFETY: the handler does nothing.
+        unsafe { libc::signal(signal, ignore as extern "C" fn(_) as libc::sighandler_t) };
+    }
+}

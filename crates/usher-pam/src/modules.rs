@@ -1,0 +1,166 @@
+//! The process in which PAM's modules run: a child of this program, which waits for it, and kills it
+//! when it takes too long, together with all that the modules have started. A module's own child
+//! (pam_exec) may have left its parent and its session; it becomes a child of this program all the
+//! same (PR_SET_CHILD_SUBREAPER).
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process, pidfd_open, waitid,
+};
+
+use crate::fork::{Forked, fork};
+
+/// How long killed processes may take to end: they end at once unless the kernel holds them.
+const DYING: Duration = Duration::from_secs(2);
+/// How often killed processes are looked after.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// The process of the modules.
+pub struct Modules {
+    pid: Pid,
+    process: OwnedFd,
+}
+
+/// What the process of the modules has done.
+pub enum Heard {
+    /// It has sent a packet.
+    Packet(Vec<u8>),
+    /// It has ended.
+    Ended,
+    /// Neither, within the limit.
+    TooLong,
+}
+
+impl Modules {
+    /// Starts `work` in a child, whose exit status it returns.
+    ///
+    /// # Errors
+    /// When the kernel makes no process.
+    pub fn start(work: impl FnOnce() -> u8) -> io::Result<Self> {
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
+        match fork()? {
+            Forked::Child => std::process::exit(work().into()),
+            Forked::Parent(pid) => Ok(Self {
+                pid,
+                process: pidfd_open(pid, PidfdFlags::empty())?,
+            }),
+        }
+    }
+
+    /// Waits for its end; false: it has not ended within the limit.
+    ///
+    /// # Errors
+    /// As poll(2).
+    pub fn wait(&self, limit: Option<Duration>) -> io::Result<bool> {
+        let mut awaited = [PollFd::new(&self.process, PollFlags::IN)];
+        wait_for(&mut awaited, limit)
+    }
+
+    /// Waits until it sends a packet or ends.
+    ///
+    /// # Errors
+    /// As poll(2) and recv(2).
+    pub fn hear(
+        &self,
+        socket: &OwnedFd,
+        most: usize,
+        limit: Option<Duration>,
+    ) -> io::Result<Heard> {
+        let mut awaited = [
+            PollFd::new(socket, PollFlags::IN),
+            PollFd::new(&self.process, PollFlags::IN),
+        ];
+        if !wait_for(&mut awaited, limit)? {
+            return Ok(Heard::TooLong);
+        }
+        let mut packet = vec![0; most];
+        match rustix::net::recv(socket, packet.as_mut_slice(), RecvFlags::DONTWAIT) {
+            Ok((0, _)) | Err(Errno::AGAIN) => Ok(Heard::Ended),
+            Ok((length, _)) => {
+                packet.truncate(length);
+                Ok(Heard::Packet(packet))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Its exit status, once it has ended; none when a signal has killed it.
+    ///
+    /// # Errors
+    /// As waitid(2).
+    pub fn status(&self) -> io::Result<Option<u8>> {
+        let ended = waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED)?;
+        let status = ended.and_then(|status| status.exit_status());
+        Ok(status.and_then(|status| u8::try_from(status).ok()))
+    }
+}
+
+/// Waits until one of the descriptors is ready; false: none is within the limit.
+fn wait_for(awaited: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<bool> {
+    let until = limit.map(|limit| Instant::now() + limit);
+    loop {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = left.map(Timespec::try_from).transpose();
+        match poll(awaited, left.map_err(io::Error::other)?.as_ref()) {
+            Err(Errno::INTR) => {}
+            ready => return Ok(ready? > 0),
+        }
+    }
+}
+
+/// Kills all processes that descend from this one, and waits for their ends. The children of one that
+/// is killed become children of this one, and are killed in the next round.
+///
+/// # Errors
+/// When the kernel refuses, or some have not ended after two seconds.
+pub fn end_all() -> io::Result<()> {
+    let until = Instant::now() + DYING;
+    loop {
+        for child in children()? {
+            match kill_process(child, Signal::KILL) {
+                Ok(()) | Err(Errno::SRCH) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        loop {
+            match waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG) {
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(Errno::CHILD) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if Instant::now() >= until {
+            return Err(io::Error::other(
+                "processes that the modules have left do not end",
+            ));
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// The children of this process, which has one thread. A list that is incomplete, as the kernel's may
+/// be while they come and go, is completed by the next round of [`end_all`].
+fn children() -> io::Result<Vec<Pid>> {
+    let list = std::fs::read_to_string("/proc/thread-self/children")?;
+    let numbers = list.split_ascii_whitespace();
+    Ok(numbers
+        .filter_map(|number| Pid::from_raw(number.parse().ok()?))
+        .collect())
+}
+
+/// Sends a packet.
+///
+/// # Errors
+/// As send(2).
+pub fn send(socket: impl AsFd, packet: &[u8]) -> io::Result<()> {
+    let flags = rustix::net::SendFlags::NOSIGNAL;
+    rustix::io::retry_on_intr(|| rustix::net::send(&socket, packet, flags))?;
+    Ok(())
+}

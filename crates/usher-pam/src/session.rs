@@ -1,0 +1,254 @@
+//! A PAM session around workers. Three processes stand one above the other:
+//!
+//! - this program, which loads no module: it limits how long opening and closing may take, tells the
+//!   keeper what came of it, and kills what is left in the end;
+//! - its child, in which the modules run: it opens the session, and closes it. What the modules set
+//!   for their process (limits, keyring, login uid, priority) its own child inherits;
+//! - a starter of workers (`usherd starter --session`), to which the keeper's socket goes. It ends
+//!   when the keeper asks for no more workers and all that descends from it has ended.
+//!
+//! None of them is in the user's control group, so a session is closed also when that is killed, and
+//! none is in the keeper's, so sessions outlive the keeper as workers do.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{Resource, Rlimit};
+
+use crate::ffi::{PamError, Transaction};
+use crate::fork::outlast_requests_to_end;
+use crate::modules::{Heard, Modules, end_all, send};
+use crate::{SERVICE, one_line};
+
+/// What a starter takes of the keeper's environment: what messages depend on.
+const PASSED_ON: [&str; 2] = ["USHER_LOG", "JOURNAL_STREAM"];
+
+/// How long the modules may take to open a session.
+const OPENING: Duration = Duration::from_secs(10);
+/// How long they may take to close it.
+const CLOSING: Duration = Duration::from_secs(10);
+/// Most bytes of the environment that the modules set; with more the session is refused.
+const MOST_ENVIRONMENT: usize = 64 * 1024;
+/// Soft limit of open files unless the modules set another: what programs that use select(2) expect,
+/// and not the keeper's own limit.
+const OPEN_FILES: u64 = 1024;
+/// Most bytes of a reason that are told.
+const MOST_REASON: usize = 1024;
+
+// First byte of a packet: to the keeper, ...
+/// The session is open. Its environment follows: texts `NAME=VALUE`, each ended by a zero.
+const OPENED: u8 = 0;
+/// It is not open; the reason follows.
+const REFUSED: u8 = 1;
+/// The modules have taken too long and were killed.
+const TOO_LONG: u8 = 2;
+/// ... and to this program only: the session is about to be closed.
+const CLOSES: u8 = 3;
+
+/// What the keeper has given this program, and what the modules do not get.
+struct Given {
+    socket: OwnedFd,
+    /// Standard error.
+    errors: OwnedFd,
+}
+
+/// Holds a session open for the workers that are made over the socket at standard input.
+pub fn hold(group: &Path, account: &CString) -> ExitCode {
+    outlast_requests_to_end();
+    let mut given = None;
+    let outcome = take().and_then(|taken| watch(group, account, given.insert(taken)));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(&io::stderr(), &error.to_string());
+            if let Err(error) = end_all() {
+                complain(&io::stderr(), &error.to_string());
+            }
+            if let Some(given) = &given {
+                // A keeper that has been answered takes nothing more, and one that has gone nothing.
+                let _ = send(&given.socket, &refused(&error.to_string()));
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Takes the keeper's socket away from standard input, where the modules would have it.
+fn take() -> io::Result<Given> {
+    let given = Given {
+        socket: io::stdin().as_fd().try_clone_to_owned()?,
+        errors: io::stderr().as_fd().try_clone_to_owned()?,
+    };
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    Ok(given)
+}
+
+/// Sees a session through from the outside.
+fn watch(group: &Path, account: &CString, given: &Given) -> io::Result<()> {
+    std::fs::write(group.join("cgroup.procs"), "0")?;
+    let (ours, theirs) = rustix::net::socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )?;
+    let modules = Modules::start(|| inside(account, given, &theirs))?;
+    drop(theirs);
+    let answer = match modules.hear(&ours, MOST_ENVIRONMENT, Some(OPENING))? {
+        Heard::Packet(answer) => answer,
+        Heard::Ended => refused("a PAM module has crashed"),
+        Heard::TooLong => vec![TOO_LONG],
+    };
+    let is_open = answer.first() == Some(&OPENED);
+    if !is_open {
+        // Whoever is told that there is no session finds nothing of it.
+        end_all()?;
+    }
+    let told = send(&given.socket, &answer);
+    if !is_open {
+        return told;
+    }
+    // A keeper that has gone asks for no worker, and the starter ends.
+    match modules.hear(&ours, 1, None)? {
+        Heard::Packet(_) if modules.wait(Some(CLOSING))? => {}
+        Heard::Packet(_) | Heard::TooLong => {
+            let limit = CLOSING.as_secs();
+            let text = format!("the PAM modules took longer than {limit} s to close a session");
+            complain(&io::stderr(), &text);
+        }
+        Heard::Ended => {
+            let text = "a PAM module has crashed: a session was not closed, and its workers end";
+            complain(&io::stderr(), text);
+        }
+    }
+    // Leftovers only, unless a module has crashed or somebody has killed the starter: no worker goes
+    // on outside of its session.
+    end_all()
+}
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+enum SessionError {
+    #[error("{}", .0.text)]
+    Pam(PamError),
+    #[error(
+        "a module has moved the process into another control group (pam_systemd does): take it out \
+         of /etc/pam.d/usher"
+    )]
+    Moved,
+    #[error("the modules set more than {MOST_ENVIRONMENT} bytes of environment")]
+    Environment,
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// What the process of the modules does.
+fn inside(account: &CString, given: &Given, watcher: &OwnedFd) -> u8 {
+    let mut is_told = false;
+    let Err(error) = open_and_close(account, given, watcher, &mut is_told) else {
+        return 0;
+    };
+    let text = one_line(&error.to_string());
+    if is_told || send(watcher, &refused(&text)).is_err() {
+        complain(&given.errors, &format!("closing a PAM session: {text}"));
+    }
+    1
+}
+
+fn open_and_close(
+    account: &CString,
+    given: &Given,
+    watcher: &OwnedFd,
+    is_told: &mut bool,
+) -> Result<(), SessionError> {
+    let starter = Starter::find(given)?;
+    rustix::stdio::dup2_stderr(File::options().write(true).open("/dev/null")?)
+        .map_err(io::Error::from)?;
+    let files = rustix::process::getrlimit(Resource::Nofile);
+    let current = files.current.map(|current| current.min(OPEN_FILES));
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current, ..files })
+        .map_err(io::Error::from)?;
+    let group = own_group()?;
+    let mut transaction = Transaction::start(SERVICE, account).map_err(SessionError::Pam)?;
+    transaction.open_session().map_err(SessionError::Pam)?;
+    let outcome = (|| {
+        if own_group()? != group {
+            return Err(SessionError::Moved);
+        }
+        let answer = opened(&transaction.environment())?;
+        let mut starter = starter.start()?;
+        send(watcher, &answer)?;
+        *is_told = true;
+        starter.wait()?;
+        Ok(send(watcher, &[CLOSES])?)
+    })();
+    let closed = transaction.close_session().map_err(SessionError::Pam);
+    outcome.and(closed)
+}
+
+/// The control group of this process, in the hierarchy of version 2.
+fn own_group() -> io::Result<String> {
+    let groups = std::fs::read_to_string("/proc/self/cgroup")?;
+    let own = groups.lines().find(|line| line.starts_with("0::"));
+    Ok(own.ok_or(io::ErrorKind::NotFound)?.to_owned())
+}
+
+/// The starter of the session's workers. All that it takes is looked up before a module runs.
+struct Starter(Command);
+
+impl Starter {
+    fn find(given: &Given) -> io::Result<Self> {
+        let mut program: PathBuf = std::env::current_exe()?;
+        // Both are installed in one folder.
+        program.set_file_name("usherd");
+        let mut command = Command::new(program);
+        command.args(["starter", "--session"]).env_clear();
+        for name in PASSED_ON {
+            command.envs(std::env::var_os(name).map(|value| (name, value)));
+        }
+        command
+            .current_dir("/")
+            .stdin(given.socket.try_clone()?)
+            .stdout(Stdio::null())
+            .stderr(given.errors.try_clone()?);
+        Ok(Self(command))
+    }
+
+    fn start(mut self) -> io::Result<Child> {
+        self.0.spawn()
+    }
+}
+
+fn opened(environment: &[Vec<u8>]) -> Result<Vec<u8>, SessionError> {
+    let mut packet = vec![OPENED];
+    for entry in environment {
+        packet.extend(entry);
+        packet.push(0);
+    }
+    if packet.len() > MOST_ENVIRONMENT {
+        return Err(SessionError::Environment);
+    }
+    Ok(packet)
+}
+
+fn refused(reason: &str) -> Vec<u8> {
+    let mut packet = vec![REFUSED];
+    let reason = one_line(reason);
+    packet.extend(reason.bytes().take(MOST_REASON));
+    packet
+}
+
+/// Writes a message of the keeper's unit: the keeper, which would write it, may have gone.
+fn complain(errors: &impl AsFd, text: &str) {
+    // The priority (sd-daemon(3)), where the journal reads it.
+    let priority = std::env::var_os("JOURNAL_STREAM").map_or("", |_| "<3>");
+    let line = format!("{priority}usher-pam: {}\n", one_line(text));
+    // There is nobody else to be told.
+    let _ = rustix::io::write(errors, line.as_bytes());
+}

@@ -1,0 +1,178 @@
+//! PAM sessions of workers, one for each order of them. usher-pam opens a session and starts a starter
+//! inside it, which makes the workers of the order; it closes the session when they have ended, with
+//! all that they have started. A session outlives the keeper as workers do.
+
+use std::io;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tokio::io::Interest;
+use usher_kernel::KernelError;
+use usher_local::packet::PacketSocket;
+use usher_local::packet_async::{AsyncPacketSocket, register};
+use usher_proto::name::UserName;
+
+use super::starter::{MESSAGE_VARIABLES, Starter};
+
+/// How long usher-pam may take to answer: longer than it lets the modules take (10 s), which then
+/// kills all that they have started and says so.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Longest answer: 64 KiB of environment.
+const MAX_ANSWER: usize = 64 * 1024;
+
+// First byte of an answer.
+const OPENED: u8 = 0;
+const REFUSED: u8 = 1;
+const TOO_LONG: u8 = 2;
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// With PAM's words.
+    #[error("PAM opens no session: {0}")]
+    Refused(String),
+    /// See [`PATIENCE`].
+    #[error("PAM opens no session: the modules took too long and were killed")]
+    TooLong,
+    /// An answer without the form of one; the modules' environment is no text.
+    #[error("PAM opens no session: what the modules have set is not UTF-8, or not NAME=VALUE")]
+    Malformed,
+    /// usher-pam ended without an answer.
+    #[error("PAM opens no session: usher-pam has ended")]
+    Ended,
+    /// No usher-pam could be started or heard.
+    #[error("PAM opens no session: {0}")]
+    System(#[from] io::Error),
+    /// Its control group cannot be made.
+    #[error("PAM opens no session: {0}")]
+    Group(#[from] KernelError),
+}
+
+/// An open session. Dropped, it takes no more orders and goes on until its workers have ended.
+pub struct Session {
+    /// Makes the workers.
+    pub starter: Arc<Starter>,
+    /// What the modules have set.
+    pub environment: Vec<(String, String)>,
+}
+
+impl Session {
+    /// Opens a session for an account. usher-pam and the modules live in the control group `group`.
+    /// Orders to the session's starter end with those to the one `outside`.
+    ///
+    /// # Errors
+    /// When the modules refuse, fail or take longer than 10 s. Nothing of them is left then.
+    pub async fn open(
+        account: &UserName,
+        group: &Path,
+        outside: &Starter,
+    ) -> Result<Self, SessionError> {
+        let (ours, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .map_err(io::Error::from)?;
+        let socket = AsyncPacketSocket::from_blocking(PacketSocket::from_descriptor(ours))?;
+        let mut program = Command::new(super::pam::program()?);
+        program
+            .args(["session", "--group"])
+            .arg(group)
+            .args(["--", account.as_ref()])
+            .env_clear();
+        for name in MESSAGE_VARIABLES {
+            program.envs(std::env::var_os(name).map(|value| (name, value)));
+        }
+        let mut child = program.stdin(theirs).stdout(Stdio::null()).spawn()?;
+        // With the command goes this process's duplicate of usher-pam's end.
+        drop(program);
+        let answer = tokio::time::timeout(PATIENCE, socket.receive(MAX_ANSWER)).await;
+        if answer.is_err() {
+            child.kill()?;
+        }
+        tokio::spawn(see_off(child));
+        let answer = answer.map_err(|_| SessionError::TooLong)??;
+        let environment = read(&answer.bytes)?;
+        Ok(Self {
+            starter: outside.of_session(socket),
+            environment,
+        })
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.starter.leave();
+    }
+}
+
+/// The environment that an answer brings.
+fn read(answer: &[u8]) -> Result<Vec<(String, String)>, SessionError> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec());
+    match answer.split_first() {
+        None => Err(SessionError::Ended),
+        Some((&OPENED, [])) => Ok(Vec::new()),
+        Some((&OPENED, entries)) => entries
+            .strip_suffix(&[0])
+            .ok_or(SessionError::Malformed)?
+            .split(|byte| *byte == 0)
+            .map(|entry| {
+                let entry = text(entry).ok()?;
+                let (name, value) = entry.split_once('=')?;
+                (!name.is_empty()).then(|| (name.to_owned(), value.to_owned()))
+            })
+            .collect::<Option<_>>()
+            .ok_or(SessionError::Malformed),
+        Some((&REFUSED, reason)) => Err(SessionError::Refused(
+            String::from_utf8_lossy(reason).into_owned(),
+        )),
+        Some((&TOO_LONG, _)) => Err(SessionError::TooLong),
+        Some(_) => Err(SessionError::Malformed),
+    }
+}
+
+/// Waits for the end of usher-pam, which may be hours away.
+async fn see_off(mut child: Child) {
+    let outcome = async {
+        let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+        let _ended = register(process, Interest::READABLE)?.readable().await?;
+        child.wait()
+    };
+    if let Err(error) = outcome.await {
+        tracing::error!(%error, "cannot wait for usher-pam");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_brings_the_environment_or_a_reason() {
+        let entry = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(read(b"\0").unwrap(), []);
+        let entries = [entry("A", "b=c"), entry("D", "")];
+        assert_eq!(read(b"\0A=b=c\0D=\0").unwrap(), entries);
+        for malformed in [
+            &b"\0A\0"[..],
+            b"\0=b\0",
+            b"\0A=\xff\0",
+            b"\0A=b\0\0",
+            b"\x09",
+        ] {
+            let refused = read(malformed);
+            assert!(
+                matches!(refused, Err(SessionError::Malformed)),
+                "{malformed:?}"
+            );
+        }
+        assert!(matches!(read(b"\x01no"), Err(SessionError::Refused(why)) if why == "no"));
+        assert!(matches!(read(b"\x02"), Err(SessionError::TooLong)));
+        assert!(matches!(read(b""), Err(SessionError::Ended)));
+    }
+}
