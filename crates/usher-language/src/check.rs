@@ -10,8 +10,47 @@ use crate::name::NameRule;
 use crate::nearest::nearest;
 use crate::report::Reporter;
 use crate::setting::Setting;
-use crate::tree::{Block, Item};
+use crate::source::Place;
+use crate::tree::{Block, Item, Tree};
 use crate::unique::Unique;
+
+/// Something that a text says and that takes more than Usher's daemons to enforce.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// The block, or the statement with its block, in backquotes.
+    pub says: String,
+    /// What a host must have, as its declaration names it.
+    pub needs: String,
+    /// Where it stands.
+    pub place: Place,
+}
+
+impl Tree<'_> {
+    /// What the text needs of a host to be enforced, by the declarations; in the order of the text.
+    pub fn needs(&self, reporter: &Reporter<'_>) -> Vec<Need> {
+        let mut found = Vec::new();
+        for block in &self.blocks {
+            let name = block.name().map(Item::shown).unwrap_or_default();
+            let says = format!("`{} {name}`", block.rule.keyword);
+            if let Some(needs) = block.rule.needs {
+                let place = reporter.origin(block.location, block.head_end()).place;
+                found.push((says.clone(), needs.to_owned(), place));
+            }
+            let rules = block.rule.statements_of(Some(&name)).unwrap_or_default();
+            for statement in &block.statements {
+                let mut rules = rules
+                    .iter()
+                    .filter(|rule| rule.begins_with(&statement.keyword));
+                if let Some(needs) = rules.find_map(|rule| rule.needs.clone()) {
+                    let place = reporter.origin(statement.location, statement.last).place;
+                    found.push((format!("`{}` of {says}", statement.keyword), needs, place));
+                }
+            }
+        }
+        let need = |(says, needs, place)| Need { says, needs, place };
+        found.into_iter().map(need).collect()
+    }
+}
 
 /// A block and the name that it defines.
 #[derive(Debug)]

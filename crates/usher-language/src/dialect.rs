@@ -41,8 +41,6 @@ pub struct BlockRule {
     pub modules: Option<Modules>,
     /// What a host must have to enforce it; none: nothing besides Usher.
     pub needs: Option<&'static str>,
-    /// What it is, in one line.
-    pub about: String,
 }
 
 /// The statements that modules declare for their blocks.

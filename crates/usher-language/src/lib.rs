@@ -41,7 +41,7 @@ mod tree;
 mod unique;
 
 pub use address::{AddressRange, RangeFault, address, number};
-pub use check::{Declared, declared, module_settings};
+pub use check::{Declared, Need, declared, module_settings};
 pub use cover::AddressSet;
 pub use dialect::{
     BlockRule, DeclarationFault, Dialect, MAXIMUM_DECLARED, Modules, Occurrence, Part, Shape,

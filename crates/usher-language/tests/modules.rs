@@ -326,3 +326,21 @@ fn fields_of_a_block_are_what_its_table_says() {
     assert_eq!(fields.number::<u64>("buffer"), None);
     assert_eq!(reporter.finish().len(), 1);
 }
+
+#[test]
+fn a_text_tells_what_it_needs_to_be_enforced() {
+    let mut dialect = with_biba();
+    dialect.blocks[0].needs = Some("the MAC framework");
+    let sources = [source("mac biba { grade 1;\n lowest of \"/\"; }")];
+    let reporter = Reporter::new(&sources);
+    let tree = parse(&dialect, &sources, &reporter).expect("a text within the limits");
+    let needs = tree.needs(&reporter).into_iter();
+    let told = needs.map(|need| format!("{}: {} needs {}", need.place, need.says, need.needs));
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        [
+            "mac.policy:1:1: `mac biba` needs the MAC framework",
+            "mac.policy:2:2: `lowest` of `mac biba` needs labels"
+        ]
+    );
+}

@@ -179,27 +179,11 @@ impl Checked {
     /// Whether this version can enforce the whole policy.
     ///
     /// # Errors
-    /// [`ConfigurationError::Protection`] and [`ConfigurationError::ServiceProtection`]: traffic that policy
-    /// protects must not pass in the clear. [`ConfigurationError::NoMacFramework`]: nothing may pass that a
-    /// module would refuse.
+    /// [`ConfigurationError::NotEnforced`]: traffic that policy protects must not pass in the clear,
+    /// nor anything that a module would refuse.
     pub fn enforceable(self) -> Result<Self, ConfigurationError> {
-        if let Some(block) = self.policy.applications.first() {
-            let place = Box::new(block.origin.place.clone());
-            return Err(ConfigurationError::Protection(place));
-        }
-        if let Some(block) = self.policy.mac.first() {
-            return Err(ConfigurationError::NoMacFramework {
-                place: Box::new(block.origin.place.clone()),
-                module: block.module.clone(),
-            });
-        }
-        for service in self.policy.services.values() {
-            if let Some(protection) = &service.protection {
-                return Err(ConfigurationError::ServiceProtection {
-                    place: Box::new(protection.origin.place.clone()),
-                    service: service.name.clone(),
-                });
-            }
+        if let Some(need) = self.policy.needs.unmet().first() {
+            return Err(ConfigurationError::NotEnforced(Box::new((*need).clone())));
         }
         Ok(self)
     }
@@ -397,7 +381,7 @@ pub(crate) mod tests {
         write("users mail { member alice; }\napplication ssh { network 0.0.0.0/0 trusted; }");
         let refused = enforceable().unwrap_err().to_string();
         assert!(
-            refused.contains("site.policy:2:1: an `application` block"),
+            refused.contains("site.policy:2:1: `application ssh` needs IPsec"),
             "{refused}"
         );
         let service = "users mail { member alice; }\nservice s { program \"/x\"; listen 1; users mail; \
@@ -407,12 +391,12 @@ pub(crate) mod tests {
         for transform in ["encryption", "authentication"] {
             write(&format!("{service}\n  protection {transform}; }}"));
             let refused = enforceable().unwrap_err().to_string();
-            let said = "site.policy:3:3: `service s` asks for its connections to be protected";
+            let said = "site.policy:3:3: `protection` of `service s` needs IPsec";
             assert!(refused.contains(said), "{refused}");
         }
         write("mac biba { default low; }");
         let refused = enforceable().unwrap_err().to_string();
-        let said = "site.policy:1:1: `mac biba` is for a module of the MAC framework";
+        let said = "site.policy:1:1: `mac biba` needs the MAC framework";
         assert!(refused.contains(said), "{refused}");
     }
 }

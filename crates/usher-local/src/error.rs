@@ -3,9 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
-use usher_policy::{Name, Place, PolicyError};
+use usher_policy::{Need, PolicyError};
 use usher_proto::RevokedKeysError;
-use usher_proto::name::{ServiceName, UserName};
+use usher_proto::name::UserName;
 
 use crate::files::MAX_FILE;
 use crate::keys::KeyProblem;
@@ -97,37 +97,12 @@ pub enum ConfigurationError {
         /// Its fault.
         reason: KeyProblem,
     },
-    /// The policy asks for protection, which this version cannot enforce.
+    /// The policy says something that this version cannot enforce.
     #[error(
-        "{0}: an `application` block asks for traffic to be protected, which this version does not \
-         do; keep such blocks in a file whose name does not end in .policy (`usher policy check \
-         FILE` reads it)"
+        "{}: {} needs {}, which this version does not have; keep such blocks in a file whose name \
+         does not end in .policy (`usher policy check FILE` reads it)", .0.place, .0.says, .0.needs
     )]
-    Protection(Box<Place>),
-    /// The policy has statements for a module of the MAC framework.
-    #[error(
-        "{place}: `mac {module}` is for a module of the MAC framework, which this version does not \
-         have; keep such blocks in a file whose name does not end in .policy (`usher policy check \
-         FILE` reads it)"
-    )]
-    NoMacFramework {
-        /// The place of the statement.
-        place: Box<Place>,
-        /// The module.
-        module: Name,
-    },
-    /// The policy asks to protect a service, which this version cannot enforce.
-    #[error(
-        "{place}: `service {service}` asks for its connections to be protected, which this version \
-         does not do; remove `protection`, or keep the block in a file whose name does not end in \
-         .policy (`usher policy check FILE` reads it)"
-    )]
-    ServiceProtection {
-        /// The place of the statement.
-        place: Box<Place>,
-        /// The service.
-        service: ServiceName,
-    },
+    NotEnforced(Box<Need>),
     /// The policy has errors.
     #[error("the policy has {} error(s)", .0.len())]
     Policy(Vec<PolicyError>),

@@ -53,10 +53,9 @@ macro_rules! statements {
     };
 }
 
-fn block(kind: BlockKind, about: &str, statements: Vec<StatementRule>) -> BlockRule {
+fn block(kind: BlockKind, statements: Vec<StatementRule>) -> BlockRule {
     BlockRule {
         keyword: kind.to_string(),
-        about: about.to_owned(),
         statements,
         ..BlockRule::default()
     }
@@ -112,7 +111,7 @@ fn host() -> BlockRule {
         "control", AtMostOnce, Shape::One(Kind::Port), "the TCP port of its control channel";
         "loopback", AtMostOnce, Shape::List(word("127.X.Y.Z")), "where the local proxy stands for it";
     };
-    block(BlockKind::Host, "a machine", statements)
+    block(BlockKind::Host, statements)
 }
 
 fn users() -> BlockRule {
@@ -123,7 +122,7 @@ fn users() -> BlockRule {
         "guest", Any, Shape::Phrase(guest), "a user until a time in UTC";
         "principal", Any, Shape::List(word("NAME")), "principals of certificates";
     };
-    block(BlockKind::Users, "a set of users", statements)
+    block(BlockKind::Users, statements)
 }
 
 fn service() -> BlockRule {
@@ -157,11 +156,7 @@ fn service() -> BlockRule {
     };
     BlockRule {
         one_of: vec![[PROGRAM, "account"]],
-        ..block(
-            BlockKind::Service,
-            "a service that this host offers",
-            statements,
-        )
+        ..block(BlockKind::Service, statements)
     }
 }
 
@@ -175,11 +170,7 @@ fn client() -> BlockRule {
         "programs", AtMostOnce, Shape::AnyOr(text("\"PATH\"")), "whose plain connections are authenticated";
         "key", AtMostOnce, Shape::One(word("NAME")), "the user's key that opens sessions";
     };
-    block(
-        BlockKind::Client,
-        "what local users may authenticate to",
-        statements,
-    )
+    block(BlockKind::Client, statements)
 }
 
 fn application() -> BlockRule {
@@ -191,16 +182,8 @@ fn application() -> BlockRule {
     BlockRule {
         has_names: true,
         needs: Some(IPSEC),
-        inner: vec![block(
-            BlockKind::Protection,
-            "how traffic is protected",
-            items,
-        )],
-        ..block(
-            BlockKind::Application,
-            "how the traffic of programs is protected",
-            networks,
-        )
+        inner: vec![block(BlockKind::Protection, items)],
+        ..block(BlockKind::Application, networks)
     }
 }
 
@@ -213,11 +196,7 @@ fn mac() -> BlockRule {
     BlockRule {
         needs: Some("the MAC framework"),
         modules: Some(modules),
-        ..block(
-            BlockKind::Mac,
-            "settings of a module of the MAC framework",
-            Vec::new(),
-        )
+        ..block(BlockKind::Mac, Vec::new())
     }
 }
 

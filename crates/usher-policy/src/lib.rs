@@ -61,15 +61,15 @@ pub use model::{
     DEFAULT_PROCESSES, DEFAULT_SESSION, DEFAULT_UMASK, FileAccess, FileRule, Host,
     MAXIMUM_ARGUMENT_BYTES, MAXIMUM_CONNECTIONS, MAXIMUM_CPU, MAXIMUM_DURATION, MAXIMUM_FILE_RULES,
     MAXIMUM_HOST_ADDRESSES, MAXIMUM_MEMORY, MAXIMUM_PROCESSES, MINIMUM_MEMORY,
-    MINIMUM_REAUTHENTICATION, Policy, ProcessLimits, Program, RequiredProtection, ServedBy,
+    MINIMUM_REAUTHENTICATION, Needs, Policy, ProcessLimits, Program, RequiredProtection, ServedBy,
     Service, Style, Users, service_id,
 };
 pub use moment::{InvalidMoment, Moment};
 pub use names::{GroupName, InvalidGroupName, InvalidPrincipal, Principal};
 pub use usher_language::{
     AddressRange, Clause, Diagnostic as PolicyError, InvalidName, LINE_WIDTH, MAXIMUM_ERRORS,
-    MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS, Mistake, Name, Origin, Place, Places, Source, Span,
-    Units, is_plain, nearest,
+    MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS, Mistake, Name, Need, Origin, Place, Places, Source,
+    Span, Units, is_plain, nearest,
 };
 pub use warning::PolicyWarning;
 

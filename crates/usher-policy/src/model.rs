@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
-use usher_language::{AddressRange, Diagnostic, Name, Origin, words};
+use usher_language::{AddressRange, Diagnostic, Name, Need, Origin, words};
 use usher_proto::{HostName, HostPublicKey, ServiceName, UserName};
 
 use crate::application::{ApplicationPolicy, Peers, Transform};
@@ -95,6 +95,37 @@ pub struct Policy {
     /// What the policy is expected to permit and to refuse, in the order of the text. Nothing
     /// follows from it: a policy's tests, which an analyser runs.
     pub expectations: Vec<Expectation>,
+    /// What it takes to enforce the policy.
+    #[serde(skip)]
+    pub needs: Needs,
+}
+
+/// What it takes to enforce what a text says, in its order. As it follows from the rest, any two are
+/// equal.
+#[derive(Clone, Debug, Default, Eq)]
+pub struct Needs(pub Vec<Need>);
+
+impl PartialEq for Needs {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Needs {
+    /// What this version of Usher enforces, where the kernel has it.
+    const ENFORCED: [&str; 3] = ["LSM programs", "Landlock", "PAM"];
+
+    /// What this version cannot enforce: the first text of each kind.
+    pub fn unmet(&self) -> Vec<&Need> {
+        let mut unmet: Vec<&Need> = Vec::new();
+        for need in &self.0 {
+            let is_new = unmet.iter().all(|other| other.needs != need.needs);
+            if is_new && !Self::ENFORCED.contains(&need.needs.as_str()) {
+                unmet.push(need);
+            }
+        }
+        unmet
+    }
 }
 
 impl Policy {

@@ -429,7 +429,7 @@ fn a_service_that_demands_protection_is_explained_and_not_applied() -> Outcome {
     mail.mailhost.replace(POLICY, "listen 143;", demanding)?;
     let refused = mail.mailhost.command(["usher", "policy", "apply"]).run()?;
     assert!(!refused.status.success());
-    let said = "mail.policy:6:15: `service imap` asks for its connections to be protected";
+    let said = "mail.policy:6:15: `protection` of `service imap` needs IPsec";
     assert!(refused.stderr.contains(said), "{}", refused.stderr);
     let explain = [
         "usher",
@@ -449,7 +449,7 @@ fn a_service_that_demands_protection_is_explained_and_not_applied() -> Outcome {
     );
     let warned = mail.mailhost.run(["usher", "policy", "check"])?.stderr;
     assert!(
-        warned.contains("reads `protection` of `service imap`"),
+        warned.contains("`protection` of `service imap` needs IPsec"),
         "{warned}"
     );
     // What is in force is as before.

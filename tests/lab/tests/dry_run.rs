@@ -258,7 +258,7 @@ fn a_candidate_with_mistakes_is_refused_as_by_the_apply_and_who_is_not_root_is()
         (
             broken,
             "application ssh { network 0.0.0.0/0 trusted; }\n",
-            "an `application` block asks for traffic to be protected",
+            "`application ssh` needs IPsec",
         ),
         (
             "/etc/usher/users/bob/authorized_keys",

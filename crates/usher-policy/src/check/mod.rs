@@ -28,7 +28,7 @@ use crate::group::Groups;
 use crate::mac::MacBlock;
 use crate::members::Members;
 use crate::mistake::PolicyMistake;
-use crate::model::{Host, Policy, Users};
+use crate::model::{Host, Needs, Policy, Users};
 use crate::names::{BLOCK, HOST, SERVICE};
 
 /// Checks what the sources have, and in `groups` who is in the groups that they name. The policy is
@@ -91,6 +91,7 @@ pub(crate) fn check(tree: &Tree<'_>, groups: &Groups, reporter: &Reporter<'_>) -
     });
     policy.mac = modules.collect();
     outside::check(tree, &mut policy, reporter);
+    policy.needs = Needs(tree.needs(reporter));
     policy
 }
 

@@ -7,7 +7,7 @@ use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::clock::unix_time;
 use usher_local::{paths, writers};
-use usher_policy::{BlockKind, Clause, Policy, Program, ServedBy, Service};
+use usher_policy::{BlockKind, Clause, Need, Policy, Program, ServedBy, Service};
 use usher_proto::name::UserName;
 use usher_system::sandbox::confines_files;
 
@@ -43,23 +43,14 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
         );
         warnings.push(text.into());
     }
-    if let Some(block) = policy.applications.first() {
+    warnings.extend(policy.needs.unmet().into_iter().map(|need| {
+        let Need { says, needs, place } = need;
         let text = format!(
-            "{}: this version reads `application` blocks but does not protect traffic: `usher \
-             policy apply` refuses a policy with such blocks",
-            block.origin.place
+            "{place}: {says} needs {needs}, which this version does not have: `usher policy apply` \
+             refuses the policy"
         );
-        warnings.push(text.into());
-    }
-    if let Some(block) = policy.mac.first() {
-        let text = format!(
-            "{}: this version reads `mac` blocks but has no MAC framework: `usher policy apply` \
-             refuses a policy with such blocks",
-            block.origin.place
-        );
-        warnings.push(text.into());
-    }
-    warnings.extend(services_to_be_protected(policy));
+        Warning::from(text)
+    }));
     if files.is_empty() {
         warnings.extend(warnings_of_this_host(policy));
         warnings.extend(users_without_accounts(policy));
@@ -238,22 +229,6 @@ fn principals_of_no_authority(checked: &Checked, now: u64) -> Vec<Warning> {
                 service.name
             );
             Warning::about(said(service, "users"), text)
-        })
-        .collect()
-}
-
-/// Services whose policy is refused, because their connections would not be protected.
-fn services_to_be_protected(policy: &Policy) -> Vec<Warning> {
-    let services = policy.services.values();
-    services
-        .filter_map(|service| Some((&service.name, service.protection.as_ref()?)))
-        .map(|(name, protection)| {
-            let text = format!(
-                "{}: this version reads `protection` of `service {name}` but does not protect \
-                 traffic: `usher policy apply` refuses a policy with it",
-                protection.origin.place
-            );
-            text.into()
         })
         .collect()
 }
