@@ -3,7 +3,7 @@
 //! the first of them its type.
 
 use crate::DecodeError;
-use crate::codec::{Bytes, Message, Reader, messages, put_string};
+use crate::codec::{self, Bytes, messages, put_string};
 
 /// Longest answer in bytes, after its length: a signature of the longest kind has about 130.
 pub const MAX_AGENT_ANSWER: usize = 4096;
@@ -52,10 +52,6 @@ impl AgentAnswer {
     /// # Errors
     /// [`DecodeError`]; [`DecodeError::UnknownType`] for any other message.
     pub fn decode(answer: &[u8]) -> Result<Self, DecodeError> {
-        let mut reader = Reader::bounded(answer, MAX_AGENT_ANSWER)?;
-        let kind = reader.u8()?;
-        let decoded = Self::read(kind, &mut reader)?;
-        reader.finish()?;
-        Ok(decoded)
+        codec::decode(MAX_AGENT_ANSWER, answer)
     }
 }

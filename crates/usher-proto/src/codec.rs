@@ -10,6 +10,7 @@
 
 use crate::name::Name;
 use crate::{DecodeError, Refusal};
+use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 /// How a value of type `T` is encoded. Most types have one form and are their own codec; [`Text`],
@@ -59,7 +60,10 @@ impl<'a> Reader<'a> {
     }
 
     /// Refuses input longer than `limit` before any of it is looked at.
-    pub(crate) fn bounded(bytes: &'a [u8], limit: usize) -> Result<Self, DecodeError> {
+    ///
+    /// # Errors
+    /// [`DecodeError::Oversized`].
+    pub fn bounded(bytes: &'a [u8], limit: usize) -> Result<Self, DecodeError> {
         if bytes.len() > limit {
             return Err(DecodeError::Oversized);
         }
@@ -105,7 +109,10 @@ impl<'a> Reader<'a> {
     }
 
     /// An RFC 4251 `string` of at most `limit` bytes.
-    pub(crate) fn string(&mut self, limit: usize) -> Result<&'a [u8], DecodeError> {
+    ///
+    /// # Errors
+    /// [`DecodeError::Oversized`], [`DecodeError::Truncated`].
+    pub fn string(&mut self, limit: usize) -> Result<&'a [u8], DecodeError> {
         let length = usize::try_from(self.u32()?).map_err(|_| DecodeError::Oversized)?;
         if length > limit {
             return Err(DecodeError::Oversized);
@@ -137,7 +144,11 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
-    pub(crate) fn finish(self) -> Result<(), DecodeError> {
+    /// Refuses bytes that have not been read.
+    ///
+    /// # Errors
+    /// [`DecodeError::TrailingBytes`].
+    pub fn finish(self) -> Result<(), DecodeError> {
         if self.rest.is_empty() {
             Ok(())
         } else {
@@ -160,7 +171,7 @@ macro_rules! integers {
     )*};
 }
 
-integers!(u8, u16, u32, u64);
+integers!(u8, u16, u32, u64, i32);
 
 impl Codec for bool {
     fn put(value: &Self, out: &mut Vec<u8>) {
@@ -206,6 +217,24 @@ impl<T: Codec> Codec for Option<T> {
     fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, DecodeError> {
         let is_some = bool::read(reader, field)?;
         is_some.then(|| T::read(reader, field)).transpose()
+    }
+}
+
+/// Four bytes of count, and the entries in the form `F`. Nothing is allocated by the count.
+#[derive(Debug)]
+pub struct List<F>(PhantomData<F>);
+
+impl<T, F: Codec<T>> Codec<Vec<T>> for List<F> {
+    fn put(value: &Vec<T>, out: &mut Vec<u8>) {
+        u32::put(&u32::try_from(value.len()).unwrap_or(u32::MAX), out);
+        for entry in value {
+            F::put(entry, out);
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<Vec<T>, DecodeError> {
+        // Each entry takes a byte at least, so a count that is a lie ends soon.
+        (0..reader.u32()?).map(|_| F::read(reader, field)).collect()
     }
 }
 
@@ -357,13 +386,33 @@ pub fn address_bytes(address: IpAddr) -> [u8; 16] {
 
 /// Writes an RFC 4251 `string`. Bytes beyond 4 GiB could not be announced; they would encode to a
 /// length that every decoder refuses.
-pub(crate) fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
+pub fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
     u32::put(&u32::try_from(bytes.len()).unwrap_or(u32::MAX), out);
     out.extend_from_slice(bytes);
 }
 
 /// Room for the usual message.
 pub(crate) const USUAL: usize = 256;
+
+/// The kind of the message, and the message.
+pub fn encode(message: &impl Message) -> Vec<u8> {
+    let mut out = Vec::with_capacity(USUAL);
+    out.push(message.kind());
+    message.put(&mut out);
+    out
+}
+
+/// A message of at most `limit` bytes, its kind included.
+///
+/// # Errors
+/// [`DecodeError`].
+pub fn decode<T: Message>(limit: usize, bytes: &[u8]) -> Result<T, DecodeError> {
+    let mut reader = Reader::bounded(bytes, limit)?;
+    let kind = reader.u8()?;
+    let message = T::read(kind, &mut reader)?;
+    reader.finish()?;
+    Ok(message)
+}
 
 /// A packet: the version, the kind of the message, the message.
 pub(crate) fn packet(version: u8, message: &impl Message) -> Vec<u8> {
@@ -416,6 +465,8 @@ pub(crate) fn decode_signed<T: Codec>(
 }
 
 /// The codec of a field: what stands behind `as`, else its type.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! form {
     ($type:ty) => {
         $type
@@ -427,11 +478,12 @@ macro_rules! form {
 
 /// Implements [`Codec`] for a structure by its fields in the order of the wire: `name: Type`, or
 /// `name: Type as Form`.
+#[macro_export]
 macro_rules! fields {
     ($name:ident { $($field:ident: $type:ty $(as $form:ty)?),* $(,)? }) => {
         impl $crate::codec::Codec for $name {
             fn put(value: &Self, out: &mut Vec<u8>) {
-                $(<$crate::codec::form!($type $(, $form)?) as $crate::codec::Codec<$type>>::put(
+                $(<$crate::form!($type $(, $form)?) as $crate::codec::Codec<$type>>::put(
                     &value.$field,
                     out,
                 );)*
@@ -442,7 +494,7 @@ macro_rules! fields {
                 _: &'static str,
             ) -> Result<Self, $crate::DecodeError> {
                 Ok(Self {$(
-                    $field: <$crate::codec::form!($type $(, $form)?) as $crate::codec::Codec<$type>>
+                    $field: <$crate::form!($type $(, $form)?) as $crate::codec::Codec<$type>>
                         ::read(reader, stringify!($field))?,
                 )*})
             }
@@ -452,6 +504,7 @@ macro_rules! fields {
 
 /// Declares an enumeration of messages with their kinds, and implements [`Message`] for it. The
 /// fields are as in [`fields`]; the one of a tuple has its name before its type, for errors.
+#[macro_export]
 macro_rules! messages {
     (
         $(#[$meta:meta])*
@@ -482,9 +535,9 @@ macro_rules! messages {
                 let _ = &out;
                 match self {$(
                     Self::$variant { $($($field),*)? $(0: $inner)? } => {
-                        $($(<$crate::codec::form!($type $(, $form)?)
+                        $($(<$crate::form!($type $(, $form)?)
                             as $crate::codec::Codec<$type>>::put($field, out);)*)?
-                        $(<$crate::codec::form!($inner_type $(, $inner_form)?)
+                        $(<$crate::form!($inner_type $(, $inner_form)?)
                             as $crate::codec::Codec<$inner_type>>::put($inner, out);)?
                     }
                 )*}
@@ -497,9 +550,9 @@ macro_rules! messages {
                 let _ = &reader;
                 Ok(match kind {
                     $($kind => Self::$variant {
-                        $($($field: <$crate::codec::form!($type $(, $form)?)
+                        $($($field: <$crate::form!($type $(, $form)?)
                             as $crate::codec::Codec<$type>>::read(reader, stringify!($field))?,)*)?
-                        $(0: <$crate::codec::form!($inner_type $(, $inner_form)?)
+                        $(0: <$crate::form!($inner_type $(, $inner_form)?)
                             as $crate::codec::Codec<$inner_type>>
                             ::read(reader, stringify!($inner))?)?
                     },)*
@@ -549,4 +602,5 @@ macro_rules! plain_bytes {
     };
 }
 
-pub(crate) use {fields, form, messages, packets, plain_bytes};
+pub use {fields, messages};
+pub(crate) use {packets, plain_bytes};

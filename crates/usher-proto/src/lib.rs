@@ -15,7 +15,6 @@
 //! is cut silently.
 #![forbid(unsafe_code)]
 
-mod codec;
 mod serde_text;
 mod verification;
 
@@ -24,6 +23,7 @@ pub mod authenticator;
 pub mod calls;
 pub mod certificate;
 pub mod chain;
+pub mod codec;
 pub mod connection;
 pub mod error;
 pub mod frame;

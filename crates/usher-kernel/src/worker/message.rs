@@ -1,13 +1,17 @@
 //! What the keeper says to the starter, and what the starter tells. Both are the same program, started
 //! one by the other, so the form has no version; it never leaves a socket that only they have.
 //!
-//! Numbers are little-endian, 32 bits unless said; a text or path is its length and its bytes; a list
-//! is its length and its entries. With an order come two or three descriptors: the folder of the
-//! cgroup, the listener, and the worker's standard error unless that is /dev/null.
+//! Its codec is that of all other messages. With an order come two or three descriptors: the folder of
+//! the cgroup, the listener, and the worker's standard error unless that is /dev/null.
 
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use usher_proto::DecodeError;
+use usher_proto::codec::{self, Codec, List, Reader, fields, messages, put_string};
 
 use super::reaping::Ended;
 use super::{Command, Entry, FileAccess, Stage};
@@ -17,20 +21,17 @@ pub const MAX_REQUEST: usize = 180 * 1024;
 /// Bytes of a report.
 pub const REPORT_SIZE: usize = 24;
 
-/// What does not have the form.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a message between keeper and starter is malformed")]
-pub struct MalformedMessage;
-
-/// What the keeper says.
-#[derive(Debug, Clone)]
-pub enum Request {
-    /// Start workers.
-    Order(Box<Order>),
-    /// End all orders: they may not be what the policy says any more.
-    End,
-    /// Say something.
-    Ping,
+messages! {
+    /// What the keeper says.
+    #[derive(Debug, Clone)]
+    pub enum Request {
+        /// Start workers.
+        0 => Order(order: Box<Order>),
+        /// End all orders: they may not be what the policy says any more.
+        1 => End,
+        /// Say something.
+        2 => Ping,
+    }
 }
 
 /// Workers that are to be started: one that takes the listener, or one for each connection that comes,
@@ -51,120 +52,157 @@ pub struct Order {
     pub command: Command,
 }
 
-const ORDER: u8 = 0;
-const END: u8 = 1;
-const PING: u8 = 2;
-
 impl Request {
     /// The bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        match self {
-            Self::Order(order) => order.encode(),
-            Self::End => vec![END],
-            Self::Ping => vec![PING],
-        }
+        codec::encode(self)
     }
 
     /// From the bytes. Descriptors come beside them: [`Command::errors`] is none.
     ///
     /// # Errors
-    /// [`MalformedMessage`].
-    pub fn decode(bytes: &[u8]) -> Result<Self, MalformedMessage> {
-        match bytes {
-            [END] => Ok(Self::End),
-            [PING] => Ok(Self::Ping),
-            [ORDER, order @ ..] => Ok(Self::Order(Box::new(Order::decode(order)?))),
-            _ => Err(MalformedMessage),
-        }
+    /// [`DecodeError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        codec::decode(MAX_REQUEST, bytes)
     }
 }
 
-impl Order {
-    fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(1024);
-        out.push(ORDER);
-        out.extend(self.number.to_le_bytes());
-        out.push(u8::from(self.entry == Entry::Enters));
-        out.push(u8::from(self.accepts));
-        put(&mut out, self.most);
-        out.extend(self.accounts.to_le_bytes());
-        let command = &self.command;
-        put_path(&mut out, &command.program);
-        put_list(&mut out, &command.arguments, |out, text| {
-            put_bytes(out, text.as_bytes());
-        });
-        put_list(&mut out, &command.environment, |out, (name, value)| {
-            put_bytes(out, name.as_bytes());
-            put_bytes(out, value.as_bytes());
-        });
-        put(&mut out, command.uid);
-        put(&mut out, command.gid);
-        put_list(&mut out, &command.groups, |out, group| put(out, *group));
-        put_path(&mut out, &command.directory);
-        put_bytes(&mut out, command.name.as_bytes());
-        put(&mut out, u32::from(command.umask));
-        out.push(u8::from(command.setuid));
-        out.push(u8::from(command.pam_session));
-        out.push(u8::from(command.files.is_some()));
-        if let Some(files) = &command.files {
-            put_list(&mut out, files, |out, (path, access)| {
-                out.push(u8::from(*access == FileAccess::Write));
-                put_path(out, path);
-            });
-        }
-        out
+fields! {
+    Order {
+        number: u64,
+        entry: Entry,
+        accepts: bool,
+        most: u32,
+        accounts: u64,
+        command: Command,
+    }
+}
+
+fields! {
+    Command {
+        program: PathBuf as Plain,
+        arguments: Vec<String> as List<Plain>,
+        environment: Vec<(String, String)> as List<Plain>,
+        uid: u32,
+        gid: u32,
+        groups: Vec<u32> as List<u32>,
+        directory: PathBuf as Plain,
+        name: String as Plain,
+        umask: u16 as Plain,
+        setuid: bool,
+        pam_session: bool,
+        files: Option<Vec<(PathBuf, FileAccess)>> as Plain,
+        errors: Option<Arc<OwnedFd>> as Beside,
+    }
+}
+
+impl Codec for Entry {
+    fn put(value: &Self, out: &mut Vec<u8>) {
+        bool::put(&(*value == Self::Enters), out);
     }
 
-    fn decode(bytes: &[u8]) -> Result<Self, MalformedMessage> {
-        let mut rest = Rest(bytes);
-        let number = u64::from_le_bytes(rest.array()?);
-        let entry = if rest.flag()? {
-            Entry::Enters
+    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, DecodeError> {
+        let enters = bool::read(reader, field)?;
+        Ok(if enters { Self::Enters } else { Self::Made })
+    }
+}
+
+/// Types of the standard library, as they are.
+struct Plain;
+
+impl Codec<String> for Plain {
+    fn put(value: &String, out: &mut Vec<u8>) {
+        put_string(out, value.as_bytes());
+    }
+
+    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<String, DecodeError> {
+        let bytes = reader.string(MAX_REQUEST)?.to_vec();
+        String::from_utf8(bytes).map_err(|_| DecodeError::Malformed { field })
+    }
+}
+
+impl Codec<PathBuf> for Plain {
+    fn put(value: &PathBuf, out: &mut Vec<u8>) {
+        put_string(out, value.as_os_str().as_bytes());
+    }
+
+    fn read(reader: &mut Reader<'_>, _: &'static str) -> Result<PathBuf, DecodeError> {
+        Ok(OsString::from_vec(reader.string(MAX_REQUEST)?.to_vec()).into())
+    }
+}
+
+impl Codec<(String, String)> for Plain {
+    fn put((name, value): &(String, String), out: &mut Vec<u8>) {
+        Self::put(name, out);
+        Self::put(value, out);
+    }
+
+    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<(String, String), DecodeError> {
+        Ok((Self::read(reader, field)?, Self::read(reader, field)?))
+    }
+}
+
+/// A file mode creation mask.
+impl Codec<u16> for Plain {
+    fn put(value: &u16, out: &mut Vec<u8>) {
+        u16::put(value, out);
+    }
+
+    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<u16, DecodeError> {
+        let umask = u16::read(reader, field)?;
+        (umask <= 0o777)
+            .then_some(umask)
+            .ok_or(DecodeError::Malformed { field })
+    }
+}
+
+impl Codec<(PathBuf, FileAccess)> for Plain {
+    fn put((path, access): &(PathBuf, FileAccess), out: &mut Vec<u8>) {
+        bool::put(&(*access == FileAccess::Write), out);
+        Self::put(path, out);
+    }
+
+    fn read(
+        reader: &mut Reader<'_>,
+        field: &'static str,
+    ) -> Result<(PathBuf, FileAccess), DecodeError> {
+        let access = if bool::read(reader, field)? {
+            FileAccess::Write
         } else {
-            Entry::Made
+            FileAccess::Read
         };
-        let order = Self {
-            number,
-            entry,
-            accepts: rest.flag()?,
-            most: rest.number()?,
-            accounts: u64::from_le_bytes(rest.array()?),
-            command: Command {
-                program: rest.path()?,
-                arguments: rest.list(Rest::text)?,
-                environment: rest.list(|rest| Ok((rest.text()?, rest.text()?)))?,
-                uid: rest.number()?,
-                gid: rest.number()?,
-                groups: rest.list(Rest::number)?,
-                directory: rest.path()?,
-                name: rest.text()?,
-                umask: u16::try_from(rest.number()?)
-                    .ok()
-                    .filter(|umask| *umask <= 0o777)
-                    .ok_or(MalformedMessage)?,
-                setuid: rest.flag()?,
-                pam_session: rest.flag()?,
-                files: if rest.flag()? {
-                    Some(rest.list(|rest| {
-                        let access = if rest.flag()? {
-                            FileAccess::Write
-                        } else {
-                            FileAccess::Read
-                        };
-                        Ok((rest.path()?, access))
-                    })?)
-                } else {
-                    None
-                },
-                errors: None,
-            },
-        };
-        if rest.0.is_empty() {
-            Ok(order)
-        } else {
-            Err(MalformedMessage)
+        Ok((Self::read(reader, field)?, access))
+    }
+}
+
+impl<T> Codec<Option<Vec<T>>> for Plain
+where
+    Self: Codec<T>,
+{
+    fn put(value: &Option<Vec<T>>, out: &mut Vec<u8>) {
+        bool::put(&value.is_some(), out);
+        if let Some(list) = value {
+            List::<Self>::put(list, out);
         }
+    }
+
+    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<Option<Vec<T>>, DecodeError> {
+        let is_some = bool::read(reader, field)?;
+        is_some
+            .then(|| List::<Self>::read(reader, field))
+            .transpose()
+    }
+}
+
+/// A descriptor, which travels beside the bytes.
+struct Beside;
+
+impl<T> Codec<Option<T>> for Beside {
+    fn put(_: &Option<T>, _: &mut Vec<u8>) {}
+
+    fn read(_: &mut Reader<'_>, _: &'static str) -> Result<Option<T>, DecodeError> {
+        Ok(None)
     }
 }
 
@@ -232,34 +270,34 @@ impl Report {
             Told::Pong => (10, 0, 0),
         };
         let mut out = [0; REPORT_SIZE];
-        out[..8].copy_from_slice(&self.number.to_le_bytes());
-        out[8..12].copy_from_slice(&self.pid.to_le_bytes());
-        out[12..16].copy_from_slice(&i32::to_le_bytes(kind));
-        out[16..20].copy_from_slice(&i32::to_le_bytes(first));
-        out[20..].copy_from_slice(&i32::to_le_bytes(second));
+        out[..8].copy_from_slice(&self.number.to_be_bytes());
+        out[8..12].copy_from_slice(&self.pid.to_be_bytes());
+        out[12..16].copy_from_slice(&i32::to_be_bytes(kind));
+        out[16..20].copy_from_slice(&i32::to_be_bytes(first));
+        out[20..].copy_from_slice(&i32::to_be_bytes(second));
         out
     }
 
     /// From the bytes.
     ///
     /// # Errors
-    /// [`MalformedMessage`].
-    pub fn decode(bytes: &[u8]) -> Result<Self, MalformedMessage> {
-        let mut rest = Rest(bytes);
-        let number = u64::from_le_bytes(rest.array()?);
-        let pid = rest.number()?;
-        let [kind, first, second] =
-            [rest.number()?, rest.number()?, rest.number()?].map(u32::cast_signed);
-        if !rest.0.is_empty() {
-            return Err(MalformedMessage);
-        }
+    /// [`DecodeError`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::bounded(bytes, REPORT_SIZE)?;
+        let number = u64::read(&mut reader, "number")?;
+        let pid = u32::read(&mut reader, "pid")?;
+        let kind = i32::read(&mut reader, "kind")?;
+        let first = i32::read(&mut reader, "first")?;
+        let second = i32::read(&mut reader, "second")?;
+        reader.finish()?;
         let ended = |code, signal| Told::Ended(Ended { code, signal });
         let told = match kind {
             1 => Told::Begun,
             2 => Told::Over,
             3 => Told::Stillborn,
             4 => {
-                let stage = u8::try_from(first).map_err(|_| MalformedMessage)?;
+                let stage =
+                    u8::try_from(first).map_err(|_| DecodeError::Malformed { field: "stage" })?;
                 Told::Failed(Stage::from_number(stage), second)
             }
             5 => Told::Late,
@@ -268,83 +306,9 @@ impl Report {
             8 => ended(None, Some(first)),
             9 => Told::Killed,
             10 => Told::Pong,
-            _ => return Err(MalformedMessage),
+            _ => return Err(DecodeError::UnknownType),
         };
         Ok(Self { number, pid, told })
-    }
-}
-
-/// A length that no packet has room for is refused when the packet is sent.
-fn put_length(out: &mut Vec<u8>, length: usize) {
-    put(out, u32::try_from(length).unwrap_or(u32::MAX));
-}
-
-fn put(out: &mut Vec<u8>, number: u32) {
-    out.extend(number.to_le_bytes());
-}
-
-fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
-    put_length(out, bytes.len());
-    out.extend(bytes);
-}
-
-fn put_path(out: &mut Vec<u8>, path: &Path) {
-    put_bytes(out, path.as_os_str().as_bytes());
-}
-
-fn put_list<T>(out: &mut Vec<u8>, list: &[T], mut each: impl FnMut(&mut Vec<u8>, &T)) {
-    put_length(out, list.len());
-    for entry in list {
-        each(out, entry);
-    }
-}
-
-/// What is still to be read.
-struct Rest<'a>(&'a [u8]);
-
-impl<'a> Rest<'a> {
-    fn take(&mut self, count: usize) -> Result<&'a [u8], MalformedMessage> {
-        let (taken, rest) = self.0.split_at_checked(count).ok_or(MalformedMessage)?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], MalformedMessage> {
-        self.take(N)?.try_into().map_err(|_| MalformedMessage)
-    }
-
-    fn number(&mut self) -> Result<u32, MalformedMessage> {
-        self.array().map(u32::from_le_bytes)
-    }
-
-    fn flag(&mut self) -> Result<bool, MalformedMessage> {
-        match self.array()? {
-            [0] => Ok(false),
-            [1] => Ok(true),
-            [_] => Err(MalformedMessage),
-        }
-    }
-
-    fn bytes(&mut self) -> Result<&'a [u8], MalformedMessage> {
-        let length = self.number()?;
-        self.take(usize::try_from(length).map_err(|_| MalformedMessage)?)
-    }
-
-    fn text(&mut self) -> Result<String, MalformedMessage> {
-        String::from_utf8(self.bytes()?.to_vec()).map_err(|_| MalformedMessage)
-    }
-
-    fn path(&mut self) -> Result<PathBuf, MalformedMessage> {
-        Ok(OsString::from_vec(self.bytes()?.to_vec()).into())
-    }
-
-    /// Each entry takes a byte at least, so a length that is a lie ends soon.
-    fn list<T>(
-        &mut self,
-        mut each: impl FnMut(&mut Self) -> Result<T, MalformedMessage>,
-    ) -> Result<Vec<T>, MalformedMessage> {
-        let count = self.number()?;
-        (0..count).map(|_| each(self)).collect()
     }
 }
 
@@ -370,7 +334,7 @@ mod tests {
                 name: "imap".into(),
                 umask: 0o027,
                 setuid: true,
-                pam_session: false,
+                pam_session: true,
                 files,
                 errors: None,
             },
@@ -419,9 +383,15 @@ mod tests {
             let bytes = report.encode();
             assert_eq!(Report::decode(&bytes), Ok(report));
             for length in 0..bytes.len() {
-                assert_eq!(Report::decode(&bytes[..length]), Err(MalformedMessage));
+                assert_eq!(
+                    Report::decode(&bytes[..length]),
+                    Err(DecodeError::Truncated)
+                );
             }
         }
-        assert_eq!(Report::decode(&[9; REPORT_SIZE]), Err(MalformedMessage));
+        assert_eq!(
+            Report::decode(&[9; REPORT_SIZE]),
+            Err(DecodeError::UnknownType)
+        );
     }
 }

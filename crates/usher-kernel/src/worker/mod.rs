@@ -32,7 +32,7 @@ use crate::KernelError;
 use child::{ACCEPTED, ALIVE, Child, LISTEN_PID, PID_DIGITS};
 use files::Confinement;
 pub use files::FileAccess;
-pub use message::{MAX_REQUEST, MalformedMessage, Order, REPORT_SIZE, Report, Request, Told};
+pub use message::{MAX_REQUEST, Order, REPORT_SIZE, Report, Request, Told};
 pub use reaping::{Ended, Ends, outlast_requests_to_end};
 
 /// How long a child may take to execute its program.
