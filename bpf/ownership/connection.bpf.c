@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Connection ownership: a user's connection is used by that user's processes and by nobody else,
- * whoever holds a descriptor of it.
+ * Connection ownership: only a user's own processes can use that user's connections, whichever
+ * process holds a descriptor.
  *
- * The keeper writes the owner into the storage of the user's listening socket before it hands the
- * listener out. A connection is cloned from its listener by the kernel, label included, so there is
- * no moment in which it has none. Every system call that can reach a socket's data or change its
- * state asks here; sockets without a label pass at the first test.
+ * The keeper writes the owner into the storage of the user's listening socket before it passes the
+ * listener on. The kernel clones a connection from its listener, including the label, so it has the
+ * label at every moment. Every system call that can reach a socket's data or change its state
+ * passes a hook here; sockets without a label pass at the first test.
  *
- * An owner's process has the owner as uid, euid, suid and fsuid. The credentials asked are those
- * in force, so io_uring's are asked, too.
+ * An owner's process has the owner as uid, euid, suid and fsuid. The hooks check the credentials in
+ * force, which includes those of io_uring.
  *
- * A listener is used by its owner, and (except accept) by Usher's daemons. The service manager
- * keeps a duplicate of it and a starter of workers passes one on, so every process of root's may
- * receive one: it gives nothing but the queue's life. An option that root set on it, a socket
- * filter say, would be every later connection's. A socket that is not listening any more, or not
- * yet, counts as a connection, except that a daemon may have it listen (again).
+ * Only its owner, and (except accept) Usher's daemons, may use a listener. The service manager
+ * keeps a duplicate of it and a starter of workers passes one on, so every process of root may
+ * receive one: it only keeps the queue alive. Every later connection would inherit an option that
+ * root set on it, such as a socket filter. A socket that is no longer listening, or not yet, counts
+ * as a connection, except that a daemon may make it listen (again).
  *
- * What has no hook: poll, and what sock_diag shows to everybody (addresses, queue lengths); a
- * kernel's own user of a socket that a holder of the descriptor hands to it (KCM, and by root nbd,
+ * There is no hook for: poll, and sock_diag, which shows everybody addresses and queue lengths; a
+ * kernel's own user of a socket that a holder of the descriptor passes to it (KCM, and by root nbd,
  * iSCSI, 9p, sockmap); IORING_OP_RECV_ZC from 6.15 on (root, and the network card must be set up
- * for it). All but the first two need a descriptor, which file_receive gives to nobody else, with
- * one exception: IORING_OP_MSG_RING (6.0) puts a file into another ring's table of files without
- * file_receive. There it stays: each use by the ring asks here, and installing it as a descriptor
- * (IORING_OP_FIXED_FD_INSTALL, 6.8) is file_receive again.
+ * for it). All but the first two need a descriptor, which file_receive refuses to others, with one
+ * exception: IORING_OP_MSG_RING (6.0) puts a file into another ring's table of files without
+ * file_receive. There it stays: each use by the ring passes a hook here, and installing it as a
+ * descriptor (IORING_OP_FIXED_FD_INSTALL, 6.8) is file_receive again.
  *
  * Kernel 6.1 or later (socket storage in LSM 5.9, bpf_sock_from_file 5.11).
  */
@@ -35,9 +35,9 @@
 #define TCP_LISTEN 10
 
 /*
- * Owners. Key: the socket; value: the uid. Limit: memory (net.core.optmem_max a socket). Full: user
- * space is told and does not hand the listener out; a connection that cannot be labelled is not
- * made.
+ * Owners. Key: the socket; value: the uid. Limit: memory (net.core.optmem_max per socket). Full:
+ * user space gets the error and keeps the listener back; a connection that cannot be labelled is
+ * not made.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -59,7 +59,7 @@ static __always_inline struct usher_owner *owner_of(struct sock *sk)
 	return bpf_sk_storage_get(&connection_owner, sk, NULL, 0);
 }
 
-/* Root is a daemon; before the first keeper has marked itself, every process of root's passes. */
+/* Daemons run as root; before the first keeper has marked itself, every process of root passes. */
 static __always_inline int is_daemon(struct task_struct *task)
 {
 	struct usher_protection *protected = settings();
@@ -67,7 +67,7 @@ static __always_inline int is_daemon(struct task_struct *task)
 	return all_uids_are(task->cred, 0) && (mark_of(task) || !protected || !protected->device);
 }
 
-/* `reason` is that of a connection; 0 leaves it to the socket's state. */
+/* `reason` is a connection's; 0 lets the socket's state decide. */
 static __always_inline int use(struct socket *socket, __u32 reason)
 {
 	struct sock *sk = socket->sk;
@@ -90,7 +90,7 @@ static __always_inline int use(struct socket *socket, __u32 reason)
 	return refuse(reason, -EPERM);
 }
 
-/* The first test is for all the files that are no sockets. */
+/* The first test handles all files that are not sockets. */
 static __always_inline int use_file(struct file *file, __u32 reason)
 {
 	struct socket *socket;
@@ -102,8 +102,8 @@ static __always_inline int use_file(struct file *file, __u32 reason)
 }
 
 /*
- * Hook: socket_accept, because it is asked before a connection is taken off the queue, by accept
- * and by io_uring. Root's duplicates do not accept. Kernel 2.6.
+ * Hook: socket_accept, because it runs before a connection is taken off the queue, by accept and by
+ * io_uring. Root's duplicates do not accept. Kernel 2.6.
  */
 SEC("lsm/socket_accept")
 int BPF_PROG(own_accept, struct socket *socket, struct socket *accepted)
@@ -144,8 +144,8 @@ int BPF_PROG(own_read_option, struct socket *socket, int level, int name)
 }
 
 /*
- * Hook: socket_setsockopt, for TCP_ULP, TCP_REPAIR and socket filters, of which a connection has
- * those of its listener. Kernel 2.6.
+ * Hook: socket_setsockopt, for TCP_ULP, TCP_REPAIR and socket filters, which a connection inherits
+ * from its listener. Kernel 2.6.
  */
 SEC("lsm/socket_setsockopt")
 int BPF_PROG(own_set_option, struct socket *socket, int level, int name)
@@ -168,9 +168,9 @@ int BPF_PROG(own_bind, struct socket *socket, struct sockaddr *address, int leng
 }
 
 /*
- * Hook: socket_listen, because it changes the length of the queue. The keeper has a listener listen
- * again that it has shut down to reset what waited. What connects to it is the owner's, as before.
- * Kernel 2.6.
+ * Hook: socket_listen, because it changes the length of the queue. The keeper makes a listener
+ * listen again after shutting it down to reset waiting connections. New connections belong to the
+ * owner, as before. Kernel 2.6.
  */
 SEC("lsm/socket_listen")
 int BPF_PROG(own_listen, struct socket *socket, int backlog)
@@ -183,14 +183,14 @@ int BPF_PROG(own_listen, struct socket *socket, int backlog)
 	return use(socket, 0);
 }
 
-/* Hook: socket_getsockname, because it tells of another user's connection. Kernel 2.6. */
+/* Hook: socket_getsockname, because it reveals another user's connection. Kernel 2.6. */
 SEC("lsm/socket_getsockname")
 int BPF_PROG(own_name, struct socket *socket)
 {
 	return use(socket, 0);
 }
 
-/* Hook: socket_getpeername, because it tells of another user's connection. Kernel 2.6. */
+/* Hook: socket_getpeername, because it reveals another user's connection. Kernel 2.6. */
 SEC("lsm/socket_getpeername")
 int BPF_PROG(own_peer_name, struct socket *socket)
 {
@@ -209,8 +209,8 @@ int BPF_PROG(own_file, struct file *file, int mask)
 
 /*
  * Hook: mmap_file, because TCP_ZEROCOPY_RECEIVE needs a mapping. Memory without a file passes here,
- * too, with a null pointer. Verifiers before 6.19 believe that it is never null and remove a test
- * of it, so a copy is tested. Later ones demand a test of the pointer itself. Kernel 3.5.
+ * too, with a null pointer. Verifiers before 6.19 assume that it is never null and remove a test of
+ * it, so a copy is tested. Later ones require a test of the pointer itself. Kernel 3.5.
  */
 SEC("lsm/mmap_file")
 int BPF_PROG(own_mapping, struct file *file)
@@ -240,7 +240,7 @@ int BPF_PROG(own_compat_control, struct file *file, unsigned int command, unsign
 }
 
 /*
- * Hook: uring_cmd, because IORING_OP_URING_CMD asks a socket what FIONREAD asks, past file_ioctl.
+ * Hook: uring_cmd, because IORING_OP_URING_CMD has the query of FIONREAD without file_ioctl.
  * Kernel 6.0.
  */
 SEC("lsm/uring_cmd")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The setuid fence: a service's account may hold CAP_SETUID and CAP_SETGID, and its processes still
- * become nobody but the one user that the keeper named, once, and for good.
+ * The setuid fence: a service's account may hold CAP_SETUID and CAP_SETGID, but its processes can
+ * become only the one user that the keeper named, once, and for good.
  *
  * A process of a fenced account is in one of three states:
  *
@@ -9,40 +9,40 @@
  *        ^                                         |
  *        '------------- keeper withdraws ----------'
  *
- * Nothing leads out of SETTLED: neither fork nor exec nor a thread. The grant is the process's
- * alone: no child has it. Groups come first (setgroups and setgid to exactly what was granted, in
+ * Nothing leads out of SETTLED: neither fork nor exec nor a thread. The grant belongs to one
+ * process: no child has it. Groups come first (setgroups and setgid to exactly the granted ones, in
  * any order), the user last (setuid or setresuid: all four user ids). A refused attempt uses
  * nothing up.
  *
- * The first step and the last one ask besides that nobody else can act inside the process
+ * The first and the last step also require that no other process can act inside the process
  * afterwards: no second thread (identities are per thread), no process that shares its memory, its
  * descriptors or its working directory (clone with CLONE_VM, CLONE_FILES, CLONE_FS), no tracer.
- * The last one decides; the first one refuses before anything is changed.
+ * The last step decides; the first one refuses before anything is changed.
  *
- * The kernel's count of a memory's users says nothing of who they are: every reader of
- * /proc/PID/cmdline is one, for as long as it likes. So sharing is not looked for but prevented. A
- * process of a fenced account makes no other one in its own memory, but for vfork, which keeps the
- * parent waiting: such a child is marked until it executes a program, becomes nobody, and makes
- * neither a thread nor a process in that memory, which would be there still when it has ended and
- * the parent goes on.
+ * The kernel's count of a memory's users does not identify them: every reader of /proc/PID/cmdline
+ * counts, for as long as it likes. So sharing is not detected but prevented. A process of a fenced
+ * account cannot make another one in its own memory, except by vfork, which keeps the parent
+ * waiting: such a child is marked until it executes a program. Its setuid is refused, and it can
+ * make neither a thread nor a process in that memory, which would still be there when it has ended
+ * and the parent continues.
  *
- * Nor may anybody have prepared the process: both steps refuse one with a seccomp listener, a
- * performance event, an io_uring or pinned pages (prepared.h). What the kernel does not show there
- * is not handed out in the first place: a process of a fenced account opens no /proc/PID/mem, no
+ * The process must not have been prepared either: both steps refuse one with a seccomp listener, a
+ * performance event, an io_uring or pinned pages (prepared.h). Access that the kernel does not show
+ * there is refused in the first place: a process of a fenced account opens no /proc/PID/mem, no
  * userfaultfd and no performance event, and attaches to no process that holds a grant.
  *
- * BPF cannot take capabilities from a process, so a settled one keeps in its sets what the
- * service had; it may use none of them, in no user namespace.
+ * BPF cannot take capabilities from a process, so a settled one keeps the service's capabilities in
+ * its sets; it may use none of them, in no user namespace.
  *
- * GRANTED and SETTLED stand in two maps because two sides write them: user space the one, these
+ * GRANTED and SETTLED are in two maps because two sides write them: user space the one, these
  * programs the other. So no race of the two makes a settled process free again.
  *
- * What this cannot see: pages that were given to a pipe by vmsplice(2), memory that the service
- * itself shares by a file, and what was opened while the account was not fenced yet. Against a
- * service that prepares its own subversion before it reads a user's first byte, start each user's
- * process afresh (Usher's other styles).
+ * This cannot see: pages that were given to a pipe by vmsplice(2), memory that the service itself
+ * shares by a file, and files opened before the account was fenced. Against a service that prepares
+ * its own subversion before it reads a user's first byte, start each user's process afresh (Usher's
+ * other styles).
  *
- * On a kernel before 6.2 with full preemption, a lookup in task storage can fail because another
+ * On a kernel before 6.2 with full preemption, a look-up in task storage can fail because another
  * task on the CPU was interrupted in one. Debian's kernels do not preempt fully.
  *
  * Kernel 6.1 or later (userns_create 6.1, uring_override_creds 5.16, task storage in LSM 5.11).
@@ -61,13 +61,13 @@
 #define CAP_SETUID 7
 #define CAP_NET_BIND_SERVICE 10
 
-/* A capability is asked for by a call of the set*id family (include/linux/security.h). */
+/* Set if a call of the set*id family needs the capability (include/linux/security.h). */
 #define CAP_OPT_INSETID 4
 
 /*
- * Accounts under the fence. Key: uid. Entries are only added until the next boot: taking one out
- * would free the processes that run. Limit: 1024. Full: user space is told and starts no service
- * of a further account.
+ * Accounts under the fence. Key: uid. Entries are only added until the next boot: removing one
+ * would free its running processes. Limit: 1024. Full: user space gets the error and starts no
+ * service of a further account.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -78,7 +78,7 @@ struct {
 
 /*
  * Grants. Key: the process (its first thread); value: the identity. Written by user space only.
- * Limit: memory. Full: user space is told, the process becomes nobody.
+ * Limit: memory. Full: user space gets the error, and the process's setuid is refused.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -88,7 +88,7 @@ struct {
 } grants SEC(".maps");
 
 /*
- * Settled threads. Key: the thread; value: what it has become. Written by these programs only.
+ * Settled threads. Key: the thread; value: its identity. Written by these programs only.
  * Limit: memory. Full: the setuid or the clone is refused.
  */
 struct {
@@ -99,8 +99,8 @@ struct {
 } settled SEC(".maps");
 
 /*
- * Processes in the memory of their parent, which waits (vfork). Key: the process; value: nothing of
- * use. Limit: memory. Full: the vfork is refused.
+ * Processes in the memory of their parent, which waits (vfork). Key: the process; value: unused.
+ * Limit: memory. Full: the vfork is refused.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -110,8 +110,8 @@ struct {
 } borrowers SEC(".maps");
 
 /*
- * Which keeper there is: a number that each one counts up when it begins. Key: 0. Grants of an
- * earlier one, which nobody would see through, count for nothing.
+ * The number of the present keeper: each one increments it when it begins. Key: 0. Grants of an
+ * earlier keeper, which no one would complete, are ignored.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -121,9 +121,8 @@ struct {
 } keeper SEC(".maps");
 
 /*
- * Why a process was not let become its user the last time, for the keeper's journal. Key: the
- * process (its first thread); value: enum usher_reason. Limit: memory. Full: the journal does not
- * say.
+ * The last reason that a process could not become its user, for the keeper's journal. Key: the
+ * process (its first thread); value: enum usher_reason. Limit: memory. Full: the journal lacks it.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
@@ -146,8 +145,8 @@ static __always_inline struct usher_identity *granted_to(struct task_struct *tas
 }
 
 /*
- * Root that takes a fenced account's id for a while (seteuid, setfsuid: sshd, sudo, file servers)
- * is not the service: it may go back. A service's process never has an id of root's.
+ * Root that takes a fenced account's id temporarily (seteuid, setfsuid: sshd, sudo, file servers)
+ * is not the service: it may change back. A service's process never has a root id.
  */
 static __always_inline int is_fenced_account(const struct cred *cred)
 {
@@ -223,7 +222,7 @@ static __always_inline int hinder(struct task_struct *task, __u32 reason, int er
 	return refuse(reason, error);
 }
 
-/* Nobody but this thread acts inside its process, or has prepared to. */
+/* Whether only this thread acts inside its process, and none has prepared to. */
 static __always_inline int alone(struct task_struct *task)
 {
 	if (task->signal->nr_threads != 1)
@@ -281,8 +280,8 @@ int BPF_PROG(fence_setgid, struct cred *new, const struct cred *old, int flags)
 }
 
 /*
- * Settles. A process that is settled already passes when the change is to what it is settled as:
- * two generations of these programs stand on the hook while a keeper replaces them.
+ * Settles. A process that is already settled passes if the change is to its settled identity: two
+ * generations of these programs are on the hook while a keeper replaces them.
  */
 static __always_inline int settle(struct task_struct *task, const struct usher_identity *granted)
 {
@@ -303,7 +302,7 @@ static __always_inline int settle(struct task_struct *task, const struct usher_i
 
 /*
  * Hook: task_fix_setuid, because setuid, setreuid, setresuid and setfsuid all pass it, and it sees
- * the new ids before they come into force. When the kernel finds no memory after this hook, the
+ * the new ids before they come into force. If the kernel finds no memory after this hook, the
  * process is settled and still the service: it can do nothing more. Kernel 2.6.
  */
 SEC("lsm/task_fix_setuid")
@@ -327,9 +326,9 @@ int BPF_PROG(fence_setuid, struct cred *new, const struct cred *old, int flags)
 }
 
 /*
- * Hook: capable, because the calls above ask for CAP_SETUID and CAP_SETGID here, and so does
- * everything else. Only calls of the set*id family may have them: CAP_SETUID also lets a process
- * send another one's SCM_CREDENTIALS, and write uid_map. Kernel 2.6; CAP_OPT_INSETID 5.1.
+ * Hook: capable, because the calls above check CAP_SETUID and CAP_SETGID here, and so do all
+ * others. Only calls of the set*id family may use them: CAP_SETUID also lets a process send another
+ * one's SCM_CREDENTIALS, and write uid_map. Kernel 2.6; CAP_OPT_INSETID 5.1.
  */
 SEC("lsm/capable")
 int BPF_PROG(fence_capable, const struct cred *cred, struct user_namespace *namespace,
@@ -376,7 +375,7 @@ int BPF_PROG(fence_ring_credentials, const struct cred *new)
 }
 
 /*
- * Hook: uring_sqpoll, because the thread that it makes keeps the credentials of this moment.
+ * Hook: uring_sqpoll, because its new thread keeps the credentials of this moment.
  * Kernel 5.16.
  */
 SEC("lsm/uring_sqpoll")
@@ -390,8 +389,8 @@ int BPF_PROG(fence_ring_thread)
 }
 
 /*
- * Hook: perf_event_open, because a performance event goes on in a process that settles, and one on
- * another process could come between the last look at that process and its change. Kernel 5.4.
+ * Hook: perf_event_open, because a performance event continues in a process that settles, and one
+ * on another process could come between the last check of that process and its change. Kernel 5.4.
  */
 SEC("lsm/perf_event_open")
 int BPF_PROG(fence_sampling)
@@ -402,8 +401,8 @@ int BPF_PROG(fence_sampling)
 }
 
 /*
- * Hook: ptrace_access_check, because a tracer could come between the last look at a process and its
- * change. Those that came before the grant are seen. Kernel 2.6.
+ * Hook: ptrace_access_check, because a tracer could come between the last check of a process and
+ * its change. Tracers from before the grant are detected. Kernel 2.6.
  */
 SEC("lsm/ptrace_access_check")
 int BPF_PROG(fence_granted, struct task_struct *child, unsigned int mode)
@@ -418,7 +417,7 @@ int BPF_PROG(fence_granted, struct task_struct *child, unsigned int mode)
 
 /*
  * Hook: inode_init_security_anon, because a userfaultfd fills the pages of the process that made
- * it, whoever holds its descriptor later. Kernel 5.12.
+ * it, whichever process later holds its descriptor. Kernel 5.12.
  */
 SEC("lsm/inode_init_security_anon")
 int BPF_PROG(fence_userfaultfd, struct inode *inode, const struct qstr *name)
@@ -455,8 +454,9 @@ int BPF_PROG(fence_memory, struct file *file)
 }
 
 /*
- * Hook: bprm_creds_from_file, because it runs after commoncap has put into the new credentials what
- * a setuid, setgid or file capability program gives, and execve can still fail. Kernel 5.8.
+ * Hook: bprm_creds_from_file, because it runs after commoncap has put the privileges of a setuid,
+ * setgid or file capability program into the new credentials, and execve can still fail.
+ * Kernel 5.8.
  */
 SEC("lsm/bprm_creds_from_file")
 int BPF_PROG(fence_execution, struct linux_binprm *program, struct file *file)
@@ -485,8 +485,9 @@ int BPF_PROG(fence_own_memory, struct linux_binprm *program)
 }
 
 /*
- * Hook: task_alloc, because storage is not inherited: every new thread and process of a settled one
- * is settled; and because it sees what a new process shares. Grants are not passed on. Kernel 4.17.
+ * Hook: task_alloc, because storage is not inherited: it settles every new thread and process of a
+ * settled one; and because it sees what a new process shares. Grants are not passed on.
+ * Kernel 4.17.
  */
 SEC("lsm/task_alloc")
 int BPF_PROG(fence_clone, struct task_struct *child, unsigned long flags)
