@@ -10,7 +10,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-use usher_bpf::{Code, Plain, Table, code};
+use usher_bpf::{Code, Mirrored, code};
 use usher_proto::address_bytes;
 
 use crate::KernelError;
@@ -107,50 +107,5 @@ impl Ports {
     /// The kernel's error.
     pub fn counters(&self) -> Result<Counters, KernelError> {
         self.counters.read()
-    }
-}
-
-/// A table and its entries: a confined process cannot ask the kernel for all entries.
-struct Mirrored<K, V> {
-    table: Table<K, V>,
-    present: BTreeMap<K, V>,
-}
-
-impl<K: Plain + Ord + Copy, V: Plain + PartialEq + Copy> Mirrored<K, V> {
-    fn new(table: Table<K, V>) -> Self {
-        Self {
-            table,
-            present: BTreeMap::new(),
-        }
-    }
-
-    fn enter(&mut self, wanted: &BTreeMap<K, V>) -> Result<(), KernelError> {
-        for (key, value) in wanted {
-            if self.present.get(key) != Some(value) {
-                self.table.set(key, value)?;
-                self.present.insert(*key, *value);
-            }
-        }
-        Ok(())
-    }
-
-    /// Enters new entries before removing old ones; if there is no room for both, removes first.
-    fn enter_or_exchange(&mut self, wanted: &BTreeMap<K, V>) -> Result<(), KernelError> {
-        match self.enter(wanted) {
-            Err(KernelError::Full { .. }) => {
-                self.retain(wanted)?;
-                self.enter(wanted)
-            }
-            entered => entered,
-        }
-    }
-
-    fn retain(&mut self, wanted: &BTreeMap<K, V>) -> Result<(), KernelError> {
-        let former = self.present.keys().filter(|key| !wanted.contains_key(key));
-        for key in former.copied().collect::<Vec<_>>() {
-            self.table.remove(&key)?;
-            self.present.remove(&key);
-        }
-        Ok(())
     }
 }

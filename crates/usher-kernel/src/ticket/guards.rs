@@ -9,7 +9,6 @@ use usher_bpf::{Code, Object, Objects, Pins, Table, code};
 use usher_proto::{ConnectionTuple, SessionId};
 
 use super::holding::Attempt;
-use super::told;
 use super::types::TicketError;
 use crate::clock::{after, boot_time};
 use crate::shared::admission::Connection;
@@ -91,7 +90,7 @@ impl Guards {
     /// [`TicketError::Full`], or what the kernel says.
     pub fn put(&self, connection: &ConnectionTuple, guard: &Guard) -> Result<(), TicketError> {
         let guard = ticket::Guard::new(guard, boot_time());
-        told(self.table.put(&connection.encode(), &guard)?)
+        Ok(self.table.set(&connection.encode(), &guard)?)
     }
 
     /// These ends are nobody's any longer. False: they had no guard.

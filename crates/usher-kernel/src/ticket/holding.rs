@@ -1,19 +1,17 @@
 //! Plain connections: the destinations at which a plain connect(2) of any program is authenticated, the
 //! held connections, and those that may begin (bpf/ticket/holding.h).
 
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
-use usher_bpf::{Batch, Object, Plain, Ring, Table};
+use usher_bpf::{Batch, Mirrored, Object, Plain, Ring, Table};
 use usher_proto::ConnectionTuple;
 
 use super::guards::{self, Guards};
 use super::listing::ProgramId;
 use super::syn::{Syn, SynSender};
-use super::told;
 use super::types::TicketError;
 use crate::KernelError;
 use crate::shared::ticket::{self, Destination, EVENT_HELD, EVENT_OVER, EVENT_REFUSED, Hold};
@@ -78,9 +76,7 @@ pub enum Event {
 
 /// The tables of the programs that hold.
 pub struct Holding {
-    plain: Table<Destination, u32>,
-    /// The entries of `plain`: listing a table needs a system call that a confined process lacks.
-    destinations: Mutex<HashMap<SocketAddr, u32>>,
+    plain: Mutex<Mirrored<Destination, u32>>,
     holds: Table<u32, Hold>,
     guards: Guards,
     reports: Ring<Report>,
@@ -96,8 +92,7 @@ impl std::fmt::Debug for Holding {
 impl Holding {
     pub(super) fn open(object: &Object, guards: Guards) -> Result<Self, KernelError> {
         Ok(Self {
-            plain: object.table("plain")?,
-            destinations: Mutex::default(),
+            plain: Mutex::new(Mirrored::new(object.table("plain")?)),
             holds: object.table("holds")?,
             guards,
             reports: object.ring("reports", "reading of plain connections", read)?,
@@ -119,26 +114,12 @@ impl Holding {
     ) -> Result<(), TicketError> {
         let number = |list: Option<NonZeroU32>| list.map_or(0, NonZeroU32::get);
         let wanted = destinations.into_iter();
-        let wanted: HashMap<SocketAddr, u32> = wanted
-            .map(|(server, list)| (server, number(list)))
+        let wanted = wanted
+            .map(|(server, list)| (server.into(), number(list)))
             .collect();
-        let present = self.destinations.lock();
-        let mut present = present.unwrap_or_else(PoisonError::into_inner);
-        let former = present.keys().filter(|server| !wanted.contains_key(server));
-        for former in former.copied().collect::<Vec<_>>() {
-            self.plain.remove(&former.into())?;
-            present.remove(&former);
-        }
-        for (destination, list) in wanted {
-            // Never rewrite an element: while it is replaced, a connect(2) that has just found it may
-            // read another destination's element.
-            if present.get(&destination) == Some(&list) {
-                continue;
-            }
-            told(self.plain.put(&destination.into(), &list)?)?;
-            present.insert(destination, list);
-        }
-        Ok(())
+        let mut plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
+        plain.retain(&wanted)?;
+        Ok(plain.enter(&wanted)?)
     }
 
     /// Exempts this socket's connections from being held: it is announced before it connects.

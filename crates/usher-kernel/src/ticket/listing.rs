@@ -1,14 +1,13 @@
 //! Listed programs: the executables that identify processes, and the destinations at which each may
 //! authenticate (bpf/ticket/program.h).
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use usher_bpf::{Object, Table, run};
+use usher_bpf::{Mirrored, Object, Table, run};
 
-use super::told;
 use super::types::TicketError;
 use crate::KernelError;
 use crate::shared::ticket::{Asker, ListedKey, ProgramQuery};
@@ -39,10 +38,8 @@ pub struct Listed {
 #[derive(Debug)]
 pub struct Listing {
     identify: Result<OwnedFd, KernelError>,
-    listed: Table<ListedKey, u32>,
+    listed: Mutex<Mirrored<ListedKey, u32>>,
     askers: Table<u32, Asker>,
-    /// The entries of `listed`: see `Holding::destinations`.
-    present: Mutex<HashSet<Listed>>,
 }
 
 impl Listing {
@@ -52,9 +49,8 @@ impl Listing {
     ) -> Result<Self, KernelError> {
         Ok(Self {
             identify,
-            listed: object.table("listed")?,
+            listed: Mutex::new(Mirrored::new(object.table("listed")?)),
             askers: object.table("askers")?,
-            present: Mutex::default(),
         })
     }
 
@@ -105,20 +101,7 @@ impl Listing {
     /// # Errors
     /// [`TicketError::Full`] when there is no room for all of them, or the kernel's error.
     pub fn add(&self, wanted: &HashSet<Listed>) -> Result<(), TicketError> {
-        let mut present = self.lock();
-        let former = present.clone();
-        for entry in wanted.difference(&former) {
-            let entered = self.listed.put(&(*entry).into(), &0);
-            if let Err(error) = entered.map_err(TicketError::from).and_then(told) {
-                for fresh in present.difference(&former).copied().collect::<Vec<_>>() {
-                    self.listed.remove(&fresh.into())?;
-                    present.remove(&fresh);
-                }
-                return Err(error);
-            }
-            present.insert(*entry);
-        }
-        Ok(())
+        Ok(self.lock().enter_all(&keys(wanted))?)
     }
 
     /// Removes all other programs.
@@ -126,17 +109,17 @@ impl Listing {
     /// # Errors
     /// The kernel's error; the rest is still listed.
     pub fn retain(&self, wanted: &HashSet<Listed>) -> Result<(), KernelError> {
-        let mut present = self.lock();
-        for former in present.difference(wanted).copied().collect::<Vec<_>>() {
-            self.listed.remove(&former.into())?;
-            present.remove(&former);
-        }
-        Ok(())
+        self.lock().retain(&keys(wanted))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashSet<Listed>> {
-        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Mirrored<ListedKey, u32>> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The value means nothing.
+fn keys(listed: &HashSet<Listed>) -> BTreeMap<ListedKey, u32> {
+    listed.iter().map(|one| ((*one).into(), 0)).collect()
 }
 
 impl From<Listed> for ListedKey {

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 pub use usher_bpf::Batch;
-use usher_bpf::{Insertion, Objects, Plain, Ring, Table};
+use usher_bpf::{Objects, Plain, Ring, Table};
 use usher_proto::token::TokenElement;
 use zeroize::Zeroizing;
 
@@ -103,7 +103,7 @@ impl Tickets {
     /// [`TicketError::Full`], or what the kernel says; an earlier ticket is in force then.
     pub fn put(&self, key: &TicketKey, ticket: &Ticket) -> Result<(), TicketError> {
         let entry = Entry::new(ticket, boot_time());
-        told(self.tickets.put(&key.into(), &entry)?)
+        Ok(self.tickets.set(&key.into(), &entry)?)
     }
 
     /// Takes a ticket away; its blocks stay. False: there was none. A token that has been drawn is
@@ -147,7 +147,7 @@ impl Tickets {
     ) -> Result<(), TicketError> {
         let ticket = number;
         let elements = Block::new(elements).ok_or(TicketError::BlockSize)?;
-        told(self.blocks.put(&BlockKey { ticket, block }, &elements)?)
+        Ok(self.blocks.set(&BlockKey { ticket, block }, &elements)?)
     }
 
     /// Takes a block away. False: it was not there.
@@ -199,12 +199,5 @@ impl Tickets {
             kept_back: self.holding.guards().kept_back()?,
             ..self.counters.read()?
         })
-    }
-}
-
-fn told(insertion: Insertion) -> Result<(), TicketError> {
-    match insertion {
-        Insertion::Done | Insertion::Exists => Ok(()),
-        Insertion::Full => Err(TicketError::Full),
     }
 }

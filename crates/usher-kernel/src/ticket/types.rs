@@ -106,7 +106,16 @@ pub enum TicketError {
     BlockSize,
     /// Another error.
     #[error(transparent)]
-    Kernel(#[from] KernelError),
+    Kernel(KernelError),
+}
+
+impl From<KernelError> for TicketError {
+    fn from(error: KernelError) -> Self {
+        match error {
+            KernelError::Full { .. } => Self::Full,
+            error => Self::Kernel(error),
+        }
+    }
 }
 
 impl From<&TicketKey> for Key {
