@@ -124,6 +124,7 @@ impl std::fmt::Display for Controller {
 #[derive(Debug)]
 pub struct Group {
     path: PathBuf,
+    is_new: bool,
     newborns_are_killed: AtomicBool,
 }
 
@@ -135,12 +136,14 @@ impl Group {
     pub fn create(parent: &Path, name: &str) -> Result<Self, KernelError> {
         let path = parent.join(name);
         match std::fs::create_dir(&path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(KernelError::file("making the cgroup", &path)(error));
-            }
-            _ => {}
+            Ok(()) => Ok(Self {
+                path,
+                is_new: true,
+                newborns_are_killed: AtomicBool::new(false),
+            }),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Self::open(&path),
+            Err(error) => Err(KernelError::file("making the cgroup", &path)(error)),
         }
-        Self::open(&path)
     }
 
     /// Uses an existing group.
@@ -150,6 +153,7 @@ impl Group {
     pub fn open(path: &Path) -> Result<Self, KernelError> {
         let group = Self {
             path: path.to_owned(),
+            is_new: false,
             newborns_are_killed: AtomicBool::new(false),
         };
         group.directory()?;
@@ -163,6 +167,12 @@ impl Group {
     /// When it cannot be opened.
     pub fn directory(&self) -> Result<File, KernelError> {
         File::open(&self.path).map_err(KernelError::file("opening the cgroup", &self.path))
+    }
+
+    /// Whether this made the group: nothing of an earlier keeper is in it.
+    #[must_use]
+    pub fn is_new(&self) -> bool {
+        self.is_new
     }
 
     /// Its path.

@@ -3,7 +3,6 @@
 //! Everything is pinned: refusals stay in force while there is no keeper, and after its death.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -101,9 +100,7 @@ impl Destinations {
     /// [`KernelError::Full`], or the kernel's error; they are then not assigned, and not restricted.
     pub fn govern(&self, group: &Group, service: u32) -> Result<(), KernelError> {
         let path = group.path();
-        let folder = File::open(path).map_err(KernelError::file("opening", path))?;
-        let id = folder
-            .metadata()
+        let id = std::fs::metadata(path)
             .map_err(KernelError::file("reading the properties of", path))?
             .ino();
         // Never rewrite an element: while it is replaced, a call that has just found it may read another

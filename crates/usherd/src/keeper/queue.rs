@@ -124,7 +124,7 @@ impl Queue {
             ended: tokio::sync::Notify::new(),
         });
         queue.state.lock().one_for_all = service.style == Style::User;
-        if !left {
+        if !left && !queue.group.is_new() {
             queue.follow_inherited();
         }
         let task = tokio::spawn(serve(Arc::downgrade(keeper), Arc::clone(&queue)));
