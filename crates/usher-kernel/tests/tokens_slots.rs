@@ -6,6 +6,7 @@ mod forge;
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use forge::*;
 use usher_kernel::KernelError;
@@ -21,6 +22,9 @@ const LIMITS: Limits = Limits {
     listeners: 16,
     tokens: 4,
 };
+
+/// How long a closed slot is given to no session.
+const REST: Duration = Duration::from_secs(16);
 
 /// Whether the token admits a connection from this port.
 fn admits(
@@ -68,17 +72,28 @@ tests! {
         let (old, new) = (Chain::new(1, 10), Chain::new(2, 10));
         let slot = admission.open_tokens(&old.session).unwrap();
         assert!(admits(&admission, &checker, &old, 1, 1));
+        let closed = Instant::now();
+        // On a slow machine the slot may have rested already.
+        let given = |admission: &Admission| match admission.open_tokens(&new.session) {
+            Err(TokenError::Full) => false,
+            Err(TokenError::Exists) => true,
+            Ok(_) => {
+                assert!(closed.elapsed() >= REST, "after {:?}", closed.elapsed());
+                true
+            }
+            Err(other) => panic!("{other:?}"),
+        };
         assert!(admission.close_tokens(&old.session.session).unwrap());
         assert!(!admission.close_tokens(&old.session.session).unwrap());
         assert!(!admission.close_tokens(&new.session.session).unwrap());
         assert_eq!(admission.token_slot(&old.session.session), None);
         assert!(admission.tokens().unwrap().is_empty());
-        assert!(matches!(admission.open_tokens(&new.session), Err(TokenError::Full)));
+        given(&admission);
         drop(admission);
-        // Nor does another keeper give it.
+        // Another keeper does not give it either.
         let admission = world.open_with(&Limits { tokens: 1, ..LIMITS }).unwrap();
-        assert!(matches!(admission.open_tokens(&new.session), Err(TokenError::Full)));
-        eventually("the slot has rested", || admission.open_tokens(&new.session).is_ok());
+        given(&admission);
+        eventually("the slot has rested", || given(&admission));
         assert_eq!(admission.token_slot(&new.session.session), Some(slot));
         let connection = from_port(2);
         checker.syn(&connection, &old.option(slot, 2, &connection));
@@ -94,6 +109,7 @@ tests! {
         let (chain, other) = (Chain::new(1, 400), Chain::new(2, 10));
         admission.open_tokens(&other.session).unwrap();
         let slot = admission.open_tokens(&chain.session).unwrap();
+        let closed = Instant::now();
         admission.close_tokens(&other.session.session).unwrap();
         assert!(admits(&admission, &checker, &chain, 100, 1));
         assert!(admits(&admission, &checker, &chain, 99, 2));
@@ -117,8 +133,10 @@ tests! {
             let port = u16::try_from(position).unwrap();
             assert_eq!(admits(&admission, &checker, &chain, position, port), good, "{position}");
         }
-        // Neither the open slot nor the one that rests.
-        assert_eq!(admission.open_tokens(&other.session).unwrap().number(), 2);
+        // Neither the open slot nor, unless this machine is slow, the one that rests.
+        let given = admission.open_tokens(&other.session).unwrap();
+        assert_ne!(given, slot);
+        assert!(given.number() == 2 || closed.elapsed() >= REST, "{given:?}");
         assert!(admission.close_tokens(&chain.session.session).unwrap());
         drop(admission);
         match world.open_with(&Limits { tokens: 5, ..LIMITS }) {
