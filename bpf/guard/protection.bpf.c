@@ -68,6 +68,10 @@
 #define ALL_ROLES (USHER_DAEMON | USHER_UNDECLARED | USHER_ROLES)
 #define OTHER_ROLES (ALL_ROLES & ~USHER_KEEPER)
 
+/* Objects that daemons other than the keeper have: half of each table. */
+#define MOST_CLAIMED 512
+#define MOST_FOLDERS_CLAIMED 32
+
 /* A link by id, the way bpf(2) is asked for it. */
 #define LINK_BY_ID 30
 
@@ -103,6 +107,17 @@ struct {
 	__type(key, struct usher_folder);
 	__type(value, __u32);
 } own_folders SEC(".maps");
+
+/*
+ * How many objects daemons have claimed. Key: enum usher_object. So that they leave the keeper half
+ * of each table. Full: user space is told.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, USHER_OBJECT_FOLDER + 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} claimed SEC(".maps");
 
 /* Where the present keeper was executed. Key: 0. */
 struct {
@@ -191,18 +206,35 @@ static __always_inline int declare(struct task_struct *task, __u8 roles)
 	return 1;
 }
 
-/* Enters an object as the claimant's, unless it is another role's. */
-static __always_inline int claim_in(void *table, const void *key, __u32 claimant)
+struct claim {
+	__u32 claimant;
+	__u32 kind;
+};
+
+/* Enters an object as the claimant's, unless it is another role's, or there are as many. */
+static __always_inline int claim_in(void *table, const void *key, struct claim claim, __u32 limit)
 {
 	__u32 *owner = bpf_map_lookup_elem(table, key);
+	__u32 *count = bpf_map_lookup_elem(&claimed, &claim.kind);
 
-	if (owner && (*owner & USHER_OWNER_MASK) != (claimant & USHER_OWNER_MASK))
+	if (owner && (*owner & USHER_OWNER_MASK) != (claim.claimant & USHER_OWNER_MASK))
 		return 0;
-	return !bpf_map_update_elem(table, key, &claimant, BPF_ANY);
+	if (!count || (!owner && *count >= limit))
+		return 0;
+	if (bpf_map_update_elem(table, key, &claim.claimant, BPF_ANY))
+		return 0;
+	if (!owner)
+		__sync_fetch_and_add(count, 1);
+	return 1;
 }
 
+/* The folder above the keeper's is not claimed: the keeper passes it. */
 static __always_inline int claim(__u32 claimant, __u32 kind, __u32 id)
 {
+	struct claim claim = {
+		.claimant = claimant,
+		.kind = kind,
+	};
 	struct usher_protection *pins = settings();
 	struct usher_folder folder = {
 		.inode = id,
@@ -210,33 +242,48 @@ static __always_inline int claim(__u32 claimant, __u32 kind, __u32 id)
 
 	switch (kind) {
 	case USHER_OBJECT_MAP:
-		return claim_in(&own_maps, &id, claimant);
+		return claim_in(&own_maps, &id, claim, MOST_CLAIMED);
 	case USHER_OBJECT_PROGRAM:
-		return claim_in(&own_programs, &id, claimant);
+		return claim_in(&own_programs, &id, claim, MOST_CLAIMED);
 	case USHER_OBJECT_LINK:
-		return claim_in(&own_links, &id, claimant);
+		return claim_in(&own_links, &id, claim, MOST_CLAIMED);
 	case USHER_OBJECT_FOLDER:
-		if (!pins)
+		if (!pins || id == pins->parent)
 			return 0;
 		folder.device = pins->device;
-		return claim_in(&own_folders, &folder, claimant);
+		return claim_in(&own_folders, &folder, claim, MOST_FOLDERS_CLAIMED);
 	}
 	return 0;
 }
 
-static long sweep_entry(void *table, const void *key, __u32 *owner, __u32 *claimant)
+static long sweep_entry(void *table, const void *key, __u32 *owner, struct claim *claim)
 {
-	if ((*owner & USHER_OWNER_MASK) == (*claimant & USHER_OWNER_MASK) && *owner != *claimant)
-		bpf_map_delete_elem(table, key);
+	__u32 kind = claim->kind;
+	__u32 *count;
+
+	if ((*owner & USHER_OWNER_MASK) != (claim->claimant & USHER_OWNER_MASK) ||
+	    *owner == claim->claimant || bpf_map_delete_elem(table, key))
+		return 0;
+	count = bpf_map_lookup_elem(&claimed, &kind);
+	if (count)
+		__sync_fetch_and_sub(count, 1);
 	return 0;
 }
 
 static __always_inline void sweep(__u32 claimant)
 {
-	bpf_for_each_map_elem(&own_maps, sweep_entry, &claimant, 0);
-	bpf_for_each_map_elem(&own_programs, sweep_entry, &claimant, 0);
-	bpf_for_each_map_elem(&own_links, sweep_entry, &claimant, 0);
-	bpf_for_each_map_elem(&own_folders, sweep_entry, &claimant, 0);
+	struct claim claim = {
+		.claimant = claimant,
+		.kind = USHER_OBJECT_MAP,
+	};
+
+	bpf_for_each_map_elem(&own_maps, sweep_entry, &claim, 0);
+	claim.kind = USHER_OBJECT_PROGRAM;
+	bpf_for_each_map_elem(&own_programs, sweep_entry, &claim, 0);
+	claim.kind = USHER_OBJECT_LINK;
+	bpf_for_each_map_elem(&own_links, sweep_entry, &claim, 0);
+	claim.kind = USHER_OBJECT_FOLDER;
+	bpf_for_each_map_elem(&own_folders, sweep_entry, &claim, 0);
 }
 
 /* Answers the questions that user space asks in the place of a link's id; 0: no, or it was none. */

@@ -69,7 +69,7 @@ struct usher_protection {
 	__u32 children_of_init; /* whether only they are daemons */
 	__u32 device; /* of the pins; 0: nothing is protected */
 	__u32 path_length; /* of `daemon`, with the final zero byte */
-	__u32 reserved;
+	__u32 parent; /* inode of the folder above them */
 	char daemon[USHER_PATH_SIZE]; /* path of the daemons' program, padded with
 					 zeros */
 };

@@ -130,6 +130,18 @@ fn in_the_part_of_another_keeper() {
                 }
             }
             assert!(tried > 10, "{tried}");
+            // Nor the folder that the keeper passes, nor more than half a table.
+            let mut above = Objects::default();
+            let parent = std::fs::metadata(BPF_FS).unwrap();
+            above
+                .folders
+                .push((std::os::unix::fs::MetadataExt::ino(&parent), 0));
+            assert!(matches!(claim(&above), Err(KernelError::NotOwned)));
+            let mut many = Objects::default();
+            many.maps.extend(1_000_000..1_000_513);
+            assert!(matches!(claim(&many), Err(KernelError::NotOwned)));
+            many.maps.pop_last();
+            assert!(claim(&many).unwrap());
         }
         "signer again" => {
             assert!(declare(&[Role::Signer]).unwrap());
@@ -204,9 +216,10 @@ fn a_daemon_touches_objects_of_its_own_role_only() {
 #[test]
 fn no_daemon_claims_another_ones_objects() {
     process_of_its_own("no_daemon_claims_another_ones_objects", |pins| {
-        let _ownership = protected(pins);
+        let ownership = protected(pins);
         finds_it_so(another("claims", ""));
-        finds_it_so(another("signer again", ""));
+        ownership.protect(Path::new(USHER), &[]).unwrap();
+        permitted(&touch(pins));
     });
 }
 

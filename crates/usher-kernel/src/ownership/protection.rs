@@ -56,7 +56,9 @@ impl Tables {
         let folders: Vec<Folder> = folders.collect();
 
         // Before anything is refused.
-        let settings = settings(folders[0].device)?;
+        let above = directory.join("..");
+        let parent = fs::metadata(&above).map_err(KernelError::file("looking at", &above))?;
+        let settings = settings(folders[0].device, parent.ino() as u32)?;
         if !ask(PRESENTATION_LINK)? {
             self.mark_self()?;
             if !ask(PRESENTATION_LINK)? {
@@ -105,7 +107,8 @@ fn numbered(device: u64) -> u32 {
     rustix::fs::major(device) << 20 | rustix::fs::minor(device)
 }
 
-fn settings(device: u32) -> Result<Protection, OwnershipError> {
+/// `parent`: the inode of the folder above the pins; BPF file systems number them by 32 bits.
+fn settings(device: u32, parent: u32) -> Result<Protection, OwnershipError> {
     let exe = Path::new("/proc/self/exe");
     let program = fs::read_link(exe).map_err(KernelError::file("reading", exe))?;
     // What the kernel appends when the file was replaced after the start; the path is the same.
@@ -126,7 +129,7 @@ fn settings(device: u32) -> Result<Protection, OwnershipError> {
         device,
         // At most 255.
         path_length: bytes.len() as u32 + 1,
-        reserved: 0,
+        parent,
         daemon,
     })
 }
