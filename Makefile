@@ -64,7 +64,7 @@ fuzz: setup ## run each fuzz target for FUZZ_SECONDS (takes a nightly toolchain 
 	  { echo 'fuzzing takes: rustup toolchain install nightly; cargo install cargo-fuzz' >&2; exit 1; }
 	set -e; for target in $(FUZZ_TARGETS); do \
 	  seeds=fuzz/corpus/$$target; mkdir -p $$seeds; \
-	  if [ $$target = policy ]; then seeds="$$seeds crates/usher-policy/tests/golden"; fi; \
+	  if [ $$target = policy ]; then seeds="$$seeds crates/authentication/usher-policy/tests/golden"; fi; \
 	  $(CARGO) +nightly fuzz run $$target $$seeds -- \
 	    -max_total_time=$(FUZZ_SECONDS) -max_len=9216; \
 	done
@@ -107,7 +107,7 @@ install: setup-build man ## install programs, library, header, manual pages and 
 # Where the libraries to install are.
 LIBRARIES ?= $(CARGO_TARGET_DIR)/release
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-# crates/libusher/build.rs makes it likewise.
+# crates/authentication/libusher/build.rs makes it likewise.
 SONAME = libusher.so.$(firstword $(subst ., ,$(VERSION)))
 
 # For programs in C.

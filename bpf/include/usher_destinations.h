@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What the programs of bpf/destinations and user space share; the Rust side is generated from this
- * header. */
+/* What the programs of bpf/authentication/destinations and user space share; the Rust side is
+ * generated from this header. */
 #ifndef USHER_DESTINATIONS_H
 #define USHER_DESTINATIONS_H
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the programs of bpf/ownership and bpf/guard and user space both read and write; the Rust
- * side is generated from this header. USHER_OWNERSHIP_VERSION goes up with every change of a size,
- * an offset or a meaning, because the maps outlive the keeper.
+ * What the programs of bpf/authentication/ownership and bpf/guard and user space both read and
+ * write; the Rust side is generated from this header. USHER_OWNERSHIP_VERSION goes up with every
+ * change of a size, an offset or a meaning, because the maps outlive the keeper.
  */
 #ifndef USHER_OWNERSHIP_H
 #define USHER_OWNERSHIP_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What each object of bpf/ownership and bpf/guard has. These maps are pinned, so all objects share
- * them. */
+/* What each object of bpf/authentication/ownership and bpf/guard has. These maps are pinned, so all
+ * objects share them. */
 #ifndef USHER_REASONS_H
 #define USHER_REASONS_H
 

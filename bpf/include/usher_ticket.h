@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the programs of bpf/ticket and user space both read and write; the Rust side is generated
- * from this header.
+ * What the programs of bpf/authentication/ticket and user space both read and write; the Rust side
+ * is generated from this header.
  */
 #ifndef USHER_TICKET_H
 #define USHER_TICKET_H

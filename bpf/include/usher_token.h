@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The token in the SYN (docs/PROTOCOL.md): its TCP option and its mask. The other side of these
- * numbers is crates/usher-proto/src/token.rs.
+ * numbers is crates/authentication/usher-proto/src/token.rs.
  */
 #ifndef USHER_TOKEN_H
 #define USHER_TOKEN_H

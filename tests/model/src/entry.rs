@@ -35,10 +35,10 @@ impl fmt::Display for EntryState {
 pub enum Cause {
     /// The keeper enters an announcement: `Admission::announce`.
     Announced,
-    /// A SYN carries a valid token: `admit` (bpf/admission/token.bpf.h).
+    /// A SYN carries a valid token: `admit` (bpf/authentication/admission/token.bpf.h).
     Token,
     /// A SYN, or the ACK that answers a SYN cookie, is admitted: `take_syn`, called by
-    /// `choose_queue` (bpf/admission/admission.bpf.c).
+    /// `choose_queue` (bpf/authentication/admission/admission.bpf.c).
     Syn,
     /// The handshake ends: `establish`, called by `follow`.
     LastAck,
@@ -48,7 +48,7 @@ pub enum Cause {
     Withdrawn,
     /// Its time is over, 70 s later for a handshake: `remove` with USHER_EXPIRE.
     Expired,
-    /// Another connection's SYN comes between the same endpoints: `claim` (bpf/admission/token.bpf.h).
+    /// Another connection's SYN comes between the same endpoints: `claim` (bpf/authentication/admission/token.bpf.h).
     OtherSyn,
     /// Another connection's SYN comes with a valid token: `end_older`.
     OtherToken,

@@ -128,7 +128,7 @@ pub enum Step {
     Announce(usize),
     /// The program calls connect(2).
     Connect(usize),
-    /// The socket's SYN leaves, if `guard_syn` (bpf/ticket) permits.
+    /// The socket's SYN leaves, if `guard_syn` (bpf/authentication/ticket) permits.
     SynLeaves(usize),
     /// A copy of its SYN arrives: `check_token`, `choose_queue`.
     SynArrives(usize),

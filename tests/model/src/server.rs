@@ -1,4 +1,4 @@
-//! The server's host: the programs of bpf/admission, verifier and keeper.
+//! The server's host: the programs of bpf/authentication/admission, verifier and keeper.
 
 use super::*;
 use crate::entry::{Channel, Entry};
@@ -163,7 +163,7 @@ impl Scene {
         Some(entry.user)
     }
 
-    /// `is_in_hand` (bpf/admission/reading.bpf.h).
+    /// `is_in_hand` (bpf/authentication/admission/reading.bpf.h).
     fn is_in_hand(&self, entry: &Entry, note: Note) -> bool {
         let received = entry.state == EntryState::SynReceived;
         let by_token = entry.element.is_some();

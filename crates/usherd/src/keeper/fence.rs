@@ -1,4 +1,4 @@
-//! The kernel's fence around service accounts and connections (bpf/ownership), where the kernel
+//! The kernel's fence around service accounts and connections (bpf/authentication/ownership), where the kernel
 //! runs LSM programs. Where it does not, the programs that Usher starts itself need none, and the
 //! calls of services' own processes are refused.
 

@@ -1,5 +1,5 @@
 //! Guards: from before a connection is announced until that has been taken back, no other socket's SYN
-//! with its endpoints leaves this host (bpf/ticket/guard.bpf.c). So an announcement is of no use to
+//! with its endpoints leaves this host (bpf/authentication/ticket/guard.bpf.c). So an announcement is of no use to
 //! whoever gets the port, and that is so while no signer runs, too.
 
 use std::fmt::Display;

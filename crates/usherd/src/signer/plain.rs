@@ -2,7 +2,7 @@
 //! `programs`.
 //!
 //! With a ticket they carry a token and are not seen here. Without one the kernel holds the SYN and
-//! tells of it (bpf/ticket/holding.h); it is announced as for a program that asks, released, and sent
+//! tells of it (bpf/authentication/ticket/holding.h); it is announced as for a program that asks, released, and sent
 //! once at once: the kernel itself would send it again after a second only. A connection that is
 //! refused is released as well, so that the server's RST tells the program so.
 //!

@@ -1,6 +1,6 @@
 //! Which programs may: the lists of `client` blocks, and the files that stand at their paths.
 //!
-//! The kernel says by what executable a process connects or asks (bpf/ticket/program.h); here is
+//! The kernel says by what executable a process connects or asks (bpf/authentication/ticket/program.h); here is
 //! kept which executables the paths of the policy lead to. They are looked up when a policy comes in
 //! force, and those of one list again when a program that is not among them comes there: so the file
 //! of a package's new version counts from its first connection on.

@@ -1,0 +1,488 @@
+//! The keeper's interface to the admission programs and their tables (bpf/authentication/admission).
+//!
+//! Everything is pinned below one folder of a bpffs, so that sessions, admissions and the programs
+//! in force outlive the keeper: while it is away, announced connections are still admitted, and
+//! everything else is still refused.
+
+mod layout;
+mod tokens;
+mod types;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use usher_bpf::Unattached;
+use usher_bpf::{Code, Filter, Insertion, Pins, Ring, Table, code, program_id, run};
+use usher_proto::{Certified, ConnectionTuple, SessionId};
+
+use crate::KernelError;
+use crate::clock::{after, boot_time};
+pub use crate::shared::admission::Counters;
+use crate::shared::admission::{
+    Admission as Entry, Certificate, ClientAddress, EXPIRE, FORGET, LAYOUT_VERSION, Removal,
+    Session, Target, WITHDRAW,
+};
+use tokens::Tokens;
+pub use tokens::{TokenError, TokenRow, TokenSession};
+pub use types::{
+    AdmissionRow, AdmissionState, AnnounceError, Announced, Ended, Limits, SessionError,
+    SessionRecord,
+};
+
+/// bpf/authentication/admission.
+pub(crate) static CODE: Code = code!("usher", "admission");
+
+/// The place of check_token at every interface: before most other filters, because an earlier filter
+/// that decides about a packet would hide it.
+pub(crate) const FILTER: Filter = Filter {
+    priority: 3,
+    handle: 0x5573,
+};
+
+/// The admission programs in force, and their tables.
+///
+/// Dropping it leaves them in force: to end that, remove the folder of the pins. All methods may
+/// be called from several threads at once.
+pub struct Admission {
+    services: Table<u32, u32>,
+    listeners: Table<Target, u64>,
+    admissions: Table<[u8; 36], Entry>,
+    sessions: Table<[u8; 16], Session>,
+    certificates: Table<[u8; 16], Certificate>,
+    counters: usher_bpf::Counters<Counters>,
+    tokens: Tokens,
+    client_addresses: Table<ClientAddress, u8>,
+    outstanding: Table<Target, u64>,
+    remove: OwnedFd,
+    check_token: OwnedFd,
+    untracked: Ring<ConnectionTuple>,
+    last_number: AtomicU64,
+    _pins: Pins,
+}
+
+impl fmt::Debug for Admission {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Admission").finish_non_exhaustive()
+    }
+}
+
+impl Admission {
+    /// Loads the programs, or adopts the tables that an earlier keeper pinned under `pins`, a
+    /// folder of a bpffs that is made if need be. Attaches to the caller's network namespace and to
+    /// `cgroup` (the path of its folder), which must be the one in which the keeper makes its
+    /// listeners, or above it. Programs in force are replaced in place: there is no moment without
+    /// admission, and established connections notice nothing.
+    ///
+    /// # Errors
+    /// [`KernelError::InUse`] while another `Admission` holds `pins`; [`KernelError::Protected`],
+    /// [`KernelError::OtherLayout`], [`KernelError::OtherLimit`] and
+    /// [`KernelError::OtherNamespace`] when the pins cannot be adopted; nothing has been changed
+    /// then. Otherwise the kernel's error: objects pinned by then stay and are adopted the next time.
+    pub fn open(pins: &Path, cgroup: &Path, limits: &Limits) -> Result<Self, KernelError> {
+        let pins = Pins::lock(pins)?;
+        pins.require_layout(LAYOUT_VERSION)?;
+        let sizes = [
+            ("sessions", limits.sessions),
+            ("certificates", limits.sessions),
+            ("admissions", limits.admissions),
+            ("listeners", limits.listeners),
+            ("tokens", limits.tokens),
+            ("outstanding", limits.listeners),
+        ];
+        let object = CODE.open()?.limit(&sizes)?.pin(&pins, None)?.load()?;
+        pins.note_layout(&object, LAYOUT_VERSION)?;
+        object.keep_at_network("choose_queue", &pins)?;
+        object.keep_at_cgroup("follow", &pins, cgroup)?;
+        let read = |bytes: &[u8]| ConnectionTuple::decode(bytes.first_chunk::<36>()?).ok();
+        Ok(Self {
+            services: object.table("services")?,
+            listeners: object.table("listeners")?,
+            admissions: object.table("admissions")?,
+            sessions: object.table("sessions")?,
+            certificates: object.table("certificates")?,
+            counters: object.counters("counters")?,
+            tokens: Tokens::adopt(object.table("tokens")?, limits.tokens)?,
+            client_addresses: object.table("client_addresses")?,
+            outstanding: object.table("outstanding")?,
+            remove: object.program("remove")?,
+            check_token: object.program("check_token")?,
+            untracked: object.ring("untracked", "reading untracked connections", read)?,
+            last_number: AtomicU64::new(0),
+            _pins: pins,
+        })
+    }
+
+    /// Puts these ports (port, id of the service) under admission, and no others. Adds first, then
+    /// removes, so that a remaining port is never without admission.
+    ///
+    /// # Errors
+    /// The kernel's error; no port has been released unless all new ones are under admission.
+    pub fn set_services(&self, services: &[(u16, u32)]) -> Result<(), KernelError> {
+        let wanted: BTreeSet<u32> = services.iter().map(|(port, _)| u32::from(*port)).collect();
+        let present: BTreeSet<u32> = self
+            .services
+            .entries()?
+            .into_iter()
+            .map(|(port, _)| port)
+            .collect();
+        for (port, service) in services {
+            self.services.set(&u32::from(*port), service)?;
+        }
+        for port in present.difference(&wanted) {
+            self.services.remove(port)?;
+        }
+        Ok(())
+    }
+
+    /// Makes `listener` the queue of the user's connections to the service, and replaces an earlier one.
+    /// The queue is in force as long as a process holds the listener.
+    ///
+    /// # Errors
+    /// [`KernelError::Full`]; `EOPNOTSUPP` when this is not a listening TCP socket.
+    pub fn add_listener(
+        &self,
+        service: u32,
+        uid: u32,
+        listener: BorrowedFd<'_>,
+    ) -> Result<(), KernelError> {
+        // A socket map takes a descriptor and returns a cookie.
+        let descriptor = u64::from(listener.as_raw_fd().unsigned_abs());
+        self.listeners.set(&Target { service, uid }, &descriptor)
+    }
+
+    /// Removes the user's queue: SYNs are refused from then on, and connections waiting in the queue stay
+    /// there. Does nothing if there is none.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn remove_listener(&self, service: u32, uid: u32) -> Result<(), KernelError> {
+        self.listeners.remove(&Target { service, uid }).map(drop)
+    }
+
+    /// Whether the user has a queue at the service.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn has_listener(&self, service: u32, uid: u32) -> Result<bool, KernelError> {
+        Ok(self.listeners.get(&Target { service, uid })?.is_some())
+    }
+
+    /// Admits the connection once.
+    ///
+    /// # Errors
+    /// See [`AnnounceError`]; nothing has been announced then.
+    pub fn announce(
+        &self,
+        connection: &ConnectionTuple,
+        announced: &Announced,
+    ) -> Result<(), AnnounceError> {
+        let key = connection.encode();
+        if ConnectionTuple::decode(&key).is_err() {
+            // The entry could not be read back.
+            return Err(AnnounceError::NoConnection(*connection));
+        }
+        let now = boot_time();
+        let entry = Entry {
+            mark: layout::announced_mark(self.next_number(now)),
+            expires_ns: after(now, announced.lifetime),
+            established_ns: 0,
+            target: Target {
+                service: announced.service,
+                uid: announced.uid,
+            },
+            session: *announced.session.as_bytes(),
+            syn: 0,
+            by_token: 0,
+            reserved: 0,
+        };
+        let mut insertion = self.admissions.insert(&key, &entry)?;
+        if insertion == Insertion::Exists && self.remove(&key, EXPIRE, None)? == Removed::Gone {
+            insertion = self.admissions.insert(&key, &entry)?;
+        }
+        match insertion {
+            Insertion::Done => Ok(()),
+            Insertion::Exists => Err(AnnounceError::AlreadyAnnounced),
+            Insertion::Full => Err(AnnounceError::Full),
+        }
+    }
+
+    /// A number that no earlier announcement has, not even one of an earlier keeper: the time since boot
+    /// in nanoseconds, or one more than the last. Its 56 bits last two years.
+    fn next_number(&self, now: u64) -> u64 {
+        let mut last = self.last_number.load(Ordering::Relaxed);
+        loop {
+            let next = now.max(last + 1);
+            match self.last_number.compare_exchange_weak(
+                last,
+                next,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return next,
+                Err(other) => last = other,
+            }
+        }
+    }
+
+    /// Withdraws an announcement of `session`. Does nothing if the connection is established, not
+    /// announced, or announced by another session.
+    ///
+    /// # Errors
+    /// The kernel's error; the announcement then stands until it expires.
+    pub fn withdraw(
+        &self,
+        connection: &ConnectionTuple,
+        session: &SessionId,
+    ) -> Result<(), KernelError> {
+        self.remove(&connection.encode(), WITHDRAW, Some(session))
+            .map(drop)
+    }
+
+    /// Removes the announcement of a connection, of any session, unless it is established: an
+    /// established one stays until it is closed, so that revocation still sees it. A handshake under way
+    /// can still complete; [`Admission::drain_untracked`] then reports the connection.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn forget(&self, connection: &ConnectionTuple) -> Result<(), KernelError> {
+        self.remove(&connection.encode(), FORGET, None).map(drop)
+    }
+
+    fn remove(
+        &self,
+        key: &[u8; 36],
+        reason: u32,
+        session: Option<&SessionId>,
+    ) -> Result<Removed, KernelError> {
+        let mut removal = Removal {
+            connection: *key,
+            reason,
+            session: session.map_or([0; 16], |session| *session.as_bytes()),
+        };
+        match run(self.remove.as_fd(), "changing an admission", &mut removal)? {
+            0 => Ok(Removed::Not),
+            1 => Ok(Removed::Gone),
+            2 => Ok(Removed::Changed),
+            _ => Err(KernelError::UnreadableEntry {
+                table: "admissions",
+            }),
+        }
+    }
+
+    /// The entry of one connection, if there is one.
+    ///
+    /// # Errors
+    /// The kernel's error, or [`KernelError::UnreadableEntry`].
+    pub fn admission(
+        &self,
+        connection: &ConnectionTuple,
+    ) -> Result<Option<AdmissionRow>, KernelError> {
+        let key = connection.encode();
+        match self.admissions.get(&key)? {
+            Some(entry) => entry.row(&key, boot_time()),
+            None => Ok(None),
+        }
+    }
+
+    /// All entries of the table of connections.
+    ///
+    /// # Errors
+    /// The kernel's error, or [`KernelError::UnreadableEntry`].
+    pub fn admissions(&self) -> Result<Vec<AdmissionRow>, KernelError> {
+        let mut rows = Vec::new();
+        let entries = self.admissions.entries()?;
+        let now = boot_time();
+        for (key, entry) in entries {
+            rows.extend(entry.row(&key, now)?);
+        }
+        Ok(rows)
+    }
+
+    /// Removes expired announcements, and handshakes (also withdrawn ones) 70 s after that, when the
+    /// kernel has abandoned them. Returns the number of removed entries.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn sweep(&self) -> Result<usize, KernelError> {
+        let now = boot_time();
+        let mut removed = 0;
+        for (key, entry) in self.admissions.entries()? {
+            // The program decides; this check spares it most of them.
+            if entry.expires_ns <= now && self.remove(&key, EXPIRE, None)? == Removed::Gone {
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Stores a new session of a plain key.
+    ///
+    /// # Errors
+    /// See [`SessionError`].
+    pub fn insert_session(
+        &self,
+        session: &SessionId,
+        record: &SessionRecord,
+    ) -> Result<(), SessionError> {
+        match self.sessions.insert(session.as_bytes(), &record.into())? {
+            Insertion::Done => Ok(()),
+            Insertion::Exists => Err(SessionError::Exists),
+            Insertion::Full => Err(SessionError::Full),
+        }
+    }
+
+    /// Stores a new session of a certified key. If the caller dies halfway, a session without its
+    /// certificate remains, which must not be used.
+    ///
+    /// # Errors
+    /// See [`SessionError`]; nothing is then stored.
+    pub fn insert_certified_session(
+        &self,
+        session: &SessionId,
+        record: &SessionRecord,
+        certificate: &Certified,
+    ) -> Result<(), SessionError> {
+        let record = SessionRecord {
+            certified: true,
+            ..record.clone()
+        };
+        self.insert_session(session, &record)?;
+        // The session is new: an existing entry under its id is a left-over of a session that is gone.
+        let put = self
+            .certificates
+            .put(session.as_bytes(), &certificate.into());
+        let failed = match put {
+            Ok(Insertion::Done | Insertion::Exists) => return Ok(()),
+            Ok(Insertion::Full) => SessionError::Full,
+            Err(error) => error.into(),
+        };
+        self.remove_session(session)?;
+        Err(failed)
+    }
+
+    /// The certificate that makes a session's key the user's.
+    ///
+    /// # Errors
+    /// The kernel's error, or [`KernelError::UnreadableEntry`].
+    pub fn certificate(&self, session: &SessionId) -> Result<Option<Certified>, KernelError> {
+        self.certificates
+            .get(session.as_bytes())?
+            .map(|stored| (&stored).try_into())
+            .transpose()
+    }
+
+    /// The record of a session, if there is one.
+    ///
+    /// # Errors
+    /// The kernel's error, or [`KernelError::UnreadableEntry`].
+    pub fn session(&self, session: &SessionId) -> Result<Option<SessionRecord>, KernelError> {
+        self.sessions
+            .get(session.as_bytes())?
+            .map(|stored| (&stored).try_into())
+            .transpose()
+    }
+
+    /// Replaces the record of an existing session.
+    ///
+    /// # Errors
+    /// `ENOENT` if there is none, and other errors of the kernel.
+    pub fn update_session(
+        &self,
+        session: &SessionId,
+        record: &SessionRecord,
+    ) -> Result<(), KernelError> {
+        self.sessions.replace(session.as_bytes(), &record.into())
+    }
+
+    /// Removes a session. Does nothing if there is none.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn remove_session(&self, session: &SessionId) -> Result<(), KernelError> {
+        self.sessions.remove(session.as_bytes())?;
+        self.certificates.remove(session.as_bytes()).map(drop)
+    }
+
+    /// All sessions.
+    ///
+    /// # Errors
+    /// The kernel's error, or [`KernelError::UnreadableEntry`].
+    pub fn sessions(&self) -> Result<Vec<(SessionId, SessionRecord)>, KernelError> {
+        self.sessions
+            .entries()?
+            .iter()
+            .map(|(id, stored)| Ok((SessionId::from_bytes(*id), stored.try_into()?)))
+            .collect()
+    }
+
+    /// The programs' counters.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn counters(&self) -> Result<Counters, KernelError> {
+        self.counters.read()
+    }
+
+    /// The ids of programs that no pin names, for their protection.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn unpinned_programs(&self) -> Result<Vec<u32>, KernelError> {
+        [&self.remove, &self.check_token]
+            .into_iter()
+            .map(program_id)
+            .collect()
+    }
+
+    /// Attaches the filter that reads tokens to every interface of the caller's network namespace; see
+    /// [`Filter::attach`]. Connections through an interface without the filter must be announced.
+    ///
+    /// # Errors
+    /// When the interfaces cannot be listed, or the program's id cannot be read.
+    pub fn attach_tokens(&self) -> Result<Vec<Unattached>, KernelError> {
+        FILTER.attach(&self.check_token)
+    }
+
+    /// Removes the filter; returns the interfaces from which it could not be removed.
+    ///
+    /// # Errors
+    /// When the interfaces cannot be listed.
+    pub fn detach_tokens(&self) -> Result<Vec<Unattached>, KernelError> {
+        Ok(FILTER.detach()?.1)
+    }
+
+    /// A descriptor that is readable (epoll, poll) while [`Admission::drain_untracked`] has reports.
+    ///
+    /// # Errors
+    /// When it cannot be duplicated.
+    pub fn untracked(&self) -> Result<OwnedFd, KernelError> {
+        self.untracked.descriptor()
+    }
+
+    /// Connections that reached a service unannounced since the last call. The caller must destroy them.
+    /// The ring holds about a thousand; more are only counted.
+    ///
+    /// # Errors
+    /// libbpf's error.
+    pub fn drain_untracked(&self) -> Result<Vec<ConnectionTuple>, KernelError> {
+        let mut all = Vec::new();
+        loop {
+            let batch = self.untracked.take()?;
+            all.extend(batch.entries);
+            if !batch.more {
+                return Ok(all);
+            }
+        }
+    }
+}
+
+/// The result of an operation on an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Removed {
+    Not,
+    Gone,
+    Changed,
+}

@@ -1,0 +1,108 @@
+//! Loading, adopting, attaching and pinning of bpf/authentication/ownership.
+
+use std::io;
+
+use usher_bpf::guard::ask;
+use usher_bpf::{Code, Object, Opened, Pins, code, has_hook, keep_for_all, let_go};
+
+use super::OwnershipError;
+use crate::KernelError;
+use crate::shared::guard::{PINNED_LINK, ROLL_CALL_LINK};
+use crate::shared::ownership::OWNERSHIP_VERSION;
+
+/// bpf/authentication/ownership and bpf/guard.
+static CODE: [Code; 3] = [
+    code!("usher_fence", "fence"),
+    code!("usher_connection", "connection"),
+    code!("usher_protection", "protection"),
+];
+
+/// Hooks that kernels may lack: what passes them passes another one there, or does not exist.
+const DISPENSABLE: [&str; 2] = ["file_ioctl_compat", "perf_event_open"];
+
+/// The objects, attached and pinned.
+pub(super) struct Programs {
+    pub fence: Object,
+    pub connection: Object,
+    pub protection: Object,
+}
+
+impl Programs {
+    pub(super) fn open(pins: &Pins) -> Result<Self, OwnershipError> {
+        pins.require_layout(OWNERSHIP_VERSION)?;
+        let load = |code: &Code| Ok::<_, OwnershipError>(opened(code)?.pin(pins, None)?.load()?);
+        let [fence, connection, protection] = &CODE;
+        let objects = [load(fence)?, load(connection)?, load(protection)?];
+        pins.note_layout(&objects[0], OWNERSHIP_VERSION)?;
+        keep_for_all(&objects, pins)?;
+        let reason = if !ask(ROLL_CALL_LINK)? {
+            "bpf is not in the list of LSMs in force"
+        } else if !sees_pinned_pages()? {
+            "pages that were pinned are marked otherwise than in the kernels that Usher knows"
+        } else {
+            let [fence, connection, protection] = objects;
+            return Ok(Self {
+                fence,
+                connection,
+                protection,
+            });
+        };
+        let_go(pins)?;
+        Err(not_supported(reason))
+    }
+}
+
+fn not_supported(reason: impl ToString) -> OwnershipError {
+    OwnershipError::NotSupported {
+        reason: reason.to_string(),
+    }
+}
+
+/// Loads the programs and lets them go again; gives the hooks that this kernel lacks.
+pub(crate) fn try_load() -> Result<Vec<&'static str>, OwnershipError> {
+    for code in &CODE {
+        opened(code)?.try_load().map_err(not_supported)?;
+    }
+    let mut missing = Vec::new();
+    for hook in DISPENSABLE {
+        if !has_hook(hook)? {
+            missing.push(hook);
+        }
+    }
+    Ok(missing)
+}
+
+/// Reads an object and leaves out what this kernel has no hook for.
+fn opened(code: &Code) -> Result<Opened, OwnershipError> {
+    code.open()?.choose(|_, hook| {
+        let has = has_hook(hook).map_err(not_supported)?;
+        if has || DISPENSABLE.contains(&hook) {
+            Ok(has)
+        } else {
+            Err(not_supported(format!("it has no hook {hook}")))
+        }
+    })
+}
+
+/// Whether the programs see that pages of a process were pinned, tried with a page of our own: the
+/// number of that mark is not in the kernel's description of its types.
+fn sees_pinned_pages() -> Result<bool, KernelError> {
+    let (from, mut to) = ([1_u8], [0_u8]);
+    let remote = libc::iovec {
+        iov_base: from.as_ptr().cast_mut().cast(),
+        iov_len: 1,
+    };
+    let local = libc::iovec {
+        iov_base: to.as_mut_ptr().cast(),
+        iov_len: 1,
+    };
+    // SAFETY: reads one byte of this process and writes one, both of which live until it returns.
+    // The kernel pins the page that it reads.
+    let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    if read != 1 {
+        return Err(KernelError::system("pinning a page")(
+            io::Error::last_os_error(),
+        ));
+    }
+    ask(PINNED_LINK)
+}

@@ -1,0 +1,267 @@
+//! Guards: which socket's connection between two ends may begin (bpf/authentication/ticket/guard.bpf.c).
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use usher_bpf::{Code, Object, Objects, Pins, Table, code};
+use usher_proto::{ConnectionTuple, SessionId};
+
+use super::holding::Attempt;
+use super::types::TicketError;
+use crate::clock::{after, boot_time};
+use crate::shared::admission::Connection;
+use crate::shared::ticket;
+use crate::{KernelError, cgroup};
+
+/// bpf/authentication/ticket/guard.
+pub(crate) static CODE: Code = code!("usher_guard", "guard");
+
+const PROGRAM: &str = "guard_syn";
+/// What outlives the signer, and what the programs that hold share. The link's name goes on with the
+/// number of its cgroup.
+pub(super) const SHARED: [&str; 2] = ["guards", "holds"];
+
+/// What a guard says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Guard {
+    /// Whose connection with these ends is the only one that may begin.
+    pub attempt: Attempt,
+    /// Whether it may now.
+    pub released: bool,
+    /// How long it stands unless it is taken away.
+    pub lifetime: Duration,
+    /// In which session the ends are announced, where that is known.
+    pub session: Option<SessionId>,
+}
+
+/// A guard that an earlier signer has left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeftGuard {
+    /// The ends that it stands for.
+    pub connection: ConnectionTuple,
+    /// In which session they were announced, where that was known.
+    pub session: Option<SessionId>,
+    /// How long it stands yet.
+    pub lifetime: Duration,
+}
+
+/// The guards in force.
+pub struct Guards {
+    table: Table<Connection, ticket::Guard>,
+    kept_back: usher_bpf::Counters<u64>,
+    left: Vec<LeftGuard>,
+    lasting: Result<(), KernelError>,
+    object: Object,
+    pins: Option<Pins>,
+}
+
+impl Guards {
+    /// What an earlier process left when it ended, as of the opening.
+    pub fn left(&self) -> &[LeftGuard] {
+        &self.left
+    }
+
+    /// Whether guards stand on when this process ends.
+    ///
+    /// # Errors
+    /// Why they do not.
+    pub fn lasting(&self) -> Result<(), &KernelError> {
+        match &self.lasting {
+            Ok(()) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Adds the program, its tables and what is pinned.
+    pub(super) fn collect(&self, objects: &mut Objects) -> Result<(), KernelError> {
+        self.object.collect(objects)?;
+        match &self.pins {
+            Some(pins) => objects.collect(pins.folder()),
+            None => Ok(()),
+        }
+    }
+
+    /// From now on no SYN with these ends leaves but as the guard says. In the place of a former
+    /// guard of theirs.
+    ///
+    /// # Errors
+    /// [`TicketError::Full`], or what the kernel says.
+    pub fn put(&self, connection: &ConnectionTuple, guard: &Guard) -> Result<(), TicketError> {
+        let guard = ticket::Guard::new(guard, boot_time());
+        Ok(self.table.set(&connection.encode(), &guard)?)
+    }
+
+    /// These ends are nobody's any longer. False: they had no guard.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn remove(&self, connection: &ConnectionTuple) -> Result<bool, KernelError> {
+        self.table.remove(&connection.encode())
+    }
+
+    /// Whether a guard stands for these ends.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn stands(&self, connection: &ConnectionTuple) -> Result<bool, KernelError> {
+        let guard = self.table.get(&connection.encode())?;
+        Ok(guard.is_some_and(|guard| guard.until_ns > boot_time()))
+    }
+
+    /// SYNs that were kept back because their ends were another connection's.
+    pub(super) fn kept_back(&self) -> Result<u64, KernelError> {
+        self.kept_back.read()
+    }
+}
+
+/// The socket's connection, whichever of its connect(2) begins it.
+pub(super) fn attempt_of(socket: BorrowedFd<'_>) -> Result<Attempt, KernelError> {
+    const SO_COOKIE: libc::c_int = 57;
+    let mut cookie = 0_u64;
+    let mut size: libc::socklen_t = 8;
+    // SAFETY: the number and its size live until the call returns, and the size is the number's.
+    let code = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_COOKIE,
+            std::ptr::from_mut(&mut cookie).cast(),
+            &mut size,
+        )
+    };
+    if code != 0 {
+        return Err(KernelError::system("asking for the cookie of a socket")(
+            io::Error::last_os_error(),
+        ));
+    }
+    Ok(Attempt {
+        cookie,
+        begun_ns: 0,
+    })
+}
+
+/// The program, loaded and not attached yet, and its tables, which the programs that hold share.
+pub(super) struct Loaded {
+    object: Object,
+    pins: Option<Pins>,
+    lasting: Result<(), KernelError>,
+}
+
+impl Loaded {
+    /// Takes up what is pinned in the folder `pins`, or makes it. Where that cannot be, or without
+    /// a folder, guards end with this process.
+    pub(super) fn new(pins: Option<&Path>, limit: u32) -> Result<Self, KernelError> {
+        let lasting = match pins {
+            Some(pins) => Self::pinned(pins, limit),
+            None => Err(KernelError::MissingPart("a folder for pins")),
+        };
+        match lasting {
+            Ok(loaded) => Ok(loaded),
+            // Another signer's: it is not to be guessed which one is meant.
+            Err(error @ KernelError::InUse { .. }) => Err(error),
+            Err(error) => Ok(Self {
+                object: CODE.open()?.limit(&[("guards", limit)])?.load()?,
+                pins: None,
+                lasting: Err(error),
+            }),
+        }
+    }
+
+    fn pinned(folder: &Path, limit: u32) -> Result<Self, KernelError> {
+        let pins = Pins::lock(folder)?;
+        let load = || {
+            let code = CODE.open()?.limit(&[("guards", limit)])?;
+            code.pin(&pins, Some(&SHARED))?.load()
+        };
+        let object = match load() {
+            Ok(object) => object,
+            // Of another version, or another limit: what stands there means nothing here.
+            Err(error) => {
+                tracing::warn!(%error, "guards of an earlier signer are given up");
+                pins.remove()?;
+                load()?
+            }
+        };
+        Ok(Self {
+            object,
+            pins: Some(pins),
+            lasting: Ok(()),
+        })
+    }
+
+    pub(super) fn object(&self) -> &Object {
+        &self.object
+    }
+
+    /// Has `hold` decide about what no guard decides about, and attaches to the cgroup `group`.
+    /// What this gives besides is to be kept open as long as that is to be so.
+    pub(super) fn attach(
+        self,
+        group: &Path,
+        hold: &OwnedFd,
+    ) -> Result<(Guards, Vec<OwnedFd>), KernelError> {
+        let Self {
+            object,
+            pins,
+            lasting,
+        } = self;
+        // The kernel takes the descriptor of a program.
+        let hold = hold.as_raw_fd().unsigned_abs();
+        object.table("holding")?.set(&0_u32, &hold)?;
+        let mut kept = vec![object.descriptor("holding")?];
+        match &pins {
+            Some(pins) => object.keep_at_cgroup(PROGRAM, pins, group)?,
+            None => kept.extend(object.attach_to_cgroup(&[PROGRAM], group)?),
+        }
+        // What is sent in a connection's place comes from the caller's own group.
+        let own = cgroup::own()?;
+        if !own.starts_with(group) {
+            kept.extend(object.attach_to_cgroup(&[PROGRAM], &own)?);
+        }
+        let table = object.table("guards")?;
+        let guards = Guards {
+            left: left(&table)?,
+            table,
+            kept_back: object.counters("kept_back")?,
+            lasting,
+            object,
+            pins,
+        };
+        Ok((guards, kept))
+    }
+}
+
+/// What stands; what has ended is removed.
+fn left(table: &Table<Connection, ticket::Guard>) -> Result<Vec<LeftGuard>, KernelError> {
+    let now = boot_time();
+    let mut left = Vec::new();
+    for (ends, guard) in table.entries()? {
+        let connection = ConnectionTuple::decode(&ends);
+        match connection {
+            Ok(connection) if guard.until_ns > now => left.push(LeftGuard {
+                connection,
+                session: guard.session(),
+                lifetime: Duration::from_nanos(guard.until_ns - now),
+            }),
+            _ => drop(table.remove(&ends)?),
+        }
+    }
+    Ok(left)
+}
+
+impl ticket::Guard {
+    fn new(guard: &Guard, now: u64) -> Self {
+        Self {
+            attempt: guard.attempt.into(),
+            until_ns: after(now, guard.lifetime),
+            released: guard.released.into(),
+            session: guard.session.map_or([0; 16], |session| *session.as_bytes()),
+        }
+    }
+
+    fn session(&self) -> Option<SessionId> {
+        (self.session != [0; 16]).then(|| SessionId::from_bytes(self.session))
+    }
+}

@@ -1,0 +1,199 @@
+//! Plain connections: the destinations at which a plain connect(2) of any program is authenticated, the
+//! held connections, and those that may begin (bpf/authentication/ticket/holding.h).
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use usher_bpf::{Batch, Mirrored, Object, Plain, Ring, Table};
+use usher_proto::ConnectionTuple;
+
+use super::guards::{self, Guards};
+use super::listing::ProgramId;
+use super::syn::{Syn, SynSender};
+use super::types::TicketError;
+use crate::KernelError;
+use crate::shared::ticket::{self, Destination, EVENT_HELD, EVENT_OVER, EVENT_REFUSED, Hold};
+
+/// One connect(2): its socket and its time, which distinguishes it from others of the same socket. Never
+/// the same twice between two boots. See also [`Attempt::of_socket`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Attempt {
+    /// The socket's cookie.
+    pub cookie: u64,
+    /// Boot time in nanoseconds.
+    pub begun_ns: u64,
+}
+
+impl Attempt {
+    /// A connection that is announced before it begins: any connect(2) of the socket.
+    ///
+    /// # Errors
+    /// The kernel's error for a descriptor that is not a socket.
+    pub fn of_socket(socket: BorrowedFd<'_>) -> Result<Self, KernelError> {
+        guards::attempt_of(socket)
+    }
+}
+
+impl From<Attempt> for ticket::Attempt {
+    fn from(Attempt { cookie, begun_ns }: Attempt) -> Self {
+        Self { cookie, begun_ns }
+    }
+}
+
+/// A report about a plain connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Report {
+    /// Its attempt.
+    pub attempt: Attempt,
+    /// Its endpoints.
+    pub connection: ConnectionTuple,
+    /// The real uid of the connecting process, in the initial user namespace.
+    pub uid: u32,
+    /// The number of a ticket whose token did not pass.
+    pub ticket: Option<u32>,
+    /// The process, in the initial pid namespace; it may have ended since.
+    pub pid: u32,
+    /// The process's own name: bytes of its choice.
+    pub command: String,
+    /// The program, if programs are listed. None: its file is no longer at any path.
+    pub program: Option<ProgramId>,
+    /// The event.
+    pub event: Event,
+}
+
+/// See [`Report`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// Its SYN is held: now, or once more. Not every copy is reported.
+    Held(Option<Syn>),
+    /// It was held, and is established or abandoned.
+    Over,
+    /// A RST answered its token, and the program has seen it.
+    Refused,
+}
+
+/// The tables of the programs that hold.
+pub struct Holding {
+    plain: Mutex<Mirrored<Destination, u32>>,
+    holds: Table<u32, Hold>,
+    guards: Guards,
+    reports: Ring<Report>,
+    sender: Result<SynSender, KernelError>,
+}
+
+impl std::fmt::Debug for Holding {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Holding").finish_non_exhaustive()
+    }
+}
+
+impl Holding {
+    pub(super) fn open(object: &Object, guards: Guards) -> Result<Self, KernelError> {
+        Ok(Self {
+            plain: Mutex::new(Mirrored::new(object.table("plain")?)),
+            holds: object.table("holds")?,
+            guards,
+            reports: object.ring("reports", "reading of plain connections", read)?,
+            // The table is not kept here; its entries stay as they are.
+            sender: SynSender::open(&object.table("senders")?),
+        })
+    }
+
+    /// Authenticates plain connections to these addresses and to no others, from the next connect(2) on:
+    /// those of the programs of the list with this number, or of all programs if there is none. Only
+    /// listed programs draw tokens for an address with a list.
+    ///
+    /// # Errors
+    /// [`TicketError::Full`] when there is no room for all of them, or the kernel's error; some are then
+    /// in force, and no former one that is not among them.
+    pub fn set_destinations(
+        &self,
+        destinations: impl IntoIterator<Item = (SocketAddr, Option<NonZeroU32>)>,
+    ) -> Result<(), TicketError> {
+        let number = |list: Option<NonZeroU32>| list.map_or(0, NonZeroU32::get);
+        let wanted = destinations.into_iter();
+        let wanted = wanted
+            .map(|(server, list)| (server.into(), number(list)))
+            .collect();
+        let mut plain = self.plain.lock().unwrap_or_else(PoisonError::into_inner);
+        plain.retain(&wanted)?;
+        Ok(plain.enter(&wanted)?)
+    }
+
+    /// Exempts this socket's connections from being held: it is announced before it connects.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn exempt(&self, socket: BorrowedFd<'_>) -> Result<(), KernelError> {
+        let descriptor = u32::try_from(socket.as_raw_fd()).unwrap_or(u32::MAX);
+        let exempt = Hold {
+            exempt: 1,
+            ..Hold::zeroed()
+        };
+        self.holds.set(&descriptor, &exempt)
+    }
+
+    /// The guards of announced connections, and of those under decision.
+    pub fn guards(&self) -> &Guards {
+        &self.guards
+    }
+
+    /// The sender of held SYNs. It needs CAP_NET_RAW when the programs are loaded.
+    ///
+    /// # Errors
+    /// The reason that there is none: the kernel then sends held SYNs again.
+    pub fn sender(&self) -> Result<&SynSender, &KernelError> {
+        self.sender.as_ref()
+    }
+
+    /// A descriptor that is readable (epoll, poll) while [`Holding::reports`] has reports.
+    ///
+    /// # Errors
+    /// When it cannot be duplicated.
+    pub fn descriptor(&self) -> Result<OwnedFd, KernelError> {
+        self.reports.descriptor()
+    }
+
+    /// The reports since the last call, up to 1,024.
+    ///
+    /// # Errors
+    /// libbpf's error.
+    pub fn reports(&self) -> Result<Batch<Report>, KernelError> {
+        self.reports.take()
+    }
+}
+
+/// None for malformed reports.
+fn read(bytes: &[u8]) -> Option<Report> {
+    let report = ticket::Report::read(bytes)?;
+    let connection = ConnectionTuple::decode(&report.connection).ok()?;
+    Some(Report {
+        attempt: Attempt {
+            cookie: report.attempt.cookie,
+            begun_ns: report.attempt.begun_ns,
+        },
+        connection,
+        uid: report.uid,
+        ticket: (report.ticket != 0).then_some(report.ticket),
+        pid: report.pid,
+        command: command_of(&report.command),
+        program: ProgramId::new(report.program),
+        event: match report.event.into() {
+            EVENT_HELD => {
+                let syn = report.syn.get(..report.size.into())?;
+                Event::Held(Syn::complete(syn, &connection))
+            }
+            EVENT_OVER => Event::Over,
+            EVENT_REFUSED => Event::Refused,
+            _ => return None,
+        },
+    })
+}
+
+/// The bytes up to the first zero byte.
+fn command_of(bytes: &[u8]) -> String {
+    let command = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(command).into_owned()
+}

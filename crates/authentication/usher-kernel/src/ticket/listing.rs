@@ -1,0 +1,133 @@
+//! Listed programs: the executables that identify processes, and the destinations at which each may
+//! authenticate (bpf/authentication/ticket/program.h).
+
+use std::collections::{BTreeMap, HashSet};
+use std::num::{NonZeroU32, NonZeroU64};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use usher_bpf::{Mirrored, Object, Table, run};
+
+use super::types::TicketError;
+use crate::KernelError;
+use crate::shared::ticket::{Asker, ListedKey, ProgramQuery};
+
+/// The kernel's identity of an executable file: the same for all names and mounts of the file, in every
+/// mount namespace, and never another file's while the file is open somewhere. It is meaningless after
+/// the [`super::Tickets`] that returned it are closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ProgramId(NonZeroU64);
+
+impl ProgramId {
+    /// None for 0: a program that cannot be listed.
+    pub(super) fn new(number: u64) -> Option<Self> {
+        NonZeroU64::new(number).map(Self)
+    }
+}
+
+/// A program on a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Listed {
+    /// The number of the list.
+    pub list: NonZeroU32,
+    /// The program.
+    pub program: ProgramId,
+}
+
+/// The tables of listed programs.
+#[derive(Debug)]
+pub struct Listing {
+    identify: Result<OwnedFd, KernelError>,
+    listed: Mutex<Mirrored<ListedKey, u32>>,
+    askers: Table<u32, Asker>,
+}
+
+impl Listing {
+    pub(super) fn open(
+        object: &Object,
+        identify: Result<OwnedFd, KernelError>,
+    ) -> Result<Self, KernelError> {
+        Ok(Self {
+            identify,
+            listed: Mutex::new(Mirrored::new(object.table("listed")?)),
+            askers: object.table("askers")?,
+        })
+    }
+
+    /// Whether this kernel can identify programs.
+    ///
+    /// # Errors
+    /// The reason that it cannot: in lockdown for confidentiality nothing may read its memory.
+    pub fn available(&self) -> Result<(), &KernelError> {
+        self.identify.as_ref().map(drop)
+    }
+
+    /// The identity of an open file (also by O_PATH). Keep it open while it is listed, or the kernel may
+    /// reuse its identity for another file.
+    ///
+    /// # Errors
+    /// As [`Listing::available`], which may be `None`; or the kernel's error.
+    pub fn identify(&self, file: BorrowedFd<'_>) -> Result<Option<ProgramId>, KernelError> {
+        let Ok(program) = &self.identify else {
+            return Ok(None);
+        };
+        let mut query = ProgramQuery {
+            program: 0,
+            descriptor: file.as_raw_fd().unsigned_abs(),
+            reserved: 0,
+        };
+        let operation = "asking which program a file is";
+        match run(program.as_fd(), operation, &mut query)? {
+            0 => Ok(ProgramId::new(query.program)),
+            errno => Err(KernelError::system(operation)(
+                std::io::Error::from_raw_os_error(i32::try_from(errno).unwrap_or(libc::EINVAL)),
+            )),
+        }
+    }
+
+    /// The program that has requested an announcement on this socket. None: no program has, or its file
+    /// is no longer at any path.
+    ///
+    /// # Errors
+    /// The kernel's error.
+    pub fn asker(&self, socket: BorrowedFd<'_>) -> Result<Option<ProgramId>, KernelError> {
+        let descriptor = u32::try_from(socket.as_raw_fd()).unwrap_or(u32::MAX);
+        let asker = self.askers.get(&descriptor)?;
+        Ok(asker.and_then(|asker| ProgramId::new(asker.program)))
+    }
+
+    /// Adds these programs, all or none of them.
+    ///
+    /// # Errors
+    /// [`TicketError::Full`] when there is no room for all of them, or the kernel's error.
+    pub fn add(&self, wanted: &HashSet<Listed>) -> Result<(), TicketError> {
+        Ok(self.lock().enter_all(&keys(wanted))?)
+    }
+
+    /// Removes all other programs.
+    ///
+    /// # Errors
+    /// The kernel's error; the rest is still listed.
+    pub fn retain(&self, wanted: &HashSet<Listed>) -> Result<(), KernelError> {
+        self.lock().retain(&keys(wanted))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Mirrored<ListedKey, u32>> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The value means nothing.
+fn keys(listed: &HashSet<Listed>) -> BTreeMap<ListedKey, u32> {
+    listed.iter().map(|one| ((*one).into(), 0)).collect()
+}
+
+impl From<Listed> for ListedKey {
+    fn from(entry: Listed) -> Self {
+        Self {
+            program: entry.program.0.get(),
+            list: entry.list.get(),
+            reserved: 0,
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! The blocks and statements of authentication, and those of traffic and of kernel modules that this
+//! version reads: each with its values, what it needs, and what it is for, written once.
+
+use std::sync::LazyLock;
+
+use usher_language::Occurrence::{Any, AtLeastOnce, AtMostOnce, Once};
+use usher_language::{BlockRule, Dialect, Kind, Modules, Part, Shape, StatementRule, words};
+
+use crate::application::Transform;
+use crate::client::Protocol;
+use crate::model::{
+    MAXIMUM_CONNECTIONS, MAXIMUM_CPU, MAXIMUM_DURATION, MAXIMUM_MEMORY, MAXIMUM_PROCESSES,
+    MINIMUM_MEMORY, MINIMUM_REAUTHENTICATION, Style,
+};
+
+words! {
+    /// The kinds of block.
+    pub enum BlockKind {
+        /// `host`: a machine with its addresses and its key.
+        Host = "host",
+        /// `users`: a named set of users.
+        Users = "users",
+        /// `service`: a service that this host offers.
+        Service = "service",
+        /// `client`: what local users may authenticate to.
+        Client = "client",
+        /// `application`: how the traffic of programs is protected.
+        Application = "application",
+        /// `mac`: settings of a module of the MAC framework.
+        Mac = "mac",
+        /// `protection`, inside an `application` block.
+        Protection = "protection",
+    }
+}
+
+/// Begins the items of a protection; the port is part of the word.
+pub(crate) const LOCAL_PORT: &str = "localport=";
+
+/// What enforces a statement, where that is more than Usher's daemons.
+const IPSEC: &str = "IPsec";
+const LSM: &str = "LSM programs";
+
+/// The tables.
+pub(crate) static DIALECT: LazyLock<Dialect> = LazyLock::new(|| Dialect {
+    blocks: vec![host(), users(), service(), client(), application(), mac()],
+    statements: outside(),
+});
+
+/// A table of statements: keyword, how often, values, what it is for, and what else it takes.
+macro_rules! statements {
+    ($($keyword:expr, $occurrence:expr, $shape:expr, $about:literal $(, $more:ident $argument:expr)*;)*) => {
+        vec![$(StatementRule::new($keyword, $occurrence, $shape, $about)$(.$more($argument))*),*]
+    };
+}
+
+fn block(kind: BlockKind, statements: Vec<StatementRule>) -> BlockRule {
+    BlockRule {
+        keyword: kind.to_string(),
+        statements,
+        ..BlockRule::default()
+    }
+}
+
+fn word(what: &str) -> Kind {
+    Kind::Word(what.to_owned())
+}
+
+fn text(what: &str) -> Kind {
+    Kind::Text(what.to_owned())
+}
+
+fn choice(words: [&str; 2]) -> Kind {
+    Kind::Choice(words.map(str::to_owned).into())
+}
+
+fn duration(least: u64) -> Shape {
+    let most = MAXIMUM_DURATION.as_secs();
+    Shape::One(Kind::Duration { least, most })
+}
+
+fn number(most: u32) -> Shape {
+    let (least, most) = (1, most.into());
+    Shape::One(Kind::Number { least, most })
+}
+
+pub(crate) const SIZE: Kind = Kind::Size {
+    least: MINIMUM_MEMORY,
+    most: MAXIMUM_MEMORY,
+};
+
+pub(crate) const PERCENT: Kind = Kind::Percent {
+    most: MAXIMUM_CPU as u64,
+};
+
+fn own(form: &str) -> Shape {
+    Shape::Own(form.to_owned())
+}
+
+fn at(keyword: &str) -> Part {
+    Part::Word(keyword.to_owned())
+}
+
+fn value(what: &str) -> Part {
+    Part::Value(word(what))
+}
+
+fn host() -> BlockRule {
+    let statements = statements! {
+        "address", Once, Shape::List(word("ADDRESS")), "where other hosts reach it";
+        "key", Once, Shape::One(text("\"ssh-ed25519 AAAA...\"")), "the line of its .pub file";
+        "control", AtMostOnce, Shape::One(Kind::Port), "the TCP port of its control channel";
+        "loopback", AtMostOnce, Shape::List(word("127.X.Y.Z")), "where the local proxy stands for it";
+    };
+    block(BlockKind::Host, statements)
+}
+
+fn users() -> BlockRule {
+    let guest = vec![value("USER"), at("until"), value("2026-12-31T18:00Z")];
+    let statements = statements! {
+        "member", Any, Shape::List(word("USER")), "users of this set";
+        "group", Any, Shape::List(word("GROUP")), "groups of accounts of this host";
+        "guest", Any, Shape::Phrase(guest), "a user until a time in UTC";
+        "principal", Any, Shape::List(word("NAME")), "principals of certificates";
+    };
+    block(BlockKind::Users, statements)
+}
+
+fn service() -> BlockRule {
+    const PROGRAM: &str = "program";
+    const FILES: &str = "`files \"/PATH\" read, \"~/PATH\" write, ...;`";
+    const CONNECT: &str =
+        "`connect none;` or `connect ADDRESSES port PORT, ...;`, without `port` for all ports";
+    let again = MINIMUM_REAUTHENTICATION.as_secs();
+    let statements = statements! {
+        PROGRAM, AtMostOnce, Shape::Sequence(text("\"/PATH\"")), "the program that the keeper starts, and its arguments";
+        "account", AtMostOnce, Shape::One(word("NAME")), "the account of the service's own processes", needs LSM;
+        "listen", Once, Shape::One(Kind::Port), "the TCP port on which clients reach it";
+        "users", Once, Shape::List(word("BLOCK")), "the sets of users that it admits";
+        "hosts", Once, Shape::AnyOr(word("HOST")), "the hosts from which it admits them";
+        "style", Once, Shape::One(Style::kind()), "a process for each connection, or for each user";
+        "idle", AtMostOnce, duration(1), "processes end after this long without a connection", beside "style user";
+        "environment", AtMostOnce, Shape::List(text("\"NAME=VALUE\"")), "variables for the processes", beside PROGRAM;
+        "files", AtMostOnce, own(FILES), "the files that its processes may touch", beside PROGRAM, needs "Landlock";
+        "umask", AtMostOnce, Shape::One(Kind::Octal(3)), "permissions that new files do not get", beside PROGRAM;
+        "setuid", AtMostOnce, Shape::One(choice(["permit", "refuse"])), "whether set-user-ID programs change users", beside PROGRAM;
+        "pam", AtMostOnce, Shape::One(choice(["session", "account"])), "whether processes run inside a PAM session", needs "PAM";
+        "session", AtMostOnce, duration(1), "the longest session";
+        "keys", AtMostOnce, Shape::One(word("NAME")), "it admits keys that are for this";
+        "reauthenticate", AtMostOnce, duration(again), "how often users are authenticated again";
+        "connections", AtMostOnce, number(MAXIMUM_CONNECTIONS), "most processes of one user at once", beside "style connection";
+        "processes", AtMostOnce, number(MAXIMUM_PROCESSES), "most processes and threads of one user";
+        "memory", AtMostOnce, Shape::One(SIZE), "most memory of one user's processes";
+        "cpu", AtMostOnce, Shape::One(PERCENT), "most processor time of one user's processes";
+        "connect", AtMostOnce, own(CONNECT), "where its processes may connect";
+        "protection", AtMostOnce, Shape::One(Transform::kind()), "how IPsec must protect its connections", needs IPSEC;
+    };
+    BlockRule {
+        one_of: vec![[PROGRAM, "account"]],
+        ..block(BlockKind::Service, statements)
+    }
+}
+
+fn client() -> BlockRule {
+    let port = Part::Value(Kind::Port);
+    let target = vec![value("SERVICE"), at("at"), value("HOST"), at("port"), port];
+    let statements = statements! {
+        "users", Once, Shape::List(word("BLOCK")), "the sets of users that it permits";
+        "service", AtLeastOnce, Shape::Phrase(target), "a service to which they may authenticate";
+        "protocol", AtMostOnce, Shape::One(Protocol::kind()), "what the proxy knows of the protocol";
+        "programs", AtMostOnce, Shape::AnyOr(text("\"PATH\"")), "whose plain connections are authenticated";
+        "key", AtMostOnce, Shape::One(word("NAME")), "the user's key that opens sessions";
+    };
+    block(BlockKind::Client, statements)
+}
+
+fn application() -> BlockRule {
+    const NETWORK: &str = "`network ADDRESSES trusted;`, or `untrusted`, or `protected NAME`";
+    const ITEM: &str = "`localport=PORT remoteport=PORT encryption mandatory;`, with `any` for all \
+                        ports, or `authentication`, or `optional`";
+    let items = statements! { LOCAL_PORT, AtLeastOnce, own(ITEM), "how traffic between two ports is protected"; };
+    let networks = statements! { "network", AtLeastOnce, own(NETWORK), "how traffic with these peers is treated"; };
+    BlockRule {
+        has_names: true,
+        needs: Some(IPSEC),
+        inner: vec![block(BlockKind::Protection, items)],
+        ..block(BlockKind::Application, networks)
+    }
+}
+
+fn mac() -> BlockRule {
+    // This version has no modules; their blocks are read and kept, and no host enforces them.
+    let modules = Modules {
+        open: true,
+        ..Modules::default()
+    };
+    BlockRule {
+        needs: Some("the MAC framework"),
+        modules: Some(modules),
+        ..block(BlockKind::Mac, Vec::new())
+    }
+}
+
+fn outside() -> Vec<StatementRule> {
+    const LIMIT: &str = "`limit user processes NUMBER, memory SIZE, cpu PERCENT;`; each of the three \
+                         may be left out";
+    let optional = |keyword: &str, kind: Kind| Part::Optional(keyword.to_owned(), kind);
+    let (from, to) = (optional("at", word("HOST")), optional("at", word("HOST")));
+    let verdict = Part::Value(choice(["permit", "refuse"]));
+    let (user, service) = (
+        [at("user"), value("USER"), from],
+        [at("service"), value("SERVICE"), to],
+    );
+    let port = optional("port", Kind::Port);
+    let expectation = [verdict]
+        .into_iter()
+        .chain(user)
+        .chain(service)
+        .chain([port])
+        .collect();
+    statements! {
+        "expect", Any, Shape::Phrase(expectation), "what the policy should permit or refuse";
+        "include", Any, Shape::One(text("\"PATH\"")), "another file of the policy";
+        "limit", AtMostOnce, own(LIMIT), "what each user may take over all services";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const GRAMMAR: &str = include_str!("../../../../editors/usher-policy.tmLanguage.json");
+
+    /// The words of one entry of the editors' grammar: the alternatives of its only group.
+    fn words(entry: &str) -> BTreeSet<String> {
+        let grammar: serde_json::Value = serde_json::from_str(GRAMMAR).expect("JSON");
+        let pattern = grammar["repository"][entry]["match"].as_str();
+        let pattern = pattern.expect("an entry with a pattern");
+        let group = pattern.split([')', '(']).find(|part| {
+            let word = |byte: u8| byte.is_ascii_lowercase() || byte == b'|';
+            !part.is_empty() && part.bytes().all(word)
+        });
+        let group = group.expect("a group of words");
+        group.split('|').map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn editors_know_exactly_the_keywords_of_the_language() {
+        let kinds = BlockKind::ALL.iter().map(ToString::to_string);
+        let blocks: BTreeSet<String> = kinds.collect();
+        assert_eq!(words("block"), blocks);
+        let rules = DIALECT.blocks.iter().flat_map(|block| &block.statements);
+        let statements: BTreeSet<String> = rules
+            .chain(&DIALECT.statements)
+            .map(|rule| rule.keyword.clone())
+            // Those that are blocks as well stand elsewhere.
+            .filter(|keyword| !blocks.contains(keyword))
+            .collect();
+        assert_eq!(words("statement"), statements);
+        let ports = ["localport", "remoteport"].map(str::to_owned);
+        assert_eq!(words("port-pattern"), ports.into());
+    }
+
+    #[test]
+    fn the_tables_have_the_blocks_of_the_language() {
+        let outer = DIALECT.blocks.iter();
+        let inner = DIALECT.blocks.iter().flat_map(|block| &block.inner);
+        let keywords: Vec<&str> = outer
+            .chain(inner)
+            .map(|block| block.keyword.as_str())
+            .collect();
+        let kinds: Vec<&str> = BlockKind::ALL.iter().map(|kind| kind.word()).collect();
+        assert_eq!(keywords, kinds);
+    }
+}
