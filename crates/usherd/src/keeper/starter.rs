@@ -131,11 +131,13 @@ impl Starter {
                     self.socket.send_replace(Some(Arc::clone(&socket)));
                     let outcome = self.hear(&socket).await;
                     self.socket.send_replace(None);
-                    // First, so that it makes no worker any more when another one does. It may have
-                    // ended already.
+                    // So that it makes no worker any more when another one does. It may have ended
+                    // already.
                     let killed = starter.kill();
-                    self.forget();
+                    // Its socket closes before its children hear of its end. Once it is gone, each of
+                    // them is the user, becomes the user, or has its SIGKILL: the queues look after it.
                     end(starter).await;
+                    self.forget();
                     killed.and(outcome)
                 }
                 Err(error) => Err(error),

@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use usher_kernel::cgroup::{Group, Guest};
 use usher_proto::refusal::Refusal;
@@ -13,9 +13,9 @@ use super::ends::{End, reap};
 use super::{Queue, Running};
 use crate::keeper::process::Process;
 
-/// The number of checks, a millisecond apart, for a child of an ended starter to become the user or to
-/// end.
-const LOOKS: usize = 100;
+/// The interval of checks for a child of an ended starter to become the user or to end, and their time:
+/// a set-user-ID program of a worker never becomes the user.
+const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(5));
 
 impl Queue {
     /// Moves a process of the service that is about to become the user into a group of its own below the
@@ -113,11 +113,9 @@ impl Queue {
     /// Adopts workers that an ended starter has made and not reported. A process that is not the user yet
     /// ends with the starter, or becomes the user in a moment.
     pub(super) async fn follow_strays(self: &Arc<Self>) {
-        for _ in 0..LOOKS {
-            if self.follow_users() {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
+        let begun = Instant::now();
+        while !self.follow_users() && begun.elapsed() < LOOKS.1 {
+            tokio::time::sleep(LOOKS.0).await;
         }
     }
 
