@@ -82,7 +82,7 @@ fn a_service_touches_its_files_of_each_user_and_no_others() -> Outcome {
             "ls ~/private",
             ": > ~/shared/new",
             "rm -f ~/shared/file",
-            ": > /tmp/new",
+            ": > /tmp/usher-files-of-a-worker",
             "cat /etc/passwd",
             "mv ~/drafts/file ~/shared/",
             "ln -s ~/private ~/drafts/link && cat ~/drafts/link/file",

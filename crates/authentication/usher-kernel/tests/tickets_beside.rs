@@ -387,20 +387,23 @@ tests! {
                 sessions
             });
             let drawing = users.map(|uid| scope.spawn(move || as_user(uid, || {
-                let mut ports = Vec::new();
-                while ports.len() < count {
+                let mut streams = Vec::new();
+                while streams.len() < count {
                     let socket = socket_for(v4(PORT));
                     if usher::draw_token(socket.as_fd(), v4(PORT)).is_ok() {
                         rustix::net::connect(&socket, &v4(PORT)).unwrap();
-                        let stream = TcpStream::from(socket);
-                        ports.push(stream.local_addr().unwrap().port());
+                        streams.push(TcpStream::from(socket));
                     }
                 }
-                ports.into_iter().map(move |port| (port, uid)).collect::<Vec<_>>()
+                streams
             })));
             let syns: Vec<_> = (0..2 * count).map(|_| server.syn()).collect();
-            let owners: HashMap<_, _> =
-                drawing.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+            // Open until all have connected: no port is used twice.
+            let streams = drawing.map(|thread| thread.join().unwrap());
+            let owners: HashMap<_, _> = users.into_iter().zip(&streams)
+                .flat_map(|(uid, streams)| streams.iter().map(move |stream| (stream.local_addr().unwrap().port(), uid)))
+                .collect();
+            assert_eq!(owners.len(), 2 * count);
             stop.store(true, Ordering::Relaxed);
             let sessions = replacing.join().unwrap();
             let mut spent = std::collections::HashSet::new();
