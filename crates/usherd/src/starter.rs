@@ -218,9 +218,11 @@ impl Office {
             let length = match rustix::net::recv(self.keeper.as_fd(), &mut [0], GLANCE) {
                 Ok((_, length)) => length.min(MAX_REQUEST),
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
+                // The keeper has ended without reading all reports.
+                Err(Errno::CONNRESET) => return self.close(),
                 Err(error) => return Err(error.into()),
             };
-            let packet = self.keeper.receive_with(length, DESCRIPTORS)?;
+            let (packet, is_complete) = self.keeper.receive_any(length, DESCRIPTORS)?;
             if packet.bytes.is_empty() {
                 return self.close();
             }
@@ -234,6 +236,11 @@ impl Office {
                 }
                 Request::Order(order) => {
                     let number = order.number;
+                    if !is_complete {
+                        // Its queue was closed meanwhile: only the owner receives a closed listener.
+                        self.tell(number, 0, Told::Over);
+                        continue;
+                    }
                     match Standing::new(*order, packet.descriptors)? {
                         Ok(standing) => {
                             if standing.accepts {
@@ -342,7 +349,7 @@ impl Office {
                 true
             }
             Progress::Stillborn => {
-                told = order.note_stillborn().then_some(Told::Stillborn);
+                told = order.note_stillborn(birth.entry).then_some(Told::Stillborn);
                 true
             }
             Progress::Failed(stage, errno) => {
@@ -443,8 +450,11 @@ impl Office {
         let mut told = 0;
         for packet in self.reports.chunks(REPORTS * REPORT_SIZE) {
             if let Err(error) = self.keeper.send(packet, &[]) {
-                // It has gone, which is seen when it is listened to, or it is busy.
                 tracing::debug!(%error, "telling the keeper");
+                // It is busy, or it has ended and needs no report.
+                if error.kind() != io::ErrorKind::WouldBlock {
+                    told = self.reports.len();
+                }
                 break;
             }
             told += packet.len();

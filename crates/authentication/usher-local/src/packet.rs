@@ -104,6 +104,15 @@ impl PacketSocket {
         receive(self.0.as_fd(), limit, descriptors)
     }
 
+    /// The same, also for a packet beyond its limits, or without a descriptor that this process may not
+    /// have: the flag says whether it is complete.
+    ///
+    /// # Errors
+    /// As recvmsg(2).
+    pub fn receive_any(&self, limit: usize, descriptors: usize) -> io::Result<(Packet, bool)> {
+        receive_any(self.0.as_fd(), limit, descriptors)
+    }
+
     /// The peer's credentials.
     ///
     /// # Errors

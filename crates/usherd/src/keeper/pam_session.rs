@@ -44,6 +44,9 @@ pub enum SessionError {
     /// usher-pam ended without an answer.
     #[error("PAM opens no session: usher-pam has ended")]
     Ended,
+    /// As many as the queue may have are open, or closing.
+    #[error("PAM opens no session: processes left behind keep {0} of the user's open")]
+    TooMany(usize),
     /// No usher-pam could be started or heard.
     #[error("PAM opens no session: {0}")]
     System(#[from] io::Error),

@@ -5,8 +5,9 @@ mod ends;
 mod guests;
 mod serving;
 
+use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -32,6 +33,10 @@ const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 /// How long the processes of an idle worker may take to end when asked: a data base writes all that
 /// it has in memory.
 const GRACE: Duration = Duration::from_secs(30);
+
+/// PAM sessions of a user at a service beyond its processes: those that are closing, or that wait for
+/// what a process has left behind.
+const CLOSING: usize = 16;
 
 /// A queue and its workers.
 pub struct Queue {
@@ -66,6 +71,8 @@ struct State {
     task: Option<tokio::task::AbortHandle>,
     /// The queue has been taken away.
     stopped: bool,
+    /// The starters of PAM sessions, which live until all processes of their sessions have ended.
+    sessions: Vec<Weak<Starter>>,
     /// Orders and guests under way, whose processes may be in the group already and are not in `workers`
     /// yet.
     starting: usize,
@@ -204,16 +211,17 @@ impl Queue {
         program: Program,
         style: Style,
         room: usize,
+        epoch: u64,
     ) -> Result<(), StartError> {
         // Before it counts as being started: whoever takes the queue away does not wait for it.
         let session = match program.pam_session {
-            true => Some(self.open_session().await?),
+            true => Some(self.open_session(room).await?),
             false => None,
         };
         if !self.begin() {
             return Err(StartError::Stopped);
         }
-        let order = self.order(&program, style, room, session.as_ref());
+        let order = self.order(&program, style, room, epoch, session.as_ref());
         let outcome = order.await;
         if let Err(StartError::Spawn(SpawnError::StarterGone)) = outcome {
             self.follow_strays().await;
@@ -227,6 +235,7 @@ impl Queue {
         program: &Program,
         style: Style,
         room: usize,
+        epoch: u64,
         session: Option<&Session>,
     ) -> Result<(), StartError> {
         // First: what changes after this ends the order.
@@ -242,6 +251,7 @@ impl Queue {
             group: &self.group,
             most: room,
             accounts,
+            epoch,
         };
         let begun = |pid, end| {
             tracing::info!(service = %self.service, user = %self.account.name,
@@ -252,11 +262,23 @@ impl Queue {
         Ok(starter.start(order, begun).await?)
     }
 
-    /// Opens a PAM session for processes of the user, whose account is looked up before.
-    async fn open_session(&self) -> Result<Session, StartError> {
+    /// Opens a PAM session for processes of the user, whose account is looked up before. There is
+    /// `room` for so many more processes.
+    async fn open_session(&self, room: usize) -> Result<Session, StartError> {
         self.identity().await.map_err(StartError::Account)?;
+        let most = self.running() + room + CLOSING;
+        {
+            let mut state = self.state.lock();
+            state.sessions.retain(|session| session.strong_count() > 0);
+            if state.sessions.len() >= most {
+                return Err(SessionError::TooMany(most).into());
+            }
+        }
         let group = self.groups.of_sessions().map_err(SessionError::from)?;
-        Ok(Session::open(&self.account.name, group.path(), &self.starter).await?)
+        let session = Session::open(&self.account.name, group.path(), &self.starter).await?;
+        let starter = Arc::downgrade(&session.starter);
+        self.state.lock().sessions.push(starter);
+        Ok(session)
     }
 
     /// Notes that a process is about to come into the user's group. False: the queue has been taken
@@ -321,9 +343,10 @@ impl Queue {
             ("USHER_USER".into(), account.name.to_string()),
         ];
         environment.extend(program.environment.iter().cloned());
+        let mut names: HashSet<String> = environment.iter().map(|(name, _)| name.clone()).collect();
         for (name, value) in from_pam {
             let is_ushers = name.starts_with("LISTEN_") || name.starts_with("USHER_");
-            if !is_ushers && environment.iter().all(|(present, _)| present != name) {
+            if !is_ushers && names.insert(name.clone()) {
                 environment.push((name.clone(), value.clone()));
             }
         }

@@ -2,10 +2,11 @@
 //! starts another one when it ends or does not answer.
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command as Program, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,8 @@ const ASKED: Duration = Duration::from_millis(500);
 const SILENT: Duration = Duration::from_secs(4);
 /// How long a starter that was killed may take to be gone until the next one starts all the same.
 const GONE: Duration = Duration::from_secs(1);
+/// How long an order waits for a starter while none can be started.
+const ABSENT: Duration = Duration::from_secs(15);
 /// Most bytes of reports that come at once.
 const REPORTS: usize = 64 * REPORT_SIZE;
 
@@ -47,6 +50,8 @@ pub struct Starter {
     of_sessions: Mutex<Vec<Weak<Starter>>>,
     /// Whether it is that of a PAM session: no other takes its place.
     is_of_session: bool,
+    /// How often all orders were ended; the same for the starters of PAM sessions.
+    epoch: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -78,6 +83,8 @@ pub struct Order<'a> {
     pub most: usize,
     /// By which accounts the user was looked up; see [`super::identities::stamp`].
     pub accounts: u64,
+    /// When the policy was read that it follows; see [`Starter::epoch`].
+    pub epoch: u64,
 }
 
 /// Tells how a worker has ended. Dropped without a word when the starter has ended, which the worker
@@ -91,6 +98,7 @@ impl Starter {
         let starter = Arc::new(Self {
             socket: watch::Sender::new(Some(Arc::clone(&socket))),
             is_of_session: true,
+            epoch: Arc::clone(&self.epoch),
             ..Self::default()
         });
         let mut of_sessions = self.of_sessions.lock();
@@ -233,17 +241,30 @@ impl Starter {
     /// changed. Connections that come after this are served by another order. A starter that cannot be
     /// told is replaced.
     pub fn end_orders(&self) {
+        self.epoch.fetch_add(1, Ordering::Relaxed);
         let of_sessions = self.of_sessions.lock();
         for starter in of_sessions.iter().filter_map(Weak::upgrade) {
-            starter.end_orders();
+            starter.end_standing();
         }
         drop(of_sessions);
+        self.end_standing();
+    }
+
+    /// Has the orders be over that stand at this starter.
+    fn end_standing(&self) {
         let Some(socket) = self.socket.borrow().clone() else {
             return;
         };
-        if socket.try_send(&Request::End.encode()).is_err() {
-            self.given_up.notify_one();
+        match socket.try_send(&Request::End.encode()) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.given_up.notify_one(),
+            // Or it has ended, and its orders with it.
+            _ => {}
         }
+    }
+
+    /// Grows whenever all orders are ended. An order that was made earlier is not sent, or ended again.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Relaxed)
     }
 
     /// Has workers be started. Calls `begun` for each as soon as it is the user and has accepted its
@@ -264,6 +285,9 @@ impl Starter {
         let parent = |error| SpawnError::Parent(io::Error::other(error));
         let directory = order.group.directory().map_err(parent)?;
         let socket = self.socket().await?;
+        if order.epoch != self.epoch() {
+            return Err(SpawnError::NothingWaiting);
+        }
         let (sender, mut steps) = mpsc::unbounded_channel();
         let number = {
             let mut state = self.state.lock();
@@ -289,10 +313,20 @@ impl Starter {
         let mut descriptors = vec![directory.as_fd(), listener];
         descriptors.extend(errors.as_ref().map(AsFd::as_fd));
         match socket.send_with(&packet, &descriptors).await {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            // ConnectionReset: it had not read all that it was told.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    ErrorKind::BrokenPipe | ErrorKind::ConnectionReset
+                ) =>
+            {
                 return Err(SpawnError::StarterGone);
             }
             sent => sent.map_err(SpawnError::Parent)?,
+        }
+        if order.epoch != self.epoch() {
+            // All orders were ended before this one was sent.
+            self.end_standing();
         }
         let mut workers = 0_u64;
         while let Some(step) = steps.recv().await {
@@ -323,8 +357,8 @@ impl Starter {
             return self.socket.borrow().clone().ok_or(SpawnError::StarterGone);
         }
         let mut present = self.socket.subscribe();
-        let present = present.wait_for(Option::is_some).await;
-        let socket = present.ok().and_then(|socket| socket.clone());
+        let present = tokio::time::timeout(ABSENT, present.wait_for(Option::is_some)).await;
+        let socket = present.ok().and_then(|present| present.ok()?.clone());
         socket.ok_or(SpawnError::StarterGone)
     }
 }

@@ -33,6 +33,7 @@ pub struct Birth {
     pub newborn: Newborn,
     pub begun: Instant,
     pub has_accepted: bool,
+    pub entry: Entry,
 }
 
 impl Child {
@@ -159,6 +160,7 @@ impl Standing {
                 newborn,
                 begun: self.last,
                 has_accepted: false,
+                entry: self.entry,
             }),
         })
     }
@@ -177,11 +179,11 @@ impl Standing {
         }
     }
 
-    /// Handles a child that was killed before it had done anything. Returns whether children enter the
-    /// cgroup by themselves from now on; else the order ends.
-    pub fn note_stillborn(&mut self) -> bool {
-        let enters = std::mem::replace(&mut self.entry, Entry::Enters);
-        if enters == Entry::Enters {
+    /// Handles a child that was killed before it had done anything. Children enter the cgroup by
+    /// themselves from now on. Returns false if this one did: then the order ends.
+    pub fn note_stillborn(&mut self, entry: Entry) -> bool {
+        self.entry = Entry::Enters;
+        if entry == Entry::Enters {
             self.end(Told::Killed);
             return false;
         }
@@ -209,7 +211,11 @@ impl Standing {
     /// # Errors
     /// The order still stands, and may then be over.
     pub fn over(&self, now: Instant, many: bool) -> Result<Told, Instant> {
-        let linger = if many { now } else { self.last + LINGER };
+        // Among too many, an order that has made a child does not wait for another connection.
+        let linger = match many && self.last > self.begun {
+            true => now,
+            false => self.last + LINGER,
+        };
         let until = linger.min(self.begun + SPAN);
         match self.outcome {
             Some(outcome) if self.coming.is_empty() => Ok(outcome),

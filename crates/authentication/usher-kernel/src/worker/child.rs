@@ -70,8 +70,8 @@ impl Child<'_> {
         // SAFETY: bare system calls on this process, with pointers into memory that was made before
         // the fork and that the child has a copy of.
         unsafe {
-            // Until it is the user it ends with its parent: nobody else would follow it. The change
-            // of the user takes this back (PR_SET_PDEATHSIG(2const)).
+            // Until it changes its group it ends with its parent. The kernel clears this whenever group
+            // or user change (PR_SET_PDEATHSIG(2const)); from then on the keeper looks after it.
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) < 0
                 || libc::getppid() != self.parent
                 || matches!(self.input, Input::Listener(_)) && !self.say(&[ALIVE])

@@ -63,7 +63,7 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
         None => return,
     }
     let mut failures = Failures::default();
-    // Since when there is no starter: another one comes, and what waits is not lost.
+    // Since when starters have ended without serving: another one comes, and what waits is not lost.
     let mut starterless: Option<Instant> = None;
     loop {
         rest(&keeper, &queue, &failures).await;
@@ -76,7 +76,8 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
                 "cannot wait for connections");
             continue;
         }
-        // The policy may have changed in the hours that nobody connected.
+        // The policy may have changed in the hours without a connection.
+        let epoch = queue.starter.epoch();
         let (service, free) = match serving(&keeper, &queue) {
             Some((_, 0)) => continue,
             Some(free) => free,
@@ -86,7 +87,7 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
         let begun = Instant::now();
         let outcome = match service.served_by.clone() {
             ServedBy::Program(program) => {
-                let order = Arc::clone(&queue).spawn(program, service.style, free);
+                let order = Arc::clone(&queue).spawn(program, service.style, free, epoch);
                 // A task of its own: it sees the order through when this one is ended meanwhile.
                 tokio::spawn(order)
                     .await
@@ -120,8 +121,11 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
                 }
             }
             Ok(()) => None,
-            // Somebody has taken it meanwhile.
-            Err(StartError::Spawn(SpawnError::NothingWaiting)) => continue,
+            // Another process has taken it meanwhile, or the order was overtaken by another policy.
+            Err(StartError::Spawn(SpawnError::NothingWaiting)) => {
+                starterless = None;
+                continue;
+            }
             Err(StartError::Account(
                 refusal @ (Refusal::NoLocalAccount | Refusal::PrivilegedAccount),
             )) => {
@@ -143,7 +147,7 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
             }
             Err(StartError::Stopped) => return,
             Err(StartError::Spawn(SpawnError::StarterGone))
-                if starterless.get_or_insert_with(Instant::now).elapsed() < WAITING =>
+                if queue.outlasts_starter(&keeper, before, begun, &mut starterless) =>
             {
                 tokio::time::sleep(PAUSE.0).await;
                 continue;
@@ -289,6 +293,22 @@ impl Queue {
             (row.service, row.uid) == self.key && row.established.is_some_and(|age| age <= elapsed)
         });
         before + come.count() > waiting
+    }
+
+    /// Whether connections are kept for the next starter after one has ended during an order. Only
+    /// starters that end without having served count.
+    fn outlasts_starter(
+        &self,
+        keeper: &Weak<Keeper>,
+        before: usize,
+        begun: Instant,
+        since: &mut Option<Instant>,
+    ) -> bool {
+        if self.has_accepted(keeper, before, begun) {
+            *since = None;
+            return true;
+        }
+        since.get_or_insert_with(Instant::now).elapsed() < WAITING
     }
 
     /// Resets all connections that wait.
