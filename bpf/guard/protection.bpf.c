@@ -1,56 +1,57 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Self-protection by owner: Usher's maps, programs, links and pins are touched by the daemon that
- * owns them only, and no process controls a daemon by ptrace.
+ * Self-protection by owner: only the owning daemon may touch Usher's maps, programs, links and
+ * pins, and no process may control a daemon by ptrace.
  *
  * A daemon is a task with a mark. The keeper that loads these programs marks itself and presents
- * itself: the programs note where it was executed. From then on exec gives the mark and takes it.
- * The file at the keeper's path gets a mark for all roles, when all of this holds:
+ * itself: the programs note where it was executed. From then on exec sets and clears the mark. The
+ * file at the keeper's path gets a mark for all roles if all of these conditions hold:
  *
- *  - the file lies in the mount that the keeper's lies in, belongs to root, and only root may write
- *    it; so an upgraded program is a daemon, and one in a mount that covers the path, or that a
- *    descriptor leads to, is not;
- *  - the task has the keeper's mount namespace and root (no chroot), and shares its root with no
- *    other task, so that the program finds the loader and the libraries of this host;
- *  - the kernel demands secure execution, which these programs have it do, so that the loader reads
- *    no LD_PRELOAD, LD_AUDIT, LD_LIBRARY_PATH or the like;
- *  - nothing that was prepared before goes on inside: no tracer, no seccomp filter but PID 1's, no
- *    performance event;
- *  - its effective uid is 0, and, when the keeper was a child of PID 1, it is one, too.
+ * - The file lies in the keeper's mount, belongs to root, and only root may write it. So an
+ *   upgraded program is a daemon. A program in a mount that covers the path, or one reached through
+ *   a descriptor, is not.
+ * - The task has the keeper's mount namespace and root (no chroot) and shares its root with no
+ *   other task, so that the program finds the loader and the libraries of this host.
+ * - The kernel demands secure execution, which these programs request, so that the loader ignores
+ *   LD_PRELOAD, LD_AUDIT, LD_LIBRARY_PATH and the like.
+ * - Nothing prepared earlier remains inside: no tracer, no seccomp filter except PID 1's, no
+ *   performance event.
+ * - Its effective uid is 0. If the keeper was a child of PID 1, so is the task.
  *
- * The units of other daemons have mount namespaces of their own, where a path may be another file.
- * There the very file that the present keeper was executed from, by inode and device, gets a mark
- * for all roles but the keeper's. So does that file executed by a child of the keeper.
+ * The units of other daemons have their own mount namespaces, where the path may lead to another
+ * file. There the file that the present keeper was executed from, by inode and device, gets a mark
+ * for all roles except the keeper's. So does that file when a child of the keeper executes it.
  *
- * The program then says which roles it has (USHER_ROLES_LINK), before it reads anything: `usherd
- * signer` is the signer only, most daemons have no role here, and `usherd release` has several,
- * because it removes what stopped daemons have left. It says so once. From then on it touches the
- * objects of its roles, while its effective uid is 0, and no others. So a daemon that is subverted
- * later is not as powerful as the others, and a process that has given root up touches nothing.
+ * The program then declares its roles (USHER_ROLES_LINK) before it reads anything. `usherd signer`
+ * is only the signer, most daemons have no role here, and `usherd release` has several, because it
+ * removes what stopped daemons have left. A program declares its roles once. From then on it may
+ * touch only the objects of its roles, and only while its effective uid is 0. So a daemon that is
+ * subverted later has none of the other daemons' power, and a process that has given up root
+ * touches nothing.
  *
  * Threads have their process's mark. A forked process is kept from tracers until it executes
- * something, and touches nothing: it still has its parent's descriptors.
+ * something. It touches nothing, because it still has its parent's descriptors.
  *
- * Each object has one owner. The keeper enters its own in the tables. Other daemons have these
- * programs enter theirs (USHER_CLAIM_LINK), which takes their mark and uid 0, and never takes an
- * object from its owner; so no other daemon writes these tables. What the former process of a role
- * had claimed and the present one has not is forgotten when it asks for that (USHER_SWEEP_LINK).
+ * Each object has one owner. The keeper enters its own objects in the tables. Other daemons have
+ * these programs enter theirs (USHER_CLAIM_LINK), so no other daemon writes these tables. A claim
+ * needs the daemon's mark and uid 0, and never takes an object from its owner. On request
+ * (USHER_SWEEP_LINK) the programs forget what the former process of a role had claimed and the
+ * present one has not.
  *
- * Objects are known by their ids, which user space enters after loading; while nothing is entered,
- * nothing is refused. A map's or program's descriptor is asked for at one place in the kernel,
- * whether it comes from an id, a pin or a load. Links have no such hook: they are asked for by id
- * in bpf(2), and by a pin. Pins are guarded by the folders they lie in: whatever is done with a
- * name in a folder, looking it up, making, linking, removing and renaming it, asks inode_permission
- * of the folder first, so only the removal and the renaming of the folder itself need hooks of
- * their own.
+ * Objects are known by their ids, which user space enters after loading. While no object is
+ * entered, nothing is refused. The kernel hands out descriptors of maps and programs in one place,
+ * whether they come from an id, a pin or a load. Links have no such hook: a process gets one by id
+ * through bpf(2), or through a pin. Pins are guarded by their folders: looking up, making, linking,
+ * removing or renaming a name in a folder first asks inode_permission of the folder. Only removing
+ * and renaming the folder itself need hooks of their own.
  *
- * Reading a daemon's status, maps and environment is left to root (systemctl, ps).
+ * Root may still read a daemon's status, maps and environment (systemctl, ps).
  *
- * What this cannot do: a root process that makes a mount namespace in which the daemons' program
- * finds another loader or library has every role but the keeper's. One that may replace the
- * daemons' program, the loader, a library or /etc/ld.so.preload, write systemd units, load kernel
- * modules, trace the kernel, change the mount tree above the pins or reboot is Usher. And any root
- * process may kill a daemon; what is pinned stays in force.
+ * Limits: a root process that makes a mount namespace in which the daemons' program finds another
+ * loader or library has every role except the keeper's. A process that may replace the daemons'
+ * program, the loader, a library or /etc/ld.so.preload, write systemd units, load kernel modules,
+ * trace the kernel, change the mount tree above the pins or reboot has all of Usher's power. Any
+ * root process may kill a daemon; pinned objects stay in force.
  *
  * Kernel 6.1 or later (bpf_d_path and bpf_bprm_opts_set in LSM 5.11).
  */
@@ -64,18 +65,18 @@
 #define S_IFREG 0100000
 #define WRITE_BY_OTHERS 00022
 
-/* Marks of what is executed. */
+/* Marks for executed programs. */
 #define ALL_ROLES (USHER_DAEMON | USHER_UNDECLARED | USHER_ROLES)
 #define OTHER_ROLES (ALL_ROLES & ~USHER_KEEPER)
 
-/* Objects that daemons other than the keeper have: half of each table. */
+/* Limits for daemons other than the keeper: half of each table. */
 #define MOST_CLAIMED 512
 #define MOST_FOLDERS_CLAIMED 32
 
-/* A link by id, the way bpf(2) is asked for it. */
+/* BPF_LINK_GET_FD_BY_ID, a command of bpf(2). */
 #define LINK_BY_ID 30
 
-/* Usher's maps. Key: id; value: the owner. Limit: 1024. Full: user space is told. */
+/* Usher's maps. Key: id; value: the owner. Limit: 1024. Full: user space gets the error. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -83,7 +84,7 @@ struct {
 	__type(value, __u32);
 } own_maps SEC(".maps");
 
-/* Usher's programs. Key: id; value: the owner. Limit: 1024. Full: user space is told. */
+/* Usher's programs. Key: id; value: the owner. Limit: 1024. Full: user space gets the error. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -91,7 +92,7 @@ struct {
 	__type(value, __u32);
 } own_programs SEC(".maps");
 
-/* Usher's links. Key: id; value: the owner. Limit: 1024. Full: user space is told. */
+/* Usher's links. Key: id; value: the owner. Limit: 1024. Full: user space gets the error. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -99,8 +100,10 @@ struct {
 	__type(value, __u32);
 } own_links SEC(".maps");
 
-/* The folders of the pins. Key: struct usher_folder; value: the owner. Limit: 64. Full: user space
- * is told. */
+/*
+ * The folders of the pins. Key: struct usher_folder; value: the owner. Limit: 64. Full: user space
+ * gets the error.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 64);
@@ -109,8 +112,8 @@ struct {
 } own_folders SEC(".maps");
 
 /*
- * How many objects daemons have claimed. Key: enum usher_object. So that they leave the keeper half
- * of each table. Full: user space is told.
+ * The number of objects that daemons have claimed, which leaves the keeper half of each table. Key:
+ * enum usher_object. Full: user space gets the error.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -119,7 +122,7 @@ struct {
 	__type(value, __u32);
 } claimed SEC(".maps");
 
-/* Where the present keeper was executed. Key: 0. */
+/* The place where the present keeper was executed. Key: 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -127,7 +130,7 @@ struct {
 	__type(value, struct usher_place);
 } keepers_place SEC(".maps");
 
-/* The roles that this task has; none while it has not said which. */
+/* The task's roles; none until it declares them. */
 static __always_inline __u8 roles_of(struct task_struct *task)
 {
 	__u8 mark = mark_of(task);
@@ -135,7 +138,7 @@ static __always_inline __u8 roles_of(struct task_struct *task)
 	return task->cred->euid.val == 0 && !(mark & USHER_UNDECLARED) ? mark & USHER_ROLES : 0;
 }
 
-/* `owner`: of an object; NULL: it is none of Usher's. */
+/* `owner`: the object's; NULL if the object is not Usher's. */
 static __always_inline int may_touch(const __u32 *owner)
 {
 	return !owner || (roles_of(bpf_get_current_task_btf()) & *owner & USHER_OWNER_MASK);
@@ -148,7 +151,7 @@ static __always_inline struct usher_place *presented(void)
 	return bpf_map_lookup_elem(&keepers_place, &zero);
 }
 
-/* The mount that a path lies in. Read as a number: the verifier takes no address before it. */
+/* The mount of a path. Read as a number: the verifier rejects an address before the member. */
 static __always_inline struct mount *mount_of(const struct path *path)
 {
 	__u64 inner = (__u64)BPF_CORE_READ(path, mnt);
@@ -156,7 +159,7 @@ static __always_inline struct mount *mount_of(const struct path *path)
 	return (struct mount *)(inner - bpf_core_field_offset(struct mount, mnt));
 }
 
-/* Where a task's program and root are. */
+/* Finds a task's program and root. */
 static __always_inline void locate(struct task_struct *task, struct file *program,
 				   struct usher_place *place)
 {
@@ -173,7 +176,7 @@ static __always_inline void locate(struct task_struct *task, struct file *progra
 	place->mount_namespace = BPF_CORE_READ(task, nsproxy, mnt_ns, ns.inum);
 }
 
-/* Hook: bpf_map, because every new descriptor of a map passes it. Kernel 4.15. */
+/* Hook: bpf_map, because every new map descriptor passes it. Kernel 4.15. */
 SEC("lsm/bpf_map")
 int BPF_PROG(protect_map, struct bpf_map *map, unsigned int mode)
 {
@@ -184,7 +187,7 @@ int BPF_PROG(protect_map, struct bpf_map *map, unsigned int mode)
 	return refuse(USHER_REASON_MAP, -EPERM);
 }
 
-/* Hook: bpf_prog, because every new descriptor of a program passes it. Kernel 4.15. */
+/* Hook: bpf_prog, because every new program descriptor passes it. Kernel 4.15. */
 SEC("lsm/bpf_prog")
 int BPF_PROG(protect_program, struct bpf_prog *program)
 {
@@ -195,7 +198,7 @@ int BPF_PROG(protect_program, struct bpf_prog *program)
 	return refuse(USHER_REASON_PROGRAM, -EPERM);
 }
 
-/* Has the task have these roles, of those that it may have, and no others. */
+/* Limits the task to these roles, which must be among those that it may have. */
 static __always_inline int declare(struct task_struct *task, __u8 roles)
 {
 	__u8 *mark = bpf_task_storage_get(&daemons, task, NULL, 0);
@@ -211,7 +214,7 @@ struct claim {
 	__u32 kind;
 };
 
-/* Enters an object as the claimant's, unless it is another role's, or there are as many. */
+/* Enters an object for the claimant, unless it belongs to another role or the limit is reached. */
 static __always_inline int claim_in(void *table, const void *key, struct claim claim, __u32 limit)
 {
 	__u32 *owner = bpf_map_lookup_elem(table, key);
@@ -228,7 +231,7 @@ static __always_inline int claim_in(void *table, const void *key, struct claim c
 	return 1;
 }
 
-/* The folder above the keeper's is not claimed: the keeper passes it. */
+/* The folder above the keeper's cannot be claimed, because the keeper passes through it. */
 static __always_inline int claim(__u32 claimant, __u32 kind, __u32 id)
 {
 	struct claim claim = {
@@ -286,7 +289,10 @@ static __always_inline void sweep(__u32 claimant)
 	bpf_for_each_map_elem(&own_folders, sweep_entry, &claim, 0);
 }
 
-/* Answers the questions that user space asks in the place of a link's id; 0: no, or it was none. */
+/*
+ * Answers a question that user space asks in place of a link's id. Returns 0 for no, and for an id
+ * that is not a question.
+ */
 static __always_inline int answers(__u32 question, __u32 id, __u32 kind)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
@@ -309,7 +315,10 @@ static __always_inline int answers(__u32 question, __u32 id, __u32 kind)
 		locate(task, BPF_CORE_READ(task, mm, exe_file), place);
 		return 1;
 	}
-	/* The keeper enters its objects itself; one with several roles has none of its own. */
+	/*
+	 * The keeper enters its objects itself. A task with several roles has no objects of its
+	 * own.
+	 */
 	if (!pins || !pins->device || !roles || (roles & (roles - 1)) || (roles & USHER_KEEPER))
 		return 0;
 	switch (question) {
@@ -323,9 +332,9 @@ static __always_inline int answers(__u32 question, __u32 id, __u32 kind)
 }
 
 /*
- * Hook: bpf, because descriptors of links have no hook of their own. Updating and detaching take a
- * descriptor. It also answers user space's questions, by an error that the kernel never gives.
- * Kernel 4.15.
+ * Hook: bpf, because link descriptors have no hook of their own. Updating and detaching need a
+ * descriptor. The hook also answers user space's questions, by an error that the kernel never
+ * returns. Kernel 4.15.
  */
 SEC("lsm/bpf")
 int BPF_PROG(protect_link, int command, union bpf_attr *attributes, unsigned int size)
@@ -342,7 +351,7 @@ int BPF_PROG(protect_link, int command, union bpf_attr *attributes, unsigned int
 	return refuse(USHER_REASON_LINK, -EPERM);
 }
 
-/* Whether the caller may touch a folder: of pins, whose owner it is, or of others. */
+/* Whether the caller may touch a folder: it owns the folder, or the folder holds no pins. */
 static __always_inline int may_use(struct inode *inode)
 {
 	struct usher_folder folder = {};
@@ -355,7 +364,7 @@ static __always_inline int may_use(struct inode *inode)
 }
 
 /*
- * Hook: inode_permission, because whatever is done with a name in a folder asks it of the folder.
+ * Hook: inode_permission, because every operation on a name in a folder checks the folder here.
  * Kernel 2.6.
  */
 SEC("lsm/inode_permission")
@@ -366,7 +375,7 @@ int BPF_PROG(protect_folder, struct inode *inode, int mask)
 	return refuse(USHER_REASON_PINS, -EPERM);
 }
 
-/* Hook: inode_rmdir, for the folder itself, whose parent is not ours. Kernel 2.6. */
+/* Hook: inode_rmdir, for the folder itself, whose parent is not Usher's. Kernel 2.6. */
 SEC("lsm/inode_rmdir")
 int BPF_PROG(protect_removal, struct inode *parent, struct dentry *entry)
 {
@@ -375,7 +384,7 @@ int BPF_PROG(protect_removal, struct inode *parent, struct dentry *entry)
 	return refuse(USHER_REASON_PINS, -EPERM);
 }
 
-/* Hook: inode_rename, for the folder itself, whose parent is not ours. Kernel 2.6. */
+/* Hook: inode_rename, for the folder itself, whose parent is not Usher's. Kernel 2.6. */
 SEC("lsm/inode_rename")
 int BPF_PROG(protect_renaming, struct inode *parent, struct dentry *entry, struct inode *new_parent,
 	     struct dentry *new_entry)
@@ -387,7 +396,7 @@ int BPF_PROG(protect_renaming, struct inode *parent, struct dentry *entry, struc
 	return refuse(USHER_REASON_PINS, -EPERM);
 }
 
-/* Hook: path_chmod, because the mode of the folder is not the folder's parent's. Kernel 2.6. */
+/* Hook: path_chmod, because the folder's mode is not checked at its parent. Kernel 2.6. */
 SEC("lsm/path_chmod")
 int BPF_PROG(protect_mode, const struct path *path, unsigned short mode)
 {
@@ -396,7 +405,7 @@ int BPF_PROG(protect_mode, const struct path *path, unsigned short mode)
 	return refuse(USHER_REASON_PINS, -EPERM);
 }
 
-/* Hook: path_chown, because the owner of the folder is not the folder's parent's. Kernel 2.6. */
+/* Hook: path_chown, because the folder's owner is not checked at its parent. Kernel 2.6. */
 SEC("lsm/path_chown")
 int BPF_PROG(protect_owner, const struct path *path, unsigned long uid, unsigned long gid)
 {
@@ -406,8 +415,8 @@ int BPF_PROG(protect_owner, const struct path *path, unsigned long uid, unsigned
 }
 
 /*
- * Hook: sb_umount, because the pins end with the last mount of their file system. PID 1 unmounts
- * when the machine goes down. Kernel 2.6.
+ * Hook: sb_umount, because the pins vanish with the last mount of their file system. PID 1 unmounts
+ * it at shutdown. Kernel 2.6.
  */
 SEC("lsm/sb_umount")
 int BPF_PROG(protect_mount, struct vfsmount *mount, int flags)
@@ -436,7 +445,7 @@ int BPF_PROG(protect_daemon, struct task_struct *task, unsigned int mode)
 	return refuse(USHER_REASON_TRACING, -EPERM);
 }
 
-/* Hook: ptrace_traceme, by which a process gives itself to its parent. Kernel 2.6. */
+/* Hook: ptrace_traceme, by which a process makes its parent its tracer. Kernel 2.6. */
 SEC("lsm/ptrace_traceme")
 int BPF_PROG(protect_from_parent, struct task_struct *parent)
 {
@@ -445,7 +454,7 @@ int BPF_PROG(protect_from_parent, struct task_struct *parent)
 	return refuse(USHER_REASON_TRACING, -EPERM);
 }
 
-/* Whether the file's path is the keeper's, and nobody but root may write the file. */
+/* Whether the file has the keeper's path, and only root may write it. */
 static __always_inline int is_at_keepers_path(struct file *file,
 					      const struct usher_protection *expected)
 {
@@ -468,7 +477,7 @@ static __always_inline int is_at_keepers_path(struct file *file,
 	return 1;
 }
 
-/* Whether there is a filter that PID 1 does not have: it could make the keeper's calls void. */
+/* Whether the task has a filter that PID 1 does not have, which could void the keeper's calls. */
 static __always_inline int has_own_filter(struct task_struct *task, __u32 child_of_init)
 {
 	struct seccomp_filter *filter;
@@ -480,7 +489,9 @@ static __always_inline int has_own_filter(struct task_struct *task, __u32 child_
 	       (!child_of_init || filter != BPF_CORE_READ(task, real_parent, seccomp.filter));
 }
 
-/* The mark of a task that executes this program with these credentials: which roles it may have. */
+/*
+ * The mark of a task that executes this program with these credentials: the roles that it may have.
+ */
 static __always_inline __u8 mark_for(struct task_struct *task, struct linux_binprm *program,
 				     const struct cred *cred)
 {
@@ -514,8 +525,8 @@ static __always_inline __u8 mark_for(struct task_struct *task, struct linux_binp
 }
 
 /*
- * Hook: bprm_creds_from_file, because the last word on the new credentials falls here, and what is
- * asked for here reaches the program as AT_SECURE. Kernel 5.8.
+ * Hook: bprm_creds_from_file, because the new credentials are final here, and an option set here
+ * reaches the program as AT_SECURE. Kernel 5.8.
  */
 SEC("lsm/bprm_creds_from_file")
 int BPF_PROG(secure_execution, struct linux_binprm *program, struct file *file)
@@ -526,8 +537,8 @@ int BPF_PROG(secure_execution, struct linux_binprm *program, struct file *file)
 }
 
 /*
- * Hook: bprm_committed_creds, because the new program's file is known, nobody attaches as a tracer
- * any more, and nothing of the program has run. Kernel 2.6.
+ * Hook: bprm_committed_creds, because the new program's file is known, no tracer can attach any
+ * more, and the program has not run yet. Kernel 2.6.
  */
 SEC("lsm/bprm_committed_creds")
 int BPF_PROG(mark_daemon, struct linux_binprm *program)
@@ -547,8 +558,8 @@ int BPF_PROG(mark_daemon, struct linux_binprm *program)
 }
 
 /*
- * Hook: task_alloc, because storage is not inherited: threads and forked processes get their mark
- * here. Kernel 4.17.
+ * Hook: task_alloc, because storage is not inherited: it marks new threads and forked processes.
+ * Kernel 4.17.
  */
 SEC("lsm/task_alloc")
 int BPF_PROG(mark_thread, struct task_struct *child, unsigned long flags)

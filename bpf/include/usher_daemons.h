@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The marks of Usher's daemons, which bpf/guard makes and connection.bpf.c asks for. */
+/* The marks of Usher's daemons, which bpf/guard sets and connection.bpf.c reads. */
 #ifndef USHER_DAEMONS_H
 #define USHER_DAEMONS_H
 
 #include "usher_refusals.h"
 
-/* Which program is a daemon, and the device of the pins. Key: 0. */
+/* How to recognize a daemon, and the device of the pins. Key: 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -14,8 +14,8 @@ struct {
 } protection SEC(".maps");
 
 /*
- * Marks of daemons. Key: the thread; value: enum usher_mark. Limit: memory. Full: an exec gives no
- * mark, and the daemon is refused Usher's objects; no thread or process is made.
+ * Marks of daemons. Key: the thread; value: enum usher_mark. Limit: memory. Full: an exec sets no
+ * mark, and the daemon is refused Usher's objects; a new thread or process is refused.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The ends of a connection in struct usher_connection's form, from what contexts show of them. */
+/* A connection's endpoints in the form of struct usher_connection, read from program contexts. */
 #ifndef USHER_ENDS_H
 #define USHER_ENDS_H
 
@@ -17,8 +17,10 @@ static __always_inline void set_mapped(__u8 address[16], __be32 ipv4)
 	words[3] = ipv4;
 }
 
-/* The context is read in words of 32 bits, one by one: volatile, or the compiler may join two reads
- * into one that the verifier refuses. */
+/*
+ * Reads the context one 32-bit word at a time. Without volatile, the compiler may join two reads
+ * into one that the verifier refuses.
+ */
 static __always_inline void set_words(__u8 address[16], const volatile __u32 from[4])
 {
 	__u32 *words = (__u32 *)address;
@@ -29,7 +31,7 @@ static __always_inline void set_words(__u8 address[16], const volatile __u32 fro
 	words[3] = from[3];
 }
 
-/* Of two addresses, or of two sessions' names. */
+/* Compares two addresses or two session names. */
 static __always_inline int equal_words(const __u8 left[16], const __u8 right[16])
 {
 	const __u32 *l = (const __u32 *)left, *r = (const __u32 *)right;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Self-protection by owner: what the programs of bpf/guard, the daemons and the keeper share; the
- * Rust side is generated from this header. USHER_OWNERSHIP_VERSION goes up with every change.
+ * Self-protection by owner: shared between the programs of bpf/guard, the daemons and the keeper.
+ * The Rust side is generated from this header. USHER_OWNERSHIP_VERSION goes up with every change.
  */
 #ifndef USHER_GUARD_H
 #define USHER_GUARD_H
@@ -10,26 +10,33 @@
 
 #define USHER_PATH_SIZE 256
 
-/* A link that does not exist, and what bpf/guard answers to a process that asks for it: that is how
- * user space finds that the programs really run. EUCLEAN, which the kernel itself never says. */
+/*
+ * The id of a link that does not exist, and the answer of bpf/guard to a process that asks for it.
+ * User space learns from it that the programs really run. The answer is EUCLEAN, which bpf(2)
+ * itself never returns.
+ */
 #define USHER_ROLL_CALL_LINK 0xffffffffU
 #define USHER_ROLL_CALL_ANSWER 117
 
 /* The same answer, to a keeper that presents itself: struct usher_place is written. */
 #define USHER_PRESENTATION_LINK 0xfffffffeU
 
-/* The same answer, when pages of the asking process have been pinned. */
+/* The same answer, if pages of the calling process have been pinned. */
 #define USHER_PINNED_LINK 0xfffffffdU
 
-/* The same answer, to a daemon that says which roles it has (enum usher_mark, added to this
- * number), once and for all. */
+/*
+ * The same answer, to a daemon that declares its roles (enum usher_mark, added to this number),
+ * once and for all.
+ */
 #define USHER_ROLES_LINK 0xffffff00U
 
-/* The same answer, to a daemon that has an object entered as its own: `next_id` of bpf(2) is the
- * object's id, or a folder's inode, `open_flags` is enum usher_object. */
+/*
+ * The same answer, to a daemon that claims an object: `next_id` of bpf(2) is the object's id or a
+ * folder's inode, `open_flags` is enum usher_object.
+ */
 #define USHER_CLAIM_LINK 0xfffffffcU
 
-/* The same answer, to a daemon whose role's former processes have no objects entered any more. */
+/* The same answer, once the objects of the role's former processes are removed from the tables. */
 #define USHER_SWEEP_LINK 0xfffffffbU
 
 enum usher_object {
@@ -40,47 +47,50 @@ enum usher_object {
 };
 
 /*
- * The mark of a daemon. The low bits are the roles whose objects it touches, or, as long as it has
- * not said which it has, those that it may have. An object's owner is one of them. The next daemon
- * with kernel objects takes the next bit.
+ * The mark of a daemon. The low bits are the roles whose objects it may touch or, until it declares
+ * its roles, the roles that it may declare. An object's owner is one of them. The next daemon with
+ * kernel objects takes the next bit.
  */
 enum usher_mark {
 	USHER_KEEPER = 1,
 	USHER_SIGNER = 2,
-	USHER_ROLES = 0x3f, /* all bits that are roles */
+	USHER_ROLES = 0x3f, /* all role bits */
 	USHER_UNDECLARED = 0x40, /* it touches nothing yet */
 	USHER_DAEMON = 0x80, /* it is not traced */
 };
 
-/* Whose an object is, in the tables of objects. */
+/* The owner of an object, in the tables of objects. */
 #define USHER_OWNER_MASK 0xff
-/* The rest is the process that has claimed it; 0: the keeper has entered it. */
+/* The process that claimed it; 0: the keeper entered it. */
 #define USHER_CLAIMANT_SHIFT 8
 
-/* A folder. The device as the kernel numbers it: major << 20 | minor. */
+/* A folder. The device is in the kernel's numbering: major << 20 | minor. */
 struct usher_folder {
 	__u64 inode;
 	__u32 device;
 	__u32 reserved;
 };
 
-/* Which program is a daemon of Usher's, and where its pins are. Key: 0. */
+/* How to recognize an Usher daemon, and where the pins are. Key: 0. */
 struct usher_protection {
-	__u32 children_of_init; /* whether only they are daemons */
-	__u32 device; /* of the pins; 0: nothing is protected */
-	__u32 path_length; /* of `daemon`, with the final zero byte */
-	__u32 parent; /* inode of the folder above them */
+	__u32 children_of_init; /* whether only they can be daemons */
+	__u32 device; /* the device of the pins; 0: nothing is protected */
+	__u32 path_length; /* the length of `daemon`, with the final zero byte */
+	__u32 parent; /* inode of the folder above the pins */
 	char daemon[USHER_PATH_SIZE]; /* path of the daemons' program, padded with
 					 zeros */
 };
 
-/* Where the present keeper was executed, as the kernel numbers it. Written by these programs. */
+/*
+ * The place where the present keeper was executed, in the kernel's numbering. Only these programs
+ * write it.
+ */
 struct usher_place {
 	__u64 program_inode; /* 0: no keeper has presented itself */
 	__u64 root_inode;
 	__u32 program_device; /* as in struct usher_folder */
 	__u32 root_device;
-	__u32 program_mount; /* the mount that its file was found in */
+	__u32 program_mount; /* the mount of its file */
 	__u32 root_mount;
 	__u32 mount_namespace; /* inode number */
 	__u32 reserved;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What programs read of the kernel's own structures: the members that are read and no others.
- * libbpf puts in their true places when it loads a program (CO-RE), so no vmlinux.h is needed and
- * one object serves every kernel from 6.1 on.
+ * The kernel structures that programs read, with only the members that they read. libbpf fills in
+ * the true offsets when it loads a program (CO-RE), so no vmlinux.h is needed and one object serves
+ * every kernel from 6.1 on.
  */
 #ifndef USHER_KERNEL_H
 #define USHER_KERNEL_H
@@ -108,7 +108,7 @@ struct nsproxy {
 	struct mnt_namespace *mnt_ns;
 };
 
-/* What a vfsmount is a part of. */
+/* Contains a vfsmount. */
 struct mount {
 	struct vfsmount mnt;
 	struct mnt_namespace *mnt_ns;
@@ -169,7 +169,7 @@ struct task_struct {
 	struct io_uring_task *io_uring;
 };
 
-/* Before 6.2: one context for hardware, one for software. */
+/* Before 6.2: one context for hardware and one for software. */
 struct task_struct___two_contexts {
 	struct perf_event_context *perf_event_ctxp[2];
 };

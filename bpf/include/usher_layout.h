@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The version of tables that are pinned, which user space reads before it adopts them. */
+/* The version of pinned tables, which user space checks before it adopts them. */
 #ifndef USHER_LAYOUT_H
 #define USHER_LAYOUT_H
 

@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What the programs of bpf/authentication/ports and user space share; the Rust side is generated
- * from this header.
+/*
+ * Shared between the programs of bpf/authentication/ports and user space. The Rust side is
+ * generated from this header.
  */
 #ifndef USHER_PORTS_H
 #define USHER_PORTS_H
 
 #include <linux/types.h>
 
-/* Of a port that is reserved, at all addresses or at some. */
+/* A reserved port, at all addresses or at some. */
 struct usher_port {
-	__u32 uid; /* who may bind it to all addresses; 0: root alone */
-	__u32 all; /* not 0: and who may bind it to any */
+	__u32 uid; /* the user who may bind it to all addresses; 0: only root */
+	__u32 all; /* not 0: that user may bind it to any address */
 };
 
-/* One address, as in usher_connection, and a port, in the machine's byte order. */
+/* An address as in usher_connection, and a port in host byte order. */
 struct usher_bound {
 	__u8 address[16];
 	__u32 port;
 };
 
-/* What the programs have counted. */
+/* Counters of the programs. */
 struct usher_port_counters {
 	/* Calls that were refused a port. */
 	__u64 port_refused;

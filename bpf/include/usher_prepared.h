@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What a process can let others prepare inside itself, and takes along when it becomes a user or a
- * daemon. All of it is read from the kernel's own structures. A kernel that is built without one of
- * these has no structure for it either.
+ * Access that others can prepare inside a process, and that remains when it becomes a user or a
+ * daemon. All of it is read from the kernel's own structures. A kernel built without one of these
+ * features lacks the structure too.
  */
 #ifndef USHER_PREPARED_H
 #define USHER_PREPARED_H
 
 #include "usher_kernel.h"
 
-/* Filters that are looked at. A process with more is taken for one with a listener. */
+/* The number of filters examined. A process with more counts as having a listener. */
 #define FILTERS 256
 
 /*
- * The bit of struct mm_struct that says that pages were pinned: it is set once and for the life of
- * the memory. The same in 6.1 to 6.18 (linux/mm_types.h, MMF_HAS_PINNED); the keeper pins a page of
- * its own and asks (USHER_PINNED_LINK) before it relies on it.
+ * The bit of struct mm_struct that says that pages were pinned. Once set, it stays for the life of
+ * the memory. It is the same in 6.1 to 6.18 (linux/mm_types.h, MMF_HAS_PINNED). Before the keeper
+ * relies on it, it pins one of its own pages and asks (USHER_PINNED_LINK).
  */
 #define HAS_PINNED (1UL << 27)
 
 /*
- * A seccomp filter with a listener: whoever holds the listener answers the process's system calls,
- * with descriptors of its own where it likes, also after execve. The kernel forgets the listener
- * when its last descriptor is closed.
+ * A seccomp filter with a listener: the listener's holder answers the process's system calls, even
+ * after execve, and may substitute its own descriptors. The kernel forgets the listener when its
+ * last descriptor is closed.
  */
 static __always_inline int has_listener(struct task_struct *task)
 {
@@ -41,7 +41,7 @@ static __always_inline int has_listener(struct task_struct *task)
 	return 1;
 }
 
-/* Performance events of the process: their samples have its registers and stack. */
+/* Performance events of the process: their samples contain its registers and stack. */
 static __always_inline int has_performance_events(struct task_struct *task)
 {
 	struct perf_event_context *contexts[2] = {};
@@ -62,9 +62,8 @@ static __always_inline int has_performance_events(struct task_struct *task)
 }
 
 /*
- * Pages of the process may be held elsewhere: it has an io_uring, or its pages were pinned, as
- * buffers registered with anybody's io_uring are. Both end with execve, and a forked process has
- * neither.
+ * Pages of the process may be held elsewhere: it has an io_uring, or its pages were pinned, like
+ * buffers registered with any io_uring. Both end at execve, and a forked process has neither.
  */
 static __always_inline int has_pinned_memory(struct task_struct *task)
 {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What each object of bpf/authentication/ownership and bpf/guard has. These maps are pinned, so all
- * objects share them. */
+/*
+ * Common to all objects of bpf/authentication/ownership and bpf/guard. These maps are pinned, so
+ * all objects share them.
+ */
 #ifndef USHER_REASONS_H
 #define USHER_REASONS_H
 
@@ -16,7 +18,7 @@ struct {
 	__type(value, __u64);
 } refusals SEC(".maps");
 
-/* Counts, and gives `error` back for the program to return. */
+/* Counts the refusal and returns `error`. */
 static __always_inline int refuse(__u32 reason, int error)
 {
 	__u64 *count = bpf_map_lookup_elem(&refusals, &reason);

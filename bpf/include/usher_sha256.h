@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * One step of the token chain (docs/PROTOCOL.md): SHA-256 (FIPS 180-4) of 44 bytes, which with
- * their padding are one block. Unrolled, so that the round constants are immediates: a table would
- * be one more map, pinned with the others.
+ * One step of the token chain (docs/PROTOCOL.md): SHA-256 (FIPS 180-4) of 44 bytes, which are one
+ * block with their padding. Unrolled, so that the round constants are immediates: a table would be
+ * one more pinned map.
  */
 #ifndef USHER_SHA256_H
 #define USHER_SHA256_H
@@ -13,7 +13,7 @@
 
 #include "usher_token.h"
 
-/* What is hashed: t[index] is made of t[index + 1], which stands in `value`. */
+/* The hashed bytes: t[index] is the hash of this block with t[index + 1] in `value`. */
 struct usher_token_block {
 	__u8 domain[13]; /* "usher-token-1" */
 	__u8 salt[USHER_TOKEN_KEY_SIZE];
@@ -25,8 +25,10 @@ _Static_assert(sizeof(struct usher_token_block) == 44, "usher_token_block");
 
 #define USHER_TURN(word, bits) (((word) >> (bits)) | ((word) << (32 - (bits))))
 
-/* One round; the letters take each other's places instead of being moved. The empty instruction
- * keeps the words of later rounds from being loaded ahead, onto the stack. */
+/*
+ * One round. The letters swap roles instead of being moved. The empty asm statement keeps the
+ * compiler from loading the words of later rounds ahead, onto the stack.
+ */
 #define USHER_ROUND(a, b, c, d, e, f, g, h, constant, word)                                        \
 	do {                                                                                       \
 		__u32 sum = (h) + (USHER_TURN(e, 6) ^ USHER_TURN(e, 11) ^ USHER_TURN(e, 25)) +     \
@@ -49,7 +51,7 @@ _Static_assert(sizeof(struct usher_token_block) == 44, "usher_token_block");
 		USHER_ROUND(b, c, d, e, f, g, h, a, k7, (w)[(at) + 7]);                            \
 	} while (0)
 
-/* The next sixteen words of the message schedule, in the place of the last. */
+/* The next sixteen words of the message schedule, which replace the last. */
 static __always_inline void usher_sha256_schedule(volatile __u32 w[16])
 {
 #pragma unroll
@@ -63,15 +65,15 @@ static __always_inline void usher_sha256_schedule(volatile __u32 w[16])
 }
 
 /*
- * Puts t[index] into the place of t[index + 1]. A function of its own for the verifier (global), so
- * that it looks at its 64 rounds once and not at every call.
+ * Replaces t[index + 1] by t[index]. A global function, so that the verifier checks its 64 rounds
+ * once and not at every call.
  */
 __attribute__((noinline)) int usher_token_step(struct usher_token_block *block)
 {
 	const __u32 *words = (const __u32 *)block;
 	__u32 a = 0x6a09e667, b = 0xbb67ae85, c = 0x3c6ef372, d = 0xa54ff53a;
 	__u32 e = 0x510e527f, f = 0x9b05688c, g = 0x1f83d9ab, h = 0x5be0cd19;
-	/* Volatile, or the compiler keeps several generations of it and fills the stack. */
+	/* Without volatile, the compiler keeps several generations of it and fills the stack. */
 	volatile __u32 w[16];
 
 	if (!block)

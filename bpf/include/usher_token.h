@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The token in the SYN (docs/PROTOCOL.md): its TCP option and its mask. The other side of these
- * numbers is crates/authentication/usher-proto/src/token.rs.
+ * The token in the SYN (docs/PROTOCOL.md): its TCP option and its mask.
+ * crates/authentication/usher-proto/src/token.rs has the same numbers in Rust.
  */
 #ifndef USHER_TOKEN_H
 #define USHER_TOKEN_H
@@ -25,7 +25,7 @@
 #define USHER_TOKENS_AHEAD 128
 #define USHER_TOKENS_BEHIND 127
 
-/* The whole option as it travels. */
+/* The whole option as sent. */
 struct usher_token_option {
 	__u8 kind;
 	__u8 size;
@@ -35,7 +35,7 @@ struct usher_token_option {
 	__u8 masked[USHER_TOKEN_ELEMENT_SIZE + 1]; /* the element, then a zero byte */
 } __attribute__((packed));
 
-/* What the mask is made of: 40 bytes, five words. */
+/* The input of the mask: 40 bytes, five words. */
 struct usher_token_message {
 	struct usher_connection connection;
 	__u8 slot[3];

@@ -4,26 +4,26 @@
  * process holds a descriptor.
  *
  * The keeper writes the owner into the storage of the user's listening socket before it passes the
- * listener on. The kernel clones a connection from its listener, including the label, so it has the
- * label at every moment. Every system call that can reach a socket's data or change its state
- * passes a hook here; sockets without a label pass at the first test.
+ * listener on. The kernel clones a connection from its listener, including the label, so the
+ * connection is always labelled. Every system call that can reach a socket's data or change its
+ * state passes a hook here. Sockets without a label pass at the first test.
  *
  * An owner's process has the owner as uid, euid, suid and fsuid. The hooks check the credentials in
- * force, which includes those of io_uring.
+ * force, including those of io_uring.
  *
- * Only its owner, and (except accept) Usher's daemons, may use a listener. The service manager
- * keeps a duplicate of it and a starter of workers passes one on, so every process of root may
- * receive one: it only keeps the queue alive. Every later connection would inherit an option that
- * root set on it, such as a socket filter. A socket that is no longer listening, or not yet, counts
- * as a connection, except that a daemon may make it listen (again).
+ * Only its owner and (except accept) Usher's daemons may use a listener. The service manager keeps
+ * a duplicate of it and a starter of workers passes one on, so every root process may receive one:
+ * it only keeps the queue alive. Every later connection would inherit an option that root set on
+ * it, such as a socket filter. A socket that is not listening (any more, or yet) counts as a
+ * connection, except that a daemon may make it listen (again).
  *
- * There is no hook for: poll, and sock_diag, which shows everybody addresses and queue lengths; a
- * kernel's own user of a socket that a holder of the descriptor passes to it (KCM, and by root nbd,
- * iSCSI, 9p, sockmap); IORING_OP_RECV_ZC from 6.15 on (root, and the network card must be set up
+ * No hook covers: poll, and sock_diag, which shows addresses and queue lengths to all users; a
+ * socket's user inside the kernel, to which a holder of the descriptor passes it (KCM, and by root
+ * nbd, iSCSI, 9p, sockmap); IORING_OP_RECV_ZC from 6.15 on (needs root, and a network card set up
  * for it). All but the first two need a descriptor, which file_receive refuses to others, with one
  * exception: IORING_OP_MSG_RING (6.0) puts a file into another ring's table of files without
- * file_receive. There it stays: each use by the ring passes a hook here, and installing it as a
- * descriptor (IORING_OP_FIXED_FD_INSTALL, 6.8) is file_receive again.
+ * file_receive. The file stays there: each use by the ring passes a hook here, and installing it as
+ * a descriptor (IORING_OP_FIXED_FD_INSTALL, 6.8) passes file_receive again.
  *
  * Kernel 6.1 or later (socket storage in LSM 5.9, bpf_sock_from_file 5.11).
  */
@@ -37,7 +37,7 @@
 /*
  * Owners. Key: the socket; value: the uid. Limit: memory (net.core.optmem_max per socket). Full:
  * user space gets the error and keeps the listener back; a connection that cannot be labelled is
- * not made.
+ * refused.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
@@ -59,7 +59,7 @@ static __always_inline struct usher_owner *owner_of(struct sock *sk)
 	return bpf_sk_storage_get(&connection_owner, sk, NULL, 0);
 }
 
-/* Daemons run as root; before the first keeper has marked itself, every process of root passes. */
+/* Daemons run as root. Until the first keeper has marked itself, every root process passes. */
 static __always_inline int is_daemon(struct task_struct *task)
 {
 	struct usher_protection *protected = settings();
@@ -67,7 +67,7 @@ static __always_inline int is_daemon(struct task_struct *task)
 	return all_uids_are(task->cred, 0) && (mark_of(task) || !protected || !protected->device);
 }
 
-/* `reason` is a connection's; 0 lets the socket's state decide. */
+/* `reason`: the one for a connection; 0 lets the socket's state decide. */
 static __always_inline int use(struct socket *socket, __u32 reason)
 {
 	struct sock *sk = socket->sk;
@@ -208,9 +208,9 @@ int BPF_PROG(own_file, struct file *file, int mask)
 }
 
 /*
- * Hook: mmap_file, because TCP_ZEROCOPY_RECEIVE needs a mapping. Memory without a file passes here,
- * too, with a null pointer. Verifiers before 6.19 assume that it is never null and remove a test of
- * it, so a copy is tested. Later ones require a test of the pointer itself. Kernel 3.5.
+ * Hook: mmap_file, because TCP_ZEROCOPY_RECEIVE needs a mapping. Mappings without a file also pass
+ * here, with a null pointer. Verifiers before 6.19 assume that it is never null and remove a test
+ * of it, so the program tests a copy. Later ones require a test of the pointer itself. Kernel 3.5.
  */
 SEC("lsm/mmap_file")
 int BPF_PROG(own_mapping, struct file *file)
@@ -230,7 +230,7 @@ int BPF_PROG(own_control, struct file *file, unsigned int command, unsigned long
 }
 
 /*
- * Hook: file_ioctl_compat, for the same of 32-bit programs. Kernel 6.8; before, such a program
+ * Hook: file_ioctl_compat, the same for 32-bit programs. Kernel 6.8; before that, such a program
  * passes file_ioctl.
  */
 SEC("lsm/file_ioctl_compat")

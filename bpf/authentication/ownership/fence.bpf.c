@@ -110,8 +110,8 @@ struct {
 } borrowers SEC(".maps");
 
 /*
- * The number of the present keeper: each one increments it when it begins. Key: 0. Grants of an
- * earlier keeper, which no one would complete, are ignored.
+ * The number of the present keeper: each one increments it at start. Key: 0. Grants of an earlier
+ * keeper, which would never be completed, are ignored.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -145,8 +145,8 @@ static __always_inline struct usher_identity *granted_to(struct task_struct *tas
 }
 
 /*
- * Root that takes a fenced account's id temporarily (seteuid, setfsuid: sshd, sudo, file servers)
- * is not the service: it may change back. A service's process never has a root id.
+ * A root process that takes a fenced account's id temporarily (seteuid, setfsuid: sshd, sudo, file
+ * servers) is not the service and may change back. A service's process never has a root id.
  */
 static __always_inline int is_fenced_account(const struct cred *cred)
 {
@@ -212,7 +212,7 @@ static __always_inline int groups_are(const struct cred *cred, const struct ushe
 	return 1;
 }
 
-/* Refuses to settle, and notes why. */
+/* Refuses to settle, and records the reason. */
 static __always_inline int hinder(struct task_struct *task, __u32 reason, int error)
 {
 	__u32 *noted = bpf_task_storage_get(&obstacles, task, NULL, BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -222,7 +222,7 @@ static __always_inline int hinder(struct task_struct *task, __u32 reason, int er
 	return refuse(reason, error);
 }
 
-/* Whether only this thread acts inside its process, and none has prepared to. */
+/* Whether only this thread acts inside its process, and no other access is prepared. */
 static __always_inline int alone(struct task_struct *task)
 {
 	if (task->signal->nr_threads != 1)
@@ -280,8 +280,8 @@ int BPF_PROG(fence_setgid, struct cred *new, const struct cred *old, int flags)
 }
 
 /*
- * Settles. A process that is already settled passes if the change is to its settled identity: two
- * generations of these programs are on the hook while a keeper replaces them.
+ * Settles the task. A task that is already settled passes if it changes to its settled identity:
+ * two generations of these programs are on the hook while a keeper replaces them.
  */
 static __always_inline int settle(struct task_struct *task, const struct usher_identity *granted)
 {
@@ -326,9 +326,9 @@ int BPF_PROG(fence_setuid, struct cred *new, const struct cred *old, int flags)
 }
 
 /*
- * Hook: capable, because the calls above check CAP_SETUID and CAP_SETGID here, and so do all
- * others. Only calls of the set*id family may use them: CAP_SETUID also lets a process send another
- * one's SCM_CREDENTIALS, and write uid_map. Kernel 2.6; CAP_OPT_INSETID 5.1.
+ * Hook: capable, because every check of a capability passes it, including those of CAP_SETUID and
+ * CAP_SETGID by the calls above. Only calls of the set*id family may use the two: CAP_SETUID also
+ * lets a process send another's SCM_CREDENTIALS and write uid_map. Kernel 2.6; CAP_OPT_INSETID 5.1.
  */
 SEC("lsm/capable")
 int BPF_PROG(fence_capable, const struct cred *cred, struct user_namespace *namespace,
@@ -347,8 +347,8 @@ int BPF_PROG(fence_capable, const struct cred *cred, struct user_namespace *name
 }
 
 /*
- * Hook: userns_create, because in a user namespace of its own a process has every capability and
- * maps ids. Kernel 6.1.
+ * Hook: userns_create, because in its own user namespace a process has every capability and maps
+ * ids. Kernel 6.1.
  */
 SEC("lsm/userns_create")
 int BPF_PROG(fence_user_namespace, const struct cred *cred)
@@ -359,9 +359,8 @@ int BPF_PROG(fence_user_namespace, const struct cred *cred)
 }
 
 /*
- * Hook: uring_override_creds, because a ring keeps credentials that were registered with it
- * (personalities): a settled process would act as the service again, or the service as a user.
- * Kernel 5.16.
+ * Hook: uring_override_creds, because a ring keeps registered credentials (personalities): a
+ * settled process would act as the service again, or the service as a user. Kernel 5.16.
  */
 SEC("lsm/uring_override_creds")
 int BPF_PROG(fence_ring_credentials, const struct cred *new)
@@ -374,10 +373,7 @@ int BPF_PROG(fence_ring_credentials, const struct cred *new)
 	return refuse(USHER_REASON_IO_URING_CREDENTIALS, -EPERM);
 }
 
-/*
- * Hook: uring_sqpoll, because its new thread keeps the credentials of this moment.
- * Kernel 5.16.
- */
+/* Hook: uring_sqpoll, because its new thread keeps the present credentials. Kernel 5.16. */
 SEC("lsm/uring_sqpoll")
 int BPF_PROG(fence_ring_thread)
 {
@@ -486,8 +482,7 @@ int BPF_PROG(fence_own_memory, struct linux_binprm *program)
 
 /*
  * Hook: task_alloc, because storage is not inherited: it settles every new thread and process of a
- * settled one; and because it sees what a new process shares. Grants are not passed on.
- * Kernel 4.17.
+ * settled one. It also sees what a new process shares. Grants are not inherited. Kernel 4.17.
  */
 SEC("lsm/task_alloc")
 int BPF_PROG(fence_clone, struct task_struct *child, unsigned long flags)
