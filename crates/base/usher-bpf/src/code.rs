@@ -38,10 +38,10 @@ impl Code {
             .and_then(Opened::try_load)
     }
 
-    /// Reads the programs. Nothing is in the kernel yet.
+    /// Reads the programs without loading them.
     ///
     /// # Errors
-    /// When this is not an object.
+    /// When the bytes are not an object.
     pub fn open(&self) -> Result<Opened, KernelError> {
         print::through_tracing();
         Ok(Opened {
@@ -146,7 +146,7 @@ impl Opened {
     /// caller's.
     ///
     /// # Errors
-    /// When the kernel does not report it, or the programs have no such constant.
+    /// When the kernel does not report the namespace, or the programs have no such constant.
     pub fn in_own_network(mut self) -> Result<Self, KernelError> {
         let own = namespace::own_network()?.to_ne_bytes();
         let written = self.open.maps_mut().any(|mut map| {
@@ -169,7 +169,7 @@ impl Opened {
     /// Loads and releases programs and tables.
     ///
     /// # Errors
-    /// The reason that this kernel does not accept them, in words. libbpf prints nothing.
+    /// The reason why this kernel refuses them, in words. libbpf prints nothing.
     pub fn try_load(self) -> Result<(), String> {
         let loaded = print::quietly(|| self.open.load());
         loaded.map(drop).map_err(|error| error.to_string())

@@ -1,11 +1,11 @@
-//! What the kernel refused.
+//! Errors of the BPF toolkit.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use usher_system::SystemError;
 
-/// What the kernel refused, and what to do about it.
+/// What the kernel refused, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
@@ -17,7 +17,7 @@ pub enum KernelError {
     Bpf {
         /// What was attempted.
         what: &'static str,
-        /// What libbpf says.
+        /// libbpf's error.
         error: libbpf_rs::Error,
     },
     /// There is no BPF file system where the pins should be.
@@ -37,7 +37,7 @@ pub enum KernelError {
         /// The layout of this version.
         expected: u32,
     },
-    /// A pinned table of an earlier process has another size than asked for.
+    /// A pinned table of an earlier process has another size than requested.
     #[error(
         "the table {table} pinned at {pins} has room for {found} entries, not for {asked}; ask for \
          {found}, or reboot to make a new one; where this kernel runs no LSM programs it is enough \
@@ -50,7 +50,7 @@ pub enum KernelError {
         table: &'static str,
         /// Its size.
         found: u32,
-        /// The size asked for.
+        /// The size requested.
         asked: u32,
     },
     /// The pins are in force in another network namespace.
@@ -89,13 +89,13 @@ pub enum KernelError {
         /// The table.
         table: &'static str,
     },
-    /// The protection programs do not take an object for this daemon's.
+    /// The protection programs do not recognize this daemon as the owner of an object.
     #[error(
         "the protection programs do not take this process for the owner of its objects, or have no \
          room for them; start the daemon after the keeper, at its path, by the service manager"
     )]
     NotOwned,
-    /// A part of an object is missing, or has another form than this program takes it to have.
+    /// A part of an object is missing or has an unexpected form.
     #[error("the BPF programs have no part named {0}")]
     MissingPart(&'static str),
 }
@@ -106,18 +106,18 @@ impl KernelError {
         move |error| SystemError::call(what)(error).into()
     }
 
-    /// As [`KernelError::system`], of an errno.
+    /// Like [`KernelError::system`], for an errno.
     pub fn errno(what: &'static str) -> impl Fn(rustix::io::Errno) -> Self + Copy {
         move |error| SystemError::call(what)(error).into()
     }
 
-    /// Names the file, and what was attempted with it.
+    /// Names the file and the failed operation.
     pub fn file(what: &'static str, path: &Path) -> impl Fn(io::Error) -> Self {
         let failed = SystemError::file(what, path);
         move |error| failed(error).into()
     }
 
-    /// Names what libbpf failed at.
+    /// Names the failed libbpf operation.
     pub fn bpf(what: &'static str) -> impl Fn(libbpf_rs::Error) -> Self + Copy {
         move |error| Self::Bpf { what, error }
     }

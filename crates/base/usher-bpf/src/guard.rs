@@ -1,5 +1,5 @@
-//! What a daemon tells the protection programs (bpf/guard): which roles it has, and which objects are
-//! its own. It asks them in the place of a link's id.
+//! A daemon's messages to the protection programs (bpf/guard): its roles and its objects. It sends
+//! them in place of a link's id.
 
 use std::io;
 
@@ -16,7 +16,7 @@ use shared::{
     ROLL_CALL_ANSWER, ROLL_CALL_LINK, SIGNER, SWEEP_LINK,
 };
 
-/// Who owns objects in the kernel. A daemon touches those of its roles only.
+/// A role that owns objects in the kernel. A daemon may touch only the objects of its roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Admission, ownership, destinations, the protection itself.
@@ -34,20 +34,21 @@ impl Role {
     }
 }
 
-/// Says which roles this process has, once and for all; none is an answer, too. To be called first of
-/// all, while the process has one thread: a thread that exists already may say something else.
+/// Declares the roles of this process, once and for all; an empty list is valid. Call it first,
+/// while the process has one thread: any other thread could make a different declaration.
 ///
-/// False: no protection programs run here, or they do not take this process for a daemon that may
-/// have these roles and has not said so before. It then has none.
+/// Returns false if no protection programs run here, or if they refuse the declaration: the process
+/// is not a daemon, may not have these roles, or has declared before. It then has no role.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn declare(roles: &[Role]) -> Result<bool, KernelError> {
     let roles = roles.iter().fold(0, |all, role| all | role.bit());
     unless_not_permitted(ask(ROLES_LINK | roles))
 }
 
-/// Programs answer before the kernel asks for a capability: where it does, there are none.
+/// Programs answer before the kernel checks for a capability. If the kernel's check fails, no
+/// programs run.
 fn unless_not_permitted(answer: Result<bool, KernelError>) -> Result<bool, KernelError> {
     match answer {
         Err(KernelError::System(SystemError::Call { error, .. }))
@@ -59,21 +60,21 @@ fn unless_not_permitted(answer: Result<bool, KernelError>) -> Result<bool, Kerne
     }
 }
 
-/// Has these objects be this daemon's own, and forgets those that an earlier process of its role has
-/// claimed and that are not among them. To be called as root. The keeper enters its objects itself.
+/// Claims these objects for this daemon, and forgets the objects that an earlier process of its
+/// role claimed and that are not among them. Call it as root. The keeper enters its objects itself.
 ///
-/// False: no protection programs run here.
+/// Returns false if no protection programs run here.
 ///
 /// # Errors
-/// [`KernelError::NotOwned`] when they do not take one of the objects for this daemon's; what else
-/// the kernel says. Those before it are claimed then.
+/// [`KernelError::NotOwned`] when they refuse one of the objects, or the kernel's error. The
+/// objects before it are claimed then.
 pub fn claim(objects: &Objects) -> Result<bool, KernelError> {
     if !unless_not_permitted(ask(ROLL_CALL_LINK))? {
         return Ok(false);
     }
     let mut folders = Vec::new();
     for (inode, _) in &objects.folders {
-        // BPF file systems number them so.
+        // BPF file systems have 32-bit inode numbers.
         folders.push(u32::try_from(*inode).map_err(|_| KernelError::NotOwned)?);
     }
     for (kind, ids) in [
@@ -94,11 +95,11 @@ pub fn claim(objects: &Objects) -> Result<bool, KernelError> {
     ask(SWEEP_LINK)
 }
 
-/// Asks the programs something. Where there are none, or bpf is not among the LSMs in force, the
-/// answer is no.
+/// Asks the programs a question. The answer is no if there are none, or if bpf is not among the
+/// LSMs in force.
 ///
 /// # Errors
-/// What else the kernel says.
+/// Any other kernel error.
 pub fn ask(question: u32) -> Result<bool, KernelError> {
     ask_about(question, 0, 0)
 }
@@ -106,8 +107,8 @@ pub fn ask(question: u32) -> Result<bool, KernelError> {
 fn ask_about(question: u32, id: u32, kind: u32) -> Result<bool, KernelError> {
     const LINK_GET_FD_BY_ID: libc::c_int = 30;
     let attributes = [question, id, kind];
-    // SAFETY: the attributes live until the call returns and have the size said. No link has one of
-    // these ids, and the call makes no descriptor.
+    // SAFETY: the attributes live until the call returns and have the given size. No link has one
+    // of these ids, and the call makes no descriptor.
     let code = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -121,9 +122,9 @@ fn ask_about(question: u32, id: u32, kind: u32) -> Result<bool, KernelError> {
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
-        // EUCLEAN, which the kernel itself never says to it.
+        // EUCLEAN, which bpf(2) itself never returns.
         Some(errno) if errno == ROLL_CALL_ANSWER as i32 => Ok(true),
-        // EINVAL: no program has seen it, and the kernel makes nothing of the id beside it.
+        // EINVAL: no program has answered, and the kernel rejects the second id.
         Some(libc::ENOENT | libc::EINVAL) => Ok(false),
         _ => Err(KernelError::system("asking the programs for an answer")(
             error,

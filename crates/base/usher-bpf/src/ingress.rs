@@ -69,7 +69,7 @@ impl Filter {
     /// # Errors
     /// When the interfaces cannot be listed.
     pub fn detach(self) -> Result<(Vec<String>, Vec<Unattached>), KernelError> {
-        // Its place identifies a filter; the hook needs a descriptor and does not use it.
+        // The place identifies the filter; the hook needs a descriptor and does not use it.
         let none = File::open("/dev/null").map_err(KernelError::system("opening /dev/null"))?;
         let (mut detached, mut attached) = (Vec::new(), Vec::new());
         for (index, interface) in interfaces()? {

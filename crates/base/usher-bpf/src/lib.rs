@@ -1,20 +1,18 @@
-//! The BPF toolkit: what all of Usher's rooms with kernel programs do in the same way.
+//! The BPF toolkit: what all of Usher's systems with kernel programs have in common.
 //!
-//! 1. [`Code::probe`] tries whether this kernel takes a room's programs.
-//! 2. [`Code::open`] reads them. [`Opened`] sizes and pins their tables, and loads them; tables that
-//!    an earlier process has pinned are adopted.
-//! 3. [`Object`] hands out [`Table`]s, [`Counters`] and [`Ring`]s, and attaches programs: for as long
-//!    as a descriptor is open, or for good by a pinned link, which the next process brings up to
-//!    date.
-//! 4. [`Pins`] is the folder of what stays. Closing it all is to drop it, and
-//!    [`Pins::remove`] for what is pinned.
+//! 1. [`Code::probe`] tries whether this kernel accepts a system's programs.
+//! 2. [`Code::open`] reads them. [`Opened`] sizes and pins their tables and loads them; it adopts
+//!    tables that an earlier process has pinned.
+//! 3. [`Object`] hands out [`Table`]s, [`Counters`] and [`Ring`]s, and attaches programs: either as
+//!    long as a descriptor is open, or for good by a pinned link, which the next process updates.
+//! 4. [`Pins`] is the folder of pinned objects. Dropping everything releases the rest;
+//!    [`Pins::remove`] releases what is pinned.
+//! 5. [`guard`] lets a daemon own its objects.
 //!
-//! 5. [`guard`] is how a daemon owns what it makes.
-//!
-//! It knows nothing of what programs decide, and its errors name tables and pins only. It has unsafe
-//! code: calls of libbpf whose Rust wrapper hides errno or is missing.
+//! The toolkit does not know what programs decide, and its errors name only tables and pins. It has
+//! unsafe code: libbpf calls whose Rust wrapper hides errno or is missing.
 
-// What is generated names this crate.
+// Generated code names this crate.
 extern crate self as usher_bpf;
 
 mod code;

@@ -8,7 +8,7 @@ use crate::KernelError;
 /// Whether this kernel has an LSM hook that programs can be attached to.
 ///
 /// # Errors
-/// When it does not describe its types (`/sys/kernel/btf/vmlinux`).
+/// When the kernel does not describe its types (`/sys/kernel/btf/vmlinux`).
 pub fn has_hook(hook: &str) -> Result<bool, KernelError> {
     let kernel = Btf::from_vmlinux().map_err(KernelError::bpf(
         "reading the kernel's types (/sys/kernel/btf/vmlinux)",

@@ -1,15 +1,15 @@
-//! A table of which a process knows what is in it.
+//! A table with a copy of its contents in the process.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::{KernelError, Plain, Table};
 
-/// A table and what this process has entered.
+/// A table and the entries that this process has made.
 ///
-/// A confined process cannot ask the kernel for all entries. And an entry that stays is not written
-/// again: while an element is replaced, a program that has just found it may read another one's in
-/// its place.
+/// A confined process cannot ask the kernel for all entries. And an unchanged entry is not written
+/// again: while an element is replaced, a program that has just found it may read another element
+/// in its place.
 pub struct Mirrored<K, V> {
     table: Table<K, V>,
     present: BTreeMap<K, V>,
@@ -22,7 +22,7 @@ impl<K, V> fmt::Debug for Mirrored<K, V> {
 }
 
 impl<K: Plain + Ord, V: Plain + PartialEq> Mirrored<K, V> {
-    /// The table is empty, and only this process enters anything.
+    /// The table must be empty, and only this process may enter anything.
     #[must_use]
     pub fn new(table: Table<K, V>) -> Self {
         Self {
@@ -31,10 +31,10 @@ impl<K: Plain + Ord, V: Plain + PartialEq> Mirrored<K, V> {
         }
     }
 
-    /// Enters these beside the others.
+    /// Adds these entries.
     ///
     /// # Errors
-    /// [`KernelError::Full`], or what the kernel says; some are entered then.
+    /// [`KernelError::Full`], or the kernel's error; some are entered then.
     pub fn enter(&mut self, wanted: &BTreeMap<K, V>) -> Result<(), KernelError> {
         for (key, value) in wanted {
             if self.present.get(key) != Some(value) {
@@ -45,10 +45,10 @@ impl<K: Plain + Ord, V: Plain + PartialEq> Mirrored<K, V> {
         Ok(())
     }
 
-    /// As [`Mirrored::enter`], all or none. For keys whose value is always the same.
+    /// Like [`Mirrored::enter`], but all or none. For keys whose value is always the same.
     ///
     /// # Errors
-    /// As [`Mirrored::enter`]; none of these is entered then that was not there before.
+    /// Like [`Mirrored::enter`]; no new entry is left then.
     pub fn enter_all(&mut self, wanted: &BTreeMap<K, V>) -> Result<(), KernelError> {
         let former = self.present.clone();
         let entered = self.enter(wanted);
@@ -58,10 +58,11 @@ impl<K: Plain + Ord, V: Plain + PartialEq> Mirrored<K, V> {
         entered
     }
 
-    /// Enters these before anything goes; where there is no room for both, what goes makes some.
+    /// Adds these entries before removing any others. If the table has no room for both, removes
+    /// the others first.
     ///
     /// # Errors
-    /// As [`Mirrored::enter`].
+    /// Like [`Mirrored::enter`].
     pub fn enter_or_exchange(&mut self, wanted: &BTreeMap<K, V>) -> Result<(), KernelError> {
         match self.enter(wanted) {
             Err(KernelError::Full { .. }) => {
@@ -72,10 +73,10 @@ impl<K: Plain + Ord, V: Plain + PartialEq> Mirrored<K, V> {
         }
     }
 
-    /// Removes all others.
+    /// Removes all other entries.
     ///
     /// # Errors
-    /// What the kernel says; some are there still.
+    /// The kernel's error; some are left then.
     pub fn retain(&mut self, wanted: &BTreeMap<K, V>) -> Result<(), KernelError> {
         let former = self.present.keys().filter(|key| !wanted.contains_key(key));
         for key in former.copied().collect::<Vec<_>>() {

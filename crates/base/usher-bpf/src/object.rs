@@ -1,4 +1,4 @@
-//! Programs and tables in the kernel, and what programs are attached to.
+//! Loaded programs and tables, and their attachment.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -14,11 +14,11 @@ use crate::pins::{LINK, unpin};
 use crate::table::{clone, result};
 use crate::{Counted, Counters, KernelError, Objects, Pins, Plain, Ring, Table};
 
-/// Of a link that is not in its place yet. BPF file systems take no dots in names.
+/// Prefix of a link that is not in its place yet. BPF file systems accept no dots in names.
 const FRESH: &str = "fresh_";
 
-/// Loaded programs and tables. Dropping it lets go of what is neither attached, pinned nor open
-/// otherwise.
+/// Loaded programs and tables. Dropping it releases those that are not attached, pinned or
+/// otherwise open.
 #[derive(Debug)]
 pub struct Object(libbpf_rs::Object);
 
@@ -43,7 +43,7 @@ impl Object {
         Table::new(name, &self.map(name)?)
     }
 
-    /// The descriptor of a table.
+    /// A table's descriptor.
     ///
     /// # Errors
     /// [`KernelError::MissingPart`].
@@ -54,16 +54,16 @@ impl Object {
     /// A per-CPU array of counters.
     ///
     /// # Errors
-    /// As [`Object::table`].
+    /// Like [`Object::table`].
     pub fn counters<C: Counted>(&self, name: &'static str) -> Result<Counters<C>, KernelError> {
         let table: Table<u32, C> = self.table(name)?;
         Counters::new(table.into_descriptor())
     }
 
-    /// A ring buffer; see [`Ring`]. `read` makes something of an entry, or leaves it out.
+    /// A ring buffer; see [`Ring`]. `read` decodes an entry, or leaves it out.
     ///
     /// # Errors
-    /// [`KernelError::MissingPart`], or what libbpf says.
+    /// [`KernelError::MissingPart`], or libbpf's error.
     pub fn ring<T: Send + 'static>(
         &self,
         name: &'static str,
@@ -83,7 +83,7 @@ impl Object {
         found.ok_or(KernelError::MissingPart(program))
     }
 
-    /// The descriptor of a program.
+    /// A program's descriptor.
     ///
     /// # Errors
     /// [`KernelError::MissingPart`].
@@ -91,10 +91,10 @@ impl Object {
         clone(&self.find(name)?)
     }
 
-    /// Adds all programs and tables, for their protection.
+    /// Adds all programs and tables to `objects`, for their protection.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn collect(&self, objects: &mut Objects) -> Result<(), KernelError> {
         for map in self.0.maps() {
             objects.add_descriptor(&clone(&map)?)?;
@@ -105,11 +105,11 @@ impl Object {
         Ok(())
     }
 
-    /// Attaches programs to a control group (the path of its folder), one after the other, beside
-    /// those of others. They stay as long as what this gives is open.
+    /// Attaches programs in order to a control group (the path of its folder), beside other
+    /// parties' programs. They stay attached as long as the returned links are open.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn attach_to_cgroup(
         &self,
         programs: &[&'static str],
@@ -123,12 +123,12 @@ impl Object {
         links.collect()
     }
 
-    /// Attaches a program to a control group for good: the link is pinned, and taken up by the next
-    /// process. A link to another group that lives stays, and is brought up to date: what was there
-    /// while an earlier process ran is still seen through it.
+    /// Attaches a program to a control group for good: the link is pinned, and the next process
+    /// adopts it. A link to another group that still exists stays and is updated: what it saw under
+    /// an earlier process it still sees.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn keep_at_cgroup(
         &self,
         program: &'static str,
@@ -159,14 +159,14 @@ impl Object {
             .map_err(KernelError::bpf("pinning a link"))
     }
 
-    /// Attaches a program to the caller's network namespace for good: the link is pinned, and taken
-    /// up by the next process.
+    /// Attaches a program to the caller's network namespace for good: the link is pinned, and the
+    /// next process adopts it.
     ///
     /// # Errors
-    /// [`KernelError::OtherNamespace`] when it is in force in another one that lives; what else the
-    /// kernel says.
+    /// [`KernelError::OtherNamespace`] when the link serves another namespace that still exists, or
+    /// the kernel's error.
     pub fn keep_at_network(&self, program: &'static str, pins: &Pins) -> Result<(), KernelError> {
-        // The thread's, which is what its sockets are made in.
+        // The thread's namespace, in which its sockets are made.
         let path = Path::new("/proc/thread-self/ns/net");
         let namespace = File::open(path).map_err(KernelError::file("opening", path))?;
         let inode = inode(&namespace, path)?;
@@ -176,7 +176,7 @@ impl Object {
             let LinkTypeInfo::NetNs(info) = info else {
                 return Err(KernelError::UnreadableEntry { table: program });
             };
-            // 0 when the namespace is gone.
+            // 0 if the namespace no longer exists.
             if info.ino != 0 && u64::from(info.ino) != inode {
                 return Err(KernelError::OtherNamespace {
                     pins: pins.folder().into(),
@@ -194,11 +194,11 @@ impl Object {
             .map_err(KernelError::bpf("pinning a link"))
     }
 
-    /// Puts the fresh program in the place of the one that the pinned link holds. False: the link
-    /// serves nothing any more (its cgroup or namespace is gone).
+    /// Replaces the program that the pinned link holds. Returns false if the link is dead (its
+    /// cgroup or namespace no longer exists).
     fn update(&self, link: &mut Link, program: &'static str) -> Result<bool, KernelError> {
         let program = self.program(program)?;
-        // SAFETY: two descriptors and no pointers but a null one.
+        // SAFETY: two descriptors, and no pointer except a null one.
         let code = unsafe {
             libbpf_sys::bpf_link_update(
                 link.as_fd().as_raw_fd(),
@@ -214,11 +214,11 @@ impl Object {
     }
 }
 
-/// Attaches the LSM programs of these objects for good, in the place of all that are pinned there.
-/// Each fresh program is in force before the one whose place it takes is let go.
+/// Attaches the LSM programs of these objects for good, in place of all that are pinned there. Each
+/// new program is in force before the one it replaces is released.
 ///
 /// # Errors
-/// What the kernel says. What was pinned by then is in force.
+/// The kernel's error. What was pinned by then is in force.
 pub fn keep_for_all(objects: &[Object], pins: &Pins) -> Result<(), KernelError> {
     let mut places = BTreeSet::new();
     for program in objects.iter().flat_map(|object| object.0.progs_mut()) {
@@ -247,26 +247,26 @@ pub fn keep_for_all(objects: &[Object], pins: &Pins) -> Result<(), KernelError> 
     Ok(())
 }
 
-/// Lets go of all programs that are attached for good in this folder.
+/// Releases all programs that are attached for good in this folder.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn let_go(pins: &Pins) -> Result<(), KernelError> {
     pins.links("")?.iter().try_for_each(|link| unpin(link))
 }
 
-/// The id of a program, by a descriptor of it.
+/// The id of a program, from its descriptor.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn program_id(program: &OwnedFd) -> Result<u32, KernelError> {
     Program::id_from_fd(program.as_fd()).map_err(KernelError::bpf("reading the id of a program"))
 }
 
-/// Runs a syscall program with `context` and gives what it returns.
+/// Runs a syscall program with `context` and returns its result.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub fn run<C: Plain>(
     program: BorrowedFd<'_>,
     operation: &'static str,
@@ -278,7 +278,7 @@ pub fn run<C: Plain>(
         ctx_size_in: size_of::<C>() as u32,
         ..Default::default()
     };
-    // SAFETY: the context lives until the call returns and has the size said; a syscall program
+    // SAFETY: the context lives until the call returns and has the given size; a syscall program
     // writes nowhere else.
     let code = unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &mut options) };
     result(code).map_err(KernelError::system(operation))?;

@@ -15,12 +15,12 @@ use crate::{KernelError, Object, Table};
 
 /// Magic number of a BPF file system (statfs(2)).
 const BPF_FS_MAGIC: u32 = 0xcafe_4a11;
-/// Names of pinned links begin so.
+/// Prefix of the names of pinned links.
 pub(crate) const LINK: &str = "link_";
-/// The table with the version of all others.
+/// The table that holds the layout version of all others.
 const LAYOUT: &str = "layout";
 
-/// A folder of pins, locked so that no second process works on it.
+/// A folder of pins, locked against a second process.
 #[derive(Debug)]
 pub struct Pins {
     folder: PathBuf,
@@ -35,13 +35,13 @@ use shared::Layout;
 /// Whether there is a file at this path.
 ///
 /// # Errors
-/// When that cannot be found out.
+/// When the check fails.
 pub fn exists(path: &Path) -> Result<bool, KernelError> {
     path.try_exists()
         .map_err(KernelError::file("looking for", path))
 }
 
-/// Root meets EPERM at the pins for one reason only.
+/// For root, EPERM at the pins has only one cause.
 fn failed(what: &'static str, pins: &Path) -> impl Fn(io::Error) -> KernelError {
     move |error| {
         if error.raw_os_error() == Some(libc::EPERM) && rustix::process::geteuid().is_root() {
@@ -53,11 +53,11 @@ fn failed(what: &'static str, pins: &Path) -> impl Fn(io::Error) -> KernelError 
 }
 
 impl Pins {
-    /// Locks a folder of a BPF file system, which is made if need be.
+    /// Locks a folder of a BPF file system, and makes it if it is missing.
     ///
     /// # Errors
-    /// [`KernelError::NoBpfFileSystem`]; [`KernelError::InUse`] while another process has it;
-    /// [`KernelError::Protected`]; what else the kernel says.
+    /// [`KernelError::NoBpfFileSystem`]; [`KernelError::InUse`] while another process holds it;
+    /// [`KernelError::Protected`]; or the kernel's error.
     pub fn lock(folder: &Path) -> Result<Self, KernelError> {
         let parent = folder.parent().unwrap_or(Path::new("/"));
         let kind = rustix::fs::statfs(parent)
@@ -85,17 +85,17 @@ impl Pins {
         }
     }
 
-    /// Where they are.
+    /// The path of the folder.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Refuses pins of another layout, before anything is changed. No layout is one that an earlier
-    /// process made and had not written to when it ended, before anything was attached.
+    /// Refuses pins of another layout, before anything is changed. A layout table without a version
+    /// comes from a process that ended before it wrote one, so before it attached anything.
     ///
     /// # Errors
-    /// [`KernelError::OtherLayout`], or what the kernel says.
+    /// [`KernelError::OtherLayout`], or the kernel's error.
     pub fn require_layout(&self, expected: u32) -> Result<(), KernelError> {
         let path = self.folder.join(LAYOUT);
         if !exists(&path)? {
@@ -115,10 +115,10 @@ impl Pins {
         }
     }
 
-    /// Notes the layout of the tables that an object has pinned here.
+    /// Writes the layout version of the tables that an object has pinned here.
     ///
     /// # Errors
-    /// What the kernel says, or [`KernelError::MissingPart`].
+    /// The kernel's error, or [`KernelError::MissingPart`].
     pub fn note_layout(&self, object: &Object, version: u32) -> Result<(), KernelError> {
         let layout = Layout {
             version,
@@ -127,7 +127,7 @@ impl Pins {
         object.table::<u32, Layout>(LAYOUT)?.set(&0, &layout)
     }
 
-    /// The pinned links whose name goes on like this.
+    /// The pinned links whose name begins with `name` after the prefix.
     pub(crate) fn links(&self, name: &str) -> Result<Vec<PathBuf>, KernelError> {
         let prefix = format!("{LINK}{name}");
         let mut files = self.files()?;
@@ -147,12 +147,12 @@ impl Pins {
         Ok(files)
     }
 
-    /// Removes all pins, which ends what they keep, and gives their number. The folder stays, and
-    /// what is pinned in folders below it. Links first: a program that is still attached must not
+    /// Removes all pins, and so releases what they hold. Returns their number. The folder itself
+    /// and pins in its subfolders stay. Links go first: a program that is still attached must not
     /// miss its tables.
     ///
     /// # Errors
-    /// [`KernelError::Protected`]; what else the kernel says: some are gone then.
+    /// [`KernelError::Protected`], or the kernel's error; some pins are removed then.
     pub fn remove(&self) -> Result<usize, KernelError> {
         let mut files = self.files()?;
         files.sort_by_key(|path| !starts_with(path, LINK));
@@ -162,10 +162,10 @@ impl Pins {
         Ok(files.len())
     }
 
-    /// Removes the folder, unless something is in it.
+    /// Removes the folder if it is empty.
     ///
     /// # Errors
-    /// [`KernelError::Protected`]; what else the kernel says.
+    /// [`KernelError::Protected`], or the kernel's error.
     pub fn remove_folder(self) -> Result<(), KernelError> {
         match fs::remove_dir(&self.folder) {
             Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => {
@@ -185,10 +185,10 @@ pub(crate) fn unpin(path: &Path) -> Result<(), KernelError> {
     fs::remove_file(path).map_err(failed("removing", path))
 }
 
-/// Ids of what is pinned, and the folders of the pins.
+/// Ids of pinned objects, and the folders of the pins.
 #[derive(Debug, Default)]
 pub struct Objects {
-    /// Folders, as inode and the device as user space numbers it.
+    /// Folders: inode, and device in user space's numbering.
     pub folders: Vec<(u64, u64)>,
     /// Maps.
     pub maps: BTreeSet<u32>,
@@ -199,10 +199,10 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Adds a folder, what is pinned in it, and the same of the folders below it.
+    /// Adds a folder and its pinned objects, and those of all its subfolders.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn collect(&mut self, folder: &Path) -> Result<(), KernelError> {
         let metadata = fs::metadata(folder).map_err(KernelError::file("looking at", folder))?;
         self.folders.push((metadata.ino(), metadata.dev()));
@@ -222,12 +222,12 @@ impl Objects {
         self.add_descriptor(&open(pin)?)
     }
 
-    /// Adds a map, a program or a link that is open.
+    /// Adds a map, a program or a link by its descriptor.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn add_descriptor(&mut self, object: &OwnedFd) -> Result<(), KernelError> {
-        // Which structure the kernel fills depends on the type, and this is where it tells it.
+        // The kernel fills a different structure for each type, and reports the type here.
         let path = PathBuf::from(format!("/proc/self/fd/{}", object.as_raw_fd()));
         let kind = fs::read_link(&path).map_err(KernelError::file("reading", &path))?;
         match kind.as_os_str().as_bytes() {
@@ -257,15 +257,15 @@ fn open(path: &Path) -> Result<OwnedFd, KernelError> {
     if code < 0 {
         return Err(failed(io::Error::from_raw_os_error(-code)));
     }
-    // SAFETY: a descriptor that the kernel has just made for us.
+    // SAFETY: a descriptor that the kernel has just made for this process.
     Ok(unsafe { OwnedFd::from_raw_fd(code) })
 }
 
-/// What the kernel tells of an object. `I` is the structure for its type.
+/// The kernel's information on an object. `I` is the structure for its type.
 fn info<I: Default>(object: &OwnedFd) -> Result<I, KernelError> {
     let mut info = I::default();
     let mut size = size_of::<I>() as u32;
-    // SAFETY: `info` is as large as said, and made of integers that take every bit pattern.
+    // SAFETY: `info` has the given size and consists of integers that take every bit pattern.
     let code = unsafe {
         libbpf_sys::bpf_obj_get_info_by_fd(
             object.as_raw_fd(),

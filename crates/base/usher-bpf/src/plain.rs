@@ -26,8 +26,9 @@ pub unsafe trait Plain: Copy {
     }
 }
 
-/// Declares a structure to be [`Plain`]. It is `repr(C)`, of integers and arrays of them, and has as
-/// many bytes as its fields together: what `usher-bpf-build` generates is checked to be so.
+/// Declares a structure to be [`Plain`]. It must be `repr(C)`, consist of integers and arrays of
+/// them, and have as many bytes as its fields together; `usher-bpf-build` checks this for generated
+/// code.
 #[macro_export]
 macro_rules! plain {
     ($name:ident, $size:literal) => {

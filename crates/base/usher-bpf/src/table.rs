@@ -1,8 +1,8 @@
 //! A BPF hash map with typed keys and values.
 //!
-//! libbpf-rs's map operations are not used here: its errors do not carry errno, and its batched
-//! iteration takes a batch that the kernel cut short at the end of a bucket for the last one, and
-//! an error for the end.
+//! It does not use libbpf-rs's map operations, whose errors do not carry errno. Their batched
+//! iteration also mistakes a batch that the kernel cut short at the end of a bucket for the last
+//! one, and the end for an error.
 
 use std::fmt;
 use std::io;
@@ -14,8 +14,8 @@ use libbpf_rs::{MapCore, MapHandle, MapType, libbpf_sys};
 
 use crate::{KernelError, Plain};
 
-/// Entries asked for at once. More than any bucket of a table holds, or the kernel says ENOSPC;
-/// then the batch is doubled.
+/// Entries requested at once. If a bucket of the table holds more, the kernel returns ENOSPC and
+/// the batch is doubled.
 const BATCH: usize = 1024;
 
 /// A table with typed keys and values.
@@ -31,14 +31,14 @@ impl<K, V> fmt::Debug for Table<K, V> {
     }
 }
 
-/// What happened to an insertion.
+/// The result of an insertion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Insertion {
-    /// The entry is there.
+    /// The entry is in the table.
     Done,
     /// There is another one under its key, which stays.
     Exists,
-    /// There is no room for it.
+    /// The table has no room for it.
     Full,
 }
 
@@ -68,11 +68,11 @@ impl<K: Plain, V: Plain> Table<K, V> {
         })
     }
 
-    /// A table for longest-prefix matches that no object has: no other process changes it. Of `K` the
-    /// first four bytes are the length of the prefix in bits.
+    /// A table for longest-prefix matches that belongs to no object, so no other process changes
+    /// it. The first four bytes of `K` are the length of the prefix in bits.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn of_prefixes(name: &'static str, entries: u32) -> Result<Self, KernelError> {
         let options = libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_sys::bpf_map_create_opts>() as libbpf_sys::size_t,
@@ -89,10 +89,10 @@ impl<K: Plain, V: Plain> Table<K, V> {
         self.map
     }
 
-    /// Has no process change the table any more by a system call, and gives its descriptor.
+    /// Makes the table read-only for system calls and returns its descriptor.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn freeze(self) -> Result<OwnedFd, KernelError> {
         // SAFETY: takes a descriptor that is open.
         result(unsafe { libbpf_sys::bpf_map_freeze(self.map.as_raw_fd()) })
@@ -107,7 +107,7 @@ impl<K: Plain, V: Plain> Table<K, V> {
     /// The value under a key.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn get(&self, key: &K) -> Result<Option<V>, KernelError> {
         let mut value = MaybeUninit::<V>::uninit();
         // SAFETY: key and value are as large as the map's keys and values.
@@ -138,10 +138,10 @@ impl<K: Plain, V: Plain> Table<K, V> {
         })
     }
 
-    /// A new entry, never over another one.
+    /// Adds an entry, and never replaces one.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn insert(&self, key: &K, value: &V) -> Result<Insertion, KernelError> {
         match self.update(key, value, libbpf_sys::BPF_NOEXIST) {
             Ok(()) => Ok(Insertion::Done),
@@ -151,10 +151,10 @@ impl<K: Plain, V: Plain> Table<K, V> {
         }
     }
 
-    /// A new entry or the replacement of one.
+    /// Adds an entry or replaces one.
     ///
     /// # Errors
-    /// [`KernelError::Full`] when there is no room for a new one; what else the kernel says.
+    /// [`KernelError::Full`] when there is no room for a new one, or the kernel's error.
     pub fn set(&self, key: &K, value: &V) -> Result<(), KernelError> {
         match self.put(key, value)? {
             Insertion::Full => Err(KernelError::Full { table: self.name }),
@@ -162,10 +162,10 @@ impl<K: Plain, V: Plain> Table<K, V> {
         }
     }
 
-    /// A new entry or the replacement of one; tells when there is no room for a new one.
+    /// Adds an entry or replaces one. Reports when there is no room for a new one.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn put(&self, key: &K, value: &V) -> Result<Insertion, KernelError> {
         match self.update(key, value, libbpf_sys::BPF_ANY) {
             Ok(()) => Ok(Insertion::Done),
@@ -174,28 +174,28 @@ impl<K: Plain, V: Plain> Table<K, V> {
         }
     }
 
-    /// Replaces an entry that is there.
+    /// Replaces an existing entry.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn replace(&self, key: &K, value: &V) -> Result<(), KernelError> {
         self.update(key, value, libbpf_sys::BPF_EXIST)
             .map_err(|error| self.error("replacing in the table", error))
     }
 
-    /// Replaces an entry that is there, under its lock (struct bpf_spin_lock), which stays.
+    /// Replaces an existing entry under its lock (struct bpf_spin_lock), which stays.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn replace_locked(&self, key: &K, value: &V) -> Result<(), KernelError> {
         self.update(key, value, libbpf_sys::BPF_EXIST | libbpf_sys::BPF_F_LOCK)
             .map_err(|error| self.error("replacing in the table", error))
     }
 
-    /// False: there was none.
+    /// Removes an entry. Returns false if there was none.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn remove(&self, key: &K) -> Result<bool, KernelError> {
         // SAFETY: the key is as large as the map's keys.
         let code = unsafe {
@@ -208,16 +208,17 @@ impl<K: Plain, V: Plain> Table<K, V> {
         }
     }
 
-    /// All entries of a hash map. One that is inserted or deleted meanwhile may be there or not.
+    /// All entries of a hash map. One that is inserted or deleted meanwhile may or may not be among
+    /// them.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn entries(&self) -> Result<Vec<(K, V)>, KernelError> {
         let mut all = Vec::new();
         let mut batch = BATCH;
         let mut keys: Vec<MaybeUninit<K>> = vec![MaybeUninit::uninit(); batch];
         let mut values: Vec<MaybeUninit<V>> = vec![MaybeUninit::uninit(); batch];
-        // Where the kernel goes on: the number of a bucket, for hash maps.
+        // The kernel's position: for hash maps, the number of a bucket.
         let mut position: Option<u32> = None;
         loop {
             let mut next = 0_u32;
@@ -266,10 +267,10 @@ impl<K: Plain, V: Plain> Table<K, V> {
 }
 
 impl<K: Plain> Table<K, u32> {
-    /// Makes these the keys that have this value: adds first, then removes the others that have it.
+    /// Gives exactly these keys this value: adds them first, then removes the others that have it.
     ///
     /// # Errors
-    /// [`KernelError::Full`]; what else the kernel says.
+    /// [`KernelError::Full`], or the kernel's error.
     pub fn replace_keys(&self, wanted: &[K], value: u32) -> Result<(), KernelError> {
         for key in wanted {
             self.set(key, &value)?;
