@@ -1,12 +1,12 @@
-//! The keeper's hold on the ownership programs (bpf/authentication/ownership, bpf/guard): LSM programs that make Usher's
-//! guarantees hold against every process of the host.
+//! The keeper's side of the ownership programs (bpf/authentication/ownership, bpf/guard): LSM
+//! programs that enforce Usher's guarantees against every process of the host.
 //!
-//! - The fence: a process of a service becomes the user it was granted and nobody else, once.
-//! - Connection ownership: a user's connections are used by that user's processes only.
-//! - Self-protection: Usher's BPF objects are touched by the daemon that owns them only.
+//! - The fence: a process of a service can become only the user it was granted, and only once.
+//! - Connection ownership: only a user's own processes use the user's connections.
+//! - Self-protection: only the daemon that owns a BPF object of Usher may touch it.
 //!
-//! Kernels that refuse LSM programs do everything else: [`OwnershipError::NotSupported`]. What is
-//! pinned stays in force while no keeper is there.
+//! Kernels that refuse LSM programs do everything else: [`OwnershipError::NotSupported`]. Pinned
+//! programs stay in force while no keeper runs.
 
 mod programs;
 mod protection;
@@ -25,7 +25,7 @@ pub(crate) use programs::try_load;
 use protection::{Tables, key};
 pub use types::{Identity, MAX_GROUPS, OwnershipError, ProcessState, Reason, Refusals};
 
-/// Accounts that the table of the fence holds.
+/// Number of accounts that the table of the fence can hold.
 const ACCOUNTS: usize = 1024;
 
 /// The ownership programs in force, and their tables.
@@ -52,16 +52,16 @@ impl std::fmt::Debug for Ownership {
 
 impl Ownership {
     /// Loads the programs and puts them in force for the whole host, or adopts the tables that an
-    /// earlier keeper pinned in `pins`, a folder of a bpffs that is made if need be (its parent has
-    /// to be there). Programs in force are replaced one by one, the new one before the old one
-    /// goes.
+    /// earlier keeper pinned in `pins`. That is a folder of a bpffs, made if it is missing; its
+    /// parent must exist. Programs in force are replaced one by one, and each new one is in force
+    /// before the old one is released.
     ///
     /// # Errors
-    /// [`OwnershipError::NotSupported`] when this kernel takes no LSM programs: nothing is in
+    /// [`OwnershipError::NotSupported`] when this kernel accepts no LSM programs: nothing is in
     /// force then. [`KernelError::InUse`] while another `Ownership` holds `pins`;
-    /// [`KernelError::Protected`] and [`KernelError::OtherLayout`] when they cannot be
-    /// adopted. Otherwise what the kernel says: what was pinned by then stays in force and is
-    /// adopted the next time.
+    /// [`KernelError::Protected`] and [`KernelError::OtherLayout`] when they cannot be adopted.
+    /// Otherwise the kernel's error: what was pinned by then stays in force, and the next call
+    /// adopts it.
     pub fn open(pins: &Path) -> Result<Self, OwnershipError> {
         crate::probe::load_lsm_program()
             .map_err(|reason| OwnershipError::NotSupported { reason })?;
@@ -87,12 +87,12 @@ impl Ownership {
         })
     }
 
-    /// Puts these accounts under the fence, all or none. They stay there until the next boot: to
-    /// take one out would free the processes that run.
+    /// Puts these accounts under the fence, all or none. They stay there until the next boot:
+    /// removing an account would free its running processes.
     ///
     /// # Errors
     /// [`OwnershipError::Root`] and [`OwnershipError::TooManyAccounts`], before anything has
-    /// changed; otherwise what the kernel says.
+    /// changed; otherwise the kernel's error.
     pub fn fence_accounts(&self, uids: &[u32]) -> Result<(), OwnershipError> {
         if uids.contains(&0) {
             return Err(OwnershipError::Root);
@@ -108,10 +108,10 @@ impl Ownership {
         Ok(())
     }
 
-    /// Lets a process (a descriptor of pidfd_open(2)) become exactly `identity`, once, in the place
-    /// of an earlier grant that it has not used. It has to be of a fenced account, with
-    /// CAP_SETUID and CAP_SETGID: any other is not held by the fence, and gains nothing by it.
-    /// An unused grant counts for nothing from the moment that a later `Ownership` is opened.
+    /// Lets a process (a descriptor of pidfd_open(2)) become exactly `identity`, once. Replaces an
+    /// earlier unused grant. The process must belong to a fenced account and have CAP_SETUID and
+    /// CAP_SETGID: the fence does not hold any other, and the grant means nothing to it. An unused
+    /// grant is void once a later `Ownership` is opened.
     ///
     /// # Errors
     /// [`OwnershipError::AlreadySettled`], [`OwnershipError::TooManyGroups`],
@@ -122,26 +122,26 @@ impl Ownership {
         identity: &Identity,
     ) -> Result<(), OwnershipError> {
         let grant = Grant::new(identity, self.keeper)?;
-        // A process that settles now makes no use of what is written next.
+        // A process that settles after this check makes no use of the grant written next.
         if let Some(settled) = self.settled.get(&key(process))? {
             return Err(OwnershipError::AlreadySettled { uid: settled.uid });
         }
         Ok(self.grants.set(&key(process), &grant)?)
     }
 
-    /// Takes a grant back. Nothing happens when there is none, or the process has used it.
+    /// Takes a grant back. Does nothing if there is none, or if the process has used it.
     ///
     /// # Errors
-    /// What the kernel says; the grant stands then.
+    /// The kernel's error; the grant stands then.
     pub fn withdraw(&self, process: BorrowedFd<'_>) -> Result<(), KernelError> {
         self.grants.remove(&key(process)).map(drop)
     }
 
-    /// Why the process was not let become its user the last time; none when it was not refused
-    /// since the last call, or is gone.
+    /// The reason why the process was last refused its user; none if it was not refused since the
+    /// last call, or is gone.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn take_obstacle(&self, process: BorrowedFd<'_>) -> Result<Option<Reason>, KernelError> {
         let Some(number) = self.obstacles.get(&key(process))? else {
             return Ok(None);
@@ -153,12 +153,12 @@ impl Ownership {
         Ok(known.map(|(reason, _)| *reason))
     }
 
-    /// How far the process has come.
+    /// The state of a process.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn state(&self, process: BorrowedFd<'_>) -> Result<ProcessState, KernelError> {
-        // Read in this order: a process that settles between the two was granted before.
+        // In this order: a process that settles between the two reads was granted before.
         let granted = self.grants.get(&key(process))?;
         let settled = self.settled.get(&key(process))?;
         Ok(match (settled, granted) {
@@ -170,28 +170,26 @@ impl Ownership {
         })
     }
 
-    /// Gives a listening socket to a user: its connections are used by that user's processes only,
-    /// from the first on that is made after this. To be called when the socket listens (one that
-    /// does not counts as a connection, which root may not touch), and before it is handed out or
-    /// entered as a queue.
+    /// Gives a listening socket to a user: only that user's processes may use the connections made
+    /// from then on. Call it once the socket listens (until then it counts as a connection, which
+    /// root may not touch), and before it is handed out or entered as a queue.
     ///
     /// # Errors
-    /// What the kernel says; the socket is not to be handed out then.
+    /// The kernel's error; the socket must not be handed out then.
     pub fn own_listener(&self, listener: BorrowedFd<'_>, uid: u32) -> Result<(), KernelError> {
         self.owners.set(&key(listener), &Owner { uid })
     }
 
-    /// Protects everything that is pinned in `directory` and the folders below it, the folders
-    /// themselves, and these programs, which no pin names (ids); and marks the calling process as
-    /// a daemon. From then on only it and other processes of its program (the file at the path of
-    /// /proc/self/exe, in this mount, mount namespace and root, executed securely, and started by
-    /// PID 1 if this one was) touch them, and nobody traces a daemon. Calling it again brings the
-    /// list up to date. The first call is made while the process has one thread; what is a daemon
-    /// already may have more.
+    /// Protects everything pinned in `directory` and its subfolders, the folders themselves, and
+    /// these programs, which have no pins (by id). Marks the calling process as a daemon. From then
+    /// on only this process and others of its program (the file at the path of /proc/self/exe, in
+    /// this mount, mount namespace and root, executed securely, and started by PID 1 if this one
+    /// was) may touch them, and no process may trace a daemon. Another call updates the list. The
+    /// process must have one thread at the first call; one that is already a daemon may have more.
     ///
     /// # Errors
     /// [`OwnershipError::SeveralThreads`], [`OwnershipError::LongPath`],
-    /// [`OwnershipError::OpenProgram`]: nothing has changed. Otherwise what the kernel says: a part
+    /// [`OwnershipError::OpenProgram`]: nothing has changed. Otherwise the kernel's error: a part
     /// may be protected.
     pub fn protect(
         &self,
@@ -201,10 +199,10 @@ impl Ownership {
         self.protection.protect(directory, unpinned_programs)
     }
 
-    /// What the programs have refused since the tables were made.
+    /// The programs' refusals since the tables were made.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn refusals(&self) -> Result<Refusals, KernelError> {
         let counts = (0..).take(Reason::ALL.len());
         let counts: Result<_, _> = counts.map(|reason| self.refusals.read_at(reason)).collect();

@@ -17,7 +17,7 @@ static CODE: [Code; 3] = [
     code!("usher_protection", "protection"),
 ];
 
-/// Hooks that kernels may lack: what passes them passes another one there, or does not exist.
+/// Hooks that a kernel may lack: there, their calls pass another hook, or do not exist.
 const DISPENSABLE: [&str; 2] = ["file_ioctl_compat", "perf_event_open"];
 
 /// The objects, attached and pinned.
@@ -58,7 +58,7 @@ fn not_supported(reason: impl ToString) -> OwnershipError {
     }
 }
 
-/// Loads the programs and lets them go again; gives the hooks that this kernel lacks.
+/// Loads the programs and releases them. Returns the hooks that this kernel lacks.
 pub(crate) fn try_load() -> Result<Vec<&'static str>, OwnershipError> {
     for code in &CODE {
         opened(code)?.try_load().map_err(not_supported)?;
@@ -72,7 +72,7 @@ pub(crate) fn try_load() -> Result<Vec<&'static str>, OwnershipError> {
     Ok(missing)
 }
 
-/// Reads an object and leaves out what this kernel has no hook for.
+/// Reads an object and leaves out programs whose hook this kernel lacks.
 fn opened(code: &Code) -> Result<Opened, OwnershipError> {
     code.open()?.choose(|_, hook| {
         let has = has_hook(hook).map_err(not_supported)?;
@@ -84,8 +84,8 @@ fn opened(code: &Code) -> Result<Opened, OwnershipError> {
     })
 }
 
-/// Whether the programs see that pages of a process were pinned, tried with a page of our own: the
-/// number of that mark is not in the kernel's description of its types.
+/// Whether the programs see that pages of a process were pinned. It is tried with a page of this
+/// process, because the kernel's description of its types lacks the number of that flag.
 fn sees_pinned_pages() -> Result<bool, KernelError> {
     let (from, mut to) = ([1_u8], [0_u8]);
     let remote = libc::iovec {
@@ -96,8 +96,8 @@ fn sees_pinned_pages() -> Result<bool, KernelError> {
         iov_base: to.as_mut_ptr().cast(),
         iov_len: 1,
     };
-    // SAFETY: reads one byte of this process and writes one, both of which live until it returns.
-    // The kernel pins the page that it reads.
+    // SAFETY: reads one byte of this process and writes one, both of which live until the call
+    // returns. The kernel pins the page that it reads.
     let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     if read != 1 {
         return Err(KernelError::system("pinning a page")(

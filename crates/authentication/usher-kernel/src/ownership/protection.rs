@@ -1,5 +1,5 @@
-//! What the protection programs are told: which objects are Usher's, where they are pinned, which
-//! program is a daemon.
+//! The settings of the protection programs: which objects are Usher's, where they are pinned, and
+//! which program is a daemon.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -15,7 +15,7 @@ use super::OwnershipError;
 use crate::KernelError;
 use crate::shared::guard::{DAEMON, Folder, KEEPER, PATH_SIZE, PRESENTATION_LINK, Protection};
 
-/// Bits of a file's mode: its group and everybody may write it.
+/// Bits of a file's mode: its group and all users may write it.
 const WRITE_BY_OTHERS: u32 = 0o022;
 
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Tables {
         });
         let folders: Vec<Folder> = folders.collect();
 
-        // Before anything is refused.
+        // Read before anything is refused.
         let above = directory.join("..");
         let parent = fs::metadata(&above).map_err(KernelError::file("looking at", &above))?;
         let settings = settings(folders[0].device, parent.ino() as u32)?;
@@ -76,8 +76,8 @@ impl Tables {
         Ok(())
     }
 
-    /// The first keeper was no daemon when it was executed. A descriptor names the first thread
-    /// only; threads that are made later have its mark.
+    /// The first keeper was not a daemon when it was executed. A descriptor names only the first
+    /// thread; later threads inherit its mark.
     fn mark_self(&self) -> Result<(), OwnershipError> {
         const MARK: u8 = (DAEMON | KEEPER) as u8;
         if threads()? != 1 {
@@ -89,7 +89,7 @@ impl Tables {
     }
 }
 
-/// How many threads this process has.
+/// The number of threads of this process.
 fn threads() -> Result<usize, KernelError> {
     let tasks = Path::new("/proc/self/task");
     Ok(fs::read_dir(tasks)
@@ -97,25 +97,25 @@ fn threads() -> Result<usize, KernelError> {
         .count())
 }
 
-/// Storage of tasks and sockets takes a descriptor in the place of a key.
+/// The key for storage of tasks and sockets: a descriptor.
 pub(super) fn key(descriptor: BorrowedFd<'_>) -> u32 {
     descriptor.as_raw_fd().unsigned_abs()
 }
 
-/// A device as the kernel numbers it.
+/// A device in the kernel's numbering.
 fn numbered(device: u64) -> u32 {
     rustix::fs::major(device) << 20 | rustix::fs::minor(device)
 }
 
-/// `parent`: the inode of the folder above the pins; BPF file systems number them by 32 bits.
+/// `parent`: the inode of the folder above the pins. BPF file systems have 32-bit inode numbers.
 fn settings(device: u32, parent: u32) -> Result<Protection, OwnershipError> {
     let exe = Path::new("/proc/self/exe");
     let program = fs::read_link(exe).map_err(KernelError::file("reading", exe))?;
-    // What the kernel appends when the file was replaced after the start; the path is the same.
+    // The kernel appends this if the file was replaced after the start; the path is the same.
     let bytes = program.as_os_str().as_bytes();
     let bytes = bytes.strip_suffix(b" (deleted)").unwrap_or(bytes);
     let mut daemon = [0; PATH_SIZE as usize];
-    // One zero byte at least has to stay.
+    // At least one zero byte must remain.
     match daemon.get_mut(..bytes.len()) {
         Some(room) if bytes.len() < PATH_SIZE as usize => room.copy_from_slice(bytes),
         _ => return Err(OwnershipError::LongPath(program)),

@@ -71,20 +71,20 @@ pub enum ProcessState {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OwnershipError {
-    /// This kernel runs no LSM programs, or not all that are needed. Everything except ownership works
-    /// without them.
+    /// This kernel does not run LSM programs, or lacks a needed feature. Everything except
+    /// ownership works without them.
     #[error(
         "this kernel does not run the programs that guard ownership: {reason}; it needs BPF LSM \
          (CONFIG_BPF_LSM, BTF, bpf in the list lsm= of the kernel command line) and no lockdown"
     )]
     NotSupported {
-        /// What it said.
+        /// The kernel's answer.
         reason: String,
     },
-    /// Root cannot be fenced, and no process becomes root.
+    /// Root cannot be fenced, and no process may become root.
     #[error("root is neither a service's account nor a user of one; name another account")]
     Root,
-    /// There are more accounts than places in the table.
+    /// There are more accounts than the table can hold.
     #[error(
         "{asked} service accounts under the fence, of 1024; let services share accounts, \
          and reboot"
@@ -93,7 +93,7 @@ pub enum OwnershipError {
         /// The number of accounts.
         asked: usize,
     },
-    /// A grant cannot hold so many supplementary groups.
+    /// The user has more supplementary groups than a grant can hold.
     #[error(
         "user {uid} is in {found} supplementary groups, of {MAX_GROUPS} that a service's process \
          can take over; take the user out of some, or let the keeper start the service"
@@ -110,19 +110,20 @@ pub enum OwnershipError {
         /// That user.
         uid: u32,
     },
-    /// The caller has several threads, of which only one could be marked.
+    /// The caller has several threads, but only one could be marked.
     #[error("protection is put in force by a process of one thread; call it before others start")]
     SeveralThreads,
     /// The path of this program is too long for the table.
     #[error("the path of the daemon's program, {0}, has more than 255 bytes; install it elsewhere")]
     LongPath(PathBuf),
-    /// An account other than root may write the program's file, and so decide which process is a daemon.
+    /// An account other than root may write the program's file, and could so decide which process
+    /// is a daemon.
     #[error(
         "{0} is the daemons' program, which root alone may write: chown root and chmod go-w, and \
          start the keeper again"
     )]
     OpenProgram(PathBuf),
-    /// The programs do not recognise the caller as a keeper, although it has marked itself.
+    /// The programs do not recognize the caller as a keeper, although it has marked itself.
     #[error("the ownership programs in force are not this version's: reboot")]
     Unknown,
     /// Another error.
@@ -130,7 +131,7 @@ pub enum OwnershipError {
     Kernel(#[from] KernelError),
 }
 
-/// How often the programs have refused something since the tables were made, by reason.
+/// The number of refusals since the tables were made, by reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusals {
     pub(super) counts: Vec<u64>,

@@ -87,7 +87,7 @@ impl Guards {
     /// guard of theirs.
     ///
     /// # Errors
-    /// [`TicketError::Full`], or what the kernel says.
+    /// [`TicketError::Full`], or the kernel's error.
     pub fn put(&self, connection: &ConnectionTuple, guard: &Guard) -> Result<(), TicketError> {
         let guard = ticket::Guard::new(guard, boot_time());
         Ok(self.table.set(&connection.encode(), &guard)?)
@@ -96,7 +96,7 @@ impl Guards {
     /// These ends are nobody's any longer. False: they had no guard.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn remove(&self, connection: &ConnectionTuple) -> Result<bool, KernelError> {
         self.table.remove(&connection.encode())
     }
@@ -104,7 +104,7 @@ impl Guards {
     /// Whether a guard stands for these ends.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn stands(&self, connection: &ConnectionTuple) -> Result<bool, KernelError> {
         let guard = self.table.get(&connection.encode())?;
         Ok(guard.is_some_and(|guard| guard.until_ns > boot_time()))

@@ -69,7 +69,7 @@ impl Tickets {
     /// [`Guards::lasting`].
     ///
     /// # Errors
-    /// What the kernel says; nothing is attached then but perhaps the guards.
+    /// The kernel's error; nothing is attached then but perhaps the guards.
     /// [`KernelError::InUse`] while another one has `pins`.
     pub fn open(cgroup: &Path, pins: Option<&Path>, limits: &Limits) -> Result<Self, KernelError> {
         let Programs {
@@ -100,7 +100,7 @@ impl Tickets {
     /// blocks before: until then it is exhausted.
     ///
     /// # Errors
-    /// [`TicketError::Full`], or what the kernel says; an earlier ticket is in force then.
+    /// [`TicketError::Full`], or the kernel's error; an earlier ticket is in force then.
     pub fn put(&self, key: &TicketKey, ticket: &Ticket) -> Result<(), TicketError> {
         let entry = Entry::new(ticket, boot_time());
         Ok(self.tickets.set(&key.into(), &entry)?)
@@ -110,7 +110,7 @@ impl Tickets {
     /// still sent.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn remove(&self, key: &TicketKey) -> Result<bool, KernelError> {
         self.tickets.remove(&key.into())
     }
@@ -118,7 +118,7 @@ impl Tickets {
     /// The position that was drawn last from a ticket; none when there is no ticket.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn next(&self, key: &TicketKey) -> Result<Option<u32>, KernelError> {
         let entry = self.tickets.get(&key.into())?.map(Zeroizing::new);
         Ok(entry.map(|entry| entry.next))
@@ -128,7 +128,7 @@ impl Tickets {
     /// none.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn has_passed(&self, key: &TicketKey) -> Result<bool, KernelError> {
         let entry = self.tickets.get(&key.into())?.map(Zeroizing::new);
         Ok(entry.is_some_and(|entry| entry.passed != 0))
@@ -138,7 +138,7 @@ impl Tickets {
     /// once a block: what is filled again after having been dropped may be read half.
     ///
     /// # Errors
-    /// [`TicketError::Full`], [`TicketError::BlockSize`], or what the kernel says.
+    /// [`TicketError::Full`], [`TicketError::BlockSize`], or the kernel's error.
     pub fn fill(
         &self,
         number: u32,
@@ -153,7 +153,7 @@ impl Tickets {
     /// Takes a block away. False: it was not there.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn drop_block(&self, number: u32, block: u32) -> Result<bool, KernelError> {
         let ticket = number;
         self.blocks.remove(&BlockKey { ticket, block })
@@ -193,7 +193,7 @@ impl Tickets {
     /// What the programs have counted.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn counters(&self) -> Result<Counters, KernelError> {
         Ok(Counters {
             kept_back: self.holding.guards().kept_back()?,

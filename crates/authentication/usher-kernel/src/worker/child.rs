@@ -1,48 +1,49 @@
-//! What happens in the new process between clone3(2) and execve(2). Nothing here may allocate, lock
-//! or unwind. The parent is the starter, which has prepared what a child inherits
-//! ([`super::Starter::prepare`]): signals, umask, an empty bounding set.
+//! The new process between clone3(2) and execve(2). Nothing here may allocate, lock or unwind. The
+//! parent is the starter. It has prepared what a child inherits ([`super::Starter::prepare`]):
+//! signals, umask, an empty bounding set.
 
 use std::os::fd::{AsRawFd, RawFd};
 
 use super::{Input, Prepared, Stage};
 
-/// Open files a worker may have unless it asks for more: what programs that use select(2) expect,
-/// and not the starter's own limit.
+/// A worker's limit of open files unless it asks for more: programs that use select(2) expect this
+/// one, not the starter's.
 const OPEN_FILES: libc::rlim_t = 1024;
 
 /// The variable of the environment that the child completes.
 pub(super) const LISTEN_PID: &[u8] = b"LISTEN_PID=";
-/// What a child that takes the listener says first.
+/// First report of a child that takes the listener.
 pub(super) const ALIVE: u8 = 0xff;
-/// What one that accepts a connection says first, when it has; then how many wait beside it.
+/// First report of a child that accepts a connection, once it has. The number of waiting
+/// connections follows.
 pub(super) const ACCEPTED: u8 = 0xfe;
 /// Digits that the child may write there.
 pub(super) const PID_DIGITS: usize = 10;
 
-/// What the child works with. Nothing of it allocates or locks.
+/// The child's data. It needs no allocation and no lock.
 pub(super) struct Child<'a> {
     pub prepared: &'a Prepared,
     pub arguments: &'a [*const libc::c_char],
     pub environment: &'a [*const libc::c_char],
     pub listen_pid: Option<*mut u8>,
     pub input: &'a Input<'a>,
-    /// Where a zero brings the process into its cgroup, when it was not made there.
+    /// Writing a zero here moves the process into its cgroup, if it was not made there.
     pub entrance: Option<RawFd>,
     pub null: RawFd,
     /// Standard error.
     pub errors: RawFd,
     pub reporting: RawFd,
-    /// Rung when it has accepted and left connections waiting.
+    /// Rung when the child has accepted and other connections are still waiting.
     pub bell: RawFd,
-    /// The process that makes workers.
+    /// The starter.
     pub parent: libc::pid_t,
 }
 
 /// Where the listener is while a connection is accepted, and for good in socket activation.
 const LISTENER: RawFd = 3;
-/// Where the child writes its report, once it has placed its descriptors.
+/// The descriptor of the child's report, once it has placed its descriptors.
 const REPORT: RawFd = 4;
-/// What the child rings.
+/// The descriptor of the bell.
 const BELL: RawFd = 5;
 
 impl Child<'_> {
@@ -52,12 +53,13 @@ impl Child<'_> {
     /// Only in the child of a fork: it changes the process and never returns. Everything it calls
     /// is async-signal-safe (signal-safety(7)) or a bare system call.
     pub(super) unsafe fn run(mut self) -> ! {
-        // SAFETY: as for this function.
+        // SAFETY: see this function's contract.
         let (stage, errno) = unsafe { self.become_worker() };
         let mut report = [0; 5];
         report[0] = stage as u8;
         report[1..].copy_from_slice(&errno.to_ne_bytes());
-        // SAFETY: writes a local array; ends the process without running anything of the parent's.
+        // SAFETY: writes a local array, and ends the process without running any of the parent's
+        // code.
         unsafe {
             libc::write(self.reporting, report.as_ptr().cast(), report.len());
             libc::_exit(127)
@@ -90,7 +92,7 @@ impl Child<'_> {
             {
                 return (Stage::Session, errno());
             }
-            // Before it is the user, whose other processes may reach it from then on.
+            // Done before it is the user, whose other processes can reach it from then on.
             if let Err(errno) = self.place() {
                 return (Stage::Descriptors, errno);
             }
@@ -116,12 +118,13 @@ impl Child<'_> {
                 return (Stage::Check, libc::EPERM);
             }
             libc::umask(libc::mode_t::from(prepared.umask));
-            // Without it set-user-ID and set-group-ID bits count; there is no Landlock then.
+            // Without it, set-user-ID and set-group-ID bits take effect; Landlock is then
+            // unavailable.
             if !prepared.setuid && libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 {
                 return (Stage::NoNewPrivileges, errno());
             }
-            // The starter's is not the user's, and no two users share one. A kernel without keyrings
-            // has none to leave.
+            // The starter's keyring is not the user's, and no two users share one. A kernel without
+            // keyrings has none to leave.
             let has_keyring = prepared.pam_session && has_session_keyring_of(prepared.uid);
             if !has_keyring
                 && libc::syscall(libc::SYS_keyctl, libc::KEYCTL_JOIN_SESSION_KEYRING, 0) < 0
@@ -134,7 +137,7 @@ impl Child<'_> {
                 if connection < 0 {
                     return (Stage::Accept, errno());
                 }
-                // The starter may have ended: the connection is served all the same.
+                // The starter may have ended: the child still serves the connection.
                 let waiting = waiting(LISTENER);
                 if self.say(&[ACCEPTED, waiting]) && waiting > 0 {
                     let one = 1_u64;
@@ -149,7 +152,7 @@ impl Child<'_> {
                 files.rlim_cur = OPEN_FILES.min(files.rlim_max);
                 libc::setrlimit(libc::RLIMIT_NOFILE, &raw const files);
             }
-            // A home that is missing or closed is no reason not to serve.
+            // The worker serves even if its home is missing or closed.
             if libc::chdir(prepared.directory.as_ptr()) < 0 && libc::chdir(c"/".as_ptr()) < 0 {
                 return (Stage::Session, errno());
             }
@@ -161,7 +164,7 @@ impl Child<'_> {
             if let Some(text) = self.listen_pid {
                 write_number(text.add(LISTEN_PID.len()), libc::getpid().unsigned_abs());
             }
-            // Ignored until now.
+            // Ignored until here.
             if libc::signal(libc::SIGPIPE, libc::SIG_DFL) == libc::SIG_ERR {
                 return (Stage::Session, errno());
             }
@@ -180,7 +183,7 @@ impl Child<'_> {
         unsafe { libc::write(self.reporting, part.as_ptr().cast(), N) == N as isize }
     }
 
-    /// Is this process the user and nobody else, by all of its identities and groups?
+    /// Whether this process has only the user's identities and groups.
     unsafe fn is_the_user(&self) -> bool {
         let (mut real, mut effective, mut saved) = (0, 0, 0);
         // SAFETY: writes three local numbers each.
@@ -196,14 +199,14 @@ impl Child<'_> {
             {
                 return false;
             }
-            // And cannot become root again.
+            // It also must not be able to become root again.
             libc::syscall(libc::SYS_setresuid, 0, 0, 0) < 0
         }
     }
 
-    /// Puts /dev/null at 0 and 1, what the command says at 2, the listener at [`LISTENER`], the report
-    /// at [`REPORT`] and the bell at [`BELL`]. All others are closed: what comes next is done as the user, and touches
-    /// the user's files, which can keep this process as long as they like.
+    /// Puts /dev/null at 0 and 1, standard error at 2, the listener at [`LISTENER`], the report at
+    /// [`REPORT`] and the bell at [`BELL`], and closes all others. The following steps run as the
+    /// user and touch the user's files, which can block this process indefinitely.
     unsafe fn place(&mut self) -> Result<(), i32> {
         let (listener, kept) = match self.input {
             Input::AcceptOne(listener) => (listener, libc::O_CLOEXEC),
@@ -211,7 +214,7 @@ impl Child<'_> {
         };
         // SAFETY: descriptor numbers of this process only.
         unsafe {
-            // Out of the way of the places that are about to be filled.
+            // Moved away from the places that are about to be filled.
             let aside = |source| libc::fcntl(source, libc::F_DUPFD_CLOEXEC, BELL + 1);
             let (listener, null) = (aside(listener.as_raw_fd()), aside(self.null));
             let (errors, reporting) = (aside(self.errors), aside(self.reporting));
@@ -224,7 +227,7 @@ impl Child<'_> {
                 || libc::dup2(null, 1) < 0
                 || libc::dup2(errors, 2) < 0
                 || libc::dup3(listener, LISTENER, kept) < 0
-                // It closes on exec, which is the report that all went well.
+                // It closes on exec, which reports success.
                 || libc::dup3(reporting, REPORT, libc::O_CLOEXEC) < 0
                 || libc::dup3(bell, BELL, libc::O_CLOEXEC) < 0
             {
@@ -239,15 +242,15 @@ impl Child<'_> {
     }
 }
 
-/// Whether the session keyring is one that pam_keyinit(8) has made for this user: without a name, and
-/// the user's own.
+/// Whether the session keyring is one that pam_keyinit(8) has made for this user: unnamed, and
+/// owned by the user.
 ///
 /// # Safety
-/// Only in the child of a fork, as all here; it changes nothing.
+/// Only in the child of a fork, like everything here; it changes nothing.
 unsafe fn has_session_keyring_of(uid: u32) -> bool {
     // "keyring;UID;GID;PERMISSIONS;_ses": keyctl(2), KEYCTL_DESCRIBE.
     let mut description = [0_u8; 128];
-    // SAFETY: the kernel writes at most as many bytes as it is told.
+    // SAFETY: the kernel writes no more bytes than the given size.
     let length = unsafe {
         libc::syscall(
             libc::SYS_keyctl,
@@ -271,8 +274,8 @@ fn is_anonymous_keyring_of(description: &[u8], uid: u32) -> bool {
     kind == Some(b"keyring") && owner == Some(uid) && fields.nth(2) == Some(b"_ses")
 }
 
-/// Empties the permitted, effective, inheritable and ambient sets. Leaving uid 0 has emptied all
-/// but the inheritable one already, unless the starter's securebits say otherwise.
+/// Empties the permitted, effective, inheritable and ambient sets. Leaving uid 0 has already
+/// emptied all but the inheritable set, unless the starter's securebits prevent it.
 ///
 /// # Safety
 /// Only in the child of a fork: it changes the process.
@@ -293,11 +296,11 @@ unsafe fn drop_capabilities() -> bool {
     }
 }
 
-/// Accepts a connection that waits; EAGAIN when none does.
+/// Accepts a waiting connection; EAGAIN if there is none.
 ///
 /// The listener must block, for the sake of workers that accept from it themselves, so poll(2)
-/// tells whether one waits. Another process may take it in between: then the alarm ends the wait.
-/// It rings again and again, as it could ring before accept4 has begun to wait.
+/// tells whether a connection is waiting. If another process takes it in between, the alarm ends
+/// the wait. The alarm repeats, because it could ring before accept4 has begun to wait.
 ///
 /// # Safety
 /// Only in the child of a fork: it takes SIGALRM and the interval timer.
@@ -311,8 +314,8 @@ unsafe fn accept(listener: RawFd) -> i32 {
         tv_usec: 0,
     };
     extern "C" fn ring(_: i32) {}
-    // SAFETY: system calls with pointers to local variables. sigaction without SA_RESTART, so that
-    // the alarm interrupts accept4; execve(2) gives the signal its default action again.
+    // SAFETY: system calls with pointers to local variables. sigaction without SA_RESTART lets the
+    // alarm interrupt accept4; execve(2) restores the signal's default action.
     unsafe {
         let mut waiting = libc::pollfd {
             fd: listener,
@@ -355,7 +358,7 @@ unsafe fn accept(listener: RawFd) -> i32 {
     }
 }
 
-/// How many connections wait, 255 or more; 0 where the kernel does not say.
+/// The number of waiting connections, at most 255; 0 if the kernel does not report it.
 ///
 /// # Safety
 /// Only for a descriptor of this process; see [`crate::listener::waiting`].
@@ -363,7 +366,7 @@ unsafe fn waiting(listener: RawFd) -> u8 {
     // SAFETY: numbers only, for which all zeros is a value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut size = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: a structure of plain numbers of the size that is said, which the kernel fills in part.
+    // SAFETY: a structure of plain numbers of the given size, which the kernel fills in part.
     unsafe {
         libc::getsockopt(
             listener,
@@ -389,7 +392,7 @@ unsafe fn write_number(to: *mut u8, number: u32) {
         unsafe { *to.add(place) = b'0' + (rest % 10) as u8 };
         rest /= 10;
     }
-    // SAFETY: one past the last digit, which the caller vouches for.
+    // SAFETY: one byte past the last digit, as the contract guarantees.
     unsafe { *to.add(digits) = 0 };
 }
 

@@ -1,6 +1,6 @@
-//! Confines a worker to some files (Landlock, kernel 5.13): this is the access of the service, as DAC is
-//! the access of its user. The child itself sets it, as the user, so that paths are resolved with the
-//! user's own rights.
+//! Confines a worker to some files (Landlock, kernel 5.13). This bounds the service, as DAC bounds
+//! its user. The child sets it itself, as the user, so that paths are resolved with the user's own
+//! rights.
 
 use std::ffi::CString;
 use std::os::fd::RawFd;
@@ -13,13 +13,12 @@ use usher_system::sandbox::landlock_version;
 use super::SpawnError;
 use super::child::errno;
 
-/// Rights to a file, or to a folder and everything below it. The user's own rights bound them in any
-/// case.
+/// Rights to a file, or to a folder and everything below it. The user's own rights also apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileAccess {
     /// Read files, list folders, execute programs.
     Read,
-    /// Also change, make and remove them.
+    /// Also change, make and remove files and folders.
     Write,
 }
 
@@ -32,7 +31,7 @@ impl FileAccess {
     }
 }
 
-/// The newest version of Landlock whose rights are distinguished here: later ones would refuse access
+/// The newest Landlock version whose rights are distinguished here: later ones would refuse access
 /// that no policy can permit.
 const NEWEST: ABI = ABI::V5;
 
@@ -51,8 +50,8 @@ struct PathBeneath {
 
 const RULE_PATH_BENEATH: u32 = 1;
 
-/// One path and the rights to it: for a folder and everything below it, and the subset that a file can
-/// have.
+/// A path and the rights to it: those for a folder and everything below it, and the subset for a
+/// file.
 struct Rule {
     path: CString,
     below: u64,
@@ -61,7 +60,7 @@ struct Rule {
 
 /// The confinement that the child sets, prepared before the fork.
 pub(super) struct Confinement {
-    /// All rights that are refused unless a rule grants them.
+    /// All rights that are refused unless a rule permits them.
     handled: u64,
     rules: Vec<Rule>,
 }
@@ -101,7 +100,7 @@ impl Confinement {
     /// Only in the child of a fork, with `no_new_privs` set: it changes the process. Bare system
     /// calls, with pointers to local variables and to data made before the fork.
     pub(super) unsafe fn enforce(&self) -> Result<(), i32> {
-        // SAFETY: as for this function.
+        // SAFETY: see this function's contract.
         unsafe {
             let ruleset = libc::syscall(
                 libc::SYS_landlock_create_ruleset,
@@ -125,12 +124,13 @@ impl Confinement {
 }
 
 impl Rule {
-    /// A path that is missing, or that the user cannot reach, is left out: it grants nothing.
+    /// Adds a rule. A path that is missing, or that the user cannot reach, is left out: it permits
+    /// nothing.
     ///
     /// # Safety
-    /// As for [`Confinement::enforce`].
+    /// Like [`Confinement::enforce`].
     unsafe fn add(&self, ruleset: i64) -> Result<(), i32> {
-        // SAFETY: as for this function.
+        // SAFETY: see this function's contract.
         unsafe {
             let parent: RawFd = libc::open(self.path.as_ptr(), libc::O_PATH | libc::O_CLOEXEC);
             if parent < 0 {

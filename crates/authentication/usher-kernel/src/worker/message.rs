@@ -1,8 +1,8 @@
-//! What the keeper says to the starter, and what the starter tells. Both are the same program, started
-//! one by the other, so the form has no version; it never leaves a socket that only they have.
+//! Messages between the keeper and the starter. Both are the same program, and one starts the
+//! other, so the format has no version; it never leaves the socket between them.
 //!
-//! Its codec is that of all other messages. With an order come two or three descriptors: the folder of
-//! the cgroup, the listener, and the worker's standard error unless that is /dev/null.
+//! The codec is the one of all other messages. An order carries two or three descriptors: the
+//! folder of the cgroup, the listener, and the worker's standard error unless that is /dev/null.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -16,39 +16,39 @@ use usher_proto::codec::{self, Codec, List, Reader, fields, messages, put_string
 use super::reaping::Ended;
 use super::{Command, Entry, FileAccess, Stage};
 
-/// Most bytes of a request: what a packet socket takes by default, less its own need.
+/// Largest request in bytes: the default limit of a packet socket, less its overhead.
 pub const MAX_REQUEST: usize = 180 * 1024;
-/// Bytes of a report.
+/// Size of a report in bytes.
 pub const REPORT_SIZE: usize = 24;
 
 messages! {
-    /// What the keeper says.
+    /// A message from the keeper.
     #[derive(Debug, Clone)]
     pub enum Request {
         /// Start workers.
         0 => Order(order: Box<Order>),
-        /// End all orders: they may not be what the policy says any more.
+        /// End all orders, because the policy may have changed.
         1 => End,
-        /// Say something.
+        /// Answer with [`Told::Pong`].
         2 => Ping,
     }
 }
 
-/// Workers that are to be started: one that takes the listener, or one for each connection that comes,
-/// until nobody has come for a while.
+/// An order for workers: one that takes the listener, or one for each arriving connection until
+/// none has come for a while.
 #[derive(Debug, Clone)]
 pub struct Order {
-    /// By which reports name it.
+    /// Reports name the order by this number.
     pub number: u64,
     /// How workers come into their cgroup.
     pub entry: Entry,
-    /// Whether each accepts one connection, or one takes the listener.
+    /// True: each worker accepts one connection. False: one worker takes the listener.
     pub accepts: bool,
-    /// How many of this order may live at once.
+    /// The limit of this order's living workers.
     pub most: u32,
-    /// What the accounts were like when the user was looked up. The order ends when they are another.
+    /// The state of the accounts when the user was looked up. The order ends when it changes.
     pub accounts: u64,
-    /// What to start.
+    /// The command to start.
     pub command: Command,
 }
 
@@ -59,7 +59,7 @@ impl Request {
         codec::encode(self)
     }
 
-    /// From the bytes. Descriptors come beside them: [`Command::errors`] is none.
+    /// Decodes the bytes. Descriptors come separately: [`Command::errors`] is none.
     ///
     /// # Errors
     /// [`DecodeError`].
@@ -108,7 +108,7 @@ impl Codec for Entry {
     }
 }
 
-/// Types of the standard library, as they are.
+/// Codec for types of the standard library.
 struct Plain;
 
 impl Codec<String> for Plain {
@@ -195,7 +195,7 @@ where
     }
 }
 
-/// A descriptor, which travels beside the bytes.
+/// Codec for a descriptor, which travels beside the bytes.
 struct Beside;
 
 impl<T> Codec<Option<T>> for Beside {
@@ -206,42 +206,44 @@ impl<T> Codec<Option<T>> for Beside {
     }
 }
 
-/// What the starter tells. A packet has one report or more.
+/// A report of the starter. A packet has one or more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Report {
-    /// The order's; 0 for [`Told::Ended`], which is told of a process, and [`Told::Pong`].
+    /// The order's number; 0 for [`Told::Ended`], which concerns a process, and for [`Told::Pong`].
     pub number: u64,
-    /// Its process; 0 when there is none.
+    /// The worker's process id; 0 if there is no process.
     pub pid: u32,
-    /// What is told.
+    /// The event.
     pub told: Told,
 }
 
-/// See [`Report`].
+/// The content of a [`Report`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told {
-    /// There is a worker: it is the user and has accepted its connection, or has executed its program.
+    /// A worker exists: it is the user and has accepted its connection, or has executed its
+    /// program.
     Begun,
-    /// See [`super::Progress::Stillborn`]: workers of this order enter their cgroup from now on.
+    /// See [`super::Progress::Stillborn`]: workers of this order enter their cgroup themselves from
+    /// now on.
     Stillborn,
-    /// It has ended. Comes after all else that is told of it.
+    /// The worker has ended. This is the last report about it.
     Ended(Ended),
     /// The answer to [`Request::Ping`].
     Pong,
-    /// The order is over: it is done, nobody has come for a while, or it was ended.
+    /// The order is over: it is done, no connection has come for a while, or the keeper ended it.
     Over,
     /// The order is over: a worker has failed, with this errno.
     Failed(Stage, i32),
-    /// The order is over: a worker was killed at once, though it entered its cgroup.
+    /// The order is over: a worker was killed at once, although it had entered its cgroup.
     Killed,
-    /// The order is over: a worker was killed, as it took too long.
+    /// The order is over: a worker was killed because it took too long.
     Late,
-    /// The order is over: no process could be made, with this errno.
+    /// The order is over: making a process failed with this errno.
     NotMade(i32),
 }
 
 impl Told {
-    /// Whether it is the last that is told of an order.
+    /// Whether this is the last report about an order.
     #[must_use]
     pub fn is_last(self) -> bool {
         !matches!(
@@ -278,7 +280,7 @@ impl Report {
         out
     }
 
-    /// From the bytes.
+    /// Decodes the bytes.
     ///
     /// # Errors
     /// [`DecodeError`].

@@ -1,11 +1,11 @@
-//! Starting a worker: a process that is its user from its first instruction.
+//! Starting a worker: a process that runs as its user from its first instruction.
 //!
-//! A process that does nothing else makes them, the starter: it has little memory to copy and few
+//! A process with no other task, the starter, makes them: it has little memory to copy and few
 //! descriptors to close, however many queues the keeper has, and no other thread. It prepares once
-//! what every child inherits. The child is made in its cgroup (clone3, `CLONE_INTO_CGROUP`, 5.7 on),
-//! becomes the user, takes what it is to serve and executes the program. In style `connection` it is
-//! the child, already the user, that accepts: neither the keeper nor the starter ever holds a
-//! connection, so their deaths drop none.
+//! what every child inherits. The child is made in its cgroup (clone3, `CLONE_INTO_CGROUP`, 5.7
+//! on), becomes the user, takes its connection or listener and executes the program. In style
+//! `connection`, the child accepts the connection, already as the user: neither the keeper nor the
+//! starter ever holds a connection, so their deaths drop none.
 
 mod child;
 mod files;
@@ -35,10 +35,10 @@ pub use files::FileAccess;
 pub use message::{MAX_REQUEST, Order, REPORT_SIZE, Report, Request, Told};
 pub use reaping::{Ended, Ends, outlast_requests_to_end};
 
-/// How long a child may take to execute its program.
+/// Limit of the time that a child takes to execute its program.
 pub const BIRTH: Duration = Duration::from_secs(30);
 
-/// What to start, as whom.
+/// The program to start, and its user.
 #[derive(Debug, Clone)]
 pub struct Command {
     /// Absolute path.
@@ -51,27 +51,27 @@ pub struct Command {
     pub uid: u32,
     /// Primary group.
     pub gid: u32,
-    /// All groups.
+    /// All groups, for setgroups(2).
     pub groups: Vec<u32>,
-    /// Where it starts; `/` when that is missing or closed to the user.
+    /// Working directory; `/` if it is missing or closed to the user.
     pub directory: PathBuf,
     /// Name of the descriptor in socket activation.
     pub name: String,
-    /// All files and folders that it may touch, with what is below them, besides the program; none:
-    /// all that its user may. Those that are not there when it starts are left out.
+    /// All files and folders that it may touch besides the program, with everything below them;
+    /// none: everything that its user may touch. Those that are missing at its start are left out.
     pub files: Option<Vec<(PathBuf, FileAccess)>>,
     /// Its file mode creation mask (umask(2)).
     pub umask: u16,
-    /// Whether what it executes may become another user or group by set-user-ID and set-group-ID bits;
-    /// not with `files`. Its bounding set is empty all the same: by no program does it gain a
-    /// capability.
+    /// Whether set-user-ID and set-group-ID bits apply to programs that it executes; never combined
+    /// with `files`. Its bounding set is empty in either case, so no program confers a capability
+    /// on it.
     pub setuid: bool,
-    /// Whether the starter is inside a PAM session of the user: then the worker keeps the starter's
-    /// limit of open files, and the session keyring when it is the user's. Otherwise both are the
-    /// keeper's, and the worker gets its own.
+    /// Whether the starter runs inside a PAM session of the user. Then the worker keeps the
+    /// starter's limit of open files, and the session keyring if it is the user's. Otherwise both
+    /// belong to the keeper, and the worker gets its own.
     pub pam_session: bool,
-    /// Standard error; none: /dev/null. Not the caller's: what a worker writes there would stand
-    /// among the caller's messages as if the caller had written it.
+    /// Standard error; none: /dev/null. Never the caller's: a worker's output would stand among the
+    /// caller's messages as if the caller had written it.
     pub errors: Option<Arc<OwnedFd>>,
 }
 
@@ -85,7 +85,7 @@ pub enum Input<'a> {
     Listener(BorrowedFd<'a>),
 }
 
-/// Why no worker was started.
+/// The reason why no worker was started.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
     /// A string with a zero byte.
@@ -108,21 +108,21 @@ pub enum SpawnError {
     /// The child could not become the worker.
     #[error("{stage} in the new process: {error}")]
     Child {
-        /// What failed.
+        /// The failed stage.
         stage: Stage,
-        /// What the kernel says.
+        /// The kernel's error.
         error: io::Error,
     },
-    /// It was killed as soon as it was made, twice.
+    /// The child was killed as soon as it was made, twice.
     #[error("the new process was killed at once")]
     Killed,
-    /// It did not execute its program within [`BIRTH`].
+    /// The child did not execute its program within [`BIRTH`].
     #[error("the new process took longer than {} seconds", BIRTH.as_secs())]
     Late,
-    /// The starter ended before it said what became of the child.
+    /// The starter ended before it reported on the child.
     #[error("the starter has ended")]
     StarterGone,
-    /// More than a request to the starter holds.
+    /// The command exceeds the size of a request.
     #[error("the program, its arguments and its environment take more than {MAX_REQUEST} bytes")]
     TooLong,
     /// [`Input::AcceptOne`]: no connection waits.
@@ -131,7 +131,7 @@ pub enum SpawnError {
 }
 
 impl SpawnError {
-    /// Of a child that has failed at a stage with an errno.
+    /// The error for a child that failed at a stage with an errno.
     #[must_use]
     pub fn failed(stage: Stage, errno: i32) -> Self {
         match (stage, errno) {
@@ -144,7 +144,7 @@ impl SpawnError {
     }
 }
 
-/// What the child does.
+/// The stages of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stage {
@@ -154,19 +154,19 @@ pub enum Stage {
     Groups,
     /// The primary group, then the user.
     User,
-    /// The process is still somebody else.
+    /// Checking that the process is only the user.
     Check,
-    /// PR_SET_NO_NEW_PRIVS and a session keyring of its own.
+    /// PR_SET_NO_NEW_PRIVS and a new session keyring.
     NoNewPrivileges,
     /// accept4(2).
     Accept,
-    /// Putting descriptors in their place.
+    /// Putting descriptors in their places.
     Descriptors,
     /// execve(2).
     Execute,
-    /// Entering the cgroup; comes first where it is not made there.
+    /// Entering the cgroup; the first stage if the child is not made there.
     Group,
-    /// Confining it to its files; after the descriptors.
+    /// Confining it to its files; follows the descriptors.
     Files,
 }
 
@@ -204,12 +204,12 @@ impl Stage {
     }
 }
 
-// linux/sched.h, as clone3(2) takes them: 64 bits wide.
+// linux/sched.h, as clone3(2) expects them: 64 bits wide.
 const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 impl Command {
-    /// Refuses what no child could be made of, before the starter is asked.
+    /// Refuses commands that no child could run, before the starter gets them.
     ///
     /// # Errors
     /// [`SpawnError::Root`], [`SpawnError::Text`], [`SpawnError::NoLandlock`],
@@ -239,14 +239,14 @@ impl Command {
     }
 }
 
-/// Everything that children of one kind need, made before the first of them: after the fork, only
-/// system calls are safe.
+/// The data that all children of a command need, made before the first of them: after the fork,
+/// only system calls are safe.
 pub struct Prepared {
     program: CString,
     directory: CString,
     arguments: Vec<CString>,
     environment: Vec<CString>,
-    /// Place of LISTEN_PID in `environment`.
+    /// Index of LISTEN_PID in `environment`.
     listen_pid: Option<usize>,
     groups: Vec<libc::gid_t>,
     uid: u32,
@@ -259,7 +259,7 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Prepares a command, whose workers take one connection each (`accepts`) or the listener.
+    /// Prepares a command. Its workers take one connection each (`accepts`) or the listener.
     ///
     /// # Errors
     /// [`SpawnError::Root`], [`SpawnError::Text`], [`SpawnError::NoLandlock`].
@@ -307,14 +307,14 @@ impl Prepared {
     }
 }
 
-/// Whether a child is made in its cgroup or enters it as its first deed. Kernels from 6.14 on kill
-/// every child that is made in a group (CLONE_INTO_CGROUP) that was ever killed (cgroup.kill): they
-/// compare the group's count of kills with that of the maker's group.
+/// Whether a child is made in its cgroup or first enters it. Kernels from 6.14 on kill every child
+/// that is made (CLONE_INTO_CGROUP) in a group that was ever killed (cgroup.kill): they compare the
+/// group's count of kills with that of the maker's group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
-    /// It is made there.
+    /// The child is made in its cgroup.
     Made,
-    /// It enters.
+    /// The child enters its cgroup.
     Enters,
 }
 
@@ -322,19 +322,18 @@ pub enum Entry {
 #[derive(Debug)]
 pub struct Starter {
     null: OwnedFd,
-    /// Rung by a child that has accepted and has left connections waiting.
+    /// Rung by a child that has accepted while other connections are waiting.
     bell: OwnedFd,
     pid: libc::pid_t,
 }
 
 impl Starter {
-    /// Turns the calling process into one that starts workers and does nothing else: it holds
-    /// `kept` (CAP_SETUID, CAP_SETGID and CAP_KILL are needed) and passes none of them on, all signals
-    /// have their default actions, and the umask is 077. This cannot be undone. Call it while the
-    /// process has one thread.
+    /// Turns the calling process into a starter of workers, for good: it holds `kept` (CAP_SETUID,
+    /// CAP_SETGID and CAP_KILL are needed) and passes none of them on, all signals have their
+    /// default actions, and the umask is 077. Call it while the process has one thread.
     ///
     /// # Errors
-    /// When it lacks a capability, or the kernel refuses.
+    /// When the process lacks a capability, or the kernel's error.
     pub fn prepare(kept: Capabilities) -> Result<Self, KernelError> {
         privileges::keep_to_itself(kept)?;
         privileges::no_core_dumps()?;
@@ -351,14 +350,15 @@ impl Starter {
         })
     }
 
-    /// An eventfd that becomes readable when a child has accepted and has left connections waiting.
+    /// An eventfd that becomes readable when a child has accepted while other connections are
+    /// waiting.
     #[must_use]
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// Makes a child in the cgroup whose folder `group` is. The input is of the kind that the command
-    /// was prepared for. Returns at once; [`Newborn`] tells what becomes of it.
+    /// Makes a child in the cgroup whose folder is `group`. The kind of input must be the one that
+    /// the command was prepared for. Returns at once; [`Newborn`] reports the child's progress.
     ///
     /// # Errors
     /// See [`SpawnError`]; there is no child then.
@@ -414,41 +414,41 @@ impl Starter {
     }
 }
 
-/// A child on its way to its program.
+/// A child that has not executed its program.
 #[derive(Debug)]
 pub struct Newborn {
-    /// Its number, which is nobody else's until its maker has waited for it.
+    /// Its process id, which is not reused until its parent has waited for it.
     pub pid: u32,
     report: OwnedFd,
     said: Vec<u8>,
 }
 
-/// How far a child has come.
+/// The progress of a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     /// It is alive.
     Made,
     /// It is the user and has accepted its connection.
     Accepted,
-    /// It has executed its program, or was killed on its way.
+    /// It has executed its program, or was killed before.
     Executed,
-    /// It was killed before it had done anything that counts; see [`Entry`].
+    /// It was killed before it had done anything irrevocable; see [`Entry`].
     Stillborn,
-    /// It has failed, with this errno, and ends.
+    /// It failed with this errno and is ending.
     Failed(Stage, i32),
 }
 
 impl Newborn {
-    /// Readable when the child has come further.
+    /// Readable when the child has made progress.
     #[must_use]
     pub fn report(&self) -> BorrowedFd<'_> {
         self.report.as_fd()
     }
 
-    /// How far it has come. Does not wait.
+    /// The child's progress. Does not wait.
     ///
     /// # Errors
-    /// As read(2); `InvalidData` when the child says what no child says.
+    /// Like read(2); `InvalidData` when the report is invalid.
     pub fn progress(&mut self) -> io::Result<Progress> {
         let mut part = [0; 16];
         let over = loop {
@@ -476,8 +476,8 @@ impl Newborn {
         })
     }
 
-    /// How many connections waited, 255 or more, when it had accepted its own; none when it has not, as
-    /// far as [`Newborn::progress`] has seen.
+    /// The number of waiting connections, at most 255, when the child had accepted its own; none if
+    /// [`Newborn::progress`] has not seen it accept.
     #[must_use]
     pub fn accepted(&self) -> Option<u8> {
         match self.said.as_slice() {
@@ -486,10 +486,11 @@ impl Newborn {
         }
     }
 
-    /// Kills it: it takes too long, as when its user has stopped it, or it waits for the user's home.
+    /// Kills a child that takes too long, for example because its user has stopped it, or because
+    /// it waits for the user's home.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel's error.
     pub fn kill(&self) -> io::Result<()> {
         let Some(pid) = rustix::process::Pid::from_raw(self.pid.cast_signed()) else {
             return Ok(());
@@ -519,8 +520,8 @@ fn fork_into(cgroup: Option<BorrowedFd<'_>>, child: Child<'_>) -> Result<u32, Sp
         arguments.flags |= CLONE_INTO_CGROUP;
         arguments.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
     }
-    // SAFETY: without CLONE_VM this is fork(2): the child has a copy of the memory, and goes on to
-    // run `Child::run` only, which makes system calls and neither allocates, locks nor returns.
+    // SAFETY: without CLONE_VM this is fork(2): the child has a copy of the memory. It runs only
+    // `Child::run`, which makes system calls and neither allocates, locks nor returns.
     let pid = unsafe {
         libc::syscall(
             libc::SYS_clone3,

@@ -1,31 +1,31 @@
-//! The ends of children, and the signals that they inherit.
+//! Reaping children, and the signals that they inherit.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// How a child has ended.
+/// A child's exit status or signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
     /// Its exit status.
     pub code: Option<i32>,
-    /// The signal that has killed it.
+    /// The signal that killed it.
     pub signal: Option<i32>,
 }
 
-/// The ends of all children of this process, for one that has no others than those that it follows,
-/// and one thread.
+/// Reaps all children of this process. The process must have one thread, and no children that other
+/// code waits for.
 #[derive(Debug)]
 pub struct Ends(OwnedFd);
 
 impl Ends {
-    /// Begins to hear of them: SIGCHLD is blocked from now on. A child that is made by
-    /// [`super::Starter`] unblocks it.
+    /// Begins to reap: SIGCHLD is blocked from now on. A child made by [`super::Starter`] unblocks
+    /// it.
     ///
     /// # Errors
-    /// When the kernel has no descriptor left.
+    /// When the process or the system has no descriptor left.
     pub fn hear() -> io::Result<Self> {
-        // SAFETY: a local set of signals; blocking one runs no code. The descriptor is new and nobody
-        // else's.
+        // SAFETY: a local set of signals; blocking one runs no code. The descriptor is new and has
+        // no other owner.
         unsafe {
             let mut ends: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&raw mut ends);
@@ -41,16 +41,17 @@ impl Ends {
         }
     }
 
-    /// The next child that has ended; none: no other has. After none, the descriptor is readable when
-    /// another ends.
+    /// The next child that has ended; none if there is no other. After none, the descriptor becomes
+    /// readable when another child ends.
     ///
     /// # Errors
-    /// As waitpid(2).
+    /// Like waitpid(2).
     pub fn next(&self) -> io::Result<Option<(u32, Ended)>> {
         if let Some(ended) = reap_any()? {
             return Ok(Some(ended));
         }
-        // One signal may stand for many, and one that comes after this stands for a later end.
+        // One signal may stand for several children. A signal that comes after this read stands for
+        // a later one.
         let mut signal = [0; size_of::<libc::signalfd_siginfo>()];
         match rustix::io::read(&self.0, &mut signal) {
             Ok(_) => reap_any(),
@@ -66,11 +67,11 @@ impl AsFd for Ends {
     }
 }
 
-/// Blocks SIGTERM: the calling process ends after its children, also when all are asked to end. A
-/// child that is made by [`super::Starter`] unblocks it.
+/// Blocks SIGTERM: the calling process ends after its children, even if all are asked to end. A
+/// child made by [`super::Starter`] unblocks it.
 ///
 /// # Errors
-/// As sigprocmask(2).
+/// Like sigprocmask(2).
 pub fn outlast_requests_to_end() -> io::Result<()> {
     // SAFETY: a local set of signals; blocking one runs no code.
     unsafe {
@@ -84,11 +85,11 @@ pub fn outlast_requests_to_end() -> io::Result<()> {
     Ok(())
 }
 
-/// Any child that has ended; none: no child has.
+/// Any child that has ended; none if no child has.
 fn reap_any() -> io::Result<Option<(u32, Ended)>> {
     let mut status = 0;
-    // SAFETY: writes a local number. Not by rustix or nix, which do not say who it was, or not of a
-    // child that a real-time signal has killed.
+    // SAFETY: writes a local number. rustix does not return the process id, and nix fails for a
+    // child killed by a real-time signal.
     let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
     if pid < 0 {
         return match io::Error::last_os_error() {
@@ -105,10 +106,11 @@ fn reap_any() -> io::Result<Option<(u32, Ended)>> {
     }))
 }
 
-/// Gives every signal its default action, for children to inherit, but SIGPIPE, which is ignored: a
-/// child must not end because its starter has, to which it writes. CLONE_CLEAR_SIGHAND leaves ignored
-/// ones ignored: whatever the keeper's own parent ignored, too. Raw calls, because the C library does
-/// not let its own two be changed; SIGKILL and SIGSTOP refuse.
+/// Gives every signal its default action, for children to inherit, except SIGPIPE, which is
+/// ignored: a child writes to its starter and must not end because the starter has.
+/// CLONE_CLEAR_SIGHAND leaves ignored signals ignored, including those that the keeper's own parent
+/// ignored. Raw calls, because the C library protects its own two signals; SIGKILL and SIGSTOP
+/// refuse.
 pub(super) fn default_signals() {
     // The kernel's struct sigaction: handler (0: default), flags, restorer, 64 bits of mask.
     let default = [0_u64; 4];
