@@ -1,20 +1,21 @@
-//! The starter: makes the keeper's workers, and tells how they end. A process of its own, so that
-//! what is copied for a worker is little, and holds no secret and no table. It parses requests of the
-//! keeper only, which starts it and whose socket is its standard input.
+//! The starter makes the keeper's workers and reports their ends. It is a process of its own, so
+//! that little memory is copied for a worker, and no secret and no table. It parses only requests
+//! of the keeper, which starts it and whose socket is its standard input.
 //!
-//! The keeper orders workers of one user at one service. In style `connection` an order stands while
-//! connections come: the starter waits at the user's listener and makes a process for each, without
-//! asking. It holds the listener for so long, and no connection ever. An order is over when nobody has
-//! come for a while, when it has stood for a second, when the keeper ends it or the user's queue, when
-//! the files of the accounts have changed, and when a worker has failed. Before each process it looks
-//! for all of these, after it has seen the connection: what held before the connection came counts.
+//! The keeper orders workers of one user at one service. In style `connection`, an order stands
+//! while connections come: the starter waits at the user's listener and makes a process for each,
+//! without asking. It holds the listener for that time, but never a connection. An order is over
+//! when no connection has come for a while, when it has stood for a second, when the keeper ends it
+//! or the user's queue, when the files of the accounts have changed, and when a worker has failed.
+//! The starter checks all of these before each process, after it has seen the connection: the state
+//! before the connection came counts.
 //!
-//! It ends with the keeper. Its workers go on when it ends, however that comes: the keeper then
-//! starts another one, and follows them by itself.
+//! The starter ends with the keeper. If the starter ends first, its workers continue: the keeper
+//! starts another one and follows them itself.
 //!
-//! A starter inside a PAM session makes the workers of one order, which inherit what PAM's modules have
-//! set. It ends when the keeper has closed the socket and all its descendants have ended: usher-pam,
-//! which has started it, then closes the session.
+//! A starter inside a PAM session makes the workers of one order, which inherit the settings of
+//! PAM's modules. It ends once the keeper has closed the socket and all its descendants have ended.
+//! usher-pam, which has started it, then closes the session.
 
 mod order;
 
@@ -37,35 +38,35 @@ use usher_local::roles::{self, HasRole};
 use crate::start::{self, Attempt, StartError};
 use order::{Child, Standing};
 
-/// Descriptors that may come with a request.
+/// Most descriptors in a request.
 const DESCRIPTORS: usize = 3;
-/// Tells a packet's length, and leaves it.
+/// Reads a packet's length without taking the packet.
 const GLANCE: RecvFlags = RecvFlags::PEEK.union(RecvFlags::TRUNC);
-/// How long what is told may wait for more. What ends an order is told at once.
+/// The time that reports may wait for further ones. The end of an order is reported at once.
 const GATHERED: Duration = Duration::from_millis(10);
 /// Most reports in a packet.
 const REPORTS: usize = 64;
-/// How long an order stands without a connection.
+/// The time that an order stands without a connection.
 const LINGER: Duration = Duration::from_millis(100);
-/// How long it stands at most: then the keeper looks the user up again.
+/// Limit of the time that an order stands: then the keeper looks the user up again.
 const SPAN: Duration = Duration::from_secs(1);
-/// Orders that stand. Those beyond are over when what waits is served.
+/// Limit of standing orders. Further ones are over once the waiting connections are served.
 const STANDING: usize = 512;
-/// How often children are looked at that have not executed their program: young ones, and others.
+/// The interval of checks of children that have not executed their program: young ones, and others.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
-/// Until when a child is young.
+/// The age until which a child is young.
 const YOUNG: Duration = Duration::from_millis(100);
 
-/// What tells of the keeper's socket, of ends and of the bell; other numbers are orders'.
+/// Event numbers of the keeper's socket, of ends and of the bell; other numbers are orders.
 const KEEPER: u64 = 0;
 const ENDS: u64 = u64::MAX;
 const BELL: u64 = u64::MAX - 1;
 
-/// Runs the starter until the keeper ends; inside a PAM `session`, until the keeper orders nothing more
-/// and all descendants have ended.
+/// Runs the starter until the keeper ends; inside a PAM `session`, until the keeper closes the
+/// socket and all descendants have ended.
 ///
 /// # Errors
-/// When it cannot start, or nobody but a keeper has started it.
+/// When it cannot start, or was not started by a keeper.
 pub fn run(session: bool) -> Result<(), StartError> {
     let role = roles::Starter::ROLE;
     start::require_root(role.name)?;
@@ -80,7 +81,7 @@ pub fn run(session: bool) -> Result<(), StartError> {
     }
     let starter = Starter::prepare(role.capabilities)?;
     if session {
-        // What workers leave behind becomes a child of this process.
+        // Processes that workers leave behind become children of this process.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(io::Error::from)
             .and_then(|()| outlast_requests_to_end())
@@ -92,7 +93,7 @@ pub fn run(session: bool) -> Result<(), StartError> {
         .attempt("the keeper's socket failed")
 }
 
-/// Whether a child is left, or what a worker has left behind.
+/// Whether a child, or a process that a worker left behind, still exists.
 fn has_children() -> io::Result<bool> {
     let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     match waitid(WaitId::All, look) {
@@ -109,15 +110,15 @@ struct Office {
     ends: Ends,
     events: OwnedFd,
     orders: HashMap<u64, Standing>,
-    /// All children that live, by their numbers.
+    /// All living children, by process id.
     children: HashMap<u32, Child>,
-    /// What is to be told, and since when.
+    /// Unsent reports, and the time of the oldest.
     reports: Vec<u8>,
     waiting_since: Option<Instant>,
-    /// When something is due that no descriptor tells of; none: nothing.
+    /// The time of the next check without an event; none: no check.
     due: Option<Instant>,
     closed: bool,
-    /// Whether it ends after all its descendants.
+    /// Whether the starter ends after all its descendants.
     session: bool,
 }
 
@@ -167,7 +168,7 @@ impl Office {
         Ok(())
     }
 
-    /// How long until something is due; none: for ever.
+    /// The time until the next check; none: no limit.
     fn patience(&self) -> io::Result<Option<rustix::time::Timespec>> {
         let Some(due) = self.due else {
             return Ok(None);
@@ -181,7 +182,7 @@ impl Office {
             KEEPER => self.listen(),
             ENDS => self.reap(),
             BELL => {
-                // Read only to be quiet again.
+                // Reading only clears it.
                 match rustix::io::read(self.starter.bell(), &mut [0; 8]) {
                     Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {}
                     Err(error) => return Err(error.into()),
@@ -195,7 +196,7 @@ impl Office {
                 busy.into_iter().try_for_each(|number| self.serve(number))
             }
             number => {
-                // What its children saw waiting was there before.
+                // The connections that its children saw waiting were there before.
                 self.look_at(number)?;
                 if let Some(order) = self.orders.get_mut(&number) {
                     let flags = event.flags;
@@ -211,10 +212,10 @@ impl Office {
         }
     }
 
-    /// Takes what the keeper has said.
+    /// Reads the keeper's requests.
     fn listen(&mut self) -> io::Result<()> {
         loop {
-            // Mostly nothing was said, which a packet's room is not made for.
+            // Usually there is none, so no buffer is allocated for it.
             let length = match rustix::net::recv(self.keeper.as_fd(), &mut [0], GLANCE) {
                 Ok((_, length)) => length.min(MAX_REQUEST),
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
@@ -245,7 +246,7 @@ impl Office {
                         Ok(standing) => {
                             if standing.accepts {
                                 let data = EventData::new_u64(number);
-                                // Each connection that comes is told once.
+                                // Each new connection causes one event.
                                 let flags = EventFlags::IN | EventFlags::ET;
                                 epoll::add(&self.events, &standing.listener, data, flags)?;
                             }
@@ -262,7 +263,7 @@ impl Office {
         }
     }
 
-    /// Takes no more orders: the keeper has closed the socket, or has ended.
+    /// Accepts no more orders: the keeper has closed the socket or has ended.
     fn close(&mut self) -> io::Result<()> {
         if std::mem::replace(&mut self.closed, true) {
             return Ok(());
@@ -281,7 +282,7 @@ impl Office {
         if needs(self) == 0 {
             return Ok(());
         }
-        // What was said or changed before the connection came counts.
+        // Requests and changes from before the connection came take precedence.
         self.listen()?;
         for _ in 0..needs(self) {
             let Some(order) = self.orders.get_mut(&number) else {
@@ -302,7 +303,7 @@ impl Office {
         Ok(())
     }
 
-    /// Sees how far the children of an order have come.
+    /// Checks the progress of an order's children.
     fn look_at(&mut self, number: u64) -> io::Result<()> {
         let coming = self.orders.get(&number).map(|order| order.coming.clone());
         coming
@@ -353,7 +354,7 @@ impl Office {
                 true
             }
             Progress::Failed(stage, errno) => {
-                // Else another process has taken the connection.
+                // Otherwise another process has taken the connection.
                 if !Standing::found_nothing(stage, errno) {
                     order.end(Told::Failed(stage, errno));
                 }
@@ -374,7 +375,7 @@ impl Office {
         Ok(())
     }
 
-    /// Takes down how children have ended.
+    /// Reaps ended children.
     fn reap(&mut self) -> io::Result<()> {
         while let Some((pid, ended)) = self.ends.next()? {
             self.look_at_child(pid)?;
@@ -392,7 +393,7 @@ impl Office {
         Ok(())
     }
 
-    /// Does what is due.
+    /// Runs the checks that are due.
     fn look_after(&mut self, now: Instant) -> io::Result<()> {
         if self.due.is_none_or(|due| due > now) {
             return Ok(());
@@ -432,7 +433,7 @@ impl Office {
         Ok(())
     }
 
-    /// Tells the keeper something: soon, or at once where somebody waits for it.
+    /// Reports to the keeper: soon, or at once if a task there waits for it.
     fn tell(&mut self, number: u64, pid: u32, told: Told) {
         self.reports.extend(Report { number, pid, told }.encode());
         if told.is_last() || told == Told::Pong || self.reports.len() >= REPORTS * REPORT_SIZE {
@@ -445,7 +446,7 @@ impl Office {
         }
     }
 
-    /// Tells the keeper what it takes now.
+    /// Sends the keeper as many reports as its socket accepts.
     fn flush(&mut self) {
         let mut told = 0;
         for packet in self.reports.chunks(REPORTS * REPORT_SIZE) {
