@@ -67,9 +67,9 @@ const BELIEVED: Duration = Duration::from_secs(1);
 /// Most cached names; beyond this expired ones are forgotten, or all.
 const KEPT: usize = 4096;
 
-/// The user ids of accounts, each looked up once a second at most, because every local process and
-/// every client host can cause a look-up. A slow one occupies one thread, and delays only those who
-/// ask for it.
+/// The user ids of accounts. Each is looked up at most once a second, because every local process
+/// and every client host can cause a look-up. A slow one occupies one thread and delays only the
+/// callers that wait for it.
 #[derive(Default)]
 pub struct Accounts(Mutex<HashMap<UserName, Arc<Known>>>);
 

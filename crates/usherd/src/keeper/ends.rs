@@ -132,7 +132,7 @@ async fn record_all(
     (left, refused)
 }
 
-/// The end to record; none for a session that is missing from the table: somebody has removed it.
+/// The end to record; none if the session was removed from the table.
 fn what_ended(
     keeper: &Keeper,
     session: &SessionId,

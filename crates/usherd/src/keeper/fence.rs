@@ -1,6 +1,6 @@
-//! The kernel's fence around service accounts and connections (bpf/authentication/ownership), where the kernel
-//! runs LSM programs. Where it does not, the programs that Usher starts itself need none, and the
-//! calls of services' own processes are refused.
+//! The kernel's fence around service accounts and connections (bpf/authentication/ownership), on
+//! kernels that run LSM programs. On others, programs that Usher starts itself need no fence, and
+//! the calls of services' own processes are refused.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -20,21 +20,21 @@ struct NoFence(String);
 /// The fence, or the reason why there is none.
 pub struct Fence {
     ownership: Result<Ownership, NoFence>,
-    /// It could not be put up around an account of a service.
+    /// The fence is missing around the account of a service.
     incomplete: AtomicBool,
 }
 
 impl Fence {
-    /// Puts the fence up, or takes up the one of an earlier keeper, and protects the objects of both
-    /// from everybody but Usher's daemons. To be called while the process has one thread. Where it
-    /// is not `wanted`, nothing is put up; one that is up already is taken up all the same, as it
-    /// holds until the next boot.
+    /// Puts the fence up, or adopts an earlier keeper's, and protects the objects of both from all
+    /// processes except Usher's daemons. Call it while the process has one thread. If the fence is
+    /// not `wanted`, none is put up; an existing one is still adopted, because it holds until the
+    /// next boot.
     ///
     /// # Errors
-    /// When the kernel runs LSM programs and these failed all the same.
+    /// When the kernel runs LSM programs and these failed anyway.
     pub fn open(admission: &Admission, wanted: bool) -> Result<Self, OwnershipError> {
         let pins = Path::new(paths::OWNERSHIP_PIN_DIRECTORY);
-        // Where nobody can tell, it is looked for, and the error is told there.
+        // If the check fails, adopting the fence reports the error.
         if !wanted && !pins.try_exists().unwrap_or(true) {
             let reason = "switched off by --without-ownership".to_owned();
             tracing::warn!(
@@ -67,7 +67,7 @@ impl Fence {
         }
     }
 
-    /// Why there is no fence.
+    /// The reason why there is no fence.
     pub fn missing(&self) -> Option<&str> {
         let missing = self.ownership.as_ref().err();
         missing.map(|NoFence(reason)| reason.as_str())
@@ -77,7 +77,7 @@ impl Fence {
         self.ownership.as_ref().map_err(|_| Refusal::NoFence)
     }
 
-    /// Fences accounts, until the next boot: their processes change no user but by a grant.
+    /// Fences accounts until the next boot: their processes can change their user only by a grant.
     ///
     /// # Errors
     /// [`Refusal::NoFence`]; [`Refusal::Overloaded`] when the kernel's table of accounts is full.
@@ -88,9 +88,10 @@ impl Fence {
         })
     }
 
-    /// Fences the account of a service; a process of one that is made later is fenced when it first
-    /// asks for something. Whether that is done: `false` goes to [`Fence::set_incomplete`], and until
-    /// it says otherwise the log has told why.
+    /// Fences the account of a service. An account that is made later is fenced when one of its
+    /// processes first makes a request. Returns whether it succeeded. The caller passes `false` on
+    /// to [`Fence::set_incomplete`]; the log has the reason once, until the fence is complete
+    /// again.
     pub fn enclose_service(&self, account: u32) -> bool {
         let Ok(ownership) = &self.ownership else {
             return true;
@@ -104,20 +105,20 @@ impl Fence {
         enclosed.is_ok()
     }
 
-    /// Notes whether one of the services' accounts is to be fenced still.
+    /// Records whether the fence is missing around an account of a service.
     pub fn set_incomplete(&self, incomplete: bool) {
         self.incomplete.store(incomplete, Ordering::Relaxed);
     }
 
-    /// Whether one of the services' accounts was found and could not be fenced.
+    /// Whether an account of a service exists but could not be fenced.
     pub fn is_incomplete(&self) -> bool {
         self.incomplete.load(Ordering::Relaxed)
     }
 
-    /// Makes a user's listener, and what is accepted from it, the user's own.
+    /// Makes a user's listener, and every connection accepted from it, the user's own.
     ///
     /// # Errors
-    /// What the kernel says. Without a fence there is nothing to do.
+    /// The kernel's error. Without a fence there is nothing to do.
     pub fn own_listener(&self, listener: BorrowedFd<'_>, uid: u32) -> Result<(), KernelError> {
         match &self.ownership {
             Ok(ownership) => ownership.own_listener(listener, uid),
@@ -125,7 +126,7 @@ impl Fence {
         }
     }
 
-    /// What a process has become.
+    /// The state of a process.
     ///
     /// # Errors
     /// [`Refusal::NoFence`], [`Refusal::KeeperUnavailable`].
@@ -148,7 +149,7 @@ impl Fence {
             })
     }
 
-    /// Why a process did not become its user, where the fence has refused it.
+    /// The reason why a process did not become its user, if the fence refused it.
     pub fn obstacle(&self, process: &OwnedFd) -> Option<&'static str> {
         let ownership = self.ownership.as_ref().ok()?;
         match ownership.take_obstacle(process.as_fd()) {
@@ -165,15 +166,15 @@ impl Fence {
         if let Ok(ownership) = &self.ownership
             && let Err(error) = ownership.withdraw(process.as_fd())
         {
-            // A process that has ended has none any more.
+            // A process that has ended no longer has a grant.
             tracing::info!(%error, "taking a grant back");
         }
     }
 
-    /// What the fence has refused; nothing where there is none.
+    /// The fence's refusals; none if there is no fence.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn refusals(&self) -> Result<Option<Refusals>, KernelError> {
         self.ownership
             .as_ref()

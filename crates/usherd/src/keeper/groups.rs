@@ -1,6 +1,6 @@
-//! The users' control groups: `user-UID` for each user, with what all of the user's processes may
-//! take together, and in it `service-NAME` for each service. A controller is handed down when the
-//! policy in force needs it: a group with more of them costs the kernel more.
+//! The users' control groups: `user-UID` for each user, with the limits for all of the user's
+//! processes together, and in it `service-NAME` for each service. A controller is enabled for the
+//! groups below only if the policy in force needs it, because each one costs the kernel time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -11,26 +11,28 @@ use usher_kernel::KernelError;
 use usher_kernel::cgroup::{self, Controller, Group};
 use usher_policy::{Policy, ProcessLimits, Service};
 
-/// The leaf of a keeper that was started in the workers' group: processes live in leaves only
+/// The leaf group of a keeper that was started in the workers' group: processes live only in leaves
 /// (cgroups(7), "no internal processes").
 const LEAF: &str = "keeper";
 
-/// Where workers and keeper live.
+/// The folders of workers and keeper.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Place {
     /// The folder in which the workers' groups are made.
     pub workers: PathBuf,
-    /// The folder below which keeper and workers are.
+    /// The folder above both the keeper and the workers.
     pub common: PathBuf,
-    /// Whether the keeper has to move into a leaf beside the workers.
+    /// Whether the keeper must move into a leaf beside the workers.
     moves: bool,
-    /// Whether that folder may hand controllers down. Not when the keeper was started right in it:
-    /// the next one would be, too, and a group that hands controllers down takes no process.
+    /// Whether the workers' folder may enable controllers for the groups below. Not if the keeper
+    /// was started directly in it: the next keeper would be too, and a group that enables
+    /// controllers accepts no process.
     hands_down: bool,
 }
 
 impl Place {
-    /// By the `asked` folder (a relative one is below `mount`), or the keeper's `own` group.
+    /// Finds the place from the `asked` folder (a relative one is below `mount`), or from the
+    /// keeper's `own` group.
     fn of(asked: Option<PathBuf>, own: &Path, mount: &Path) -> Self {
         let workers = match (asked, own.parent()) {
             (Some(path), _) => mount.join(path),
@@ -48,10 +50,10 @@ impl Place {
         }
     }
 
-    /// Finds it, and moves the keeper into its leaf when it has one.
+    /// Finds the place, and moves the keeper into its leaf if it has one.
     ///
     /// # Errors
-    /// When there is no hierarchy of version 2 or no such folder, or the kernel refuses.
+    /// When there is no hierarchy of version 2 or no such folder, or the kernel's error.
     pub fn take(asked: Option<PathBuf>) -> Result<Self, KernelError> {
         let place = Self::of(asked, &cgroup::own()?, &cgroup::mount()?);
         if place.moves {
@@ -61,12 +63,12 @@ impl Place {
     }
 }
 
-/// Why a user's group is not as the policy has it.
+/// The reason why a user's group does not follow the policy.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupError {
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// The policy limits what cannot be limited here.
+    /// The policy has a limit that cannot be enforced here.
     #[error(
         "the policy limits `{0}`, and the workers' control group has no controller for it: see \
          usherd(8), --cgroup"
@@ -76,7 +78,7 @@ pub enum GroupError {
 
 /// The groups, and the limits in force.
 pub struct Groups {
-    /// Its groups hand controllers down to the users'.
+    /// The group that enables controllers for the users' groups.
     above: Group,
     workers: Group,
     hands_down: bool,
@@ -85,9 +87,9 @@ pub struct Groups {
 
 #[derive(Default)]
 struct State {
-    /// Handed down to the users' groups and to those in them.
+    /// Enabled for the users' groups and the groups in them.
     controllers: BTreeSet<Controller>,
-    /// Asked for, and not to be had.
+    /// Requested but unavailable.
     missing: BTreeSet<Controller>,
     each_user: ProcessLimits,
     users: HashMap<u32, Arc<Group>>,
@@ -97,7 +99,7 @@ impl Groups {
     /// Makes the folder of the workers.
     ///
     /// # Errors
-    /// When the kernel refuses.
+    /// The kernel's error.
     pub fn open(place: &Place) -> Result<Self, KernelError> {
         let above = Group::open(&place.workers)?;
         Ok(Self {
@@ -108,12 +110,12 @@ impl Groups {
         })
     }
 
-    /// The controllers that the policy needs and that are not to be had here.
+    /// The controllers that the policy needs and that are unavailable here.
     pub fn missing(&self) -> BTreeSet<Controller> {
         self.state.lock().missing.clone()
     }
 
-    /// Hands down the controllers that a policy needs and gives each user's group its limits.
+    /// Enables the controllers that a policy needs, and sets the limits of each user's group.
     pub fn put_in_force(&self, policy: &Policy) {
         let mut state = self.state.lock();
         let mut fresh = Vec::new();
@@ -164,7 +166,7 @@ impl Groups {
     /// The group of a user at a service, with its limits.
     ///
     /// # Errors
-    /// When it cannot be made, or the policy has limits that cannot be kept here.
+    /// When it cannot be made, or the policy has limits that cannot be enforced here.
     pub fn at(&self, service: &Service, uid: u32) -> Result<Group, GroupError> {
         let mut state = self.state.lock();
         let user = match state.users.get(&uid) {
@@ -176,14 +178,14 @@ impl Groups {
                 group
             }
         };
-        // With a prefix, since a service may be called as a file that each group has.
+        // The prefix avoids services whose name is that of a file in every group.
         let group = Group::create(user.path(), &format!("service-{}", service.name))?;
         state.limit(&group, &service.limits())?;
         Ok(group)
     }
 
-    /// The group of the processes that hold PAM sessions. Not in the users' groups: they close the
-    /// sessions when those are killed.
+    /// The group of the processes that hold PAM sessions. They are outside the users' groups,
+    /// because they close the sessions when those groups are killed.
     ///
     /// # Errors
     /// When it cannot be made.
@@ -191,17 +193,17 @@ impl Groups {
         Group::create(self.above.path(), "sessions")
     }
 
-    /// Brings the limits of a user's group at a service up to date.
+    /// Updates the limits of a user's group at a service.
     ///
     /// # Errors
-    /// As [`Groups::at`].
+    /// Like [`Groups::at`].
     pub fn limit(&self, group: &Group, service: &Service) -> Result<(), GroupError> {
         self.state.lock().limit(group, &service.limits())
     }
 }
 
 impl State {
-    /// Gives a user's group its limits, and its controllers to the groups below.
+    /// Sets the limits of a user's group, and enables its controllers for the groups below.
     fn equip(&self, user: &Group) -> Result<(), GroupError> {
         for controller in &self.controllers {
             user.hand_down(*controller)?;
@@ -219,8 +221,8 @@ impl State {
             if self.controllers.contains(&controller) {
                 group.limit(controller, most)?;
             } else if controller != Controller::Processes && most.is_some() {
-                // Of processes there is a limit in every policy: where it cannot be kept, that is
-                // said once and the service goes on.
+                // Every policy limits processes: if this limit cannot be enforced, the log says so
+                // once and the service continues.
                 return Err(GroupError::NoController(controller));
             }
         }
@@ -259,12 +261,12 @@ mod tests {
         let expected = |workers: &str, common: &str, moves, hands_down| {
             (workers.to_owned(), common.to_owned(), moves, hands_down)
         };
-        // A unit of the workers' own, in one slice with the keeper's.
+        // A unit for the workers alone, in one slice with the keeper's.
         assert_eq!(
             place(Some("usher.slice/w.service"), "/m/usher.slice/k.service"),
             expected("/m/usher.slice/w.service", "/m/usher.slice", false, true)
         );
-        // The keeper's own unit, as systemd 252 starts it, and as 254 does.
+        // The keeper's own unit, as systemd 252 and systemd 254 start it.
         assert_eq!(place(None, "/m/k"), expected("/m/k", "/m/k", true, false));
         let leaf = expected("/m/k", "/m/k", true, true);
         assert_eq!(place(None, "/m/k/keeper"), leaf);

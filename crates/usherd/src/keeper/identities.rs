@@ -1,9 +1,9 @@
-//! Whether a user's processes may be started, and with what: looked up once, and kept as long as is
-//! safe. Looking it up takes longer than starting the process.
+//! Whether a user's processes may be started, and with which identity. It is looked up once and
+//! cached as long as is safe, because a look-up takes longer than starting the process.
 //!
-//! An answer counts while the files that PAM and the name service read are unchanged, and no longer
-//! than [`BELIEVED`], since other sources (LDAP, SSSD) change without a file of this host. An apply
-//! forgets all answers at once.
+//! An answer is valid while the files that PAM and the name service read are unchanged, and at most
+//! for [`BELIEVED`], because other sources (LDAP, SSSD) change without a file of this host. An
+//! apply drops all answers at once.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -19,13 +19,14 @@ use usher_proto::refusal::Refusal;
 
 use super::accounts::{Account, Identity};
 
-/// How long what was found counts at most: with the second that the starter's orders stand, five.
+/// The time for which an identity is cached. A starter's order stands for a second more, so a
+/// change takes effect within five.
 const BELIEVED: Duration = Duration::from_secs(4);
-/// How long it counts that nothing was found, or that the user is refused.
+/// The time for which a refusal or a missing account is cached.
 const REFUSED: Duration = Duration::from_secs(1);
-/// Users kept; beyond this those go whose answers are old, or all.
+/// Most cached users; beyond this, expired answers are dropped, or all.
 const KEPT: usize = 16_384;
-/// What the answers are read from.
+/// The files that determine the answers.
 const FILES: [&str; 10] = [
     "/etc/passwd",
     "/etc/group",
@@ -39,12 +40,12 @@ const FILES: [&str; 10] = [
     "/etc/security/access.conf",
 ];
 
-/// What was found of users.
+/// The cached answers.
 pub struct Identities {
-    /// Whether an account may be served; see [`super::pam::permitted`].
+    /// Checks whether an account may be served; see [`super::pam::permitted`].
     check: Check,
     known: Mutex<HashMap<UserName, Arc<Known>>>,
-    /// Counted up when all of it is to be looked up anew.
+    /// Incremented to drop all answers.
     age: AtomicU64,
 }
 
@@ -61,12 +62,12 @@ struct Found {
     answer: Answer,
 }
 
-/// What tells that files have changed: device, inode, size, and the times of the last change of the
+/// Identifies the state of the files: device, inode, size, and the times of the last change of the
 /// contents and of the inode.
 type Files = [Option<[i64; 7]>; FILES.len()];
 
 impl Identities {
-    /// Nothing is known yet. An account is looked up when `check` permits it.
+    /// An empty cache. An account is looked up if `check` permits it.
     pub fn new(check: Check) -> Self {
         Self {
             check,
@@ -75,8 +76,8 @@ impl Identities {
         }
     }
 
-    /// What a process of an account is started with. One that takes long to look up keeps one thread,
-    /// and only those waiting who ask for it.
+    /// The identity of an account's processes. A slow look-up occupies one thread, and delays only
+    /// the callers that wait for it.
     ///
     /// # Errors
     /// See [`Account::identity`]; those of the check.
@@ -95,7 +96,7 @@ impl Identities {
         }
     }
 
-    /// Has everything be looked up anew.
+    /// Drops all answers.
     pub fn forget(&self) {
         self.age.fetch_add(1, Ordering::Relaxed);
     }
@@ -129,8 +130,8 @@ impl Found {
     }
 }
 
-/// Asks the name service (NSS), which may ask other hosts, so not on the reactor's thread. Goes on
-/// when nobody waits any longer: the next one finds the answer.
+/// Asks the name service (NSS), not on the reactor's thread, because it may ask other hosts. It
+/// continues even if no caller waits any longer: the next caller finds the answer.
 async fn look_up(
     check: Check,
     account: Account,
@@ -159,7 +160,7 @@ async fn look_up(
     })?
 }
 
-/// A number that tells the state of the files that the answers are read from.
+/// A number that identifies the state of the files that determine the answers.
 pub fn stamp() -> u64 {
     let mut hasher = DefaultHasher::new();
     files().hash(&mut hasher);
@@ -199,7 +200,7 @@ mod tests {
         }
     }
 
-    /// A group that the account is in by what was found, and by nothing else.
+    /// A group that the account belongs to only in the cached answer.
     const MARK: u32 = 0x7fff_fff0;
 
     async fn mark(identities: &Identities, asked: Instant) {
@@ -229,7 +230,7 @@ mod tests {
         mark(&identities, Instant::now().checked_sub(BELIEVED).unwrap()).await;
         assert!(!is_marked(&identities, &daemon).await);
         mark(&identities, Instant::now()).await;
-        // The file was another when it was asked.
+        // The file has changed since the answer.
         let known = identities.entry(&daemon.name);
         known.lock().await.as_mut().unwrap().files[0] = None;
         assert!(!is_marked(&identities, &daemon).await);

@@ -1,6 +1,6 @@
-//! The keeper: owns the admission tables, the listeners and the worker processes. It starts as
-//! root and keeps the few capabilities that this takes; it parses records of the verifier,
-//! passes on unread what of them came from the network, and parses the recorder's answers.
+//! The keeper owns the admission tables, the listeners and the worker processes. It starts as root
+//! and keeps only the few capabilities that it needs. It parses the verifier's records, but passes
+//! on unread the parts that came from the network, and it parses the recorder's answers.
 
 mod accounts;
 mod agenda;
@@ -61,13 +61,13 @@ use crate::host_key::HostKey;
 use crate::start::{self, Attempt, Start, StartError};
 use queues::Queues;
 
-/// How long a reload waits for the accounts of services to be looked up.
+/// The time that a reload waits for the look-up of the services' accounts.
 const LOOKING_UP: Duration = Duration::from_secs(5);
 
-/// What all of the keeper's tasks share.
+/// The state that all tasks of the keeper share.
 struct Keeper {
     admission: Admission,
-    /// This host's.
+    /// This host's key.
     host_key: HostPublicKey,
     configuration: InForce,
     queues: Queues,
@@ -77,7 +77,7 @@ struct Keeper {
     desk: Arc<calls::Desk>,
     accounts: accounts::Accounts,
     identities: Arc<identities::Identities>,
-    /// Told of every configuration that comes in force.
+    /// Notified of every configuration that comes in force.
     reloaded: tokio::sync::watch::Sender<u64>,
     shares: share::Shares,
     agenda: agenda::Agenda,
@@ -87,13 +87,13 @@ struct Keeper {
     recording: recording::Recording,
     announced: announced::Announcements,
     unread: tokens::Unread,
-    /// Ended sessions whose connections are still to be cut.
+    /// Ended sessions whose connections are not cut yet.
     uncut: Mutex<HashSet<SessionId>>,
-    /// Where ended sessions are told to the verifier, while it is connected.
+    /// Channel for notices of ended sessions to the verifier, while it is connected.
     verifier: Mutex<Option<mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>>>,
 }
 
-/// The service that has this id, in a policy.
+/// The service with this id in a policy.
 fn service_by_id(checked: &Checked, id: u32) -> Option<&Service> {
     let name = checked.services_by_number.get(&id)?;
     checked.policy.services.get(name)
@@ -131,11 +131,11 @@ pub fn run(
     let groups = groups::Groups::open(&place)?;
     let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), &place.common, limits)?;
     let users = users.map_or_else(usher_kernel::cgroup::mount, Ok)?;
-    // Before the fence, which protects what is pinned.
+    // Before the fence, which protects the pins.
     let destinations = destinations::Destinations::open(&users);
     let fence = fence::Fence::open(&admission, ownership)?;
     let ports = ports::ServicePorts::open(&users);
-    // Not before: this refuses a second keeper, who would take a living one's sockets away.
+    // Only now: this refuses to run beside a living keeper, whose sockets would otherwise be taken.
     let control = start.control()?;
     let [records, calls, handle] = start.sockets()?;
     set_services(&admission, &configuration.checked)?;
@@ -197,7 +197,7 @@ pub fn run(
         .attempt("a local socket failed")
 }
 
-/// Where others reach the keeper.
+/// The sockets at which others reach the keeper.
 struct Sockets {
     control: ControlSocket<roles::Keeper>,
     records: OwnedFd,
@@ -232,8 +232,8 @@ async fn serve(
     }
 }
 
-/// What is done by the clock: announcements expire, sessions end, idle workers go, connections
-/// that nobody announced are cut.
+/// Regular upkeep: expires announcements, ends sessions and idle workers, and cuts connections that
+/// were not announced.
 async fn upkeep(keeper: Arc<Keeper>) {
     let mut second = tokio::time::interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -262,7 +262,7 @@ async fn upkeep(keeper: Arc<Keeper>) {
         keeper.unread.attach(&keeper);
         agenda::look(&keeper);
         if count.is_multiple_of(5) {
-            // One at a time, as the name service may not answer for long.
+            // One at a time, because the name service may be slow.
             let again = keeper.ports.is_incomplete() || keeper.fence.is_incomplete();
             if again && looking_up.as_ref().is_none_or(JoinHandle::is_finished) {
                 let keeper = Arc::clone(&keeper);
@@ -275,8 +275,8 @@ async fn upkeep(keeper: Arc<Keeper>) {
 }
 
 impl Keeper {
-    /// Does what takes the accounts of the services in force: a fence around each, and its port. Who
-    /// gives up waiting leaves it to the upkeep, which tries again.
+    /// Does what needs the accounts of the services in force: fences each, and reserves its port.
+    /// On timeout, the upkeep task tries again.
     async fn look_accounts_up(&self) {
         let configuration = self.configuration.get();
         let (generation, policy) = (configuration.generation(), &configuration.checked.policy);
@@ -285,7 +285,7 @@ impl Keeper {
         let mut fenced = true;
         for account in ports::accounts(policy) {
             let uid = self.accounts.by_name(account).await.map(|found| found.uid);
-            // Who put another one in force looks its accounts up.
+            // The reload that replaced this configuration looks up its accounts.
             if self.configuration.get().generation() != generation {
                 return;
             }
@@ -298,7 +298,7 @@ impl Keeper {
         self.ports.complete(generation, policy, &found);
     }
 
-    /// The same, waited for only so long.
+    /// The same, with a time limit.
     async fn look_accounts_up_in_time(&self) {
         let looked_up = self.look_accounts_up();
         if tokio::time::timeout(LOOKING_UP, looked_up).await.is_err() {
@@ -309,7 +309,8 @@ impl Keeper {
         }
     }
 
-    /// Puts the applied configuration in force and ends what it no longer permits, which it returns.
+    /// Puts the applied configuration in force and ends what it no longer permits, which it
+    /// returns.
     fn reload(&self) -> Result<Vec<EndingView>, StartError> {
         let fresh = Configuration::load()?;
         let restricted = self.destinations.restrict(&fresh.checked.policy)?;
@@ -328,8 +329,8 @@ impl Keeper {
     ) -> Result<Vec<EndingView>, usher_kernel::KernelError> {
         let former = self.configuration.get();
         let generation = fresh.generation();
-        // In force first, then the sessions are looked through: one that is opened meanwhile has
-        // been checked against the new configuration.
+        // Put it in force before checking the sessions: one that is opened meanwhile is checked
+        // against the new configuration.
         let fresh = self.configuration.put(fresh);
         self.identities.forget();
         self.queues.starter().end_orders();
@@ -341,7 +342,8 @@ impl Keeper {
         Ok(ended)
     }
 
-    /// The answer when nothing runs or is accepted any more that the configuration in force forbids.
+    /// The answer, once nothing runs or is accepted any more that the configuration in force
+    /// forbids.
     async fn settled(&self, ended: Vec<EndingView>) -> ReloadedView {
         let unfinished = self.queues.all_gone().await;
         revocation::cut_left(self);
@@ -352,9 +354,10 @@ impl Keeper {
         }
     }
 
-    /// What putting a configuration, as it was sent, in force would end.
+    /// What a configuration, given as its bytes, would end if it were put in force.
     async fn would_end(&self, candidate: Vec<u8>) -> Result<Vec<EndingView>, StartError> {
-        // Aside, as a large one takes a while: connections wait for this thread.
+        // On another thread, because a large one takes a while and connections wait for this
+        // thread.
         let read = tokio::task::spawn_blocking(move || Configuration::read(&candidate));
         let candidate = read.await.attempt("cannot read the configuration")??;
         Ok(revocation::would_end(self, &candidate)?)

@@ -215,8 +215,8 @@ fn end_unopened(keeper: &Keeper, session: &SessionId, record: SessionRecord, ref
     }
 }
 
-/// Makes the user's queue while the recorder works: this takes as long, and the queue admits nobody
-/// without a session. If it fails, opening the session reports it.
+/// Makes the user's queue while the recorder works, because both take about as long. The queue
+/// admits no connection without a session. If it fails, opening the session reports it.
 async fn prepare_queue(keeper: &Arc<Keeper>, opening: &Opening, account: &Account) {
     // Send the record first.
     tokio::task::yield_now().await;

@@ -1,6 +1,6 @@
-//! Whether an account may be served now, by PAM's account phase. The program usher-pam asks, a
-//! process of its own: an administrator's modules are not loaded beside the keeper's tables, and one
-//! that hangs holds up its own user only.
+//! Asks PAM's account phase whether an account may be served now. A separate program, usher-pam,
+//! asks PAM: so an administrator's modules are not loaded beside the keeper's tables, and a module
+//! that hangs delays only its own user.
 
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -12,17 +12,17 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
 
-/// How long the answer may take: longer than usher-pam lets the modules take (5 s), which then kills
-/// all that they have started and says so.
+/// Time limit of an answer: longer than usher-pam's own limit for the modules (5 s), after which it
+/// kills everything they have started and reports it.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// Longest reason that is read.
+/// Longest reason that is read, in bytes.
 const MOST_TEXT: u64 = 1024;
 /// usher-pam's exit status of a refusal.
 const REFUSED: i32 = 3;
-/// usher-pam's exit status when the modules have taken too long.
+/// usher-pam's exit status when the modules took too long.
 const TOO_LONG: i32 = 4;
 
-/// Why an account is not served.
+/// The reason why an account is not served.
 #[derive(Debug, thiserror::Error)]
 enum Objection {
     #[error("{0}")]
@@ -35,12 +35,12 @@ enum Objection {
     NotAsked(#[from] io::Error),
 }
 
-/// Asks whether the account may be served. Takes two processes, and as long as the modules take, 5 s at
-/// most: never call it on the reactor's thread.
+/// Asks whether the account may be served. Takes two processes, and up to 5 s for the modules:
+/// never call it on the reactor's thread.
 ///
 /// # Errors
 /// [`Refusal::AccountClosed`] when PAM refuses the account; [`Refusal::ListenerFailed`] when there
-/// is no answer, which is logged, and refuses as well.
+/// is no answer, which is logged.
 pub fn permitted(name: &UserName) -> Result<(), Refusal> {
     let objection = match ask(name) {
         Ok(()) => return Ok(()),
@@ -102,8 +102,8 @@ fn wait(child: &mut Child) -> io::Result<bool> {
     Ok(poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience))? > 0)
 }
 
-/// What it has written. A process that a module has left behind may hold the pipe open: nothing is
-/// waited for.
+/// The child's output. Does not wait for its end, because a process that a module has left behind
+/// may hold the pipe open.
 fn reason(child: &mut Child) -> io::Result<String> {
     let Some(output) = child.stdout.take() else {
         return Ok(String::new());

@@ -1,6 +1,6 @@
-//! PAM sessions of workers, one for each order of them. usher-pam opens a session and starts a starter
-//! inside it, which makes the workers of the order; it closes the session when they have ended, with
-//! all that they have started. A session outlives the keeper as workers do.
+//! PAM sessions of workers, one for each order. usher-pam opens a session and starts a starter
+//! inside it, which makes the order's workers. It closes the session when the workers and all their
+//! descendants have ended. A session outlives the keeper, as workers do.
 
 use std::io;
 use std::path::Path;
@@ -18,10 +18,10 @@ use usher_proto::name::UserName;
 
 use super::starter::{MESSAGE_VARIABLES, Starter};
 
-/// How long usher-pam may take to answer: longer than it lets the modules take (10 s), which then
-/// kills all that they have started and says so.
+/// Time limit of usher-pam's answer: longer than its own limit for the modules (10 s), after which
+/// it kills everything they have started and reports it.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// Longest answer: 64 KiB of environment.
+/// Longest answer in bytes: 64 KiB of environment.
 const MAX_ANSWER: usize = 64 * 1024;
 
 // First byte of an answer.
@@ -29,16 +29,16 @@ const OPENED: u8 = 0;
 const REFUSED: u8 = 1;
 const TOO_LONG: u8 = 2;
 
-/// Why there is no session.
+/// The reason why there is no session.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// With PAM's words.
+    /// The modules refused, with PAM's text.
     #[error("PAM opens no session: {0}")]
     Refused(String),
-    /// See [`PATIENCE`].
+    /// The modules exceeded their time limit; see [`PATIENCE`].
     #[error("PAM opens no session: the modules took too long and were killed")]
     TooLong,
-    /// An answer without the form of one; the modules' environment is no text.
+    /// The answer is malformed, or the modules' environment is not text.
     #[error("PAM opens no session: what the modules have set is not UTF-8, or not NAME=VALUE")]
     Malformed,
     /// usher-pam ended without an answer.
@@ -50,25 +50,27 @@ pub enum SessionError {
     /// No usher-pam could be started or heard.
     #[error("PAM opens no session: {0}")]
     System(#[from] io::Error),
-    /// Its control group cannot be made.
+    /// The control group could not be made.
     #[error("PAM opens no session: {0}")]
     Group(#[from] KernelError),
 }
 
-/// An open session. Dropped, it takes no more orders and goes on until its workers have ended.
+/// An open session. When dropped, it accepts no more orders and continues until its workers have
+/// ended.
 pub struct Session {
-    /// Makes the workers.
+    /// The starter that makes the workers.
     pub starter: Arc<Starter>,
-    /// What the modules have set.
+    /// The environment variables that the modules have set.
     pub environment: Vec<(String, String)>,
 }
 
 impl Session {
     /// Opens a session for an account. usher-pam and the modules live in the control group `group`.
-    /// Orders to the session's starter end with those to the one `outside`.
+    /// Orders to the session's starter end together with those to the starter `outside`.
     ///
     /// # Errors
-    /// When the modules refuse, fail or take longer than 10 s. Nothing of them is left then.
+    /// When the modules refuse, fail or take longer than 10 s. None of their processes is left
+    /// then.
     pub async fn open(
         account: &UserName,
         group: &Path,
@@ -92,7 +94,7 @@ impl Session {
             program.envs(std::env::var_os(name).map(|value| (name, value)));
         }
         let mut child = program.stdin(theirs).stdout(Stdio::null()).spawn()?;
-        // With the command goes this process's duplicate of usher-pam's end.
+        // Dropping the command closes this process's duplicate of usher-pam's end.
         drop(program);
         let answer = tokio::time::timeout(PATIENCE, socket.receive(MAX_ANSWER)).await;
         if answer.is_err() {
@@ -114,7 +116,7 @@ impl Drop for Session {
     }
 }
 
-/// The environment that an answer brings.
+/// The environment in an answer.
 fn read(answer: &[u8]) -> Result<Vec<(String, String)>, SessionError> {
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec());
     match answer.split_first() {
@@ -139,7 +141,7 @@ fn read(answer: &[u8]) -> Result<Vec<(String, String)>, SessionError> {
     }
 }
 
-/// Waits for the end of usher-pam, which may be hours away.
+/// Waits until usher-pam ends, which may take hours.
 async fn see_off(mut child: Child) {
     let outcome = async {
         let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;

@@ -1,6 +1,6 @@
-//! A process's state in /proc: of one that asks to become a user, or one that an earlier keeper left.
-//! For the former the kernel's fence decides again when the process acts; these checks serve to refuse
-//! with a reason.
+//! A process's state in /proc: of one that asks to become a user, or one that an earlier keeper
+//! left. For the former, the kernel's fence decides again when the process acts; these checks only
+//! refuse early, with a reason.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

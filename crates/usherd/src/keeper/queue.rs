@@ -1,5 +1,5 @@
-//! One queue: the listener of one user at one service, and the worker processes that serve it.
-//! The keeper holds a duplicate of the listener, so what waits survives the worker's crash.
+//! A queue: the listener of one user at one service, and the workers that serve it. The keeper
+//! holds a duplicate of the listener, so waiting connections survive a worker's crash.
 
 mod ends;
 mod guests;
@@ -28,10 +28,10 @@ use super::starter::{Order, Starter};
 use ends::{End, reap};
 use serving::serve;
 
-/// Search path of a worker; `environment` of the service does not change it.
+/// Search path of a worker; the service's `environment` does not change it.
 const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
-/// How long the processes of an idle worker may take to end when asked: a data base writes all that
-/// it has in memory.
+/// The time that the processes of an idle worker may take to end when asked: a database writes out
+/// all of its memory.
 const GRACE: Duration = Duration::from_secs(30);
 
 /// PAM sessions of a user at a service beyond its processes: those that are closing, or that wait for
@@ -47,15 +47,15 @@ pub struct Queue {
     /// The user.
     pub account: Account,
     listener: Arc<OwnedFd>,
-    /// Where the user's processes at this service live.
+    /// The group of the user's processes at this service.
     pub group: Group,
-    /// Of all users.
+    /// The groups of all users.
     groups: Arc<Groups>,
     starter: Arc<Starter>,
     identities: Arc<Identities>,
     output: Output,
     state: Mutex<State>,
-    /// A worker has ended: there may be room for another.
+    /// Notified when a worker has ended, which may make room for another.
     ended: tokio::sync::Notify,
 }
 
@@ -63,13 +63,13 @@ pub struct Queue {
 struct State {
     workers: Vec<Running>,
     last_used: Option<Instant>,
-    /// The user's processes have been asked to end, and are killed then.
+    /// The time when the user's processes are killed: they have been asked to end.
     ending: Option<Instant>,
-    /// Whether one process serves the whole queue: what such a process leaves behind is asked to end
-    /// before it is killed.
+    /// Whether one process serves the whole queue. The processes that such a one leaves behind are
+    /// asked to end before they are killed.
     one_for_all: bool,
     task: Option<tokio::task::AbortHandle>,
-    /// The queue has been taken away.
+    /// The queue was removed.
     stopped: bool,
     /// The starters of PAM sessions, which live until all processes of their sessions have ended.
     sessions: Vec<Weak<Starter>>,
@@ -81,34 +81,34 @@ struct State {
 /// A running worker.
 #[derive(Debug, Clone, Copy)]
 pub struct Running {
-    /// Its process.
+    /// Its process id.
     pub pid: u32,
-    /// Since when.
+    /// The time of its start.
     pub since: Instant,
 }
 
-/// Why no worker was started.
+/// The reason why no worker was started.
 #[derive(Debug, thiserror::Error)]
 enum StartError {
-    /// The account is gone, or another by now.
+    /// The account no longer exists, or has changed.
     #[error("looking the user up: {0}")]
     Account(Refusal),
     #[error(transparent)]
     Spawn(#[from] SpawnError),
-    /// A process of the service has reserved the user and done nothing.
+    /// A process of the service reserved the user and did nothing.
     #[error("a process of the service took the user and has not served it")]
     Lapsed,
-    /// The policy has the processes inside PAM sessions.
+    /// The PAM session that the policy demands could not be opened.
     #[error(transparent)]
     Session(#[from] SessionError),
-    /// The user may use the service no more.
+    /// The user may no longer use the service.
     #[error("the queue has been taken away")]
     Stopped,
 }
 
 impl Queue {
-    /// Starts serving the queue. What runs in the group is an earlier keeper's and goes on, unless
-    /// the group is still `left` by a queue that was taken away.
+    /// Starts serving the queue. Processes in the group were started by an earlier keeper and
+    /// continue, unless the group still holds those `left` by a removed queue.
     pub fn start(
         keeper: &Arc<Keeper>,
         service: &Service,
@@ -139,8 +139,8 @@ impl Queue {
         queue
     }
 
-    /// Serves no more: nobody accepts from the listener any longer, whoever holds it, and what waits
-    /// is reset. Followed by [`Queue::gone`], which ends the processes.
+    /// Stops serving: no process can accept from the listener any more, whichever holds it, and
+    /// waiting connections are reset. [`Queue::gone`] then ends the processes.
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.stopped = true;
@@ -154,7 +154,7 @@ impl Queue {
         }
     }
 
-    /// Kills all processes of the user at this service, and what they have started.
+    /// Kills all processes of the user at this service and their descendants.
     pub fn kill(&self) {
         if let Err(error) = self.group.kill() {
             tracing::error!(%error, service = %self.service, user = %self.account.name, "cannot kill a worker");
@@ -166,24 +166,24 @@ impl Queue {
         self.state.lock().workers.clone()
     }
 
-    /// How many workers run.
+    /// The number of running workers.
     fn running(&self) -> usize {
         self.state.lock().workers.len()
     }
 
-    /// Whether a worker runs that is counted, as those of an earlier keeper are, too.
+    /// Whether a counted worker runs, including an earlier keeper's.
     pub fn has_counted(&self) -> bool {
         !self.state.lock().workers.is_empty()
     }
 
-    /// Whether there is something for [`Queue::end_if_idle`] to look at.
+    /// Whether [`Queue::end_if_idle`] has anything to check.
     pub fn may_end(&self) -> bool {
         let state = self.state.lock();
         !state.workers.is_empty() || state.ending.is_some()
     }
 
-    /// Whether a worker runs, or something that one has left behind. It asks the kernel, which takes
-    /// too long to do for all queues every second.
+    /// Whether a worker or a process left behind by one runs. Asks the kernel, which is too slow to
+    /// do for all queues every second.
     pub fn has_worker(&self) -> bool {
         self.has_counted() || self.occupied()
     }
@@ -195,7 +195,7 @@ impl Queue {
         })
     }
 
-    /// Takes down how many connections there are, for [`Queue::end_if_idle`].
+    /// Records the number of connections, for [`Queue::end_if_idle`].
     pub fn note_use(&self, connections: usize, now: Instant) {
         let mut state = self.state.lock();
         if connections > 0 || state.last_used.is_none() {
@@ -203,9 +203,9 @@ impl Queue {
         }
     }
 
-    /// Has workers be started: in style `connection` one for each connection that waits and that comes
-    /// soon, as far as there is `room`. Returns when the order is over; one worker of style `user` has
-    /// executed its program then.
+    /// Orders workers: in style `connection`, one for each connection that waits or comes soon, as
+    /// far as there is `room`. Returns when the order is over; a worker of style `user` has
+    /// executed its program by then.
     async fn spawn(
         self: Arc<Self>,
         program: Program,
@@ -213,7 +213,7 @@ impl Queue {
         room: usize,
         epoch: u64,
     ) -> Result<(), StartError> {
-        // Before it counts as being started: whoever takes the queue away does not wait for it.
+        // Before this counts as starting, so that removing the queue does not wait for it.
         let session = match program.pam_session {
             true => Some(self.open_session(room).await?),
             false => None,
@@ -238,7 +238,7 @@ impl Queue {
         epoch: u64,
         session: Option<&Session>,
     ) -> Result<(), StartError> {
-        // First: what changes after this ends the order.
+        // Taken first: any later change ends the order.
         let accounts = identities::stamp();
         let identity = self.identity().await.map_err(StartError::Account)?;
         let environment = session.map_or(&[][..], |session| &session.environment);
@@ -281,20 +281,20 @@ impl Queue {
         Ok(session)
     }
 
-    /// Notes that a process is about to come into the user's group. False: the queue has been taken
-    /// away, and none may.
+    /// Records that a process is about to enter the user's group. Returns false if the queue was
+    /// removed, so that none may.
     fn begin(&self) -> bool {
         let mut state = self.state.lock();
         if state.stopped {
             return false;
         }
         state.starting += 1;
-        // What was to end has ended: else nothing would be started.
+        // Every process that was to end has ended, otherwise none would be started.
         state.ending = None;
         true
     }
 
-    /// Counts a worker until it ends. False: the queue has been taken away meanwhile, and its
+    /// Counts a worker until it ends. Returns false if the queue was removed meanwhile and its
     /// processes are killed.
     fn enlist(self: &Arc<Self>, pid: u32, end: End) -> bool {
         let mut state = self.state.lock();
@@ -312,7 +312,7 @@ impl Queue {
         !stopped
     }
 
-    /// What a process of the user is started with.
+    /// The identity of the user's processes.
     ///
     /// # Errors
     /// See [`Account::identity`].
@@ -325,7 +325,7 @@ impl Queue {
         self.listener.as_fd()
     }
 
-    /// What Usher and the policy set in the environment counts, whatever PAM modules have set.
+    /// Variables set by Usher and the policy take precedence over those of PAM modules.
     fn command(
         &self,
         program: &Program,

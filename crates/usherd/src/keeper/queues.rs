@@ -1,7 +1,7 @@
 //! All queues: one listener for each (service, user) that has a session or a worker.
 //!
-//! A queue that is taken away is *leaving* until none of its processes is left: who has revoked a
-//! user waits for that, and a new queue of the same user starts nothing before.
+//! A removed queue is *leaving* until none of its processes is left. A revocation waits for that,
+//! and so does a new queue of the same user before it starts anything.
 
 use std::collections::HashMap;
 use std::io;
@@ -25,14 +25,14 @@ use super::queue::Queue;
 use super::starter::Starter;
 use super::{Keeper, agenda, service_by_id};
 
-/// Connections that may wait in one queue; the kernel's net.core.somaxconn caps it.
+/// Most connections that may wait in one queue; the kernel's net.core.somaxconn caps it.
 pub const BACKLOG: u32 = 1024;
 
-/// How long an answer waits for killed processes to be gone. Those that wait for a disk or another
-/// host in the kernel die when that answers.
+/// The time that an answer waits for killed processes to be gone. Processes that wait in the kernel
+/// for a disk or another host die when it answers.
 const GONE: Duration = Duration::from_secs(10);
 
-/// Which queue: service id and user id.
+/// The key of a queue: service id and user id.
 pub type Key = (u32, u32);
 
 /// The queues.
@@ -42,11 +42,11 @@ pub struct Queues {
     all: Mutex<HashMap<Key, Arc<Queue>>>,
     leaving: Arc<Leaving>,
     seats: Arc<Mutex<HashMap<Key, usize>>>,
-    /// How many there may be.
+    /// The limit of queues.
     most: usize,
 }
 
-/// Queues that were taken away and have processes left.
+/// Removed queues with processes left.
 #[derive(Default)]
 struct Leaving {
     queues: Mutex<HashMap<Key, Arc<Queue>>>,
@@ -54,7 +54,7 @@ struct Leaving {
 }
 
 impl Leaving {
-    /// Waits until there is none of these.
+    /// Waits until no leaving queue `concerns` the caller.
     async fn wait(&self, concerns: impl Fn(&HashMap<Key, Arc<Queue>>) -> bool) {
         loop {
             let changed = self.changed.notified();
@@ -66,7 +66,7 @@ impl Leaving {
     }
 }
 
-/// A place for a queue that a session being opened needs.
+/// A reserved place for the queue of a session being opened.
 pub struct Seat {
     seats: Arc<Mutex<HashMap<Key, usize>>>,
     key: Key,
@@ -85,7 +85,7 @@ impl Drop for Seat {
 }
 
 impl Queues {
-    /// No queues yet, and never more than so many; workers will live in these groups.
+    /// No queues yet, and never more than `most`; workers live in `groups`.
     pub fn new(groups: Groups, most: u32) -> Self {
         Self {
             groups: Arc::new(groups),
@@ -97,7 +97,7 @@ impl Queues {
         }
     }
 
-    /// What starts the workers.
+    /// The starter of the workers.
     pub fn starter(&self) -> Arc<Starter> {
         Arc::clone(&self.starter)
     }
@@ -107,7 +107,7 @@ impl Queues {
         Arc::clone(&self.groups)
     }
 
-    /// Brings the limits of the users' groups up to date with a policy.
+    /// Updates the limits of the users' groups by a policy.
     pub fn limit(&self, policy: &Checked) {
         self.groups.put_in_force(&policy.policy);
         for queue in self.list() {
@@ -120,7 +120,8 @@ impl Queues {
         }
     }
 
-    /// How many of the limits in force cannot be kept here: of processes, memory, processor time.
+    /// The number of limits in force that cannot be enforced here: processes, memory, processor
+    /// time.
     pub fn limits_not_kept(&self) -> usize {
         self.groups.missing().len()
     }
@@ -135,10 +136,10 @@ impl Queues {
         self.all.lock().values().cloned().collect()
     }
 
-    /// Keeps a place for a queue that is about to be made.
+    /// Reserves a place for a queue that is about to be made.
     ///
     /// # Errors
-    /// [`Refusal::ListenerTableFull`] when there is none, and the user has no queue at the service.
+    /// [`Refusal::ListenerTableFull`] when there is none and the user has no queue at the service.
     pub fn seat(&self, key: Key) -> Result<Seat, Refusal> {
         let all = self.all.lock();
         let mut seats = self.seats.lock();
@@ -180,8 +181,8 @@ impl Queues {
         self.adopt(keeper, service, account, listener)
     }
 
-    /// Ends processes of an earlier keeper that serve a whole queue, when that queue's listener is
-    /// lost: they would wait at theirs for ever, and nobody be started in their place.
+    /// Ends processes of an earlier keeper that serve a whole queue whose listener is lost: they
+    /// would wait at it for ever, and none would be started in their place.
     fn end_orphans(&self, service: &Service, account: &Account) {
         if service.style != Style::User {
             return;
@@ -199,7 +200,7 @@ impl Queues {
         }
     }
 
-    /// Takes a listener into service.
+    /// Makes a queue with this listener.
     fn adopt(
         &self,
         keeper: &Arc<Keeper>,
@@ -244,17 +245,17 @@ impl Queues {
         Ok(())
     }
 
-    /// Takes a queue away: nobody is admitted to it any more, what waits is reset, and its workers
-    /// are killed.
+    /// Removes a queue: it admits no more connections, waiting ones are reset, and its workers are
+    /// killed.
     pub fn remove(&self, keeper: &Keeper, key: Key) {
         if let Some(queue) = self.close(keeper, key) {
             self.dismiss(queue);
         }
     }
 
-    /// The first half of [`Queues::remove`]: nobody is admitted or accepted any more. Followed by
-    /// [`Queues::dismiss`] at once; in between connections are cut, so that a worker's end is not
-    /// what ends them.
+    /// The first half of [`Queues::remove`]: no connection is admitted or accepted any more.
+    /// [`Queues::dismiss`] must follow at once. Connections are cut in between, so that they do not
+    /// end by a worker's death.
     #[must_use]
     pub fn close(&self, keeper: &Keeper, key: Key) -> Option<Arc<Queue>> {
         if let Err(error) = keeper.admission.remove_listener(key.0, key.1) {
@@ -267,9 +268,9 @@ impl Queues {
         Some(removed)
     }
 
-    /// Kills the processes of a queue that was closed.
+    /// Kills the processes of a closed queue.
     pub fn dismiss(&self, queue: Arc<Queue>) {
-        // Now, and not when the task comes to run.
+        // At once, not when the task is scheduled.
         queue.kill();
         let leaving = Arc::clone(&self.leaving);
         tokio::spawn(async move {
@@ -286,13 +287,13 @@ impl Queues {
         });
     }
 
-    /// Waits until no process is left of queues that were taken away from this user.
+    /// Waits until no process is left of this user's removed queues.
     pub async fn gone(&self, key: Key) {
         self.leaving.wait(|queues| queues.contains_key(&key)).await;
     }
 
-    /// Waits until no process is left of all queues that were taken away, for some seconds. Returns,
-    /// in words for an administrator, what is left then.
+    /// Waits up to [`GONE`] until no process is left of any removed queue. Returns what is left
+    /// then, in words for an administrator.
     pub async fn all_gone(&self) -> Vec<String> {
         let wait = self.leaving.wait(|queues| !queues.is_empty());
         if timeout(GONE, wait).await.is_ok() {
@@ -341,8 +342,8 @@ impl Queues {
     }
 }
 
-/// Takes up what an earlier keeper left: listeners with their waiting connections from the service
-/// manager's file descriptor store (sd_pid_notify_with_fds(3)), sessions from the pinned table.
+/// Adopts what an earlier keeper left: listeners with their waiting connections from the service
+/// manager's file descriptor store (sd_pid_notify_with_fds(3)), and sessions from the pinned table.
 pub fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
     let mut sessions = match keeper.admission.sessions() {
         Ok(sessions) => sessions,
@@ -362,7 +363,8 @@ pub fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
             }
             continue;
         }
-        // When the user was last authenticated, the former keeper knew: counted from now on.
+        // The time of the user's last authentication is lost with the former keeper, so it counts
+        // from now.
         keeper.shares.enter(session, &record, unix_time());
         agenda::enter(keeper, session, &record);
         if keeper.queues.has(key.0, key.1) {
@@ -373,8 +375,8 @@ pub fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
             stored.remove(&key),
         ) {
             (None, _) => Err(Refusal::UnknownService),
-            // Looked up when a process of the user is started: to do so here would keep everybody
-            // waiting, a user after the other.
+            // The account is looked up when a process of the user is started: here, all users would
+            // wait for one look-up after the other.
             (Some(service), listener) => {
                 let account = Account {
                     name: record.user.clone(),
@@ -382,7 +384,8 @@ pub fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
                 };
                 match listener {
                     Some(listener) => {
-                        // The former keeper may have ended while it refused what waited.
+                        // The former keeper may have ended while it was refusing waiting
+                        // connections.
                         if let Err(error) =
                             usher_kernel::listener::reopen(listener.as_fd(), BACKLOG)
                         {
@@ -413,10 +416,10 @@ pub fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
     }
 }
 
-/// The listeners that the service manager kept for us. Called first of all.
+/// The listeners that the service manager kept for the keeper. Call this first.
 ///
 /// # Errors
-/// When what the service manager says is malformed.
+/// When the service manager's data is malformed.
 pub fn stored_descriptors() -> io::Result<HashMap<Key, OwnedFd>> {
     let stored = usher_kernel::descriptor_store::take()?;
     Ok(stored
@@ -429,7 +432,7 @@ pub fn stored_descriptors() -> io::Result<HashMap<Key, OwnedFd>> {
 }
 
 /// The port that listeners of a service are bound to. A service's own process binds the service's
-/// port itself, for all addresses, beside which nobody can be bound to it.
+/// port itself, for all addresses, so nothing else can be bound to it.
 fn port(service: &Service) -> u16 {
     match service.served_by {
         ServedBy::Program(_) => service.listen,
@@ -441,12 +444,13 @@ fn descriptor_name((service, uid): Key) -> String {
     format!("queue-{service}-{uid}")
 }
 
-/// Gives the service manager a duplicate, so that the queue outlives the keeper. Without a service
-/// manager the queue's waiting connections do not, which the log says once.
+/// Stores a duplicate with the service manager, so that the queue outlives the keeper. Without a
+/// service manager the waiting connections are lost with the keeper, which the log says once.
 fn store_descriptor(listener: &OwnedFd, key: Key) {
     use sd_notify::NotifyState;
     let name = descriptor_name(key);
-    // A listener that is closed to refuse what waits hangs up for a moment, and stays all the same.
+    // A listener that is closed to refuse waiting connections hangs up for a moment, but must stay
+    // stored.
     let state = [
         NotifyState::FdStore,
         NotifyState::FdName(&name),

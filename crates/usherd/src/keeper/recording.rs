@@ -1,5 +1,6 @@
-//! No session without a record: the recorder keeps what a client has signed, when that is what the
-//! verifier says, before the session is opened. And it keeps how a session has ended.
+//! Ensures that no session is without a record. Before a session is opened, the recorder keeps what
+//! the client has signed, if that matches the verifier's claim. It also keeps the end of each
+//! session.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,27 +18,27 @@ use usher_proto::session_id::SessionId;
 
 use crate::link::{Link, Pending};
 
-/// Sessions that may be about to be opened at one time, and of one host's; more are refused with
-/// [`Refusal::Overloaded`].
+/// Limits of sessions being opened at the same time, in total and for one host; further ones are
+/// refused with [`Refusal::Overloaded`].
 const OPENING: usize = 1024;
 const OPENING_OF_HOST: usize = 512;
-/// How long the disk may take over a record.
+/// Time limit for the disk to keep a record.
 const KEEPING: Duration = Duration::from_secs(8);
-/// How long a session waits for a recorder that is being restarted, and how often it looks.
+/// The time that a session waits for a recorder being restarted, and the interval of its checks.
 const RESTART: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The way to the recorder.
+/// The connection to the recorder.
 pub struct Recording {
     recorder: Link<()>,
     opening: Arc<Opens>,
 }
 
-/// Sessions that are being opened, and the hosts that ask for it.
+/// Sessions being opened, and the hosts that requested them.
 #[derive(Default)]
 struct Opens(Mutex<HashMap<SessionId, HostName>>);
 
-/// A session that is being opened, once at one time.
+/// The right to open a session, which exists once at a time.
 pub struct Permit {
     all: Arc<Opens>,
     session: SessionId,
@@ -52,15 +53,15 @@ impl Recording {
         }
     }
 
-    /// Whether the recorder is there.
+    /// Whether the recorder is connected.
     pub fn is_connected(&self) -> bool {
         self.recorder.is_connected()
     }
 
-    /// A permit for a session of a host that is to be opened.
+    /// A permit to open a session of a host.
     ///
     /// # Errors
-    /// [`Refusal::Replayed`] when it is being opened already, [`Refusal::Overloaded`].
+    /// [`Refusal::Replayed`] when it is already being opened, [`Refusal::Overloaded`].
     pub fn permit(&self, session: SessionId, host: &HostName) -> Result<Permit, Refusal> {
         let mut opening = self.opening.0.lock();
         if opening.contains_key(&session) {
@@ -77,8 +78,8 @@ impl Recording {
         })
     }
 
-    /// Has a record kept that says what the verifier says of it. By the recorder's word, who has
-    /// checked the signature.
+    /// Has a record kept, if the signed statement matches the verifier's claim. Relies on the
+    /// recorder, which has checked the signature.
     ///
     /// # Errors
     /// The recorder's refusal, [`Refusal::RecorderUnavailable`], [`Refusal::Overloaded`].
@@ -94,7 +95,7 @@ impl Recording {
                     .unwrap_or(Err(Refusal::RecorderUnavailable)),
                 Err(refusal) => Err(refusal),
             };
-            // One that has just died is back soon, and may get a record twice.
+            // A recorder that has just died is back soon. It may then get a record twice.
             let again = matches!(kept, Err(Refusal::RecorderUnavailable)) && !self.is_connected();
             if !again || begun.elapsed() > RESTART {
                 return kept;
@@ -103,7 +104,7 @@ impl Recording {
         }
     }
 
-    /// Asks for the end of a session to be kept.
+    /// Requests that the end of a session be kept.
     ///
     /// # Errors
     /// [`Refusal::RecorderUnavailable`], [`Refusal::Overloaded`].
@@ -112,7 +113,7 @@ impl Recording {
             .send(|request| RecorderRequest::end(request, end))
     }
 
-    /// Listens to the recorder, for ever.
+    /// Reads the recorder's answers, for ever.
     pub async fn hear(&self) {
         let heard = |bytes: &[u8]| {
             let RecorderReply { request, verdict } =

@@ -1,7 +1,7 @@
-//! Records from the verifier. Every one is checked against the keeper's own copy of the policy, and
-//! a session is opened (`open`) when the recorder has found that this is what was signed: a subverted
-//! verifier can neither invent a user, a service or a host, nor claim the presence of a user who has
-//! not signed.
+//! Records from the verifier. Each is checked against the keeper's own copy of the policy, and a
+//! session is opened (`open`) only once the recorder has confirmed that the client signed it. So a
+//! subverted verifier can neither invent a user, a service or a host, nor claim the presence of a
+//! user who has not signed.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,15 +27,15 @@ use super::open::{Asked, open};
 use super::{Keeper, revocation, service_by_id, tokens};
 use crate::link::how;
 
-/// How long opening a session may take. Who asked keeps the port of the first connection for that long
-/// and for as long as that stays announced: nothing is announced after it.
+/// Time limit of opening a session. The client keeps the port of the first connection for that
+/// long, and for as long as it stays announced: no announcement follows after that.
 const OPENING: Duration = Duration::from_secs(10);
-/// How long an announced connection may take to arrive.
+/// The time that an announced connection may take to arrive.
 const ANNOUNCED: Duration = Duration::from_secs(10);
 /// Replies that may wait for the verifier.
 const REPLIES: usize = 4096;
 
-/// Takes the verifier's connection, one at a time; a new one replaces one that hangs.
+/// Accepts the verifier's connections, one at a time; a new one replaces one that hangs.
 ///
 /// # Errors
 /// Returns only when the listener fails.
@@ -51,7 +51,7 @@ pub async fn serve(keeper: Arc<Keeper>, listener: OwnedFd, verifier: u32) -> io:
         *keeper.verifier.lock() = Some(replies.clone());
         tracing::info!("verifier connected");
         let keeper = Arc::clone(&keeper);
-        // All that is done for it ends with it, but for sessions that are being opened.
+        // Ends with the connection, and so does all its work except sessions being opened.
         present = Some(tokio::spawn(async move {
             let error = tokio::select! {
                 error = read(&keeper, &connection, replies) => error,
@@ -103,9 +103,9 @@ async fn read(
             {
                 Ok(permit) => {
                     // Looks up an account and has the record kept, which may take long; nothing
-                    // else waits for it. It has its permit until its answer is on its way, and ends
-                    // as it would have when the verifier goes: what has been recorded is a session
-                    // then, which cannot be recorded again.
+                    // else waits for it. The permit lasts until the answer is on its way. If the
+                    // verifier goes, this still finishes: a recorded session exists, and cannot be
+                    // recorded again.
                     let (keeper, replies) = (Arc::clone(keeper), replies.clone());
                     tokio::spawn(async move {
                         let (session, until) = (permit.session(), Instant::now() + OPENING);
@@ -150,7 +150,7 @@ fn serve_session(
     Ok(None)
 }
 
-/// Whether the verifier is there to be answered.
+/// Sends an answer. Returns whether the verifier is still connected.
 async fn answer(
     replies: &mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>,
     request: u64,
@@ -164,7 +164,7 @@ async fn answer(
     sent
 }
 
-/// Whether the verifier takes a notice for this host. Waits for nothing.
+/// Sends the verifier a notice for this host. Returns whether it was accepted. Does not wait.
 pub(super) fn tell_verifier(keeper: &Keeper, host: HostName, notice: Notice) -> bool {
     let record = KeeperReply::Notice { host, notice }.encode();
     let verifier = keeper.verifier.lock();
@@ -173,20 +173,21 @@ pub(super) fn tell_verifier(keeper: &Keeper, host: HostName, notice: Notice) -> 
         .is_some_and(|verifier| verifier.try_send(record).is_ok())
 }
 
-/// Closes a session whose client does not know of it.
+/// Closes a session that its client does not know of.
 pub(super) fn close(keeper: &Keeper, session: &SessionId, host: &HostName) {
     if let Err(refusal) = revocation::close(keeper, session, host) {
         tracing::error!(%session, reason = refusal.name(), "cannot close abandoned session");
     }
 }
 
-/// What a table of the kernel says when something other than its limit is wrong.
+/// The refusal for a kernel table that fails for another reason than its limit.
 pub(super) fn kernel_failed(error: usher_kernel::KernelError) -> Refusal {
     tracing::error!(%error, "the kernel's tables");
     Refusal::KeeperUnavailable
 }
 
-/// Takes an announcement back. A session that is forgotten has announced nothing any more: fine.
+/// Withdraws an announcement. A forgotten session has no announcements left, so it counts as
+/// success.
 fn withdraw(
     keeper: &Keeper,
     session: SessionId,
@@ -203,7 +204,7 @@ fn withdraw(
         .map_err(kernel_failed)
 }
 
-/// A session of this host that neither has ended nor expired.
+/// A session of this host that has neither ended nor expired.
 pub(super) fn live_session(
     keeper: &Keeper,
     session: SessionId,
@@ -239,7 +240,7 @@ pub(super) fn may_announce(
     let hosts = &configuration.checked.policy.hosts;
     let host = hosts.get(host).ok_or(Refusal::HostNotPermitted)?;
     if !host.addresses.contains(&connection.client.ip()) {
-        // A host may announce its own connections only: else it could have another host's user
+        // A host may announce only its own connections. Otherwise another host's user could be
         // served as its own.
         return Err(Refusal::ForeignAddress);
     }
@@ -280,8 +281,8 @@ pub(super) fn announce(
         })
 }
 
-/// The user is still there: the client host has another element of the chain, and its policy still
-/// lets it be used.
+/// The user is still present: the client host has sent another element of the chain, and its policy
+/// still permits the session.
 fn reauthenticate(
     keeper: &Keeper,
     session: SessionId,
@@ -292,7 +293,7 @@ fn reauthenticate(
     advance(keeper, session, &mut record, element)
 }
 
-/// Takes an element of the session's chain, which authenticates the user anew.
+/// Accepts an element of the session's chain, which authenticates the user anew.
 fn advance(
     keeper: &Keeper,
     session: SessionId,

@@ -23,10 +23,10 @@ pub fn make(keeper: &Keeper, fresh: &SessionRecord) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Checks whether there is room, or could be made. Changes nothing.
+/// Checks whether there is room, or room could be made. Changes nothing.
 ///
 /// # Errors
-/// As [`make`]; [`Refusal::SessionTableFull`].
+/// Like [`make`]; [`Refusal::SessionTableFull`].
 pub fn exists(keeper: &Keeper, fresh: &SessionRecord) -> Result<(), Refusal> {
     if keeper.shares.is_full() {
         return Err(Refusal::SessionTableFull);

@@ -1,7 +1,7 @@
-//! A user's share at a service, from one host. In the session table a user has at most [`SESSIONS`]
-//! live sessions, so that one user cannot fill it. A client normally has one; more come from restarted
-//! signers, and the oldest without connections makes room for a new one. The share also holds when the
-//! user was last authenticated.
+//! A user's share at a service, from one host. A user has at most [`SESSIONS`] live sessions in the
+//! session table, so that one user cannot fill it. A client normally has one; restarted signers
+//! open more, and the oldest without connections makes room for a new one. The share also holds the
+//! time of the user's last authentication.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,7 +48,7 @@ impl Shares {
         }
     }
 
-    /// Enters a live session that has just been authenticated or taken up again.
+    /// Enters a live session that has just been authenticated or adopted.
     pub fn enter(&self, session: SessionId, record: &SessionRecord, now: u64) {
         self.with(record, |share| {
             share.live.push_back(session);
@@ -182,7 +182,7 @@ mod tests {
             shares.enter(SessionId::from_bytes([number; _]), record, 10);
         }
         shares.authenticated(&here, 20);
-        // The sessions have been closed, their connections go on.
+        // The sessions have been closed; their connections continue.
         for number in [1, 2] {
             shares.leave(&SessionId::from_bytes([number; _]), &here);
         }

@@ -1,5 +1,5 @@
-//! The keeper's side of the starter: starts it, orders workers, hears of them and of their ends, and
-//! starts another one when it ends or does not answer.
+//! The keeper's side of the starter: starts it, orders workers, reads its reports of them and their
+//! ends, and replaces it if it ends or does not answer.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
@@ -20,35 +20,36 @@ use usher_kernel::worker::{
 use usher_local::packet::PacketSocket;
 use usher_local::packet_async::AsyncPacketSocket;
 
-/// A starter that lives no longer than this has failed: the next one waits.
+/// A starter that lives no longer than this has failed: the next one starts after a pause.
 const TOO_SHORT: Duration = Duration::from_secs(1);
 /// First and longest pause after a failure; doubled in between.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
-/// How often a starter with orders is asked whether it still hears.
+/// The interval of pings to a starter with orders.
 const ASKED: Duration = Duration::from_millis(500);
-/// How long it may say nothing then: one that is stopped or stuck serves nobody.
+/// The time without an answer after which a starter counts as stopped or stuck.
 const SILENT: Duration = Duration::from_secs(4);
-/// How long a starter that was killed may take to be gone until the next one starts all the same.
+/// The time that a killed starter may take to end before the next one starts anyway.
 const GONE: Duration = Duration::from_secs(1);
 /// How long an order waits for a starter while none can be started.
 const ABSENT: Duration = Duration::from_secs(15);
 /// Most bytes of reports that come at once.
 const REPORTS: usize = 64 * REPORT_SIZE;
 
-/// What messages depend on: all that a starter gets of the keeper's environment.
+/// The variables that control messages: the only ones that a starter inherits from the keeper's
+/// environment.
 pub const MESSAGE_VARIABLES: [&str; 2] = ["USHER_LOG", "JOURNAL_STREAM"];
 
 /// The starter.
 #[derive(Default)]
 pub struct Starter {
-    /// None while there is none.
+    /// None while no starter runs.
     socket: watch::Sender<Option<Arc<AsyncPacketSocket>>>,
-    /// The starter is to be replaced.
+    /// Requests a replacement of the starter.
     given_up: Notify,
     state: Mutex<State>,
-    /// Those of PAM sessions, as far as they live.
+    /// The living starters of PAM sessions.
     of_sessions: Mutex<Vec<Weak<Starter>>>,
-    /// Whether it is that of a PAM session: no other takes its place.
+    /// Whether this is the starter of a PAM session, which is not replaced.
     is_of_session: bool,
     /// How often all orders were ended; the same for the starters of PAM sessions.
     epoch: Arc<AtomicU64>,
@@ -57,42 +58,42 @@ pub struct Starter {
 #[derive(Default)]
 struct State {
     number: u64,
-    /// By their numbers.
+    /// By order number.
     orders: HashMap<u64, mpsc::UnboundedSender<Step>>,
-    /// Workers that have been told of, by their processes.
+    /// Reported workers, by process id.
     ends: HashMap<u32, oneshot::Sender<Ended>>,
 }
 
-/// What the starter tells of an order.
+/// The starter's report on an order.
 enum Step {
-    /// There is a worker.
+    /// A worker exists.
     Begun(u32, WorkersEnd),
-    /// Anything else.
+    /// Any other report.
     Told(Told),
 }
 
 /// Workers of one user at one service; see [`usher_kernel::worker::Order`].
 pub struct Order<'a> {
-    /// What to start.
+    /// The command to start.
     pub command: Command,
-    /// One takes the listener, or each accepts a connection.
+    /// Whether one worker takes the listener, or each accepts a connection.
     pub input: Input<'a>,
-    /// Where they live.
+    /// The control group of the workers.
     pub group: &'a Group,
-    /// How many may live at once.
+    /// The limit of living workers.
     pub most: usize,
-    /// By which accounts the user was looked up; see [`super::identities::stamp`].
+    /// The state of the accounts when the user was looked up; see [`super::identities::stamp`].
     pub accounts: u64,
     /// When the policy was read that it follows; see [`Starter::epoch`].
     pub epoch: u64,
 }
 
-/// Tells how a worker has ended. Dropped without a word when the starter has ended, which the worker
+/// Receives the end of a worker. Closed without a value if the starter has ended, which the worker
 /// survives.
 pub type WorkersEnd = oneshot::Receiver<Ended>;
 
 impl Starter {
-    /// The starter of a PAM session, which usher-pam has started over this socket.
+    /// The starter of a PAM session, which usher-pam has started at the other end of this socket.
     pub fn of_session(&self, socket: AsyncPacketSocket) -> Arc<Self> {
         let socket = Arc::new(socket);
         let starter = Arc::new(Self {
@@ -115,14 +116,14 @@ impl Starter {
         starter
     }
 
-    /// Orders nothing more from the starter of a PAM session. It tells how its workers end, and ends
-    /// after them.
+    /// Sends no more orders to the starter of a PAM session. It reports the ends of its workers,
+    /// and ends after them.
     pub fn leave(&self) {
         let Some(socket) = self.socket.send_replace(None) else {
             return;
         };
         if let Err(error) = rustix::net::shutdown(socket.as_fd(), Shutdown::Write) {
-            // It has ended.
+            // The starter has ended.
             tracing::debug!(%error, "leaving a PAM session to itself");
         }
     }
@@ -139,11 +140,12 @@ impl Starter {
                     self.socket.send_replace(Some(Arc::clone(&socket)));
                     let outcome = self.hear(&socket).await;
                     self.socket.send_replace(None);
-                    // So that it makes no worker any more when another one does. It may have ended
+                    // So that it makes no more workers once another starter does. It may have ended
                     // already.
                     let killed = starter.kill();
-                    // Its socket closes before its children hear of its end. Once it is gone, each of
-                    // them is the user, becomes the user, or has its SIGKILL: the queues look after it.
+                    // Its socket closes before its children get the signal of its death. Once it is
+                    // gone, each child is the user, becomes the user, or has its SIGKILL. The queues
+                    // adopt these.
                     end(starter).await;
                     self.forget();
                     killed.and(outcome)
@@ -164,7 +166,7 @@ impl Starter {
         }
     }
 
-    /// Hears one starter until it ends, or does not answer.
+    /// Reads one starter's reports until it ends or stops answering.
     async fn hear(&self, socket: &AsyncPacketSocket) -> io::Result<()> {
         let mut clock = tokio::time::interval(ASKED);
         let mut asked: Option<Instant> = None;
@@ -190,7 +192,7 @@ impl Starter {
                     None => {
                         asked = Some(Instant::now());
                         match socket.try_send(&Request::Ping.encode()) {
-                            // It has enough to answer.
+                            // The starter has unanswered messages.
                             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                             sent => sent?,
                         }
@@ -203,7 +205,7 @@ impl Starter {
         }
     }
 
-    /// Tells all who wait that nothing more is told.
+    /// Tells all waiting tasks that no more reports come.
     fn forget(&self) {
         let mut state = self.state.lock();
         state.orders.clear();
@@ -216,7 +218,7 @@ impl Starter {
             Told::Pong => return,
             Told::Ended(ended) => {
                 if let Some(follower) = state.ends.remove(&pid) {
-                    // One that does not listen any more need not know.
+                    // The task may no longer be waiting.
                     let _ = follower.send(ended);
                 }
                 return;
@@ -237,9 +239,8 @@ impl Starter {
         }
     }
 
-    /// Has all orders be over that stand for connections to come: what they were made by may have
-    /// changed. Connections that come after this are served by another order. A starter that cannot be
-    /// told is replaced.
+    /// Ends all orders for connections to come, because their basis may have changed. Later
+    /// connections need a new order. A starter that cannot be reached is replaced.
     pub fn end_orders(&self) {
         self.epoch.fetch_add(1, Ordering::Relaxed);
         let of_sessions = self.of_sessions.lock();
@@ -271,7 +272,8 @@ impl Starter {
     /// connection, or has executed its program. Returns when the order is over.
     ///
     /// # Errors
-    /// See [`SpawnError`]; [`SpawnError::NothingWaiting`] when there was no worker, and no fault.
+    /// See [`SpawnError`]; [`SpawnError::NothingWaiting`] when no worker was needed and nothing
+    /// failed.
     pub async fn start(
         &self,
         order: Order<'_>,
@@ -363,7 +365,7 @@ impl Starter {
     }
 }
 
-/// Forgets an order that nobody waits for any more.
+/// Forgets an abandoned order when dropped.
 struct Forgotten<'a>(&'a Starter, u64);
 
 impl Drop for Forgotten<'_> {
@@ -372,8 +374,8 @@ impl Drop for Forgotten<'_> {
     }
 }
 
-/// Starts a starter: this program again, with a socket to it as its standard input, and nothing of
-/// the keeper's environment but what messages depend on.
+/// Starts a starter: this program again, with a socket to it as its standard input, and with only
+/// [`MESSAGE_VARIABLES`] of the keeper's environment.
 fn launch() -> io::Result<(Child, AsyncPacketSocket)> {
     let (ours, theirs) = rustix::net::socketpair(
         AddressFamily::UNIX,
@@ -391,7 +393,7 @@ fn launch() -> io::Result<(Child, AsyncPacketSocket)> {
     Ok((starter, socket))
 }
 
-/// Sees a starter off that was killed, for a while.
+/// Waits up to [`GONE`] for a killed starter to end.
 async fn end(mut starter: Child) {
     let ended = tokio::task::spawn_blocking(move || starter.wait());
     match tokio::time::timeout(GONE, ended).await {

@@ -15,9 +15,9 @@ use super::{Keeper, revocation};
 /// The file of local accounts; when it changes, all accounts are looked up again.
 const LOCAL: &str = "/etc/passwd";
 /// The interval, in seconds, at which every account is looked up that the name service may get from
-/// elsewhere.
+/// another source.
 const ROUND: usize = 300;
-/// The time for which an account has to be missing. A name service that is being restarted may report
+/// The time for which an account must be missing. A name service that is being restarted may report
 /// any account as missing.
 const MISSING: Duration = Duration::from_secs(2);
 
@@ -35,7 +35,7 @@ pub async fn watch(keeper: Arc<Keeper>) {
             false => queues.len(),
         };
         seen = present;
-        // Those behind the one that was looked at last, and then from the beginning again.
+        // Queues after the last one checked, then from the beginning again.
         queues.sort_unstable_by_key(|queue| (last >= Some(queue.key), queue.key));
         for queue in queues.into_iter().take(count) {
             last = Some(queue.key);
@@ -70,7 +70,7 @@ async fn look(keeper: &Keeper, queue: &Queue) -> Result<(), Refusal> {
     match found {
         Ok(account) if account.uid != uid => Err(Refusal::NoLocalAccount),
         Err(refusal @ (Refusal::NoLocalAccount | Refusal::PrivilegedAccount)) => Err(refusal),
-        // One that the name service cannot say now: what is started as it looks again.
+        // The name service cannot answer now. Starting a process looks the account up again.
         Ok(_) | Err(_) => Ok(()),
     }
 }

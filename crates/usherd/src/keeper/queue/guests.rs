@@ -13,8 +13,8 @@ use super::ends::{End, reap};
 use super::{Queue, Running};
 use crate::keeper::process::Process;
 
-/// The interval of checks for a child of an ended starter to become the user or to end, and their time:
-/// a set-user-ID program of a worker never becomes the user.
+/// The interval and the time limit of checks whether a child of an ended starter has become the
+/// user or has ended. A worker's set-user-ID program never becomes the user.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(5));
 
 impl Queue {

@@ -1,5 +1,5 @@
-//! Serving a queue: waits for connections, starts processes for them, and refuses connections that no
-//! process will take. A client is served or reset within seconds: it never waits without an end.
+//! Serves a queue: waits for connections, starts processes for them, and refuses connections that
+//! no process will take. A client is served or reset within seconds and never waits indefinitely.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -18,17 +18,17 @@ use super::super::queues::BACKLOG;
 use super::super::{Keeper, revocation, service_by_id};
 use super::{Queue, StartError};
 
-/// How long connections wait for a process that may take them; then all that wait are refused. As long
-/// as processes of the user end and take the next connection, what is behind goes on waiting.
+/// The time that connections wait for a process; then all waiting ones are refused. It starts anew
+/// whenever a process of the user ends and takes the next connection.
 const WAITING: Duration = Duration::from_secs(15);
-/// Failed starts one after the other until connections are refused.
+/// Number of consecutive failed starts after which connections are refused.
 const ATTEMPTS: u32 = 4;
 /// First and longest pause after a failure; doubled in between.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// How soon a connection is refused that comes during a pause.
+/// The interval at which connections that come during a pause are refused.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Starts that have failed one after the other.
+/// Consecutive failed starts.
 #[derive(Default)]
 struct Failures {
     count: u32,
@@ -41,7 +41,7 @@ impl Failures {
         self.reason = reason;
     }
 
-    /// How long until the next attempt.
+    /// The time until the next attempt.
     fn pause(&self) -> Duration {
         match self.count {
             0 => Duration::ZERO,
@@ -49,7 +49,7 @@ impl Failures {
         }
     }
 
-    /// Whether connections are refused, rather than kept for the next attempt.
+    /// Whether connections are refused instead of kept for the next attempt.
     fn refuse(&self) -> bool {
         self.count >= ATTEMPTS
     }
@@ -57,7 +57,7 @@ impl Failures {
 
 /// Waits for connections and starts workers.
 pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
-    // The group is free when what a former queue of the user has left there has ended.
+    // The group is free once the processes of the user's former queue have ended.
     match keeper.upgrade() {
         Some(keeper) => keeper.queues.gone(queue.key).await,
         None => return,
@@ -114,7 +114,7 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
         let failed = match outcome {
             Ok(()) if service.style == Style::User => {
                 queue.see_through(&keeper, &mut failures).await;
-                // One that has served what waited and ended is as good as one that stays.
+                // A worker that served the waiting connections and ended counts as success.
                 match queue.has_accepted(&keeper, before, begun) {
                     true => None,
                     false => Some("it ends without accepting the connections that wait".into()),
@@ -134,8 +134,8 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
                 }
                 return;
             }
-            // The administrator may open the account again, or mend the modules, at any moment: nothing
-            // waits for that.
+            // The administrator may reopen the account or repair the modules at any moment, so
+            // there is no pause.
             Err(error @ (StartError::Account(_) | StartError::Session(_))) => {
                 let reason = match error {
                     StartError::Account(refusal) => refusal.to_string(),
@@ -173,8 +173,8 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
     }
 }
 
-/// The queue's service as the policy now has it, and how many more processes may be started; none
-/// when the policy has it no longer.
+/// The queue's service in the present policy, and how many more processes may be started; none if
+/// the policy no longer has the service.
 fn serving(keeper: &Weak<Keeper>, queue: &Queue) -> Option<(Service, usize)> {
     let configuration = keeper.upgrade()?.configuration.get();
     let service = service_by_id(&configuration.checked, queue.key.0)?;
@@ -187,7 +187,7 @@ fn serving(keeper: &Weak<Keeper>, queue: &Queue) -> Option<(Service, usize)> {
     Some((service.clone(), free))
 }
 
-/// Waits until another worker may be started; none when the policy has the service no longer.
+/// Waits until another worker may be started; none if the policy no longer has the service.
 async fn room(keeper: &Weak<Keeper>, queue: &Queue) -> Option<()> {
     let mut since: Option<Instant> = None;
     loop {
@@ -214,7 +214,7 @@ async fn room(keeper: &Weak<Keeper>, queue: &Queue) -> Option<()> {
     }
 }
 
-/// Pauses after failures, and refuses what comes meanwhile when there were many.
+/// Pauses after failures. After many, refuses the connections that come meanwhile.
 async fn rest(keeper: &Weak<Keeper>, queue: &Queue, failures: &Failures) {
     let until = Instant::now() + failures.pause();
     loop {
@@ -230,8 +230,8 @@ async fn rest(keeper: &Weak<Keeper>, queue: &Queue, failures: &Failures) {
 }
 
 impl Queue {
-    /// Waits until a connection is in the queue. Nothing is registered when nobody waits: a worker
-    /// that accepts by itself must not wake the keeper with each of its connections.
+    /// Waits until a connection is in the queue. The listener is registered only meanwhile: a
+    /// worker that accepts by itself must not wake the keeper for each connection.
     async fn connection_waits(&self) -> io::Result<()> {
         let listener = register(Arc::clone(&self.listener), Interest::READABLE)?;
         loop {
@@ -243,12 +243,12 @@ impl Queue {
         }
     }
 
-    /// Whether a connection waits.
+    /// Whether a connection is waiting.
     pub(super) fn has_waiting(&self) -> bool {
         listener::has_waiting(self.listener.as_fd())
     }
 
-    /// How many connections wait.
+    /// The number of waiting connections.
     pub(super) fn waiting(&self) -> usize {
         listener::waiting(self.listener.as_fd()).map_or_else(
             |error| {
@@ -259,11 +259,11 @@ impl Queue {
         )
     }
 
-    /// Waits until the process that serves the whole queue has ended, with all that it has left.
+    /// Waits until the process that serves the whole queue has ended with all its descendants.
     async fn see_through(&self, keeper: &Weak<Keeper>, failures: &mut Failures) {
         let mut told = false;
         while self.has_worker() {
-            // It has accepted what it was started for.
+            // It has accepted the connections that it was started for.
             if !told && !self.has_waiting() {
                 *failures = Failures::default();
                 self.serves(keeper);
@@ -273,8 +273,8 @@ impl Queue {
         }
     }
 
-    /// Whether something has been accepted since the queue had so many connections at that time, or
-    /// none waits.
+    /// Whether a connection was accepted since the queue had `before` connections at the time
+    /// `begun`, or none is waiting.
     fn has_accepted(&self, keeper: &Weak<Keeper>, before: usize, begun: Instant) -> bool {
         let waiting = self.waiting();
         if waiting == 0 {
@@ -325,14 +325,14 @@ impl Queue {
         }
     }
 
-    /// Notes for the administrator that a start has failed.
+    /// Records a failed start for the administrator.
     fn failed(&self, keeper: &Weak<Keeper>, reason: &str) {
         if let Some(keeper) = keeper.upgrade() {
             keeper.troubles.failed(self, reason);
         }
     }
 
-    /// Notes that the service has a process that serves.
+    /// Records that the service has a serving process.
     fn serves(&self, keeper: &Weak<Keeper>) {
         if let Some(keeper) = keeper.upgrade() {
             keeper.troubles.over(self.key.0);
