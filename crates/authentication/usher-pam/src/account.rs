@@ -10,7 +10,7 @@ use crate::ffi::Transaction;
 use crate::modules::{self, Modules};
 use crate::{SERVICE, one_line, shadow};
 
-/// How long the modules may take, all together: half as long as opening a session of Usher's may.
+/// Time limit for all modules together: half of the time that opening a session of Usher may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The exit status of a refusal.
 const REFUSED: u8 = 3;
@@ -19,7 +19,7 @@ const TOO_LONG: u8 = 4;
 /// The exit status when there is no answer.
 const UNKNOWN: u8 = 1;
 
-/// What the keeper passes on for the session phase only.
+/// Capabilities that the keeper passes on only for the session phase.
 const FOR_SESSIONS: [CapabilitySet; 4] = [
     CapabilitySet::CHOWN,
     CapabilitySet::FOWNER,
@@ -27,7 +27,7 @@ const FOR_SESSIONS: [CapabilitySet; 4] = [
     CapabilitySet::SYS_RESOURCE,
 ];
 
-/// Answers by the exit status, with the reason on standard output.
+/// Answers with the exit status, and with the reason on standard output.
 pub fn ask(account: &CString) -> ExitCode {
     let outcome = give_up_what_sessions_need()
         .and_then(|()| Modules::start(|| answer(account)))
@@ -95,7 +95,7 @@ fn look(account: &CString) -> Answer {
     }
 }
 
-/// Whether PAM says no, and not that its configuration or a module is broken.
+/// Whether PAM refuses the account, rather than having a broken configuration or module.
 fn is_about_the_account(code: i32) -> bool {
     [
         libpam_sys::PAM_ACCT_EXPIRED,

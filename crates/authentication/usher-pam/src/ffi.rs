@@ -1,11 +1,11 @@
-//! libpam, as far as this program needs it. The declarations are those of the crate libpam-sys.
+//! The part of libpam that this program needs. The declarations come from the crate libpam-sys.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
 
 use libpam_sys::{pam_conv, pam_handle, pam_message, pam_response};
 
-/// Longest text that the modules' messages may add up to; the rest is dropped.
+/// Limit of the modules' messages together, in bytes; the rest is dropped.
 const MOST_TEXT: usize = 512;
 
 /// A PAM transaction of one account.
@@ -13,17 +13,17 @@ pub struct Transaction {
     handle: *mut pam_handle,
     /// What pam_end(3) passes to the modules: the result of the last call.
     status: c_int,
-    /// What the modules said. libpam holds a pointer to it until the transaction ends, so it stays
-    /// in its place, and is only reached through this pointer meanwhile.
+    /// The modules' messages. libpam holds a pointer to them until the transaction ends, so they
+    /// stay in place and are reached only through this pointer meanwhile.
     messages: *mut Vec<u8>,
 }
 
-/// A call that did not succeed.
+/// A failed call.
 #[derive(Debug)]
 pub struct PamError {
     /// The result (`PAM_*`).
     pub code: c_int,
-    /// libpam's words for the result, and what the modules said.
+    /// libpam's text for the result, and the modules' messages.
     pub text: String,
 }
 
@@ -31,7 +31,7 @@ impl Transaction {
     /// Starts a transaction (pam_start(3)) for a service, which names the file below `/etc/pam.d`.
     ///
     /// # Errors
-    /// When libpam cannot start it, as without memory.
+    /// When libpam cannot start it, for example without memory.
     pub fn start(service: &CStr, account: &CStr) -> Result<Self, PamError> {
         let messages = Box::into_raw(Box::<Vec<u8>>::default());
         let conversation = pam_conv {
@@ -60,15 +60,16 @@ impl Transaction {
     /// Asks whether the account may be used now (pam_acct_mgmt(3)).
     ///
     /// # Errors
-    /// When a module says no or cannot tell.
+    /// When a module refuses, or cannot decide.
     pub fn account(&mut self) -> Result<(), PamError> {
         // SAFETY: the handle is that of a transaction that has been started and has not ended. Not
-        // silent: what pam_nologin says is the reason that an administrator looks for.
+        // silent, because pam_nologin's message is the reason that an administrator looks for.
         let code = unsafe { libpam_sys::pam_acct_mgmt(self.handle, 0) };
         self.result(code)
     }
 
-    /// Opens a session (pam_open_session(3)): what the modules set for this process is inherited.
+    /// Opens a session (pam_open_session(3)). Child processes inherit the modules' settings of this
+    /// process.
     ///
     /// # Errors
     /// When a module refuses or fails.
@@ -88,15 +89,15 @@ impl Transaction {
         self.result(code)
     }
 
-    /// The environment that the modules have set, `NAME=VALUE` each (pam_getenvlist(3)).
+    /// The environment variables that the modules have set, `NAME=VALUE` each (pam_getenvlist(3)).
     pub fn environment(&self) -> Vec<Vec<u8>> {
         // SAFETY: the handle is that of a transaction that has been started and has not ended.
         let list = unsafe { libpam_sys::pam_getenvlist(self.handle) };
         let mut entries = Vec::new();
         let mut place = list;
-        // SAFETY: the list is null, for want of memory, or an array of texts that ends with null.
-        // Array and texts are the caller's, to be freed by free(3); each is freed once, and not used
-        // afterwards.
+        // SAFETY: the list is null if there was no memory, or an array of texts that ends with
+        // null. Array and texts belong to the caller, to be freed by free(3); each is freed once,
+        // and not used afterwards.
         unsafe {
             while !place.is_null() && !(*place).is_null() {
                 entries.push(CStr::from_ptr(*place).to_bytes().to_vec());
@@ -113,7 +114,7 @@ impl Transaction {
         if code == libpam_sys::PAM_SUCCESS {
             return Ok(());
         }
-        // SAFETY: Linux-PAM does not look at the handle; the answer is a constant text or null.
+        // SAFETY: Linux-PAM does not use the handle; the answer is a constant text or null.
         let reason = unsafe { libpam_sys::pam_strerror(self.handle, code) };
         let mut text = if reason.is_null() {
             format!("PAM error {code}")
@@ -123,8 +124,8 @@ impl Transaction {
                 .to_string_lossy()
                 .into_owned()
         };
-        // SAFETY: the pointer comes from Box::into_raw and is freed by `drop` only; libpam uses it
-        // during its calls only, of which none is under way.
+        // SAFETY: the pointer comes from Box::into_raw, and only `drop` frees it. libpam uses it
+        // only during its calls, and none is under way.
         let messages = unsafe { &*self.messages };
         if !messages.is_empty() {
             text.push_str(": ");
@@ -140,15 +141,16 @@ impl Drop for Transaction {
             // SAFETY: the handle was started, and is not used after this.
             unsafe { libpam_sys::pam_end(self.handle, self.status) };
         }
-        // SAFETY: the pointer comes from Box::into_raw, and libpam has none of it any longer.
+        // SAFETY: the pointer comes from Box::into_raw, and libpam no longer has it.
         drop(unsafe { Box::from_raw(self.messages) });
     }
 }
 
-/// The conversation: keeps what modules say and answers no question, as nobody sits there.
+/// The conversation: keeps the modules' messages and answers no question, because no user is
+/// present.
 ///
 /// # Safety
-/// As libpam calls it: `messages` are `count` pointers to messages, `data` is the pointer of
+/// For libpam only: `messages` are `count` pointers to messages, `data` is the pointer of
 /// [`Transaction::messages`].
 unsafe extern "C" fn listen(
     count: c_int,
@@ -184,7 +186,7 @@ unsafe extern "C" fn listen(
     if empty.is_null() {
         return libpam_sys::PAM_BUF_ERR;
     }
-    // SAFETY: libpam passes the place for the pointer to the answers.
+    // SAFETY: libpam passes a place for the pointer to the answers.
     unsafe { *answers = empty.cast::<pam_response>() };
     libpam_sys::PAM_SUCCESS
 }

@@ -1,21 +1,21 @@
-//! What this program needs of the system that has no safe form: fork(2), and handlers of signals.
+//! System calls without a safe form: fork(2), and handlers of signals.
 
 use std::io;
 
 use rustix::process::Pid;
 
-/// Which process this is after [`fork`].
+/// The process in which [`fork`] returned.
 pub enum Forked {
-    /// The new one.
+    /// The new process.
     Child,
-    /// The former one, with the number of the new one.
+    /// The former process, with the id of the new one.
     Parent(Pid),
 }
 
 /// Makes a copy of this process.
 ///
 /// # Errors
-/// As fork(2).
+/// Like fork(2).
 pub fn fork() -> io::Result<Forked> {
     // SAFETY: this program makes no threads, so the child finds no lock that another thread holds.
     let pid = unsafe { libc::fork() };
@@ -26,8 +26,8 @@ pub fn fork() -> io::Result<Forked> {
     }
 }
 
-/// Goes on when asked to end: the session is closed when the worker has ended. What is executed from
-/// here has the default actions again.
+/// Continues when asked to end: the session is closed when the worker has ended. Programs executed
+/// from here have the default actions again.
 pub fn outlast_requests_to_end() {
     extern "C" fn ignore(_: libc::c_int) {}
     for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {

@@ -1,9 +1,9 @@
 //! Asks PAM whether an account may be served now, or holds a PAM session open while a worker runs.
 //!
-//! A program of its own: the modules of an administrator's PAM configuration are code that the
-//! keeper must not have in its address space, and they may hang or crash. The modules run in a child
-//! of this program, which loads none itself, limits how long they may take, and kills what they leave
-//! behind. It is not one of the daemons that the ownership programs know.
+//! This is a program of its own, because the modules of an administrator's PAM configuration are
+//! code that must not run in the keeper's address space, and they may hang or crash. The modules
+//! run in a child of this program. The program itself loads none, limits their time, and kills what
+//! they leave behind. The ownership programs do not count it among the daemons.
 #![deny(unsafe_code)]
 
 mod account;
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A text on one line: modules may have put anything into it.
+/// Puts a text, which modules may have filled with anything, on one line.
 fn one_line(text: &str) -> String {
     let line: String = text
         .chars()

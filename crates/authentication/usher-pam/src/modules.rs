@@ -1,7 +1,7 @@
-//! The process in which PAM's modules run: a child of this program, which waits for it, and kills it
-//! when it takes too long, together with all that the modules have started. A module's own child
-//! (pam_exec) may have left its parent and its session; it becomes a child of this program all the
-//! same (PR_SET_CHILD_SUBREAPER).
+//! The process in which PAM's modules run: a child of this program, which waits for it. If it takes
+//! too long, this program kills it together with everything that the modules have started. A
+//! module's own child (pam_exec) may have left its parent and its session; it still becomes a child
+//! of this program (PR_SET_CHILD_SUBREAPER).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,9 +16,9 @@ use rustix::process::{
 
 use crate::fork::{Forked, fork};
 
-/// How long killed processes may take to end: they end at once unless the kernel holds them.
+/// The time that killed processes may take to end. They end at once unless the kernel holds them.
 const DYING: Duration = Duration::from_secs(2);
-/// How often killed processes are looked after.
+/// The interval of checks of killed processes.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// The process of the modules.
@@ -27,21 +27,21 @@ pub struct Modules {
     process: OwnedFd,
 }
 
-/// What the process of the modules has done.
+/// An event of the process of the modules.
 pub enum Heard {
-    /// It has sent a packet.
+    /// It sent a packet.
     Packet(Vec<u8>),
-    /// It has ended.
+    /// It ended.
     Ended,
-    /// Neither, within the limit.
+    /// Nothing happened within the limit.
     TooLong,
 }
 
 impl Modules {
-    /// Starts `work` in a child, whose exit status it returns.
+    /// Starts `work` in a child, whose exit status `work` returns.
     ///
     /// # Errors
-    /// When the kernel makes no process.
+    /// When the kernel cannot make a process.
     pub fn start(work: impl FnOnce() -> u8) -> io::Result<Self> {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
         match fork()? {
@@ -53,10 +53,10 @@ impl Modules {
         }
     }
 
-    /// Waits for its end; false: it has not ended within the limit.
+    /// Waits for its end. Returns false if it has not ended within the limit.
     ///
     /// # Errors
-    /// As poll(2).
+    /// Like poll(2).
     pub fn wait(&self, limit: Option<Duration>) -> io::Result<bool> {
         let mut awaited = [PollFd::new(&self.process, PollFlags::IN)];
         wait_for(&mut awaited, limit)
@@ -65,7 +65,7 @@ impl Modules {
     /// Waits until it sends a packet or ends.
     ///
     /// # Errors
-    /// As poll(2) and recv(2).
+    /// Like poll(2) and recv(2).
     pub fn hear(
         &self,
         socket: &OwnedFd,
@@ -90,10 +90,10 @@ impl Modules {
         }
     }
 
-    /// Its exit status, once it has ended; none when a signal has killed it.
+    /// Its exit status, once it has ended; none if a signal killed it.
     ///
     /// # Errors
-    /// As waitid(2).
+    /// Like waitid(2).
     pub fn status(&self) -> io::Result<Option<u8>> {
         let ended = waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED)?;
         let status = ended.and_then(|status| status.exit_status());
@@ -101,7 +101,7 @@ impl Modules {
     }
 }
 
-/// Waits until one of the descriptors is ready; false: none is within the limit.
+/// Waits until one of the descriptors is ready. Returns false if none is within the limit.
 fn wait_for(awaited: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<bool> {
     let until = limit.map(|limit| Instant::now() + limit);
     loop {
@@ -114,11 +114,11 @@ fn wait_for(awaited: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<b
     }
 }
 
-/// Kills all processes that descend from this one, and waits for their ends. The children of one that
-/// is killed become children of this one, and are killed in the next round.
+/// Kills all descendants of this process and waits for their ends. The children of a killed process
+/// become children of this one, and the next round kills them.
 ///
 /// # Errors
-/// When the kernel refuses, or some have not ended after two seconds.
+/// The kernel's error, or some have not ended after two seconds.
 pub fn end_all() -> io::Result<()> {
     let until = Instant::now() + DYING;
     loop {
@@ -145,8 +145,8 @@ pub fn end_all() -> io::Result<()> {
     }
 }
 
-/// The children of this process, which has one thread. A list that is incomplete, as the kernel's may
-/// be while they come and go, is completed by the next round of [`end_all`].
+/// The children of this process, which has one thread. The kernel's list may be incomplete while
+/// they come and go; the next round of [`end_all`] completes it.
 fn children() -> io::Result<Vec<Pid>> {
     let list = std::fs::read_to_string("/proc/thread-self/children")?;
     let numbers = list.split_ascii_whitespace();
@@ -158,7 +158,7 @@ fn children() -> io::Result<Vec<Pid>> {
 /// Sends a packet.
 ///
 /// # Errors
-/// As send(2).
+/// Like send(2).
 pub fn send(socket: impl AsFd, packet: &[u8]) -> io::Result<()> {
     let flags = rustix::net::SendFlags::NOSIGNAL;
     rustix::io::retry_on_intr(|| rustix::net::send(&socket, packet, flags))?;

@@ -1,14 +1,14 @@
-//! A PAM session around workers. Three processes stand one above the other:
+//! A PAM session around workers. It has three processes, each the child of the one before:
 //!
-//! - this program, which loads no module: it limits how long opening and closing may take, tells the
-//!   keeper what came of it, and kills what is left in the end;
-//! - its child, in which the modules run: it opens the session, and closes it. What the modules set
-//!   for their process (limits, keyring, login uid, priority) its own child inherits;
-//! - a starter of workers (`usherd starter --session`), to which the keeper's socket goes. It ends
-//!   when the keeper asks for no more workers and all that descends from it has ended.
+//! - This program, which loads no module. It limits the time of opening and closing, reports the
+//!   result to the keeper, and kills what is left at the end.
+//! - Its child, in which the modules run. It opens and closes the session. Its own child inherits
+//!   what the modules set for their process (limits, keyring, login uid, priority).
+//! - A starter of workers (`usherd starter --session`), which gets the keeper's socket. It ends
+//!   when the keeper wants no more workers and all its descendants have ended.
 //!
-//! None of them is in the user's control group, so a session is closed also when that is killed, and
-//! none is in the keeper's, so sessions outlive the keeper as workers do.
+//! None of them is in the user's control group, so the session is closed even if that group is
+//! killed. None is in the keeper's, so sessions outlive the keeper, as workers do.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -26,32 +26,33 @@ use crate::fork::outlast_requests_to_end;
 use crate::modules::{Heard, Modules, end_all, send};
 use crate::{SERVICE, one_line};
 
-/// What a starter takes of the keeper's environment: what messages depend on.
+/// The variables that control messages: the only ones that a starter inherits from the keeper's
+/// environment.
 const PASSED_ON: [&str; 2] = ["USHER_LOG", "JOURNAL_STREAM"];
 
-/// How long the modules may take to open a session.
+/// Time limit of the modules to open a session.
 const OPENING: Duration = Duration::from_secs(10);
-/// How long they may take to close it.
+/// Time limit of the modules to close it.
 const CLOSING: Duration = Duration::from_secs(10);
-/// Most bytes of the environment that the modules set; with more the session is refused.
+/// Limit of the environment that the modules set, in bytes; beyond it the session is refused.
 const MOST_ENVIRONMENT: usize = 64 * 1024;
-/// Soft limit of open files unless the modules set another: what programs that use select(2) expect,
-/// and not the keeper's own limit.
+/// Soft limit of open files unless the modules set another: programs that use select(2) expect this
+/// one, not the keeper's.
 const OPEN_FILES: u64 = 1024;
-/// Most bytes of a reason that are told.
+/// Limit of a reported reason, in bytes.
 const MOST_REASON: usize = 1024;
 
-// First byte of a packet: to the keeper, ...
+// First byte of a packet to the keeper:
 /// The session is open. Its environment follows: texts `NAME=VALUE`, each ended by a zero.
 const OPENED: u8 = 0;
-/// It is not open; the reason follows.
+/// The session could not be opened; the reason follows.
 const REFUSED: u8 = 1;
-/// The modules have taken too long and were killed.
+/// The modules took too long and were killed.
 const TOO_LONG: u8 = 2;
-/// ... and to this program only: the session is about to be closed.
+/// First byte of a packet to this program: the session is about to be closed.
 const CLOSES: u8 = 3;
 
-/// What the keeper has given this program, and what the modules do not get.
+/// Descriptors from the keeper, which the modules do not get.
 struct Given {
     socket: OwnedFd,
     /// Standard error.
@@ -71,7 +72,7 @@ pub fn hold(group: &Path, account: &CString) -> ExitCode {
                 complain(&io::stderr(), &error.to_string());
             }
             if let Some(given) = &given {
-                // A keeper that has been answered takes nothing more, and one that has gone nothing.
+                // Fails if the keeper has its answer already, or has ended.
                 let _ = send(&given.socket, &refused(&error.to_string()));
             }
             ExitCode::FAILURE
@@ -79,7 +80,7 @@ pub fn hold(group: &Path, account: &CString) -> ExitCode {
     }
 }
 
-/// Takes the keeper's socket away from standard input, where the modules would have it.
+/// Moves the keeper's socket away from standard input, where the modules would have it.
 fn take() -> io::Result<Given> {
     let given = Given {
         socket: io::stdin().as_fd().try_clone_to_owned()?,
@@ -89,7 +90,7 @@ fn take() -> io::Result<Given> {
     Ok(given)
 }
 
-/// Sees a session through from the outside.
+/// Holds a session open from the outside.
 fn watch(group: &Path, account: &CString, given: &Given) -> io::Result<()> {
     std::fs::write(group.join("cgroup.procs"), "0")?;
     let (ours, theirs) = rustix::net::socketpair(
@@ -107,14 +108,14 @@ fn watch(group: &Path, account: &CString, given: &Given) -> io::Result<()> {
     };
     let is_open = answer.first() == Some(&OPENED);
     if !is_open {
-        // Whoever is told that there is no session finds nothing of it.
+        // Nothing is left by the time the keeper learns that there is no session.
         end_all()?;
     }
     let told = send(&given.socket, &answer);
     if !is_open {
         return told;
     }
-    // A keeper that has gone asks for no worker, and the starter ends.
+    // If the keeper has ended, the starter ends too.
     match modules.hear(&ours, 1, None)? {
         Heard::Packet(_) if modules.wait(Some(CLOSING))? => {}
         Heard::Packet(_) | Heard::TooLong => {
@@ -127,12 +128,12 @@ fn watch(group: &Path, account: &CString, given: &Given) -> io::Result<()> {
             complain(&io::stderr(), text);
         }
     }
-    // Leftovers only, unless a module has crashed or somebody has killed the starter: no worker goes
-    // on outside of its session.
+    // Only leftovers, unless a module crashed or the starter was killed: no worker continues
+    // outside its session.
     end_all()
 }
 
-/// Why there is no session.
+/// The reason why there is no session.
 #[derive(Debug, thiserror::Error)]
 enum SessionError {
     #[error("{}", .0.text)]
@@ -148,7 +149,7 @@ enum SessionError {
     System(#[from] io::Error),
 }
 
-/// What the process of the modules does.
+/// The work of the modules' process.
 fn inside(account: &CString, given: &Given, watcher: &OwnedFd) -> u8 {
     let mut is_told = false;
     let Err(error) = open_and_close(account, given, watcher, &mut is_told) else {
@@ -199,13 +200,13 @@ fn own_group() -> io::Result<String> {
     Ok(own.ok_or(io::ErrorKind::NotFound)?.to_owned())
 }
 
-/// The starter of the session's workers. All that it takes is looked up before a module runs.
+/// The starter of the session's workers. Everything it needs is looked up before a module runs.
 struct Starter(Command);
 
 impl Starter {
     fn find(given: &Given) -> io::Result<Self> {
         let mut program: PathBuf = std::env::current_exe()?;
-        // Both are installed in one folder.
+        // Both programs are installed in one folder.
         program.set_file_name("usherd");
         let mut command = Command::new(program);
         command.args(["starter", "--session"]).env_clear();
@@ -244,11 +245,11 @@ fn refused(reason: &str) -> Vec<u8> {
     packet
 }
 
-/// Writes a message of the keeper's unit: the keeper, which would write it, may have gone.
+/// Writes a message to the keeper's unit, because the keeper itself may have ended.
 fn complain(errors: &impl AsFd, text: &str) {
     // The priority (sd-daemon(3)), where the journal reads it.
     let priority = std::env::var_os("JOURNAL_STREAM").map_or("", |_| "<3>");
     let line = format!("{priority}usher-pam: {}\n", one_line(text));
-    // There is nobody else to be told.
+    // There is no other place to report it.
     let _ = rustix::io::write(errors, line.as_bytes());
 }

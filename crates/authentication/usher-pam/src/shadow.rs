@@ -1,14 +1,15 @@
 //! Accounts whose password was locked (`passwd -l`, `usermod -L`). PAM's account phase does not
-//! look at that: pam_unix only compares passwords, and nobody types one here.
+//! check that: pam_unix only compares passwords, and no password is typed here.
 
 use std::fs;
 use std::io;
 
-/// Whether the password of an account is locked: a `!` stands before what it was.
+/// Whether the password of an account is locked: a `!` precedes its hash.
 ///
 /// A lone `!` (or `!!`) is what useradd(8) writes for an account that never had a password, so it
 /// is not a lock; locking such an account does not change the file either. `usermod --expiredate 1`
-/// shuts every account. One without a line in the file, as from LDAP, is not locked here.
+/// closes any account. An account without a line in the file, for example from LDAP, is not locked
+/// here.
 ///
 /// # Errors
 /// When the file exists and cannot be read.
