@@ -1,5 +1,5 @@
-//! Announcing a connection: opening the user's session when there is none, taking the next chain
-//! element, telling the server; and withdrawing what was announced.
+//! Announces a connection: opens the user's session if there is none, takes the next chain element
+//! and sends it to the server. Also withdraws announcements.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,16 +20,16 @@ use super::relay::ANSWER;
 use super::renewal::renew_for_tokens;
 use super::sessions::Pair;
 
-/// A session that ends sooner than this is renewed rather than used.
+/// A session that ends within this many seconds is renewed instead of used.
 const RENEW: u64 = 5;
-/// How often an announcement is tried when the channel breaks or the server has lost the session.
+/// Number of attempts when the channel breaks or the server has lost the session.
 const ATTEMPTS: u32 = 8;
-/// Pause before another try: 50 ms, doubled each time, so that a daemon that is restarted on the
-/// way is waited for (6 s in all), and one that does not come back is not waited for long.
+/// Pause before the next attempt: 50 ms, doubled each time, so that a restarted daemon is waited
+/// for (6 s in all), and one that does not come back does not delay the caller for long.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Announces a connection in the user's session, opening one if need be; a new one is followed by a
-/// ticket for `uid`. Its guard stands from before that until the caller lifts it.
+/// Announces a connection in the user's session. If there is none, opens one, and then a ticket for
+/// `uid`. The connection's guard stands from before the announcement until the caller lifts it.
 ///
 /// # Errors
 /// The server's refusal, or this host's.
@@ -51,15 +51,15 @@ pub async fn announce(
             Err(error) => refusal = error,
         }
         if refusal.ends_session() {
-            // Of a session that was to be opened, the next try says the same.
+            // If a new session was refused, another attempt would be too.
             let Some(used) = used else {
                 return Err(refusal);
             };
-            // Another one may have opened the next meanwhile.
+            // Another task may have opened the next session meanwhile.
             signer.sessions.forget(&lease.pair.key, used).await;
         } else if refusal.is_unanswered() {
             guarded.doubt();
-            // The user is not asked once more for each attempt: the program tries again.
+            // The user is not asked again for each attempt: the program tries again.
             if asked {
                 return Err(refusal);
             }
@@ -71,7 +71,7 @@ pub async fn announce(
     Err(refusal)
 }
 
-/// `used`: the session that was open already.
+/// `used`: the session that was already open.
 async fn attempt_once(
     signer: &Arc<Signer>,
     lease: &Lease,
@@ -84,13 +84,13 @@ async fn attempt_once(
     let mut slot = match slot.try_lock() {
         Ok(slot) => slot,
         Err(_) => {
-            // A session is being opened, and somebody may have to touch something for it.
+            // A session is being opened, and the user may have to touch a security key for it.
             let lent = signer.loans.is_lent(pair.uid);
             let _waiting = lent.then(|| signer.loans.wait(pair.uid)).transpose()?;
             slot.lock().await
         }
     };
-    // Permitted when it was asked for; it may have waited.
+    // The lease was valid at the request, but this task may have waited.
     lease.check()?;
     let usable = slot
         .as_mut()
@@ -107,13 +107,13 @@ async fn attempt_once(
         guarded.stand(signer, Some(session))?;
         let asked = SessionRequest::Announce(announcement);
         let pending = signer.relay.ask(&pair.host, pair.uid, session, asked)?;
-        // The element is on its way in order: others may announce while this one waits.
+        // The element was sent in order: other tasks may announce while this one waits.
         drop(slot);
         return pending.verdict().await.map(|_| (session, by_agent));
     }
     *slot = None;
     if signer.loans.has_not_signed(pair.uid, arrived) {
-        // Asked while this one waited: not once more for each that did.
+        // The user was asked while this task waited, and is not asked again for each waiting task.
         return Err(Refusal::AgentRefused);
     }
     let (session, openable) = open(signer, lease, Some(guarded), asked).await?;
@@ -122,7 +122,7 @@ async fn attempt_once(
     let permit = signer.tickets.claim_for_new_session(pair.ticket_key());
     drop(slot);
     if let Some(permit) = permit {
-        // Aside: the connection that is being made need not wait for it.
+        // In the background: the new connection need not wait for tokens.
         let (signer, lease) = (Arc::clone(signer), lease.clone());
         tokio::spawn(async move {
             let replaced = ask_for_tokens(&signer, &lease, openable).await;
@@ -135,8 +135,8 @@ async fn attempt_once(
     Ok((id, by_agent))
 }
 
-/// Withdraws an announcement and waits for the server's word, so that the caller may let go of
-/// the port. Without an answer it waits as long as an announcement lives on the server.
+/// Withdraws an announcement and waits for the server's answer, so that the caller may release the
+/// port. Without an answer it waits as long as an announcement lives on the server.
 pub async fn withdraw(
     signer: &Signer,
     pair: &Pair,

@@ -6,21 +6,21 @@ use std::time::{Duration, Instant};
 
 use usher_kernel::ticket::TicketKey;
 
-/// The time for which connections are announced without tokens, before tokens are requested again.
-/// Four times as long each time that they are refused again at once, so that a user on a path that
-/// lets none pass seldom meets that.
+/// The time for which connections are announced without tokens before tokens are requested again.
+/// It is quadrupled each time that they are refused again at once, so that a user on a path that
+/// passes none is seldom affected.
 pub const PAUSE: Duration = Duration::from_secs(60);
 /// The longest such pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(8 * 3600);
-/// The pause where tokens had passed before: one was drawn long before its SYN left, for instance by a
+/// The pause if tokens had passed before: one was drawn long before its SYN left, for instance by a
 /// program that had to wait for a processor. It is longer than a program waits for an answer to its
 /// token, so that other late ones are reported within it.
 pub const LATE: Duration = Duration::from_secs(5);
 /// The time from one renewal to the next. Drawing faster does not make the signer sign faster.
 const SPACING: Duration = Duration::from_millis(250);
 
-/// The requests for each user and address. There are at most as many entries as pairs of a user and a
-/// service that the policy permits.
+/// The requests for each user and address. There are at most as many entries as pairs of a user and
+/// a service that the policy permits.
 #[derive(Debug, Default)]
 pub struct Asking {
     tried: HashMap<TicketKey, Tried>,

@@ -108,7 +108,8 @@ async fn serve_one(signer: &Arc<Signer>, mut caller: LocalCaller) {
         }
         Err(refusal) => refuse(&caller, &asked, refusal).await,
     }
-    // It may be announced all the same: no other socket gets the port until that is over.
+    // A refused connection may be announced nonetheless: no other socket gets the port until that
+    // is over.
     guarded.lift(signer).await;
 }
 

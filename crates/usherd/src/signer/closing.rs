@@ -1,5 +1,5 @@
-//! Closing sessions at their servers. Whoever takes a ticket back has its session closed: tokens
-//! that are drawn, or held back on the way, are good for nothing then.
+//! Closes sessions at their servers. When a ticket is taken back, its session is closed: tokens
+//! that are drawn, or held back on the way, are then void.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ use super::relay::{ANSWER, Relay};
 use super::sessions::{Pair, SESSION, Session, SessionKey, purpose};
 use super::{Signer, keys};
 
-/// Pause before another try, doubled each time, and the longest.
+/// Pause before the next attempt, doubled each time, and its limit.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Tokens of this ticket do not pass on the way: forgets its session, so that the next connection
-/// is announced in another, and has it closed. Nothing when the ticket has gone already.
+/// Handles a ticket whose tokens do not pass on the path: forgets its session, so that the next
+/// connection is announced in another, and closes it. Does nothing if the ticket is already gone.
 pub async fn suspend(signer: &Signer, uid: u32, server: std::net::SocketAddr, number: u32) {
     let Some((pair, session)) = signer.tickets.suspend(uid, server, number) else {
         return;
@@ -26,19 +26,19 @@ pub async fn suspend(signer: &Signer, uid: u32, server: std::net::SocketAddr, nu
     close(&signer.relay, pair, session);
 }
 
-/// Has a session closed that another has replaced, once its last tokens have arrived.
+/// Closes a session that another has replaced, once its last tokens have arrived.
 pub fn close_replaced(signer: &Arc<Signer>, pair: Pair, session: SessionId) {
     let signer = Arc::clone(signer);
     tokio::spawn(async move {
         tokio::time::sleep(ANSWER).await;
-        // Still there when the other one was granted none.
+        // The ticket still exists if the other session was granted no tokens.
         signer.tickets.ended(session);
         close(&signer.relay, pair, session);
     });
 }
 
-/// After each reload: new connections of users whose key has been replaced are announced in sessions
-/// of the new one; those that there are go on.
+/// After each reload, moves new connections of users whose key was replaced to sessions of the new
+/// key. Existing connections continue.
 pub async fn leave_former_keys(signer: Arc<Signer>) {
     loop {
         signer.reloaded.notified().await;
@@ -66,8 +66,8 @@ fn leave_former_key(signer: &Arc<Signer>, key: &SessionKey, session: &mut Option
     }
 }
 
-/// Has a session closed, aside: tried until the server has answered or the session has expired. Its
-/// connections go on.
+/// Closes a session in the background: tries until the server has answered or the session has
+/// expired. Its connections continue.
 pub fn close(relay: &Arc<Relay>, pair: Pair, session: SessionId) {
     let relay = Arc::clone(relay);
     tokio::spawn(async move {

@@ -1,6 +1,6 @@
-//! Guards: from before a connection is announced until that has been taken back, no other socket's SYN
-//! with its endpoints leaves this host (bpf/authentication/ticket/guard.bpf.c). So an announcement is of no use to
-//! whoever gets the port, and that is so while no signer runs, too.
+//! Guards. From before a connection is announced until the announcement is withdrawn, no other
+//! socket's SYN with its endpoints leaves this host (bpf/authentication/ticket/guard.bpf.c). So an
+//! announcement is useless to a process that gets the port, even while no signer runs.
 
 use std::fmt::Display;
 use std::os::fd::BorrowedFd;
@@ -18,15 +18,15 @@ use usher_proto::session_id::SessionId;
 use super::Signer;
 use super::relay::{ANSWER, CONNECT};
 
-/// How long a guard stands after a frame that announces: the server may take [`ANSWER`] to announce
-/// and admits for [`CONNECT`]; as much again for clocks that run apart and for the way.
+/// The time that a guard stands after an announcing frame: the server may take [`ANSWER`] to
+/// announce and admits for [`CONNECT`]; as much again allows for diverging clocks and transit.
 const STANDS: Duration = Duration::from_secs(ANSWER.as_secs() + 2 * CONNECT.as_secs());
 
-/// Pause before a guard is tried to be taken away again, doubled each time, and the longest.
+/// Pause before the next attempt to remove a guard, doubled each time, and its limit.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// A connection that is to be announced, and whose it is.
+/// A connection to be announced, and the attempt that makes it.
 #[derive(Debug, Clone, Copy)]
 pub struct Guarded {
     /// Its endpoints.
@@ -40,7 +40,7 @@ impl Guarded {
     /// A connection that `socket` will make.
     ///
     /// # Errors
-    /// [`Refusal::Malformed`] for what is no socket.
+    /// [`Refusal::Malformed`] if it is not a socket.
     pub fn of_socket(connection: ConnectionTuple, socket: BorrowedFd<'_>) -> Result<Self, Refusal> {
         let attempt = Attempt::of_socket(socket).map_err(|_| Refusal::Malformed)?;
         Ok(Self {
@@ -51,7 +51,7 @@ impl Guarded {
         })
     }
 
-    /// A connection that is held.
+    /// A held connection.
     pub fn held(connection: ConnectionTuple, attempt: Attempt) -> Self {
         Self {
             connection,
@@ -61,7 +61,7 @@ impl Guarded {
         }
     }
 
-    /// The same, that may begin now.
+    /// The same, permitted to begin now.
     pub fn released(self) -> Self {
         Self {
             released: true,
@@ -69,14 +69,14 @@ impl Guarded {
         }
     }
 
-    /// An answer was lost. The connection may be announced as late as the server may answer,
-    /// whatever is announced or withdrawn meanwhile.
+    /// Records that an answer was lost. The connection may be announced as late as the server may
+    /// answer, whatever is announced or withdrawn meanwhile.
     pub fn doubt(&mut self) {
         self.doubt = true;
     }
 
-    /// Takes the guard away when nothing of this connection stands announced any more. The caller
-    /// has had withdrawn what it knows of.
+    /// Removes the guard once no announcement of this connection stands. The caller has already
+    /// withdrawn those that it knows of.
     pub async fn lift(self, signer: &Signer) {
         if self.doubt {
             tokio::time::sleep(ANSWER + CONNECT).await;
@@ -84,8 +84,8 @@ impl Guarded {
         lift(signer, &self.connection).await;
     }
 
-    /// Has its guard stand, from now on for [`STANDS`]. Before each frame that announces it, in
-    /// `session` if that is open already.
+    /// Sets the connection's guard, for [`STANDS`] from now. Call it before each frame that
+    /// announces the connection, with the `session` if it is already open.
     ///
     /// # Errors
     /// [`Refusal::Overloaded`] when there are too many.
@@ -97,7 +97,7 @@ impl Guarded {
             attempt,
             released: self.released,
             lifetime: STANDS,
-            // In doubt it is not enough to have one announcement withdrawn: the clock ends it.
+            // In doubt, withdrawing one announcement is not enough: the clock ends it.
             session: session.filter(|_| !self.doubt),
         };
         guards
@@ -126,14 +126,15 @@ pub fn stands(signer: &Signer, connection: &ConnectionTuple) -> bool {
     })
 }
 
-/// Takes the guard of a connection away, of which nothing stands announced any more.
+/// Removes the guard of a connection of which no announcement stands.
 async fn lift(signer: &Signer, connection: &ConnectionTuple) {
     if let Some(guards) = signer.tickets.guards() {
         until_removed(connection, || guards.remove(connection)).await;
     }
 }
 
-/// Takes a guard away, which would keep connections with these endpoints back: tried until it has gone.
+/// Removes a guard, which would otherwise block connections with these endpoints: tries until it is
+/// gone.
 async fn until_removed<E: Display>(
     connection: &ConnectionTuple,
     mut remove: impl FnMut() -> Result<bool, E>,
@@ -154,8 +155,8 @@ async fn until_removed<E: Display>(
     }
 }
 
-/// Withdraws what an earlier signer announced and did not withdraw, and takes its guards away. One
-/// whose withdrawal is not answered stands until its time is over.
+/// Withdraws the announcements that an earlier signer left, and removes their guards. A guard whose
+/// withdrawal is not answered stands until its time is over.
 pub async fn clear_up(signer: Arc<Signer>) {
     let left = signer
         .tickets
@@ -176,7 +177,7 @@ pub async fn clear_up(signer: Arc<Signer>) {
     for guard in left {
         let address = guard.connection.server.ip();
         let mut known = configuration.checked.policy.hosts.values();
-        // Without a session or a host there is nobody to ask: the clock ends it.
+        // Without a session or a host there is no server to ask: the clock ends it.
         if guard.session.is_some()
             && let Some(host) = known.find(|host| host.addresses.contains(&address))
         {
@@ -185,7 +186,7 @@ pub async fn clear_up(signer: Arc<Signer>) {
             all.1.push(*guard);
         }
     }
-    // One host does not keep another one's waiting.
+    // Hosts are handled in parallel, so that none delays another.
     let hosts = hosts.into_values().map(|(host, guards)| {
         let signer = Arc::clone(&signer);
         tokio::spawn(async move {
@@ -205,7 +206,7 @@ async fn withdraw_left(signer: &Signer, host: &Host, guard: &LeftGuard, begun: I
     let Some(session) = guard.session else {
         return;
     };
-    // Whose it was nobody knows any more: root's share.
+    // The user is no longer known, so it counts to root's share.
     let relay = &signer.relay;
     while let Err(refusal) = relay.withdraw(host, 0, session, guard.connection).await {
         if begun.elapsed() >= guard.lifetime {
@@ -214,7 +215,7 @@ async fn withdraw_left(signer: &Signer, host: &Host, guard: &LeftGuard, begun: I
         tracing::debug!(%refusal, connection = %guard.connection, "not withdrawn yet");
         tokio::time::sleep(PAUSE).await;
     }
-    // As long as it stands it is not another connection's.
+    // Once it has expired, these endpoints may belong to another connection.
     if begun.elapsed() < guard.lifetime {
         lift(signer, &guard.connection).await;
     }
@@ -241,7 +242,7 @@ mod tests {
         })
         .await;
         assert_eq!(tries, 100);
-        // That it was not there is as good.
+        // A missing guard counts as removed.
         until_removed(&connection, || Ok::<_, &str>(false)).await;
     }
 }

@@ -1,8 +1,9 @@
-//! Leases: the configuration in force lets a user of this host authenticate to a service of another.
+//! Leases: the configuration in force lets a user of this host authenticate to a service of
+//! another.
 //!
-//! Policy is asked once, when a lease is granted. A configuration that no longer permits the same
-//! cancels the lease when it comes in force. Between the two a task may wait for a key, an agent or a
-//! server, and only looks at its lease afterwards.
+//! The policy is checked once, when a lease is granted. A configuration that no longer permits the
+//! use cancels the lease when it comes in force. In between, a task may wait for a key, an agent or
+//! a server; afterwards it checks only its lease.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,21 +19,21 @@ use usher_proto::refusal::Refusal;
 use super::programs::ListedPrograms;
 use super::sessions::{Pair, SessionKey, permitted_until};
 
-/// For what a lease is granted.
+/// The use for which a lease is granted.
 #[derive(Debug, Clone, Copy)]
 pub enum Use {
-    /// A session, whatever connections are made in it.
+    /// A session, for any connections.
     Session,
-    /// The connection of a program that asks for it.
+    /// The connection of a program that requests its announcement.
     Asked(Option<ProgramId>),
-    /// The connection of a program that asks nobody.
+    /// The connection of a program that makes no request.
     Plain(Option<ProgramId>),
 }
 
-/// The permission to authenticate a pair, until a configuration cancels it or its time is over.
+/// The permission to authenticate a pair, until a configuration cancels it or it expires.
 #[derive(Clone)]
 pub struct Lease {
-    /// Who, and where.
+    /// The user and the service.
     pub pair: Pair,
     terms: Arc<Terms>,
 }
@@ -42,14 +43,14 @@ struct Terms {
     all: Arc<All>,
     key: SessionKey,
     used_for: Use,
-    /// Its time, in seconds since 1970.
+    /// Its expiry, in seconds since 1970.
     until: AtomicU64,
     cancelled: OnceLock<Refusal>,
 }
 
 type All = Mutex<HashMap<u64, Weak<Terms>>>;
 
-/// All leases. As many as there are connections and renewals under way, each of which has its limit.
+/// All leases: as many as connections and renewals under way, each of which has its limit.
 #[derive(Default)]
 pub struct Leases {
     last_number: AtomicU64,
@@ -76,14 +77,15 @@ impl Leases {
             until: AtomicU64::new(u64::MAX),
             cancelled: OnceLock::new(),
         });
-        // Entered before policy is asked: a configuration that comes in force in between finds it.
+        // Entered before the policy is checked, so that a configuration that comes in force in
+        // between finds it.
         self.all.lock().insert(terms.number, Arc::downgrade(&terms));
         terms.check(&in_force.get().checked, programs);
         let lease = Lease { pair, terms };
         lease.check().map(|()| lease)
     }
 
-    /// Cancels, for good, what a configuration that has come in force does not permit.
+    /// Cancels, for good, leases that the new configuration does not permit.
     pub fn check_all(&self, checked: &Checked, programs: &ListedPrograms) {
         let all: Vec<_> = self.all.lock().values().filter_map(Weak::upgrade).collect();
         for terms in all {
@@ -93,11 +95,11 @@ impl Leases {
 }
 
 impl Lease {
-    /// Whether it is still valid.
+    /// Checks that the lease is still valid.
     ///
     /// # Errors
-    /// [`Refusal::ClientPolicy`] or [`Refusal::ProgramNotPermitted`] when it was cancelled, or its
-    /// time is over.
+    /// [`Refusal::ClientPolicy`] or [`Refusal::ProgramNotPermitted`] when it was cancelled or has
+    /// expired.
     pub fn check(&self) -> Result<(), Refusal> {
         if let Some(refusal) = self.terms.cancelled.get() {
             return Err(*refusal);
@@ -108,7 +110,7 @@ impl Lease {
         Ok(())
     }
 
-    /// When its time is over, in seconds since 1970.
+    /// Its expiry, in seconds since 1970.
     pub fn until(&self) -> u64 {
         self.terms.until.load(Ordering::Relaxed)
     }
@@ -120,12 +122,12 @@ impl Terms {
             Ok(until) => {
                 self.until.fetch_min(until, Ordering::Relaxed);
             }
-            // One that was cancelled before keeps its reason.
+            // A lease that was cancelled before keeps its reason.
             Err(refusal) => drop(self.cancelled.set(refusal)),
         }
     }
 
-    /// Until when.
+    /// The time until which it is permitted.
     fn permitted(&self, checked: &Checked, programs: &ListedPrograms) -> Result<u64, Refusal> {
         let until = permitted_until(&self.key, checked).ok_or(Refusal::ClientPolicy)?;
         let (policy, key) = (&checked.policy, &self.key);
@@ -183,7 +185,7 @@ mod tests {
             Err(Refusal::ClientPolicy)
         );
         assert!(grant(&leases, &in_force, Use::Session).is_err());
-        // Asked again, another one is granted; this one stays cancelled.
+        // A new lease is granted; this one stays cancelled.
         assert_eq!(reload(permitting()), Err(Refusal::ClientPolicy));
         assert!(grant(&leases, &in_force, Use::Session).is_ok());
     }
@@ -198,7 +200,7 @@ mod tests {
         leases.check_all(&in_force.put(listed).checked, &programs);
         assert_eq!(asked.check(), Err(Refusal::ProgramNotPermitted));
         assert_eq!(session.check(), Ok(()));
-        // Nor may the same program connect without asking.
+        // The same program may not connect without a request either.
         let plain = grant(&leases, &in_force, Use::Plain(None));
         assert_eq!(plain.err(), Some(Refusal::ProgramNotPermitted));
     }

@@ -1,9 +1,9 @@
 //! The users' ssh-agents. A process of the user (`usher agent`) lends one for as long as its
-//! conversation lasts, and has it sign what the signer asks: the signer holds no descriptor of an
-//! agent and can have it sign nothing but authenticators. What comes back counts when it verifies.
+//! conversation lasts, and has it sign what the signer requests. The signer holds no descriptor of
+//! an agent and can have it sign only authenticators. A signature counts only if it verifies.
 //!
-//! One loan a user, the newest; one question at a time; an answer within [`ANSWER`], or the loan
-//! ends.
+//! A user has one loan, the newest. It handles one request at a time, and ends if an answer takes
+//! longer than [`ANSWER`].
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use super::{Signer, keys};
 use crate::local_callers::LocalCaller;
 use crate::log_share::LogShares;
 
-/// How long an agent may take: somebody may have to touch a security key. The statement that is
-/// signed is fresh for 60 s.
+/// Time limit of an agent: the user may have to touch a security key. The signed statement is fresh
+/// for 60 s.
 const ANSWER: Duration = Duration::from_secs(30);
-/// How long one question waits for those before it.
+/// The time that a request waits for earlier ones.
 const TURN: Duration = Duration::from_secs(15);
-/// Connections of one user that may wait for the user's agent at a time. The proxy has a thread for
-/// each.
+/// Limit of one user's connections that wait for the user's agent at the same time. The proxy has a
+/// thread for each.
 const WAITING_PER_USER: usize = 64;
 
-/// All loans. At most one for each user who is registered to sign by an agent.
+/// All loans: at most one for each user who is registered to sign by an agent.
 #[derive(Default)]
 pub struct Loans {
     state: Arc<Mutex<State>>,
@@ -41,9 +41,9 @@ struct State {
     last_number: u64,
     /// By user id.
     lent: HashMap<u32, Loan>,
-    /// How many connections wait, by user id.
+    /// The number of waiting connections, by user id.
     waiting: HashMap<u32, usize>,
-    /// When a user's agent last did not sign, by user id.
+    /// The last time that a user's agent did not sign, by user id.
     not_signed: HashMap<u32, Instant>,
 }
 
@@ -52,7 +52,7 @@ struct Loan {
     user: UserName,
     turn: Arc<tokio::sync::Mutex<()>>,
     questions: mpsc::Sender<Question>,
-    /// Dropped: another loan has taken this one's place.
+    /// Dropped when another loan replaces this one.
     _present: oneshot::Sender<()>,
 }
 
@@ -61,20 +61,20 @@ struct Question {
     answer: oneshot::Sender<FromLender>,
 }
 
-/// The right to ask a user's agent, which one task has at a time.
+/// The right to use a user's agent, which one task has at a time.
 pub struct AgentPermit {
     questions: mpsc::Sender<Question>,
     _turn: OwnedMutexGuard<()>,
 }
 
-/// A user's connection that waits, of which there are so many.
+/// A waiting connection of a user; their number is limited.
 pub struct Waiting {
     all: Arc<Mutex<State>>,
     uid: u32,
 }
 
 impl Loans {
-    /// Waits for a turn at the user's agent, so that what is signed is made when it can be.
+    /// Waits for a turn at the user's agent, so that the statement is made when it can be signed.
     ///
     /// # Errors
     /// [`Refusal::AgentUnavailable`] without a loan, [`Refusal::Overloaded`] when the turn does not
@@ -92,10 +92,10 @@ impl Loans {
         })
     }
 
-    /// A place to wait in while the user's agent is asked.
+    /// A place to wait while the user's agent signs.
     ///
     /// # Errors
-    /// [`Refusal::Overloaded`] when too many wait already.
+    /// [`Refusal::Overloaded`] when too many connections already wait.
     pub fn wait(&self, uid: u32) -> Result<Waiting, Refusal> {
         let mut state = self.state.lock();
         let waiting = state.waiting.entry(uid).or_default();
@@ -109,19 +109,18 @@ impl Loans {
         })
     }
 
-    /// Whether a line about the user's agent is to be written: as long as the user's share of the
-    /// log lasts.
+    /// Whether to log a line about the user's agent: as long as the user's share of the log lasts.
     pub fn has_log_share(&self, uid: u32, refusal: Refusal) -> bool {
         self.log.admit(uid, refusal)
     }
 
-    /// The user's agent was asked and did not sign.
+    /// Records that the user's agent did not sign.
     pub fn not_signed(&self, uid: u32) {
         self.state.lock().not_signed.insert(uid, Instant::now());
     }
 
-    /// Whether the user's agent was asked and did not sign after `since`: who has waited from then
-    /// on has had the answer.
+    /// Whether the user's agent did not sign at some time after `since`: a connection that has
+    /// waited from then on then has its answer.
     pub fn has_not_signed(&self, uid: u32, since: Instant) -> bool {
         let state = self.state.lock();
         state.not_signed.get(&uid).is_some_and(|&then| then > since)
@@ -132,18 +131,18 @@ impl Loans {
         self.state.lock().lent.contains_key(&uid)
     }
 
-    /// Whose agents are lent.
+    /// The users whose agents are lent.
     pub fn users(&self) -> HashSet<UserName> {
         let state = self.state.lock();
         state.lent.values().map(|loan| loan.user.clone()).collect()
     }
 
-    /// How many there are.
+    /// The number of loans.
     pub fn len(&self) -> usize {
         self.state.lock().lent.len()
     }
 
-    /// Enters a loan, in the place of a former one of the user.
+    /// Enters a loan, and replaces a former one of the user.
     fn enter(&self, uid: u32, user: UserName) -> Entered {
         let (questions, asked) = mpsc::channel(1);
         let (present, replaced) = oneshot::channel();
@@ -181,7 +180,7 @@ impl Drop for Waiting {
 }
 
 impl AgentPermit {
-    /// Has the agent sign a statement, with the key of this wire form. Gives the signature as the
+    /// Has the agent sign a statement with the key of this wire form. Returns the signature as the
     /// agent made it.
     ///
     /// # Errors
@@ -225,15 +224,15 @@ impl Drop for Entered {
     }
 }
 
-/// Why a loan ends.
+/// The reason for the end of a loan.
 enum End {
     Replaced,
-    /// The lender has gone.
+    /// The lender has closed the connection.
     TakenBack,
     Refused(Refusal),
 }
 
-/// Serves a process that lends, until its loan ends.
+/// Serves a lending process until its loan ends.
 pub async fn serve(signer: &Signer, mut caller: LocalCaller) {
     let (uid, pid) = (caller.peer.uid, caller.peer.pid);
     let may = match caller.descriptors() {
@@ -248,7 +247,7 @@ pub async fn serve(signer: &Signer, mut caller: LocalCaller) {
         }
     };
     let loan = signer.loans.enter(uid, user.clone());
-    // Who lends again and again does not fill the log.
+    // Repeated lending does not fill the log.
     let told = signer.loans.has_log_share(uid, Refusal::AgentUnavailable);
     if told {
         tracing::info!(%user, pid, "an agent is lent");
@@ -272,7 +271,7 @@ pub async fn serve(signer: &Signer, mut caller: LocalCaller) {
     }
 }
 
-/// Who may lend, and as whom: users who sign by an agent on this host.
+/// Checks that the user signs by an agent on this host, and returns the user's name.
 async fn may_lend(signer: &Signer, uid: u32) -> Result<UserName, Refusal> {
     let user = signer.names.of(uid).await?;
     let configuration = signer.configuration.get();
@@ -289,7 +288,7 @@ async fn may_lend(signer: &Signer, uid: u32) -> Result<UserName, Refusal> {
     }
 }
 
-/// Asks what is to be asked until the loan ends.
+/// Passes requests to the lender until the loan ends.
 async fn keep(mut loan: Entered, caller: &mut LocalCaller) -> End {
     let mut open: Option<(oneshot::Sender<FromLender>, Instant)> = None;
     loop {
@@ -314,7 +313,7 @@ async fn keep(mut loan: Entered, caller: &mut LocalCaller) -> End {
                     return End::Refused(Refusal::Malformed);
                 };
                 match FromLender::decode(&packet) {
-                    // Who asked has given up: nobody to tell.
+                    // The task that asked may no longer be waiting.
                     Ok(said) => drop(answer.send(said)),
                     Err(error) => return End::Refused(error.into()),
                 }

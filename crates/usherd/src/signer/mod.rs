@@ -1,6 +1,7 @@
-//! The signer: keeps the users' private keys, or asks their ssh-agents, and speaks for a user only when a process of that
-//! user asks, and only to what client policy permits. It never touches the network: what it
-//! sends travels through the courier, and of what comes back it parses fixed-size answers only.
+//! The signer keeps the users' private keys, or asks their ssh-agents. It speaks for a user only
+//! when one of the user's processes asks, and only to services that the client policy permits. It
+//! never touches the network: its messages travel through the courier, and it parses only
+//! fixed-size answers.
 
 mod announcement;
 mod asking;
@@ -54,16 +55,16 @@ use relay::Relay;
 use sessions::{Pair, Sessions};
 use tickets::Tickets;
 
-/// What all of the signer's tasks share.
+/// The state that all tasks of the signer share.
 struct Signer {
     host_key: HostPublicKey,
-    /// Cookie of the network namespace that the signer is in, for good.
+    /// Cookie of the signer's network namespace, which never changes.
     network: u64,
     configuration: InForce,
     leases: Leases,
     sessions: Sessions,
     tickets: Tickets,
-    /// The proxy's.
+    /// The proxy's ports.
     ports: ReservedPorts,
     chains: Chains,
     plain: Plain,
@@ -72,17 +73,17 @@ struct Signer {
     names: Names,
     clocks: Clocks,
     relay: Arc<Relay>,
-    /// Told of every configuration that comes in force.
+    /// Notified of every configuration that comes in force.
     reloaded: tokio::sync::Notify,
-    /// The proxy's account; the only one that may ask on behalf of others.
+    /// The proxy's account, the only one that may ask on behalf of others.
     proxy_uid: Option<u32>,
 }
 
 impl Signer {
-    /// A lease of a pair by the configuration in force.
+    /// Grants a lease of a pair by the configuration in force.
     ///
     /// # Errors
-    /// As [`Leases::grant`].
+    /// Like [`Leases::grant`].
     fn lease(&self, pair: Pair, used_for: Use) -> Result<Lease, Refusal> {
         self.leases
             .grant(pair, used_for, &self.configuration, &self.programs)
@@ -146,7 +147,8 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
     });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // A request may keep one busy until its user lets go: several users at their limits.
+        // A request may block a thread until its user ends it. This leaves room for several users
+        // at their limits.
         .max_blocking_threads(4096)
         .build()
         .attempt("cannot start the runtime")?;
@@ -168,7 +170,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
             let chains = signer.chains.keep_full();
             let plain = plain::serve(Arc::clone(&signer));
             tokio::spawn(guards::clear_up(Arc::clone(&signer)));
-            // As every later one: with no more rights to look around than then.
+            // Looked up like every later configuration, with the same reduced rights.
             let configuration = signer.configuration.get();
             let programs = signer
                 .programs
@@ -194,7 +196,8 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
 impl Signer {
     fn put_in_force(&self, fresh: Configuration) -> ReloadedView {
         let generation = fresh.generation();
-        // In force before anything is taken back: what is asked for meanwhile is asked of it.
+        // Put it in force before taking anything back, so that requests meanwhile are checked
+        // against it.
         let fresh = self.configuration.put(fresh);
         let proxy = self.proxy_uid.unwrap_or(0);
         self.ports.reserve(of_proxy(&fresh.checked.policy, proxy));

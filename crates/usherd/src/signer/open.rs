@@ -1,4 +1,4 @@
-//! Opening a session: a signature, an answer of the server, and tokens where both kernels have them.
+//! Opens a session: a signature, the server's answer, and tokens if both kernels support them.
 
 use usher_local::clock::unix_time;
 use usher_proto::frame::ClientBody;
@@ -17,15 +17,15 @@ use super::signing::UserKey;
 use super::tickets::Grant;
 use super::{Signer, keys};
 
-/// What is left of an opened session to ask tokens with.
+/// The part of an opened session that is needed to request tokens.
 pub struct Openable {
     session: SessionId,
     chain: TokenChain,
     expires: u64,
 }
 
-/// Opens a session, with its first connection where there is one. `asked`: the user's agent was
-/// asked to sign, and the user perhaps to touch something.
+/// Opens a session, with its first connection if there is one. `asked`: the user's agent was asked
+/// to sign, perhaps by touching a security key.
 ///
 /// # Errors
 /// The server's refusal, or this host's.
@@ -39,9 +39,9 @@ pub async fn open(
     let configuration = signer.configuration.get();
     let policy = &configuration.checked.policy;
     let purpose = purpose(key, policy);
-    // Looked at before the key is read: one that is replaced in between counts as the former.
+    // Read before the key: a key that is replaced in between counts as the former one.
     let signed_by = keys::stamp(&key.user, purpose);
-    // Before the statement is dated: an agent may have to be waited for.
+    // Before the statement is dated, because an agent may take its time.
     let user_key = UserKey::take(signer, pair, purpose).await?;
     let by_agent = user_key.is_agent();
     let (mut chain, tokens) = signer.chains.take()?;
@@ -75,7 +75,7 @@ pub async fn open(
             signer.loans.not_signed(pair.uid);
         }
     })?;
-    // An agent takes its time.
+    // An agent may have taken its time.
     lease.check()?;
     let id = session_id(&authenticator.statement);
     if let Some(guarded) = first {
@@ -91,7 +91,7 @@ pub async fn open(
     signer.clocks.note(&key.host, outcome, None, unix_time());
     answered?;
     if let Some(guarded) = first {
-        // Whoever clears up after this process can withdraw it.
+        // Lets the next signer withdraw it if this one ends.
         guarded.stand(signer, Some(id))?;
     }
     tracing::info!(user = %key.user, host = %key.host, service = %key.service, session = %id,
@@ -113,7 +113,7 @@ pub async fn open(
     Ok((session, openable))
 }
 
-/// Has the session's connections carry tokens, where both kernels do. Returns the session
+/// Requests tokens for the session's connections, if both kernels support them. Returns the session
 /// whose ticket was replaced.
 pub async fn ask_for_tokens(signer: &Signer, lease: &Lease, asked: Openable) -> Option<SessionId> {
     let granted = tokens(signer, &lease.pair, &asked).await;
@@ -123,7 +123,7 @@ pub async fn ask_for_tokens(signer: &Signer, lease: &Lease, asked: Openable) -> 
         signer.sessions.forget(&pair.key, asked.session).await;
         return None;
     }
-    // Nothing is waited for between that and issuing.
+    // No wait between the grant and the ticket.
     match granted {
         Ok((slot, key)) => {
             let grant = Grant {

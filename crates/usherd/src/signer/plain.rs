@@ -1,14 +1,15 @@
-//! Plain connections: those of programs that ask nobody, to where policy has
-//! `programs`.
+//! Plain connections: those of programs that make no request, to destinations for which the policy
+//! has `programs`.
 //!
-//! With a ticket they carry a token and are not seen here. Without one the kernel holds the SYN and
-//! tells of it (bpf/authentication/ticket/holding.h); it is announced as for a program that asks, released, and sent
-//! once at once: the kernel itself would send it again after a second only. A connection that is
-//! refused is released as well, so that the server's RST tells the program so.
+//! With a ticket they carry a token, and the signer does not see them. Without one, the kernel
+//! holds the SYN and reports it (bpf/authentication/ticket/holding.h). The signer announces the
+//! connection as if the program had requested it, releases it, and sends the SYN at once: the
+//! kernel itself would send it again only after a second. A refused connection is released too, so
+//! that the server's RST tells the program.
 //!
-//! An announcement is for a connection's endpoints, and nobody here holds the port. What keeps others
-//! from using it is the guard: from before the announcement until it has been taken back, no socket's
-//! SYN with these endpoints leaves the host but the one that it was made for.
+//! An announcement is for a connection's endpoints, and no process here holds the port. The guard
+//! keeps others from using it: from before the announcement until it is withdrawn, no SYN with
+//! these endpoints leaves the host except from the socket for which it was made.
 
 use std::collections::HashMap;
 use std::io;
@@ -35,16 +36,16 @@ use super::sessions::{Pair, SessionKey};
 use crate::log_share::LogShares;
 use crate::shares::Shares;
 
-/// Connections that are decided about, announced or being refused at one time, half as many as
-/// the kernel takes guards: of one user so many, and no more than this part of what is free. The next one's SYN
-/// stays held, and is told of again when the kernel sends it again.
+/// Limits of connections being decided on, announced or refused at the same time: in total, half as
+/// many as the kernel accepts guards; for one user; and the fraction of the free ones that one user
+/// may take. Beyond them a SYN stays held, and the kernel reports it again when it retransmits it.
 const UNDER_WAY: usize = Limits::GUARDS as usize / 2;
 const UNDER_WAY_PER_USER: usize = 512;
 const PART_OF_FREE: usize = 32;
-/// How many of them are being refused, those of all users together. Somebody who has many user ids
-/// (newuidmap(1)) has no more of them. The next one stays held likewise.
+/// Limit of those being refused, for all users together. A user with many user ids (newuidmap(1))
+/// has no more of them. Further ones stay held as well.
 const BEING_REFUSED: usize = 512;
-/// What is under way, and what came of it.
+/// The connections under way, and counters of their results.
 #[derive(Default)]
 pub struct Plain {
     state: Mutex<State>,
@@ -75,18 +76,18 @@ struct UnderWay {
     over: Option<Sender<()>>,
 }
 
-/// The permit of a held connection, of which there are so many; given back when dropped.
+/// The permit of a held connection. Their number is limited; a dropped one is returned.
 struct ConnectionPermit {
     signer: Arc<Signer>,
     connection: ConnectionTuple,
     uid: u32,
-    /// It is one of those that are being refused, too.
+    /// Whether it is also counted among those being refused.
     refused: bool,
     over: Receiver<()>,
 }
 
 impl Plain {
-    /// How many were announced, how many refused, and how many guards there are.
+    /// The numbers of announced and refused connections, and of guards.
     pub fn numbers(&self) -> [(&'static str, u64); 3] {
         [
             ("plain_announced", &self.announced),
@@ -96,13 +97,13 @@ impl Plain {
         .map(|(name, number)| (name, number.load(Ordering::Relaxed)))
     }
 
-    /// The connection is over: whoever waits for that is told.
+    /// Tells the waiting task that the connection is over.
     fn end(&self, connection: &ConnectionTuple, attempt: Attempt) {
         if let Some(under_way) = self.state.lock().under_way.get_mut(connection)
             && under_way.attempt == attempt
             && let Some(over) = under_way.over.take()
         {
-            // A task that waits no longer needs no word.
+            // The task may no longer be waiting.
             let _ = over.send(());
         }
     }
@@ -117,8 +118,8 @@ impl Plain {
 }
 
 impl ConnectionPermit {
-    /// None: this connection or another one with the same endpoints is under way, or the user's share is.
-    /// The kernel tells of the SYN again when it sends it again.
+    /// None: this connection or another with the same endpoints is under way, or the user's share
+    /// is used up. The kernel reports the SYN again when it retransmits it.
     fn take(signer: &Arc<Signer>, report: &Report) -> Option<Self> {
         let (connection, uid) = (report.connection, report.uid);
         let mut state = signer.plain.state.lock();
@@ -146,7 +147,7 @@ impl ConnectionPermit {
         })
     }
 
-    /// Whether there is room for it among those that are being refused.
+    /// Whether there is room for it among those being refused.
     fn refuse(&mut self) -> bool {
         let mut state = self.signer.plain.state.lock();
         let room = self.refused || state.being_refused < BEING_REFUSED;
@@ -157,14 +158,14 @@ impl ConnectionPermit {
         room
     }
 
-    /// Whether the connection is over already.
+    /// Whether the connection is already over.
     fn is_over(&mut self) -> bool {
         self.over.try_recv().is_ok()
     }
 
-    /// Waits until the connection is established or given up, or its announcement has expired.
+    /// Waits until the connection is established or abandoned, or its announcement has expired.
     async fn has_ended(&mut self) {
-        // Either is as good, and so is a sender that has gone.
+        // All results count alike, including a dropped sender.
         let _ = tokio::time::timeout(CONNECT, &mut self.over).await;
     }
 }
@@ -180,7 +181,7 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Decides about what the kernel holds.
+/// Decides on the held connections that the kernel reports.
 ///
 /// # Errors
 /// When the reactor cannot take the kernel's reports.
@@ -208,7 +209,7 @@ pub async fn serve(signer: Arc<Signer>) -> io::Result<()> {
                     break;
                 }
             }
-            // Who connects faster than this is read keeps nobody else's requests waiting.
+            // A user who connects faster than this reads must not delay the requests of others.
             tokio::task::yield_now().await;
         }
     }
@@ -236,8 +237,8 @@ async fn take_out_of_use(signer: &Signer, report: &Report) {
     }
 }
 
-/// Who connects, and may they? Before that is known a connection has no guard, of which there are so
-/// many: nothing has been announced that it would have to guard.
+/// Checks the user and the permission. Before that, the connection has no guard, of which there is
+/// a limited number: nothing has been announced that needs one.
 async fn decide(mut permit: ConnectionPermit, report: Report, syn: Option<Syn>) {
     let signer = Arc::clone(&permit.signer);
     let Some(holding) = signer.tickets.holding() else {
@@ -249,7 +250,7 @@ async fn decide(mut permit: ConnectionPermit, report: Report, syn: Option<Syn>) 
     if permitted.is_err() && !permit.refuse() {
         return signer.plain.log_refusal(&report, Refusal::Overloaded);
     }
-    // Given up meanwhile, or while this process did not run.
+    // Abandoned meanwhile, or while this process did not run.
     if permit.is_over() {
         return;
     }
@@ -267,7 +268,7 @@ async fn decide(mut permit: ConnectionPermit, report: Report, syn: Option<Syn>) 
             permit.has_ended().await;
         }
     }
-    // Its permit is held until then, so that there are never more guards than permits.
+    // The permit is held until then, so that there are never more guards than permits.
     guarded.lift(&signer).await;
     signer.plain.guards.fetch_sub(1, Ordering::Relaxed);
 }
@@ -283,7 +284,7 @@ async fn announce_and_release(
     let signer = Arc::clone(&permit.signer);
     match announce(&signer, lease, guarded).await {
         Ok(session) => {
-            // It may have taken a while.
+            // Announcing may have taken a while.
             if !permit.is_over() && lease.check().is_ok() {
                 signer.plain.announced.fetch_add(1, Ordering::Relaxed);
                 release(&signer, guarded, Some(session), holding, syn);
@@ -292,8 +293,8 @@ async fn announce_and_release(
             // The guard stands until the announcement is gone from the server.
             withdraw(&signer, &lease.pair, session, report.connection).await;
         }
-        // These endpoints are announced for another connection, whose the server would take this one
-        // for: it stays held, and is told of again.
+        // These endpoints are announced for another connection, for which the server would mistake
+        // this one. It stays held, and the kernel reports it again.
         Err(refusal @ Refusal::AlreadyAnnounced) => {
             signer.plain.log_refusal(report, refusal);
         }
@@ -304,7 +305,7 @@ async fn announce_and_release(
     }
 }
 
-/// Lets the SYN go unannounced, so that the server's RST tells the program.
+/// Releases the SYN unannounced, so that the server's RST tells the program.
 fn refuse_and_release(
     permit: &ConnectionPermit,
     guarded: &Guarded,
@@ -319,7 +320,7 @@ fn refuse_and_release(
     release(&permit.signer, guarded, None, holding, syn);
 }
 
-/// Who connects, and may they?
+/// Checks the user and the permission, and grants a lease.
 async fn permitted(signer: &Signer, report: &Report) -> Result<Lease, Refusal> {
     let user = signer.names.of(report.uid).await?;
     let server = report.connection.server;
@@ -352,7 +353,7 @@ async fn permitted(signer: &Signer, report: &Report) -> Result<Lease, Refusal> {
     signer.lease(pair, Use::Plain(report.program))
 }
 
-/// Lets the SYN go, and sends it in the kernel's place.
+/// Releases the SYN, and sends it in the kernel's place.
 fn release(
     signer: &Signer,
     guarded: &Guarded,
@@ -364,7 +365,7 @@ fn release(
     if let Err(refusal) = guarded.released().stand(signer, session) {
         return tracing::error!(%refusal, %connection, "a connection is not released");
     }
-    // Without it, and when it is lost, the kernel's own copy goes within a second.
+    // If this is impossible or gets lost, the kernel sends its own copy within a second.
     if let (Ok(sender), Some(syn)) = (holding.sender(), syn)
         && let Err(error) = sender.send(&syn)
     {

@@ -1,9 +1,10 @@
-//! Which programs may: the lists of `client` blocks, and the files that stand at their paths.
+//! Programs that may connect: the lists of `client` blocks, and the files at their paths.
 //!
-//! The kernel says by what executable a process connects or asks (bpf/authentication/ticket/program.h); here is
-//! kept which executables the paths of the policy lead to. They are looked up when a policy comes in
-//! force, and those of one list again when a program that is not among them comes there: so the file
-//! of a package's new version counts from its first connection on.
+//! The kernel identifies the executable that connects or asks
+//! (bpf/authentication/ticket/program.h); this module maps the policy's paths to executables. It
+//! looks them up when a policy comes in force. When a program that is not on a list connects to its
+//! destination, it looks that list up again: so the file of a package's new version is permitted
+//! from its first connection on.
 
 mod paths;
 
@@ -21,8 +22,8 @@ use usher_proto::refusal::Refusal;
 use super::tickets::Tickets;
 use paths::{Files, List, Paths};
 
-/// Programs of all lists of a policy, each as often as it is listed: there is room for as many that
-/// take their places.
+/// Limit of programs on all lists of a policy, each counted as often as it is listed. As many
+/// places are left for their replacements.
 const LISTED: usize = Limits::LISTED as usize / 2;
 
 /// The lists in force.
@@ -34,24 +35,24 @@ pub struct ListedPrograms {
 
 #[derive(Default, Clone)]
 struct State {
-    /// By which number the kernel knows a list. It is never another one's.
+    /// The number by which the kernel knows a list. It is never reused.
     lists: HashMap<List, NonZeroU32>,
     last_number: u32,
     programs: HashMap<String, Found>,
-    /// What the kernel was told last.
+    /// The destinations last passed to the kernel.
     destinations: Vec<Destination>,
-    /// What is not listed any longer and the kernel has not taken back.
+    /// Programs that are no longer listed and that the kernel still has.
     kept: Vec<Found>,
 }
 
-/// Where plain connections are authenticated, and the number of the list of those programs that may;
-/// none: any program.
+/// A destination at which plain connections are authenticated, and the number of the list of
+/// permitted programs; none: any program.
 type Destination = (SocketAddr, Option<NonZeroU32>);
 
-/// Why the lists of a policy are not in force.
+/// The reason why the lists of a policy are not in force.
 #[derive(Debug, thiserror::Error)]
 pub enum ProgramsError {
-    /// There are too many.
+    /// The lists have too many programs.
     #[error(
         "the `client` blocks of the policy list {0} `programs`, more than {LISTED}: put services \
          with the same programs into one block"
@@ -74,17 +75,17 @@ pub enum ProgramsError {
     Destinations(TicketError),
 }
 
-/// A program that was found.
+/// A program with its file.
 #[derive(Clone)]
 struct Found {
     program: ProgramId,
-    /// Its file, kept open: else what the program is known by could become another file's.
+    /// Its file, kept open: otherwise another file could get its identity.
     _file: Arc<OwnedFd>,
 }
 
 impl ListedPrograms {
-    /// Puts a policy's plain destinations and lists in force. What comes of it is the caller's policy
-    /// or, on errors, what was in force when its turn came.
+    /// Puts a policy's plain destinations and lists in force: the caller's policy or, on errors,
+    /// what was in force when its turn came.
     ///
     /// # Errors
     /// [`ProgramsError`].
@@ -114,13 +115,13 @@ impl ListedPrograms {
         after.destinations = after.destinations_of(policy)?;
         let outcome = after.put(tickets);
         if outcome.is_err() {
-            // What was in force had room and has it again.
+            // What was in force had room before and still does.
             if let Err(error) = before.put(tickets) {
                 tracing::error!(%error, "the former `programs` are not in force again");
             }
             if let Some(listing) = tickets.listing() {
                 let mut before = before;
-                // The kernel may know lists by these numbers still.
+                // The kernel may still know lists by these numbers.
                 before.last_number = after.last_number;
                 before.retain(listing, after);
                 *self.state.lock() = before;
@@ -134,8 +135,8 @@ impl ListedPrograms {
         Ok(())
     }
 
-    /// Whether a program may by these `programs`; looks again where its list's paths lead to when it
-    /// is none of those that were there.
+    /// Whether these `programs` permit a program. If it is not a known one, looks the list's paths
+    /// up again.
     ///
     /// # Errors
     /// [`Refusal::ProgramNotPermitted`].
@@ -160,7 +161,7 @@ impl ListedPrograms {
         }
     }
 
-    /// The same by what is known.
+    /// The same, by what is known already.
     pub fn permits(&self, programs: &Programs, program: Option<ProgramId>) -> bool {
         let Some(list) = programs.listed() else {
             return true;
@@ -170,7 +171,7 @@ impl ListedPrograms {
         program.is_some_and(|program| found.any(|found| found.program == program))
     }
 
-    /// How many programs of lists were found, and how many were not.
+    /// The numbers of programs found and missing.
     pub fn numbers(&self) -> [(&'static str, u64); 2] {
         let state = self.state.lock();
         let paths: BTreeSet<&String> = state.lists.keys().flat_map(|list| list.iter()).collect();
@@ -185,7 +186,7 @@ impl ListedPrograms {
         let Some(mut turn) = self.paths.ask(list).await else {
             return;
         };
-        // Not those that have gone with another policy meanwhile.
+        // Leaves out lists that another policy has removed meanwhile.
         let in_force = |list: &List| self.state.lock().lists.contains_key(list);
         let files = turn.look_up_asked(in_force).await;
         let mut state = self.state.lock();
@@ -207,7 +208,7 @@ impl ListedPrograms {
 }
 
 impl State {
-    /// These lists and no others, each with the number that it had.
+    /// Takes exactly these lists; known ones keep their numbers.
     fn take_lists(&mut self, lists: HashSet<List>) -> Result<(), ProgramsError> {
         let count: usize = lists.iter().map(|list| list.len()).sum();
         if count > LISTED {
@@ -229,7 +230,7 @@ impl State {
         Ok(())
     }
 
-    /// Takes note of what stands at paths now, and gives where nothing does.
+    /// Enters the files found at the paths, and returns the paths without one.
     fn enter(&mut self, listing: &Listing, files: Files) -> Vec<(String, String)> {
         let mut missing = Vec::new();
         for (path, file) in files {
@@ -249,7 +250,7 @@ impl State {
                         tracing::info!(path, "another file stands at the path of a program");
                     }
                 }
-                // The kernel does not tell programs apart, which has been said.
+                // The kernel cannot identify programs, which is already logged.
                 Ok(None) => {}
                 Err(error) => {
                     self.programs.remove(&path);
@@ -260,7 +261,7 @@ impl State {
         missing
     }
 
-    /// What the kernel is to have.
+    /// The entries that the kernel should have.
     fn wanted(&self) -> HashSet<Listed> {
         let listed = self.lists.iter().flat_map(|(list, number)| {
             let found = list.iter().filter_map(|path| self.programs.get(path));
@@ -272,10 +273,10 @@ impl State {
         listed.collect()
     }
 
-    /// Where plain connections are authenticated by the policy, whose lists these are.
+    /// The destinations of plain connections by the policy to which these lists belong.
     ///
     /// # Errors
-    /// When a list has no number: without one any program would be permitted.
+    /// When a list has no number: without one, any program would be permitted.
     fn destinations_of(&self, policy: &Policy) -> Result<Vec<Destination>, ProgramsError> {
         let numbered = policy.plain_destinations().map(|(server, programs)| {
             let Some(list) = programs.listed() else {
@@ -288,7 +289,7 @@ impl State {
         numbered.collect()
     }
 
-    /// Has the kernel authenticate plain connections to these destinations, by these lists.
+    /// Makes the kernel authenticate plain connections to these destinations, by these lists.
     fn put(&self, tickets: &Tickets) -> Result<(), ProgramsError> {
         if let Some(listing) = tickets.listing() {
             let outcome = listing.add(&self.wanted());
@@ -299,7 +300,8 @@ impl State {
         outcome.map_err(ProgramsError::Destinations)
     }
 
-    /// Has the kernel list no others. The files of what it lists all the same stay open.
+    /// Removes all other programs from the kernel. The files of those that it still lists stay
+    /// open.
     fn retain(&mut self, listing: &Listing, former: Self) {
         match listing.retain(&self.wanted()) {
             Ok(()) => self.kept.clear(),
@@ -351,7 +353,7 @@ mod tests {
         );
     }
 
-    /// With a service of this host's at port 119, for these `programs`.
+    /// A policy with a service of this host at port 119, for these `programs`.
     fn policy(programs: &str) -> Policy {
         let text = format!(
             "host laptop {{ address 10.77.0.1; key \"ssh-ed25519 \

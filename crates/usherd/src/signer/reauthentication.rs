@@ -1,6 +1,6 @@
-//! Authenticating users again, when a server asks: another element of the session's chain, as long
-//! as the configuration in force permits what the session is for. Who is not to be authenticated any
-//! longer is left unanswered, and the server ends the session.
+//! Authenticates users again when a server asks: sends another element of the session's chain, if
+//! the configuration in force still permits the session. Otherwise it does not answer, and the
+//! server ends the session.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,13 +18,14 @@ use super::open::open;
 use super::relay::Pending;
 use super::sessions::{Held, Pair, has_key, is_permitted};
 
-/// How often a server is answered for one session. Whoever means it asks once a second at most.
+/// The interval at which a server is answered for one session. A correct server asks at most once a
+/// second.
 const PACE: Duration = Duration::from_millis(500);
-/// How long a server is not answered when a session in the place of one whose chain is used up could
-/// not be opened: nobody is asked to sign again and again for connections that are not made.
+/// The time for which a server is not answered after the replacement of a session with a used-up
+/// chain has failed: users are not asked to sign again and again for connections that are not made.
 const PAUSE: Duration = Duration::from_secs(300);
 
-/// Hears what a host says of a session without being asked.
+/// Handles a host's notice about a session.
 pub fn hear(signer: &Arc<Signer>, host: &HostName, notice: Notice) {
     match notice {
         Notice::SessionEnded { session, reason } => {
@@ -36,8 +37,8 @@ pub fn hear(signer: &Arc<Signer>, host: &HostName, notice: Notice) {
     }
 }
 
-/// Answers a server that wants an element of this session. One whose slot is in use is not waited
-/// for: the server asks again.
+/// Answers a server that wants an element of this session. Does not wait for a session whose slot
+/// is in use: the server asks again.
 fn reauthenticate(signer: &Arc<Signer>, host: &HostName, id: SessionId) {
     let configuration = signer.configuration.get();
     let Some(host) = configuration.checked.policy.hosts.get(host) else {
@@ -89,7 +90,7 @@ async fn settle(signer: &Signer, host: &HostName, id: SessionId, sent: Result<Pe
     }
 }
 
-/// The chain is used up: another session is opened in the place of this one, by another signature.
+/// Opens another session in place of this one, whose chain is used up, by another signature.
 fn replace(signer: &Arc<Signer>, host: Host, mut held: Held) {
     let signer = Arc::clone(signer);
     tokio::spawn(async move {
@@ -101,7 +102,7 @@ fn replace(signer: &Arc<Signer>, host: Host, mut held: Held) {
             uid: former.1,
             host: host.clone(),
         };
-        // Also of a user who has to touch something for it: live connections depend on it.
+        // Even if the user has to touch a security key for it: live connections depend on it.
         let opened = match signer.lease(pair.clone(), Use::Session) {
             Ok(lease) => open(&signer, &lease, None, &mut false).await,
             Err(refusal) => Err(refusal),

@@ -1,4 +1,4 @@
-//! The way to the courier: frames out, answers back, each answer to the request it belongs to.
+//! The connection to the courier: sends requests, and matches each answer to its request.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,20 +23,19 @@ use usher_proto::session_request::{Notice, SessionRequest, Verdict};
 use crate::link::how;
 use crate::shares::Shares;
 
-/// How long one answer is waited for, and how long the server may take to announce what it was asked
-/// to.
+/// Time limit of an answer, and of the server's announcing.
 pub const ANSWER: Duration = Duration::from_secs(10);
-/// How long a connection may take to begin once it is announced: as long as the announcement lives
-/// on the server.
+/// The time that an announced connection may take to begin: as long as the announcement lives on
+/// the server.
 pub const CONNECT: Duration = Duration::from_secs(10);
-/// Requests that may wait for an answer: so many, of one host no more than are free, of one user no
-/// more than a sixteenth of what is free. The next one is refused with [`Refusal::Overloaded`]. So a
-/// host that does not answer has half of the places at most, and two have two thirds.
+/// Limits of requests that wait for an answer: in total; for one host, as many as are free; for one
+/// user, a sixteenth of the free ones. Further ones are refused with [`Refusal::Overloaded`]. So a
+/// host that does not answer has at most half of the places, and two have two thirds.
 const PENDING: usize = 16_384;
 const PART_OF_HOST: usize = 1;
 const PART_OF_USER: usize = 16;
 
-/// Requests that wait for their answer, and the way to the courier.
+/// Waiting requests, and the channel to the courier.
 #[derive(Default)]
 pub struct Relay {
     next_request: AtomicU64,
@@ -68,7 +67,7 @@ impl Default for State {
 }
 
 impl State {
-    /// Has a request of the user to the host wait.
+    /// Enters a waiting request of the user to the host.
     fn enter(&mut self, request: u64, waiting: Waiting) -> Result<(), Refusal> {
         if !self.hosts.take(&waiting.host) {
             return Err(Refusal::Overloaded);
@@ -81,7 +80,7 @@ impl State {
         Ok(())
     }
 
-    /// It waits no longer.
+    /// Removes a request that no longer waits.
     fn remove(&mut self, request: u64) -> Option<Waiting> {
         let waiting = self.pending.remove(&request)?;
         self.hosts.give_back(&waiting.host);
@@ -90,7 +89,7 @@ impl State {
     }
 }
 
-/// An answer on its way. Who drops it waits no longer, and leaves the place to others.
+/// An answer on its way. Dropping it frees its place.
 pub struct Pending {
     relay: Arc<Relay>,
     request: u64,
@@ -104,11 +103,11 @@ impl Drop for Pending {
 }
 
 impl Pending {
-    /// Waits for the verdict, for [`ANSWER`] and no longer.
+    /// Waits for the verdict, at most for [`ANSWER`].
     ///
     /// # Errors
-    /// The server's refusal, or [`Refusal::VerifierUnavailable`] when the channel broke or nothing
-    /// came.
+    /// The server's refusal, or [`Refusal::VerifierUnavailable`] when the channel broke or no
+    /// answer came.
     pub async fn verdict(mut self) -> Verdict {
         match timeout(ANSWER, &mut self.verdict).await {
             Ok(Ok(verdict)) => verdict,
@@ -118,10 +117,10 @@ impl Pending {
 }
 
 impl Relay {
-    /// Asks `host` about a session of the user, in the order of the calls.
+    /// Sends `host` a request about a session of the user, in the order of the calls.
     ///
     /// # Errors
-    /// As [`Relay::send`].
+    /// Like [`Relay::send`].
     pub fn ask(
         self: &Arc<Self>,
         host: &Host,
@@ -135,8 +134,8 @@ impl Relay {
     /// Sends a request of the user to `host`, in the order of the calls.
     ///
     /// # Errors
-    /// [`Refusal::CourierUnavailable`], [`Refusal::Overloaded`] when too much
-    /// waits already, of this host, of this user or for the courier.
+    /// [`Refusal::CourierUnavailable`]; [`Refusal::Overloaded`] when too many requests already wait
+    /// for this host, of this user or for the courier.
     pub fn send(
         self: &Arc<Self>,
         host: &Host,
@@ -176,8 +175,8 @@ impl Relay {
         })
     }
 
-    /// Has the server take an announcement back: of its host's, in this session. When it has
-    /// answered, nothing that was announced before stands.
+    /// Has the server withdraw an announcement that its host made in this session. Once it has
+    /// answered, no earlier announcement stands.
     ///
     /// # Errors
     /// When it has not answered.
@@ -193,14 +192,14 @@ impl Relay {
         Ok(())
     }
 
-    /// Whether a courier is there.
+    /// Whether the courier is connected.
     pub fn is_connected(&self) -> bool {
         self.state.lock().outgoing.is_some()
     }
 
     fn answered(&self, request: u64, verdict: Verdict) {
         if let Some(waiting) = self.state.lock().remove(request) {
-            // A waiter that has given up needs no answer.
+            // The waiting task may have given up.
             let _ = waiting.verdict.send(verdict);
         }
     }
@@ -221,8 +220,8 @@ impl Relay {
     }
 }
 
-/// Takes the courier's connection, one at a time; a new one replaces one that hangs. What hosts say
-/// without being asked goes to `heard`.
+/// Accepts the courier's connections, one at a time; a new one replaces one that hangs. Hosts'
+/// notices go to `heard`.
 ///
 /// # Errors
 /// Returns only when the listener fails.
@@ -266,7 +265,7 @@ async fn write(connection: Arc<AsyncPacketSocket>, mut outgoing: mpsc::Receiver<
     }
 }
 
-/// Reads answers until the courier goes; says what was wrong when something was.
+/// Reads answers until the courier disconnects. Returns the error, if there was one.
 async fn read(
     relay: &Relay,
     connection: &AsyncPacketSocket,
@@ -309,7 +308,7 @@ mod tests {
         }
     }
 
-    /// A relay with a courier that takes everything, and what it is given.
+    /// A relay with a courier that accepts everything, and the frames it gets.
     fn relay() -> (Arc<Relay>, mpsc::Receiver<Vec<u8>>) {
         let relay = Arc::<Relay>::default();
         let (sender, courier) = mpsc::channel(2 * PENDING);
@@ -317,7 +316,7 @@ mod tests {
         (relay, courier)
     }
 
-    /// All that is taken of these users' requests to the host.
+    /// All requests of these users to the host that are accepted.
     fn fill(relay: &Arc<Relay>, host: &Host, users: std::ops::Range<u32>) -> Vec<Pending> {
         let mut waiting = Vec::new();
         loop {
@@ -342,7 +341,7 @@ mod tests {
         assert_eq!(silent[0].len(), PENDING / 2);
         let other = fill(&relay, &host("other"), 100..200);
         assert!(other.len() >= PENDING / 16, "{}", other.len());
-        // What is refused has not been sent.
+        // A refused request was not sent.
         let mut sent = 0;
         while courier.try_recv().is_ok() {
             sent += 1;

@@ -1,4 +1,4 @@
-//! Keeping tickets full, and opening the next session before the tokens of the present one are used up.
+//! Keeps tickets full, and opens the next session before the present one's tokens are used up.
 
 use std::io;
 use std::sync::Arc;
@@ -48,16 +48,18 @@ pub async fn keep_filled(signer: Arc<Signer>) -> io::Result<()> {
     }
 }
 
-/// A session without a ticket, where tokens did not pass for a while: the next one may have them.
+/// For a session without a ticket whose tokens did not pass for a while: the next session may have
+/// one.
 pub fn renew_for_tokens(signer: &Arc<Signer>, pair: &Pair) {
     if let Some(permit) = signer.tickets.claim(pair.ticket_key()) {
         renew(signer, pair.clone(), permit);
     }
 }
 
-/// Opens a session and a ticket, aside, in the place of those that are nearly used up. Not of users
-/// who sign by an agent: each time that they are asked to touch something, a connection of theirs
-/// waits for it. Their next session opens when this one's tokens and elements are used up.
+/// Opens a session and a ticket in the background, to replace those that are nearly used up. Not
+/// for users who sign by an agent: they are asked to touch a security key only when one of their
+/// connections waits for it. Their next session opens when this one's tokens and elements are used
+/// up.
 fn renew(signer: &Arc<Signer>, pair: Pair, permit: TokenPermit) {
     let signer = Arc::clone(signer);
     tokio::spawn(async move {
@@ -69,7 +71,7 @@ fn renew(signer: &Arc<Signer>, pair: Pair, permit: TokenPermit) {
     });
 }
 
-/// On failure the present session goes on.
+/// On failure the present session continues.
 async fn try_to_renew(
     signer: &Arc<Signer>,
     pair: &Pair,
@@ -89,7 +91,7 @@ async fn try_to_renew(
     let former = slot.lock().await.replace(session).map(|former| former.id);
     let replaced = ask_for_tokens(signer, &lease, openable).await;
     drop(permit);
-    // One and the same, unless another has been opened meanwhile.
+    // Both are the same, unless another has been opened meanwhile.
     for session in former
         .into_iter()
         .chain(replaced.filter(|_| replaced != former))

@@ -1,6 +1,6 @@
-//! The sessions this host's users have with services of other hosts: for each the hash chain
-//! whose elements announce connections. Opened by one signature, shared by all processes of the
-//! user.
+//! The sessions that this host's users have with services of other hosts, each with the hash chain
+//! whose elements announce connections. One signature opens a session, and all of the user's
+//! processes share it.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -20,8 +20,8 @@ use usher_proto::session_id::SessionId;
 
 use super::keys::Stamp;
 
-/// What a session is for. The server's key, address and port are part of what is signed, so they
-/// are part of this.
+/// The subject of a session. The server's key, address and port are part of the signed statement,
+/// so they are part of this key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SessionKey {
     /// The local user.
@@ -32,14 +32,14 @@ pub struct SessionKey {
     pub host_key: HostPublicKey,
     /// The service there.
     pub service: ServiceName,
-    /// The address and port it is reached at.
+    /// The address and port of the service.
     pub server: SocketAddr,
 }
 
 /// A user of this host and a service of another.
 #[derive(Clone)]
 pub struct Pair {
-    /// What a session of theirs is for.
+    /// The subject of their sessions.
     pub key: SessionKey,
     /// The local user.
     pub uid: u32,
@@ -48,7 +48,7 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Whose tickets are for it.
+    /// The key of its tickets.
     pub fn ticket_key(&self) -> TicketKey {
         TicketKey {
             uid: self.uid,
@@ -57,28 +57,28 @@ impl Pair {
     }
 }
 
-/// How long a session is asked for, in seconds; the server may make it shorter.
+/// The requested lifetime of a session, in seconds; the server may shorten it.
 pub const SESSION: u64 = 8 * 3600;
 
 /// An open session.
 pub struct Session {
     /// Its id, by which the server knows it.
     pub id: SessionId,
-    /// The local user.
+    /// The local user's id.
     pub uid: u32,
-    /// What is left of its chain.
+    /// The unused part of its chain.
     pub chain: Chain,
-    /// The server is not answered before, when it asks for the user again.
+    /// Until then, the server's requests for the user's authentication are not answered.
     pub quiet_until: Option<Instant>,
-    /// When it ends, seconds since 1970.
+    /// Its end, in seconds since 1970.
     pub expires: u64,
     /// The key that signed for it.
     pub signed_by: Option<Stamp>,
-    /// The user's agent has signed for it.
+    /// Whether the user's agent signed for it.
     pub by_agent: bool,
 }
 
-/// Which of its user's keys opens a session.
+/// The purpose of the user's key that opens a session.
 pub fn purpose<'p>(key: &SessionKey, policy: &'p Policy) -> Option<&'p Name> {
     policy
         .client_permits(&key.user, &key.host, &key.service, unix_time())
@@ -86,7 +86,8 @@ pub fn purpose<'p>(key: &SessionKey, policy: &'p Policy) -> Option<&'p Name> {
         .and_then(|service| service.key.as_ref())
 }
 
-/// Until when a configuration permits what a session is for, seconds since 1970; none when it does not.
+/// The time until which a configuration permits the sessions of a key, in seconds since 1970; none
+/// if it does not.
 pub fn permitted_until(key: &SessionKey, checked: &Checked) -> Option<u64> {
     let policy = &checked.policy;
     let host = policy.hosts.get(&key.host)?;
@@ -102,24 +103,25 @@ pub fn permitted_until(key: &SessionKey, checked: &Checked) -> Option<u64> {
     service.users.until(&key.user)
 }
 
-/// Whether a configuration permits what a session is for.
+/// Whether a configuration permits the sessions of a key.
 pub fn is_permitted(key: &SessionKey, checked: &Checked) -> bool {
     permitted_until(key, checked).is_some()
 }
 
-/// Whether its user still has something to sign with: a session by a key that was removed is used no
-/// more. One by a key that was replaced is, until the next one is opened.
+/// Whether the user still has a key to sign with. A session by a removed key is no longer used. One
+/// by a replaced key is used until the next one is opened.
 pub fn has_key(key: &SessionKey, policy: &Policy) -> bool {
     super::keys::stamp(&key.user, purpose(key, policy)).is_some()
 }
 
-/// One session's place. Its lock is held while a session is opened and while an element is taken
-/// and sent, so that elements leave in order and a user's first connections share one signature.
+/// The slot of one session. Its lock is held while a session is opened and while an element is
+/// taken and sent, so that elements leave in order and a user's first connections share one
+/// signature.
 pub type Slot = Arc<tokio::sync::Mutex<Option<Session>>>;
 
-/// The slot of an open session, and nobody else's for as long.
+/// The slot of an open session, held exclusively.
 pub struct Held {
-    /// What the session is for.
+    /// The subject of the session.
     pub key: SessionKey,
     slot: OwnedMutexGuard<Option<Session>>,
 }
@@ -130,7 +132,7 @@ impl Held {
         self.slot.as_mut()
     }
 
-    /// Puts another one in its place.
+    /// Replaces the session.
     pub fn replace(&mut self, session: Session) {
         *self.slot = Some(session);
     }
@@ -141,17 +143,17 @@ impl Held {
 pub struct Sessions(Mutex<HashMap<SessionKey, Slot>>);
 
 impl Sessions {
-    /// The place of a session, open or not.
+    /// The slot of a session, open or not.
     pub fn slot(&self, key: &SessionKey) -> Slot {
         Arc::clone(self.0.lock().entry(key.clone()).or_default())
     }
 
-    /// How many there are.
+    /// The number of sessions.
     pub fn len(&self) -> usize {
         self.0.lock().len()
     }
 
-    /// The server has ended a session: the next connection opens a new one.
+    /// Forgets a session that the server has ended: the next connection opens a new one.
     pub fn ended(&self, host: &HostName, id: SessionId) {
         self.0.lock().retain(|key, slot| {
             let ended = key.host == *host
@@ -184,8 +186,8 @@ impl Sessions {
         session.take_if(|session| session.id == id);
     }
 
-    /// Does something with every session that is open, each in a task of its own: one that is being
-    /// opened is waited for, perhaps for its user to touch something, and no other one with it.
+    /// Runs `act` for every open session, each in its own task: a session being opened, perhaps by
+    /// its user's touch, delays no other.
     pub fn for_each<A>(&self, act: A)
     where
         A: Fn(&SessionKey, &mut Option<Session>) + Clone + Send + 'static,
@@ -199,7 +201,7 @@ impl Sessions {
         }
     }
 
-    /// Forgets what a new configuration no longer permits.
+    /// Forgets sessions that a new configuration no longer permits.
     pub fn retain(&self, keep: impl Fn(&SessionKey) -> bool) {
         self.0.lock().retain(|key, _| keep(key));
     }
@@ -215,7 +217,7 @@ pub(super) mod tests {
     const KEY: &str =
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDN+lhThOY09sVkymKufxRzTC3vJMRefe9T40lK8/E1t";
 
-    /// With a statement in the service of alice's, who may be disabled.
+    /// A configuration with a statement in the service of alice, who may be disabled.
     pub fn configuration(statement: &str, disabled: Option<&str>) -> Configuration {
         let text = format!(
             "host mailhost {{ address 10.77.0.2; key \"{KEY}\"; }}\n\

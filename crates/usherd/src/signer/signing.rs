@@ -1,4 +1,4 @@
-//! What signs for a user: the private key that the signer keeps, or the user's ssh-agent.
+//! Signs for a user, with the private key that the signer keeps or by the user's ssh-agent.
 
 use usher_local::clock::unix_time;
 use usher_local::signing_key::{Credential, SigningKey};
@@ -13,7 +13,7 @@ use super::loans::AgentPermit;
 use super::sessions::Pair;
 use super::{Signer, keys};
 
-/// The user's key, which can sign now: a private key, or one of an agent.
+/// The user's key, ready to sign: a private key, or an agent's.
 pub struct UserKey {
     kind: Kind,
     certificate: Option<Box<Certificate>>,
@@ -22,12 +22,12 @@ pub struct UserKey {
 enum Kind {
     /// A private key.
     Key(Box<usher_proto::ssh_key::PrivateKey>),
-    /// An agent, which may be asked now.
+    /// An agent, which may be used now.
     Agent(PublicKey, AgentPermit),
 }
 
 impl UserKey {
-    /// What signs for the user of `pair` for `purpose`; an agent is waited for.
+    /// The key of the user of `pair` for `purpose`. Waits for an agent.
     ///
     /// # Errors
     /// [`Refusal::NoPrivateKey`], [`Refusal::AgentUnavailable`], [`Refusal::Overloaded`]; those of
@@ -48,13 +48,13 @@ impl UserKey {
         Ok(Self { kind, certificate })
     }
 
-    /// When what it opens ends at the latest, which otherwise would at `end`.
+    /// The latest end of a session that it opens, which would otherwise end at `end`.
     pub fn latest(&self, end: u64) -> u64 {
         let certificate = self.certificate.as_ref();
         certificate.map_or(end, |certificate| certificate.valid_before.min(end))
     }
 
-    /// Whether somebody else is asked to sign, who may be asked to touch something.
+    /// Whether an agent signs, which may ask the user to touch a security key.
     pub fn is_agent(&self) -> bool {
         matches!(self.kind, Kind::Agent(..))
     }

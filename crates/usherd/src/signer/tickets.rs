@@ -1,6 +1,6 @@
-//! Tickets: what the kernel needs to put tokens into the SYNs of a user's connections to a service,
-//! so that they need no word with anybody. One for each user and service address that a session is
-//! open for; the session's token chain is handed to the kernel block by block.
+//! Tickets: the data with which the kernel puts tokens into the SYNs of a user's connections to a
+//! service, so that these need no request. There is one for each user and service address with an
+//! open session. The session's token chain goes to the kernel block by block.
 
 mod plain;
 
@@ -21,15 +21,15 @@ use zeroize::Zeroizing;
 use super::asking::Asking;
 use super::sessions::{Pair, SessionKey};
 
-/// Blocks of a chain that the kernel has ahead of the one it spends: 192 connections, as many as may
-/// be made before this process is next run.
+/// Blocks of a chain that the kernel has ahead of the present one: enough for 192 connections
+/// before this process runs again.
 const AHEAD: u32 = 3;
-/// A block that may still be drawn from, by a program that was interrupted while it drew.
+/// A block that a program that was interrupted while drawing may still draw from.
 const BEHIND: u32 = 1;
 
 /// All tickets of this host.
 pub struct Tickets {
-    /// None where the kernel does not take the programs.
+    /// None if the kernel refuses the programs.
     kernel: Option<ticket::Tickets>,
     state: Arc<Mutex<State>>,
 }
@@ -42,12 +42,12 @@ struct State {
 }
 
 struct Issued {
-    /// Whether tokens of those before it had turned out to pass.
+    /// Whether tokens of earlier tickets have passed.
     proven: bool,
     number: u32,
     session: SessionId,
     chain: TokenChain,
-    /// Blocks that the kernel has been given.
+    /// The number of blocks that the kernel has.
     filled: u32,
     renewal: Renewal,
     pair: Pair,
@@ -61,7 +61,7 @@ enum Renewal {
     Failed,
 }
 
-/// The right to ask for tokens, which one task has at a time; for a renewal perhaps not at once.
+/// The right to request tokens, which one task has at a time. A renewal may have to wait first.
 pub struct TokenPermit {
     state: Arc<Mutex<State>>,
     key: TicketKey,
@@ -69,7 +69,7 @@ pub struct TokenPermit {
 }
 
 impl TokenPermit {
-    /// Waits for it.
+    /// Waits until the request may be made.
     pub async fn has_come(&self) {
         tokio::time::sleep_until(self.from.into()).await;
     }
@@ -79,7 +79,7 @@ impl Drop for TokenPermit {
     fn drop(&mut self) {
         let mut state = self.state.lock();
         state.asking.end(&self.key);
-        // The new one is not being renewed.
+        // The new ticket is not being renewed.
         if let Some(issued) = state.issued.get_mut(&self.key)
             && issued.renewal == Renewal::UnderWay
         {
@@ -88,23 +88,23 @@ impl Drop for TokenPermit {
     }
 }
 
-/// A session that has been granted tokens.
+/// A session with granted tokens.
 pub struct Grant {
     /// The session.
     pub session: SessionId,
-    /// The server's name for it.
+    /// The server's slot for it.
     pub slot: TokenSlot,
-    /// What masks its tokens.
+    /// The key that masks its tokens.
     pub key: TokenKey,
     /// Its chain.
     pub chain: TokenChain,
-    /// When it ends, in seconds since 1970.
+    /// Its end, in seconds since 1970.
     pub expires: u64,
 }
 
 impl Tickets {
-    /// Loads the programs and attaches them to the control group below which the users' processes
-    /// are. Where the kernel refuses, connections are announced one by one, which the log says.
+    /// Loads the programs and attaches them to the control group above the users' processes. If the
+    /// kernel refuses, connections are announced one by one, and the log says so.
     pub fn open(cgroup: &Path) -> Self {
         let pins = Path::new(paths::SIGNER_PIN_DIRECTORY);
         let kernel = ticket::Tickets::open(cgroup, Some(pins), &ticket::Limits::default());
@@ -135,22 +135,22 @@ impl Tickets {
         }
     }
 
-    /// The programs, where the kernel takes them.
+    /// The programs, if the kernel accepts them.
     pub fn kernel(&self) -> Option<&ticket::Tickets> {
         self.kernel.as_ref()
     }
 
-    /// Whether the kernel takes tickets.
+    /// Whether the kernel accepts tickets.
     pub fn available(&self) -> bool {
         self.kernel.is_some()
     }
 
-    /// How many there are.
+    /// The number of tickets.
     pub fn len(&self) -> usize {
         self.state.lock().issued.len()
     }
 
-    /// The number of the ticket by which a user's connections to this address carry tokens now.
+    /// The number of the ticket whose tokens a user's connections to this address carry now.
     pub fn number(&self, uid: u32, server: SocketAddr) -> Option<u32> {
         let key = TicketKey { uid, server };
         self.state
@@ -160,8 +160,8 @@ impl Tickets {
             .map(|issued| issued.number)
     }
 
-    /// Whether somebody should ask for tokens now: there is no ticket, or one that could not be
-    /// renewed, and nobody has tried for a while. Who is told so is who tries.
+    /// The right to request tokens now, if there is no ticket or one that could not be renewed, and
+    /// no task has tried for a while. The caller must try.
     pub fn claim(&self, key: TicketKey) -> Option<TokenPermit> {
         let issued = self
             .state
@@ -172,8 +172,8 @@ impl Tickets {
         issued.then(|| self.claim_for_new_session(key)).flatten()
     }
 
-    /// As [`Tickets::claim`], for a session that was just opened: a ticket that is there is of
-    /// another.
+    /// Like [`Tickets::claim`], for a session that was just opened: an existing ticket is another
+    /// session's.
     pub fn claim_for_new_session(&self, key: TicketKey) -> Option<TokenPermit> {
         let now = Instant::now();
         let claimed = self.available() && self.state.lock().asking.claim(key, now);
@@ -184,8 +184,8 @@ impl Tickets {
         })
     }
 
-    /// Has the kernel put tokens of this session into the user's connections to the address, in the
-    /// place of an earlier session's, which is given back. Not when tokens have turned out not to
+    /// Has the kernel put tokens of this session into the user's connections to the address.
+    /// Returns the earlier session that it replaces. Does nothing if tokens have turned out not to
     /// pass meanwhile.
     pub fn issue(&self, pair: Pair, grant: Grant) -> Option<SessionId> {
         let kernel = self.kernel.as_ref()?;
@@ -228,9 +228,9 @@ impl Tickets {
         Some(former.session)
     }
 
-    /// Tokens of this ticket do not pass on the way to the address: it is taken back, and the user's
-    /// connections there are announced for a while. None: it has gone already. What is given is
-    /// the session, to be closed.
+    /// Handles a ticket whose tokens do not pass on the path to the address: takes it back, and the
+    /// user's connections there are announced for a while. Returns the session, to be closed; none
+    /// if the ticket is already gone.
     pub fn suspend(&self, uid: u32, server: SocketAddr, number: u32) -> Option<(Pair, SessionId)> {
         let key = TicketKey { uid, server };
         let mut state = self.state.lock();
@@ -242,8 +242,8 @@ impl Tickets {
         Some((lost.pair, lost.session))
     }
 
-    /// Whether the way lets tokens pass: connections with tokens of this ticket, the present one, or
-    /// of those before it were established.
+    /// Whether the path lets tokens pass: connections with tokens of this ticket, the present one,
+    /// or of an earlier one were established.
     fn is_proven(&self, key: &TicketKey, present: &Issued) -> bool {
         let passed = |kernel: &ticket::Tickets| {
             kernel.has_passed(key).unwrap_or_else(|error| {
@@ -254,7 +254,7 @@ impl Tickets {
         present.proven || self.kernel.as_ref().is_some_and(passed)
     }
 
-    /// The server has ended the session, or it is about to be closed.
+    /// Takes back the ticket of a session that the server has ended or that is about to be closed.
     pub fn ended(&self, session: SessionId) {
         self.take_back(|issued| issued.session == session);
     }
@@ -278,7 +278,7 @@ impl Tickets {
         taken.into_iter().map(|(_, issued)| issued).collect()
     }
 
-    /// Has the kernel forget a ticket that is not listed any longer.
+    /// Has the kernel forget a ticket that is no longer listed.
     fn take_away(&self, key: &TicketKey, issued: &Issued) {
         let Some(kernel) = &self.kernel else {
             return;
@@ -289,7 +289,7 @@ impl Tickets {
         issued.empty(kernel);
     }
 
-    /// Fills blocks ahead of need and gives the sessions to renew.
+    /// Fills blocks ahead of need, and returns the sessions to renew.
     pub fn refill(
         &self,
         kernel: &ticket::Tickets,
@@ -304,7 +304,7 @@ impl Tickets {
                 .values_mut()
                 .find(|issued| issued.number == number);
             let Some(issued) = found else {
-                // Taken back meanwhile.
+                // It was taken back meanwhile.
                 continue;
             };
             issued.fill(kernel, block);
@@ -313,8 +313,8 @@ impl Tickets {
             if due && issued.renewal != Renewal::UnderWay {
                 let key = issued.pair.ticket_key();
                 issued.renewal = Renewal::UnderWay;
-                // None: somebody asks for a new session's tokens, which are as good. When nothing
-                // comes of it, the renewal has failed.
+                // None: a task is requesting a new session's tokens, which serves as well. If it
+                // fails, the renewal has failed.
                 if let Some(from) = state.asking.begin(key, Instant::now()) {
                     let state = Arc::clone(&self.state);
                     renewals.push((issued.pair.clone(), TokenPermit { state, key, from }));
@@ -326,8 +326,8 @@ impl Tickets {
 }
 
 impl State {
-    /// Takes the ticket of this number off the list and has tokens asked for after a pause only.
-    /// `proven`: others had passed.
+    /// Removes the ticket of this number from the list, and lets tokens be requested only after a
+    /// pause. `proven`: others had passed.
     fn suspend(
         &mut self,
         key: TicketKey,
@@ -345,7 +345,7 @@ impl State {
 }
 
 impl Issued {
-    /// Gives the kernel what it may need while it spends `block`, and takes back what is spent.
+    /// Gives the kernel the blocks that it may need after `block`, and takes back the spent ones.
     fn fill(&mut self, kernel: &ticket::Tickets, block: u32) {
         let wanted = (block + 1 + AHEAD).min(self.chain.blocks());
         while self.filled < wanted {
@@ -367,7 +367,7 @@ impl Issued {
     }
 
     fn take_away(&self, kernel: &ticket::Tickets, block: u32) {
-        // Spent blocks are not there any more.
+        // Spent blocks no longer exist.
         if let Err(error) = kernel.drop_block(self.number, block) {
             tracing::error!(%error, "taking a ticket's elements back");
         }
@@ -425,7 +425,7 @@ mod tests {
         state.issued.insert(KEY, issued(7));
         let taken = (0..5).filter(|_| state.suspend(KEY, 7, false, now).is_some());
         assert_eq!(taken.count(), 1);
-        // One that was refused at once.
+        // A ticket that was refused at once.
         assert!(
             state
                 .asking

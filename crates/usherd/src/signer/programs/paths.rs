@@ -1,9 +1,9 @@
-//! The files at the paths of lists. Look-ups run in the background, with one thread per path at most,
-//! and one look-up serves all callers.
+//! The files at the paths of lists. Look-ups run in the background, with one thread per path at
+//! most, and one look-up serves all callers.
 //!
-//! A path may be on another host, which may not answer. A user who may connect can ask as often as he
-//! likes, so neither the number of threads that wait for such a host nor the waiting time of other
-//! users may grow with the number of questions.
+//! A path may be on another host, which may not answer. A user who may connect can cause any number
+//! of look-ups, so neither the number of threads that wait for such a host nor the waiting time of
+//! other users may grow with it.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;

@@ -1,5 +1,5 @@
-//! What the ticket programs know besides tickets: where plain connections are authenticated, of which
-//! programs, and which sockets are announced.
+//! The ticket programs' settings besides tickets: the destinations at which plain connections are
+//! authenticated, the permitted programs, and the announced sockets.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -11,12 +11,12 @@ use usher_proto::refusal::Refusal;
 use super::Tickets;
 
 impl Tickets {
-    /// Plain connections, where the kernel takes the programs.
+    /// Plain connections, if the kernel accepts the programs.
     pub fn holding(&self) -> Option<&Holding> {
         self.kernel.as_ref().map(ticket::Tickets::holding)
     }
 
-    /// Guards, where the kernel takes the programs.
+    /// Guards, if the kernel accepts the programs.
     pub fn guards(&self) -> Option<&Guards> {
         self.holding().map(Holding::guards)
     }
@@ -26,16 +26,16 @@ impl Tickets {
         self.guards().is_some_and(|guards| guards.lasting().is_ok())
     }
 
-    /// Programs that are listed, where the kernel takes the programs.
+    /// Listed programs, if the kernel accepts the programs.
     pub fn listing(&self) -> Option<&Listing> {
         self.kernel.as_ref().map(ticket::Tickets::listing)
     }
 
-    /// Has plain connections authenticated to these addresses, of the programs of a list or of all,
-    /// and to no others.
+    /// Has plain connections authenticated to exactly these addresses, from the programs of a list
+    /// or from all.
     ///
     /// # Errors
-    /// The kernel's; some are in force then.
+    /// The kernel's error; some are in force then.
     pub fn set_destinations(
         &self,
         destinations: impl IntoIterator<Item = (SocketAddr, Option<NonZeroU32>)>,
@@ -46,10 +46,10 @@ impl Tickets {
         }
     }
 
-    /// The program that has said of a socket that it is to be announced.
+    /// The program that has requested the announcement of a socket.
     ///
     /// # Errors
-    /// [`Refusal::Malformed`] for what is no socket.
+    /// [`Refusal::Malformed`] if it is not a socket.
     pub fn asker(&self, socket: BorrowedFd<'_>) -> Result<Option<ProgramId>, Refusal> {
         let asker = self.listing().map(|listing| listing.asker(socket));
         asker.unwrap_or(Ok(None)).map_err(|error| {
@@ -58,7 +58,7 @@ impl Tickets {
         })
     }
 
-    /// How many SYNs of plain connections were held.
+    /// The number of held SYNs of plain connections.
     pub fn held(&self) -> u64 {
         let counters = self.kernel.as_ref().map(ticket::Tickets::counters);
         match counters {
@@ -71,7 +71,7 @@ impl Tickets {
         }
     }
 
-    /// Has connections of a socket never held: they are announced before.
+    /// Exempts a socket, which is announced before it connects, from holding.
     pub fn exempt(&self, socket: BorrowedFd<'_>) {
         if let Some(holding) = self.holding()
             && let Err(error) = holding.exempt(socket)
