@@ -1,12 +1,12 @@
-//! `make install` and `make uninstall`: what the one puts there the other takes away.
+//! `make uninstall` removes exactly what `make install` installs.
 #![forbid(unsafe_code)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Runs a target of the Makefile with what is installed below `folder`, and programs and libraries
-/// that stand for the built ones.
+/// Runs a target of the Makefile with `folder` as the root of the installation, and with stand-ins
+/// for the built programs and libraries.
 fn make(target: &str, folder: &Path) {
     let built = folder.join("target/release");
     fs::create_dir_all(&built).unwrap();
@@ -14,7 +14,7 @@ fn make(target: &str, folder: &Path) {
         fs::copy("/bin/true", built.join(name)).unwrap();
     }
     let mut make = Command::new("make");
-    // Not the jobs of a make that runs the tests.
+    // Not the jobs of the make that runs the tests.
     make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL");
     make.arg("-C")
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
@@ -60,7 +60,7 @@ fn what_is_installed_is_uninstalled_and_nothing_else() {
     ] {
         assert!(has(name), "{name} is not in {installed:?}");
     }
-    // Another package's, and the administrator's.
+    // Files of another package and of the administrator.
     let others = [
         "usr/local/bin/other",
         "usr/local/share/man/man8/other.8",
@@ -77,7 +77,7 @@ fn what_is_installed_is_uninstalled_and_nothing_else() {
     expected.sort();
     assert_eq!(left, expected);
     make("uninstall", folder.path());
-    // What the administrator has changed is neither replaced nor removed.
+    // A file that the administrator has changed is neither replaced nor removed.
     let service = root.join("etc/pam.d/usher");
     fs::write(&service, "account required pam_permit.so\n").unwrap();
     make("install", folder.path());

@@ -1,4 +1,4 @@
-//! usherd(8) tells every command and option that `usherd --help` has, and no other.
+//! usherd(8) describes exactly the commands and options of `usherd --help`.
 #[path = "../../usher/tests/manual_page/mod.rs"]
 mod manual_page;
 

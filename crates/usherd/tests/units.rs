@@ -1,4 +1,4 @@
-//! The units of packaging/systemd are understood by systemd.
+//! systemd accepts the units of packaging/systemd.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, Permissions};
@@ -8,10 +8,10 @@ use std::process::Command;
 
 use usher_local::roles::{self, HasRole, ROLES, Role};
 
-/// The examples are checked with those of the system, which they need.
+/// The examples need the system's units, so both are checked together.
 const KINDS: [&str; 2] = ["system", "user"];
 
-/// What systemd says of our units of a kind, which `change` may change.
+/// systemd's complaints about Usher's units of a kind, after `change`.
 fn complaints(kind: &str, change: impl Fn(&str) -> String) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
@@ -19,7 +19,7 @@ fn complaints(kind: &str, change: impl Fn(&str) -> String) -> Vec<String> {
         "user" => (vec![ours.join(kind)], "--user"),
         _ => (vec![ours.join("examples"), ours], "--system"),
     };
-    // What they start has to be there, and is not started.
+    // The programs must exist; they are not started.
     let program = folder.path().join("program");
     fs::write(&program, "#!/bin/sh\n").unwrap();
     fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
@@ -42,14 +42,14 @@ fn complaints(kind: &str, change: impl Fn(&str) -> String) -> Vec<String> {
     let output = Command::new("systemd-analyze")
         .args([option, "verify", "--man=no"])
         .args(&names)
-        // With those of the system after ours.
+        // The system's units come after Usher's.
         .env("SYSTEMD_UNIT_PATH", format!("{}:", folder.path().display()))
         .env("XDG_RUNTIME_DIR", folder.path())
         .output()
         .expect("systemd-analyze, of Debian's package systemd");
     let said = String::from_utf8(output.stderr).unwrap();
     let of_ours = said.lines().filter(|line| {
-        // What other packages' units lack is theirs.
+        // Complaints about other packages' units do not count.
         names.iter().any(|name| line.contains(name.as_str()))
     });
     of_ours.map(str::to_owned).collect()
@@ -80,7 +80,7 @@ fn a_mistake_in_a_unit_is_noticed() {
     }
 }
 
-/// The text of a role's unit, where it has one.
+/// The text of a role's unit, if it has one.
 fn unit_of(role: &Role) -> Option<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
     let name = format!("usher-{}.service", role.name);
@@ -117,7 +117,7 @@ fn every_daemon_with_a_control_socket_has_a_watchdog() {
             );
         }
     }
-    // Its end would be the end of all users' processes, and it does nothing that could hang.
+    // If it ended, all users' processes would end, and it does nothing that could hang.
     let workers = unit_of(roles::Workers::ROLE).unwrap();
     assert_eq!(value(&workers, "WatchdogSec="), None);
 }
@@ -140,7 +140,7 @@ fn a_unit_leaves_its_role_the_capabilities_that_it_holds() {
         }
     }
     assert!(checked > 0);
-    // A unit that lacks one is noticed.
+    // A unit that lacks a capability is detected.
     let proxy = bounded(roles::Proxy::ROLE).unwrap();
     assert!(!proxy.contains(&"CAP_KILL".to_owned()));
 }

@@ -1,4 +1,4 @@
-//! What is admitted, to whose queue, and what is refused.
+//! Which connections are admitted, to whose queue, and which are refused.
 
 #[macro_use]
 mod world;
@@ -67,7 +67,7 @@ tests! {
         let (_admission, alice, _bob) = world.serve();
         let own = listener::address(SERVICE, ALICE, 0);
         TcpStream::connect((own, PORT)).unwrap_err();
-        // Even when somebody makes the whole block local.
+        // Even if the whole block is made local.
         run("ip", &["route", "add", "local", "240.0.0.0/4", "dev", "lo"]);
         let own = own.to_string();
         for address in [&own, "127.0.0.6", "::1", "::ffff:127.0.0.1"] {
@@ -75,7 +75,7 @@ tests! {
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{address}");
         }
         assert!(!listener::has_waiting(alice.as_fd()));
-        // The route does lead to listeners of ports that are not under admission.
+        // The route leads to listeners of ports that are not under admission.
         let _other = TcpListener::bind("[::]:144").unwrap();
         TcpStream::connect((own.as_str(), 144)).unwrap();
     }
@@ -94,13 +94,13 @@ tests! {
         accept(&alice);
         assert_eq!(thief.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
         drop(thief);
-        // Its first address may be taken: by a listener of the same user that is being replaced.
+        // Its first address may be taken by a listener of the same user that is being replaced.
         let _former = listener::create(SERVICE, ALICE, 144, 16).unwrap();
         listener::create(SERVICE, ALICE, 144, 16).unwrap();
     }
 
     fn a_listener_without_admission_is_out_of_reach(world) {
-        // The programs are not loaded at all: as if they had been detached.
+        // The programs are not loaded at all, as if they had been detached.
         let queue = listener::create(SERVICE, ALICE, PORT, 16).unwrap();
         for address in ["10.9.0.1", "127.0.0.1", "::1"] {
             let error = TcpStream::connect((address, PORT)).unwrap_err();
@@ -155,7 +155,7 @@ tests! {
         let connection = other.connection;
         let far = other.connect().unwrap();
         let (near, _) = accept(&alice);
-        // Withdrawn when it is established already: it stays, and is followed to its end.
+        // Withdrawn after it is established: it stays, and is followed to its end.
         admission.withdraw(&connection, &announced(ALICE).session).unwrap();
         assert_eq!(row(&admission, &connection).unwrap().state, AdmissionState::Established);
         drop((far, near));
@@ -164,8 +164,8 @@ tests! {
 
     fn no_syn_is_admitted_after_a_withdrawal(world) {
         let (admission, _alice, _bob) = world.serve();
-        // A queue with room for one: the second SYN is admitted and then dropped by TCP, and the
-        // client sends it again.
+        // A queue with room for one: the second SYN is admitted, then TCP drops it, and the client
+        // sends it again.
         let narrow = queue(&admission, ALICE, 0);
         let first = Client::v4();
         admission.announce(&first.connection, &announced(ALICE)).unwrap();
@@ -183,7 +183,7 @@ tests! {
         let error = pending.join().unwrap().unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
 
-        // The twin without a withdrawal: the SYN that is sent again is admitted.
+        // The twin without a withdrawal: the retransmitted SYN is admitted.
         let first = Client::v4();
         admission.announce(&first.connection, &announced(ALICE)).unwrap();
         let _first = first.connect().unwrap();
@@ -258,7 +258,7 @@ tests! {
         let client = Client::v4();
         let connection = client.connection;
         for (uid, queue) in [(ALICE, &alice), (BOB, &bob), (ALICE, &alice)] {
-            // The server closes first and keeps the ends in TIME_WAIT.
+            // The server closes first and keeps the endpoints in TIME_WAIT.
             let client = Client::bound(connection.client, connection.server);
             admission.announce(&connection, &announced(uid)).unwrap();
             let mut far = client.connect().unwrap();
@@ -267,7 +267,7 @@ tests! {
             assert_eq!(far.read(&mut [0]).unwrap(), 0);
             drop(far);
             eventually("the entry goes", || row(&admission, &connection).is_none());
-            // Nobody else may use them meanwhile.
+            // No other connection may use them meanwhile.
             Client::bound(connection.client, connection.server).expect_refused();
         }
         drop(client);
@@ -295,7 +295,7 @@ tests! {
             client
         };
         attempt(ALICE).connect().unwrap();
-        // Taken out of the table, though the listener lives.
+        // Removed from the table, although the listener lives.
         admission.remove_listener(SERVICE, ALICE).unwrap();
         admission.remove_listener(SERVICE, ALICE).unwrap();
         assert!(!admission.has_listener(SERVICE, ALICE).unwrap());
@@ -305,10 +305,10 @@ tests! {
         drop(bob);
         assert!(!admission.has_listener(SERVICE, BOB).unwrap());
         attempt(BOB).expect_refused();
-        // A user who never had one.
+        // A user who never had a queue.
         attempt(61_003).expect_refused();
         assert_eq!(admission.counters().unwrap().refused_no_listener, 3);
-        // An announcement that met no queue is good for the next SYN.
+        // An announcement whose SYN found no queue is valid for the next SYN.
         let client = attempt(ALICE);
         let connection = client.connection;
         let again = Client::bound(connection.client, connection.server);
@@ -341,7 +341,7 @@ tests! {
             admission.add_listener(SERVICE, 61_003, carol.as_fd()),
             Err(KernelError::Full { .. })
         ));
-        // A queue that is there can be replaced.
+        // An existing queue can be replaced.
         admission.add_listener(SERVICE, ALICE, alice.as_fd()).unwrap();
 
         let clients = [Client::v4(), Client::v4(), Client::v4()];

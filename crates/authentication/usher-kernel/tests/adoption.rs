@@ -1,4 +1,4 @@
-//! What outlives a keeper, and what an adopted table refuses.
+//! State that outlives a keeper, and states that an adopted table refuses.
 
 #[macro_use]
 mod world;
@@ -62,7 +62,7 @@ tests! {
         near.write_all(b"still here").unwrap();
         far.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"still here");
-        // Both are followed to their end, by the programs that are attached now.
+        // The programs attached now follow both to their end.
         drop((far, near, later_far, later_near));
         eventually("the entries go", || admission.admissions().unwrap().is_empty());
         assert_eq!(admission.counters().unwrap().closed, 2);
@@ -76,8 +76,8 @@ tests! {
     }
 
     fn programs_are_replaced_without_a_gap(world) {
-        // While one thread opens again and again, strangers are refused all the time, and
-        // announced connections admitted.
+        // While one thread opens again and again, strangers are refused throughout and announced
+        // connections are admitted.
         let (admission, alice, _bob) = world.serve();
         drop(admission);
         let stop = std::sync::atomic::AtomicBool::new(false);
@@ -226,7 +226,7 @@ tests! {
         drop(world.open().unwrap());
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                // SAFETY: moves this thread only, to a network namespace of its own.
+                // SAFETY: moves only this thread, to a new network namespace.
                 assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
                 assert!(matches!(world.open(), Err(KernelError::OtherNamespace { .. })));
             });

@@ -1,4 +1,4 @@
-//! Giving up privileges, Landlock and seccomp, each in a process of its own.
+//! Giving up privileges, Landlock and seccomp, each in its own process.
 
 #[macro_use]
 mod world;
@@ -25,7 +25,7 @@ fn status(name: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What an asynchronous daemon does, under the filter: threads, timers, signals, files, sockets.
+/// The acts of an asynchronous daemon under the filter: threads, timers, signals, files, sockets.
 fn an_asynchronous_program_works(listener: TcpListener) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -49,7 +49,7 @@ fn an_asynchronous_program_works(listener: TcpListener) {
             std::fs::read_to_string("/proc/self/status").unwrap().len()
         });
         assert!(length.await.unwrap() > 0);
-        // A listener made before goes on accepting.
+        // A listener made before keeps accepting.
         listener.set_nonblocking(true).unwrap();
         let listener = tokio::net::TcpListener::from_std(listener).unwrap();
         let _ = tokio::time::timeout(Duration::from_millis(5), listener.accept()).await;
@@ -62,8 +62,8 @@ fn denied<T: std::fmt::Debug>(what: &str, outcome: std::io::Result<T>) {
 }
 
 fn call(what: &str, number: i64, arguments: [i64; 4]) {
-    // SAFETY: calls that the filter refuses before they look at anything; were one permitted, its
-    // null pointers would make it fail with another error, which the test tells apart.
+    // SAFETY: the filter refuses these calls before the kernel examines the arguments. If it
+    // permitted one, the null pointers would cause another error, which the test distinguishes.
     let code = unsafe {
         libc::syscall(
             number,
@@ -130,8 +130,8 @@ fn dangerous_calls_are_refused() {
     call("chroot", libc::SYS_chroot, [0; 4]);
     call("pidfd_getfd", libc::SYS_pidfd_getfd, [0; 4]);
     call("seccomp", libc::SYS_seccomp, [0; 4]);
-    // clone3 is said not to exist, so that the C library takes clone.
-    // SAFETY: refused before it looks at its argument.
+    // clone3 seems not to exist, so the C library uses clone.
+    // SAFETY: refused before the kernel examines its argument.
     assert_eq!(unsafe { libc::syscall(libc::SYS_clone3, 0, 0) }, -1);
     assert_eq!(
         std::io::Error::last_os_error().raw_os_error(),
@@ -175,7 +175,7 @@ tests! {
         confine(Profile::Signer);
         denied("TCP", socket(libc::AF_INET, libc::SOCK_STREAM, 0));
         denied("TCP", socket(libc::AF_INET6, libc::SOCK_STREAM, 0));
-        // Asking for the route to a host, and whose a connection is.
+        // Asking for the route to a host, and for the owner of a connection.
         let asking = UdpSocket::bind("10.9.0.1:0").unwrap();
         asking.connect("10.9.0.1:9").unwrap();
         assert_eq!(asking.local_addr().unwrap().ip(), SocketAddr::from(([10, 9, 0, 1], 9)).ip());
@@ -196,7 +196,7 @@ tests! {
     fn the_proxy_is_confined(world) {
         let _ = world;
         confine(Profile::Proxy);
-        // It may be given new addresses, and asks whose a connection is.
+        // It can get new addresses, and asks for the owner of a connection.
         let server = TcpListener::bind("10.9.0.1:8026").unwrap();
         let client = std::net::TcpStream::connect("10.9.0.1:8026").unwrap();
         let (theirs, ours) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
@@ -232,13 +232,13 @@ tests! {
         assert_eq!(std::fs::read_to_string(write.join("new")).unwrap(), "text");
         denied("reading", std::fs::read_to_string(other.join("file")));
         denied("reading", std::fs::read_to_string("/etc/passwd"));
-        // So that the folder can be removed: by the process outside.
+        // The process outside removes the folder.
         std::mem::forget(folder);
     }
 
     fn becoming_a_user_is_for_good(world) {
         let _ = world;
-        // Left behind by no thread: the test's thread is the only one that matters here.
+        // The test's thread is the only one that matters here.
         privileges::become_user(ALICE, 61_100, &[61_101]).unwrap();
         assert_eq!(status("Uid:"), [ALICE; 4].map(|uid| uid.to_string()).join(" "));
         assert_eq!(status("Gid:"), ["61100"; 4].join(" "));
@@ -261,7 +261,7 @@ tests! {
         }
         assert_eq!(status("CapInh:"), "0000000000000000");
         assert_eq!(status("CapAmb:"), "0000000000000000");
-        // And no more can be had.
+        // It cannot gain any more.
         privileges::keep_only(Capabilities::SETUID).unwrap_err();
     }
 

@@ -1,4 +1,4 @@
-//! Whose a connection is, and cutting it.
+//! Owners of connections, and cutting connections.
 
 #[macro_use]
 mod world;
@@ -36,7 +36,7 @@ tests! {
             far_kept.write_all(b"x").unwrap();
             near_kept.read_exact(&mut [0]).unwrap();
             assert!(row(&admission, &kept).is_some());
-            // A connection that nobody has accepted yet.
+            // A connection that has not been accepted yet.
             let waiting = Client::bound(cut.client, cut.server);
             admission.announce(&cut, &announced(ALICE)).unwrap();
             let mut far = waiting.connect().unwrap();
@@ -58,7 +58,7 @@ tests! {
             assert_eq!(row(&admission, &connection).unwrap().state, AdmissionState::SynReceived);
             assert!(destroy(&connection).unwrap());
             admission.forget(&connection).unwrap();
-            // The data come to nothing: no connection, no entry, a RST.
+            // The data are lost: no connection, no entry, a RST.
             far.write_all(b"x").unwrap();
             assert_eq!(far.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
             assert!(!listener::has_waiting(alice.as_fd()));
@@ -102,19 +102,19 @@ tests! {
                 let found = owner(theirs, ours).unwrap().unwrap();
                 assert_eq!(found.uid, uid);
                 let (accepted, _) = proxy.accept().unwrap();
-                // The other end is another socket.
+                // The other endpoint is another socket.
                 let other = owner(ours, theirs).unwrap().unwrap();
                 assert_eq!(other.uid, 0);
                 assert_ne!(other.inode, found.inode);
-                // Half closed, from either side, it is still held.
+                // Half closed, from either side, it still has an owner.
                 connection.shutdown(std::net::Shutdown::Write).unwrap();
                 assert_eq!(owner(theirs, ours).unwrap(), Some(found));
-                // Closed by its owner while the kernel still finishes: nobody's.
+                // Closed by its owner while the kernel still finishes: it has no owner.
                 drop(connection);
                 assert_eq!(owner(theirs, ours).unwrap(), None);
                 drop(accepted);
             }
-            // No such connection: not the listener's owner either.
+            // A connection that does not exist has no owner; the listener's does not count.
             assert_eq!(owner(proxy.local_addr().unwrap(), v4(9)).unwrap(), None);
             let nobody = std::net::SocketAddr::new(proxy.local_addr().unwrap().ip(), 9);
             assert_eq!(owner(proxy.local_addr().unwrap(), nobody).unwrap(), None);

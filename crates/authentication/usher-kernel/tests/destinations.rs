@@ -1,4 +1,4 @@
-//! Where the processes of services may connect.
+//! The destinations to which the processes of services may connect.
 
 #[macro_use]
 mod world;
@@ -50,7 +50,7 @@ fn outcome(result: io::Result<i64>) -> i32 {
     result.map_or_else(|error| error.raw_os_error().unwrap(), |_| 0)
 }
 
-/// sendto(2) as it is.
+/// Plain sendto(2).
 fn send_raw(socket: &OwnedFd, address: &[u8], flags: i32) -> i32 {
     let byte = [b'x'];
     let (data, to) = (byte.as_ptr() as i64, address.as_ptr() as i64);
@@ -72,7 +72,7 @@ fn send_message(socket: &OwnedFd, address: &mut [u8], several: bool) -> i32 {
         iov_base: byte.as_mut_ptr().cast(),
         iov_len: 1,
     };
-    // SAFETY: a structure of numbers and pointers, of which null is one.
+    // SAFETY: a structure of numbers and pointers, which may be null.
     let mut messages: libc::mmsghdr = unsafe { std::mem::zeroed() };
     messages.msg_hdr.msg_name = address.as_mut_ptr().cast();
     messages.msg_hdr.msg_namelen = address.len() as u32;
@@ -86,7 +86,7 @@ fn send_message(socket: &OwnedFd, address: &mut [u8], several: bool) -> i32 {
     })
 }
 
-/// Every way to name a peer, each in the form that a socket of IPv6 has as well.
+/// Every way to name a peer, each also in the form for an IPv6 socket.
 fn every_way(address: SocketAddr) -> Vec<(String, i32)> {
     let mut found = Vec::new();
     let mut add = |what: &str, outcome| found.push((format!("{what} {address}"), outcome));
@@ -137,7 +137,7 @@ fn every_way(address: SocketAddr) -> Vec<(String, i32)> {
         ),
         Err(error) => println!("skipped MPTCP: {error}"),
     }
-    // The process's own entering, and the ring's thread.
+    // Entered by the process itself, and by the ring's thread.
     for flags in [0, ring::SETUP_SQPOLL] {
         match ring::Ring::new(flags) {
             Ok(ring) => {
@@ -181,8 +181,8 @@ tests! {
         assert_eq!(destinations.counters().unwrap().connect_refused, refused.len() as u64);
     }
 
-    /// udp_sendmsg() takes an address without a family for one of IPv4, and a socket of IPv6 takes
-    /// one of IPv4.
+    /// udp_sendmsg() treats an address without a family as IPv4, and an IPv6 socket accepts an IPv4
+    /// address.
     fn an_address_of_another_family_is_governed(world) {
         let receiver = UdpSocket::bind(to("10.9.0.1:7001")).unwrap();
         receiver.set_nonblocking(true).unwrap();
@@ -237,13 +237,13 @@ tests! {
             ]
         };
         let before = all();
-        // Kernels have dropped UDP-Lite, and not all have SCTP.
+        // Some kernels have dropped UDP-Lite, and not all have SCTP.
         assert_eq!(before[..4], [0; 4]);
         restrict(&destinations, &[(FIRST, "0.0.0.0/0, ::/0")]);
         for (before, after) in before.into_iter().zip(all()) {
             assert_eq!(after, if before == 0 { REFUSED } else { before });
         }
-        // Local ones are no destinations.
+        // Local sockets have no destinations.
         rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
         rustix::net::socket(AddressFamily::NETLINK, SocketType::RAW, None).unwrap();
     }
@@ -256,16 +256,16 @@ tests! {
         let made_before = socket(AddressFamily::INET, SocketType::DGRAM, None);
         enter(world, &destinations, "first-1", FIRST);
         assert_eq!(both(), [0, REFUSED]);
-        // A socket that was made elsewhere.
+        // A socket made elsewhere.
         assert_eq!(code(rustix::net::connect(&made_before, &to("10.9.0.2:9"))), REFUSED);
         let made_here = socket(AddressFamily::INET, SocketType::DGRAM, None);
         let second = enter(world, &destinations, "second-1", SECOND);
         assert_eq!(both(), [REFUSED, 0]);
         assert_eq!(code(rustix::net::connect(&made_here, &to("10.9.0.1:9"))), REFUSED);
-        // What was taken in lives in a group below.
+        // Adopted processes live in a group below.
         Group::create(second.path(), "guest-1").unwrap().move_self().unwrap();
         assert_eq!(both(), [REFUSED, 0]);
-        // What it starts, also as another user, in namespaces of its own.
+        // A child process, also as another user and in its own namespaces.
         let script = "import socket\nfor a in ('10.9.0.1', '10.9.0.2'):\n try: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect((a, 9)); print('connected')\n except OSError as e: print(e.errno)";
         for prefix in [&["setpriv", "--reuid=61001", "--clear-groups"][..], &["unshare", "--cgroup", "--mount", "--pid", "--fork"]] {
             let output = Command::new(prefix[0]).args(&prefix[1..]).args(["/usr/bin/python3", "-c", script]).output().unwrap();
@@ -311,7 +311,7 @@ tests! {
         let destinations = open(world);
         assert_eq!(ask(), [0, REFUSED]);
         assert_eq!(destinations.counters().unwrap().connect_refused, 3);
-        // Once for each call, though the programs were attached twice.
+        // Counted once for each call, although the programs were attached twice.
         restrict(&destinations, &[]);
         assert_eq!(ask(), [0, 0]);
     }
@@ -327,7 +327,7 @@ tests! {
         restrict(&destinations, &[(FIRST, "10.9.0.1"), (SECOND, "10.9.0.2")]);
         assert_eq!(table(FIRST), first);
         assert_ne!(table(SECOND), second);
-        // What was lifted meanwhile is put in force again.
+        // A restriction that was lifted meanwhile is put in force anew.
         restrict(&destinations, &[(SECOND, "10.9.0.2")]);
         restrict(&destinations, &[(FIRST, "10.9.0.1"), (SECOND, "10.9.0.2")]);
         assert_ne!(table(FIRST), first);
@@ -339,7 +339,7 @@ tests! {
         let destinations = open(world);
         destinations.govern(&group(world, "s-1"), FIRST).unwrap();
         let map = MapHandle::from_pinned_path(world.pins.join("governed")).unwrap();
-        // Groups that there never are, and all at once.
+        // Groups that never exist, in all remaining places.
         let others = map.max_entries() - 1;
         let gone = |number: u32| u64::MAX - u64::from(number);
         let keys: Vec<u8> = (0..others).flat_map(|number| gone(number).to_ne_bytes()).collect();
@@ -349,7 +349,7 @@ tests! {
 
         let full = destinations.govern(&group(world, "s-2"), FIRST);
         assert!(matches!(full, Err(KernelError::Full { .. })), "{full:?}");
-        // One that is there needs no room.
+        // An existing group needs no room.
         destinations.govern(&group(world, "s-1"), SECOND).unwrap();
         map.delete(&gone(0).to_ne_bytes()).unwrap();
         destinations.govern(&group(world, "s-2"), FIRST).unwrap();

@@ -1,5 +1,5 @@
-//! The kernel permits what the policy's own decision permits: at every address and port near the
-//! ends of random rules.
+//! The kernel's decision equals the policy's, at every address and port near the boundaries of
+//! random rules.
 
 #[macro_use]
 mod world;
@@ -14,8 +14,8 @@ use proptest::test_runner::{Config, TestRunner};
 use usher_policy::{AddressRange, Destination, Origin, Peers, PortRange};
 use world::*;
 
-/// Where addresses are, of which many are near each other: the ends of all, the middle, loopback,
-/// those that stand for IPv4 and those that look like it.
+/// Bases for addresses, so that many are near each other: the lowest and the highest, the middle,
+/// loopback, those that stand for IPv4 and those that look like it.
 fn base() -> impl Strategy<Value = IpAddr> {
     let v4 = [
         "0.0.0.0",
@@ -51,7 +51,7 @@ fn port() -> impl Strategy<Value = u16> {
     prop_oneof![1..20_u16, 1020..1030_u16, 65_520..=u16::MAX]
 }
 
-/// A network or a range: of addresses near each other, or of many.
+/// A network or a range of near or of many addresses.
 fn range() -> impl Strategy<Value = AddressRange> {
     let close = (base(), 0..32_u8, 0..32_u8)
         .prop_map(|(base, one, other)| (near(base, one.min(other)), near(base, one.max(other))));
@@ -93,7 +93,7 @@ fn rule() -> impl Strategy<Value = Destination> {
     })
 }
 
-/// The ends of a rule and what is next to them.
+/// The boundaries of a rule and their neighbours.
 fn edges(rule: &Destination) -> Vec<SocketAddr> {
     let addresses = rule.addresses.iter().flat_map(|range| {
         let step = |address: IpAddr, forth: bool| -> IpAddr {
@@ -118,7 +118,7 @@ fn edges(rule: &Destination) -> Vec<SocketAddr> {
 
 tests! {
     fn the_kernel_permits_what_the_policy_permits(world) {
-        // Every address has a way, so that only what is refused fails.
+        // Every address has a route, so that only refused calls fail.
         run("ip", &["route", "add", "default", "dev", "lo"]);
         run("ip", &["-6", "route", "add", "default", "dev", "lo"]);
         let destinations = open(world);
@@ -137,7 +137,7 @@ tests! {
                 destinations.apply(&prepared).unwrap();
                 let edges = rules.entries.iter().flat_map(edges);
                 let asked = asked.into_iter().map(SocketAddr::from).chain(edges);
-                // Nothing is sent to port 0, whoever asks.
+                // The kernel sends nothing to port 0.
                 let asked = asked.filter(|address| address.port() != 0);
                 for address in asked {
                     let expected = rules.permits(address.ip(), address.port());
@@ -150,7 +150,7 @@ tests! {
                                 "{} {}: {} by {}", what, address, outcome, rules
                             );
                         }
-                        // What connects is connected.
+                        // A permitted connect succeeds.
                         if expected {
                             let other = [libc::EINVAL, libc::ENETUNREACH, libc::EADDRNOTAVAIL];
                             prop_assert!(connected == 0 || other.contains(&connected), "{} {}", address, connected);
@@ -164,7 +164,7 @@ tests! {
             .unwrap();
         eprintln!("{} permitted, {} refused", yes.get(), no.get());
         assert!(yes.get() > 5 * u64::from(cases) && no.get() > 5 * u64::from(cases));
-        // Each was asked twice, and counted when it was refused.
+        // Each was asked twice, and counted if it was refused.
         assert_eq!(destinations.counters().unwrap().connect_refused, 2 * no.get());
     }
 }

@@ -1,4 +1,4 @@
-//! Guards of announced connections, which outlive the process that has entered them.
+//! Guards of announced connections, which outlive the process that entered them.
 
 #[macro_use]
 mod world;
@@ -29,7 +29,7 @@ fn lasting(world: &World) -> Tickets {
     tickets
 }
 
-/// Alice's socket, bound to a port, and the connection that it is about to make.
+/// Alice's socket, bound to a port, and its future connection.
 fn bound(port: u16) -> (OwnedFd, ConnectionTuple) {
     let socket = socket_for(v4(PORT));
     let client: SocketAddr = (v4(PORT).ip(), port).into();
@@ -47,7 +47,7 @@ fn announced(socket: &OwnedFd, seconds: u64) -> Guard {
     }
 }
 
-/// Whether the connection begins, in which case it is made.
+/// Whether the connection begins. If so, it is established.
 fn begins(uid: u32, socket: &OwnedFd) -> bool {
     begin(uid, socket, v4(PORT));
     eventually("the SYN is sent again, or answered", || {
@@ -62,14 +62,14 @@ tests! {
         let tickets = lasting(world);
         let (alices, connection) = bound(40_000);
         tickets.holding().guards().put(&connection, &announced(&alices, 3)).unwrap();
-        // The signer dies, she gives up, and he gets the port.
+        // The signer dies, Alice gives up, and Bob gets the port.
         drop(tickets);
         drop(alices);
         let (bobs, _) = bound(40_000);
         begin(BOB, &bobs, v4(PORT));
         eventually("his SYN is sent again", || sent_again(&bobs) > 0 || !is_connecting(&bobs));
         assert!(is_connecting(&bobs));
-        // When nothing stands announced any longer, his SYN goes.
+        // Once no announcement stands, Bob's SYN leaves.
         end(&bobs).unwrap();
         server.accept();
     }
@@ -82,7 +82,7 @@ tests! {
         drop(tickets);
         assert!(begins(ALICE, &alices));
         server.accept();
-        // Nor are others kept from connecting.
+        // Other connections are not blocked either.
         let (bobs, _) = bound(40_001);
         assert!(begins(BOB, &bobs));
     }

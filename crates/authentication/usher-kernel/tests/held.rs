@@ -1,4 +1,4 @@
-//! Plain connections without a token: held, told of, and released.
+//! Plain connections without a token are held, reported and released.
 
 #[macro_use]
 mod world;
@@ -19,7 +19,7 @@ const MAPPED: SocketAddr = SocketAddr::new(
     PORT,
 );
 
-/// Plain connections to the world's server are held.
+/// Holds plain connections to the world's server.
 fn hold(world: &World) -> Tickets {
     let tickets = open(world);
     let destinations = [v4(PORT), v6(PORT)].map(|server| (server, None));
@@ -38,7 +38,7 @@ fn report(tickets: &Tickets) -> Report {
     reports.remove(0)
 }
 
-/// The next report, which is of a SYN that is held for the user.
+/// The next report, which must be of a held SYN of the user.
 fn held(tickets: &Tickets, uid: u32) -> (Attempt, ConnectionTuple, Syn) {
     let report = report(tickets);
     assert_eq!((report.uid, report.ticket), (uid, None));
@@ -48,7 +48,7 @@ fn held(tickets: &Tickets, uid: u32) -> (Attempt, ConnectionTuple, Syn) {
     (report.attempt, report.connection, syn)
 }
 
-/// What comes to the server is lost, until its filter is taken away.
+/// Drops packets to the server until its filter is removed.
 fn lose(server: &Server) {
     // One instruction: nothing passes.
     let mut nothing = libc::sock_filter {
@@ -84,13 +84,14 @@ fn lose_no_more(server: &Server) {
     .unwrap();
 }
 
-/// Connects all sockets of this process that only send, and says how many of IPv4 there are.
+/// Connects all send-only sockets of this process, and returns the number of IPv4 ones.
 fn connect_raw_sockets(to: SocketAddr) -> usize {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap();
     let connected = descriptors.filter(|entry| {
         let name = entry.as_ref().unwrap().file_name();
         let number: i32 = name.to_str().unwrap().parse().unwrap();
-        // SAFETY: open, but for the folder's own, of which the kernel says EBADF.
+        // SAFETY: an open descriptor, except for the folder's own, for which the kernel returns
+        // EBADF.
         let socket = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
         rustix::net::sockopt::socket_type(socket) == Ok(rustix::net::SocketType::RAW)
             && rustix::net::connect(socket, &to).is_ok()
@@ -112,7 +113,7 @@ tests! {
             let local: SocketAddr = rustix::net::getsockname(&socket).unwrap().try_into().unwrap();
             assert_eq!(connection.client.port(), local.port());
             assert!(is_connecting(&socket));
-            // Not released: what the kernel sends again stays held, and the copy is what comes.
+            // Not released: the kernel's retransmission stays held, and only the copy arrives.
             guard(&tickets, &connection, attempt, false);
             sender.send(&syn).unwrap();
             end(&socket).unwrap();
@@ -147,7 +148,7 @@ tests! {
         assert_eq!((again, same), (attempt, connection));
         // Another time stamp.
         assert_ne!(first, second);
-        // Under a guard it is held in silence.
+        // Under a guard it is held without a report.
         guard(&tickets, &connection, attempt, false);
         let before = sent_again(&socket);
         eventually("its SYN is sent again", || sent_again(&socket) > before);
@@ -160,7 +161,7 @@ tests! {
     fn so_many_reports_are_taken_at_once_and_the_rest_the_next_time(world) {
         let tickets = hold(world);
         let _server = Server::new();
-        // Each is told of twice: its SYN, and that it was given up.
+        // Each is reported twice: its SYN, and that it was abandoned.
         as_user(ALICE, || {
             for _ in 0..600 {
                 let socket = socket_for(v4(PORT));
@@ -192,7 +193,7 @@ tests! {
         let alices = bound();
         begin(ALICE, &alices, v4(PORT));
         let (attempt, connection, _) = held(&tickets, ALICE);
-        // She is announced, and gives up; he gets the port, and has a ticket.
+        // Alice is announced and gives up. Bob gets the port, and has a ticket.
         guard(&tickets, &connection, attempt, true);
         drop(alices);
         assert_eq!(report(&tickets).event, Event::Over);
@@ -200,14 +201,14 @@ tests! {
         begin(BOB, &bobs, v4(PORT));
         eventually("his SYN was sent twice", || counted(&tickets).kept_back >= 2);
         assert!(is_connecting(&bobs));
-        // A second attempt of her own would be no more hers.
+        // A second attempt of Alice would not be hers either.
         drop(bobs);
         let again = bound();
         begin(ALICE, &again, v4(PORT));
         eventually("her SYN is kept back", || counted(&tickets).kept_back >= 3);
         drop(again);
         assert_eq!(tickets.holding().reports().unwrap().entries, []);
-        // When nothing stands announced any longer, each is served.
+        // Once no announcement stands, each is served.
         tickets.holding().guards().remove(&connection).unwrap();
         let bobs = bound();
         begin(BOB, &bobs, v4(PORT));
@@ -249,11 +250,11 @@ tests! {
         begin(ALICE, &socket, v4(PORT));
         let (first, connection, _) = held(&tickets, ALICE);
         guard(&tickets, &connection, first, true);
-        // Nobody listens.
+        // No process listens.
         assert_eq!(end(&socket).unwrap_err().raw_os_error(), Some(libc::ECONNREFUSED));
         assert_eq!(report(&tickets).event, Event::Over);
         tickets.holding().guards().remove(&connection).unwrap();
-        // The kernel says once more that the former one failed.
+        // The kernel reports the former failure once more.
         let aborted = connect(ALICE, &socket, v4(PORT)).unwrap_err();
         assert_eq!(aborted.raw_os_error(), Some(libc::ECONNABORTED));
         begin(ALICE, &socket, v4(PORT));
@@ -276,7 +277,7 @@ tests! {
         let elsewhere = SocketAddr::from(([127, 0, 0, 1], PORT));
         connect(ALICE, &socket_for(elsewhere), elsewhere).unwrap();
         server.accept();
-        // Nor any longer when policy has changed.
+        // No longer held once the policy has changed.
         tickets.holding().set_destinations([(v6(PORT), None)]).unwrap();
         connect(ALICE, &socket_for(v4(PORT)), v4(PORT)).unwrap();
         server.accept();
@@ -288,7 +289,7 @@ tests! {
         let counted_now = counted(&tickets);
         assert!(counted_now.held >= 1, "{counted_now:?}");
         assert_eq!(Counters { held: 0, ..counted_now }, Counters::default());
-        // Another network is another host, also with these addresses.
+        // Another network is another host, even with the same addresses.
         let connect = "import socket\ns = socket.socket()\ns.settimeout(5)\n\
              try: s.connect(('10.9.0.1', 143))\nexcept ConnectionRefusedError: pass\n";
         tickets.holding().set_destinations([(v4(PORT), None)]).unwrap();
@@ -321,11 +322,11 @@ tests! {
     fn a_token_that_is_refused_is_told_with_its_ticket(world) {
         let tickets = hold(world);
         Session::given(&tickets, 7, 8, &key(ALICE, v4(PORT)));
-        // Nobody listens.
+        // No process listens.
         connect(ALICE, &socket_for(v4(PORT)), v4(PORT)).unwrap_err();
         let refused = report(&tickets);
         assert_eq!((refused.event, refused.ticket, refused.uid), (Event::Refused, Some(7), ALICE));
-        // A program that gives up says nothing of the way.
+        // A program that gives up is no evidence about the path.
         let server = Server::new();
         lose(&server);
         let socket = socket_for(v4(PORT));
@@ -414,12 +415,12 @@ tests! {
         let socket = socket_for(v4(PORT));
         begin(ALICE, &socket, v4(PORT));
         let (attempt, connection, syn) = held(&tickets, ALICE);
-        // Programs of somebody else, which have not told of it.
+        // Programs of another party, which did not report it.
         let others = open(world);
         let refused = others.holding().sender().unwrap().send(&syn).unwrap_err();
         assert!(refused.to_string().contains("Operation not permitted"), "{refused}");
         assert_eq!(counted(&others).unsent, 1);
-        // Nor when its socket is connected.
+        // Not even if its socket is connected.
         assert_eq!(connect_raw_sockets(v4(PORT)), 2);
         others.holding().sender().unwrap().send(&syn).unwrap_err();
         assert_eq!(counted(&others).unsent, 2);
@@ -427,7 +428,7 @@ tests! {
         tickets.holding().sender().unwrap().send(&syn).unwrap();
         end(&socket).unwrap();
         assert_eq!(counted(&tickets).unsent, 0);
-        // Raw sockets of others send what they like.
+        // Raw sockets of other programs send anything.
         run("python3", &["-c", "import socket\n\
             s = socket.socket(socket.AF_INET, socket.SOCK_RAW, 253)\n\
             s.sendto(b'anything', ('10.9.0.1', 0))\n"]);

@@ -1,5 +1,5 @@
-//! Nobody else acts inside a process that becomes a user: no thread, no process in its memory, its
-//! files or its directory, no tracer.
+//! No other task acts inside a process that becomes a user: no thread, no process in its memory,
+//! its files or its directory, no tracer.
 
 #[macro_use]
 mod ownership;
@@ -19,8 +19,8 @@ extern "C" fn wait_for_the_end(_: *mut libc::c_void) -> libc::c_int {
 /// Whether the kernel refuses to make a child with these flags.
 fn is_refused(flags: libc::c_int) -> bool {
     let mut stack = vec![0_u64; 8192];
-    // SAFETY: a child would have a stack of its own; none is made when the test passes, and when
-    // it does not, the child waits on that stack until it is killed with the test.
+    // SAFETY: a child would have its own stack. None is made if the test passes; if it fails, the
+    // child waits on that stack until it is killed with the test.
     let pid = unsafe {
         libc::clone(
             wait_for_the_end,
@@ -36,7 +36,7 @@ fn is_refused(flags: libc::c_int) -> bool {
     refused
 }
 
-/// What a child by vfork tries, whose parent waits for it. Its exit status is 0 when all of it was
+/// The attempts of a vfork child, whose parent waits for it. Its exit status is 0 if all were
 /// refused.
 extern "C" fn leave_somebody_behind(_: *mut libc::c_void) -> libc::c_int {
     let thread = libc::CLONE_VM
@@ -59,15 +59,15 @@ ownership_tests! {
             let (stop, stopped) = std::sync::mpsc::channel::<()>();
             let thread = std::thread::spawn(move || {
                 let _ = stopped.recv();
-                // Neither does another thread, which holds no grant.
+                // Another thread, which holds no grant, is refused too.
                 expect_refused(setuid(ALICE));
             });
-            // Told at the first step, and decided at the last.
+            // The first step refuses early; the last one decides.
             expect_refused(setgroups(&MORE_GROUPS));
             expect_refused(setuid(ALICE));
             drop(stop);
             thread.join().unwrap();
-            // The thread is joined before the kernel has taken it off the process.
+            // The thread is joined before the kernel has removed it from the process.
             while std::fs::read_dir("/proc/self/task").unwrap().count() > 1 {}
             setuid(ALICE).unwrap();
         });
@@ -78,7 +78,7 @@ ownership_tests! {
         let before_shared_memory = world.count(Reason::IdentitySharedMemory);
         with_a_grant(world, || {
             assert!(is_refused(libc::CLONE_VM | libc::SIGCHLD));
-            // The standard library's way to start a program is vfork's.
+            // The standard library starts a program by vfork.
             assert!(execute("/usr/bin/true").unwrap());
             become_alice().unwrap();
         });
@@ -115,8 +115,8 @@ ownership_tests! {
             setgid(ALICE).unwrap();
             for shared in [libc::CLONE_FILES, libc::CLONE_FS] {
                 let mut stack = vec![0_u64; 8192];
-                // SAFETY: the child has a stack of its own, waits, and is killed before the stack
-                // goes.
+                // SAFETY: the child has its own stack, waits, and is killed before the stack is
+                // freed.
                 let pid = unsafe {
                     libc::clone(
                         wait_for_the_end,

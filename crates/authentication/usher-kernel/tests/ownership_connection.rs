@@ -1,5 +1,5 @@
-//! Connection ownership: a user's connection is used by that user's processes and nobody else,
-//! whoever holds a descriptor of it.
+//! Connection ownership: only a user's own processes use that user's connections, whichever process
+//! holds a descriptor.
 
 #[macro_use]
 mod ownership;
@@ -24,7 +24,7 @@ const TCP_INFO: i64 = 11;
 const TCP_ZEROCOPY_RECEIVE: i64 = 35;
 const NOT_WAITING: i64 = libc::MSG_DONTWAIT as i64;
 
-/// A listener of alice's, and a connection waiting in it with 4096 bytes sent.
+/// A listener of alice's, with a waiting connection that has sent 4096 bytes.
 fn served(world: &World) -> (TcpListener, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     world
@@ -36,8 +36,8 @@ fn served(world: &World) -> (TcpListener, TcpStream) {
     (listener, client)
 }
 
-/// Alice's process runs `body` with an accepted connection. It holds the capability to change its
-/// user, so that its children can show what others may do with an inherited descriptor.
+/// Runs `body` in a process of alice with an accepted connection. It has the capability to change
+/// its user, so that its children can try an inherited descriptor as others.
 #[track_caller]
 fn with_a_connection(world: &World, body: impl FnOnce(BorrowedFd<'_>)) {
     let (listener, client) = served(world);
@@ -50,7 +50,7 @@ fn with_a_connection(world: &World, body: impl FnOnce(BorrowedFd<'_>)) {
     drop(client);
 }
 
-/// A child that is wholly this user runs `body`.
+/// Runs `body` in a child that is wholly this user.
 #[track_caller]
 fn as_user(uid: u32, body: impl FnOnce()) {
     in_child(|| {
@@ -93,8 +93,8 @@ fn name_of(number: libc::c_long, socket: i64) -> io::Result<i64> {
     call(number, &[socket, address.as_mut_ptr() as i64, length])
 }
 
-/// Everything that can be done with a connection, in an order in which each can work. What ends
-/// the connection comes last.
+/// Every use of a connection, in an order in which each can succeed. Uses that end the connection
+/// come last.
 fn uses(connection: BorrowedFd<'_>) -> Vec<(&'static str, io::Result<i64>)> {
     let socket = number(&connection);
     let mut bytes = [0_u8; 16];
@@ -206,7 +206,7 @@ fn send_descriptor(line: &UnixStream, file: BorrowedFd<'_>) {
     .unwrap();
 }
 
-/// Whether a descriptor comes with the next message.
+/// Whether the next message carries a descriptor.
 fn receive_descriptor(line: &UnixStream) -> bool {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -287,7 +287,7 @@ ownership_tests! {
         with_a_connection(world, |connection| {
             let socket = number(&connection);
             as_user(BOB, || expect_refused(read_option(socket, TCP_ZEROCOPY_RECEIVE)));
-            // Refused by TCP for its own reason: nothing is mapped.
+            // TCP itself refuses this: nothing is mapped.
             expect_errno(read_option(socket, TCP_ZEROCOPY_RECEIVE), libc::EINVAL);
         });
     }
@@ -307,7 +307,7 @@ ownership_tests! {
 
     fn a_connection_passed_by_io_uring_is_used_by_its_owner_only(world) {
         with_a_connection(world, |connection| {
-            // What file_receive does not see: a ring of the receiver's that the owner holds, too.
+            // Not seen by file_receive: a ring of the receiver that the owner also holds.
             let passed = |uid: u32, received: i32, installed: &[i32]| {
                 let to = Ring::new(0).unwrap();
                 to.register_file(-1);
@@ -322,7 +322,7 @@ ownership_tests! {
                     assert!(installed.contains(&plain), "{descriptor}");
                 });
             };
-            // A kernel before 6.8 installs nothing.
+            // Kernels before 6.8 cannot install it.
             passed(BOB, -libc::EPERM, &[-libc::EPERM, -libc::EINVAL]);
             passed(0, -libc::EPERM, &[-libc::EPERM, -libc::EINVAL]);
             passed(ALICE, 16, &[0, -libc::EINVAL]);

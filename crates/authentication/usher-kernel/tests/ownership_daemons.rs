@@ -1,4 +1,4 @@
-//! Self-protection: which process of the daemons' program is a daemon.
+//! Self-protection: which processes of the daemons' program are daemons.
 
 mod ownership;
 mod protection;
@@ -11,7 +11,7 @@ use ownership::*;
 use protection::*;
 use usher_kernel::ownership::OwnershipError;
 
-/// Not a test by itself: what the tests start as a second process of the daemons' program.
+/// Not a test by itself: the tests start it as a second process of the daemons' program.
 #[test]
 fn in_the_part_of_another_keeper() {
     play();
@@ -32,7 +32,7 @@ fn a_daemon_with_mounts_of_its_own_is_not_traced_and_touches_nothing() {
                 .env("USHER_TEST_KEEPER", part);
             command.output().unwrap()
         };
-        // Before there is protection its parent may trace it, and it sees the pins.
+        // Before protection, its parent may trace it, and it sees the pins.
         assert!(!aside("has mounts of its own").status.success());
         ownership.protect(Path::new(USHER), &[]).unwrap();
         let output = aside("has mounts of its own");
@@ -47,7 +47,7 @@ fn a_traced_program_is_no_daemon() {
         ownership.protect(Path::new(USHER), &[]).unwrap();
         in_child(|| refused(&touch(pins)));
         drop(ownership);
-        // What a daemon forks is not traced as long as it executes nothing else.
+        // A daemon's forked child is not traced until it executes another program.
         let mut child = another_keeper("adopts");
         assert_eq!(
             traced(&mut child).spawn().unwrap_err().raw_os_error(),
@@ -68,7 +68,7 @@ fn a_traced_program_is_no_daemon() {
     });
 }
 
-/// A folder that has all that this program needs, and at its path a copy of it.
+/// A folder with everything that this program needs, and a copy of it at its path.
 fn make_jail() {
     let jail = "/mnt/jail";
     let own = std::env::current_exe().unwrap();
@@ -116,7 +116,7 @@ fn a_program_at_the_path_under_another_root_is_no_keeper() {
         drop(ownership);
         make_jail();
         finds_it_so(prepared("is refused", || change_root(c"/mnt/jail")));
-        // The very file, found in another root.
+        // The same file, found in another root.
         let own = std::env::current_exe().unwrap();
         let own = own.to_str().unwrap();
         run("mount", &["--bind", own, &format!("/mnt/jail{own}")]);
@@ -137,7 +137,7 @@ fn a_program_mounted_at_the_path_is_no_keeper() {
         std::fs::copy(own, "/mnt/copy").unwrap();
         run("mount", &["--bind", "/mnt/copy", own]);
         finds_it_so(another_keeper("is refused"));
-        // Nor by a descriptor of a mount that is nowhere: its path begins where it was cut off.
+        // A descriptor of a detached mount does not help: its path begins where it was cut off.
         run("umount", &[own]);
         std::fs::create_dir_all(format!("/mnt/tree{own}")).unwrap();
         std::fs::remove_dir(format!("/mnt/tree{own}")).unwrap();

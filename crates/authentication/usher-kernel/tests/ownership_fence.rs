@@ -1,4 +1,4 @@
-//! The setuid fence: a service's process becomes the user it was granted and nobody else, once.
+//! The setuid fence: a service's process becomes only the user it was granted, and only once.
 
 #[macro_use]
 mod ownership;
@@ -26,7 +26,7 @@ fn ids() -> [u32; 3] {
 }
 
 fn fsuid() -> u32 {
-    // Sets nothing and gives the former.
+    // Sets nothing and returns the former id.
     call(libc::SYS_setfsuid, &[u32::MAX.into()]).unwrap() as u32
 }
 
@@ -60,7 +60,7 @@ fn claim(uid: u32) -> io::Result<i64> {
         iov_base: byte.as_mut_ptr().cast(),
         iov_len: 1,
     };
-    // SAFETY: all of it may be zero.
+    // SAFETY: every field may be zero.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &mut part;
     message.msg_iovlen = 1;
@@ -263,7 +263,7 @@ ownership_tests! {
                 assert_eq!(fsuid(), ALICE);
                 call(libc::SYS_setfsuid, &[0]).unwrap();
             }
-            // For good is for good.
+            // Settled for good.
             become_service(SERVICE);
             expect_refused(setuid(0));
         });
@@ -295,7 +295,7 @@ ownership_tests! {
     }
 
     fn settling_outlives_exec_by_a_thread(world) {
-        // The shell succeeds when the change in it fails.
+        // The shell succeeds if the change in it fails.
         let script = format!("! setpriv --reuid={BOB} true 2>/dev/null");
         with_a_grant(world, || {
             become_alice().unwrap();
@@ -388,7 +388,7 @@ ownership_tests! {
 
     fn io_uring_gives_no_former_credentials_back(world) {
         let before_io_uring_credentials = world.count(Reason::IoUringCredentials);
-        // Inherited: a process that has used a ring itself does not settle.
+        // A process that has used a ring itself does not settle, so this one is inherited.
         let ring = Ring::new(0).unwrap();
         with_a_grant(world, || {
             let service = ring.register_personality();

@@ -1,5 +1,5 @@
-//! Nothing that a service prepares in a process goes on in it when it has become a user, where the
-//! kernel shows it.
+//! Nothing that a service prepares in a process remains in it when it has become a user, as far as
+//! the kernel shows it.
 
 #[macro_use]
 mod ownership;
@@ -20,7 +20,7 @@ const PTRACE_SEIZE: i64 = 0x4206;
 const ANY_TRACER: i64 = -1;
 const USER_MODE_ONLY: i64 = 1;
 
-/// Installs a seccomp filter that permits everything; gives what the kernel gave.
+/// Installs a seccomp filter that permits everything. Returns the kernel's result.
 fn filter(flags: i64) -> io::Result<i64> {
     let permit = [libc::sock_filter {
         code: 0x06,
@@ -49,7 +49,7 @@ fn sample(pid: i64) -> io::Result<OwnedFd> {
     let mut attributes = [0_u64; 8];
     attributes[0] = u64::from(TASK_CLOCK.0) | 64 << 32;
     attributes[1] = TASK_CLOCK.1;
-    // exclude_kernel and exclude_hv, which an unprivileged process has to set.
+    // exclude_kernel and exclude_hv, which an unprivileged process must set.
     attributes[5] = 1 << 5 | 1 << 6;
     let attributes = attributes.as_ptr() as i64;
     call(libc::SYS_perf_event_open, &[attributes, pid, -1, -1, 0])
@@ -66,7 +66,7 @@ fn trace(pid: i64) -> io::Result<i64> {
     call(libc::SYS_ptrace, &[PTRACE_SEIZE, pid, 0, 0])
 }
 
-/// Lets every process of the same user trace this one, as far as the kernel's own rules go.
+/// Lets every process of the same user trace this one, if the kernel's other rules permit it.
 fn allow_tracing() {
     const PR_SET_PTRACER: i64 = 0x5961_6d61;
     call(libc::SYS_prctl, &[libc::PR_SET_DUMPABLE.into(), 1]).unwrap();
@@ -80,17 +80,17 @@ ownership_tests! {
         with_a_grant(world, || {
             let own = listener();
             does_not_settle();
-            // Below another filter it is as much there.
+            // Another filter does not hide it.
             filter(0).unwrap();
             does_not_settle();
             setgid(ALICE).unwrap();
             let mut holder = process(|line| hear(line));
             drop(own);
-            // The child has it still.
+            // The child still has it.
             does_not_settle();
             say(&mut holder.line);
             holder.done();
-            // Nobody holds it any more.
+            // No process holds it any more.
             become_alice().unwrap();
         });
         assert_eq!(world.count(Reason::IdentityWatchedCalls) - before, 3);
@@ -113,7 +113,7 @@ ownership_tests! {
                 filter(0).unwrap();
             }
             become_alice().unwrap();
-            // Its own listener is the user's business.
+            // A user's own listener is permitted.
             drop(listener());
         });
     }
@@ -131,7 +131,7 @@ ownership_tests! {
         });
         hear(&mut service.line);
         world.ownership.grant(service.fd(), &alice()).unwrap();
-        // Root's: a service's process makes none.
+        // Opened by root, because a service's process cannot open one.
         let event = sample(service.pid.as_raw_nonzero().get().into()).unwrap();
         say(&mut service.line);
         hear(&mut service.line);
@@ -146,7 +146,7 @@ ownership_tests! {
 
     fn a_services_process_samples_nobody(world) {
         let before = world.count(Reason::PerformanceEvents);
-        // Debian's default lets no unprivileged process sample at all.
+        // By default Debian does not let unprivileged processes sample at all.
         std::fs::write("/proc/sys/kernel/perf_event_paranoid", "2").unwrap();
         in_child(|| {
             become_service(SERVICE);
@@ -187,7 +187,7 @@ ownership_tests! {
             does_not_settle();
         });
         assert_eq!(world.count(Reason::IdentityPinnedMemory) - before, 1);
-        // A forked process has memory of its own.
+        // A forked process has its own memory.
         let mut service = process(|line| {
             become_service(SERVICE);
             let mut buffer = vec![0; 8192];

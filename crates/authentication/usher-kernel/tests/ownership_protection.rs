@@ -1,4 +1,4 @@
-//! Self-protection: Usher's BPF objects, pins and daemons are touched by its daemons only.
+//! Self-protection: only Usher's daemons touch Usher's BPF objects, pins and daemons.
 
 mod ownership;
 mod protection;
@@ -12,7 +12,7 @@ use protection::*;
 use usher_kernel::KernelError;
 use usher_kernel::ownership::{Ownership, OwnershipError, ProcessState, Reason};
 
-/// Not a test by itself: what the tests start as a second process of the daemons' program.
+/// Not a test by itself: the tests start it as a second process of the daemons' program.
 #[test]
 fn in_the_part_of_another_keeper() {
     play();
@@ -53,7 +53,7 @@ fn what_is_protected_is_the_daemons_alone() {
 
         ownership.protect(Path::new(USHER), &[]).unwrap();
 
-        // This process goes on as before.
+        // This process is not affected.
         assert_eq!(reach_all(), [maps, programs, links]);
         permitted(&touch(pins));
         in_child(|| {
@@ -79,13 +79,13 @@ fn what_is_protected_is_the_daemons_alone() {
         ] {
             assert!(count(reason) > 0, "{reason:?}");
         }
-        // Other BPF file systems are none of ours.
+        // Other BPF file systems are not Usher's.
         in_child(|| {
             std::fs::create_dir("/mnt/other").unwrap();
             run("mount", &["-t", "bpf", "bpf", "/mnt/other"]);
             unmount("/mnt/other").unwrap();
         });
-        // Threads are the daemon's.
+        // Threads share the daemon's mark.
         let pins = pins.to_owned();
         std::thread::spawn(move || permitted(&touch(&pins)))
             .join()
@@ -96,9 +96,9 @@ fn what_is_protected_is_the_daemons_alone() {
 #[test]
 fn a_later_keeper_adopts_and_nobody_else_does() {
     process_of_its_own("a_later_keeper_adopts_and_nobody_else_does", |pins| {
-        // Made before the keeper, or they would hold its lock of the pins, too.
+        // Made before the keeper: otherwise they would hold its lock of the pins, too.
         //
-        // A settled process stays so while the keeper is away and when another one comes.
+        // A settled process stays settled while no keeper runs and when another one starts.
         let mut service = process(|line| {
             become_service(SERVICE);
             say(line);
@@ -108,7 +108,7 @@ fn a_later_keeper_adopts_and_nobody_else_does() {
             hear(line);
             expect_refused(setuid(SERVICE));
         });
-        // Attempts all the time: there is no moment without the fence.
+        // Attempts throughout: at no moment is there no fence.
         let mut attempts = process(|line| {
             become_service(SERVICE);
             hear(line);
@@ -178,7 +178,7 @@ fn a_later_keeper_adopts_and_nobody_else_does() {
 #[test]
 fn what_a_former_keeper_granted_counts_for_nothing() {
     process_of_its_own("what_a_former_keeper_granted_counts_for_nothing", |pins| {
-        // First of all: a child would have the keeper's lock, too.
+        // Made first: otherwise the child would hold the keeper's lock, too.
         let mut service = process(|line| {
             become_service(SERVICE);
             say(line);
@@ -203,7 +203,7 @@ fn what_a_former_keeper_granted_counts_for_nothing() {
     });
 }
 
-/// What can be set on, and learned from, a listener.
+/// Options that can be set on, and read from, a listener.
 fn use_of(listener: &std::net::TcpListener) -> Vec<(&'static str, io::Result<()>)> {
     let socket = i64::from(std::os::fd::AsRawFd::as_raw_fd(listener));
     let everything = [libc::sock_filter {
@@ -270,7 +270,7 @@ fn a_users_listener_takes_options_of_its_owner_and_the_keeper_only() {
     process_of_its_own(name, |pins| {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        // Made before the keeper has its mark, which what it forks has in part.
+        // Made before the keeper has its mark, because forked processes inherit a part of it.
         let mut root = process(|line| {
             hear(line);
             for (name, outcome) in use_of(&listener) {
@@ -282,7 +282,8 @@ fn a_users_listener_takes_options_of_its_owner_and_the_keeper_only() {
         let mut owner = process(|line| {
             hear(line);
             setuid(ALICE).unwrap();
-            // As with any listener: some kernels let no unprivileged process attach a filter.
+            // The same as with any listener: some kernels let no unprivileged process attach a
+            // filter.
             let errnos = |listener| -> Vec<_> {
                 let outcomes = use_of(listener).into_iter();
                 outcomes

@@ -1,4 +1,4 @@
-//! Self-protection by owner: a daemon touches the objects of its own role only.
+//! Self-protection by owner: a daemon touches only the objects of its own role.
 
 mod ownership;
 mod protection;
@@ -22,7 +22,7 @@ const SIGNERS: &str = "/mnt/bpf/signer";
 /// Commands of bpf(2).
 const OPEN_PIN: i64 = 7;
 const DETACH: i64 = 34;
-/// In the tables of objects (enum usher_mark).
+/// The signer's value in the tables of objects (enum usher_mark).
 const OWNED_BY_SIGNER: u32 = 2;
 
 fn open_tickets() -> Tickets {
@@ -56,7 +56,7 @@ fn told(objects: &Objects) -> String {
     all.collect::<Vec<_>>().join(" ")
 }
 
-/// Opens the objects by their ids, and a pin, and lists the folder.
+/// Opens the objects by their ids, opens a pin, and lists the folder.
 fn attempts(told: &str) -> Vec<(&'static str, io::Result<()>)> {
     let by_id = told.split(' ').map(|one| {
         let (command, id) = one.split_once(':').unwrap();
@@ -73,14 +73,14 @@ fn attempts(told: &str) -> Vec<(&'static str, io::Result<()>)> {
     all
 }
 
-/// Another process of the daemons' program, which learns what the signer has.
+/// Another process of the daemons' program, which gets the list of the signer's objects.
 fn another(part: &str, told: &str) -> Command {
     let mut command = another_keeper(part);
     command.env("USHER_TEST_SIGNERS", told);
     command
 }
 
-/// Not a test by itself: what the tests start as a second process of the daemons' program.
+/// Not a test by itself: the tests start it as a second process of the daemons' program.
 #[test]
 fn in_the_part_of_another_keeper() {
     let Ok(part) = std::env::var("USHER_TEST_KEEPER") else {
@@ -109,7 +109,7 @@ fn in_the_part_of_another_keeper() {
             finds_it_so(another("nothing", &own));
             finds_it_so(another("both", &own));
             finds_it_so(elsewhere(&own));
-            // The owner's link goes when the owner says so.
+            // The link can be detached once its owner says so.
             let link = tickets.objects().links.first().copied().unwrap();
             let (descriptor, _) = bpf(LINK_BY_ID, link).unwrap();
             bpf(DETACH, u32::try_from(descriptor).unwrap()).unwrap();
@@ -130,7 +130,7 @@ fn in_the_part_of_another_keeper() {
                 }
             }
             assert!(tried > 10, "{tried}");
-            // Nor the folder that the keeper passes, nor more than half a table.
+            // It can claim neither the folder above the keeper's nor more than half a table.
             let mut above = Objects::default();
             let parent = std::fs::metadata(BPF_FS).unwrap();
             above
@@ -161,7 +161,7 @@ fn in_the_part_of_another_keeper() {
             permitted(&attempts(&signers));
         }
         "nothing" => {
-            // Neither before it has said so nor afterwards.
+            // Neither before its declaration nor afterwards.
             refused(&touch(&keepers));
             refused(&attempts(&signers));
             assert!(declare(&[]).unwrap());
@@ -181,7 +181,7 @@ fn in_the_part_of_another_keeper() {
     }
 }
 
-/// A daemon with mounts of its own.
+/// A daemon with its own mounts.
 fn elsewhere(told: &str) -> Command {
     let daemon = another("elsewhere", told);
     let mut command = Command::new("unshare");
@@ -208,7 +208,7 @@ fn a_daemon_touches_objects_of_its_own_role_only() {
         for reason in [Reason::Map, Reason::Program, Reason::Link, Reason::Pins] {
             assert!(ownership.refusals().unwrap().of(reason) > 0, "{reason:?}");
         }
-        // The keeper goes on as before.
+        // The keeper is not affected.
         permitted(&touch(pins));
     });
 }

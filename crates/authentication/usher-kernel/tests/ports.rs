@@ -1,4 +1,4 @@
-//! Who may bind which TCP port.
+//! Which users may bind which TCP ports.
 
 #[macro_use]
 mod world;
@@ -20,7 +20,7 @@ fn reserved(address: Option<&str>, port: u16, uid: u32) -> Reserved {
     }
 }
 
-/// What comes of binding; 0: it is bound.
+/// The errno of binding; 0: bound.
 fn bind(uid: u32, kind: SocketType, address: &str) -> i32 {
     let address: SocketAddr = address.parse().unwrap();
     let family = match address {
@@ -48,12 +48,12 @@ tests! {
         assert_eq!(all(0), [0; 7]);
         assert_eq!(all(BOB), [libc::EACCES; 7]);
         assert_eq!(ports.counters().unwrap().port_refused, 7);
-        // Other ports, and the port of another protocol, are everybody's.
+        // Other ports, and the port of another protocol, are open to all users.
         assert_eq!(tcp(BOB, "0.0.0.0:8026"), 0);
         assert_eq!(tcp(BOB, "0.0.0.0:0"), 0);
         assert_eq!(bind(BOB, SocketType::DGRAM, "0.0.0.0:8025"), 0);
         assert_eq!(ports.counters().unwrap().port_refused, 7);
-        // A refusal gives the port back.
+        // A refusal releases the port.
         assert_eq!(all(ALICE), [0; 7]);
     }
 
@@ -81,7 +81,7 @@ tests! {
         ports.apply([reserved(None, 8025, BOB), reserved(Some("127.0.1.1"), 8026, BOB)]).unwrap();
         assert_eq!(outcome("0.0.0.0:8025"), [libc::EACCES, 0]);
         assert_eq!(outcome("127.0.1.1:8026"), [libc::EACCES, 0]);
-        // One port of two owners at two addresses: nobody but root has both.
+        // One port with two owners at two addresses: only root may bind both.
         ports.apply([reserved(Some("127.0.1.1"), 8026, BOB), reserved(Some("127.0.1.2"), 8026, ALICE)]).unwrap();
         assert_eq!(outcome("127.0.1.1:8026"), [libc::EACCES, 0]);
         assert_eq!(outcome("127.0.1.2:8026"), [0, libc::EACCES]);
@@ -94,7 +94,6 @@ tests! {
         assert_eq!(outcome("0.0.0.0:8025"), [0, 0]);
     }
 
-    /// The kernel chooses among few ports, all but one of which are reserved.
     fn former_addresses_make_room_and_what_finds_none_leaves_the_others_reserved(world) {
         const ROOM: u32 = 16_384;
         let ports = Ports::open(&world.cgroup).unwrap();
@@ -108,7 +107,7 @@ tests! {
         };
         ports.apply(of(0..ROOM, 8025)).unwrap();
         assert_eq!(tcp(BOB, "127.1.0.0:8025"), libc::EACCES);
-        // As many others.
+        // The same number of others.
         ports.apply(of(ROOM..2 * ROOM, 8025)).unwrap();
         assert_eq!(tcp(BOB, "127.1.0.0:8025"), 0);
         assert_eq!(tcp(BOB, "127.1.64.0:8025"), libc::EACCES);
@@ -120,6 +119,7 @@ tests! {
         assert_eq!(tcp(BOB, "127.1.64.1:8025"), 0);
     }
 
+    /// The kernel chooses among few ports, and all but one are reserved.
     fn a_reserved_port_is_not_had_by_chance(world) {
         let ports = Ports::open(&world.cgroup).unwrap();
         std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40003").unwrap();
@@ -153,11 +153,11 @@ tests! {
     }
 }
 
-/// Runs `body` in a thread with a network namespace of its own.
+/// Runs `body` in a thread with a new network namespace.
 fn as_network_of_its_own(body: impl FnOnce() -> i32 + Send) -> i32 {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            // SAFETY: a namespace of this thread's own; no pointers.
+            // SAFETY: a new namespace for this thread; no pointers.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
             body()
         });

@@ -1,5 +1,5 @@
-//! Programs that are listed: the kernel knows them by their executables, whatever a process makes
-//! of its paths.
+//! Listed programs: the kernel knows them by their executables, whatever a process does to its
+//! paths.
 
 #[macro_use]
 mod world;
@@ -21,7 +21,7 @@ use world::*;
 const LIST: NonZeroU32 = NonZeroU32::new(1).unwrap();
 const OTHER_LIST: NonZeroU32 = NonZeroU32::new(2).unwrap();
 
-/// Says of its standard input, a socket, that it is to be announced.
+/// Requests the announcement of its standard input, a socket.
 const ASKS: &str = "setsockopt(STDIN, 0x5573, 2, pack('L', 0)) or die $!";
 
 fn open_file(path: impl AsRef<Path>) -> OwnedFd {
@@ -33,7 +33,7 @@ fn identify(tickets: &Tickets, path: impl AsRef<Path>) -> ProgramId {
     tickets.listing().identify(file.as_fd()).unwrap().unwrap()
 }
 
-/// Lists these, and no others.
+/// Lists exactly these.
 fn list(tickets: &Tickets, entries: &[(NonZeroU32, ProgramId)]) {
     let entries = entries
         .iter()
@@ -43,7 +43,7 @@ fn list(tickets: &Tickets, entries: &[(NonZeroU32, ProgramId)]) {
     tickets.listing().retain(&entries).unwrap();
 }
 
-/// Which program the kernel takes this command for.
+/// The program for which the kernel takes this command.
 fn asked_by(tickets: &Tickets, mut command: Command) -> Option<ProgramId> {
     let socket = socket_for(v4(PORT));
     let copy = socket.try_clone().unwrap();
@@ -59,7 +59,7 @@ fn perl(path: impl AsRef<Path>) -> Command {
     command
 }
 
-/// A shell's words, in a mount namespace of its own and as a user who may have one.
+/// A shell command in its own mount namespace, as a user who may have one.
 fn in_own_namespace(words: &str) -> Command {
     let mut command = Command::new("unshare");
     command.args([
@@ -103,7 +103,7 @@ tests! {
             list(&tickets, &listed);
             assert_eq!(draw(ALICE, &socket_for(v4(PORT)), v4(PORT)), libc::EACCES);
         }
-        // What it drew when it was listed goes, too.
+        // A token drawn while it was listed is dropped as well.
         rustix::io::ioctl_fionbio(&no_longer, true).unwrap();
         connect(ALICE, &no_longer, v4(PORT)).unwrap_err();
         let report = the_report(&tickets);
@@ -129,7 +129,7 @@ tests! {
         rustix::io::ioctl_fionbio(&socket, true).unwrap();
         connect(BOB, &socket, v4(PORT)).unwrap_err();
         assert_eq!(the_report(&tickets).program, None);
-        // An address gets a list, and loses it.
+        // An address gets a list, then loses it.
         tickets.holding().set_destinations([(v4(PORT), Some(LIST))]).unwrap();
         assert_eq!(draw(ALICE, &socket_for(v4(PORT)), v4(PORT)), libc::EACCES);
         tickets.holding().set_destinations([]).unwrap();
@@ -156,12 +156,12 @@ tests! {
         let copy = asked_by(&tickets, perl(folder.join("copied")));
         assert_eq!(copy, Some(identify(&tickets, folder.join("copied"))));
         assert_ne!(copy, program);
-        // A script is its interpreter.
+        // A script counts as its interpreter.
         std::fs::write(folder.join("script"), format!("#!/mnt/programs/perl\n{ASKS};\n")).unwrap();
         run("chmod", &["755", "/mnt/programs/script"]);
         assert_eq!(asked_by(&tickets, Command::new(folder.join("script"))), program);
         assert_ne!(Some(identify(&tickets, folder.join("script"))), program);
-        // What nobody has said of is nobody's.
+        // A socket without a request has no asker.
         assert_eq!(tickets.listing().asker(socket_for(v4(PORT)).as_fd()).unwrap(), None);
     }
 
@@ -169,7 +169,7 @@ tests! {
         let tickets = open(world);
         let path = Path::new("/mnt/perl");
         std::fs::copy("/usr/bin/perl", path).unwrap();
-        // As the one who lists it does.
+        // Identified as the lister does it.
         let former = open_file(path);
         let former = tickets.listing().identify(former.as_fd()).unwrap();
         let script = "<STDIN>; setsockopt(STDOUT, 0x5573, 2, pack('L', 0)) or die $!";
@@ -182,7 +182,7 @@ tests! {
             .unwrap();
         std::fs::copy("/usr/bin/perl", "/mnt/perl.dpkg-new").unwrap();
         std::fs::rename("/mnt/perl.dpkg-new", path).unwrap();
-        // Its last name has gone.
+        // Its last name is removed.
         drop(running.stdin.take());
         assert!(running.wait().unwrap().success());
         assert_eq!(tickets.listing().asker(socket.as_fd()).unwrap(), None);
@@ -212,7 +212,7 @@ tests! {
         for folder in ["lower", "upper", "work", "merged"] {
             std::fs::create_dir(format!("/mnt/{folder}")).unwrap();
         }
-        // Of two file systems: stat(2) shows numbers of the lower ones.
+        // An overlay of two file systems: stat(2) shows inode numbers of the lower ones.
         run("mount", &["-t", "tmpfs", "tmpfs", "/mnt/lower"]);
         std::fs::copy("/usr/bin/perl", "/mnt/lower/perl").unwrap();
         std::fs::copy("/usr/bin/perl", "/mnt/lower/other").unwrap();

@@ -30,7 +30,7 @@ tests! {
                 assert_eq!(session.position(&server.syn()), position);
             }
         }
-        // The source chosen before, or an address and no port.
+        // The source is bound before, with a port or only an address.
         for port in [40_000, 0] {
             for (session, from, to) in [(&over_v4, v4(port), v4(PORT)), (&over_v6, v6(port), v6(PORT))] {
                 let socket = drawn(to);
@@ -39,7 +39,7 @@ tests! {
                 assert_eq!(session.position(&server.syn()), if port == 0 { 5 } else { 4 });
             }
         }
-        // A socket of IPv6 that goes to an address of IPv4.
+        // An IPv6 socket that connects to an IPv4 address.
         let socket = socket(AddressFamily::INET6);
         assert_eq!(draw(ALICE, &socket, MAPPED), 0);
         connect(ALICE, &socket, MAPPED).unwrap();
@@ -65,7 +65,7 @@ tests! {
         connect(ALICE, &drawn(v4(PORT)), v4(PORT)).unwrap();
         server.syn();
         assert!(passed(ALICE) && !passed(BOB));
-        // Of the present one: user space knows of those before it.
+        // Only of the present ticket: user space knows about earlier ones.
         Session::given(&tickets, 3, 8, &key(ALICE, v4(PORT)));
         assert!(!passed(ALICE));
     }
@@ -121,14 +121,14 @@ tests! {
             connect(stranger, &socket, v4(PORT)).unwrap();
             assert_eq!(server.syn().option, None);
         }
-        // Nor does the ticket's user for another server.
+        // The ticket is not valid for another server either.
         for other in [v4(PORT + 1), v6(PORT), SocketAddr::from(([10, 9, 0, 2], PORT))] {
             assert_eq!(draw(ALICE, &socket_for(other), other), libc::ENOENT);
         }
         assert_eq!(tickets.next(&key(ALICE, v4(PORT))).unwrap(), Some(0));
         connect(ALICE, &drawn(v4(PORT)), v4(PORT)).unwrap();
         assert_eq!(session.position(&server.syn()), 1);
-        // Until it is taken away.
+        // Until it is removed.
         assert!(tickets.remove(&key(ALICE, v4(PORT))).unwrap());
         assert!(!tickets.remove(&key(ALICE, v4(PORT))).unwrap());
         assert_eq!(draw(ALICE, &socket_for(v4(PORT)), v4(PORT)), libc::ENOENT);
@@ -167,7 +167,7 @@ tests! {
         assert_eq!(capture.next().option, None);
         let failed = Counters { drawn: 1, written: 1, failed: 1, ..Counters::default() };
         assert_eq!(counted(&tickets), failed);
-        // The same socket, drawn for anew; of two draws the later one counts.
+        // The same socket with a new draw; of two draws the later one counts.
         let server = Server::new();
         assert_eq!(draw(ALICE, &socket, v4(PORT)), 0);
         assert_eq!(draw(ALICE, &socket, v4(PORT)), 0);
@@ -179,7 +179,7 @@ tests! {
         let tickets = open(world);
         let session = Session::given(&tickets, 1, 8, &key(ALICE, v4(PORT)));
         let capture = Capture::start();
-        // Both ends are one socket, which answers its own SYN: a simultaneous open.
+        // Both endpoints are one socket, which answers its own SYN: a simultaneous open.
         let socket = drawn(v4(PORT));
         rustix::net::bind(&socket, &v4(PORT)).unwrap();
         connect(ALICE, &socket, v4(PORT)).unwrap();
@@ -243,11 +243,11 @@ tests! {
         assert!(tickets.drop_block(7, 0).unwrap());
         assert!(!tickets.drop_block(7, 0).unwrap());
         connects(65);
-        // The chain's end, in the midst of a block.
+        // The chain ends within a block.
         none_left();
         assert_eq!(tickets.next(&alice).unwrap(), Some(65));
         assert_eq!(tickets.wanted().unwrap().entries, []);
-        // A ticket that is put in its place begins where it says.
+        // A ticket that replaces it begins at its own position.
         let mut later = Session::new(8, 130);
         later.ticket.next = 127;
         later.fill(&tickets);
@@ -292,7 +292,7 @@ tests! {
             for plain in [false, true] {
                 tickets.holding().set_destinations(plain.then_some((to, None))).unwrap();
                 tickets.put(&key(ALICE, to), &session.ticket).unwrap();
-                // Elsewhere, also where there is no ticket.
+                // Other destinations, even without a ticket.
                 let elsewhere = SocketAddr::from(([127, 0, 0, 1], PORT));
                 connect(ALICE, &socket_for(elsewhere), elsewhere).unwrap();
                 assert_eq!(server.syn().option, None);
@@ -306,13 +306,13 @@ tests! {
                 connect(ALICE, &socket_for(to), to).unwrap();
                 let syn = server.syn();
                 assert_eq!(session.position(&syn), 1);
-                // What was drawn before is not drawn again.
+                // An element that was drawn before is not drawn again.
                 connect(ALICE, &drawn(to), to).unwrap();
                 assert_eq!(session.position(&server.syn()), 2);
                 assert_eq!(tickets.next(&key(ALICE, to)).unwrap(), Some(2));
             }
         }
-        // What was drawn for elsewhere is let go.
+        // An element drawn for another destination is dropped.
         let elsewhere = SocketAddr::from(([127, 0, 0, 2], PORT));
         session.ticket.number = 4;
         session.fill(&tickets);
@@ -324,7 +324,7 @@ tests! {
         assert_eq!(session.position(&server.syn()), 3);
         let all = Counters { drawn: 8, written: 7, established: 7, ..Counters::default() };
         assert_eq!(counted(&tickets), all);
-        // A datagram socket that connects is left alone.
+        // A datagram socket that connects is not affected.
         let datagrams = std::net::UdpSocket::bind("[::]:0").unwrap();
         as_user(ALICE, || datagrams.connect(v6(PORT)).unwrap());
         as_user(ALICE, || rustix::net::connect(datagrams.as_fd(), &MAPPED).unwrap());

@@ -1,4 +1,4 @@
-//! What the ticket programs leave alone, who holds them, and what they do under stress.
+//! Ticket programs: what they leave alone, who holds them, and how they behave under stress.
 
 #[macro_use]
 mod world;
@@ -38,8 +38,8 @@ fn error_of(outcome: std::io::Result<()>) -> i32 {
     outcome.map_or_else(|error| error.raw_os_error().unwrap(), |()| 0)
 }
 
-/// How often the kernel's log says that a program did not leave a long value alone. It says so once
-/// after a boot; before 6.5, unless patched, the caller has EFAULT.
+/// The number of kernel log lines about a program that changed a long option value. The kernel logs
+/// this once after a boot. Before 6.5, unless patched, the caller gets EFAULT.
 fn complaints_of_the_kernel() -> usize {
     let mut log = std::fs::OpenOptions::new()
         .read(true)
@@ -87,7 +87,7 @@ tests! {
         std::fs::write("/proc/sys/net/ipv4/igmp_max_msf", "4000").unwrap();
         let group = Ipv4Addr::new(239, 1, 1, 1);
         let interface = Ipv4Addr::new(10, 9, 0, 1);
-        // A list of 2,000 sources, which is 8 KiB, as the kernel has it afterwards.
+        // A list of 2,000 sources (8 KiB), as the kernel returns it afterwards.
         let list = || {
             let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
             socket.join_multicast_v4(&group, &interface).unwrap();
@@ -104,7 +104,7 @@ tests! {
             assert_eq!(get_bytes(&socket, libc::IPPROTO_IP, IP_MSFILTER, &mut found), value.len());
             assert!(found == value, "all sources");
         };
-        // Short ones, long ones, and errors.
+        // Short options, long ones, and errors.
         let others = || {
             list();
             let socket = socket(AddressFamily::INET);
@@ -151,7 +151,7 @@ tests! {
         assert_eq!(session.position(&server.syn()), 1);
         assert_eq!(draw(ALICE, &connected, v4(PORT)), libc::EISCONN);
         let mut unsuitable = 4;
-        // A connection of several paths is not one that can be told by its ends.
+        // A connection with several paths is not identified by its endpoints.
         let multipath = rustix::net::Protocol::from_raw(std::num::NonZero::new(262).unwrap());
         let socket = rustix::net::socket_with(
             AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, Some(multipath),
@@ -290,7 +290,7 @@ tests! {
             "unshare", "--user", "--map-root-user", "python3", "-c", &program,
         ]);
         assert_eq!(session.position(&server.syn()), 1);
-        // Root of the initial namespace, who has a ticket of his own, draws from that one.
+        // Root of the initial namespace has a ticket and draws from it.
         assert!(Command::new("python3").args(["-c", &program]).status().unwrap().success());
         assert_eq!(strangers.position(&server.syn()), 1);
     }
@@ -360,7 +360,7 @@ tests! {
     }
 
     fn a_draw_gives_nobody_elses_token_whatever_is_replaced_meanwhile(world) {
-        // Tables so small that memory goes from one user's ticket to the other's at once.
+        // The tables are so small that memory passes from one user's ticket to the other's at once.
         let tickets = Tickets::open(&world.cgroup, None, &Limits { tickets: 2, blocks: 4, ..Limits::default() }).unwrap();
         let server = Server::new();
         let stop = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! Connections whose SYN carries a token, by real sockets and real packets.
+//! Connections whose SYN carries a token, with real sockets and real packets.
 
 #[macro_use]
 mod world;
@@ -34,7 +34,7 @@ fn reach(client: Client, listener: &OwnedFd) -> (std::net::TcpStream, std::net::
     (far, near)
 }
 
-/// Ends the connection by a RST, so that its ends are free at once.
+/// Ends the connection by a RST, so that its endpoints are free at once.
 fn reset(far: std::net::TcpStream) {
     sockopt::set_socket_linger(&far, Some(Duration::ZERO)).unwrap();
 }
@@ -60,7 +60,7 @@ tests! {
             assert_eq!(entry.session, chain.session.session);
             connections.push((far, near));
         }
-        // Without a token, or with what is none.
+        // Without a token, or with other bytes in its place.
         Client::v4().expect_refused();
         let client = Client::v6();
         writer.write(&client, &option(&[0; 16]));
@@ -117,7 +117,7 @@ tests! {
         let writer = Writer::attached(world);
         let chain = Chain::new(1, 100);
         let slot = admission.open_tokens(&chain.session).unwrap();
-        // Lost after we saw it, by a filter of somebody else's that stays in force.
+        // Lost after the program saw it, by another party's filter, which stays in force.
         let loser = Loser::attached(1, 10);
         loser.lose(1);
         let client = Client::v4();
@@ -128,7 +128,7 @@ tests! {
             admitted: 1, established: 1, token_accepted: 1, token_repeated: 1, ..Counters::default()
         };
         counted(&admission, expected);
-        // Lost before we saw it.
+        // Lost before the program saw it.
         let loser = Loser::attached(1, 1);
         loser.lose(1);
         let client = Client::v6();
@@ -145,7 +145,7 @@ tests! {
         let chain = Chain::new(1, 100);
         let slot = admission.open_tokens(&chain.session).unwrap();
         for (position, client) in [(1, Client::v4()), (2, Client::v6())] {
-            // Alice's SYN has come, and her program has gone.
+            // Alice's SYN has come, and her program has ended.
             let connection = client.connection;
             checker.syn(&connection, &chain.option(slot, position, &connection));
             assert!(row(&admission, &connection).is_some());
@@ -169,7 +169,7 @@ tests! {
             let _connection = reach(client, &alice);
         }
         assert!(!usher_kernel::listener::has_waiting(bob.as_fd()));
-        // Without a token it is the announcement's.
+        // Without a token, the announcement decides.
         let client = Client::v4();
         admission.announce(&client.connection, &announced(BOB)).unwrap();
         let _connection = reach(client, &bob);
@@ -214,7 +214,7 @@ tests! {
         tunnel.write_all(&ack(&connection, 5000, alices)).unwrap();
         eventually("alice is served", || waits(&alice));
         assert!(!waits(&bob));
-        // Nothing replaced, it ends the handshake that it is of.
+        // If nothing was replaced, the ACK ends its own handshake.
         let connection = ends(4002);
         admission.announce(&connection, &announced(BOB)).unwrap();
         tunnel.write_all(&syn(&connection, 1000, &[])).unwrap();
@@ -233,15 +233,15 @@ tests! {
         let first = chain.option(slot, 1, &connection);
         writer.write(&client, &first);
         let (far, near) = reach(client, &alice);
-        // Seen and sent again by somebody else while the connection lives.
+        // Seen, and sent again by another host while the connection lives.
         let thief = Client::v4();
         writer.write(&thief, &first);
         thief.expect_refused();
-        // The same element masked anew for another connection, as only its owner could.
+        // The same element masked anew for another connection, which only its owner could do.
         let owner = Client::v4();
         writer.write(&owner, &chain.option(slot, 1, &owner.connection));
         owner.expect_refused();
-        // Sent again between the same ends, after the connection.
+        // Sent again between the same endpoints, after the connection.
         reset(far);
         drop(near);
         eventually("the entry goes", || row(&admission, &connection).is_none());
@@ -250,7 +250,7 @@ tests! {
         assert_eq!(counters.token_foreign + counters.token_mismatch + counters.token_replayed, 3);
         assert!(counters.token_replayed >= 2);
         assert_eq!((counters.refused_unannounced, counters.token_accepted), (3, 1));
-        // The same ends with the next token.
+        // The same endpoints with the next token.
         let again = Client::bound(connection.client, connection.server);
         writer.write(&again, &chain.option(slot, 2, &connection));
         let _connection = reach(again, &alice);
@@ -300,10 +300,10 @@ tests! {
                 .map(|number| {
                     let (next, late, writer, chain) = (&next, &late, &writer, &chain);
                     scope.spawn(move || {
-                        // Who has to wait for a processor may find that the window has moved past
-                        // his token: refused, and announced by a client. Here the next token is
-                        // tried. An emulated processor may be away for so long that TCP sends a SYN
-                        // again while its first copy is looked at.
+                        // A thread that has to wait for a processor may find that the window has
+                        // moved past its token: the SYN is refused, and a client would announce.
+                        // Here the next token is tried. An emulated processor may be away for so
+                        // long that TCP sends a SYN again while its first copy is checked.
                         let connect = |_| loop {
                             let client = if number % 2 == 0 { Client::v4() } else { Client::v6() };
                             let position = next.fetch_add(1, Ordering::Relaxed);
@@ -352,11 +352,11 @@ tests! {
         let end = |text: &str| -> SocketAddr { text.parse().unwrap() };
         let ends =
             [("10.8.0.2:0", "10.8.0.1:143"), ("[fd08::2]:0", "[fd08::1]:143")].map(|(from, to)| (end(from), end(to)));
-        // A host of its own; its sockets stay there wherever they are used.
+        // Another host; its sockets stay there wherever they are used.
         let (tell, told) = channel();
         let (moved, wait) = channel();
         let other = std::thread::spawn(move || {
-            // SAFETY: moves this thread only, to a network namespace of its own.
+            // SAFETY: moves only this thread, to a new network namespace.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
             tell.send(rustix::thread::gettid()).unwrap();
             wait.recv().unwrap();
@@ -418,9 +418,9 @@ tests! {
     }
 }
 
-/// A tunnel device; what is written to the file comes in by it.
+/// A tunnel device; packets written to the file arrive through it.
 fn tunnel(name: &str) -> File {
-    // Not every host has made the node before somebody asks for the device.
+    // Not every host has the node before the device is first used.
     run("mknod", &["/mnt/tun", "c", "10", "200"]);
     let file = OpenOptions::new()
         .read(true)
@@ -439,7 +439,7 @@ fn tunnel(name: &str) -> File {
     file
 }
 
-/// What acknowledges the SYN-ACK that answers the connection's SYN.
+/// The acknowledgement number for the SYN-ACK that answers the connection's SYN.
 fn cookie(tunnel: &mut File, connection: &ConnectionTuple) -> u32 {
     let tcp = answering(tunnel, connection);
     assert_eq!(tcp[13], SYN | ACK);

@@ -1,4 +1,4 @@
-//! Which tokens are accepted, and why others are not: by SYNs that are given to the program.
+//! Which tokens are accepted, and why others are refused, with SYNs passed to the program.
 
 #[macro_use]
 mod world;
@@ -34,7 +34,7 @@ tests! {
             // A retransmission.
             checker.syn(&connection, &option);
             assert_eq!(row(&admission, &connection), Some(entry));
-            // The connection is over, its SYN comes again.
+            // The connection is over, and its SYN comes again.
             admission.forget(&connection).unwrap();
             checker.syn(&connection, &option);
             assert_eq!(row(&admission, &connection), None);
@@ -53,14 +53,14 @@ tests! {
         let frame = |options: &[u8], sequence| ethernet(&numbered(ip(&connection, SYN, options), sequence));
         let first = chain.option(slot, 1, &connection);
         checker.run(&frame(&first, 7));
-        // A copy, with or without the option, which something on the way may have taken out.
+        // A copy, with the option or without, as if it was removed on the way.
         checker.run(&frame(&first, 7));
         checker.run(&frame(&[], 7));
         assert!(row(&admission, &connection).is_some());
-        // Somebody else's, who has got the port.
+        // The SYN of another user who has got the port.
         checker.run(&frame(&[], 8));
         assert_eq!(row(&admission, &connection), None);
-        // The owner's next attempt takes the place of the former one.
+        // The owner's next attempt replaces the former one.
         let second = chain.option(slot, 2, &connection);
         checker.run(&frame(&second, 9));
         let third = chain.option(slot, 3, &connection);
@@ -98,7 +98,7 @@ tests! {
                 // Bob's SYN has come.
                 checker.run(&ethernet(&numbered(ip(&connection, SYN, &[]), 7)));
             }
-            // A token that is not good changes nothing while no SYN has come.
+            // An invalid token changes nothing while no SYN has come.
             let mut bad = chain.option(slot, position + 1, &connection);
             bad[19] ^= 1;
             if port == 4001 {
@@ -110,7 +110,7 @@ tests! {
             checker.run(&ethernet(&numbered(ip(&connection, SYN, &good), 9)));
             assert_eq!(holder(&connection), Some((ALICE, true)), "{port}");
         }
-        // Its own session's announcement stands, and no token is spent for it.
+        // An announcement of the same session stands, and no token is spent for it.
         let connection = from_port(4003);
         let own = Announced { session: chain.session.session, ..announced(ALICE) };
         admission.announce(&connection, &own).unwrap();
@@ -136,7 +136,7 @@ tests! {
         };
         assert!(send(1));
         let address = from_port(1).client.ip();
-        // Another host's now, and nobody's.
+        // The address now belongs to another host, then to none.
         for addresses in [&[(HOST + 1, address)][..], &[]] {
             admission.set_client_addresses(addresses).unwrap();
             assert!(!send(2));
@@ -170,11 +170,11 @@ tests! {
             assert!(send(&chain, slot, position), "{position}");
         }
         assert!(!send(&chain, slot, 4097));
-        // Another user is admitted between other ends.
+        // Another user is admitted between other endpoints.
         let connection = from_port(9000);
         checker.syn(&connection, &bobs.option(bobs_slot, 1, &connection));
         assert!(row(&admission, &connection).is_some());
-        // What is gone is counted no more, and what is there is.
+        // Entries that are gone no longer count; existing ones do.
         admission.recount_outstanding().unwrap();
         assert!(!send(&chain, slot, 4097));
         for position in 1..=10 {
@@ -193,7 +193,7 @@ tests! {
         let mut port = 1000;
         let mut expected = Counters::default();
         let mut number = 0;
-        // From each tip: which position is tried, and whether it is accepted.
+        // For each tip: the position tried, and whether it is accepted.
         for (tip, position, accepted) in [
             (0, 128, true), (0, 129, false), (0, 1, true), (5, 133, true), (5, 134, false),
             (128, 1, true), (129, 1, false), (129, 2, true), (256, 129, true), (256, 128, false),
@@ -217,7 +217,7 @@ tests! {
             assert_eq!(send(position), accepted, "{position} from {tip}");
             match (accepted, tip, position) {
                 (true, ..) => expected.token_accepted += 1,
-                // Its low byte names 0 or less, which no chain has.
+                // Its low byte selects 0 or less, which no chain has.
                 (false, 0 | 5, _) => expected.token_out_of_range += 1,
                 _ => expected.token_mismatch += 1,
             }
@@ -229,7 +229,7 @@ tests! {
         let (admission, _alice, checker) = serve(world, &LIMITS);
         let chain = Chain::new(1, 128);
         let slot = admission.open_tokens(&chain.session).unwrap();
-        // Each position once: odd ones down, even ones up, and then each again.
+        // Each position once, odd ones down and even ones up, and then each again.
         let order: Vec<u32> = (1..=128).rev().step_by(2).chain((1..128).step_by(2)).collect();
         for (position, port) in order.iter().zip(2000..) {
             let connection = from_port(port);
@@ -295,7 +295,7 @@ tests! {
             assert!(row(&admission, &connection).is_none(), "bit {bit}");
         }
         let counters = admission.counters().unwrap();
-        // Kind, size and experiment: no token. Slot: nobody's. Position: under the mask. The zero
+        // Kind, size and experiment: no token. Slot: not open. Position: under the mask. The zero
         // byte and the element.
         counted(&admission, Counters {
             token_unknown: 24,
@@ -388,13 +388,13 @@ tests! {
         }
         let six = from_port_v6(4001);
         let mut extended = ip(&six, SYN, &chain.option(slot, 1, &six));
-        // An extension header is said to come, and does not.
+        // A header says that an extension follows, and none does.
         extended[6] = 60;
         changed.push(extended);
         for packet in changed {
             checker.run(&ethernet(&packet));
         }
-        // Cut short, everywhere.
+        // Cut short, at every length.
         for size in 20..whole.len() {
             checker.run(&ethernet(&whole[..size]));
         }
@@ -405,7 +405,7 @@ tests! {
         counted(&admission, Counters::default());
         assert!(admission.admissions().unwrap().is_empty());
 
-        // With IP options, and congestion bits, it is a SYN as any.
+        // With IP options and congestion bits, it is a SYN like any other.
         let mut packet = ip(&connection, SYN | 0xc0, &option);
         packet[0] = 0x46;
         packet.splice(20..20, [1, 1, 1, 0]);
@@ -414,7 +414,7 @@ tests! {
     }
 
     fn ends_that_no_socket_has_get_no_entry(world) {
-        // The listing would not be readable with them.
+        // Such endpoints would make the listing unreadable.
         let (admission, _alice, checker) = serve(world, &LIMITS);
         let chain = Chain::new(1, 100);
         let slot = admission.open_tokens(&chain.session).unwrap();
@@ -490,7 +490,7 @@ tests! {
     }
 }
 
-/// What was counted meanwhile; nobody was admitted.
+/// Expects these refusals and no admission.
 fn expect_refusals(
     admission: &usher_kernel::admission::Admission,
     what: impl FnOnce(),

@@ -1,5 +1,5 @@
 //! The window of accepted positions against a model, over random sequences of tokens. Keys, salts,
-//! seeds and ends are random too: so hash and mask are compared with those of usher-proto.
+//! seeds and endpoints are random too, so hash and mask are compared with those of usher-proto.
 
 #[macro_use]
 mod world;
@@ -16,16 +16,16 @@ use usher_kernel::admission::{Admission, Counters, Limits};
 use usher_proto::{ConnectionTuple, SessionId, Token, TokenSlot};
 use world::*;
 
-/// What a SYN carries.
+/// The content of a SYN.
 #[derive(Debug, Clone)]
 enum Sent {
-    /// The right element, so far from the tip.
+    /// The right element, at this distance from the tip.
     Right(i32),
-    /// The element of one place at another: their distances from the tip.
+    /// The element of one position at another: their distances from the tip.
     Displaced(i32, i32),
-    /// No element of the chain, under the right mask.
+    /// An element outside the chain, under the right mask.
     Wrong(i32, [u8; 11]),
-    /// Bytes that mean nothing.
+    /// Meaningless bytes.
     Garbage(u8, [u8; 12]),
     /// The last SYN again.
     Again,
@@ -53,17 +53,17 @@ fn ends() -> impl Strategy<Value = (IpAddr, IpAddr)> {
     ]
 }
 
-/// What the kernel should know.
+/// The state that the kernel should have.
 struct Model<'chain> {
     chain: &'chain Chain,
     tip: i64,
     accepted: HashSet<i64>,
-    /// Ends that have an entry.
+    /// Endpoints that have an entry.
     admitted: HashSet<ConnectionTuple>,
 }
 
 impl Model<'_> {
-    /// Expects what the program has to count, and changes accordingly.
+    /// Predicts the program's counters, and updates the model.
     fn expect(&mut self, bytes: &[u8; 16], connection: &ConnectionTuple, counters: &mut Counters) {
         let length = i64::from(self.chain.session.length);
         if self.admitted.contains(connection) {
@@ -175,7 +175,7 @@ fn follow(
 
 tests! {
     fn the_window_is_the_models(world) {
-        // So many that they lead everywhere.
+        // Enough cases to reach every result.
         let cases = rounds(64).max(16);
         let limits = Limits { admissions: 4096, tokens: 2 * cases, ..world_limits() };
         let (admission, _alice, checker) = serve(world, &limits);
@@ -206,7 +206,7 @@ tests! {
         assert!(syns.get() >= 200 * cases as usize, "{} SYNs", syns.get());
         let counters = counters.get();
         eprintln!("{} SYNs: {counters:?}", syns.get());
-        // The sequences lead everywhere.
+        // The sequences reach every result.
         for count in [
             counters.token_accepted,
             counters.token_repeated,

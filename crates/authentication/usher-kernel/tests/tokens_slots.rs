@@ -1,4 +1,4 @@
-//! Slots: who gets which, what outlives a keeper, and what happens at the same time.
+//! Slots: which session gets which, what outlives a keeper, and what happens concurrently.
 
 #[macro_use]
 mod world;
@@ -23,7 +23,7 @@ const LIMITS: Limits = Limits {
     tokens: 4,
 };
 
-/// How long a closed slot is given to no session.
+/// The time for which a closed slot is not reused.
 const REST: Duration = Duration::from_secs(16);
 
 /// Whether the token admits a connection from this port.
@@ -73,7 +73,7 @@ tests! {
         let slot = admission.open_tokens(&old.session).unwrap();
         assert!(admits(&admission, &checker, &old, 1, 1));
         let closed = Instant::now();
-        // On a slow machine the slot may have rested already.
+        // On a slow machine the slot's rest may already be over.
         let given = |admission: &Admission| match admission.open_tokens(&new.session) {
             Err(TokenError::Full) => false,
             Err(TokenError::Exists) => true,
@@ -90,7 +90,7 @@ tests! {
         assert!(admission.tokens().unwrap().is_empty());
         given(&admission);
         drop(admission);
-        // Another keeper does not give it either.
+        // Another keeper does not reuse it either.
         let admission = world.open_with(&Limits { tokens: 1, ..LIMITS }).unwrap();
         given(&admission);
         eventually("the slot has rested", || given(&admission));
@@ -115,7 +115,7 @@ tests! {
         assert!(admits(&admission, &checker, &chain, 99, 2));
         let program = program_on(1).unwrap();
         drop(admission);
-        // While no keeper is there.
+        // While no keeper runs.
         let connection = from_port(3);
         checker.syn(&connection, &chain.option(slot, 98, &connection));
 
@@ -133,7 +133,7 @@ tests! {
             let port = u16::try_from(position).unwrap();
             assert_eq!(admits(&admission, &checker, &chain, position, port), good, "{position}");
         }
-        // Neither the open slot nor, unless this machine is slow, the one that rests.
+        // Neither the open slot nor the resting one, unless this machine is slow.
         let given = admission.open_tokens(&other.session).unwrap();
         assert_ne!(given, slot);
         assert!(given.number() == 2 || closed.elapsed() >= REST, "{given:?}");
@@ -175,7 +175,7 @@ tests! {
     }
 
     fn what_cannot_be_attached_to_is_told(world) {
-        // Somebody's filter for another protocol has our place.
+        // Another party's filter for another protocol occupies Usher's place.
         run("ip", &["link", "add", "taken", "type", "veth", "peer", "name", "free"]);
         run("tc", &["qdisc", "add", "dev", "taken", "clsact"]);
         run("tc", &[
@@ -297,7 +297,7 @@ tests! {
                 break;
             }
         }
-        // It came between the two steps, and was looked for in vain.
+        // The revocation came between the two steps and found no connection.
         assert_eq!(withdrawn, 3);
     }
 
@@ -325,7 +325,7 @@ tests! {
                 for _ in 0..u32::from(round) * 7 % 3000 {
                     std::hint::spin_loop();
                 }
-                // What a revocation does: first the slot, then the connections.
+                // The order of a revocation: first the slot, then the connections.
                 assert!(admission.close_tokens(&session).unwrap());
                 if admission.admission(&connection).unwrap().is_some() {
                     found += 1;
@@ -347,7 +347,7 @@ tests! {
                 - counters.token_mismatch,
             ..Counters::default()
         });
-        // What was accepted was there to be found.
+        // Every accepted connection could be found.
         assert!(found >= counters.token_accepted, "{found} {counters:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! SYNs of every form that a kernel accepts: those that check_token reads may carry a token, and
-//! none, read or not, takes over the entry of another SYN's token.
+//! SYNs of every form that a kernel accepts. Those that check_token reads may carry a token. No
+//! SYN, read or not, takes over the entry of another SYN's token.
 
 #[macro_use]
 mod world;
@@ -19,12 +19,12 @@ const LIMITS: Limits = Limits {
     tokens: 64,
 };
 
-/// The number of the honest SYN, and that of the stranger's.
+/// The sequence numbers of the honest SYN and of the stranger's.
 const OWN: u32 = 7_000;
 const OTHERS: u32 = 90_000;
 
-/// Options that say nothing. With them a segment is long enough for two IPv6 fragments, of which the
-/// first one has to have the whole header.
+/// Options without meaning. They make a segment long enough for two IPv6 fragments, the first of
+/// which must have the whole header.
 const NO_TOKEN: [u8; 12] = [1; 12];
 
 /// The service behind a wire, with Alice's tokens.
@@ -54,7 +54,7 @@ impl Scene {
         }
     }
 
-    /// The connection and the token of the round.
+    /// The connection and the token of a round.
     fn token(&self, round: u32, family: u8) -> (ConnectionTuple, [u8; 20]) {
         let connection = Wire::connection(family, 4000 + u16::try_from(round).unwrap());
         let option = self.chain.option(self.slot, round, &connection);
@@ -92,7 +92,7 @@ fn all() -> impl Iterator<Item = (&'static Form, u32)> {
     ALL.iter().chain(&PLAIN).zip(1..)
 }
 
-/// Stays on one processor from now on.
+/// Pins this thread to its processor.
 fn stay_here() {
     let mut set = rustix::thread::CpuSet::new();
     set.set(rustix::thread::sched_getcpu());
@@ -135,7 +135,7 @@ tests! {
             let before = scene.refused_unread();
             let (flags, _) = scene.syn(form, &connection, OTHERS, &NO_TOKEN);
             assert_eq!(flags, RST | ACK, "{}", form.name);
-            // What was read ended the entry; what was not left it to its owner.
+            // A SYN that was read ended the entry; one that was not left it to its owner.
             let owners = if form.read { RST | ACK } else { SYN | ACK };
             assert_eq!(scene.refused_unread() - before, u64::from(!form.read), "{}", form.name);
             let (flags, _) = scene.syn(plain(form), &connection, OWN, &option);
@@ -149,7 +149,7 @@ tests! {
             let (connection, option) = scene.token(round, form.family);
             let (flags, _) = scene.syn(plain(form), &connection, OWN, &option);
             assert_eq!(flags, SYN | ACK);
-            // Its owner gives the connection up, and the port is a stranger's.
+            // Its owner abandons the connection, and a stranger gets the port.
             scene.wire.send(plain(form), &connection, RST, (OWN + 1, 0), &NO_TOKEN);
             let (flags, _) = scene.syn(form, &connection, OTHERS, &NO_TOKEN);
             assert_eq!(flags, RST | ACK, "{}", form.name);
@@ -180,7 +180,7 @@ tests! {
         std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", "2").unwrap();
         let scene = Scene::set(world);
         let _bob = queue(&scene.admission, BOB, 16);
-        // Alice's connection is answered by a cookie and given up. Then her port is Bob's.
+        // Alice's connection is answered by a cookie and abandoned. Then Bob gets her port.
         for (by_token, late, round) in [(false, true, 1), (false, false, 3), (true, true, 5), (true, false, 7)] {
             let (connection, option) = scene.token(round, 4);
             let (_, number) = scene.syn(&PLAIN[0], &connection, OWN, &option);
@@ -214,8 +214,8 @@ tests! {
         stay_here();
         for (number, round) in [(OTHERS, 1), (OWN, 2)] {
             let (connection, option) = scene.token(round, 4);
-            // The filter is not where the second SYN comes in. What is noted about the first one,
-            // a moment ago on this processor, lets its handshake begin.
+            // The filter is not attached where the second SYN arrives. The note about the first
+            // one, a moment ago on this processor, lets its handshake begin.
             for frame in frames(&PLAIN[0], &connection, SYN, (OWN, 0), &option) {
                 scene.checker.run(&frame);
             }
@@ -242,7 +242,7 @@ tests! {
         for frame in frames(&PLAIN[0], &connection, SYN, (OWN, 0), &option) {
             scene.checker.run(&frame);
         }
-        // More packets than are remembered, on every processor, and then one that goes past.
+        // More packets than are remembered, on every processor, and then one that is missed.
         let others: Vec<_> = (0..40).map(|port| from_port(9000 + port)).collect();
         for cpu in 0..std::thread::available_parallelism().unwrap().get() {
             let mut set = rustix::thread::CpuSet::new();

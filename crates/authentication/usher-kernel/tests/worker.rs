@@ -1,4 +1,4 @@
-//! Workers: who they are, what they hold, where they live, how they end.
+//! Workers: their identity, their descriptors, their group and their end.
 
 #[path = "world/starter.rs"]
 mod starter;
@@ -52,7 +52,7 @@ fn leaf(world: &World) -> Group {
     Group::create(&world.cgroup, "worker").unwrap()
 }
 
-/// Prints what the tests look at, one `name value` a line.
+/// Prints the state that the tests examine, one `name value` a line.
 const TELL: &str = r#"
 while read -r name value; do
     case $name in
@@ -88,7 +88,7 @@ tests! {
     fn a_worker_is_its_user_and_nothing_else(world) {
         let group = leaf(world);
         privileges::raise_descriptor_limit().unwrap();
-        // Descriptors and an ignored signal that must not reach it.
+        // Descriptors and an ignored signal that must not reach the worker.
         let _secret = std::fs::File::open("/etc/shadow").unwrap();
         let leaked = rustix::io::dup(std::fs::File::open("/etc/shadow").unwrap()).unwrap();
         let listener = TcpListener::bind("10.9.0.1:8025").unwrap();
@@ -189,7 +189,7 @@ tests! {
         group.kill().unwrap();
         assert_eq!(wait(&second), -9);
         assert_eq!(two.read(&mut [0]).unwrap_or(0), 0);
-        // Nothing waits any more.
+        // No connection waits any more.
         let third = spawn(&echo, Input::AcceptOne(listener.as_fd()), &group);
         assert!(matches!(third, Err(SpawnError::NothingWaiting)), "{third:?}");
     }
@@ -254,7 +254,7 @@ tests! {
 
     fn descriptors_in_the_way_are_moved(world) {
         let group = leaf(world);
-        // The listener as descriptor 0, and nothing at 1 to 9 but what the child itself needs.
+        // The listener is descriptor 0, and 1 to 9 hold only the child's own descriptors.
         let listener: OwnedFd = TcpListener::bind("10.9.0.1:8025").unwrap().into();
         let mut far = TcpStream::connect("10.9.0.1:8025").unwrap();
         let mut place = rustix::io::dup(&listener).unwrap();
@@ -361,7 +361,8 @@ tests! {
         files.push((place("mine"), Write));
         files.push((place("shared"), Read));
         files.push((place("one"), Read));
-        // What is not there, or closed to the user, gives nothing and keeps nobody from starting.
+        // A path that is missing, or closed to the user, grants nothing and does not prevent the
+        // start.
         files.push((place("missing"), Write));
         files.push(("/root/closed".into(), Write));
         let told = run(Some(files));
@@ -375,12 +376,12 @@ tests! {
             let expected = if allowed { "done" } else { "refused" };
             assert_eq!(told.get(deed).map(String::as_str), Some(expected), "{deed}: {told:?}");
         }
-        // The same without limits: it was the limits that refused.
+        // The same without limits: the refusals came from the limits.
         std::fs::write(place("mine/old"), "old").unwrap();
         std::os::unix::fs::chown(place("mine/old"), Some(ALICE), Some(GID)).unwrap();
         let told = run(None);
         assert!(told.values().all(|outcome| outcome == "done"), "{told:?}");
-        // Nothing but the program: what is linked to libraries cannot be executed.
+        // Only the program itself: one that is linked to libraries cannot be executed.
         let _far = TcpStream::connect("10.9.0.1:8025").unwrap();
         match spawn(&command(Some(Vec::new())), Input::AcceptOne(listener.as_fd()), &group) {
             Err(SpawnError::Child { stage: Stage::Execute, error }) => {
@@ -401,7 +402,7 @@ tests! {
             }
             other => panic!("{other:?}"),
         }
-        // Only root may execute it: the program is started by the user, not by the keeper.
+        // Only root may execute it: the user starts the program, not the keeper.
         let private = tempfile::NamedTempFile::new().unwrap();
         let command = Command { program: private.path().to_owned(), ..script("") };
         match spawn(&command, input, &group) {
@@ -416,16 +417,16 @@ tests! {
         let zero = Command { arguments: vec!["a\0b".into()], ..script("") };
         assert!(matches!(zero.check(), Err(SpawnError::Text(_))));
         script("true").check().unwrap();
-        // What is no listener cannot be accepted from.
+        // A socket that is not a listener.
         let udp = std::net::UdpSocket::bind("10.9.0.1:9").unwrap();
         udp.send_to(b"x", "10.9.0.1:9").unwrap();
         match spawn(&script("true"), Input::AcceptOne(udp.as_fd()), &group) {
             Err(SpawnError::Child { stage: Stage::Accept, .. }) => {}
             other => panic!("{other:?}"),
         }
-        // None of them has left a process.
+        // None of them left a process.
         eventually("the group is empty", || !group.populated().unwrap());
-        // Without CAP_SETUID nothing is started.
+        // Without CAP_SETUID no worker starts.
         let kept = privileges::Capabilities::SETGID | privileges::Capabilities::SETPCAP;
         privileges::keep_only(kept).unwrap();
         Starter::prepare(kept | privileges::Capabilities::SETUID).unwrap_err();
@@ -462,7 +463,7 @@ tests! {
             group.kill().unwrap();
             assert_eq!(wait(&worker), -9, "{round}");
         }
-        // Taken up by another keeper.
+        // Adopted by another keeper.
         let again = leaf(world);
         let worker = spawn(&script("exit 3"), Input::Listener(listener.as_fd()), &again).unwrap();
         assert_eq!(wait(&worker), 3);

@@ -1,5 +1,5 @@
-//! What a crash, a kill or a full disk leaves behind: no acknowledged record is lost, and the
-//! log goes on.
+//! The state after a crash, a kill or a full disk: no acknowledged record is lost, and the log
+//! continues.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -22,7 +22,7 @@ fn copied(from: &Path) -> TempDir {
     folder
 }
 
-/// The log opens with exactly these records, goes on, and is what was kept.
+/// The log opens with exactly these records, continues, and matches the kept checkpoints.
 fn goes_on(directory: &Path, expected: &[Record], kept: &[&str]) {
     let mut log = Log::open(directory, log_key()).unwrap();
     let size = expected.len() as u64;
@@ -58,7 +58,7 @@ fn a_write_torn_at_any_byte_leaves_what_was_whole() {
     let third = old + 2 + record(3).encode().len();
     for length in old..=bytes.len() {
         let whole = 3 + u64::from(length >= third) + u64::from(length == bytes.len());
-        // The file ends there; or it is as long as it should be and holds zeros from there on.
+        // The file ends there, or has its full length with zeros from there on.
         for zeros in [0, bytes.len() - length] {
             let crashed = copied(before.path());
             let torn = [&bytes[..length], &vec![0; zeros]].concat();
@@ -86,7 +86,7 @@ fn records_whose_checkpoint_was_lost_are_in_the_log_again() {
             .unwrap()
             .append(&signed(&records(size..size + more)))
             .unwrap();
-        // All is there but for the checkpoint's new name; then nothing but the records is.
+        // Everything exists except the checkpoint's new name; then only the records do.
         fs::copy(
             before.path().join("checkpoint"),
             after.path().join("checkpoint"),
@@ -193,7 +193,7 @@ fn one_process_appends_at_a_time_and_others_read() {
     ));
 }
 
-/// This program again, for one test that is a process of its own.
+/// A command that runs this program again for one test in its own process.
 fn child(test: &str, directory: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -271,7 +271,7 @@ fn on_a_small_disk() {
     let filler = directory.join("filler");
     let target = directory.join("log");
     let free = |pages: u64| {
-        // As much as there is, then some pages back.
+        // Fills the disk, then frees some pages.
         let mut file = OpenOptions::new()
             .append(true)
             .create(true)
@@ -366,7 +366,7 @@ fn an_append_of_nothing_changes_nothing() {
 
 #[test]
 fn a_failed_wait_for_the_disk_is_not_forgotten() {
-    // A directory in the place of the next checkpoint is what cannot be renamed over.
+    // A directory in place of the next checkpoint cannot be renamed over.
     let folder = tempfile::tempdir().unwrap();
     let mut log = log(folder.path(), &records(0..2));
     let kept = log.checkpoint().note().to_owned();
@@ -387,7 +387,7 @@ fn a_failed_wait_for_the_disk_is_not_forgotten() {
     goes_on(folder.path(), &records(0..3), &[&kept]);
 }
 
-/// Wall clock and processor time of something.
+/// Prints the wall clock and processor time of an act.
 fn timed<T>(what: &str, act: impl FnOnce() -> T) -> T {
     let processor = || {
         let now = clock_gettime(ClockId::ProcessCPUTime);

@@ -70,7 +70,7 @@ fn an_end_is_one_that_the_log_signed_and_no_client_and_no_other_log() {
         of_user.sign_end(&end(1)).unwrap().verify(log),
         Err(RecordError::OtherLog)
     );
-    // What the log's key has signed for another purpose is no end, and an end opens no session.
+    // A signature of the log's key for another purpose is not an end, and an end opens no session.
     let mut other = end_record(1);
     other.signature = authentication(1).authenticator.signature;
     assert_eq!(
@@ -102,7 +102,7 @@ fn what_is_no_record_is_refused() {
         let kind = [&[kind], &bytes[1..]].concat();
         assert_eq!(Record::decode(&kind), Err(DecodeError::UnknownType));
     }
-    // A key too many for an end.
+    // An end has no key.
     let end = [&[2], &bytes[1..]].concat();
     assert_eq!(Record::decode(&end), Err(DecodeError::TrailingBytes));
     let long = [vec![1], string(&[0; 513]), string(&[]), string(&[])].concat();
@@ -154,7 +154,7 @@ fn a_checkpoint_is_laid_out_as_the_document_says() {
 
 #[test]
 fn keys_of_other_tools_are_read() {
-    // The example of Go's sumdb/note.
+    // The example from Go's sumdb/note.
     let key = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW";
     assert_eq!(VerifyingKey::parse(key).unwrap().origin(), "PeterNeumann");
 }

@@ -1,4 +1,4 @@
-//! What somebody does to a log's files is found, and told for what it is.
+//! Tampering with a log's files is detected and named.
 #![forbid(unsafe_code)]
 
 mod common;
@@ -16,7 +16,7 @@ use usher_proto::ssh_key::private::Ed25519Keypair;
 
 const RECORDS: u64 = 5;
 
-/// A log of a few records, and its checkpoint as somebody else keeps it.
+/// A log of a few records, and its checkpoint in other hands.
 fn world() -> (TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let log = log(folder.path(), &records(0..RECORDS));
@@ -44,7 +44,7 @@ fn bundle(directory: &Path) -> std::path::PathBuf {
     directory.join("tile/entries/000")
 }
 
-/// Where each record of the first bundle begins, and where the last one ends.
+/// The beginning of each record of the first bundle, and the end of the last.
 fn borders(directory: &Path) -> Vec<usize> {
     let bytes = fs::read(bundle(directory)).unwrap();
     let mut borders = vec![0];
@@ -185,14 +185,14 @@ fn a_log_set_back_with_an_old_checkpoint_is_found() {
         (damage.kind(), damage.index()),
         ("truncated", Some(RECORDS - 2))
     );
-    // The other way round all is well.
+    // The other way round is accepted.
     let kept = Reader::open(earlier.path()).unwrap().checkpoint().unwrap();
     verify(folder.path(), kept.note()).unwrap();
 }
 
 #[test]
 fn a_record_that_nobody_signed_is_found_though_the_log_vouches_for_it() {
-    // Root has the log's key, and does without the library's refusal.
+    // Root has the log's key, and need not use the library, which refuses this.
     let mut forged = authentication(3);
     forged.authenticator.statement = common::statement(99).encode();
     let folder = tempfile::tempdir().unwrap();
@@ -213,7 +213,7 @@ fn a_record_that_nobody_signed_is_found_though_the_log_vouches_for_it() {
     }
 }
 
-/// Writes a log of these bytes as somebody who has the key can, and who is careful.
+/// Writes a log of these bytes like a careful forger with the key.
 fn rewrite(directory: &Path, records: &[Record]) {
     use usher_log::merkle::{Frontier, leaf_hash};
     let mut bytes = Vec::new();

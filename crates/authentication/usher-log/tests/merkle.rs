@@ -1,5 +1,4 @@
-//! The tree against RFC 6962's own words: section 2.1 written down once more as the recursion
-//! that it is, and known answers.
+//! The tree against RFC 6962: section 2.1 written out as its recursion, and known answers.
 #![forbid(unsafe_code)]
 
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Services whose processes may connect to some places only.
+//! Services whose processes may connect only to some destinations.
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -19,13 +19,13 @@ pub fn open(world: &World) -> Destinations {
     Destinations::open(&world.pins, &world.cgroup).unwrap()
 }
 
-/// A group of a service's processes.
+/// A group for a service's processes.
 pub fn group(world: &World, name: &str) -> Group {
     let workers = Group::create(&world.cgroup, "workers").unwrap();
     Group::create(workers.path(), name).unwrap()
 }
 
-/// Brings this process into a group of a service.
+/// Moves this process into a group of a service.
 pub fn enter(world: &World, destinations: &Destinations, name: &str, service: u32) -> Group {
     let group = group(world, name);
     destinations.govern(&group, service).unwrap();
@@ -33,7 +33,7 @@ pub fn enter(world: &World, destinations: &Destinations, name: &str, service: u3
     group
 }
 
-/// What policy has after `connect`.
+/// The policy's rules for this `connect`.
 pub fn rules(connect: &str) -> usher_policy::Destinations {
     let text = format!(
         "users u {{ }} service s {{ program \"/x\"; listen 143; users u; hosts any; style user; \
@@ -53,7 +53,7 @@ pub fn permitted(rules: &usher_policy::Destinations) -> Permitted {
     }
 }
 
-/// Has these services restricted and no others.
+/// Restricts exactly these services.
 pub fn restrict(destinations: &Destinations, services: &[(u32, &str)]) {
     let services = services.iter();
     let services = services.map(|(service, connect)| (*service, permitted(&rules(connect))));
@@ -81,7 +81,7 @@ pub fn code(outcome: rustix::io::Result<impl Sized>) -> i32 {
     outcome.map_or_else(|error| error.raw_os_error(), |_| 0)
 }
 
-/// An IPv4 address as IPv6 has it.
+/// An IPv4 address in its IPv6 form.
 pub fn mapped(address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) => SocketAddrV6::new(ip.to_ipv6_mapped(), address.port(), 0, 0).into(),
@@ -89,20 +89,20 @@ pub fn mapped(address: SocketAddr) -> SocketAddr {
     }
 }
 
-/// What comes of connecting by UDP; 0: it is connected.
+/// The errno of connecting by UDP; 0: connected.
 pub fn udp(address: SocketAddr) -> i32 {
     let socket = socket(family(address), SocketType::DGRAM, None);
     code(rustix::net::connect(&socket, &address))
 }
 
-/// What comes of sending a packet by UDP.
+/// The errno of sending a packet by UDP.
 pub fn send(address: SocketAddr) -> i32 {
     let socket = socket(family(address), SocketType::DGRAM, None);
     let flags = rustix::net::SendFlags::empty();
     code(rustix::net::sendto(&socket, b"x", flags, &address))
 }
 
-/// What comes of connecting by TCP.
+/// The errno of connecting by TCP.
 pub fn tcp(address: SocketAddr) -> i32 {
     let socket = socket(family(address), SocketType::STREAM, None);
     code(rustix::net::connect(&socket, &address))

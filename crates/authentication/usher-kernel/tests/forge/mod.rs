@@ -1,4 +1,4 @@
-//! Tokens and the SYNs that carry them: forged ones, which are given to the attached program
+//! Tokens and the SYNs that carry them: forged ones, passed to the attached program
 //! (BPF_PROG_TEST_RUN), and those of real sockets.
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
@@ -23,7 +23,7 @@ use crate::world::{ALICE, Client, HOST, PORT, SERVICE, World, queue};
 pub const HANDLE: u32 = 0x5573;
 pub const PRIORITY: u32 = 3;
 
-/// What the program answers: TC_ACT_UNSPEC.
+/// The program's verdict: TC_ACT_UNSPEC.
 const UNSPECIFIED: u32 = u32::MAX;
 
 pub const SYN: u8 = 0x02;
@@ -114,7 +114,7 @@ pub fn ip(connection: &ConnectionTuple, flags: u8, options: &[u8]) -> Vec<u8> {
     ip_of(connection.client, connection.server, flags, options)
 }
 
-/// The same between ends that need not be canonical.
+/// The same between endpoints that need not be canonical.
 pub fn ip_of(client: SocketAddr, server: SocketAddr, flags: u8, options: &[u8]) -> Vec<u8> {
     let tcp = segment(client, server, flags, (1, 0), options);
     let mut packet = Vec::new();
@@ -139,8 +139,8 @@ pub fn ip_of(client: SocketAddr, server: SocketAddr, flags: u8, options: &[u8]) 
     packet
 }
 
-/// A TCP segment without data, `options` padded to words with zeros. `numbers`: its own sequence
-/// number and the one that it acknowledges.
+/// A TCP segment without data, `options` padded to words with zeros. `numbers`: its sequence and
+/// acknowledgement numbers.
 pub fn segment(
     client: SocketAddr,
     server: SocketAddr,
@@ -173,15 +173,15 @@ pub fn segment(
     tcp
 }
 
-/// The same packet with another sequence number. Its checksum is wrong then, which nobody sees who
-/// gives it to the program.
+/// The same packet with another sequence number. Its checksum is then wrong, which does not matter
+/// for a packet passed directly to the program.
 pub fn numbered(mut packet: Vec<u8>, sequence: u32) -> Vec<u8> {
     let tcp = if packet[0] >> 4 == 4 { 20 } else { 40 };
     packet[tcp + 4..tcp + 8].copy_from_slice(&sequence.to_be_bytes());
     packet
 }
 
-/// A packet without IP options with these numbers, and the checksum that goes with them.
+/// A packet without IP options with these numbers and the right checksum.
 pub fn summed(packet: Vec<u8>, sequence: u32, acknowledged: u32) -> Vec<u8> {
     let mut packet = numbered(packet, sequence);
     let (at, addresses) = if packet[0] >> 4 == 4 {
@@ -207,7 +207,7 @@ pub fn ethernet(packet: &[u8]) -> Vec<u8> {
     [&[0; 12], &protocol[..], packet].concat()
 }
 
-/// The program that is attached to the loopback interface.
+/// The program attached to the loopback interface.
 pub struct Checker(OwnedFd);
 
 impl Checker {
@@ -235,7 +235,8 @@ impl Checker {
         Self(program.as_fd().try_clone_to_owned().unwrap())
     }
 
-    /// Gives the program an Ethernet frame. It has no answer to it, and leaves it as it was.
+    /// Passes an Ethernet frame to the program, which leaves the verdict open and the frame
+    /// unchanged.
     pub fn run(&self, frame: &[u8]) {
         let mut after = vec![0_u8; frame.len() + 64];
         let mut options = libbpf_sys::bpf_test_run_opts {
@@ -246,7 +247,7 @@ impl Checker {
             data_size_out: u32::try_from(after.len()).unwrap(),
             ..Default::default()
         };
-        // SAFETY: both buffers live until the call returns and have the sizes said.
+        // SAFETY: both buffers live until the call returns and have the given sizes.
         let code = unsafe { libbpf_sys::bpf_prog_test_run_opts(self.0.as_raw_fd(), &mut options) };
         assert_eq!(code, 0);
         assert_eq!(options.retval, UNSPECIFIED);
@@ -259,7 +260,7 @@ impl Checker {
     }
 }
 
-/// The id of our program at ingress of an interface.
+/// The id of Usher's program at ingress of an interface.
 pub fn program_on(index: i32) -> Option<u32> {
     let none = File::open("/dev/null").unwrap();
     TcHookBuilder::new(none.as_fd())
@@ -271,7 +272,7 @@ pub fn program_on(index: i32) -> Option<u32> {
         .ok()
 }
 
-/// The connection from a port of a client that there is not, to the service.
+/// The connection to the service from a port of a client that does not exist.
 pub fn from_port(port: u16) -> ConnectionTuple {
     ConnectionTuple::new(
         SocketAddr::from(([10, 9, 0, 2], port)),
@@ -298,13 +299,13 @@ pub fn serve(world: &World, limits: &Limits) -> (Admission, OwnedFd, Checker) {
     (admission, alice, checker)
 }
 
-/// What the programs have counted, and nothing else.
+/// Expects exactly these counters.
 #[track_caller]
 pub fn counted(admission: &Admission, expected: Counters) {
     assert_eq!(admission.counters().unwrap(), expected);
 }
 
-/// Sockets of the test's cgroup write what they are told into their SYN.
+/// Makes sockets of the test's cgroup write given bytes into their SYN.
 pub struct Writer {
     object: Object,
     _link: Link,
@@ -356,7 +357,7 @@ fn load() -> Object {
         .unwrap()
 }
 
-/// A filter of somebody else's at ingress of an interface, which loses packets.
+/// Another party's filter at ingress of an interface, which drops packets.
 pub struct Loser {
     object: Object,
 }

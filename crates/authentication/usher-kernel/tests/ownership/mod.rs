@@ -1,7 +1,7 @@
-//! A world for the tests of LSM programs: these are in force for the whole host as long as the
-//! test's process runs, so the tests run one after the other, and in a virtual machine only.
-//! Loading takes seconds there, so the tests of one binary share one world, but those that change
-//! who may touch it.
+//! A world for the tests of LSM programs. The programs are in force for the whole host while the
+//! test's process runs, so the tests run one after the other, and only in a virtual machine.
+//! Loading takes seconds there, so the tests of one binary share a world, except for those that
+//! change who may touch it.
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
 use std::io::{self, Read, Write};
@@ -23,7 +23,7 @@ const INSIDE: &str = "USHER_TEST_INSIDE";
 const PATIENCE: &str = "400";
 
 pub const SERVICE: u32 = 62_001;
-/// An account that is like a service's, but not under the fence.
+/// An account like a service's, but not under the fence.
 pub const FREE: u32 = 62_002;
 pub const ALICE: u32 = 61_001;
 pub const BOB: u32 = 61_002;
@@ -53,7 +53,7 @@ macro_rules! ownership_tests {
     };
 }
 
-/// Whether LSM programs may be attached here; says so when not.
+/// Whether LSM programs may be attached here. Prints the reason if not.
 pub fn in_virtual_machine(name: &str) -> bool {
     let inside = std::env::var_os("USHER_VM").is_some();
     if !inside {
@@ -69,8 +69,8 @@ pub fn world(name: &str, body: fn(&World)) {
         return;
     }
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    // In a thread, because a mount namespace is a thread's. The file system of the pins outlives it
-    // by the descriptor that `Ownership` holds, and goes with the process.
+    // In a thread, because a mount namespace belongs to a thread. The file system of the pins
+    // outlives it by the descriptor that `Ownership` holds, and ends with the process.
     body(WORLD.get_or_init(|| std::thread::spawn(open_world).join().unwrap()));
 }
 
@@ -83,13 +83,13 @@ fn open_world() -> World {
     World { ownership, pins }
 }
 
-/// Runs `body` in a process and a mount namespace of its own.
+/// Runs `body` in a new process and mount namespace.
 pub fn process_of_its_own(name: &str, body: fn(&Path)) {
     if !in_virtual_machine(name) {
         return;
     }
     if std::env::var_os(INSIDE).is_some_and(|inside| inside == name) {
-        // A child has one thread, as protection asks for.
+        // The child has one thread, which protection requires.
         in_child(|| body(&folder()));
         return;
     }
@@ -115,7 +115,7 @@ fn folder() -> PathBuf {
     PathBuf::from("/mnt/bpf/usher/ownership")
 }
 
-/// Runs a command that has to succeed.
+/// Runs a command that must succeed.
 pub fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -123,7 +123,7 @@ pub fn run(program: &str, arguments: &[&str]) {
 }
 
 impl World {
-    /// How often the programs have refused for this reason.
+    /// The number of refusals for this reason.
     pub fn count(&self, reason: Reason) -> u64 {
         self.ownership.refusals().unwrap().of(reason)
     }
@@ -144,7 +144,7 @@ pub struct Process {
     pub line: UnixStream,
 }
 
-/// Forks; the child runs `body` and has to come to its end.
+/// Forks; the child runs `body`, which must return.
 pub fn process(body: impl FnOnce(&mut UnixStream)) -> Process {
     let (line, mut far) = UnixStream::pair().unwrap();
     // SAFETY: the other threads of the tests hold no lock: they wait for their turn.
@@ -153,7 +153,7 @@ pub fn process(body: impl FnOnce(&mut UnixStream)) -> Process {
     if pid == 0 {
         drop(line);
         let outcome = catch_unwind(AssertUnwindSafe(|| body(&mut far)));
-        // SAFETY: ends the process; nothing of the parent's is run or flushed.
+        // SAFETY: ends the process without running or flushing anything of the parent.
         unsafe { libc::_exit(i32::from(outcome.is_err())) };
     }
     let pid = Pid::from_raw(pid).unwrap();
@@ -166,7 +166,7 @@ impl Process {
         self.pidfd.as_fd()
     }
 
-    /// Waits for the child's end, which has to be a good one.
+    /// Waits for the child's end, which must be a success.
     #[track_caller]
     pub fn done(self) {
         let (_, status) = waitpid(Some(self.pid), WaitOptions::empty())
@@ -191,7 +191,7 @@ pub fn with_a_grant(world: &World, body: impl FnOnce()) {
     service.done();
 }
 
-/// The child ran `body` to its good end.
+/// Runs `body` in a child, which must succeed.
 #[track_caller]
 pub fn in_child(body: impl FnOnce()) {
     process(|_| body()).done();
@@ -207,12 +207,12 @@ pub fn hear(line: &mut UnixStream) {
     line.read_exact(&mut [0]).unwrap();
 }
 
-/// What a raw system call gives. Raw, because libc's set*id calls act on all threads.
+/// The result of a raw system call. Raw, because libc's set*id calls act on all threads.
 pub fn call(number: libc::c_long, arguments: &[i64]) -> io::Result<i64> {
     let mut all = [0; 6];
     all[..arguments.len()].copy_from_slice(arguments);
     let [a, b, c, d, e, f] = all;
-    // SAFETY: the callers pass numbers, and addresses of what lives until the call returns.
+    // SAFETY: the callers pass numbers, and addresses of data that lives until the call returns.
     let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     if result < 0 {
         Err(io::Error::last_os_error())
@@ -263,8 +263,8 @@ pub fn expect_refused<T: std::fmt::Debug>(result: io::Result<T>) {
     expect_errno(result, libc::EPERM);
 }
 
-/// Makes this process one of the account, with the capabilities of a service that changes its
-/// user; they stay over exec.
+/// Makes this process one of the account, with the capabilities of a service that changes its user.
+/// They survive exec.
 pub fn become_service(uid: u32) {
     let bits = 1_u32 << CAP_SETGID | 1 << CAP_SETUID | 1 << CAP_NET_BIND_SERVICE;
     call(libc::SYS_prctl, &[libc::PR_SET_KEEPCAPS.into(), 1]).unwrap();
@@ -292,7 +292,7 @@ pub fn become_service(uid: u32) {
     }
 }
 
-/// Starts a program, by vfork as the standard library does, and tells whether it succeeded.
+/// Starts a program, by vfork as the standard library does, and returns whether it succeeded.
 pub fn execute(path: &str) -> io::Result<bool> {
     Command::new(path).status().map(|status| status.success())
 }

@@ -1,4 +1,4 @@
-//! As much of io_uring as the tests need: one request at a time.
+//! The parts of io_uring that the tests need: one request at a time.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -9,7 +9,7 @@ pub const NOP: u8 = 0;
 pub const ACCEPT: u8 = 13;
 pub const CONNECT: u8 = 16;
 pub const RECV: u8 = 27;
-/// With its first command for sockets, SOCKET_URING_OP_SIOCINQ (0).
+/// For sockets its first command is SOCKET_URING_OP_SIOCINQ (0).
 pub const COMMAND: u8 = 46;
 /// From 6.8 on.
 pub const INSTALL: u8 = 54;
@@ -26,7 +26,7 @@ const SEND_FILE: u64 = 1;
 /// IORING_MSG_RING_CQE_SKIP: none in the other ring.
 const WITHOUT_COMPLETION: u32 = 1;
 const ENTER_GETEVENTS: i64 = 1;
-/// For a ring's own thread, which sleeps when there was nothing for a second.
+/// For a ring's own thread, which sleeps after a second without work.
 const ENTER_WAKE: i64 = 2;
 const OFFSET_SQES: i64 = 0x1000_0000;
 
@@ -88,7 +88,7 @@ impl Ring {
         })
     }
 
-    /// Registers the credentials of this moment.
+    /// Registers the present credentials.
     pub fn register_personality(&self) -> u16 {
         let ring = self.descriptor.as_raw_fd().into();
         let id = call(libc::SYS_io_uring_register, &[ring, REGISTER_PERSONALITY]).unwrap();
@@ -109,7 +109,7 @@ impl Ring {
         )
     }
 
-    /// Makes a table of files of its own, with this one in the first place; -1: an empty place.
+    /// Makes the ring's table of files, with this one in the first place; -1: an empty place.
     pub fn register_file(&self, file: RawFd) {
         let files = [file];
         let ring = self.descriptor.as_raw_fd().into();
@@ -128,12 +128,12 @@ impl Ring {
         entry[4..8].copy_from_slice(&to.descriptor.as_raw_fd().to_ne_bytes());
         entry[16..24].copy_from_slice(&SEND_FILE.to_ne_bytes());
         entry[28..32].copy_from_slice(&WITHOUT_COMPLETION.to_ne_bytes());
-        // The other's place, counted from 1.
+        // The other ring's place, counted from 1.
         entry[44..48].copy_from_slice(&1_u32.to_ne_bytes());
         self.run(&entry)
     }
 
-    /// Does one thing with the file in the first place of the ring's table.
+    /// Runs one operation on the file in the first place of the ring's table.
     pub fn submit_with_own_file(&self, operation: u8, buffer: &mut [u8]) -> i32 {
         let mut entry = [0_u8; 64];
         entry[0] = operation;
@@ -145,7 +145,7 @@ impl Ring {
         self.run(&entry)
     }
 
-    /// Does one thing and gives its result.
+    /// Runs one operation and returns its result.
     pub fn submit(&self, operation: u8, file: RawFd, buffer: &mut [u8], personality: u16) -> i32 {
         let mut entry = [0_u8; 64];
         entry[0] = operation;
@@ -158,7 +158,7 @@ impl Ring {
         self.run(&entry)
     }
 
-    /// Connects and gives the result. `address` is a struct sockaddr.
+    /// Connects and returns the result. `address` is a struct sockaddr.
     pub fn connect(&self, file: RawFd, address: &[u8]) -> i32 {
         let mut entry = [0_u8; 64];
         entry[0] = CONNECT;
@@ -171,11 +171,11 @@ impl Ring {
     /// Submits one entry and waits for its completion.
     fn run(&self, entry: &[u8; 64]) -> i32 {
         let word = |offset: u32| {
-            // SAFETY: an offset that the kernel gave, in the mapping of the rings.
+            // SAFETY: an offset from the kernel, in the mapping of the rings.
             unsafe { self.rings.add(offset as usize).cast::<u32>() }
         };
-        // SAFETY: the kernel reads and writes the rings in io_uring_enter only; there is room for
-        // one entry, and one completion has come when it returns.
+        // SAFETY: the kernel accesses the rings only in io_uring_enter. There is room for one
+        // entry, and one completion has come when the call returns.
         unsafe {
             std::ptr::copy_nonoverlapping(entry.as_ptr(), self.entries, 64);
             let tail = word(self.parameters.sq[1]);

@@ -1,5 +1,5 @@
-//! What the tests of self-protection share: attempts at objects, and other processes of the daemons'
-//! program.
+//! Common parts of the tests of self-protection: attempts at objects, and other processes of the
+//! daemons' program.
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
 use std::io;
@@ -21,14 +21,15 @@ pub const NEXT_LINK: i64 = 31;
 pub const BPF_FS: &str = "/mnt/bpf";
 pub const USHER: &str = "/mnt/bpf/usher";
 
-/// bpf(2) with two numbers; the second is written to by some commands.
+/// bpf(2) with two numbers; some commands write to the second.
 pub fn bpf(command: i64, first: u32) -> io::Result<(i64, u32)> {
     let mut attributes = [first, 0, 0, 0];
     let address = attributes.as_mut_ptr() as i64;
     call(libc::SYS_bpf, &[command, address, 16]).map(|result| (result, attributes[1]))
 }
 
-/// How many of the host's objects this process gets a descriptor of, and how many it is refused.
+/// The numbers of the host's objects of which this process gets a descriptor, and of which it is
+/// refused one.
 pub fn reach(next: i64, by_id: i64) -> (usize, usize) {
     let (mut reached, mut refused) = (0, 0);
     let mut id = 0;
@@ -54,7 +55,7 @@ pub fn reach_all() -> [(usize, usize); 3] {
     ]
 }
 
-/// What can be done to the pins. Undone again where it works, and what destroys is not among them.
+/// Attempts at the pins, none of them destructive. Those that succeed are undone.
 pub fn touch(pins: &Path) -> Vec<(&'static str, io::Result<()>)> {
     let pin = pins.join("settled");
     let mut outcomes = vec![
@@ -88,7 +89,7 @@ pub fn permitted(outcomes: &[(&str, io::Result<()>)]) {
     }
 }
 
-/// Nothing succeeded. (What comes second of a pair finds nothing to undo.)
+/// Expects that all failed. (The second of a pair has nothing to undo.)
 #[track_caller]
 pub fn refused(outcomes: &[(&str, io::Result<()>)]) {
     for (name, outcome) in outcomes {
@@ -126,7 +127,7 @@ pub fn take_descriptor(pid: u32) -> io::Result<()> {
     call(libc::SYS_pidfd_getfd, &[pidfd, 2, 0]).map(drop)
 }
 
-/// What systemctl, ps and root's own eyes read of a process.
+/// Reads the files of a process that systemctl, ps and root read.
 pub fn read_status(pid: u32) {
     for file in ["stat", "status", "cmdline", "environ", "maps", "cgroup"] {
         std::fs::read(format!("/proc/{pid}/{file}")).unwrap();
@@ -141,7 +142,7 @@ pub fn load(pins: &Path) -> Ownership {
     ownership
 }
 
-/// Starts this program again, in the part of a keeper; gives whether it came to a good end.
+/// A command that starts this program again in a keeper's part.
 pub fn another_keeper(name: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -156,7 +157,7 @@ pub fn another_keeper(name: &str) -> Command {
     command
 }
 
-/// What a second process of the daemons' program does, in its part.
+/// Plays the part of a second process of the daemons' program.
 pub fn play() {
     let Ok(part) = std::env::var("USHER_TEST_KEEPER") else {
         return;
@@ -192,7 +193,7 @@ pub fn play() {
             daemon
                 .args(part.get_args())
                 .env("USHER_TEST_KEEPER", "is refused");
-            // `exec` under a tracer stops; it is let go on.
+            // `exec` under a tracer stops; the tracer continues it.
             let mut child = traced(&mut daemon).spawn().unwrap();
             let pid: i64 = child.id().into();
             let mut status = 0_i32;
@@ -219,25 +220,25 @@ pub fn play() {
     }
 }
 
-/// Runs what `another_keeper` made: it found what its part says.
+/// Runs the command of `another_keeper`, which must confirm its expectations.
 #[track_caller]
 pub fn finds_it_so(mut command: Command) {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Another keeper, with something done before its program is executed.
+/// Another keeper, with preparations before its program is executed.
 pub fn prepared(
     part: &str,
     prepare: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
 ) -> Command {
     let mut command = another_keeper(part);
-    // SAFETY: the callers make system calls only.
+    // SAFETY: the callers only make system calls.
     unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, prepare) };
     command
 }
 
-/// Gives itself to its parent as a tracer before it executes its program.
+/// Makes its parent its tracer before it executes its program.
 pub fn traced(command: &mut Command) -> &mut Command {
     command.stdout(Stdio::null()).stderr(Stdio::null());
     // SAFETY: one system call.

@@ -1,4 +1,4 @@
-//! Tickets of test users, and the SYNs of their connections as the server got them.
+//! Tickets of test users, and the SYNs of their connections as the server received them.
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
 use std::io;
@@ -26,7 +26,7 @@ pub fn open(world: &World) -> Tickets {
     Tickets::open(&world.cgroup, None, &limits).unwrap()
 }
 
-/// What a guard says that stands for the whole test.
+/// A guard that stands for the whole test.
 pub fn guarding(attempt: Attempt, released: bool) -> Guard {
     Guard {
         attempt,
@@ -47,7 +47,7 @@ pub fn key(uid: u32, server: SocketAddr) -> TicketKey {
     TicketKey { uid, server }
 }
 
-/// What a signer would have of a session.
+/// A signer's data of a session.
 pub struct Session {
     pub ticket: Ticket,
     pub chain: TokenChain,
@@ -92,8 +92,7 @@ impl Session {
         self.chain.block((position - 1) / TOKEN_BLOCK)[index as usize]
     }
 
-    /// The position that a SYN carries, all of whose bytes are as they must be. Positions up to
-    /// 255 only.
+    /// The position of the token in a SYN, at most 255. All of its bytes must be right.
     pub fn position(&self, syn: &Syn) -> u32 {
         let option = syn.option.expect("the SYN carries a token");
         let token = Token::decode(&option, &self.ticket.key, &syn.connection)
@@ -117,7 +116,7 @@ impl Session {
 const SYN: u8 = 0x02;
 const ACK: u8 = 0x10;
 
-/// A SYN as it came.
+/// A SYN as received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Syn {
     pub connection: ConnectionTuple,
@@ -125,7 +124,7 @@ pub struct Syn {
 }
 
 impl Syn {
-    /// From the IP header on; none when it is no SYN of TCP, without ACK.
+    /// Reads a packet from the IP header on; none if it is not a TCP SYN without ACK.
     pub fn read(packet: &[u8]) -> Option<Self> {
         Self::read_with(packet, SYN)
     }
@@ -182,13 +181,13 @@ fn token_option(mut options: &[u8]) -> Option<[u8; 16]> {
     }
 }
 
-/// An integer option.
+/// Sets an integer option.
 pub fn set(socket: impl AsFd, level: i32, name: i32, value: i32) -> io::Result<()> {
     set_bytes(socket, level, name, &value.to_ne_bytes())
 }
 
 pub fn set_bytes(socket: impl AsFd, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
-    // SAFETY: the value lives and is as long as said.
+    // SAFETY: the value lives until the call returns and has the given size.
     let code = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -206,7 +205,7 @@ pub fn set_bytes(socket: impl AsFd, level: i32, name: i32, value: &[u8]) -> io::
 
 pub fn get_bytes(socket: impl AsFd, level: i32, name: i32, value: &mut [u8]) -> usize {
     let mut length = value.len().try_into().unwrap();
-    // SAFETY: room for as many bytes as said.
+    // SAFETY: the buffer has the given size.
     let code = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -226,7 +225,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// For both families.
+    /// Listens on both families.
     pub fn at(port: u16) -> Self {
         let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).unwrap();
         set(&listener, libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, 1).unwrap();
@@ -265,7 +264,7 @@ pub fn socket_for(server: SocketAddr) -> OwnedFd {
     })
 }
 
-/// Runs `body` in a thread of this user.
+/// Runs `body` in a thread as this user.
 pub fn as_user<R: Send>(uid: u32, body: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -277,7 +276,7 @@ pub fn as_user<R: Send>(uid: u32, body: impl FnOnce() -> R + Send) -> R {
     })
 }
 
-/// The error code of a draw of the user for this socket; 0 when it succeeds.
+/// The errno of a user's draw for this socket; 0 if it succeeds.
 pub fn draw(uid: u32, socket: &OwnedFd, server: SocketAddr) -> i32 {
     as_user(uid, || {
         usher::draw_token(socket.as_fd(), server)
@@ -296,7 +295,7 @@ pub fn connect(uid: u32, socket: &OwnedFd, server: SocketAddr) -> io::Result<()>
     as_user(uid, || Ok(rustix::net::connect(socket, &server)?))
 }
 
-/// What has been counted but for `asked`, of which the kernel's version decides.
+/// The counters without `asked`, which depends on the kernel's version.
 pub fn counted(tickets: &Tickets) -> Counters {
     Counters {
         asked: 0,
@@ -304,7 +303,7 @@ pub fn counted(tickets: &Tickets) -> Counters {
     }
 }
 
-/// The SYNs that come in at the loopback interface from now on.
+/// The SYNs that arrive at the loopback interface from now on.
 pub struct Capture(OwnedFd);
 
 impl Capture {
@@ -319,7 +318,7 @@ impl Capture {
             )
         };
         assert!(raw >= 0, "{}", io::Error::last_os_error());
-        // SAFETY: just made, and nobody else's.
+        // SAFETY: just made, with no other owner.
         Self(unsafe { OwnedFd::from_raw_fd(raw) })
     }
 
@@ -327,7 +326,7 @@ impl Capture {
         self.next_with(SYN)
     }
 
-    /// The next SYN with ACK.
+    /// The next SYN-ACK.
     pub fn next_answer(&self) -> Syn {
         self.next_with(SYN | ACK)
     }
@@ -350,7 +349,7 @@ pub fn begin(uid: u32, socket: &OwnedFd, server: SocketAddr) {
     assert_eq!(begun, Err(Some(libc::EINPROGRESS)));
 }
 
-/// How a connect() that has begun ended.
+/// The result of a connect() that has begun.
 pub fn end(socket: &OwnedFd) -> io::Result<()> {
     let mut waiting = [rustix::event::PollFd::new(
         socket,
@@ -368,7 +367,7 @@ pub fn is_connecting(socket: &OwnedFd) -> bool {
     rustix::event::poll(&mut waiting, Some(&Default::default())).unwrap() == 0
 }
 
-/// How often the kernel has sent the socket's SYN again.
+/// The number of times that the kernel has retransmitted the socket's SYN.
 pub fn sent_again(socket: &OwnedFd) -> u8 {
     // struct tcp_info: tcpi_retransmits.
     let mut information = [0; 8];

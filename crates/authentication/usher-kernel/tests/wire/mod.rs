@@ -1,5 +1,5 @@
-//! Packets of every form on a wire: a veth pair whose far end is in another network namespace, where
-//! a raw socket stands for the client.
+//! Packets of every form on a wire: a veth pair whose far end is in another network namespace,
+//! where a raw socket stands for the client.
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
 use std::io;
@@ -89,7 +89,7 @@ pub const FORMS: [Form; 15] = [
         vec![v6(ends, DESTINATION, &[&PADDING[..], tcp].concat())]
     }),
     form("long destination options", true, 6, |ends, tcp| {
-        // Of a kind for experiments, which is passed over.
+        // A kind for experiments, which the kernel skips.
         let mut header = [&[TCP, 15, 0x1e, 124][..], &[0; 124]].concat();
         header.extend(tcp);
         vec![v6(ends, DESTINATION, &header)]
@@ -117,7 +117,7 @@ pub const FORMS: [Form; 15] = [
     }),
 ];
 
-/// An extension header of options that say nothing, before TCP.
+/// An extension header with meaningless options, before TCP.
 const PADDING: [u8; 8] = [TCP, 0, 1, 4, 0, 0, 0, 0];
 
 /// A segment routing header with two segments, both of which are the server.
@@ -166,7 +166,7 @@ fn v6(ends: &ConnectionTuple, next: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The frame behind so many tags of VLAN 0, which is none: they say a priority.
+/// The frame behind this many tags of VLAN 0, which only set a priority.
 fn tagged(tags: usize, frame: &[u8]) -> Vec<u8> {
     [&[0x81, 0x00, 0x20, 0x00].repeat(tags)[..], frame].concat()
 }
@@ -177,7 +177,7 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Makes the pair, with the server's addresses 10.8.0.1 and fd08::1 at the end that is here.
+    /// Makes the pair, with the server's addresses 10.8.0.1 and fd08::1 at the near end.
     pub fn laid() -> Self {
         run(
             "ip",
@@ -208,7 +208,7 @@ impl Wire {
         let (tell, told) = channel();
         let (moved, wait) = channel();
         let other = std::thread::spawn(move || {
-            // SAFETY: moves this thread only, to a network namespace of its own.
+            // SAFETY: moves only this thread, to a new network namespace.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0);
             tell.send(rustix::thread::gettid()).unwrap();
             wait.recv().unwrap();
@@ -220,7 +220,7 @@ impl Wire {
         run("ip", &["link", "set", "near", "up"]);
         moved.send(()).unwrap();
         let socket = other.join().unwrap();
-        // Before, what is sent is lost.
+        // Packets sent before that are lost.
         eventually("the wire carries", || {
             let shown = Command::new("ip").args(["link", "show", "near"]).output();
             String::from_utf8_lossy(&shown.unwrap().stdout).contains("state UP")
@@ -241,7 +241,7 @@ impl Wire {
         ConnectionTuple::new(SocketAddr::new(client, port), SocketAddr::new(server, PORT)).unwrap()
     }
 
-    /// Sends a segment of the client's in that form.
+    /// Sends a segment of the client in that form.
     pub fn send(
         &self,
         form: &Form,
@@ -268,7 +268,7 @@ impl Wire {
     pub fn answer(&self, connection: &ConnectionTuple) -> (u8, u32) {
         let mut buffer = [0_u8; 2048];
         loop {
-            // SAFETY: the buffer has the size said.
+            // SAFETY: the buffer has the given size.
             let size = unsafe {
                 libc::recv(
                     self.socket.as_raw_fd(),

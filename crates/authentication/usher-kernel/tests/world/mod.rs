@@ -1,6 +1,6 @@
-//! A world of its own for each test: network namespace, mount namespace with a BPF file system,
-//! cgroup. The test's process starts itself again inside; everything is removed afterwards, also
-//! when the test fails.
+//! A separate world for each test: network namespace, mount namespace with a BPF file system,
+//! cgroup. The test's process starts itself again inside. Everything is removed afterwards, even if
+//! the test fails.
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
 use std::io;
@@ -20,7 +20,7 @@ use usher_proto::{ConnectionTuple, SessionId};
 const INSIDE: &str = "USHER_TEST_INSIDE";
 /// Set in the inner process to the path of the test's cgroup.
 const CGROUP: &str = "USHER_TEST_CGROUP";
-/// Seconds that a test may take: whoever takes longer hangs, in an emulated machine too.
+/// Time limit of a test in seconds: a longer one hangs, even in an emulated machine.
 const PATIENCE: &str = "400";
 
 /// The service of the tests, its port, and two users.
@@ -29,14 +29,14 @@ pub const PORT: u16 = 143;
 pub const ALICE: u32 = 61_001;
 pub const BOB: u32 = 61_002;
 
-/// The host of the tests' sessions with tokens, and where its connections come from.
+/// The host of the tests' sessions with tokens, and the addresses of its connections.
 pub const HOST: u64 = 77;
 pub const CLIENT_ADDRESSES: [&str; 9] = [
     "10.9.0.1", "10.9.0.2", "10.9.0.3", "::1", "fd00::2", "10.8.0.2", "fd08::2", "10.7.0.2",
     "fd07::2",
 ];
 
-/// So many rounds of something, a tenth of them in an emulated machine, which is that much slower.
+/// The number of rounds: a tenth in an emulated machine, which is that much slower.
 pub fn rounds(native: u32) -> u32 {
     if is_emulated() { native / 10 } else { native }
 }
@@ -132,14 +132,14 @@ fn remove_groups(path: &Path) {
     outcome.unwrap();
 }
 
-/// Runs a command that has to succeed.
+/// Runs a command that must succeed.
 pub fn run(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program} {arguments:?}: {errors}");
 }
 
-/// Waits for something to become true.
+/// Waits until the condition is true.
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
@@ -254,7 +254,7 @@ impl Client {
     }
 }
 
-/// The next connection of the queue, and who connected.
+/// The next connection of the queue, and its client.
 pub fn accept(listener: &OwnedFd) -> (TcpStream, SocketAddr) {
     eventually("a connection waits", || {
         listener::has_waiting(listener.as_fd())
@@ -271,7 +271,7 @@ pub fn row(admission: &Admission, connection: &ConnectionTuple) -> Option<Admiss
     rows.into_iter().find(|row| row.connection == *connection)
 }
 
-/// Lets the listener's handshakes end only when the client sends data.
+/// Delays the end of the listener's handshakes until the client sends data.
 pub fn hold_handshakes(listener: &impl AsFd) {
     let seconds: libc::c_int = 60;
     // SAFETY: an integer option, from a local variable of its size.

@@ -1,5 +1,5 @@
-//! A starter for one worker: a process of its own, as the keeper's is, that ends when the worker has
-//! executed its program, which is the test's child from then on.
+//! A starter for one worker: a separate process, like the keeper's. It ends when the worker has
+//! executed its program. From then on the worker is the test's child.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,7 +19,7 @@ pub struct Worker {
     pub pidfd: OwnedFd,
 }
 
-/// Its exit status, or the number of the signal that has killed it, less than zero.
+/// The worker's exit status, or the negated number of the signal that killed it.
 pub fn wait(worker: &Worker) -> i32 {
     let status = waitid(WaitId::PidFd(worker.pidfd.as_fd()), WaitIdOptions::EXITED)
         .unwrap()
@@ -29,7 +29,7 @@ pub fn wait(worker: &Worker) -> i32 {
         .unwrap_or_else(|| -status.terminating_signal().unwrap())
 }
 
-/// Starts a worker as the keeper does: made in its group, or where that kills it, entering it.
+/// Starts a worker as the keeper does: made in its group or, if that kills it, entering it.
 pub fn spawn(command: &Command, input: Input<'_>, group: &Group) -> Result<Worker, SpawnError> {
     match attempt(command, input, group) {
         Err(SpawnError::Killed) => {
@@ -44,20 +44,20 @@ fn attempt(command: &Command, input: Input<'_>, group: &Group) -> Result<Worker,
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).unwrap();
     let directory = group.directory().unwrap();
     let (mut outcome, mut telling) = io::pipe().unwrap();
-    // SAFETY: the child has a copy of this thread only. It makes a worker, whose maker allocates: the
-    // C library's allocator is good for use after a fork. It unwinds nothing of the test's.
+    // SAFETY: the child has a copy of this thread only. It makes a worker, which allocates; the C
+    // library's allocator works after a fork. It unwinds nothing of the test.
     let starter = unsafe { libc::fork() };
     assert!(starter >= 0);
     if starter == 0 {
         let report = make(command, input, directory.as_fd(), group.entry());
         telling.write_all(&report.encode()).unwrap();
-        // SAFETY: ends the process without running anything of the test's.
+        // SAFETY: ends the process without running anything of the test.
         unsafe { libc::_exit(0) }
     }
     drop(telling);
     let mut report = [0; REPORT_SIZE];
     outcome.read_exact(&mut report).unwrap();
-    // The end of the pipe is the starter's.
+    // The starter holds the other end of the pipe.
     let _ = outcome.read(&mut [0]).unwrap();
     waitid(
         WaitId::Pid(Pid::from_raw(starter).unwrap()),
@@ -81,7 +81,7 @@ fn attempt(command: &Command, input: Input<'_>, group: &Group) -> Result<Worker,
         Told::Failed(stage, errno) => SpawnError::failed(stage, errno),
         told => panic!("{told:?}"),
     };
-    // The starter has left it to us.
+    // The starter has left it to this process.
     wait(&worker());
     Err(error)
 }

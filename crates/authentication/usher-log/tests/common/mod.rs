@@ -58,13 +58,14 @@ pub fn end_record(number: u64) -> EndRecord {
     log_key().sign_end(&end(number)).unwrap()
 }
 
-/// The record of an authentication: always the same bytes.
+/// The record of an authentication: the same bytes every time.
 pub fn authentication(number: u64) -> AuthenticationRecord {
     AuthenticationRecord::new(Authenticator::sign(&statement(number), &user_key()).unwrap())
         .unwrap()
 }
 
-/// Record `number`: always the same bytes. Each third one is the end of a session. Made once, as signing takes its time.
+/// Record `number`: the same bytes every time. Every third one is the end of a session. Cached,
+/// because signing takes time.
 pub fn record(number: u64) -> Record {
     static MADE: Mutex<BTreeMap<u64, Record>> = Mutex::new(BTreeMap::new());
     if let Some(record) = MADE.lock().unwrap().get(&number) {
@@ -75,7 +76,7 @@ pub fn record(number: u64) -> Record {
     record
 }
 
-/// The same, made now.
+/// The same without the cache.
 pub fn fresh(number: u64) -> Record {
     match number % 3 {
         2 => Record::End(end_record(number)),
@@ -87,7 +88,7 @@ pub fn records(numbers: std::ops::Range<u64>) -> Vec<Record> {
     numbers.map(record).collect()
 }
 
-/// The same records, as a log takes them.
+/// The same records in the form that a log accepts.
 pub fn signed(records: &[Record]) -> Vec<SignedRecord> {
     let signed = records.iter().map(|record| match record {
         Record::Authentication(record) => SignedRecord::new(record).unwrap().0,
