@@ -1,9 +1,9 @@
-//! What must hold for any bytes, one function per fuzz target. The fuzzer calls them with bytes
-//! it invents; the test `corpus` of usher-proto calls them with the committed corpus, whose file
-//! names say the outcome.
+//! Invariants for any bytes, one function per fuzz target. The fuzzer calls them with bytes it
+//! invents. The test `corpus` of usher-proto calls them with the committed corpus, whose file names
+//! state the outcome.
 //!
-//! Each gives `"accepted"` or the reason as a word, and panics when the decoder's promise is
-//! broken: what is accepted must encode to the same bytes.
+//! Each function returns `"accepted"` or the reason as a word. It panics if the decoder breaks its
+//! promise: accepted bytes must encode to the same bytes.
 #![allow(dead_code, reason = "a fuzz target uses one of these")]
 
 use usher_proto::{
@@ -24,7 +24,7 @@ pub fn statement(bytes: &[u8]) -> &'static str {
     }
 }
 
-/// The statement that the signatures of the corpus are over.
+/// The statement that the signatures of the corpus sign.
 pub const SIGNED: &[u8] = include_bytes!("corpus/statement/accepted-ipv4.bin");
 
 /// An SSHSIG blob, over [`SIGNED`].
@@ -81,24 +81,24 @@ pub fn keeper_record(bytes: &[u8]) -> &'static str {
     both_directions(bytes, request, reply)
 }
 
-/// A packet between application and signer, read in both directions.
+/// A packet between program and signer, read in both directions.
 pub fn local(bytes: &[u8]) -> &'static str {
     let request = LocalRequest::decode(bytes).map(|request| request.encode());
     let reply = LocalReply::decode(bytes).map(|reply| reply.encode());
     both_directions(bytes, request, reply)
 }
 
-/// A packet between the signer and who lends it an agent, read in both directions.
+/// A packet between the signer and the lender of an agent, read in both directions.
 pub fn lending(bytes: &[u8]) -> &'static str {
     let request = ToLender::decode(bytes).map(|packet| packet.encode());
     let reply = FromLender::decode(bytes).map(|packet| packet.encode());
     both_directions(bytes, request, reply)
 }
 
-/// Whose signatures [`agent`] takes.
+/// The key whose signatures [`agent`] accepts.
 pub const AGENT_KEY: &str = include_str!("corpus/agent/key.pub");
 
-/// An ssh-agent's answer, asked to sign [`SIGNED`] with [`AGENT_KEY`].
+/// An ssh-agent's answer to a request to sign [`SIGNED`] with [`AGENT_KEY`].
 pub fn agent(bytes: &[u8]) -> &'static str {
     let key = ssh_key::PublicKey::from_openssh(AGENT_KEY).unwrap();
     match AgentAnswer::decode(bytes) {
@@ -153,7 +153,7 @@ pub fn revoked_keys(bytes: &[u8]) -> &'static str {
     }
 }
 
-/// A certificate. What its authority has signed is asked of every list of revoked keys.
+/// A certificate. Every list of revoked keys is asked about its signed contents.
 pub fn certificate(bytes: &[u8]) -> &'static str {
     match Certificate::decode(bytes) {
         Ok(certificate) => {
@@ -172,7 +172,7 @@ pub fn certificate(bytes: &[u8]) -> &'static str {
     }
 }
 
-/// The same bytes, whole and in pieces of one, give the same frames and the same end.
+/// The same bytes, whole and byte by byte, yield the same frames and the same end.
 fn stream(bytes: &[u8]) {
     let mut whole = FrameBuffer::new();
     let mut pieces = FrameBuffer::new();
@@ -194,7 +194,7 @@ fn stream(bytes: &[u8]) {
     assert_eq!(whole.next(), pieces.next());
 }
 
-/// No bytes mean something in both directions: a packet sent back to its sender is refused.
+/// No bytes are valid in both directions: a packet sent back to its sender is refused.
 fn both_directions<T: AsRef<[u8]>>(
     bytes: &[u8],
     request: Result<T, DecodeError>,
@@ -206,7 +206,7 @@ fn both_directions<T: AsRef<[u8]>>(
             assert_eq!(again.as_ref(), bytes);
             "accepted"
         }
-        // Of the wrong type for one direction: the other direction says what is wrong.
+        // The type is unknown in one direction, so the other direction's error counts.
         (Err(DecodeError::UnknownType), Err(error)) | (Err(error), Err(_)) => word(error),
     }
 }

@@ -6,7 +6,7 @@ mod imap;
 
 use imap::{LoginFilter, MAX_PIECE, Progress};
 
-/// All that is answered, and what came of it. The first byte says in what pieces the rest comes.
+/// The complete output and the result, if the bytes arrive in pieces of `size`.
 fn feed(bytes: &[u8], size: usize) -> (Vec<u8>, Progress) {
     let mut filter = LoginFilter::new("alice");
     let mut output = Vec::new();
@@ -28,13 +28,14 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let Some((size, input)) = bytes.split_first() else {
         return;
     };
+    // The first byte selects the size of the pieces.
     let (output, progress) = feed(input, usize::from(*size).max(1));
     // A client that waits for a line gets lines.
     assert!(output.is_empty() || output.ends_with(b"\r\n"));
     if let Progress::LetThrough(rest) = &progress {
         assert!(input.ends_with(rest));
     }
-    // In whatever pieces it comes. What is too long ends earlier in large ones.
+    // Independent of the pieces. In large pieces, an overlong line ends earlier.
     if input.len() <= MAX_PIECE {
         assert_eq!((output, progress), feed(input, MAX_PIECE));
     }

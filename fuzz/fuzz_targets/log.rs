@@ -1,5 +1,5 @@
 #![no_main]
-//! A record of the log, a verifier key and a checkpoint: what is accepted has one spelling.
+//! A record of the log, a verifier key and a checkpoint: each has only one accepted spelling.
 
 use std::sync::LazyLock;
 

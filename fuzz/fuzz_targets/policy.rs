@@ -1,6 +1,6 @@
 #![no_main]
-//! Policy text: parsing never panics, what a policy prints as parses to the same policy, and so does
-//! its canonical form, which is its own.
+//! Policy text: parsing never panics, and a printed policy parses to the same policy. So does its
+//! canonical form, which is its own canonical form.
 
 use usher_policy::{Source, format, parse};
 
