@@ -18,24 +18,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-# Where the share is inside; files left in RESULTS are the caller's afterwards.
+# The share's path inside the guest. Files left in RESULTS belong to the caller afterwards.
 SHARE = "/run/usher-vm"
 RESULTS = f"{SHARE}/results"
-# A guest that has not come to its job by then does not boot. Under TCG it takes 6 s, and 30 s where
-# others keep the processors busy.
+# A guest that has not begun its job by then has failed to boot. Under TCG, booting takes 6 s, or
+# 30 s on a busy machine.
 BOOT_SECONDS = 180
-# A kernel does boot under KVM within this, or KVM is no use here.
+# A kernel boots under KVM within this time, or KVM is unusable here.
 KVM_SECONDS = 10
 DISK_BYTES = 16 << 30
 COMMAND_LINE = [
     "console=ttyS0",
     "loglevel=4",
-    # A guest that is broken ends, and says why on its console.
+    # A broken guest ends and prints the reason on its console.
     "panic=-1",
     "oops=panic",
-    # On a busy machine an emulated timer is late, and the kernel would panic over it.
+    # On a busy machine an emulated timer is late, and the kernel would panic.
     "no_timer_check",
-    # What the tests need, whatever the kernel's configuration says.
+    # Needed by the tests, whatever the kernel's configuration.
     "lsm=lockdown,yama,landlock,bpf",
 ]
 
@@ -53,16 +53,16 @@ class CannotBoot(Exception):
 class Outcome:
     """How a guest ended."""
 
-    # Of the job; None when the guest ended before it said one.
+    # The job's exit status; None if the guest ended first.
     status: int | None
-    # It came to its job.
+    # Whether the job began.
     booted: bool
     timed_out: bool
-    # Until the job began, and until the guest's end.
+    # Times until the job began, and until the guest ended.
     boot_seconds: float
     seconds: float
     console: str
-    # The signal that ended the emulator itself, which says nothing of the guest.
+    # The signal that killed the emulator itself, which is no verdict on the guest.
     emulator_died_of: signal.Signals | None
 
     def failure(self):
@@ -81,7 +81,7 @@ class Outcome:
 def cache():
     """Where scripts/setup-vm keeps things: the same rule as there."""
     target = Path(os.environ.get("CARGO_TARGET_DIR") or "target")
-    # A relative path is the project's, as it is for a script that goes there first.
+    # A relative path is relative to the project, as for a script that changes there first.
     return (HERE.parent.parent / (os.environ.get("USHER_VM_CACHE") or target / "vm")).resolve()
 
 
@@ -124,9 +124,9 @@ class Guest:
     processors: int = 2
     # Guest time counts instructions, on one processor: see QEMU's -icount.
     icount: bool = False
-    # None: what `accelerator` finds.
+    # None: the result of `accelerator`.
     accelerator: str | None = None
-    # Its first process is the machine's systemd, and the job one of its services.
+    # Its first process is the machine's systemd, and the job is one of its services.
     systemd: bool = False
 
     def run(self, command, timeout, stdout=None, stderr=None, results=None):
@@ -139,7 +139,7 @@ class Guest:
             raise CannotBoot(f"there is no kernel {self.kernel} in {directory}: {remedy}")
         outcome = self._boot(directory, command, timeout, stdout, stderr, results)
         if outcome.emulator_died_of and not outcome.booted:
-            # Seen of QEMU 10 under TCG, one boot in some hundred: a false assertion of its own.
+            # Seen with QEMU 10 under TCG, about once in a hundred boots: a false assertion in QEMU.
             how = outcome.emulator_died_of.name
             print(f"vm: {self.kernel}: QEMU died of {how} at boot; once more", file=sys.stderr)
             outcome = self._boot(directory, command, timeout, stdout, stderr, results)
@@ -172,7 +172,8 @@ class _Running:
             ["mkfs.ext4", "-q", "-O", "^has_journal", "-E", "lazy_itable_init=1", disk], check=True
         )
         self.started = time.monotonic()
-        # Nobody else writes what the guest reads, so it need not ask again: asking is what is slow.
+        # No other process writes what the guest reads, so the guest can cache it; asking again is
+        # slow.
         self._share_directory("root", "/", "--readonly", "--xattr", "--cache=always")
         self._share_directory("share", self.share)
         self._start_qemu(guest, directory, disk)
@@ -203,7 +204,7 @@ class _Running:
         (self.share / "stderr").touch()
 
     def _start(self, command, **options):
-        # They end with us, however we end.
+        # These end with this process, however it ends.
         command = ["setpriv", "--pdeathsig", "KILL", *map(str, command)]
         child = subprocess.Popen(command, **options)
         self.children.append(child)
@@ -219,7 +220,7 @@ class _Running:
                     cache() / "virtiofsd" / "bin" / "virtiofsd",
                     f"--fd={listener.fileno()}",
                     f"--shared-dir={directory}",
-                    # Overlays on a share with announced submounts answer EREMOTE.
+                    # Overlays on a share with announced submounts return EREMOTE.
                     "--no-announce-submounts",
                     *options,
                 ],
