@@ -1,4 +1,4 @@
-//! The lines of a policy that have the user of a question.
+//! The policy lines that name the user of a question.
 
 use usher_policy::{BlockKind, Clause, Name, Principal, Service};
 
@@ -6,7 +6,7 @@ use crate::decision::Case;
 use crate::network::HostPolicy;
 
 impl Case<'_> {
-    /// The lines by which the user is one, by name, of a block's `users`.
+    /// Adds the lines by which a block's `users` name the user.
     pub(crate) fn ground_user<'n>(
         &mut self,
         host: &HostPolicy,
@@ -20,7 +20,7 @@ impl Case<'_> {
         }
     }
 
-    /// The lines by which a certificate with one of these principals makes the user one.
+    /// Adds the lines by which a certificate with one of these principals makes the user one.
     pub(crate) fn ground_certificate(
         &mut self,
         host: &HostPolicy,
@@ -37,7 +37,7 @@ impl Case<'_> {
         self.principals = principals.iter().copied().cloned().collect();
     }
 
-    /// The lines of a set that have the user, after the line that names the set.
+    /// Adds the lines of a set that contain the user, after the line that names the set.
     fn ground_users(&mut self, host: &HostPolicy, named: Clause, clauses: Option<Vec<Clause>>) {
         let clauses = clauses.filter(|clauses| !clauses.is_empty());
         for clause in clauses

@@ -1,5 +1,5 @@
-//! Users by a certificate: whoever has one that names a principal of a service's users. Whether
-//! somebody has such a certificate no policy says, so they are told apart from users by name.
+//! Users by certificate: users whose certificate names a principal of a service's users. No policy
+//! says which users have such certificates, so they are kept apart from users by name.
 
 use std::collections::BTreeSet;
 
@@ -10,20 +10,20 @@ use crate::network::{Holders, HostPolicy, Network};
 use crate::rights::Right;
 use crate::sets::{SetId, Universe};
 
-/// Who may use a service with a certificate that names a principal, and not otherwise.
+/// The users who may use a service only with a certificate that names a principal.
 #[derive(Clone, Copy, Debug)]
 pub struct ByCertificate<'n> {
-    /// What the certificate names.
+    /// The principal that the certificate names.
     pub principal: &'n Principal,
-    /// Those of the universe who may.
+    /// The users in the universe who may.
     pub users: SetId,
-    /// Everybody may whom no policy names. Where the client's policy is known it names all.
+    /// Whether users whom no policy names also may. If the client's policy is known, it names all.
     pub anybody: bool,
 }
 
 impl HostPolicy {
-    /// The principals of a service's users of which one makes the user one: where the service would
-    /// admit the certificate, if there is one.
+    /// The principals of a service's users by which a certificate makes the user one: those for
+    /// which the service would admit the certificate, if it exists.
     pub(crate) fn certifiable<'n>(
         &'n self,
         service: &'n Service,
@@ -40,8 +40,8 @@ impl HostPolicy {
 }
 
 impl<'n> Right<'n> {
-    /// The principals of which a user's certificate must name one; none for a user who may without,
-    /// or may not at all.
+    /// The principals of which a user's certificate must name one; none for a user who needs none,
+    /// or may not use the service at all.
     pub fn principals_for(&self, universe: &Universe<'n>, user: &UserName) -> Vec<&'n Principal> {
         let may = |by: &&ByCertificate<'_>| match universe.knows(user) {
             true => universe.contains(by.users, user),
@@ -58,8 +58,8 @@ impl<'n> Right<'n> {
 }
 
 impl<'n> Universe<'n> {
-    /// Who may use a service by a certificate, for each principal for which there is somebody: among
-    /// those whom the client permits, where that is known, and besides those who may anyway.
+    /// The users who may use a service only by a certificate, for each principal with such users.
+    /// If the client's policy is known, only those whom it permits.
     pub(crate) fn by_certificate(
         &mut self,
         (server, service): (&'n HostPolicy, &'n Service),
@@ -97,7 +97,7 @@ impl<'n> Universe<'n> {
         found
     }
 
-    /// Those whom no certificate makes users of a service.
+    /// The users whom no certificate makes users of a service.
     pub(crate) fn not_certifiable(&mut self, service: &'n Service) -> SetId {
         let address = std::ptr::from_ref(service).addr();
         if let Some(known) = self.barred.get(&address) {
@@ -115,8 +115,8 @@ impl<'n> Universe<'n> {
     }
 }
 
-/// Whom a certificate does not make a user of every service, as far as these networks know them:
-/// those who can be nobody's user, and accounts of services.
+/// The users whom no certificate makes users of every service, as far as these networks know them:
+/// those who can never be users, and accounts of services.
 pub(crate) fn not_certifiable_everywhere<'n>(
     networks: &[&'n Network],
     users: impl Iterator<Item = &'n UserName>,

@@ -1,4 +1,5 @@
-//! May this user, from this host, reach that service? And which clauses say so.
+//! Decides whether a user of one host may reach a service of another, and names the deciding
+//! clauses.
 
 use serde::Serialize;
 use usher_policy::{
@@ -11,22 +12,22 @@ use crate::how::{How, Offer, Request};
 use crate::network::{Acquaintance, HostPolicy, Network};
 use crate::objection::{Objection, Reason};
 
-/// The policies of a network are those of one time ([`Policy::at`](usher_policy::Policy::at)): a guest
-/// whom one has left is a user, at whatever time.
+/// The policies of a network are those of one time ([`Policy::at`](usher_policy::Policy::at)): a
+/// guest whom `at` has kept is a user at any time.
 const AS_IT_IS: u64 = 0;
 
-/// A connection that is asked about.
+/// The connection in question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Question {
-    /// Who connects.
+    /// The connecting user.
     pub user: UserName,
-    /// From which host.
+    /// The user's host.
     pub client: HostName,
-    /// To which service.
+    /// The service.
     pub service: ServiceName,
-    /// Of which host.
+    /// The service's host.
     pub server: HostName,
-    /// At which port; none: the one at which it is.
+    /// The port; none: the service's own.
     pub port: Option<u16>,
 }
 
@@ -36,45 +37,45 @@ pub struct Question {
 pub enum Verdict {
     /// Both sides permit it.
     Permitted,
-    /// The side that is known permits it; the other one's policy is not known here.
+    /// The known side permits it; the other side's policy is not known here.
     NotRefusedHere,
-    /// It is permitted, or not refused by the side that is known, if the user has a certificate that
-    /// names one of [`Decision::principals`], and refused otherwise.
+    /// It is permitted, or not refused by the known side, if the user has a certificate that names
+    /// one of [`Decision::principals`]. Otherwise it is refused.
     WithCertificate,
-    /// A side refuses it.
+    /// At least one side refuses it.
     Refused,
 }
 
-/// A clause that permits, and whose it is.
+/// A permitting clause, and its host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Ground {
-    /// Whose policy.
+    /// The host of the policy.
     pub host: HostName,
-    /// What it says.
+    /// The clause.
     pub clause: Clause,
 }
 
 /// The answer with its reasons.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Decision {
-    /// What was asked, with the hosts as they are called here.
+    /// The question, with the hosts' names in this network.
     pub question: Question,
     /// The answer.
     pub verdict: Verdict,
     /// Hosts of the question whose policies are not known here.
     pub not_known: Vec<HostName>,
-    /// The principals of which the user's certificate must name one; empty where none is needed, or
+    /// The principals of which the user's certificate must name one; empty if none is needed, or if
     /// none would help on the server.
     pub principals: Vec<Principal>,
-    /// Why not; empty unless refused.
+    /// The reasons against it; empty unless refused.
     pub objections: Vec<Objection>,
-    /// What each side says for it, whatever the verdict.
+    /// The clauses of each side in favour of it, whatever the verdict.
     pub grounds: Vec<Ground>,
-    /// How it is made and served, as far as the policies speak of it.
+    /// How it is made and served, as far as the policies define it.
     pub how: How,
 }
 
-/// Neither of the two hosts has a policy here.
+/// The policies of both hosts are unknown here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the policy of neither {client} nor {server} is known here")]
 pub struct NothingKnown {
@@ -91,7 +92,7 @@ impl Network {
     /// [`NothingKnown`].
     pub fn decide(&self, question: &Question) -> Result<Decision, NothingKnown> {
         let mut question = question.clone();
-        // A host may be asked for by the name that the other side has for it.
+        // The question may use the other side's name for a host.
         if let Some(client) = self.host(&question.client) {
             let server = self.as_called_here(&client.policy, &question.server);
             if self.host(&question.server).is_none() {
@@ -160,7 +161,7 @@ impl Network {
     }
 }
 
-/// A decision on its way.
+/// A decision in progress.
 pub(crate) struct Case<'q> {
     pub(crate) question: &'q Question,
     pub(crate) principals: Vec<Principal>,
@@ -246,7 +247,7 @@ impl Case<'_> {
         let question = self.question;
         let offered = host.policy.services.get(&question.service);
         let by_name = offered.is_some_and(|service| service.users.has(&question.user, AS_IT_IS));
-        // With every certificate that the user can have, where one is needed.
+        // Assumes every certificate that the user can have, if one is needed.
         let principals = match offered.filter(|_| !by_name) {
             Some(service) => host.certifiable(service, &question.user),
             None => Vec::new(),
@@ -319,7 +320,7 @@ impl Case<'_> {
         }
     }
 
-    /// What a host's policy objects to a connection with another host.
+    /// Adds the objections of a host's policy to a connection with another host.
     fn object_by_policy<'n>(
         &mut self,
         host: &HostPolicy,
@@ -375,7 +376,7 @@ impl Case<'_> {
         }
     }
 
-    /// Where both policies are known: what they say of each other.
+    /// Compares both policies, if both are known.
     fn ask_both(
         &mut self,
         client: &HostPolicy,

@@ -1,4 +1,4 @@
-//! Two states of a network: who gains what, who loses what, and what becomes otherwise.
+//! Compares two states of a network: users who gain or lose access, and access that changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,41 +12,41 @@ use crate::network::Network;
 use crate::rights::{Known, Right};
 use crate::sets::{SetId, Universe};
 
-/// What changes for one service and the users of one client host.
+/// A change for one service and the users of one client host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// From which host.
+    /// The client host.
     pub client: HostName,
-    /// To which service.
+    /// The service.
     pub service: ServiceName,
-    /// Of which host.
+    /// The service's host.
     pub server: HostName,
-    /// By whose policies, after and where nothing is left before.
+    /// The sides whose policies are known afterwards or, if nothing is left, were known before.
     pub known: Known,
-    /// Who may now and might not before.
+    /// Users who may now and might not before.
     pub gain: Vec<UserName>,
-    /// Who might before and may not now.
+    /// Users who might before and may not now.
     pub lose: Vec<UserName>,
-    /// Who may now with a certificate, and who might; by the principal that it names. Who may without
-    /// one loses nothing.
+    /// Users who may now or might before with a certificate, by its principal. Users who need no
+    /// certificate lose nothing.
     pub certificates: Vec<CertificateChange>,
-    /// How it was and how it is, for those who could before and can now; absent where that is the
-    /// same, or there are none.
+    /// The former and the present way of making and serving connections, for users who had and have
+    /// access. Absent if both are the same, or if there are no such users.
     pub how: Option<(How, How)>,
 }
 
-/// What changes for those who have a certificate that names a principal.
+/// A change for users with a certificate that names a principal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CertificateChange {
-    /// What the certificate names.
+    /// The principal that the certificate names.
     pub principal: Principal,
-    /// Who may now with it and might not before without it.
+    /// Users who may now with it and might not before without it.
     pub gain: Vec<UserName>,
-    /// Everybody may now, also whom no policy names.
+    /// Whether all users may now, even those whom no policy names.
     pub anybody_gains: bool,
-    /// Who might before with it and may not now.
+    /// Users who might before with it and may not now.
     pub lose: Vec<UserName>,
-    /// Everybody might before, also whom no policy names.
+    /// Whether all users might before, even those whom no policy names.
     pub anybody_loses: bool,
 }
 
@@ -107,7 +107,7 @@ pub fn difference(before: &Network, after: &Network) -> Vec<Change> {
     changes
 }
 
-/// Whether there is somebody who could before and can now, if only with a certificate.
+/// Whether any user had and still has access, if only with a certificate.
 fn some_kept<'n>(
     universe: &mut Universe<'n>,
     before: &Option<Right<'n>>,
@@ -125,7 +125,7 @@ fn some_kept<'n>(
     anybody(before) && anybody(after) || universe.both(had, has) != SetId::NOBODY
 }
 
-/// What changes by certificates.
+/// The changes by certificates.
 fn certificates<'n>(
     universe: &mut Universe<'n>,
     before: &Option<Right<'n>>,

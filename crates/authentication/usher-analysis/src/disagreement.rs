@@ -1,4 +1,5 @@
-//! Where policies of several hosts do not agree: what one side says and the other makes empty.
+//! Contradictions between the policies of several hosts: clauses of one side that the other makes
+//! void.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,28 +14,27 @@ use crate::network::{Acquaintance, HostPolicy, Network};
 use crate::objection::Reason;
 use crate::sets::{Sample, SetId, Universe};
 
-/// Something that one host's policy says and another's contradicts. Every one permits less than it
-/// seems to.
+/// A clause of one host's policy that another's contradicts. It permits less than it seems to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Disagreement {
-    /// Whose clause.
+    /// The host of the clause.
     pub host: HostName,
-    /// What it says.
+    /// The clause.
     pub clause: Clause,
-    /// What contradicts it.
+    /// The contradiction.
     #[serde(flatten)]
     pub matter: Matter,
 }
 
-/// What contradicts.
+/// Contradictions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, thiserror::Error)]
 #[serde(tag = "matter", rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the fields are named for what they are")]
 pub enum Matter {
-    /// Nobody is permitted, for a reason that a single connection would have as well.
+    /// No user is permitted, for a reason that would also refuse a single connection.
     #[error("{reason}")]
     Refused { reason: Reason },
-    /// The addresses that a host has for another are not those that the other has for itself.
+    /// A host's addresses for another differ from the other's own.
     #[error(
         "{host} has the address {} for {other}, which has {} for itself",
         addresses(.said),
@@ -46,7 +46,7 @@ pub enum Matter {
         said: Vec<IpAddr>,
         own: Vec<IpAddr>,
     },
-    /// A host has another name for another host.
+    /// A host uses another name for another host.
     #[error("{host} calls the host {other} `{said}`")]
     NamesDiffer {
         host: HostName,
@@ -77,9 +77,9 @@ fn addresses(addresses: &[IpAddr]) -> String {
 }
 
 impl<'n> Universe<'n> {
-    /// Where the policies of a network of this universe contradict each other, by host. Users who
-    /// are disabled, lack a key or need a certificate are no contradiction, and neither is a service
-    /// that a host which is admitted has no `client` block for.
+    /// The contradictions between the policies of a network of this universe, by host. Users who
+    /// are disabled, lack a key or need a certificate are not contradictions. Neither is a service
+    /// of an admitting host for which the admitted host has no `client` block.
     pub fn disagreements(&mut self, network: &'n Network) -> Vec<Disagreement> {
         let mut found = Vec::new();
         for host in network.hosts() {
@@ -158,7 +158,8 @@ impl<'n> Universe<'n> {
         let (permitted, admitted) = (self.of(entry.users.names()), self.of(service.users.names()));
         let not_admitted = match service.users.principals().is_empty() {
             true => self.without(permitted, admitted),
-            // Who lacks a certificate lacks a key, but some are no users by any.
+            // Lacking a certificate is like lacking a key, except for users whom no certificate
+            // admits.
             false => {
                 let barred = self.not_certifiable(service);
                 let barred = self.both(permitted, barred);
@@ -200,7 +201,7 @@ impl<'n> Universe<'n> {
     }
 }
 
-/// What a host says of another, beside what the other says of itself.
+/// Compares a host's clauses about another with the other's own.
 fn acquaintance_of(host: &HostPolicy, other: &HostPolicy, found: &mut Vec<Disagreement>) {
     let mut tell = |block: &Host, keyword: &str, matter| {
         found.push(Disagreement {
@@ -211,7 +212,8 @@ fn acquaintance_of(host: &HostPolicy, other: &HostPolicy, found: &mut Vec<Disagr
     };
     let (own, names) = (other.own(), || (host.name.clone(), other.name.clone()));
     let Some(block) = host.block_of(other) else {
-        // A host need not know every other one; one of its name that is not it is another matter.
+        // A host need not know every other one. If it has a different host by that name, that is
+        // another matter.
         if let Some(block) = host.policy.hosts.get(&other.name) {
             let (host, other) = names();
             let reason = Reason::KeyDiffers { host, other };

@@ -1,4 +1,4 @@
-//! Whether what policies are expected to permit and to refuse is so, with what shows it.
+//! Tests whether policies permit and refuse what they are expected to, with examples.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,45 +9,45 @@ use usher_proto::{HostName, ServiceName};
 use crate::decision::{Decision, Question, Verdict};
 use crate::network::{HostPolicy, Network};
 
-/// Most decisions told of one expectation that does not hold.
+/// Most examples for one expectation that does not hold.
 pub const MAXIMUM_EXAMPLES: usize = 5;
 
-/// What came of one `expect` statement.
+/// The outcome of one `expect` statement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// Whose policy expects it.
+    /// The host whose policy has the statement.
     pub host: HostName,
-    /// What is expected, and where that stands.
+    /// The expectation, and its place.
     pub expectation: Expectation,
-    /// Whether it is so.
+    /// The result.
     pub result: Expected,
-    /// Names in it that the policy lacks. It fails by them: what is refused to a name that no policy
-    /// has would hold whatever the policy says.
+    /// Names in the statement that the policy lacks. They make it fail: a refusal to an unknown
+    /// name would hold whatever the policy says.
     pub unknown: Vec<UnknownName>,
-    /// Connections that show it, or of which it is not known; the first of them. None where it holds
-    /// or where no host offers the service.
+    /// The first connections that show the failure or are undecided. None if the expectation holds,
+    /// or if no host offers the service.
     pub examples: Vec<Decision>,
 }
 
-/// Whether it is so.
+/// The result of an expectation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Expected {
-    /// It is so, whatever other policies say.
+    /// It holds, whatever other policies say.
     Holds,
-    /// It is not.
+    /// It does not hold.
     Fails,
-    /// Nothing that is known contradicts it, and not everything is known.
+    /// No known policy contradicts it, but some are unknown.
     NotKnown,
 }
 
 impl Network {
-    /// Tries the expectations of all hosts' policies, in the order of hosts and texts.
+    /// Tests the expectations of all hosts' policies, in the order of hosts and texts.
     ///
-    /// What an expectation leaves out stands for all that it could be: hosts that its policy knows,
-    /// and of these the ones that offer the service. `permit` holds when one of these connections is
-    /// permitted, `refuse` when none is. Of one that takes a certificate with some principal neither is
-    /// known.
+    /// Where an expectation leaves something out, it stands for everything possible: all hosts that
+    /// its policy knows, and of these the ones that offer the service. `permit` holds if one of
+    /// these connections is permitted, `refuse` if none is. A connection that needs a certificate
+    /// leaves both unknown.
     pub fn try_expectations(&self) -> Vec<Outcome> {
         let hosts = self.hosts();
         hosts
@@ -81,7 +81,7 @@ impl Network {
             None => self.servers(policy, &expectation.service),
         };
         let (mut permitted, mut refused, mut not_known) = (Vec::new(), Vec::new(), Vec::new());
-        // Pairs of hosts of which no policy is known, so that there is nothing to tell of them.
+        // Whether some pair has no known policy: such pairs have no decision to report.
         let mut nothing_known = false;
         for (server, client) in servers
             .iter()
@@ -122,8 +122,8 @@ impl Network {
         }
     }
 
-    /// The hosts of a policy that offer a service: by their own policies, or, where these are not
-    /// known, by a `client` block of this one.
+    /// The hosts of a policy that offer a service, by their own policies or, if these are unknown,
+    /// by a `client` block of this one.
     fn servers<'p>(&self, policy: &'p Policy, service: &ServiceName) -> BTreeSet<&'p HostName> {
         let offers = |name: &&HostName| match self.host(self.as_called_here(policy, name)) {
             Some(host) => host.policy.services.contains_key(service),
@@ -135,8 +135,7 @@ impl Network {
     }
 }
 
-/// The names that expectations of a host's policy have and the policy lacks, by the statements'
-/// places.
+/// The unknown names in the expectations of a host's policy, by the statements' places.
 fn unknown_names(host: &HostPolicy) -> BTreeMap<Place, Vec<UnknownName>> {
     let mut unknown: BTreeMap<Place, Vec<UnknownName>> = BTreeMap::new();
     for name in host.policy.unknown_names() {

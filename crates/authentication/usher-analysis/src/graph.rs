@@ -1,5 +1,5 @@
-//! The picture: groups of users with identical rights, hosts as clusters of their services, and an
-//! edge for what a group may use. As text of Graphviz's DOT language.
+//! The graph: groups of users with identical rights, hosts as clusters of their services, and an
+//! edge for each right of a group. In Graphviz's DOT language.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -14,8 +14,8 @@ use crate::sets::Universe;
 /// Names shown of a group or of the hosts of an edge; the rest is counted.
 const SHOWN: usize = 5;
 
-/// Draws what is permitted. A picture of many users has few nodes: those with identical rights are
-/// one. Users who may use nothing are not in it.
+/// Draws all rights. Even with many users there are few nodes: users with identical rights share
+/// one. Users without rights are left out.
 pub fn graph(network: &Network) -> String {
     let mut universe = Universe::new(&[network]);
     let rights = universe.rights(network);
@@ -82,10 +82,11 @@ pub fn graph(network: &Network) -> String {
     text + "}\n"
 }
 
-/// The number of a right that users have; with the principal that their certificate must name.
+/// The number of a right, and the principal that a certificate must name for it.
 type Held<'n> = (usize, Option<&'n Principal>);
 
-/// By what users of a class have a right. What anybody has with a certificate is drawn apart.
+/// How the users of a class hold a right. Rights that any user with a certificate has are drawn
+/// separately.
 fn held_by<'n>(
     user: &UserName,
     number: usize,
@@ -102,7 +103,7 @@ fn held_by<'n>(
         .collect()
 }
 
-/// What anybody may use whose certificate names a principal.
+/// The rights of any user whose certificate names a principal.
 fn held_by_anybody<'n>(rights: &[Right<'n>]) -> BTreeMap<&'n Principal, Vec<Held<'n>>> {
     let mut holders: BTreeMap<&Principal, Vec<Held<'_>>> = BTreeMap::new();
     for (number, right) in rights.iter().enumerate() {
@@ -116,7 +117,7 @@ fn held_by_anybody<'n>(rights: &[Right<'n>]) -> BTreeMap<&'n Principal, Vec<Held
     holders
 }
 
-/// A node of users, and an edge to each service that they may use.
+/// A node of users, and an edge to each of their services.
 fn draw_users(
     text: &mut String,
     node: &str,
@@ -146,12 +147,12 @@ fn draw_users(
     }
 }
 
-/// A principal in a string of DOT: it has no quotes.
+/// Escapes a principal for a DOT string. It has no quotes.
 fn escaped(principal: &Principal) -> String {
     principal.as_ref().replace('\\', "\\\\")
 }
 
-/// Some of the names, and how many more there are. Names need no escape in DOT's strings.
+/// The first names, and the number of the others. Names need no escape in DOT strings.
 fn short<'n>(names: impl ExactSizeIterator<Item = &'n str>, separator: &str) -> String {
     let rest = names.len().saturating_sub(SHOWN);
     let mut shown: Vec<String> = names.take(SHOWN).map(str::to_owned).collect();

@@ -1,4 +1,4 @@
-//! How a permitted connection is made and served: what people ask after "may they".
+//! How a permitted connection is made and served.
 
 use std::net::{IpAddr, SocketAddrV4};
 
@@ -11,64 +11,64 @@ use usher_policy::{
 /// The addresses of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Route {
-    /// The client's.
+    /// The client's address.
     pub from: IpAddr,
-    /// The server's.
+    /// The server's address.
     pub to: IpAddr,
 }
 
-/// Both sides, as far as their policies are known and speak of it.
+/// Both sides, as far as their policies are known and define it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct How {
-    /// TCP port of the service, by the policies that are known; none where they disagree.
+    /// TCP port of the service by the known policies; none if they disagree.
     pub port: Option<u16>,
-    /// The addresses that a connection can have, where both sides are known.
+    /// The possible addresses of a connection, if both sides are known.
     pub routes: Vec<Route>,
-    /// By the client's policy.
+    /// The client's side.
     pub client: Option<Request>,
-    /// By the server's policy.
+    /// The server's side.
     pub server: Option<Offer>,
 }
 
-/// What the client's policy says of how.
+/// The client's policy on a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Request {
-    /// Whose connections are authenticated.
+    /// The programs whose connections are authenticated.
     pub programs: Programs,
-    /// The user's key that opens sessions; none: the one without a name.
+    /// The name of the user's key that opens sessions; none: the unnamed one.
     pub key: Option<Name>,
-    /// What the proxy makes of the protocol.
+    /// The proxy's handling of the protocol.
     pub protocol: Protocol,
-    /// Where the proxy stands for the service.
+    /// The addresses at which the proxy stands in for the service.
     pub proxy: Vec<SocketAddrV4>,
 }
 
-/// What the server's policy says of how.
+/// The server's policy on a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Offer {
-    /// What each process is for.
+    /// The purpose of each process.
     pub style: Style,
     /// The program that the keeper starts as the user, with its arguments.
     pub program: Option<Vec<String>>,
-    /// What its processes may do with files; none: what the user may.
+    /// The files that its processes may use; none: all that the user may.
     pub files: Option<Vec<FileRule>>,
-    /// Permissions that files which its processes make do not get (umask(2)); none with an account.
+    /// Permissions withheld from files that its processes make (umask(2)); none with an account.
     pub umask: Option<u16>,
     /// Whether programs that its processes execute may become another user or group.
     pub setuid: bool,
     /// Whether each of its processes runs inside a PAM session.
     pub pam_session: bool,
-    /// Where its processes may connect; none: where the user may.
+    /// The destinations of its processes; none: all that the user may reach.
     pub connect: Option<Destinations>,
     /// In place of a program, the account whose processes become the user.
     pub account: Option<String>,
-    /// What the admitted keys are for; none: nothing in particular.
+    /// The purpose of the admitted keys; none: no particular one.
     pub keys: Option<Name>,
-    /// The longest session.
+    /// The longest session, in seconds.
     pub session_seconds: u64,
-    /// How often users are authenticated again.
+    /// The interval of authentication of users, in seconds.
     pub reauthenticate_seconds: Option<u64>,
-    /// How IPsec must protect its connections; none: they may pass in the clear.
+    /// The IPsec protection that its connections need; none: they may be unprotected.
     pub protection: Option<Transform>,
 }
 

@@ -1,19 +1,19 @@
-//! Who reaches what, by the policies of one or many hosts together.
+//! Computes which users reach which services, by the policies of one or many hosts together.
 //!
-//! A connection of user U from host C to service V of host S at port P is permitted when C's policy
+//! A connection of user U from host C to service V of host S at port P is permitted if C's policy
 //! lets U authenticate to V of S at P (`client` block), S's policy offers V at P to U from C, and
-//! the two know each other: key, addresses and control port agree. A [`Network`] holds the policies;
-//! [`Network::decide`] answers for one user and gives the clauses that decide; a [`Universe`] has
-//! the sets of users, and [`Universe::rights`] all that is permitted.
+//! the two know each other: key, addresses and control port agree. A [`Network`] holds the
+//! policies. [`Network::decide`] answers for one user and returns the deciding clauses. A
+//! [`Universe`] has the sets of users, and [`Universe::rights`] all that is permitted.
 //!
-//! A service may also admit whoever has a certificate that names a principal. No policy says who has
-//! one, so such users are told apart, with the principal, wherever somebody is permitted.
+//! A service may also admit users whose certificate names a principal. No policy says which users
+//! have one, so they are listed separately, with the principal, in every result.
 //!
-//! Answers are exact: nothing is sampled, and what is not known is said to be not known. That they
-//! are what the daemons enforce, tests/agreement.rs shows on random policies and
-//! tests/lab/tests/policy_analysis.rs with real connections.
+//! Answers are exact: nothing is sampled, and unknown facts are reported as unknown.
+//! tests/agreement.rs shows on random policies, and tests/lab/tests/policy_analysis.rs with real
+//! connections, that the daemons enforce the same.
 //!
-//! No I/O and no clock: the caller reads the files, and says which keys are good now.
+//! No I/O and no clock: the caller reads the files and determines which keys are valid now.
 #![forbid(unsafe_code)]
 
 mod asked_user;

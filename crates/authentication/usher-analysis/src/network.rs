@@ -1,4 +1,4 @@
-//! The hosts whose policies are known, and what two of them know of each other.
+//! The hosts whose policies are known, and the knowledge that two hosts have of each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,47 +14,46 @@ use crate::how::Route;
 pub struct HostPolicy {
     /// The host: the name of its own `host` block in its policy.
     pub name: HostName,
-    /// What it has in force, or would have, as it is at the time of the question
-    /// ([`Policy::at`]).
+    /// Its policy in force, or a candidate, at the time of the question ([`Policy::at`]).
     pub policy: Policy,
-    /// What is known of its users.
+    /// The state of its users.
     pub users: UserState,
 }
 
-/// What is known of a host's users besides its policy. By default nothing: nobody is disabled, and
-/// everybody has the keys that it takes.
+/// A host's knowledge of its users besides its policy. By default there is none: no user is
+/// disabled, and every user has the needed keys.
 #[derive(Clone, Debug, Default)]
 pub struct UserState {
-    /// Those who are disabled on the host.
+    /// The users who are disabled on the host.
     pub disabled: BTreeSet<UserName>,
-    /// By what keys are for, those with a good public key for it; absent when nothing is known.
+    /// By purpose, the users with a valid public key for it; absent if unknown.
     pub keys: Option<BTreeMap<Option<Name>, BTreeSet<UserName>>>,
-    /// By what keys are for, the keys of users that are not good any more; only to tell why.
+    /// By purpose, the users' keys that are no longer valid; used only for explanations.
     pub former_keys: BTreeMap<Option<Name>, BTreeMap<UserName, Vec<FormerKey>>>,
-    /// By what keys are for and by principal, those in whose list a good authority is trusted to
-    /// name it; counts where [`Self::keys`] are known.
+    /// By purpose and principal, the users whose list trusts a valid authority to name it; used
+    /// only if [`Self::keys`] are known.
     pub authorities: BTreeMap<Option<Name>, BTreeMap<String, BTreeSet<UserName>>>,
-    /// The host takes every user's certificate of some authority, for services whose keys are for
-    /// nothing in particular: who has none in a list may have one.
+    /// Whether the host accepts every user's certificate of some authority, for services whose keys
+    /// have no particular purpose: then a user without one in a list may have one.
     pub certified: bool,
 }
 
-/// A key of a user's list that is not good any more.
+/// A key of a user's list that is no longer valid.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct FormerKey {
-    /// As **ssh-keygen** shows it.
+    /// In the form of **ssh-keygen**.
     pub fingerprint: String,
-    /// Why.
+    /// The reason.
     pub fault: KeyFault,
 }
 
-/// Why a key of a user's list is not good.
+/// The reason why a key of a user's list is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KeyFault {
     /// It is on the list of revoked keys.
     Revoked,
-    /// Its `expiry-time` is over.
+    /// Its `expiry-time` has passed.
     Expired,
 }
 
@@ -68,7 +67,7 @@ impl fmt::Display for FormerKey {
     }
 }
 
-/// Who can have a good key for something, as far as is known.
+/// The users who can have a valid key for a purpose, as far as is known.
 pub(crate) enum Holders<'n> {
     Everybody,
     These(&'n BTreeSet<UserName>),
@@ -76,7 +75,7 @@ pub(crate) enum Holders<'n> {
 }
 
 impl Holders<'_> {
-    /// Whether the user can.
+    /// Whether the user can have one.
     pub(crate) fn has(&self, user: &UserName) -> bool {
         match self {
             Self::Everybody => true,
@@ -96,7 +95,7 @@ impl UserState {
         }
     }
 
-    /// The user's keys for something that are not good any more.
+    /// The user's keys for a purpose that are no longer valid.
     pub(crate) fn former_keys(&self, purpose: &Option<Name>, user: &UserName) -> &[FormerKey] {
         let of_purpose = self.former_keys.get(purpose);
         of_purpose
@@ -104,7 +103,7 @@ impl UserState {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// Who can have a certificate that names a principal and counts for a service.
+    /// The users who can have a certificate that names a principal and is valid for a service.
     pub(crate) fn certified(&self, service: &Service, principal: &Principal) -> Holders<'_> {
         match &self.keys {
             Some(_) if !(self.certified && service.keys.is_none()) => {
@@ -117,26 +116,26 @@ impl UserState {
     }
 }
 
-/// The hosts whose policies are known. What others would say is not known here.
+/// The hosts whose policies are known. The policies of others are unknown.
 #[derive(Clone, Debug, Default)]
 pub struct Network {
     hosts: BTreeMap<HostName, HostPolicy>,
     by_key: BTreeMap<HostPublicKey, HostName>,
 }
 
-/// Why policies are not those of different hosts.
+/// The reason why policies do not form a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetworkError {
     /// Two policies are given for one host.
     #[error("two policies are given for the host {0}: give one")]
     SameName(HostName),
-    /// A policy does not say its own host's key and addresses.
+    /// A policy lacks its own host's key and addresses.
     #[error(
         "the policy of {0} has no block `host {0}`, so its key and addresses are not known: add \
          the block (`usher host add` on that host), or name the host as its policy does"
     )]
     NoBlockForItself(HostName),
-    /// Two hosts that could not be told apart.
+    /// Two hosts that could not be distinguished.
     #[error(
         "{first} and {second} have the same host key by their own policies: these are not two \
          hosts; correct one of the two"
@@ -188,7 +187,8 @@ impl Network {
         self.hosts.get(self.by_key.get(key)?)
     }
 
-    /// What a host is called here that a policy calls `name`: keys carry identity, names do not.
+    /// The name in this network of the host that a policy calls `name`: keys carry identity, names
+    /// do not.
     pub(crate) fn as_called_here<'n>(
         &'n self,
         policy: &'n Policy,
@@ -199,7 +199,7 @@ impl Network {
         known.map_or(name, |known| &known.name)
     }
 
-    /// Whether a name, which no host has here, is the one that the policy of `by` has for `host`.
+    /// Whether a name, which no host here has, is the one that the policy of `by` uses for `host`.
     pub(crate) fn is_called(&self, name: &HostName, host: &HostName, by: &HostName) -> bool {
         self.host(name).is_none()
             && self
@@ -209,7 +209,7 @@ impl Network {
 }
 
 impl HostPolicy {
-    /// Its block for itself, which [`Network::new`] has found.
+    /// Its block for itself, which [`Network::new`] has checked.
     pub(crate) fn own(&self) -> &Host {
         &self.policy.hosts[&self.name]
     }
@@ -220,17 +220,17 @@ impl HostPolicy {
     }
 }
 
-/// What two hosts whose policies are known say of each other.
+/// The mutual knowledge of two hosts whose policies are known.
 pub(crate) struct Acquaintance<'n> {
     /// The client's block for the server.
     pub(crate) server: Option<&'n Host>,
     /// The server's block for the client.
     pub(crate) client: Option<&'n Host>,
-    /// The client looks for the control channel at the port at which the server has it. True where
-    /// the client has no block.
+    /// Whether the client's port for the control channel is the server's. True if the client has no
+    /// block.
     pub(crate) control_agrees: bool,
-    /// The pairs of addresses that connections can have: the client uses `to` and holds `from`, the
-    /// server holds `to` and takes `from` for the client's.
+    /// The possible pairs of addresses: the client uses `to` and holds `from`, the server holds
+    /// `to` and accepts `from` as the client's.
     pub(crate) routes: Vec<Route>,
 }
 

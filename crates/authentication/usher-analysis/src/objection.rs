@@ -1,4 +1,4 @@
-//! Why a connection is refused, and which line would have to change.
+//! The reasons why a connection is refused, and the lines that would have to change.
 
 use serde::Serialize;
 use usher_language::{Mistake, mistakes};
@@ -11,16 +11,16 @@ use crate::network::{FormerKey, HostPolicy};
 /// One reason of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Objection {
-    /// Whose policy, or users, would have to change.
+    /// The host whose policy or users would have to change.
     pub host: HostName,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// What would have to change there; empty where something would have to be added.
+    /// The clauses that would have to change there; empty if one would have to be added.
     pub clauses: Vec<Clause>,
 }
 
 mistakes! {
-    /// Why. Displays as an explanation; [`Reason::remedy`] says what to do.
+    /// The reason. Displays as an explanation; [`Reason::remedy`] returns what to do.
     #[derive(Serialize)]
     #[serde(tag = "kind", rename_all = "snake_case")]
     pub enum Reason {
@@ -28,7 +28,7 @@ mistakes! {
         HostUnknown { host: HostName, other: HostName }
             => "{host} does not know the host {other}: no `host` block has its key";
             "make {other} known on {host}: `usher host add {other} ...`";
-        /// A host's block for another has not the key that the other one says it has.
+        /// A host's key for another differs from the other's own.
         KeyDiffers { host: HostName, other: HostName }
             => "the key that {host} has for {other} is not the one that {other} has for itself";
             "compare with /etc/usher/host_key.pub on {other}, and correct `host {other}` on {host}";
@@ -36,7 +36,7 @@ mistakes! {
         NoClientBlock { host: HostName, service: ServiceName, server: HostName }
             => "no `client` block of {host} names {service} at {server}";
             "add `service {service} at {server} port PORT;` to a `client` block on {host}";
-        /// The `client` block does not speak of the user.
+        /// The `client` block does not name the user.
         UserNotInClient { host: HostName, client: Name, user: UserName }
             => "`client {client}` of {host} does not permit {user}"; "{}", admit(user, host);
         /// The server has no such service.
@@ -46,17 +46,17 @@ mistakes! {
         /// The service does not admit the user.
         UserNotAdmitted { host: HostName, service: ServiceName, user: UserName }
             => "`service {service}` of {host} does not admit {user}"; "{}", admit(user, host);
-        /// The user is root, an account of Usher's or the one that serves: no policy makes it a user.
+        /// The user is root, an account of Usher or the service's own: no policy makes it a user.
         NeverAdmitted { host: HostName, service: ServiceName, user: UserName }
             => "`service {service}` of {host} can never admit {user}: root, Usher's accounts and the \
                 service's own are no users of it";
             "";
         /// The user is a guest in the sets that a block names, `client NAME` or `service NAME`, and
-        /// the latest time is over.
+        /// the latest time has passed.
         GuestOver { host: HostName, block: String, user: UserName, until: Moment }
             => "{user} was a guest of `{block}` of {host}, and that is over since {until}";
             "write a later time for the guest {user} on {host}";
-        /// The service does not admit anybody from the client's host.
+        /// The service admits no user from the client's host.
         HostNotAdmitted { host: HostName, service: ServiceName, client: HostName }
             => "`service {service}` of {host} admits nobody from {client}";
             "add {client} to its `hosts` on {host}";
@@ -64,7 +64,7 @@ mistakes! {
         PortDiffers { host: HostName, port: u16, offered: u16 }
             => "{host} expects the service at port {port}, but it is offered at port {offered}";
             "write `port {offered}` in the `client` block on {host}";
-        /// The question was of another port.
+        /// The question names another port.
         OtherPort { host: HostName, asked: u16, port: u16 }
             => "it is not at port {asked}: {host} says port {port}"; "ask for port {port}";
         /// The client looks for the control channel at another port; `block` is its name for the
@@ -72,22 +72,23 @@ mistakes! {
         ControlDiffers { host: HostName, other: HostName, block: HostName, port: u16, own: u16 }
             => "{host} looks for the control channel of {other} at port {port}, but it is at port {own}";
             "write `control {own};` in `host {block}` on {host}";
-        /// No pair of addresses is right for both; `host` is that of the two whose policy would have
-        /// to change, perhaps, and `block` its name for the other.
+        /// No pair of addresses fits both. `host` is the one whose policy would probably have to
+        /// change, and `block` its name for the other.
         NoCommonAddress { client: HostName, server: HostName, host: HostName, block: HostName }
             => "{client} and {server} agree on no addresses that a connection between them can have";
             "write the addresses that the two hosts have in `host {host}` and `host {block}` on {host}";
         /// The user is disabled.
         Disabled { host: HostName, user: UserName }
             => "{user} is disabled on {host}"; "`usher user enable {user}`";
-        /// The server knows no good key of the user for this service; `former` were good once.
+        /// The server knows no valid key of the user for this service; the `former` ones were valid
+        /// once.
         NoKey { host: HostName, user: UserName, keys: Option<Name>, former: Vec<FormerKey> }
             => "{host} has no good public key of {user}{}{}", of_key(" for ", keys), faults(former);
             "`usher user add {user} --public-key FILE{}`", of_key(" --key ", keys);
     }
 }
 
-/// Nothing for a user whom no `users` block takes.
+/// The remedy; empty for a user whom no `users` block accepts.
 fn admit(user: &UserName, host: &HostName) -> String {
     if !may_be_user(user) {
         return String::new();
@@ -96,7 +97,7 @@ fn admit(user: &UserName, host: &HostName) -> String {
 }
 
 impl Objection {
-    /// What a host's policy objects to a connection with another host, which it calls `other`.
+    /// The objection of a host's policy to a connection with another host, which it calls `other`.
     pub(crate) fn of_policy(
         policy: &HostPolicy,
         question: &Question,
@@ -154,7 +155,7 @@ fn of_key(before: &str, keys: &Option<Name>) -> String {
         .map_or_else(String::new, |keys| format!("{before}{keys}"))
 }
 
-/// What is wrong with the keys that there are.
+/// The faults of the existing keys.
 fn faults(former: &[FormerKey]) -> String {
     let faults: Vec<String> = former.iter().map(FormerKey::to_string).collect();
     if faults.is_empty() {
@@ -164,7 +165,7 @@ fn faults(former: &[FormerKey]) -> String {
 }
 
 impl Reason {
-    /// What to do, if the connection is meant to be permitted; none where nothing can be done.
+    /// The remedy, if the connection is meant to be permitted; none if there is none.
     pub fn remedy(&self) -> Option<String> {
         Some(Mistake::remedy(self)).filter(|remedy| !remedy.is_empty())
     }

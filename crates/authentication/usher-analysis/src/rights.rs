@@ -1,4 +1,4 @@
-//! All that is permitted: for each client host, service and server host the set of users.
+//! All rights: for each client host, service and server host the set of users.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::how::{How, Offer, Request};
 use crate::network::{Acquaintance, Holders, HostPolicy, Network};
 use crate::sets::{SetId, Universe};
 
-/// Whose policies a right is known by.
+/// The sides whose policies establish a right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Known {
@@ -26,35 +26,35 @@ pub enum Known {
 /// Users who may connect from a host to a service: at least one, by name or by a certificate.
 #[derive(Clone, Debug)]
 pub struct Right<'n> {
-    /// From which host, as it is called here.
+    /// The client host, by its name in this network.
     pub client: &'n HostName,
-    /// To which service.
+    /// The service.
     pub service: &'n ServiceName,
-    /// Of which host, as it is called here.
+    /// The service's host, by its name in this network.
     pub server: &'n HostName,
-    /// At which port.
+    /// The port.
     pub port: u16,
-    /// Whose policies say so.
+    /// The sides whose policies are known.
     pub known: Known,
-    /// Who, whatever the key or certificate that lets them in.
+    /// The users, whatever key or certificate admits them.
     pub users: SetId,
-    /// Who else with a certificate that names a principal.
+    /// Further users, who need a certificate that names a principal.
     pub by_certificate: Vec<ByCertificate<'n>>,
-    /// The client's entry, where its policy is known.
+    /// The client's entry, if its policy is known.
     pub(crate) entry: Option<(&'n HostPolicy, &'n ClientService)>,
-    /// The server's service, where its policy is known.
+    /// The server's service, if its policy is known.
     pub(crate) offered: Option<&'n Service>,
 }
 
 impl Right<'_> {
-    /// Whether it is one from the host that is asked for by this name, as [`Network::decide`] has
-    /// it: the host's own name here or, where no host here has that, the server's name for it.
+    /// Whether its client host is asked for by this name, as in [`Network::decide`]: the host's own
+    /// name here or, if no host here has that, the server's name for it.
     pub fn is_from(&self, network: &Network, client: &HostName) -> bool {
         self.client == client || network.is_called(client, self.client, self.server)
     }
 
-    /// The same for the host whose service it is: its own name or, where no host here has that, the
-    /// client's name for it.
+    /// The same for the service's host: its own name or, if no host here has that, the client's
+    /// name for it.
     pub fn is_at(&self, network: &Network, server: &HostName) -> bool {
         self.server == server || network.is_called(server, self.server, self.client)
     }
@@ -74,8 +74,8 @@ impl Right<'_> {
 }
 
 impl<'n> Universe<'n> {
-    /// All rights by a network of this universe, ordered by server, service and client. No two have
-    /// the same three.
+    /// All rights by a network of this universe, ordered by server, service and client. No two
+    /// agree in all three.
     pub fn rights(&mut self, network: &'n Network) -> Vec<Right<'n>> {
         let mut rights = Vec::new();
         for client in network.hosts() {
@@ -92,7 +92,7 @@ impl<'n> Universe<'n> {
                             .or_insert_with(|| Acquaintance::of(client, server));
                         self.agreed((client, entry), server, acquaintance, permitted)
                     }
-                    // Called like a host that has another key: not that host, and no other.
+                    // It has the name of a host with another key, so it is neither that host nor another.
                     None if network.host(&block.name).is_some() => None,
                     None => Some(Right {
                         client: &client.name,
@@ -138,7 +138,7 @@ impl<'n> Universe<'n> {
         rights
     }
 
-    /// Where both sides are known and know each other.
+    /// The right, if both sides are known and know each other.
     fn agreed(
         &mut self,
         (client, entry): (&'n HostPolicy, &'n ClientService),
@@ -168,7 +168,7 @@ impl<'n> Universe<'n> {
         })
     }
 
-    /// Whom a service admits by name, whatever the host.
+    /// The users whom a service admits by name, from any host.
     pub(crate) fn admitted(&mut self, server: &'n HostPolicy, service: &'n Service) -> SetId {
         let admitted = self.of(service.users.names());
         let enabled = self.at(server, admitted);
@@ -182,7 +182,7 @@ impl<'n> Universe<'n> {
         }
     }
 
-    /// Those of a set who are not disabled on a host.
+    /// The users of a set who are not disabled on a host.
     pub(crate) fn at(&mut self, host: &'n HostPolicy, users: SetId) -> SetId {
         let disabled = self.of(&host.users.disabled);
         self.without(users, disabled)

@@ -1,5 +1,5 @@
-//! Sets of users, exact and small: users who are in the same sets of all policies are one class, a
-//! set is the bits of its classes, and equal sets are one number (docs/adr/0025-sets-of-users.md).
+//! Sets of users, exact and small. Users who are in the same sets of all policies form a class, a
+//! set is a bitmap of classes, and equal sets have one number (docs/adr/0025-sets-of-users.md).
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -16,11 +16,11 @@ use crate::network::{Holders, Network};
 pub struct SetId(u32);
 
 impl SetId {
-    /// The set of nobody, in every universe.
+    /// The empty set, in every universe.
     pub const NOBODY: Self = Self(0);
 }
 
-/// All users of some networks, and the sets that were made of them.
+/// All users of some networks, and the sets made of them.
 #[derive(Debug)]
 pub struct Universe<'n> {
     /// The users of each class, by name.
@@ -29,14 +29,15 @@ pub struct Universe<'n> {
     /// Bits of each set: bit `c % 64` of word `c / 64` is class `c`.
     sets: Vec<Box<[u64]>>,
     numbers: HashMap<Box<[u64]>, SetId>,
-    /// Sets of the policies, by where they are: they are borrowed, so none moves.
+    /// The policies' sets, by address: they are borrowed, so none moves.
     borrowed: HashMap<usize, SetId>,
-    /// What was made of two sets already.
+    /// Sets already made of two others.
     made: HashMap<(Operation, SetId, SetId), SetId>,
     samples: HashMap<SetId, Arc<Sample>>,
-    /// Users each of whom is a class.
+    /// Users who each form a class.
     set_apart: Vec<&'n UserName>,
-    /// Of services, by where they are, who is no user of them by any certificate; made once for each.
+    /// By a service's address, the users whom no certificate makes users of it; computed once for
+    /// each service.
     pub(crate) barred: HashMap<usize, SetId>,
 }
 
@@ -52,7 +53,7 @@ impl<'n> Universe<'n> {
     pub fn new(networks: &[&'n Network]) -> Self {
         let sets = distinct_sets(networks);
         let mut class_of: HashMap<&'n UserName, u32> = HashMap::new();
-        // Every set parts each class into those within and those without it.
+        // Every set splits each class into the users inside and outside it.
         let mut classes = 1;
         for set in &sets {
             let mut within: HashMap<u32, u32> = HashMap::new();
@@ -90,7 +91,7 @@ impl<'n> Universe<'n> {
         universe
     }
 
-    /// Numbers the classes that have users, in the order of the users' names.
+    /// Numbers the non-empty classes, in the order of the users' names.
     fn number_classes(&mut self) {
         let mut users: Vec<&'n UserName> = self.class_of.keys().copied().collect();
         users.sort();
@@ -115,7 +116,7 @@ impl<'n> Universe<'n> {
         self.classes.len().div_ceil(64)
     }
 
-    /// The class of a user whom the universe has.
+    /// The class of a user in the universe.
     fn class(&self, user: &UserName) -> usize {
         self.class_of[user] as usize
     }
@@ -159,7 +160,7 @@ impl<'n> Universe<'n> {
         &self.sets[set.0 as usize]
     }
 
-    /// A set of one of the networks' policies or of what is known of their users.
+    /// A set of one of the networks' policies, or of the known states of their users.
     pub(crate) fn of(&self, set: &'n BTreeSet<UserName>) -> SetId {
         self.borrowed[&address(set)]
     }
@@ -169,32 +170,32 @@ impl<'n> Universe<'n> {
         self.of_classes(0..self.classes.len())
     }
 
-    /// One of [`Self::set_apart`] alone.
+    /// The set of one user of [`Self::set_apart`].
     pub(crate) fn single(&mut self, user: &UserName) -> SetId {
         self.of_classes([self.class(user)])
     }
 
-    /// Users each of whom is a class.
+    /// Users who each form a class.
     pub(crate) fn set_apart(&self) -> Vec<&'n UserName> {
         self.set_apart.clone()
     }
 
-    /// Whether some policy, or what is known of users, names a user.
+    /// Whether a policy or a known state of users names a user.
     pub(crate) fn knows(&self, user: &UserName) -> bool {
         self.class_of.contains_key(user)
     }
 
-    /// Those in both.
+    /// The users in both.
     pub fn both(&mut self, left: SetId, right: SetId) -> SetId {
         self.make(Operation::Both, left, right)
     }
 
-    /// Those in `left` and not in `right`.
+    /// The users in `left` but not in `right`.
     pub fn without(&mut self, left: SetId, right: SetId) -> SetId {
         self.make(Operation::Without, left, right)
     }
 
-    /// Those in either.
+    /// The users in either.
     pub fn either(&mut self, left: SetId, right: SetId) -> SetId {
         self.make(Operation::Either, left, right)
     }
@@ -218,7 +219,7 @@ impl<'n> Universe<'n> {
         users
     }
 
-    /// How many users a set has, and the first of them; made once for each set.
+    /// The size of a set and its first users; computed once for each set.
     pub fn sample(&mut self, set: SetId) -> Arc<Sample> {
         if let Some(known) = self.samples.get(&set) {
             return Arc::clone(known);
@@ -232,18 +233,18 @@ impl<'n> Universe<'n> {
         sample
     }
 
-    /// The classes: users who are in the same sets of all policies.
+    /// The classes: groups of users who are in the same sets of all policies.
     pub fn classes(&self) -> &[Vec<&'n UserName>] {
         &self.classes
     }
 }
 
-/// Users of a set, as far as a person reads them.
+/// The part of a set that is shown to a person.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Sample {
-    /// How many there are.
+    /// The number of users.
     pub count: usize,
-    /// The first of them by name, at most [`SHOWN`].
+    /// The first users by name, at most [`SHOWN`].
     pub first: Vec<UserName>,
 }
 
@@ -265,7 +266,7 @@ fn address(set: &BTreeSet<UserName>) -> usize {
     std::ptr::from_ref(set).addr()
 }
 
-/// Every set of users that decides something, once.
+/// Every distinct set of users that affects a decision.
 fn distinct_sets<'n>(networks: &[&'n Network]) -> Vec<&'n BTreeSet<UserName>> {
     let mut sets: HashMap<usize, &'n BTreeSet<UserName>> = HashMap::new();
     let mut order = Vec::new();
