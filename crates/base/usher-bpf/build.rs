@@ -1,4 +1,4 @@
-//! Declares what the toolkit shares with all programs.
+//! Declares the data that the toolkit shares with all programs.
 
 use usher_bpf_build::{Build, Declarations, Failure};
 

@@ -1,4 +1,4 @@
-//! What programs and this crate share, generated from the headers of `bpf/include`.
+//! The data that programs and this crate share, generated from the headers of `bpf/include`.
 #![allow(dead_code, reason = "a header may declare what only programs use")]
 
 macro_rules! headers {

@@ -1,16 +1,18 @@
 //! Reads a C header of `bpf/include` and declares the same in Rust.
 //!
-//! It reads what stands at the beginning of a line, in the form that clang-format leaves:
+//! It reads declarations that begin in the first column, in the form that clang-format produces:
 //!
 //! - `#define USHER_NAME 12`: a `u32` constant without the prefix.
 //! - `struct usher_name { ... };`: a structure without the prefix. Each needs its
-//!   `_Static_assert(sizeof(struct usher_name) == N, ...)`, and its fields have to fill it: so neither
-//!   side has padding, and each field is at one place on both. Of `__u64` only and with a name in
-//!   `counters`: counters, with their names.
-//! - `enum usher_name { ... };`: constants. One that ends in a member named `USHER_NAMES`, their
-//!   number, becomes an enumeration with names: `USHER_NAME_SOME_WORD` is `SomeWord`, "some_word".
+//!   `_Static_assert(sizeof(struct usher_name) == N, ...)`, and its fields must fill it: so neither
+//!   side has padding, and each field has the same offset on both. A structure with only `__u64`
+//!   fields and a name in `counters` becomes counters with names.
+//! - `enum usher_name { ... };`: constants. An enumeration that ends in a member named
+//!   `USHER_NAMES`, their number, becomes one with names: `USHER_NAME_SOME_WORD` is `SomeWord`,
+//!   "some_word".
 //!
-//! Comments at fields and members become their documentation. Everything else is skipped.
+//! Comments on structures, fields and members become their documentation. Everything else is
+//! skipped.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,13 +21,13 @@ use std::str::Lines;
 
 use crate::Failure;
 
-/// What headers have declared so far.
+/// The declarations of all headers read so far.
 #[derive(Debug, Default)]
 pub struct Declarations {
     constants: BTreeMap<String, u64>,
     /// Sizes of structures.
     structures: BTreeMap<String, usize>,
-    /// Structures that are declared as their bytes.
+    /// Structures declared as their bytes.
     bytes: Vec<&'static str>,
 }
 
@@ -46,10 +48,10 @@ impl Declarations {
         }
     }
 
-    /// The Rust declarations of what a header declares.
+    /// The Rust declarations of a header.
     ///
     /// # Errors
-    /// What cannot be declared in Rust.
+    /// A declaration that Rust cannot have.
     pub fn read(&mut self, header: &str) -> Result<String, Failure> {
         let mut out = String::from("// Generated from a header of bpf/include.\n");
         let mut comment = String::new();
@@ -203,7 +205,7 @@ impl Declarations {
         Ok(match kind {
             "__u8" | "char" => ("u8".into(), 1),
             "__u16" => ("u16".into(), 2),
-            // Most significant byte first, which no number of Rust's is.
+            // Most significant byte first, unlike any Rust number.
             "__be16" => ("[u8; 2]".into(), 2),
             "__u32" | "struct bpf_spin_lock" => ("u32".into(), 4),
             "__u64" => ("u64".into(), 8),
@@ -231,7 +233,7 @@ fn opening(rest: &str) -> Option<&str> {
     rest.strip_suffix(" {")
 }
 
-/// A plain number, whatever its suffix.
+/// A plain number, with any suffix.
 fn number(text: &str) -> Option<u64> {
     let text = text.split("/*").next()?.trim().trim_end_matches(['U', 'L']);
     match text.strip_prefix("0x") {
@@ -240,8 +242,8 @@ fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// Fields of a structure or members of an enumeration, to its closing brace. A member's value stands
-/// in the place of a dimension.
+/// The fields of a structure or members of an enumeration, up to its closing brace. For a member,
+/// the dimension is its value.
 fn fields(lines: &mut Peekable<Lines<'_>>) -> Vec<Field> {
     let mut found: Vec<Field> = Vec::new();
     let mut before = String::new();

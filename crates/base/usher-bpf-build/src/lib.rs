@@ -1,5 +1,5 @@
-//! For build scripts: compiles the BPF programs of `bpf/`, and declares in Rust what their headers
-//! declare in C, so that both sides share one declaration.
+//! For build scripts: compiles the BPF programs of `bpf/`, and declares the contents of their
+//! headers in Rust, so that both sides share one declaration.
 #![forbid(unsafe_code)]
 
 mod declarations;
@@ -11,10 +11,10 @@ use libbpf_cargo::SkeletonBuilder;
 
 pub use declarations::Declarations;
 
-/// What went wrong, in words.
+/// An error in words.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// Where the sources are, and where what is built goes.
+/// The folders of the sources and of the output.
 #[derive(Debug)]
 pub struct Build {
     root: PathBuf,
@@ -33,7 +33,7 @@ impl Build {
         Ok(Self {
             root: root.into(),
             out: env::var("OUT_DIR")?.into(),
-            // Where Debian keeps asm/types.h.
+            // Debian's place of asm/types.h.
             headers: format!("/usr/include/{architecture}-linux-gnu"),
         })
     }
@@ -41,7 +41,7 @@ impl Build {
     /// Compiles `FOLDER/PROGRAM.bpf.c` to `OBJECT.bpf.o` in OUT_DIR.
     ///
     /// # Errors
-    /// What clang says.
+    /// clang's errors.
     pub fn compile(
         &self,
         folder: &str,
@@ -74,11 +74,11 @@ impl Build {
             })
     }
 
-    /// Writes the Rust declarations of `HEADER.h` to `HEADER.rs` in OUT_DIR. `declarations` has those
-    /// of the headers that this one includes.
+    /// Writes the Rust declarations of `HEADER.h` to `HEADER.rs` in OUT_DIR. `declarations` has
+    /// those of the headers that it includes.
     ///
     /// # Errors
-    /// What cannot be declared in Rust.
+    /// A declaration that Rust cannot have.
     pub fn declare(&self, declarations: &mut Declarations, header: &str) -> Result<(), Failure> {
         let path = self.root.join("include").join(format!("{header}.h"));
         let text = declarations.read(&std::fs::read_to_string(&path)?)?;

@@ -1,6 +1,6 @@
-//! The BPF toolkit: what all of Usher's systems with kernel programs have in common.
+//! The BPF toolkit: what all rooms with kernel programs have in common.
 //!
-//! 1. [`Code::probe`] tries whether this kernel accepts a system's programs.
+//! 1. [`Code::probe`] tries whether this kernel accepts a room's programs.
 //! 2. [`Code::open`] reads them. [`Opened`] sizes and pins their tables and loads them; it adopts
 //!    tables that an earlier process has pinned.
 //! 3. [`Object`] hands out [`Table`]s, [`Counters`] and [`Ring`]s, and attaches programs: either as

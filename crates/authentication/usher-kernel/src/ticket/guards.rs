@@ -1,4 +1,5 @@
-//! Guards: which socket's connection between two ends may begin (bpf/authentication/ticket/guard.bpf.c).
+//! Guards: for two endpoints, the only socket whose connection may begin
+//! (bpf/authentication/ticket/guard.bpf.c).
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -19,31 +20,31 @@ use crate::{KernelError, cgroup};
 pub(crate) static CODE: Code = code!("usher_guard", "guard");
 
 const PROGRAM: &str = "guard_syn";
-/// What outlives the signer, and what the programs that hold share. The link's name goes on with the
-/// number of its cgroup.
+/// Tables that outlive the signer, and those shared with the programs that hold. The link's name
+/// ends with the number of its cgroup.
 pub(super) const SHARED: [&str; 2] = ["guards", "holds"];
 
-/// What a guard says.
+/// The data of a guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Guard {
-    /// Whose connection with these ends is the only one that may begin.
+    /// The only attempt that may begin a connection with these endpoints.
     pub attempt: Attempt,
-    /// Whether it may now.
+    /// Whether it may begin now.
     pub released: bool,
-    /// How long it stands unless it is taken away.
+    /// The time that it stands unless it is removed.
     pub lifetime: Duration,
-    /// In which session the ends are announced, where that is known.
+    /// The session that announces the endpoints, if known.
     pub session: Option<SessionId>,
 }
 
 /// A guard that an earlier signer has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeftGuard {
-    /// The ends that it stands for.
+    /// Its endpoints.
     pub connection: ConnectionTuple,
-    /// In which session they were announced, where that was known.
+    /// The session that announced them, if known.
     pub session: Option<SessionId>,
-    /// How long it stands yet.
+    /// The time that it still stands.
     pub lifetime: Duration,
 }
 
@@ -58,15 +59,15 @@ pub struct Guards {
 }
 
 impl Guards {
-    /// What an earlier process left when it ended, as of the opening.
+    /// The guards that an earlier process had left at the opening.
     pub fn left(&self) -> &[LeftGuard] {
         &self.left
     }
 
-    /// Whether guards stand on when this process ends.
+    /// Whether guards outlive this process.
     ///
     /// # Errors
-    /// Why they do not.
+    /// The reason why they do not.
     pub fn lasting(&self) -> Result<(), &KernelError> {
         match &self.lasting {
             Ok(()) => Ok(()),
@@ -74,7 +75,7 @@ impl Guards {
         }
     }
 
-    /// Adds the program, its tables and what is pinned.
+    /// Adds the program, its tables and its pins.
     pub(super) fn collect(&self, objects: &mut Objects) -> Result<(), KernelError> {
         self.object.collect(objects)?;
         match &self.pins {
@@ -83,8 +84,8 @@ impl Guards {
         }
     }
 
-    /// From now on no SYN with these ends leaves but as the guard says. In the place of a former
-    /// guard of theirs.
+    /// From now on, a SYN with these endpoints leaves only as the guard permits. Replaces a former
+    /// guard of the same endpoints.
     ///
     /// # Errors
     /// [`TicketError::Full`], or the kernel's error.
@@ -93,7 +94,7 @@ impl Guards {
         Ok(self.table.set(&connection.encode(), &guard)?)
     }
 
-    /// These ends are nobody's any longer. False: they had no guard.
+    /// Removes the guard of these endpoints. Returns false if they had none.
     ///
     /// # Errors
     /// The kernel's error.
@@ -101,7 +102,7 @@ impl Guards {
         self.table.remove(&connection.encode())
     }
 
-    /// Whether a guard stands for these ends.
+    /// Whether a guard stands for these endpoints.
     ///
     /// # Errors
     /// The kernel's error.
@@ -110,13 +111,13 @@ impl Guards {
         Ok(guard.is_some_and(|guard| guard.until_ns > boot_time()))
     }
 
-    /// SYNs that were kept back because their ends were another connection's.
+    /// SYNs that were kept back because another connection had their endpoints.
     pub(super) fn kept_back(&self) -> Result<u64, KernelError> {
         self.kept_back.read()
     }
 }
 
-/// The socket's connection, whichever of its connect(2) begins it.
+/// The attempt of a socket's connection, for any connect(2) that begins it.
 pub(super) fn attempt_of(socket: BorrowedFd<'_>) -> Result<Attempt, KernelError> {
     const SO_COOKIE: libc::c_int = 57;
     let mut cookie = 0_u64;
@@ -142,7 +143,7 @@ pub(super) fn attempt_of(socket: BorrowedFd<'_>) -> Result<Attempt, KernelError>
     })
 }
 
-/// The program, loaded and not attached yet, and its tables, which the programs that hold share.
+/// The program, loaded but not attached, and its tables, which the programs that hold share.
 pub(super) struct Loaded {
     object: Object,
     pins: Option<Pins>,
@@ -150,8 +151,8 @@ pub(super) struct Loaded {
 }
 
 impl Loaded {
-    /// Takes up what is pinned in the folder `pins`, or makes it. Where that cannot be, or without
-    /// a folder, guards end with this process.
+    /// Adopts the pins in the folder `pins`, or makes them. If this fails, or without a folder,
+    /// guards end with this process.
     pub(super) fn new(pins: Option<&Path>, limit: u32) -> Result<Self, KernelError> {
         let lasting = match pins {
             Some(pins) => Self::pinned(pins, limit),
@@ -159,7 +160,7 @@ impl Loaded {
         };
         match lasting {
             Ok(loaded) => Ok(loaded),
-            // Another signer's: it is not to be guessed which one is meant.
+            // In use by another signer: the caller must decide which one is meant.
             Err(error @ KernelError::InUse { .. }) => Err(error),
             Err(error) => Ok(Self {
                 object: CODE.open()?.limit(&[("guards", limit)])?.load()?,
@@ -177,7 +178,7 @@ impl Loaded {
         };
         let object = match load() {
             Ok(object) => object,
-            // Of another version, or another limit: what stands there means nothing here.
+            // Of another version or limit, so its contents are unusable.
             Err(error) => {
                 tracing::warn!(%error, "guards of an earlier signer are given up");
                 pins.remove()?;
@@ -195,8 +196,8 @@ impl Loaded {
         &self.object
     }
 
-    /// Has `hold` decide about what no guard decides about, and attaches to the cgroup `group`.
-    /// What this gives besides is to be kept open as long as that is to be so.
+    /// Lets `hold` decide on SYNs without a guard, and attaches to the cgroup `group`. The programs
+    /// stay attached as long as the other returned values are open.
     pub(super) fn attach(
         self,
         group: &Path,
@@ -215,7 +216,7 @@ impl Loaded {
             Some(pins) => object.keep_at_cgroup(PROGRAM, pins, group)?,
             None => kept.extend(object.attach_to_cgroup(&[PROGRAM], group)?),
         }
-        // What is sent in a connection's place comes from the caller's own group.
+        // SYNs sent in place of a connection's come from the caller's own group.
         let own = cgroup::own()?;
         if !own.starts_with(group) {
             kept.extend(object.attach_to_cgroup(&[PROGRAM], &own)?);
@@ -233,7 +234,7 @@ impl Loaded {
     }
 }
 
-/// What stands; what has ended is removed.
+/// The standing guards; removes expired ones.
 fn left(table: &Table<Connection, ticket::Guard>) -> Result<Vec<LeftGuard>, KernelError> {
     let now = boot_time();
     let mut left = Vec::new();

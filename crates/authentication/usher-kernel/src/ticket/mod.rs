@@ -1,8 +1,9 @@
-//! The client's side in the kernel: whose SYNs carry which token, and which are held (bpf/authentication/ticket).
+//! The client's side in the kernel: which connections carry which token in their SYN, and which are
+//! held (bpf/authentication/ticket).
 //!
-//! Guards are pinned (guards). The other programs are in force as long as a [`Tickets`] is open; when
-//! its process ends they go with it, and connections are made without tokens. Loading needs
-//! privileges, everything afterwards none (kernel 5.19).
+//! Guards are pinned (guards). The other programs are in force as long as a [`Tickets`] is open;
+//! when its process ends, they end too, and connections are made without tokens. Loading needs
+//! privileges, everything afterwards needs none (kernel 5.19).
 
 pub(crate) mod guards;
 mod holding;
@@ -34,7 +35,7 @@ pub use types::{Limits, Ticket, TicketError, TicketKey, Wanted};
 
 /// The ticket programs in force, and their tables.
 ///
-/// Dropping it ends that. All methods may be called from several threads at once.
+/// Dropping it ends them. All methods may be called from several threads at once.
 pub struct Tickets {
     tickets: Table<Key, Entry>,
     blocks: Table<BlockKey, Block>,
@@ -62,15 +63,15 @@ fn wanted(bytes: &[u8]) -> Option<Wanted> {
 
 impl Tickets {
     /// Loads the programs and attaches them to `cgroup` (the path of its folder): they serve the
-    /// sockets that processes make in it and below, in the caller's network namespace. Programs of
-    /// others go on running beside them.
+    /// sockets that processes make in it and below, in the caller's network namespace. Other
+    /// parties' programs keep running beside them.
     ///
-    /// `pins`: a folder of a bpffs, made if need be, in which guards outlive this process; see
-    /// [`Guards::lasting`].
+    /// `pins`: a folder of a bpffs, made if it is missing, in which guards outlive this process;
+    /// see [`Guards::lasting`].
     ///
     /// # Errors
-    /// The kernel's error; nothing is attached then but perhaps the guards.
-    /// [`KernelError::InUse`] while another one has `pins`.
+    /// The kernel's error; then nothing is attached, except perhaps the guards.
+    /// [`KernelError::InUse`] while another `Tickets` holds `pins`.
     pub fn open(cgroup: &Path, pins: Option<&Path>, limits: &Limits) -> Result<Self, KernelError> {
         let Programs {
             object,
@@ -96,8 +97,8 @@ impl Tickets {
         })
     }
 
-    /// Enters a ticket, in the place of an earlier one of this user and server. Fill its first
-    /// blocks before: until then it is exhausted.
+    /// Enters a ticket, and replaces an earlier one of this user and server. Fill its first blocks
+    /// before, because a ticket without blocks is exhausted.
     ///
     /// # Errors
     /// [`TicketError::Full`], or the kernel's error; an earlier ticket is in force then.
@@ -106,8 +107,8 @@ impl Tickets {
         Ok(self.tickets.set(&key.into(), &entry)?)
     }
 
-    /// Takes a ticket away; its blocks stay. False: there was none. A token that has been drawn is
-    /// still sent.
+    /// Removes a ticket; its blocks stay. Returns false if there was none. A token that was already
+    /// drawn is still sent.
     ///
     /// # Errors
     /// The kernel's error.
@@ -115,7 +116,7 @@ impl Tickets {
         self.tickets.remove(&key.into())
     }
 
-    /// The position that was drawn last from a ticket; none when there is no ticket.
+    /// The last position drawn from a ticket; none if there is no ticket.
     ///
     /// # Errors
     /// The kernel's error.
@@ -124,8 +125,8 @@ impl Tickets {
         Ok(entry.map(|entry| entry.next))
     }
 
-    /// Whether a connection with a token of the present ticket was established; false when there is
-    /// none.
+    /// Whether a connection with a token of the present ticket was established; false if there is
+    /// no ticket.
     ///
     /// # Errors
     /// The kernel's error.
@@ -134,8 +135,9 @@ impl Tickets {
         Ok(entry.is_some_and(|entry| entry.passed != 0))
     }
 
-    /// Gives the ticket of this number the elements at positions `block` * 64 + 1 on. To be done
-    /// once a block: what is filled again after having been dropped may be read half.
+    /// Fills the ticket of this number with the elements at positions `block` * 64 + 1 on. Do this
+    /// only once for each block: a block that is filled again after it was dropped may be read
+    /// half-written.
     ///
     /// # Errors
     /// [`TicketError::Full`], [`TicketError::BlockSize`], or the kernel's error.
@@ -150,7 +152,7 @@ impl Tickets {
         Ok(self.blocks.set(&BlockKey { ticket, block }, &elements)?)
     }
 
-    /// Takes a block away. False: it was not there.
+    /// Removes a block. Returns false if it did not exist.
     ///
     /// # Errors
     /// The kernel's error.
@@ -159,7 +161,7 @@ impl Tickets {
         self.blocks.remove(&BlockKey { ticket, block })
     }
 
-    /// A descriptor that is readable (epoll, poll) while [`Tickets::wanted`] has something.
+    /// A descriptor that is readable (epoll, poll) while [`Tickets::wanted`] has entries.
     ///
     /// # Errors
     /// When it cannot be duplicated.
@@ -167,10 +169,10 @@ impl Tickets {
         self.wanted.descriptor()
     }
 
-    /// Blocks that tickets have come to since the last call, each told once, up to 1,024.
+    /// Blocks that tickets have reached since the last call, each reported once, up to 1,024.
     ///
     /// # Errors
-    /// What libbpf says.
+    /// libbpf's error.
     pub fn wanted(&self) -> Result<Batch<Wanted>, KernelError> {
         self.wanted.take()
     }
@@ -180,7 +182,7 @@ impl Tickets {
         &self.holding
     }
 
-    /// Programs that are listed.
+    /// Listed programs.
     pub fn listing(&self) -> &Listing {
         &self.listing
     }
@@ -190,7 +192,7 @@ impl Tickets {
         &self.objects
     }
 
-    /// What the programs have counted.
+    /// The programs' counters.
     ///
     /// # Errors
     /// The kernel's error.
