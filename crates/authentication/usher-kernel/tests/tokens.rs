@@ -8,6 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -394,6 +395,11 @@ tests! {
         run("ip", &["address", "add", "10.7.0.1/24", "dev", "raw"]);
         run("ip", &["address", "add", "fd07::1/64", "dev", "raw", "nodad"]);
         run("ip", &["link", "set", "raw", "up"]);
+        // The kernel makes the local route of an IPv6 address in the background.
+        let routes = || Command::new("ip").args(["-6", "route", "show", "table", "local"]).output().unwrap();
+        while !String::from_utf8_lossy(&routes().stdout).contains("fd07::1 ") {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         assert!(admission.attach_tokens().unwrap().is_empty());
         let chain = Chain::new(1, 100);
         let slot = admission.open_tokens(&chain.session).unwrap();
