@@ -6,7 +6,9 @@ use usher_local::control::{
 };
 use usher_local::control_server::{Answers, Failed};
 
-use super::{Keeper, recent, troubles, who};
+use super::Keeper;
+use super::queues::troubles;
+use super::sessions::{recent, who};
 
 impl Answers<Reload> for Keeper {
     async fn answer(&self, _: Reload) -> Result<ReloadedView, Failed> {

@@ -2,37 +2,12 @@
 //! and keeps only the few capabilities that it needs. It parses the verifier's records, but passes
 //! on unread the parts that came from the network, and it parses the recorder's answers.
 
-mod accounts;
-mod agenda;
-mod announced;
 mod answers;
 mod calls;
-mod destinations;
-mod ends;
-#[cfg(test)]
-mod example;
-mod fence;
-mod groups;
-pub mod identities;
-mod open;
-mod output;
-mod pam;
-mod pam_session;
-mod ports;
-mod process;
-mod queue;
+pub mod host;
 mod queues;
-mod recent;
 mod recording;
-mod records;
-mod revocation;
-mod room;
-mod share;
-mod starter;
-mod tokens;
-mod troubles;
-mod vanished;
-mod who;
+mod sessions;
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -59,7 +34,9 @@ use usher_proto::session_id::SessionId;
 
 use crate::host_key::HostKey;
 use crate::start::{self, Attempt, Start, StartError};
-use queues::Queues;
+use host::{accounts, destinations, fence, identities, pam, ports};
+use queues::{Queues, desk, groups, troubles, vanished};
+use sessions::{agenda, announced, recent, share, teardown, tokens, unrecorded, verifier};
 
 /// The time that a reload waits for the look-up of the services' accounts.
 const LOOKING_UP: Duration = Duration::from_secs(5);
@@ -74,7 +51,7 @@ struct Keeper {
     fence: fence::Fence,
     ports: ports::ServicePorts,
     destinations: destinations::Destinations,
-    desk: Arc<calls::Desk>,
+    desk: Arc<desk::Desk>,
     accounts: accounts::Accounts,
     identities: Arc<identities::Identities>,
     /// Notified of every configuration that comes in force.
@@ -83,7 +60,7 @@ struct Keeper {
     agenda: agenda::Agenda,
     troubles: troubles::Troubles,
     recent: recent::Recent,
-    ends: ends::Ends,
+    ends: unrecorded::Ends,
     recording: recording::Recording,
     announced: announced::Announcements,
     unread: tokens::Unread,
@@ -161,7 +138,7 @@ pub fn run(
         agenda: agenda::Agenda::default(),
         troubles: troubles::Troubles::default(),
         recent: recent::Recent::default(),
-        ends: ends::Ends::default(),
+        ends: unrecorded::Ends::default(),
         recording: recording::Recording::new(),
         announced: announced::Announcements::default(),
         unread: tokens::Unread::default(),
@@ -211,7 +188,7 @@ async fn serve(
     verifier: u32,
 ) -> std::io::Result<()> {
     let control = sockets.control.serve(Arc::clone(&keeper));
-    let records = records::serve(Arc::clone(&keeper), sockets.records, verifier);
+    let records = verifier::serve(Arc::clone(&keeper), sockets.records, verifier);
     let calls = calls::serve(Arc::clone(&keeper), sockets.calls);
     let recorder = Arc::clone(&keeper);
     let ending = Arc::clone(&keeper);
@@ -225,7 +202,7 @@ async fn serve(
         result = records => result,
         result = calls => result,
         () = recorder.recording.hear() => Ok(()),
-        () = ends::record(&ending) => Ok(()),
+        () = unrecorded::record(&ending) => Ok(()),
         () = upkeep => Ok(()),
         () = vanished => Ok(()),
         () = watchdog() => Ok(()),
@@ -241,8 +218,8 @@ async fn upkeep(keeper: Arc<Keeper>) {
     let mut looking_up: Option<JoinHandle<()>> = None;
     loop {
         second.tick().await;
-        revocation::cut_untracked(&keeper);
-        revocation::cut_left(&keeper);
+        teardown::cut_untracked(&keeper);
+        teardown::cut_left(&keeper);
         match keeper.admission.sweep() {
             Ok(0) => {}
             Ok(expired) => tracing::info!(expired, "announced connections that never came"),
@@ -268,7 +245,7 @@ async fn upkeep(keeper: Arc<Keeper>) {
                 let keeper = Arc::clone(&keeper);
                 looking_up = Some(tokio::spawn(async move { keeper.look_accounts_up().await }));
             }
-            revocation::remove_unused_queues(&keeper);
+            teardown::remove_unused_queues(&keeper);
         }
         count += 1;
     }
@@ -336,8 +313,8 @@ impl Keeper {
         self.queues.starter().end_orders();
         self.reloaded.send_replace(generation);
         self.queues.limit(&fresh.checked);
-        let ended = revocation::end_forbidden(self, &former.checked)?;
-        revocation::remove_unused_queues(self);
+        let ended = teardown::end_forbidden(self, &former.checked)?;
+        teardown::remove_unused_queues(self);
         tracing::info!(generation, ended = ended.len(), "configuration in force");
         Ok(ended)
     }
@@ -346,7 +323,7 @@ impl Keeper {
     /// forbids.
     async fn settled(&self, ended: Vec<EndingView>) -> ReloadedView {
         let unfinished = self.queues.all_gone().await;
-        revocation::cut_left(self);
+        teardown::cut_left(self);
         ReloadedView {
             generation: self.configuration.get().generation(),
             ended,
@@ -360,6 +337,6 @@ impl Keeper {
         // thread.
         let read = tokio::task::spawn_blocking(move || Configuration::read(&candidate));
         let candidate = read.await.attempt("cannot read the configuration")??;
-        Ok(revocation::would_end(self, &candidate)?)
+        Ok(teardown::would_end(self, &candidate)?)
     }
 }

@@ -16,9 +16,10 @@ use usher_proto::session_id::SessionId;
 use usher_proto::session_request::Announcement;
 use usher_system::sandbox::confines_files;
 
-use super::accounts::Account;
-use super::records::{announce, close, kernel_failed, may_announce};
-use super::{Keeper, agenda, revocation, room, service_by_id};
+use super::verifier::{announce, close, kernel_failed, may_announce};
+use super::{agenda, room, teardown};
+use crate::keeper::host::accounts::Account;
+use crate::keeper::{Keeper, service_by_id};
 use crate::opening::{Claim, permitted};
 
 /// The service of a session that may be opened now, and the session's end: never later than its key or
@@ -205,7 +206,7 @@ fn end_unopened(keeper: &Keeper, session: &SessionId, record: SessionRecord, ref
     match keeper.admission.insert_session(session, &record) {
         Ok(()) => {
             keeper.shares.keep(&record);
-            revocation::mark(keeper, session, record, refusal);
+            teardown::mark(keeper, session, record, refusal);
         }
         // The same authenticator has opened it.
         Err(SessionError::Exists) => {}

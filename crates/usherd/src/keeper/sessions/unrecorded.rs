@@ -13,8 +13,9 @@ use usher_proto::session_end::SessionEnd;
 use usher_proto::session_id::SessionId;
 
 use super::agenda::REMEMBERED;
-use super::records::kernel_failed;
-use super::{Keeper, who};
+use super::verifier::kernel_failed;
+use super::who;
+use crate::keeper::Keeper;
 
 /// Most ends that are recorded together, because authentications wait for the disk with them.
 const TOGETHER: usize = 256;

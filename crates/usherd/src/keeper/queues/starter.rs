@@ -82,7 +82,7 @@ pub struct Order<'a> {
     pub group: &'a Group,
     /// The limit of living workers.
     pub most: usize,
-    /// The state of the accounts when the user was looked up; see [`super::identities::stamp`].
+    /// The state of the accounts when the user was looked up; see [`super::super::host::identities::stamp`].
     pub accounts: u64,
     /// When the policy was read that it follows; see [`Starter::epoch`].
     pub epoch: u64,

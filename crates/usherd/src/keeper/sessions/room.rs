@@ -6,7 +6,8 @@ use usher_kernel::admission::SessionRecord;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
-use super::{Keeper, revocation};
+use super::teardown;
+use crate::keeper::Keeper;
 
 /// Makes room in a user's share of the session table: the oldest session without connections ends.
 ///
@@ -17,7 +18,7 @@ pub fn make(keeper: &Keeper, fresh: &SessionRecord) -> Result<(), Refusal> {
         return Ok(());
     };
     match keeper.admission.session(&oldest).map_err(no_room)? {
-        Some(record) => revocation::mark(keeper, &oldest, record, Refusal::SessionEnded),
+        Some(record) => teardown::mark(keeper, &oldest, record, Refusal::SessionEnded),
         None => keeper.shares.leave(&oldest, fresh),
     }
     Ok(())
@@ -43,7 +44,7 @@ fn in_the_way(keeper: &Keeper, fresh: &SessionRecord) -> Result<Option<SessionId
         return Ok(None);
     };
     let rows = keeper.admission.admissions().map_err(no_room)?;
-    let with_connections = revocation::with_connections(&rows);
+    let with_connections = teardown::with_connections(&rows);
     let idle = sessions
         .into_iter()
         .find(|session| !with_connections.contains(session));

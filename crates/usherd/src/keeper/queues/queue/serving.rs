@@ -13,10 +13,11 @@ use usher_local::packet_async::register;
 use usher_policy::{ServedBy, Service, Style};
 use usher_proto::refusal::Refusal;
 
-use super::super::calls::Outcome;
-use super::super::queues::BACKLOG;
-use super::super::{Keeper, revocation, service_by_id};
 use super::{Queue, StartError};
+use crate::keeper::queues::BACKLOG;
+use crate::keeper::queues::desk::Outcome;
+use crate::keeper::sessions::teardown;
+use crate::keeper::{Keeper, service_by_id};
 
 /// The time that connections wait for a process; then all waiting ones are refused. It starts anew
 /// whenever a process of the user ends and takes the next connection.
@@ -130,7 +131,7 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
                 refusal @ (Refusal::NoLocalAccount | Refusal::PrivilegedAccount),
             )) => {
                 if let Some(keeper) = keeper.upgrade() {
-                    revocation::end_account(&keeper, queue.key, refusal);
+                    teardown::end_account(&keeper, queue.key, refusal);
                 }
                 return;
             }

@@ -11,7 +11,7 @@ use usher_kernel::admission::SessionRecord;
 use usher_proto::name::HostName;
 use usher_proto::session_id::SessionId;
 
-use super::queues::Key;
+use crate::keeper::queues::Key;
 
 /// Most live sessions of one user at one service from one host.
 pub const SESSIONS: usize = 16;
@@ -134,7 +134,7 @@ impl Shares {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keeper::example;
+    use crate::keeper::sessions::example;
 
     fn record(uid: u32) -> SessionRecord {
         SessionRecord {

@@ -18,9 +18,10 @@ use usher_proto::session_id::SessionId;
 use usher_proto::session_request::Notice;
 
 use super::agenda::{self, REMEMBERED};
-use super::queue::Queue;
-use super::queues::Key;
-use super::{Keeper, records, service_by_id, tokens, who};
+use super::{tokens, verifier, who};
+use crate::keeper::queues::Key;
+use crate::keeper::queues::queue::Queue;
+use crate::keeper::{Keeper, service_by_id};
 
 /// A session to end.
 pub struct Entry {
@@ -475,12 +476,7 @@ fn destroy(keeper: &Keeper, connection: &ConnectionTuple) {
     }
 }
 
-pub(super) fn mark(
-    keeper: &Keeper,
-    session: &SessionId,
-    mut record: SessionRecord,
-    reason: Refusal,
-) {
+pub fn mark(keeper: &Keeper, session: &SessionId, mut record: SessionRecord, reason: Refusal) {
     tracing::info!(%session, user = %record.user, host = %record.host, reason = reason.name(),
         "session ended: {reason}");
     keeper.shares.leave(session, &record);
@@ -499,7 +495,7 @@ pub(super) fn mark(
     keeper.ends.enter(*session, ended);
     let session = *session;
     let notice = Notice::SessionEnded { session, reason };
-    if !records::tell_verifier(keeper, record.host, notice) {
+    if !verifier::tell_verifier(keeper, record.host, notice) {
         tracing::debug!(%session, "the verifier was not told; the client learns it at its next announcement");
     }
 }

@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use usher_proto::refusal::Refusal;
 
+use super::Key;
 use super::queue::Queue;
-use super::queues::Key;
-use super::{Keeper, revocation};
+use crate::keeper::Keeper;
+use crate::keeper::sessions::teardown;
 
 /// The file of local accounts; when it changes, all accounts are looked up again.
 const LOCAL: &str = "/etc/passwd";
@@ -43,7 +44,7 @@ pub async fn watch(keeper: Arc<Keeper>) {
                 tracing::warn!(service = %queue.service, user = %queue.account.name,
                     uid = queue.account.uid, reason = refusal.name(),
                     "the account of a user is gone, or is another by now: the sessions end");
-                revocation::end_account(&keeper, queue.key, refusal);
+                teardown::end_account(&keeper, queue.key, refusal);
             }
         }
     }

@@ -9,7 +9,8 @@ use usher_local::checked::Checked;
 use usher_local::control::{EndedView, RecentView};
 use usher_proto::session_id::SessionId;
 
-use super::{Keeper, who};
+use super::who;
+use crate::keeper::Keeper;
 
 /// The number of kept sessions; the oldest are dropped first.
 const KEPT: usize = 1024;

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use usher_kernel::cgroup::{Group, Guest};
 use usher_proto::refusal::Refusal;
 
-use super::ends::{End, reap};
+use super::exits::{End, reap};
 use super::{Queue, Running};
-use crate::keeper::process::Process;
+use crate::keeper::host::process::Process;
 
 /// The interval and the time limit of checks whether a child of an ended starter has become the
 /// user or has ended. A worker's set-user-ID program never becomes the user.

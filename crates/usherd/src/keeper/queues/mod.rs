@@ -3,6 +3,15 @@
 //! A removed queue is *leaving* until none of its processes is left. A revocation waits for that,
 //! and so does a new queue of the same user before it starts anything.
 
+pub mod desk;
+pub mod groups;
+mod output;
+mod pam_session;
+pub mod queue;
+mod starter;
+pub mod troubles;
+pub mod vanished;
+
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,11 +28,12 @@ use usher_local::clock::unix_time;
 use usher_policy::{ServedBy, Service, Style};
 use usher_proto::refusal::Refusal;
 
-use super::accounts::Account;
-use super::groups::Groups;
-use super::queue::Queue;
-use super::starter::Starter;
-use super::{Keeper, agenda, service_by_id};
+use super::host::accounts::Account;
+use super::sessions::{agenda, teardown};
+use super::{Keeper, service_by_id};
+use groups::Groups;
+use queue::Queue;
+use starter::Starter;
 
 /// Most connections that may wait in one queue; the kernel's net.core.somaxconn caps it.
 pub const BACKLOG: u32 = 1024;
@@ -404,14 +414,14 @@ pub fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
             Ok(()) => tracing::info!(user = %record.user, "queue taken up again"),
             Err(refusal) => {
                 tracing::warn!(user = %record.user, reason = refusal.name(), "a session of an earlier keeper is ended: {refusal}");
-                super::revocation::end(keeper, &session, record, refusal);
+                teardown::end(keeper, &session, record, refusal);
             }
         }
     }
     for key in stored.into_keys() {
         forget_descriptor(key);
     }
-    if let Err(error) = super::revocation::end_forbidden(keeper, &configuration.checked) {
+    if let Err(error) = teardown::end_forbidden(keeper, &configuration.checked) {
         tracing::error!(%error, "looking through the sessions of an earlier keeper");
     }
 }

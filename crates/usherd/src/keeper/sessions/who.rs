@@ -16,8 +16,9 @@ use usher_proto::name::ServiceName;
 use usher_proto::session_id::SessionId;
 use usher_proto::ssh_key::Fingerprint;
 
-use super::revocation::Entry;
-use super::{Keeper, service_by_id, troubles};
+use super::teardown::Entry;
+use crate::keeper::queues::troubles;
+use crate::keeper::{Keeper, service_by_id};
 
 /// Sessions with their connections, and workers.
 ///

@@ -11,8 +11,9 @@ use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::session_request::Notice;
 
-use super::revocation::{self, Entry, is_closed, with_connections};
-use super::{Keeper, records, service_by_id};
+use super::teardown::{self, Entry, is_closed, with_connections};
+use super::verifier;
+use crate::keeper::{Keeper, service_by_id};
 
 /// The time for which an ended session stays in the table, in seconds: longer than its authenticator
 /// could be presented again (maximum age and skew together), so that a replay is detected.
@@ -180,7 +181,7 @@ pub fn look(keeper: &Arc<Keeper>) {
             }
             Due::End(Refusal::Expired) => ending.push(Entry {
                 session,
-                reason: revocation::expired(keeper, &session, &record),
+                reason: teardown::expired(keeper, &session, &record),
                 record,
             }),
             Due::End(reason) => ending.push(Entry {
@@ -197,14 +198,14 @@ pub fn look(keeper: &Arc<Keeper>) {
             },
         }
     }
-    revocation::end_all(keeper, ending);
+    teardown::end_all(keeper, ending);
 }
 
 /// Asks the client host for another element of the session's chain. A lost request does not matter: it
 /// is repeated, and the session ends if no answer comes.
 fn ask(keeper: &Keeper, session: SessionId, record: &SessionRecord) {
     let notice = Notice::Reauthenticate { session };
-    if !records::tell_verifier(keeper, record.host.clone(), notice) {
+    if !verifier::tell_verifier(keeper, record.host.clone(), notice) {
         tracing::debug!(%session, "the verifier cannot be told to authenticate a user again");
     }
 }
@@ -214,7 +215,7 @@ mod tests {
     use usher_kernel::admission::Ended;
 
     use super::*;
-    use crate::keeper::example;
+    use crate::keeper::sessions::example;
 
     const OPENED: u64 = 1_000_000;
 

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use usher_kernel::admission::{AdmissionRow, AdmissionState};
 use usher_proto::refusal::Refusal;
 
-use super::queues::Key;
+use crate::keeper::queues::Key;
 
 /// Most announced connections of one user at one service that have not arrived yet.
 pub const SHARE: usize = 4096;

@@ -9,7 +9,7 @@ use usher_local::control::TroubleView;
 use usher_proto::name::UserName;
 
 use super::queue::Queue;
-use super::{Keeper, service_by_id};
+use crate::keeper::{Keeper, service_by_id};
 
 /// The troubles of each service that had any, by its number: as many as policies have had services.
 #[derive(Default)]

@@ -13,9 +13,9 @@ use usher_kernel::worker::Ended;
 use usher_local::packet_async::register;
 use usher_policy::{Service, Style};
 
-use super::super::process::Process;
-use super::super::starter::WorkersEnd;
 use super::{GRACE, Queue, State};
+use crate::keeper::host::process::Process;
+use crate::keeper::queues::starter::WorkersEnd;
 
 /// The time that left-over processes of an ended one may take to exit after SIGTERM.
 const GRACE_OF_REST: Duration = Duration::from_secs(5);

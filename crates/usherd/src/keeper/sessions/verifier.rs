@@ -24,7 +24,8 @@ use usher_proto::session_id::SessionId;
 use usher_proto::session_request::{Announcement, Notice, SessionRequest, Verdict};
 
 use super::open::{Asked, open};
-use super::{Keeper, revocation, service_by_id, tokens};
+use super::{teardown, tokens};
+use crate::keeper::{Keeper, service_by_id};
 use crate::link::how;
 
 /// Time limit of opening a session. The client keeps the port of the first connection for that
@@ -143,7 +144,7 @@ fn serve_session(
     match asked {
         SessionRequest::Announce(announcement) => announce(keeper, session, host, announcement)?,
         SessionRequest::Withdraw(connection) => withdraw(keeper, session, host, connection)?,
-        SessionRequest::Close => revocation::close(keeper, &session, host)?,
+        SessionRequest::Close => teardown::close(keeper, &session, host)?,
         SessionRequest::Reauthenticate(element) => reauthenticate(keeper, session, host, element)?,
         SessionRequest::Tokens(key) => return tokens::open(keeper, session, host, key).map(Some),
     }
@@ -165,7 +166,7 @@ async fn answer(
 }
 
 /// Sends the verifier a notice for this host. Returns whether it was accepted. Does not wait.
-pub(super) fn tell_verifier(keeper: &Keeper, host: HostName, notice: Notice) -> bool {
+pub fn tell_verifier(keeper: &Keeper, host: HostName, notice: Notice) -> bool {
     let record = KeeperReply::Notice { host, notice }.encode();
     let verifier = keeper.verifier.lock();
     verifier
@@ -174,14 +175,14 @@ pub(super) fn tell_verifier(keeper: &Keeper, host: HostName, notice: Notice) -> 
 }
 
 /// Closes a session that its client does not know of.
-pub(super) fn close(keeper: &Keeper, session: &SessionId, host: &HostName) {
-    if let Err(refusal) = revocation::close(keeper, session, host) {
+pub fn close(keeper: &Keeper, session: &SessionId, host: &HostName) {
+    if let Err(refusal) = teardown::close(keeper, session, host) {
         tracing::error!(%session, reason = refusal.name(), "cannot close abandoned session");
     }
 }
 
 /// The refusal for a kernel table that fails for another reason than its limit.
-pub(super) fn kernel_failed(error: usher_kernel::KernelError) -> Refusal {
+pub fn kernel_failed(error: usher_kernel::KernelError) -> Refusal {
     tracing::error!(%error, "the kernel's tables");
     Refusal::KeeperUnavailable
 }
@@ -205,7 +206,7 @@ fn withdraw(
 }
 
 /// A session of this host that has neither ended nor expired.
-pub(super) fn live_session(
+pub fn live_session(
     keeper: &Keeper,
     session: SessionId,
     host: &HostName,
@@ -226,7 +227,7 @@ pub(super) fn live_session(
 }
 
 /// Whether a host may announce such a connection in a session for this service.
-pub(super) fn may_announce(
+pub fn may_announce(
     keeper: &Keeper,
     service: u32,
     host: &HostName,
@@ -247,7 +248,7 @@ pub(super) fn may_announce(
     Ok(())
 }
 
-pub(super) fn announce(
+pub fn announce(
     keeper: &Keeper,
     session: SessionId,
     host: &HostName,

@@ -1,8 +1,8 @@
 //! A queue: the listener of one user at one service, and the workers that serve it. The keeper
 //! holds a duplicate of the listener, so waiting connections survive a worker's crash.
 
-mod ends;
-mod guests;
+mod adoption;
+mod exits;
 mod serving;
 
 use std::collections::HashSet;
@@ -17,15 +17,15 @@ use usher_policy::{FileAccess, Program, Service, Style};
 use usher_proto::name::ServiceName;
 use usher_proto::refusal::Refusal;
 
-use super::Keeper;
-use super::accounts::{Account, Identity};
+use super::Key;
 use super::groups::Groups;
-use super::identities::{self, Identities};
 use super::output::Output;
 use super::pam_session::{Session, SessionError};
-use super::queues::Key;
 use super::starter::{Order, Starter};
-use ends::{End, reap};
+use crate::keeper::Keeper;
+use crate::keeper::host::accounts::{Account, Identity};
+use crate::keeper::host::identities::{self, Identities};
+use exits::{End, reap};
 use serving::serve;
 
 /// Search path of a worker; the service's `environment` does not change it.

@@ -5,8 +5,6 @@
 //! SO_PEERCRED identifies the caller. This module decides what a process may become, and the kernel's
 //! fence enforces it; without the fence nothing is reserved.
 
-mod desk;
-
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -23,12 +21,12 @@ use usher_proto::connection::ConnectionTuple;
 use usher_proto::refusal::Refusal;
 use usher_proto::{Certified, Principals};
 
-use super::process::Process;
-use super::queue::Queue;
-use super::{Keeper, revocation, service_by_id, who};
+use super::host::process::Process;
+use super::queues::desk::Offer;
+use super::queues::queue::Queue;
+use super::sessions::{teardown, who};
+use super::{Keeper, service_by_id};
 use crate::local_callers::{LocalCaller, LocalCallers};
-use desk::Offer;
-pub use desk::{Desk, Outcome};
 use usher_kernel::cgroup::Guest;
 use usher_kernel::ownership::{Identity, ProcessState};
 
@@ -222,7 +220,7 @@ async fn set_net_user(
     check_account(keeper, service, peer.uid).await?;
     let identity = match identity(&queue).await {
         Err(refusal @ Refusal::NoLocalAccount) => {
-            revocation::end_account(keeper, queue.key, refusal);
+            teardown::end_account(keeper, queue.key, refusal);
             return Err(refusal);
         }
         found => found?,

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use usher_proto::calls::{RESERVATION_SIZE, ReservationId};
 use usher_proto::refusal::Refusal;
 
-use crate::keeper::queue::Queue;
+use super::queue::Queue;
 
 /// The time for which a user stays reserved.
 const KEPT: Duration = Duration::from_secs(30);
