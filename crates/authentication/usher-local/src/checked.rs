@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use usher_policy::{Name, Policy};
+use usher_policy::{Name, Policy, Service};
 use usher_proto::name::{ServiceName, UserName};
 use usher_proto::refusal::Refusal;
 use usher_proto::ssh_key::PublicKey;
@@ -30,6 +30,27 @@ pub struct Checked {
 }
 
 impl Checked {
+    /// The service that has this number.
+    #[must_use]
+    pub fn service(&self, number: u32) -> Option<&Service> {
+        let name = self.services_by_number.get(&number)?;
+        self.policy.services.get(name)
+    }
+
+    /// The name of the service that has this number, or one made from the number if the policy does not
+    /// have it.
+    #[must_use]
+    pub fn service_name(&self, number: u32) -> ServiceName {
+        self.service(number).map_or_else(
+            || {
+                format!("service-{number}")
+                    .parse()
+                    .unwrap_or_else(|_| unreachable!("a valid name"))
+            },
+            |service| service.name.clone(),
+        )
+    }
+
     /// The time until which the user may use the key with this fingerprint for this purpose, by a list or
     /// by a certificate; `end` at the latest.
     ///

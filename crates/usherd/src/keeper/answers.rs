@@ -15,7 +15,9 @@ impl Answers<Reload> for Keeper {
         let ended = self.reload()?;
         // The configuration is in force. The rest must not delay a revocation; an account that is not
         // fenced yet is fenced when one of its processes first asks.
-        self.look_accounts_up_in_time().await;
+        self.host
+            .look_accounts_up_in_time(&self.configuration)
+            .await;
         Ok(self.settled(ended).await)
     }
 }

@@ -21,11 +21,11 @@ use usher_proto::connection::ConnectionTuple;
 use usher_proto::refusal::Refusal;
 use usher_proto::{Certified, Principals};
 
+use super::Keeper;
 use super::host::process::Process;
 use super::queues::desk::Offer;
 use super::queues::queue::Queue;
-use super::sessions::{teardown, who};
-use super::{Keeper, service_by_id};
+use super::sessions::teardown;
 use crate::local_callers::{LocalCaller, LocalCallers};
 use usher_kernel::cgroup::Guest;
 use usher_kernel::ownership::{Identity, ProcessState};
@@ -141,11 +141,11 @@ async fn check_account(keeper: &Keeper, service: &Service, uid: u32) -> Result<(
     let ServedBy::Account(account) = &service.served_by else {
         return Err(Refusal::NotThisAccount);
     };
-    if keeper.accounts.asked_freely(account).await?.uid != uid {
+    if keeper.host.accounts.asked_freely(account).await?.uid != uid {
         return Err(Refusal::NotThisAccount);
     }
     // The account may have been made after the policy that names it was applied.
-    keeper.fence.enclose(&[uid])
+    keeper.host.fence.enclose(&[uid])
 }
 
 /// Serves a process of a service, which waits for users.
@@ -207,7 +207,7 @@ async fn set_net_user(
 ) -> Result<(), Refusal> {
     let peer = caller.local.peer;
     let process = look_at(peer.pid)?;
-    if let ProcessState::Settled { .. } = keeper.fence.state(&process.pidfd)? {
+    if let ProcessState::Settled { .. } = keeper.host.fence.state(&process.pidfd)? {
         return Err(Refusal::AlreadySettled);
     }
     let (queue, reserver) = keeper
@@ -215,8 +215,10 @@ async fn set_net_user(
         .reservation(reservation)
         .ok_or(Refusal::ReservationLapsed)?;
     let configuration = keeper.configuration.get();
-    let service =
-        service_by_id(&configuration.checked, queue.key.0).ok_or(Refusal::UnknownService)?;
+    let service = configuration
+        .checked
+        .service(queue.key.0)
+        .ok_or(Refusal::UnknownService)?;
     check_account(keeper, service, peer.uid).await?;
     let identity = match identity(&queue).await {
         Err(refusal @ Refusal::NoLocalAccount) => {
@@ -233,12 +235,12 @@ async fn set_net_user(
     // Move it into the user's group first: anything that ends the user's processes then also ends this
     // one, and its children, from the moment it becomes the user.
     let guest = queue.admit(&process).await?;
-    let settled = match keeper.fence.grant(&process.pidfd, &identity) {
+    let settled = match keeper.host.fence.grant(&process.pidfd, &identity) {
         Ok(()) => settle(keeper, caller, &queue, &identity, &process).await,
         Err(refusal) => Err(refusal),
     };
     if let Err(refusal) = settled {
-        if let Some(obstacle) = keeper.fence.obstacle(&process.pidfd)
+        if let Some(obstacle) = keeper.host.fence.obstacle(&process.pidfd)
             && caller.local.has_log_share(Refusal::ProcessShared)
         {
             tracing::warn!(service = %service.name, user = %queue.account.name, pid = process.pid,
@@ -268,8 +270,13 @@ fn look_at(pid: i32) -> Result<Process, Refusal> {
 /// Withdraws a grant that a process did not finish using. A process that has become the user without
 /// reporting it is killed, with its children.
 async fn undo(keeper: &Keeper, queue: &Queue, guest: Guest, process: &Process) {
-    let is_the_service = || matches!(keeper.fence.state(&process.pidfd), Ok(ProcessState::None));
-    keeper.fence.withdraw(&process.pidfd);
+    let is_the_service = || {
+        matches!(
+            keeper.host.fence.state(&process.pidfd),
+            Ok(ProcessState::None)
+        )
+    };
+    keeper.host.fence.withdraw(&process.pidfd);
     queue.give_up(guest, is_the_service()).await;
     // A change under way when the grant was withdrawn may have succeeded since.
     if !is_the_service() {
@@ -356,7 +363,7 @@ async fn settle(
         Some(_) => return Err(Refusal::Malformed),
         None => return Err(Refusal::ReservationLapsed),
     }
-    if keeper.fence.state(&process.pidfd)? != (ProcessState::Settled { uid: identity.uid }) {
+    if keeper.host.fence.state(&process.pidfd)? != (ProcessState::Settled { uid: identity.uid }) {
         return Err(Refusal::NotThisAccount);
     }
     let pidfd = process.pidfd.try_clone().map_err(|error| {
@@ -392,7 +399,9 @@ fn trusted_principals(
 ) -> Result<Principals, Refusal> {
     let configuration = keeper.configuration.get();
     let checked = &configuration.checked;
-    let service = service_by_id(checked, record.service).ok_or(Refusal::NoConnection)?;
+    let service = checked
+        .service(record.service)
+        .ok_or(Refusal::NoConnection)?;
     let purpose = service.keys.as_ref();
     let trusted = checked.trusted_principals(&record.user, certificate, purpose, unix_time());
     // No longer than the certificate's principals.
@@ -434,7 +443,7 @@ fn info(
     Ok(ConnectionInfo {
         uid: record.uid,
         user: record.user,
-        service: who::service_name(&keeper.configuration.get().checked, row.service),
+        service: keeper.configuration.get().checked.service_name(row.service),
         host: record.host,
         key_fingerprint: record.key_fingerprint,
         principals,

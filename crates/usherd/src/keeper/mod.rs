@@ -1,6 +1,6 @@
-//! The keeper owns the admission tables, the listeners and the worker processes. It starts as root
-//! and keeps only the few capabilities that it needs. It parses the verifier's records, but passes
-//! on unread the parts that came from the network, and it parses the recorder's answers.
+//! The keeper: owns the admission tables, the listeners and the worker processes. It starts as
+//! root and keeps the few capabilities that this takes; it parses records of the verifier,
+//! passes on unread what of them came from the network, and parses the recorder's answers.
 
 mod answers;
 mod calls;
@@ -26,7 +26,6 @@ use usher_local::control_server::ControlSocket;
 use usher_local::paths;
 use usher_local::roles::{self, HasRole};
 use usher_local::watchdog::watchdog;
-use usher_policy::Service;
 use usher_proto::handshake::HandshakeSide;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::keeper_record::KEEPER_RECORD_SIZE;
@@ -34,27 +33,20 @@ use usher_proto::session_id::SessionId;
 
 use crate::host_key::HostKey;
 use crate::start::{self, Attempt, Start, StartError};
-use host::{accounts, destinations, fence, identities, pam, ports};
+use host::Host;
 use queues::{Queues, desk, groups, troubles, vanished};
 use sessions::{agenda, announced, recent, share, teardown, tokens, unrecorded, verifier};
 
-/// The time that a reload waits for the look-up of the services' accounts.
-const LOOKING_UP: Duration = Duration::from_secs(5);
-
-/// The state that all tasks of the keeper share.
+/// What all of the keeper's tasks share.
 struct Keeper {
     admission: Admission,
-    /// This host's key.
+    /// This host's.
     host_key: HostPublicKey,
     configuration: InForce,
     queues: Queues,
-    fence: fence::Fence,
-    ports: ports::ServicePorts,
-    destinations: destinations::Destinations,
+    host: Arc<Host>,
     desk: Arc<desk::Desk>,
-    accounts: accounts::Accounts,
-    identities: Arc<identities::Identities>,
-    /// Notified of every configuration that comes in force.
+    /// Told of every configuration that comes in force.
     reloaded: tokio::sync::watch::Sender<u64>,
     shares: share::Shares,
     agenda: agenda::Agenda,
@@ -64,16 +56,10 @@ struct Keeper {
     recording: recording::Recording,
     announced: announced::Announcements,
     unread: tokens::Unread,
-    /// Ended sessions whose connections are not cut yet.
+    /// Ended sessions whose connections are still to be cut.
     uncut: Mutex<HashSet<SessionId>>,
-    /// Channel for notices of ended sessions to the verifier, while it is connected.
+    /// Where ended sessions are told to the verifier, while it is connected.
     verifier: Mutex<Option<mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>>>,
-}
-
-/// The service with this id in a policy.
-fn service_by_id(checked: &Checked, id: u32) -> Option<&Service> {
-    let name = checked.services_by_number.get(&id)?;
-    checked.policy.services.get(name)
 }
 
 /// Puts the policy's service ports under admission.
@@ -108,15 +94,12 @@ pub fn run(
     let groups = groups::Groups::open(&place)?;
     let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), &place.common, limits)?;
     let users = users.map_or_else(usher_kernel::cgroup::mount, Ok)?;
-    // Before the fence, which protects the pins.
-    let destinations = destinations::Destinations::open(&users);
-    let fence = fence::Fence::open(&admission, ownership)?;
-    let ports = ports::ServicePorts::open(&users);
-    // Only now: this refuses to run beside a living keeper, whose sockets would otherwise be taken.
+    let host = Host::open(&users, &admission, ownership)?;
+    // Not before: this refuses a second keeper, who would take a living one's sockets away.
     let control = start.control()?;
     let [records, calls, handle] = start.sockets()?;
     set_services(&admission, &configuration.checked)?;
-    let restricted = destinations.restrict(&configuration.checked.policy)?;
+    let restricted = host.destinations.restrict(&configuration.checked.policy)?;
     tokens::set_client_addresses(&admission, &configuration.checked.policy);
     let role = roles::Keeper::ROLE;
     usher_system::privileges::keep_and_pass_on(role.capabilities, role.passes_on)?;
@@ -127,12 +110,8 @@ pub fn run(
         host_key: host_key.public(),
         configuration: InForce::new(configuration),
         queues: Queues::new(groups, limits.listeners),
-        fence,
-        ports,
-        destinations,
+        host: Arc::new(host),
         desk: Arc::default(),
-        accounts: accounts::Accounts::default(),
-        identities: Arc::new(identities::Identities::new(pam::permitted)),
         reloaded: tokio::sync::watch::Sender::new(0),
         shares: share::Shares::new(limits.sessions),
         agenda: agenda::Agenda::default(),
@@ -152,9 +131,10 @@ pub fn run(
     runtime
         .block_on(async {
             keeper.queues.limit(&keeper.configuration.get().checked);
-            keeper.look_accounts_up_in_time().await;
+            let configuration = &keeper.configuration;
+            keeper.host.look_accounts_up_in_time(configuration).await;
             queues::restore(&keeper, stored);
-            if let Err(error) = keeper.destinations.retain(&restricted) {
+            if let Err(error) = keeper.host.destinations.retain(&restricted) {
                 tracing::error!(%error, "lifting restrictions of an earlier policy");
             }
             tokens::close_stale(&keeper);
@@ -174,7 +154,7 @@ pub fn run(
         .attempt("a local socket failed")
 }
 
-/// The sockets at which others reach the keeper.
+/// Where others reach the keeper.
 struct Sockets {
     control: ControlSocket<roles::Keeper>,
     records: OwnedFd,
@@ -209,8 +189,8 @@ async fn serve(
     }
 }
 
-/// Regular upkeep: expires announcements, ends sessions and idle workers, and cuts connections that
-/// were not announced.
+/// What is done by the clock: announcements expire, sessions end, idle workers go, connections
+/// that nobody announced are cut.
 async fn upkeep(keeper: Arc<Keeper>) {
     let mut second = tokio::time::interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -239,11 +219,14 @@ async fn upkeep(keeper: Arc<Keeper>) {
         keeper.unread.attach(&keeper);
         agenda::look(&keeper);
         if count.is_multiple_of(5) {
-            // One at a time, because the name service may be slow.
-            let again = keeper.ports.is_incomplete() || keeper.fence.is_incomplete();
-            if again && looking_up.as_ref().is_none_or(JoinHandle::is_finished) {
+            // One at a time, as the name service may not answer for long.
+            if keeper.host.is_incomplete()
+                && looking_up.as_ref().is_none_or(JoinHandle::is_finished)
+            {
                 let keeper = Arc::clone(&keeper);
-                looking_up = Some(tokio::spawn(async move { keeper.look_accounts_up().await }));
+                looking_up = Some(tokio::spawn(async move {
+                    keeper.host.look_accounts_up(&keeper.configuration).await
+                }));
             }
             teardown::remove_unused_queues(&keeper);
         }
@@ -252,49 +235,14 @@ async fn upkeep(keeper: Arc<Keeper>) {
 }
 
 impl Keeper {
-    /// Does what needs the accounts of the services in force: fences each, and reserves its port.
-    /// On timeout, the upkeep task tries again.
-    async fn look_accounts_up(&self) {
-        let configuration = self.configuration.get();
-        let (generation, policy) = (configuration.generation(), &configuration.checked.policy);
-        self.ports.begin(generation, policy);
-        let mut found = ports::Found::new();
-        let mut fenced = true;
-        for account in ports::accounts(policy) {
-            let uid = self.accounts.by_name(account).await.map(|found| found.uid);
-            // The reload that replaced this configuration looks up its accounts.
-            if self.configuration.get().generation() != generation {
-                return;
-            }
-            if let Ok(uid) = uid {
-                fenced &= self.fence.enclose_service(uid);
-            }
-            found.insert(account.clone(), uid);
-        }
-        self.fence.set_incomplete(!fenced);
-        self.ports.complete(generation, policy, &found);
-    }
-
-    /// The same, with a time limit.
-    async fn look_accounts_up_in_time(&self) {
-        let looked_up = self.look_accounts_up();
-        if tokio::time::timeout(LOOKING_UP, looked_up).await.is_err() {
-            tracing::warn!(
-                "looking up the accounts of services takes long: it is tried again until they are \
-                found"
-            );
-        }
-    }
-
-    /// Puts the applied configuration in force and ends what it no longer permits, which it
-    /// returns.
+    /// Puts the applied configuration in force and ends what it no longer permits, which it returns.
     fn reload(&self) -> Result<Vec<EndingView>, StartError> {
         let fresh = Configuration::load()?;
-        let restricted = self.destinations.restrict(&fresh.checked.policy)?;
+        let restricted = self.host.destinations.restrict(&fresh.checked.policy)?;
         set_services(&self.admission, &fresh.checked)?;
         tokens::set_client_addresses(&self.admission, &fresh.checked.policy);
         let ended = self.put_in_force(fresh)?;
-        self.destinations.retain(&restricted)?;
+        self.host.destinations.retain(&restricted)?;
         Ok(ended)
     }
 
@@ -306,10 +254,10 @@ impl Keeper {
     ) -> Result<Vec<EndingView>, usher_kernel::KernelError> {
         let former = self.configuration.get();
         let generation = fresh.generation();
-        // Put it in force before checking the sessions: one that is opened meanwhile is checked
-        // against the new configuration.
+        // In force first, then the sessions are looked through: one that is opened meanwhile has
+        // been checked against the new configuration.
         let fresh = self.configuration.put(fresh);
-        self.identities.forget();
+        self.host.identities.forget();
         self.queues.starter().end_orders();
         self.reloaded.send_replace(generation);
         self.queues.limit(&fresh.checked);
@@ -319,8 +267,7 @@ impl Keeper {
         Ok(ended)
     }
 
-    /// The answer, once nothing runs or is accepted any more that the configuration in force
-    /// forbids.
+    /// The answer when nothing runs or is accepted any more that the configuration in force forbids.
     async fn settled(&self, ended: Vec<EndingView>) -> ReloadedView {
         let unfinished = self.queues.all_gone().await;
         teardown::cut_left(self);
@@ -331,10 +278,9 @@ impl Keeper {
         }
     }
 
-    /// What a configuration, given as its bytes, would end if it were put in force.
+    /// What putting a configuration, as it was sent, in force would end.
     async fn would_end(&self, candidate: Vec<u8>) -> Result<Vec<EndingView>, StartError> {
-        // On another thread, because a large one takes a while and connections wait for this
-        // thread.
+        // Aside, as a large one takes a while: connections wait for this thread.
         let read = tokio::task::spawn_blocking(move || Configuration::read(&candidate));
         let candidate = read.await.attempt("cannot read the configuration")??;
         Ok(teardown::would_end(self, &candidate)?)

@@ -5,6 +5,119 @@ pub mod accounts;
 pub mod destinations;
 pub mod fence;
 pub mod identities;
-pub mod pam;
-pub mod ports;
+mod pam;
+mod ports;
 pub mod process;
+
+use std::path::Path;
+use std::time::Duration;
+
+use usher_kernel::admission::Admission;
+use usher_kernel::ownership::OwnershipError;
+use usher_local::configuration::InForce;
+use usher_policy::{ServedBy, Service};
+use usher_proto::refusal::Refusal;
+use usher_system::sandbox::confines_files;
+
+use accounts::Accounts;
+use destinations::Destinations;
+use fence::Fence;
+use identities::Identities;
+pub use pam::program as usher_pam;
+use ports::ServicePorts;
+
+/// How long a reload waits for the accounts of services to be looked up.
+const LOOKING_UP: Duration = Duration::from_secs(5);
+
+/// This host.
+pub struct Host {
+    /// Around service accounts and connections.
+    pub fence: Fence,
+    /// Of services.
+    pub ports: ServicePorts,
+    /// Where the processes of services may connect.
+    pub destinations: Destinations,
+    /// User ids by names.
+    pub accounts: Accounts,
+    /// What a user's processes are started with.
+    pub identities: Identities,
+}
+
+impl Host {
+    /// Puts up what the kernel enforces besides admission, for processes of `users` and below. To be
+    /// called while the process has one thread. See [`Fence::open`] for `ownership`.
+    ///
+    /// # Errors
+    /// As [`Fence::open`].
+    pub fn open(
+        users: &Path,
+        admission: &Admission,
+        ownership: bool,
+    ) -> Result<Self, OwnershipError> {
+        // Before the fence, which protects what is pinned.
+        let destinations = Destinations::open(users);
+        Ok(Self {
+            destinations,
+            fence: Fence::open(admission, ownership)?,
+            ports: ServicePorts::open(users),
+            accounts: Accounts::default(),
+            identities: Identities::new(pam::permitted),
+        })
+    }
+
+    /// Checks whether a process could ever serve a connection to a service.
+    ///
+    /// # Errors
+    /// [`Refusal::NoFence`], [`Refusal::NoFileConfinement`], [`Refusal::NoConnectConfinement`].
+    pub fn serves(&self, service: &Service) -> Result<(), Refusal> {
+        match &service.served_by {
+            ServedBy::Account(_) if self.fence.missing().is_some() => {
+                return Err(Refusal::NoFence);
+            }
+            ServedBy::Program(program) if program.files.is_some() && !confines_files() => {
+                return Err(Refusal::NoFileConfinement);
+            }
+            ServedBy::Account(_) | ServedBy::Program(_) => {}
+        }
+        self.destinations.serves(service)
+    }
+
+    /// Does what takes the accounts of the services in force: a fence around each, and its port. A
+    /// caller that stops waiting leaves the rest to the next call: see [`Host::is_incomplete`].
+    pub async fn look_accounts_up(&self, in_force: &InForce) {
+        let configuration = in_force.get();
+        let (generation, policy) = (configuration.generation(), &configuration.checked.policy);
+        self.ports.begin(generation, policy);
+        let mut found = ports::Found::new();
+        let mut fenced = true;
+        for account in ports::accounts(policy) {
+            let uid = self.accounts.by_name(account).await.map(|found| found.uid);
+            // The task that has put another one in force looks its accounts up.
+            if in_force.get().generation() != generation {
+                return;
+            }
+            if let Ok(uid) = uid {
+                fenced &= self.fence.enclose_service(uid);
+            }
+            found.insert(account.clone(), uid);
+        }
+        self.fence.set_incomplete(!fenced);
+        self.ports.complete(generation, policy, &found);
+    }
+
+    /// The same, for a limited time.
+    pub async fn look_accounts_up_in_time(&self, in_force: &InForce) {
+        let looked_up = self.look_accounts_up(in_force);
+        if tokio::time::timeout(LOOKING_UP, looked_up).await.is_err() {
+            tracing::warn!(
+                "looking up the accounts of services takes long: it is tried again until they are \
+                found"
+            );
+        }
+    }
+
+    /// Whether the accounts of services must be looked up again.
+    pub fn is_incomplete(&self) -> bool {
+        self.ports.is_incomplete() || self.fence.is_incomplete()
+    }
+}

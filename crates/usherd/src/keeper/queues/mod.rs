@@ -28,9 +28,9 @@ use usher_local::clock::unix_time;
 use usher_policy::{ServedBy, Service, Style};
 use usher_proto::refusal::Refusal;
 
+use super::Keeper;
 use super::host::accounts::Account;
 use super::sessions::{agenda, teardown};
-use super::{Keeper, service_by_id};
 use groups::Groups;
 use queue::Queue;
 use starter::Starter;
@@ -121,7 +121,7 @@ impl Queues {
     pub fn limit(&self, policy: &Checked) {
         self.groups.put_in_force(&policy.policy);
         for queue in self.list() {
-            if let Some(service) = service_by_id(policy, queue.key.0)
+            if let Some(service) = policy.service(queue.key.0)
                 && let Err(error) = self.groups.limit(&queue.group, service)
             {
                 tracing::error!(%error, service = %service.name, user = %queue.account.name,
@@ -225,10 +225,12 @@ impl Queues {
             Refusal::ListenerFailed
         })?;
         keeper
+            .host
             .destinations
             .govern(&group, key.0)
             .inspect_err(|_| forget_descriptor(key))?;
         keeper
+            .host
             .fence
             .own_listener(listener.as_fd(), account.uid)
             .map_err(|error| {
@@ -343,7 +345,7 @@ impl Queues {
         let configuration = keeper.configuration.get();
         let now = Instant::now();
         for queue in queues {
-            let Some(service) = service_by_id(&configuration.checked, queue.key.0) else {
+            let Some(service) = configuration.checked.service(queue.key.0) else {
                 continue;
             };
             queue.note_use(live.get(&queue.key).copied().unwrap_or(0), now);
@@ -380,10 +382,7 @@ pub fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
         if keeper.queues.has(key.0, key.1) {
             continue;
         }
-        let restored = match (
-            service_by_id(&configuration.checked, key.0),
-            stored.remove(&key),
-        ) {
+        let restored = match (configuration.checked.service(key.0), stored.remove(&key)) {
             (None, _) => Err(Refusal::UnknownService),
             // The account is looked up when a process of the user is started: here, all users would
             // wait for one look-up after the other.

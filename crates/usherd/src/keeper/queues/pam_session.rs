@@ -84,7 +84,7 @@ impl Session {
         )
         .map_err(io::Error::from)?;
         let socket = AsyncPacketSocket::from_blocking(PacketSocket::from_descriptor(ours))?;
-        let mut program = Command::new(crate::keeper::host::pam::program()?);
+        let mut program = Command::new(crate::keeper::host::usher_pam()?);
         program
             .args(["session", "--group"])
             .arg(group)

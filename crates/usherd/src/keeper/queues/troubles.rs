@@ -9,7 +9,7 @@ use usher_local::control::TroubleView;
 use usher_proto::name::UserName;
 
 use super::queue::Queue;
-use crate::keeper::{Keeper, service_by_id};
+use crate::keeper::Keeper;
 
 /// The troubles of each service that had any, by its number: as many as policies have had services.
 #[derive(Default)]
@@ -88,7 +88,7 @@ pub fn view(keeper: &Keeper) -> Vec<TroubleView> {
         .iter()
         .filter_map(|(id, trouble)| {
             Some(TroubleView {
-                service: service_by_id(&configuration.checked, *id)?.name.clone(),
+                service: configuration.checked.service(*id)?.name.clone(),
                 failed_starts: trouble.failed,
                 refused_connections: trouble.refused,
                 user: trouble.last.user.clone(),

@@ -63,10 +63,10 @@ fn local() -> Option<(u64, i64, i64, u64)> {
 async fn look(keeper: &Keeper, queue: &Queue) -> Result<(), Refusal> {
     let (_, uid): Key = queue.key;
     let name = &queue.account.name;
-    let mut found = keeper.accounts.asked_freely(name).await;
+    let mut found = keeper.host.accounts.asked_freely(name).await;
     if matches!(found, Err(Refusal::NoLocalAccount)) {
         tokio::time::sleep(MISSING).await;
-        found = keeper.accounts.by_name(name).await;
+        found = keeper.host.accounts.by_name(name).await;
     }
     match found {
         Ok(account) if account.uid != uid => Err(Refusal::NoLocalAccount),

@@ -13,7 +13,7 @@ use usher_proto::session_request::Notice;
 
 use super::teardown::{self, Entry, is_closed, with_connections};
 use super::verifier;
-use crate::keeper::{Keeper, service_by_id};
+use crate::keeper::Keeper;
 
 /// The time for which an ended session stays in the table, in seconds: longer than its authenticator
 /// could be presented again (maximum age and skew together), so that a replay is detected.
@@ -123,7 +123,7 @@ fn in_sight(record: &SessionRecord, now: u64, until: u64) -> u64 {
 
 fn circumstances(keeper: &Keeper, record: &SessionRecord, connected: bool) -> Circumstances {
     let configuration = keeper.configuration.get();
-    let service = service_by_id(&configuration.checked, record.service);
+    let service = configuration.checked.service(record.service);
     Circumstances {
         authenticated: keeper.shares.last_authenticated(record),
         interval: service

@@ -7,19 +7,17 @@ use std::sync::Arc;
 use tokio::time::{Instant, timeout_at};
 use usher_kernel::admission::{SessionError, SessionRecord};
 use usher_local::clock::unix_time;
-use usher_policy::ServedBy;
 use usher_proto::chain::ChainTip;
 use usher_proto::name::HostName;
 use usher_proto::opening::{Authentication, Opening};
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::session_request::Announcement;
-use usher_system::sandbox::confines_files;
 
 use super::verifier::{announce, close, kernel_failed, may_announce};
 use super::{agenda, room, teardown};
+use crate::keeper::Keeper;
 use crate::keeper::host::accounts::Account;
-use crate::keeper::{Keeper, service_by_id};
 use crate::opening::{Claim, permitted};
 
 /// The service of a session that may be opened now, and the session's end: never later than its key or
@@ -35,17 +33,7 @@ fn may_open(keeper: &Keeper, host: &HostName, opening: &Opening) -> Result<(u32,
     };
     opening.statement.check(&claim.expectation())?;
     let (service, expires) = permitted(&configuration.checked, &claim, opening)?;
-    // No process would ever serve the connection.
-    match &service.served_by {
-        ServedBy::Account(_) if keeper.fence.missing().is_some() => {
-            return Err(Refusal::NoFence);
-        }
-        ServedBy::Program(program) if program.files.is_some() && !confines_files() => {
-            return Err(Refusal::NoFileConfinement);
-        }
-        ServedBy::Account(_) | ServedBy::Program(_) => {}
-    }
-    keeper.destinations.serves(service)?;
+    keeper.host.serves(service)?;
     Ok((service.id, expires))
 }
 
@@ -112,9 +100,9 @@ pub async fn open(keeper: &Arc<Keeper>, asked: &Asked<'_>) -> Result<(), Refusal
     if let Some(announcement) = &first {
         may_announce(keeper, permitted.0, host, &announcement.connection)?;
     }
-    let account = keeper.accounts.by_name(user).await?;
+    let account = keeper.host.accounts.by_name(user).await?;
     // A closed account opens no session at any service.
-    timeout_at(until, keeper.identities.of(&account))
+    timeout_at(until, keeper.host.identities.of(&account))
         .await
         .unwrap_or(Err(Refusal::KeeperUnavailable))?;
     let known = keeper.admission.session(&session).map_err(kernel_failed)?;
@@ -130,7 +118,7 @@ pub async fn open(keeper: &Arc<Keeper>, asked: &Asked<'_>) -> Result<(), Refusal
     );
     kept?;
     // Both took time, so the present account and policy count. Nothing after this waits.
-    let account = timeout_at(until, keeper.accounts.by_name(user)).await;
+    let account = timeout_at(until, keeper.host.accounts.by_name(user)).await;
     let entered = account
         .unwrap_or(Err(Refusal::KeeperUnavailable))
         .and_then(|account| enter(keeper, asked, &account));
@@ -177,7 +165,9 @@ fn enter(keeper: &Arc<Keeper>, asked: &Asked<'_>, account: &Account) -> Result<(
         SessionError::Kernel(error) => kernel_failed(error),
     })?;
     let configuration = keeper.configuration.get();
-    let ready = service_by_id(&configuration.checked, record.service)
+    let ready = configuration
+        .checked
+        .service(record.service)
         .ok_or(Refusal::UnknownService)
         .and_then(|service| keeper.queues.ensure(keeper, service, account))
         .and_then(|()| room::make(keeper, &record));

@@ -9,7 +9,6 @@ use usher_local::checked::Checked;
 use usher_local::control::{EndedView, RecentView};
 use usher_proto::session_id::SessionId;
 
-use super::who;
 use crate::keeper::Keeper;
 
 /// The number of kept sessions; the oldest are dropped first.
@@ -53,7 +52,7 @@ fn ended_view(
         session: session.to_string(),
         user: record.user.clone(),
         host: record.host.clone(),
-        service: who::service_name(checked, record.service),
+        service: checked.service_name(record.service),
         uid: record.uid,
         opened: record.opened,
         ended: ended.at,

@@ -19,9 +19,9 @@ use usher_proto::session_request::Notice;
 
 use super::agenda::{self, REMEMBERED};
 use super::{tokens, verifier, who};
+use crate::keeper::Keeper;
 use crate::keeper::queues::Key;
 use crate::keeper::queues::queue::Queue;
-use crate::keeper::{Keeper, service_by_id};
 
 /// A session to end.
 pub struct Entry {
@@ -218,7 +218,7 @@ pub fn expired(keeper: &Keeper, session: &SessionId, record: &SessionRecord) -> 
     if of_session.any(|key| key.options.expires == Some(record.expires)) {
         return Refusal::ExpiredKey;
     }
-    let service = service_by_id(&configuration.checked, record.service);
+    let service = configuration.checked.service(record.service);
     let until = service.and_then(|service| service.users.until(&record.user));
     // A guest whose time was already over was a user by the certificate.
     match until == Some(record.expires) {
@@ -253,8 +253,10 @@ fn permitted(
     now: u64,
 ) -> Result<u64, Refusal> {
     has_same_key(checked, record)?;
-    let service = service_by_id(checked, record.service).ok_or(Refusal::UnknownService)?;
-    keeper.destinations.serves(service)?;
+    let service = checked
+        .service(record.service)
+        .ok_or(Refusal::UnknownService)?;
+    keeper.host.destinations.serves(service)?;
     let certificate = certificate(keeper, session, record)?;
     permitted_until(checked, record, certificate.as_ref(), now)
 }
@@ -270,7 +272,9 @@ fn permitted_until(
     if checked.disabled.contains(&record.user) {
         return Err(Refusal::DisabledUser);
     }
-    let service = service_by_id(checked, record.service).ok_or(Refusal::UnknownService)?;
+    let service = checked
+        .service(record.service)
+        .ok_or(Refusal::UnknownService)?;
     let purpose = service.keys.as_ref();
     let latest = checked.admitted_until(
         &record.user,
@@ -328,7 +332,7 @@ pub fn remove_unused_queues(keeper: &Keeper) {
 /// Whether the queue's user may use its service by name: a user by certificate has a session.
 fn is_user(checked: &Checked, queue: &Queue, now: u64) -> bool {
     let user = &queue.account.name;
-    let service = service_by_id(checked, queue.key.0);
+    let service = checked.service(queue.key.0);
     service.is_some_and(|service| service.users.has(user, now)) && !checked.disabled.contains(user)
 }
 

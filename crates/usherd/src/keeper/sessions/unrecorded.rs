@@ -14,7 +14,6 @@ use usher_proto::session_id::SessionId;
 
 use super::agenda::REMEMBERED;
 use super::verifier::kernel_failed;
-use super::who;
 use crate::keeper::Keeper;
 
 /// Most ends that are recorded together, because authentications wait for the disk with them.
@@ -148,7 +147,7 @@ fn what_ended(
     Ok(Some(SessionEnd {
         session: *session,
         user: record.user,
-        service: who::service_name(&configuration.checked, record.service),
+        service: configuration.checked.service_name(record.service),
         ended: ended.at,
         reason: ended.reason,
     }))

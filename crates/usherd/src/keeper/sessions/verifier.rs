@@ -25,7 +25,7 @@ use usher_proto::session_request::{Announcement, Notice, SessionRequest, Verdict
 
 use super::open::{Asked, open};
 use super::{teardown, tokens};
-use crate::keeper::{Keeper, service_by_id};
+use crate::keeper::Keeper;
 use crate::link::how;
 
 /// Time limit of opening a session. The client keeps the port of the first connection for that
@@ -234,7 +234,10 @@ pub fn may_announce(
     connection: &ConnectionTuple,
 ) -> Result<(), Refusal> {
     let configuration = keeper.configuration.get();
-    let service = service_by_id(&configuration.checked, service).ok_or(Refusal::UnknownService)?;
+    let service = configuration
+        .checked
+        .service(service)
+        .ok_or(Refusal::UnknownService)?;
     if connection.server.port() != service.listen {
         return Err(Refusal::WrongServerAddress);
     }

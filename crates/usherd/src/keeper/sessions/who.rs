@@ -12,13 +12,12 @@ use usher_local::control::{
 };
 use usher_local::roles;
 use usher_policy::ServedBy;
-use usher_proto::name::ServiceName;
 use usher_proto::session_id::SessionId;
 use usher_proto::ssh_key::Fingerprint;
 
 use super::teardown::Entry;
+use crate::keeper::Keeper;
 use crate::keeper::queues::troubles;
-use crate::keeper::{Keeper, service_by_id};
 
 /// Sessions with their connections, and workers.
 ///
@@ -103,7 +102,7 @@ pub fn session_view(
         session: session.to_string(),
         user: record.user.clone(),
         host: record.host.clone(),
-        service: service_name(checked, record.service),
+        service: checked.service_name(record.service),
         uid: record.uid,
         key: Fingerprint::Sha256(record.key_fingerprint).to_string(),
         certificate: certificate_view(keeper, session, record),
@@ -199,7 +198,7 @@ pub fn status(keeper: &Keeper) -> Result<StatusView, KernelError> {
         ("ends_waiting", keeper.ends.waiting() as u64),
         ("sessions", keeper.admission.sessions()?.len() as u64),
         ("connections", keeper.admission.admissions()?.len() as u64),
-        ("fence", u64::from(keeper.fence.missing().is_none())),
+        ("fence", u64::from(keeper.host.fence.missing().is_none())),
         ("limits_not_kept", keeper.queues.limits_not_kept() as u64),
         ("queues", keeper.queues.list().len() as u64),
         ("failed_starts", failed),
@@ -215,9 +214,9 @@ pub fn status(keeper: &Keeper) -> Result<StatusView, KernelError> {
         troubles(keeper),
     );
     status.numbers.extend(counters.named());
-    status.numbers.extend(keeper.destinations.numbers());
-    status.numbers.extend(keeper.ports.numbers());
-    let refusals = keeper.fence.refusals()?;
+    status.numbers.extend(keeper.host.destinations.numbers());
+    status.numbers.extend(keeper.host.ports.numbers());
+    let refusals = keeper.host.fence.refusals()?;
     let refusals = refusals.iter().flat_map(Refusals::named);
     status.numbers.extend(refusals);
     Ok(status)
@@ -232,27 +231,16 @@ fn troubles(keeper: &Keeper) -> Vec<String> {
     let configuration = keeper.configuration.get();
     for service in configuration.checked.policy.services.values() {
         let name = &service.name;
-        if let (ServedBy::Account(_), Some(reason)) = (&service.served_by, keeper.fence.missing()) {
+        if let (ServedBy::Account(_), Some(reason)) =
+            (&service.served_by, keeper.host.fence.missing())
+        {
             troubles.push(format!("sessions with {name} are refused: {reason}"));
         }
-        if let Err(refusal) = keeper.destinations.serves(service) {
+        if let Err(refusal) = keeper.host.destinations.serves(service) {
             troubles.push(format!("sessions with {name} are refused: {refusal}"));
         }
     }
     troubles
-}
-
-/// The service's name, or one made from its number if the policy no longer has it.
-pub fn service_name(checked: &Checked, id: u32) -> ServiceName {
-    service_by_id(checked, id).map_or_else(
-        // The policy no longer has it; its number is still a valid name.
-        || {
-            format!("service-{id}")
-                .parse()
-                .unwrap_or_else(|_| unreachable!("a valid name"))
-        },
-        |service| service.name.clone(),
-    )
 }
 
 fn state_name(state: AdmissionState) -> &'static str {

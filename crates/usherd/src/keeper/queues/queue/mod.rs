@@ -24,7 +24,7 @@ use super::pam_session::{Session, SessionError};
 use super::starter::{Order, Starter};
 use crate::keeper::Keeper;
 use crate::keeper::host::accounts::{Account, Identity};
-use crate::keeper::host::identities::{self, Identities};
+use crate::keeper::host::{Host, identities};
 use exits::{End, reap};
 use serving::serve;
 
@@ -52,7 +52,7 @@ pub struct Queue {
     /// The groups of all users.
     groups: Arc<Groups>,
     starter: Arc<Starter>,
-    identities: Arc<Identities>,
+    host: Arc<Host>,
     output: Output,
     state: Mutex<State>,
     /// Notified when a worker has ended, which may make room for another.
@@ -125,7 +125,7 @@ impl Queue {
             group,
             groups: keeper.queues.groups(),
             starter: keeper.queues.starter(),
-            identities: Arc::clone(&keeper.identities),
+            host: Arc::clone(&keeper.host),
             output: Output::default(),
             state: Mutex::default(),
             ended: tokio::sync::Notify::new(),
@@ -317,7 +317,7 @@ impl Queue {
     /// # Errors
     /// See [`Account::identity`].
     pub async fn identity(&self) -> Result<Arc<Identity>, Refusal> {
-        self.identities.of(&self.account).await
+        self.host.identities.of(&self.account).await
     }
 
     /// The user's listener.

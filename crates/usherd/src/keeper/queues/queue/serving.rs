@@ -14,10 +14,10 @@ use usher_policy::{ServedBy, Service, Style};
 use usher_proto::refusal::Refusal;
 
 use super::{Queue, StartError};
+use crate::keeper::Keeper;
 use crate::keeper::queues::BACKLOG;
 use crate::keeper::queues::desk::Outcome;
 use crate::keeper::sessions::teardown;
-use crate::keeper::{Keeper, service_by_id};
 
 /// The time that connections wait for a process; then all waiting ones are refused. It starts anew
 /// whenever a process of the user ends and takes the next connection.
@@ -178,7 +178,7 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
 /// the policy no longer has the service.
 fn serving(keeper: &Weak<Keeper>, queue: &Queue) -> Option<(Service, usize)> {
     let configuration = keeper.upgrade()?.configuration.get();
-    let service = service_by_id(&configuration.checked, queue.key.0)?;
+    let service = configuration.checked.service(queue.key.0)?;
     queue.state.lock().one_for_all = service.style == Style::User;
     let free = match service.style {
         // A worker of an earlier keeper still holds the listener.
