@@ -7,7 +7,6 @@ use usher_local::control::{
 use usher_local::control_server::{Answers, Failed};
 
 use super::Keeper;
-use super::queues::troubles;
 use super::sessions::{recent, who};
 
 impl Answers<Reload> for Keeper {
@@ -50,7 +49,10 @@ impl Answers<Recent> for Keeper {
 
 impl Answers<Troubles> for Keeper {
     async fn answer(&self, _: Troubles) -> Result<TroublesView, Failed> {
-        let troubles = troubles::view(self);
+        let troubles = self
+            .queues
+            .troubles()
+            .view(&self.configuration.get().checked);
         Ok(TroublesView { troubles })
     }
 }

@@ -176,7 +176,7 @@ async fn attached(keeper: &Arc<Keeper>, caller: &mut Caller, port: u16) -> Resul
         }
         let offer = loop {
             tokio::select! {
-                offer = keeper.desk.take(service.id) => break offer,
+                offer = keeper.queues.desk().take(service.id) => break offer,
                 // One request at a time: a packet now is an error, or the process has ended.
                 request = caller.request() => return match request? {
                     Some(_) => Err(Refusal::Malformed),
@@ -192,7 +192,10 @@ async fn attached(keeper: &Arc<Keeper>, caller: &mut Caller, port: u16) -> Resul
             }
         };
         let uid = offer.queue.account.uid;
-        let reservation = keeper.desk.reserve(offer, peer.pid, Arc::clone(&process))?;
+        let reservation = keeper
+            .queues
+            .desk()
+            .reserve(offer, peer.pid, Arc::clone(&process))?;
         caller
             .answer(&CallReply::Reserved { reservation, uid })
             .await;
@@ -211,7 +214,8 @@ async fn set_net_user(
         return Err(Refusal::AlreadySettled);
     }
     let (queue, reserver) = keeper
-        .desk
+        .queues
+        .desk()
         .reservation(reservation)
         .ok_or(Refusal::ReservationLapsed)?;
     let configuration = keeper.configuration.get();
@@ -229,7 +233,8 @@ async fn set_net_user(
     };
     permitted(keeper, &queue, reserver, &process, peer.uid)?;
     let offer = keeper
-        .desk
+        .queues
+        .desk()
         .claim(reservation)
         .ok_or(Refusal::ReservationLapsed)?;
     // Move it into the user's group first: anything that ends the user's processes then also ends this

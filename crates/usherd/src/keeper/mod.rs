@@ -34,23 +34,21 @@ use usher_proto::session_id::SessionId;
 use crate::host_key::HostKey;
 use crate::start::{self, Attempt, Start, StartError};
 use host::Host;
-use queues::{Queues, desk, groups, troubles, vanished};
-use sessions::{agenda, announced, recent, share, teardown, tokens, unrecorded, verifier};
+use queues::{LostAccount, Queues, Stored, groups};
+use sessions::{agenda, announced, recent, restore, share, teardown, tokens, unrecorded, verifier};
 
 /// What all of the keeper's tasks share.
 struct Keeper {
-    admission: Admission,
+    admission: Arc<Admission>,
     /// This host's.
     host_key: HostPublicKey,
-    configuration: InForce,
-    queues: Queues,
+    configuration: Arc<InForce>,
+    queues: Arc<Queues>,
     host: Arc<Host>,
-    desk: Arc<desk::Desk>,
     /// Told of every configuration that comes in force.
     reloaded: tokio::sync::watch::Sender<u64>,
     shares: share::Shares,
     agenda: agenda::Agenda,
-    troubles: troubles::Troubles,
     recent: recent::Recent,
     ends: unrecorded::Ends,
     recording: recording::Recording,
@@ -83,7 +81,7 @@ pub fn run(
     limits: &Limits,
     ownership: bool,
 ) -> Result<(), StartError> {
-    let stored = queues::stored_descriptors().attempt("cannot take the stored listeners")?;
+    let stored = Stored::take_over().attempt("cannot take the stored listeners")?;
     let start = Start::<roles::Keeper>::begin()?;
     let verifier = start::account_of(roles::Verifier::ROLE)?;
     let host_key = Arc::new(HostKey::load(Path::new(paths::HOST_KEY))?);
@@ -105,17 +103,25 @@ pub fn run(
     usher_system::privileges::keep_and_pass_on(role.capabilities, role.passes_on)?;
     usher_system::privileges::no_core_dumps()?;
 
+    let admission = Arc::new(admission);
+    let configuration = Arc::new(InForce::new(configuration));
+    let host = Arc::new(host);
+    let (queues, lost) = Queues::new(
+        Arc::clone(&admission),
+        Arc::clone(&configuration),
+        Arc::clone(&host),
+        groups,
+        limits.listeners,
+    );
     let keeper = Arc::new(Keeper {
         admission,
         host_key: host_key.public(),
-        configuration: InForce::new(configuration),
-        queues: Queues::new(groups, limits.listeners),
-        host: Arc::new(host),
-        desk: Arc::default(),
+        configuration,
+        queues: Arc::new(queues),
+        host,
         reloaded: tokio::sync::watch::Sender::new(0),
         shares: share::Shares::new(limits.sessions),
         agenda: agenda::Agenda::default(),
-        troubles: troubles::Troubles::default(),
         recent: recent::Recent::default(),
         ends: unrecorded::Ends::default(),
         recording: recording::Recording::new(),
@@ -130,10 +136,12 @@ pub fn run(
         .attempt("cannot start the runtime")?;
     runtime
         .block_on(async {
-            keeper.queues.limit(&keeper.configuration.get().checked);
+            keeper
+                .queues
+                .put_in_force(&keeper.configuration.get().checked);
             let configuration = &keeper.configuration;
             keeper.host.look_accounts_up_in_time(configuration).await;
-            queues::restore(&keeper, stored);
+            restore::restore(&keeper, stored);
             if let Err(error) = keeper.host.destinations.retain(&restricted) {
                 tracing::error!(%error, "lifting restrictions of an earlier policy");
             }
@@ -145,10 +153,10 @@ pub fn run(
                 records,
                 calls,
             };
-            let starter = keeper.queues.starter();
+            let queues = Arc::clone(&keeper.queues);
             tokio::select! {
-                result = serve(keeper, sockets, handle, verifier.uid) => result,
-                () = starter.keep_running() => Ok(()),
+                result = serve(keeper, sockets, lost, handle, verifier.uid) => result,
+                () = queues.keep_starter_running() => Ok(()),
             }
         })
         .attempt("a local socket failed")
@@ -164,6 +172,7 @@ struct Sockets {
 async fn serve(
     keeper: Arc<Keeper>,
     sockets: Sockets,
+    lost: mpsc::Receiver<LostAccount>,
     handle: impl Future<Output = std::io::Result<()>>,
     verifier: u32,
 ) -> std::io::Result<()> {
@@ -173,7 +182,7 @@ async fn serve(
     let recorder = Arc::clone(&keeper);
     let ending = Arc::clone(&keeper);
     let upkeep = upkeep(Arc::clone(&keeper));
-    let vanished = vanished::watch(Arc::clone(&keeper));
+    let lost = teardown::end_lost_accounts(&ending, lost);
     start::ready();
     tracing::info!("keeper ready");
     tokio::select! {
@@ -184,7 +193,8 @@ async fn serve(
         () = recorder.recording.hear() => Ok(()),
         () = unrecorded::record(&ending) => Ok(()),
         () = upkeep => Ok(()),
-        () = vanished => Ok(()),
+        () = ending.queues.watch_accounts() => Ok(()),
+        () = lost => Ok(()),
         () = watchdog() => Ok(()),
     }
 }
@@ -214,7 +224,7 @@ async fn upkeep(keeper: Arc<Keeper>) {
         if let Err(error) = keeper.admission.recount_outstanding() {
             tracing::error!(%error, "counting connections that have not come");
         }
-        keeper.queues.end_idle(&keeper);
+        keeper.queues.end_idle();
         usher_local::messages::summarize();
         keeper.unread.attach(&keeper);
         agenda::look(&keeper);
@@ -258,9 +268,8 @@ impl Keeper {
         // been checked against the new configuration.
         let fresh = self.configuration.put(fresh);
         self.host.identities.forget();
-        self.queues.starter().end_orders();
+        self.queues.put_in_force(&fresh.checked);
         self.reloaded.send_replace(generation);
-        self.queues.limit(&fresh.checked);
         let ended = teardown::end_forbidden(self, &former.checked)?;
         teardown::remove_unused_queues(self);
         tracing::info!(generation, ended = ended.len(), "configuration in force");

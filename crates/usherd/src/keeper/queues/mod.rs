@@ -1,39 +1,44 @@
-//! All queues: one listener for each (service, user) that has a session or a worker.
+//! Queues and the workers that serve them: one listener for each (service, user) that has a session or
+//! a worker.
 //!
 //! A removed queue is *leaving* until none of its processes is left. A revocation waits for that,
 //! and so does a new queue of the same user before it starts anything.
 
 pub mod desk;
 pub mod groups;
+mod lost_accounts;
 mod output;
 mod pam_session;
+mod permits;
 pub mod queue;
 mod starter;
-pub mod troubles;
-pub mod vanished;
+mod stored;
+mod troubles;
 
 use std::collections::HashMap;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::timeout;
 use usher_kernel::KernelError;
-use usher_kernel::admission::AdmissionState;
+use usher_kernel::admission::{Admission, AdmissionState};
 use usher_local::checked::Checked;
-use usher_local::clock::unix_time;
+use usher_local::configuration::InForce;
 use usher_policy::{ServedBy, Service, Style};
 use usher_proto::refusal::Refusal;
 
-use super::Keeper;
+use super::host::Host;
 use super::host::accounts::Account;
-use super::sessions::{agenda, teardown};
+use desk::Desk;
 use groups::Groups;
+use permits::{Permit, Permits};
 use queue::Queue;
 use starter::Starter;
+pub use stored::Stored;
+use troubles::Troubles;
 
 /// Most connections that may wait in one queue; the kernel's net.core.somaxconn caps it.
 pub const BACKLOG: u32 = 1024;
@@ -45,18 +50,55 @@ const GONE: Duration = Duration::from_secs(10);
 /// The key of a queue: service id and user id.
 pub type Key = (u32, u32);
 
+/// Accounts that may be reported as lost before the first report is read.
+const REPORTS: usize = 64;
+
 /// The queues.
 pub struct Queues {
-    groups: Arc<Groups>,
-    starter: Arc<Starter>,
+    common: Arc<Common>,
     all: Mutex<HashMap<Key, Arc<Queue>>>,
-    leaving: Arc<Leaving>,
-    seats: Arc<Mutex<HashMap<Key, usize>>>,
-    /// The limit of queues.
+    permits: Permits,
+    /// The limit of their number.
     most: usize,
 }
 
-/// Removed queues with processes left.
+/// What all queues use.
+struct Common {
+    admission: Arc<Admission>,
+    configuration: Arc<InForce>,
+    host: Arc<Host>,
+    groups: Groups,
+    starter: Starter,
+    desk: Arc<Desk>,
+    troubles: Troubles,
+    leaving: Leaving,
+    lost: mpsc::Sender<LostAccount>,
+}
+
+/// A report that the account of a queue's user is gone, or is another by now: everything of the user at
+/// the service must end.
+pub struct LostAccount {
+    /// The queue, which may have been closed since.
+    pub queue: Arc<Queue>,
+    /// The reason.
+    pub refusal: Refusal,
+}
+
+impl Common {
+    async fn report_lost(&self, queue: &Arc<Queue>, refusal: Refusal) {
+        let queue = Arc::clone(queue);
+        if self
+            .lost
+            .send(LostAccount { queue, refusal })
+            .await
+            .is_err()
+        {
+            tracing::error!("nobody ends the sessions of an account that is gone");
+        }
+    }
+}
+
+/// Queues that were taken away and have processes left.
 #[derive(Default)]
 struct Leaving {
     queues: Mutex<HashMap<Key, Arc<Queue>>>,
@@ -64,7 +106,12 @@ struct Leaving {
 }
 
 impl Leaving {
-    /// Waits until no leaving queue `concerns` the caller.
+    /// Waits until no process is left of queues that were taken away from this user.
+    async fn gone(&self, key: Key) {
+        self.wait(|queues| queues.contains_key(&key)).await;
+    }
+
+    /// Waits until there is none of these.
     async fn wait(&self, concerns: impl Fn(&HashMap<Key, Arc<Queue>>) -> bool) {
         loop {
             let changed = self.changed.notified();
@@ -76,53 +123,64 @@ impl Leaving {
     }
 }
 
-/// A reserved place for the queue of a session being opened.
-pub struct Seat {
-    seats: Arc<Mutex<HashMap<Key, usize>>>,
-    key: Key,
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        let mut seats = self.seats.lock();
-        if let Some(count) = seats.get_mut(&self.key) {
-            *count -= 1;
-            if *count == 0 {
-                seats.remove(&self.key);
-            }
-        }
-    }
-}
-
 impl Queues {
-    /// No queues yet, and never more than `most`; workers live in `groups`.
-    pub fn new(groups: Groups, most: u32) -> Self {
-        Self {
-            groups: Arc::new(groups),
-            starter: Arc::default(),
+    /// No queues yet, and never more than so many; workers will live in these groups. Also returns the
+    /// reports of lost accounts.
+    pub fn new(
+        admission: Arc<Admission>,
+        configuration: Arc<InForce>,
+        host: Arc<Host>,
+        groups: Groups,
+        most: u32,
+    ) -> (Self, mpsc::Receiver<LostAccount>) {
+        let (lost, reports) = mpsc::channel(REPORTS);
+        let common = Common {
+            admission,
+            configuration,
+            host,
+            groups,
+            starter: Starter::default(),
+            desk: Arc::default(),
+            troubles: Troubles::default(),
+            leaving: Leaving::default(),
+            lost,
+        };
+        let queues = Self {
+            common: Arc::new(common),
             all: Mutex::default(),
-            leaving: Arc::default(),
-            seats: Arc::default(),
+            permits: Permits::default(),
             most: most as usize,
-        }
+        };
+        (queues, reports)
     }
 
     /// The starter of the workers.
-    pub fn starter(&self) -> Arc<Starter> {
-        Arc::clone(&self.starter)
+    pub async fn keep_starter_running(&self) {
+        self.common.starter.keep_running().await;
     }
 
-    /// The control groups.
-    pub fn groups(&self) -> Arc<Groups> {
-        Arc::clone(&self.groups)
+    /// Where queues wait for processes of services.
+    pub fn desk(&self) -> &Arc<Desk> {
+        &self.common.desk
+    }
+
+    /// Failures of services.
+    pub fn troubles(&self) -> &Troubles {
+        &self.common.troubles
+    }
+
+    /// Puts a policy in force: for workers to come, and as the limits of all.
+    pub fn put_in_force(&self, policy: &Checked) {
+        self.common.starter.end_orders();
+        self.limit(policy);
     }
 
     /// Updates the limits of the users' groups by a policy.
-    pub fn limit(&self, policy: &Checked) {
-        self.groups.put_in_force(&policy.policy);
+    fn limit(&self, policy: &Checked) {
+        self.common.groups.put_in_force(&policy.policy);
         for queue in self.list() {
             if let Some(service) = policy.service(queue.key.0)
-                && let Err(error) = self.groups.limit(&queue.group, service)
+                && let Err(error) = self.common.groups.limit(&queue.group, service)
             {
                 tracing::error!(%error, service = %service.name, user = %queue.account.name,
                     "cannot limit what a user's processes take");
@@ -133,7 +191,7 @@ impl Queues {
     /// The number of limits in force that cannot be enforced here: processes, memory, processor
     /// time.
     pub fn limits_not_kept(&self) -> usize {
-        self.groups.missing().len()
+        self.common.groups.missing().len()
     }
 
     /// Whether there is a queue for this service and user.
@@ -150,20 +208,10 @@ impl Queues {
     ///
     /// # Errors
     /// [`Refusal::ListenerTableFull`] when there is none and the user has no queue at the service.
-    pub fn seat(&self, key: Key) -> Result<Seat, Refusal> {
+    pub fn permit(&self, key: Key) -> Result<Permit, Refusal> {
         let all = self.all.lock();
-        let mut seats = self.seats.lock();
-        if !all.contains_key(&key) && !seats.contains_key(&key) {
-            let coming = seats.keys().filter(|key| !all.contains_key(key)).count();
-            if all.len() + coming >= self.most {
-                return Err(Refusal::ListenerTableFull);
-            }
-        }
-        *seats.entry(key).or_default() += 1;
-        Ok(Seat {
-            seats: Arc::clone(&self.seats),
-            key,
-        })
+        self.permits
+            .take(key, |key| all.contains_key(&key), all.len(), self.most)
     }
 
     /// Makes sure that the user's connections to the service have a queue.
@@ -171,12 +219,7 @@ impl Queues {
     /// # Errors
     /// [`Refusal::ListenerFailed`] when the port is taken or the worker's group cannot be made,
     /// [`Refusal::ListenerTableFull`].
-    pub fn ensure(
-        &self,
-        keeper: &Arc<Keeper>,
-        service: &Service,
-        account: &Account,
-    ) -> Result<(), Refusal> {
+    pub fn ensure(&self, service: &Service, account: &Account) -> Result<(), Refusal> {
         if self.has(service.id, account.uid) {
             return Ok(());
         }
@@ -187,8 +230,29 @@ impl Queues {
                         "cannot make a listener");
                     Refusal::ListenerFailed
                 })?;
-        store_descriptor(&listener, (service.id, account.uid));
-        self.adopt(keeper, service, account, listener)
+        stored::store(&listener, (service.id, account.uid));
+        self.adopt(service, account, listener)
+    }
+
+    /// Takes a queue of an earlier keeper up again: with its listener, if that was stored.
+    ///
+    /// # Errors
+    /// As [`Queues::ensure`].
+    pub fn restore(
+        &self,
+        service: &Service,
+        account: &Account,
+        listener: Option<OwnedFd>,
+    ) -> Result<(), Refusal> {
+        let Some(listener) = listener else {
+            self.end_orphans(service, account);
+            return self.ensure(service, account);
+        };
+        // The former keeper may have ended while it refused what waited.
+        if let Err(error) = usher_kernel::listener::reopen(listener.as_fd(), BACKLOG) {
+            tracing::error!(%error, "a stored listener does not listen");
+        }
+        self.adopt(service, account, listener)
     }
 
     /// Ends processes of an earlier keeper that serve a whole queue whose listener is lost: they
@@ -197,14 +261,18 @@ impl Queues {
         if service.style != Style::User {
             return;
         }
-        let ended = self.groups.at(service, account.uid).and_then(|group| {
-            if !group.populated()? {
-                return Ok(());
-            }
-            tracing::warn!(service = %service.name, user = %account.name,
+        let ended = self
+            .common
+            .groups
+            .at(service, account.uid)
+            .and_then(|group| {
+                if !group.populated()? {
+                    return Ok(());
+                }
+                tracing::warn!(service = %service.name, user = %account.name,
                 "the listener of an earlier keeper's workers is lost: they are ended");
-            Ok(group.kill()?)
-        });
+                Ok(group.kill()?)
+            });
         if let Err(error) = ended {
             tracing::error!(%error, "cannot end workers whose listener is lost");
         }
@@ -213,36 +281,39 @@ impl Queues {
     /// Makes a queue with this listener.
     fn adopt(
         &self,
-        keeper: &Arc<Keeper>,
         service: &Service,
         account: &Account,
         listener: OwnedFd,
     ) -> Result<(), Refusal> {
         let key = (service.id, account.uid);
-        let group = self.groups.at(service, account.uid).map_err(|error| {
-            tracing::error!(%error, user = %account.name, "cannot make a worker's cgroup");
-            forget_descriptor(key);
-            Refusal::ListenerFailed
-        })?;
-        keeper
+        let group = self
+            .common
+            .groups
+            .at(service, account.uid)
+            .map_err(|error| {
+                tracing::error!(%error, user = %account.name, "cannot make a worker's cgroup");
+                stored::forget(key);
+                Refusal::ListenerFailed
+            })?;
+        self.common
             .host
             .destinations
             .govern(&group, key.0)
-            .inspect_err(|_| forget_descriptor(key))?;
-        keeper
+            .inspect_err(|_| stored::forget(key))?;
+        self.common
             .host
             .fence
             .own_listener(listener.as_fd(), account.uid)
             .map_err(|error| {
                 tracing::error!(%error, "cannot make a listener its user's own");
-                forget_descriptor(key);
+                stored::forget(key);
                 Refusal::ListenerFailed
             })?;
-        keeper
+        self.common
             .admission
             .add_listener(key.0, key.1, listener.as_fd())
             .map_err(|error| {
-                forget_descriptor(key);
+                stored::forget(key);
                 match error {
                     KernelError::Full { .. } => Refusal::ListenerTableFull,
                     error => {
@@ -251,16 +322,23 @@ impl Queues {
                     }
                 }
             })?;
-        let left = self.leaving.queues.lock().contains_key(&key);
-        let queue = Queue::start(keeper, service, account.clone(), listener, group, left);
+        let left = self.common.leaving.queues.lock().contains_key(&key);
+        let queue = Queue::start(
+            &self.common,
+            service,
+            account.clone(),
+            listener,
+            group,
+            left,
+        );
         self.all.lock().insert(key, queue);
         Ok(())
     }
 
     /// Removes a queue: it admits no more connections, waiting ones are reset, and its workers are
     /// killed.
-    pub fn remove(&self, keeper: &Keeper, key: Key) {
-        if let Some(queue) = self.close(keeper, key) {
+    pub fn remove(&self, key: Key) {
+        if let Some(queue) = self.close(key) {
             self.dismiss(queue);
         }
     }
@@ -269,13 +347,14 @@ impl Queues {
     /// [`Queues::dismiss`] must follow at once. Connections are cut in between, so that they do not
     /// end by a worker's death.
     #[must_use]
-    pub fn close(&self, keeper: &Keeper, key: Key) -> Option<Arc<Queue>> {
-        if let Err(error) = keeper.admission.remove_listener(key.0, key.1) {
+    pub fn close(&self, key: Key) -> Option<Arc<Queue>> {
+        if let Err(error) = self.common.admission.remove_listener(key.0, key.1) {
             tracing::error!(%error, "cannot take a listener out of the table");
         }
-        forget_descriptor(key);
+        stored::forget(key);
         let removed = self.all.lock().remove(&key)?;
-        self.leaving.queues.lock().insert(key, Arc::clone(&removed));
+        let leaving = &self.common.leaving;
+        leaving.queues.lock().insert(key, Arc::clone(&removed));
         removed.close();
         Some(removed)
     }
@@ -284,10 +363,10 @@ impl Queues {
     pub fn dismiss(&self, queue: Arc<Queue>) {
         // At once, not when the task is scheduled.
         queue.kill();
-        let leaving = Arc::clone(&self.leaving);
+        let common = Arc::clone(&self.common);
         tokio::spawn(async move {
             queue.gone().await;
-            let mut queues = leaving.queues.lock();
+            let mut queues = common.leaving.queues.lock();
             if queues
                 .get(&queue.key)
                 .is_some_and(|last| Arc::ptr_eq(last, &queue))
@@ -295,23 +374,18 @@ impl Queues {
                 queues.remove(&queue.key);
             }
             drop(queues);
-            leaving.changed.notify_waiters();
+            common.leaving.changed.notify_waiters();
         });
     }
 
-    /// Waits until no process is left of this user's removed queues.
-    pub async fn gone(&self, key: Key) {
-        self.leaving.wait(|queues| queues.contains_key(&key)).await;
-    }
-
-    /// Waits up to [`GONE`] until no process is left of any removed queue. Returns what is left
-    /// then, in words for an administrator.
+    /// Waits until no process is left of all queues that were taken away, for some seconds. Returns,
+    /// in words for an administrator, what is left then.
     pub async fn all_gone(&self) -> Vec<String> {
-        let wait = self.leaving.wait(|queues| !queues.is_empty());
+        let wait = self.common.leaving.wait(|queues| !queues.is_empty());
         if timeout(GONE, wait).await.is_ok() {
             return Vec::new();
         }
-        let left = self.leaving.queues.lock();
+        let left = self.common.leaving.queues.lock();
         left.values()
             .map(|queue| {
                 format!(
@@ -327,12 +401,12 @@ impl Queues {
 
     /// Ends workers by socket activation that have had no connection for their service's `idle`
     /// time. Their queue stays, so the next connection starts a new one.
-    pub fn end_idle(&self, keeper: &Keeper) {
+    pub fn end_idle(&self) {
         let queues = self.list();
         if queues.iter().all(|queue| !queue.may_end()) {
             return;
         }
-        let rows = match keeper.admission.admissions() {
+        let rows = match self.common.admission.admissions() {
             Ok(rows) => rows,
             Err(error) => return tracing::error!(%error, "reading the admission table"),
         };
@@ -342,7 +416,7 @@ impl Queues {
                 *live.entry((row.service, row.uid)).or_default() += 1;
             }
         }
-        let configuration = keeper.configuration.get();
+        let configuration = self.common.configuration.get();
         let now = Instant::now();
         for queue in queues {
             let Some(service) = configuration.checked.service(queue.key.0) else {
@@ -354,127 +428,11 @@ impl Queues {
     }
 }
 
-/// Adopts what an earlier keeper left: listeners with their waiting connections from the service
-/// manager's file descriptor store (sd_pid_notify_with_fds(3)), and sessions from the pinned table.
-pub fn restore(keeper: &Arc<Keeper>, mut stored: HashMap<Key, OwnedFd>) {
-    let mut sessions = match keeper.admission.sessions() {
-        Ok(sessions) => sessions,
-        Err(error) => return tracing::error!(%error, "reading the session table"),
-    };
-    sessions.sort_by_key(|(_, record)| record.ended.map_or(record.opened, |ended| ended.at));
-    let configuration = keeper.configuration.get();
-    for (session, record) in sessions {
-        let key = (record.service, record.uid);
-        keeper.shares.keep(&record);
-        if let Some(ended) = record.ended {
-            keeper.shares.authenticated(&record, unix_time());
-            keeper.recent.enter(session, &record, ended);
-            keeper.agenda.enter(ended.at, session);
-            if !ended.recorded {
-                keeper.ends.enter(session, ended);
-            }
-            continue;
-        }
-        // The time of the user's last authentication is lost with the former keeper, so it counts
-        // from now.
-        keeper.shares.enter(session, &record, unix_time());
-        agenda::enter(keeper, session, &record);
-        if keeper.queues.has(key.0, key.1) {
-            continue;
-        }
-        let restored = match (configuration.checked.service(key.0), stored.remove(&key)) {
-            (None, _) => Err(Refusal::UnknownService),
-            // The account is looked up when a process of the user is started: here, all users would
-            // wait for one look-up after the other.
-            (Some(service), listener) => {
-                let account = Account {
-                    name: record.user.clone(),
-                    uid: record.uid,
-                };
-                match listener {
-                    Some(listener) => {
-                        // The former keeper may have ended while it was refusing waiting
-                        // connections.
-                        if let Err(error) =
-                            usher_kernel::listener::reopen(listener.as_fd(), BACKLOG)
-                        {
-                            tracing::error!(%error, "a stored listener does not listen");
-                        }
-                        keeper.queues.adopt(keeper, service, &account, listener)
-                    }
-                    None => {
-                        keeper.queues.end_orphans(service, &account);
-                        keeper.queues.ensure(keeper, service, &account)
-                    }
-                }
-            }
-        };
-        match restored {
-            Ok(()) => tracing::info!(user = %record.user, "queue taken up again"),
-            Err(refusal) => {
-                tracing::warn!(user = %record.user, reason = refusal.name(), "a session of an earlier keeper is ended: {refusal}");
-                teardown::end(keeper, &session, record, refusal);
-            }
-        }
-    }
-    for key in stored.into_keys() {
-        forget_descriptor(key);
-    }
-    if let Err(error) = teardown::end_forbidden(keeper, &configuration.checked) {
-        tracing::error!(%error, "looking through the sessions of an earlier keeper");
-    }
-}
-
-/// The listeners that the service manager kept for the keeper. Call this first.
-///
-/// # Errors
-/// When the service manager's data is malformed.
-pub fn stored_descriptors() -> io::Result<HashMap<Key, OwnedFd>> {
-    let stored = usher_kernel::descriptor_store::take()?;
-    Ok(stored
-        .into_iter()
-        .filter_map(|(name, descriptor)| {
-            let (service, uid) = name.strip_prefix("queue-")?.split_once('-')?;
-            Some(((service.parse().ok()?, uid.parse().ok()?), descriptor))
-        })
-        .collect())
-}
-
 /// The port that listeners of a service are bound to. A service's own process binds the service's
 /// port itself, for all addresses, so nothing else can be bound to it.
 fn port(service: &Service) -> u16 {
     match service.served_by {
         ServedBy::Program(_) => service.listen,
         ServedBy::Account(_) => 0,
-    }
-}
-
-fn descriptor_name((service, uid): Key) -> String {
-    format!("queue-{service}-{uid}")
-}
-
-/// Stores a duplicate with the service manager, so that the queue outlives the keeper. Without a
-/// service manager the waiting connections are lost with the keeper, which the log says once.
-fn store_descriptor(listener: &OwnedFd, key: Key) {
-    use sd_notify::NotifyState;
-    let name = descriptor_name(key);
-    // A listener that is closed to refuse waiting connections hangs up for a moment, but must stay
-    // stored.
-    let state = [
-        NotifyState::FdStore,
-        NotifyState::FdName(&name),
-        NotifyState::Custom("FDPOLL=0"),
-    ];
-    if let Err(error) = sd_notify::notify_with_fds(&state, &[listener.as_fd()]) {
-        tracing::warn!(%error, "cannot store a listener with the service manager");
-    }
-}
-
-fn forget_descriptor(key: Key) {
-    use sd_notify::NotifyState;
-    let name = descriptor_name(key);
-    let state = [NotifyState::FdStoreRemove, NotifyState::FdName(&name)];
-    if let Err(error) = sd_notify::notify(&state) {
-        tracing::warn!(%error, "cannot take a listener back from the service manager");
     }
 }

@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
+use usher_local::checked::Checked;
 use usher_local::clock::unix_time;
 use usher_local::control::TroubleView;
 use usher_proto::name::UserName;
 
 use super::queue::Queue;
-use crate::keeper::Keeper;
 
 /// The troubles of each service that had any, by its number: as many as policies have had services.
 #[derive(Default)]
@@ -58,6 +58,28 @@ impl Troubles {
         )
     }
 
+    /// The troubles of the services that a policy has, in the order of their names.
+    pub fn view(&self, checked: &Checked) -> Vec<TroubleView> {
+        let mut views: Vec<TroubleView> = self
+            .0
+            .lock()
+            .iter()
+            .filter_map(|(id, trouble)| {
+                Some(TroubleView {
+                    service: checked.service(*id)?.name.clone(),
+                    failed_starts: trouble.failed,
+                    refused_connections: trouble.refused,
+                    user: trouble.last.user.clone(),
+                    reason: trouble.last.reason.clone(),
+                    at: trouble.last.at,
+                    over: trouble.over,
+                })
+            })
+            .collect();
+        views.sort_by(|one, other| one.service.cmp(&other.service));
+        views
+    }
+
     fn enter(&self, queue: &Queue, reason: &str, (failed, refused): (u64, u64)) {
         let last = Last {
             user: queue.account.name.clone(),
@@ -76,28 +98,4 @@ impl Troubles {
         };
         troubles.insert(queue.key.0, trouble);
     }
-}
-
-/// The troubles of the services that the policy has, in the order of their names.
-pub fn view(keeper: &Keeper) -> Vec<TroubleView> {
-    let configuration = keeper.configuration.get();
-    let mut views: Vec<TroubleView> = keeper
-        .troubles
-        .0
-        .lock()
-        .iter()
-        .filter_map(|(id, trouble)| {
-            Some(TroubleView {
-                service: configuration.checked.service(*id)?.name.clone(),
-                failed_starts: trouble.failed,
-                refused_connections: trouble.refused,
-                user: trouble.last.user.clone(),
-                reason: trouble.last.reason.clone(),
-                at: trouble.last.at,
-                over: trouble.over,
-            })
-        })
-        .collect();
-    views.sort_by(|one, other| one.service.cmp(&other.service));
-    views
 }

@@ -6,6 +6,7 @@ pub mod announced;
 mod example;
 pub mod open;
 pub mod recent;
+pub mod restore;
 pub mod room;
 pub mod share;
 pub mod teardown;

@@ -111,7 +111,7 @@ pub async fn open(keeper: &Arc<Keeper>, asked: &Asked<'_>) -> Result<(), Refusal
     }
     let record = session_record(host, opening, account.uid, permitted);
     room::exists(keeper, &record)?;
-    let _seat = keeper.queues.seat((record.service, record.uid))?;
+    let _permit = keeper.queues.permit((record.service, record.uid))?;
     let (kept, ()) = tokio::join!(
         keeper.recording.keep(authentication),
         prepare_queue(keeper, opening, &account)
@@ -169,7 +169,7 @@ fn enter(keeper: &Arc<Keeper>, asked: &Asked<'_>, account: &Account) -> Result<(
         .checked
         .service(record.service)
         .ok_or(Refusal::UnknownService)
-        .and_then(|service| keeper.queues.ensure(keeper, service, account))
+        .and_then(|service| keeper.queues.ensure(service, account))
         .and_then(|()| room::make(keeper, &record));
     if let Err(refusal) = ready {
         keeper
@@ -214,7 +214,7 @@ async fn prepare_queue(keeper: &Arc<Keeper>, opening: &Opening, account: &Accoun
     let configuration = keeper.configuration.get();
     let services = &configuration.checked.policy.services;
     if let Some(service) = services.get(&opening.statement.service)
-        && let Err(refusal) = keeper.queues.ensure(keeper, service, account)
+        && let Err(refusal) = keeper.queues.ensure(service, account)
     {
         tracing::debug!(reason = refusal.name(), "no queue yet");
     }

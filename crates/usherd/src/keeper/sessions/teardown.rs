@@ -4,6 +4,7 @@
 
 use std::collections::HashSet;
 
+use tokio::sync::mpsc;
 use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionRow, Ended, SessionRecord};
 use usher_local::checked::Checked;
@@ -20,8 +21,8 @@ use usher_proto::session_request::Notice;
 use super::agenda::{self, REMEMBERED};
 use super::{tokens, verifier, who};
 use crate::keeper::Keeper;
-use crate::keeper::queues::Key;
 use crate::keeper::queues::queue::Queue;
+use crate::keeper::queues::{Key, LostAccount};
 
 /// A session to end.
 pub struct Entry {
@@ -324,7 +325,7 @@ pub fn remove_unused_queues(keeper: &Keeper) {
             continue;
         }
         if !is_user(&configuration.checked, &queue, now) || !queue.has_worker() {
-            keeper.queues.remove(keeper, queue.key);
+            keeper.queues.remove(queue.key);
         }
     }
 }
@@ -376,7 +377,7 @@ pub fn end_all(keeper: &Keeper, ending: Vec<Entry>) -> Vec<AdmissionRow> {
     let still_used = used_by_closed(keeper, &touched, &ids);
     let closed: Vec<_> = touched
         .difference(&still_used)
-        .filter_map(|key| keeper.queues.close(keeper, *key))
+        .filter_map(|key| keeper.queues.close(*key))
         .collect();
     let rows = cut(keeper, &ids);
     for queue in closed {
@@ -385,6 +386,15 @@ pub fn end_all(keeper: &Keeper, ending: Vec<Entry>) -> Vec<AdmissionRow> {
     // Once more: a SYN whose token was under check may have been admitted since.
     keeper.uncut.lock().extend(ids);
     rows
+}
+
+/// Ends everything of the users whose accounts are reported as lost, for ever.
+pub async fn end_lost_accounts(keeper: &Keeper, mut lost: mpsc::Receiver<LostAccount>) {
+    while let Some(LostAccount { queue, refusal }) = lost.recv().await {
+        if !queue.is_closed() {
+            end_account(keeper, queue.key, refusal);
+        }
+    }
 }
 
 /// Ends everything of a user at a service, because the account is gone or is another by now.
@@ -410,7 +420,7 @@ pub fn end_account(keeper: &Keeper, key: Key, reason: Refusal) {
     }
     end_all(keeper, ending);
     // Even if no session was left.
-    keeper.queues.remove(keeper, key);
+    keeper.queues.remove(key);
 }
 
 /// The queues among these that have connections of a closed session that does not end now: their

@@ -17,7 +17,6 @@ use usher_proto::ssh_key::Fingerprint;
 
 use super::teardown::Entry;
 use crate::keeper::Keeper;
-use crate::keeper::queues::troubles;
 
 /// Sessions with their connections, and workers.
 ///
@@ -64,7 +63,7 @@ pub fn view(keeper: &Keeper) -> Result<WhoView, KernelError> {
     Ok(WhoView {
         sessions,
         workers,
-        troubles: troubles::view(keeper),
+        troubles: keeper.queues.troubles().view(&configuration.checked),
     })
 }
 
@@ -193,7 +192,7 @@ fn certificate_view(
 /// When a table cannot be read.
 pub fn status(keeper: &Keeper) -> Result<StatusView, KernelError> {
     let counters = keeper.admission.counters()?;
-    let (failed, refused) = keeper.troubles.totals();
+    let (failed, refused) = keeper.queues.troubles().totals();
     let numbers = [
         ("ends_waiting", keeper.ends.waiting() as u64),
         ("sessions", keeper.admission.sessions()?.len() as u64),

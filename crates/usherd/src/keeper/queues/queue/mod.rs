@@ -17,14 +17,12 @@ use usher_policy::{FileAccess, Program, Service, Style};
 use usher_proto::name::ServiceName;
 use usher_proto::refusal::Refusal;
 
-use super::Key;
-use super::groups::Groups;
 use super::output::Output;
 use super::pam_session::{Session, SessionError};
 use super::starter::{Order, Starter};
-use crate::keeper::Keeper;
+use super::{Common, Key};
 use crate::keeper::host::accounts::{Account, Identity};
-use crate::keeper::host::{Host, identities};
+use crate::keeper::host::identities;
 use exits::{End, reap};
 use serving::serve;
 
@@ -49,10 +47,7 @@ pub struct Queue {
     listener: Arc<OwnedFd>,
     /// The group of the user's processes at this service.
     pub group: Group,
-    /// The groups of all users.
-    groups: Arc<Groups>,
-    starter: Arc<Starter>,
-    host: Arc<Host>,
+    common: Arc<Common>,
     output: Output,
     state: Mutex<State>,
     /// Notified when a worker has ended, which may make room for another.
@@ -109,8 +104,8 @@ enum StartError {
 impl Queue {
     /// Starts serving the queue. Processes in the group were started by an earlier keeper and
     /// continue, unless the group still holds those `left` by a removed queue.
-    pub fn start(
-        keeper: &Arc<Keeper>,
+    pub(super) fn start(
+        common: &Arc<Common>,
         service: &Service,
         account: Account,
         listener: OwnedFd,
@@ -123,9 +118,7 @@ impl Queue {
             account,
             listener: Arc::new(listener),
             group,
-            groups: keeper.queues.groups(),
-            starter: keeper.queues.starter(),
-            host: Arc::clone(&keeper.host),
+            common: Arc::clone(common),
             output: Output::default(),
             state: Mutex::default(),
             ended: tokio::sync::Notify::new(),
@@ -134,7 +127,7 @@ impl Queue {
         if !left && !queue.group.is_new() {
             queue.follow_inherited();
         }
-        let task = tokio::spawn(serve(Arc::downgrade(keeper), Arc::clone(&queue)));
+        let task = tokio::spawn(serve(Arc::clone(&queue)));
         queue.state.lock().task = Some(task.abort_handle());
         queue
     }
@@ -152,6 +145,11 @@ impl Queue {
             tracing::error!(%error, service = %self.service, user = %self.account.name,
                 "cannot close a user's listener");
         }
+    }
+
+    /// Whether the queue was removed.
+    pub fn is_closed(&self) -> bool {
+        self.state.lock().stopped
     }
 
     /// Kills all processes of the user at this service and their descendants.
@@ -258,7 +256,7 @@ impl Queue {
                 uid = self.account.uid, pid, "worker started");
             self.enlist(pid, End::Worker(end));
         };
-        let starter = session.map_or(&self.starter, |session| &session.starter);
+        let starter = session.map_or(&self.common.starter, |session| &session.starter);
         Ok(starter.start(order, begun).await?)
     }
 
@@ -274,8 +272,13 @@ impl Queue {
                 return Err(SessionError::TooMany(most).into());
             }
         }
-        let group = self.groups.of_sessions().map_err(SessionError::from)?;
-        let session = Session::open(&self.account.name, group.path(), &self.starter).await?;
+        let group = self
+            .common
+            .groups
+            .of_sessions()
+            .map_err(SessionError::from)?;
+        let outside = &self.common.starter;
+        let session = Session::open(&self.account.name, group.path(), outside).await?;
         let starter = Arc::downgrade(&session.starter);
         self.state.lock().sessions.push(starter);
         Ok(session)
@@ -317,7 +320,7 @@ impl Queue {
     /// # Errors
     /// See [`Account::identity`].
     pub async fn identity(&self) -> Result<Arc<Identity>, Refusal> {
-        self.host.identities.of(&self.account).await
+        self.common.host.identities.of(&self.account).await
     }
 
     /// The user's listener.

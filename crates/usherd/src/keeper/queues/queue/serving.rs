@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::io::Interest;
@@ -14,10 +14,8 @@ use usher_policy::{ServedBy, Service, Style};
 use usher_proto::refusal::Refusal;
 
 use super::{Queue, StartError};
-use crate::keeper::Keeper;
 use crate::keeper::queues::BACKLOG;
 use crate::keeper::queues::desk::Outcome;
-use crate::keeper::sessions::teardown;
 
 /// The time that connections wait for a process; then all waiting ones are refused. It starts anew
 /// whenever a process of the user ends and takes the next connection.
@@ -57,18 +55,15 @@ impl Failures {
 }
 
 /// Waits for connections and starts workers.
-pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
+pub(super) async fn serve(queue: Arc<Queue>) {
     // The group is free once the processes of the user's former queue have ended.
-    match keeper.upgrade() {
-        Some(keeper) => keeper.queues.gone(queue.key).await,
-        None => return,
-    }
+    queue.common.leaving.gone(queue.key).await;
     let mut failures = Failures::default();
     // Since when starters have ended without serving: another one comes, and what waits is not lost.
     let mut starterless: Option<Instant> = None;
     loop {
-        rest(&keeper, &queue, &failures).await;
-        if room(&keeper, &queue).await.is_none() {
+        rest(&queue, &failures).await;
+        if room(&queue).await.is_none() {
             return;
         }
         if let Err(error) = queue.connection_waits().await {
@@ -78,8 +73,8 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
             continue;
         }
         // The policy may have changed in the hours without a connection.
-        let epoch = queue.starter.epoch();
-        let (service, free) = match serving(&keeper, &queue) {
+        let epoch = queue.common.starter.epoch();
+        let (service, free) = match serving(&queue) {
             Some((_, 0)) => continue,
             Some(free) => free,
             None => return,
@@ -95,17 +90,15 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
                     .unwrap_or_else(|error| Err(SpawnError::Parent(io::Error::other(error)).into()))
             }
             ServedBy::Account(_) => {
-                let Some(desk) = keeper.upgrade().map(|keeper| Arc::clone(&keeper.desk)) else {
-                    return;
-                };
+                let desk = &queue.common.desk;
                 match desk.offer(service.id, Arc::clone(&queue), WAITING).await {
                     Outcome::Served => Ok(()),
                     Outcome::Lapsed => Err(StartError::Lapsed),
                     Outcome::Untaken => {
                         if queue.has_waiting() {
                             let reason = "no process of the service takes its users: does it run?";
-                            queue.failed(&keeper, reason);
-                            queue.refuse_waiting(&keeper, reason);
+                            queue.failed(reason);
+                            queue.refuse_waiting(reason);
                         }
                         continue;
                     }
@@ -114,9 +107,9 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
         };
         let failed = match outcome {
             Ok(()) if service.style == Style::User => {
-                queue.see_through(&keeper, &mut failures).await;
+                queue.see_through(&mut failures).await;
                 // A worker that served the waiting connections and ended counts as success.
-                match queue.has_accepted(&keeper, before, begun) {
+                match queue.has_accepted(before, begun) {
                     true => None,
                     false => Some("it ends without accepting the connections that wait".into()),
                 }
@@ -130,9 +123,7 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
             Err(StartError::Account(
                 refusal @ (Refusal::NoLocalAccount | Refusal::PrivilegedAccount),
             )) => {
-                if let Some(keeper) = keeper.upgrade() {
-                    teardown::end_account(&keeper, queue.key, refusal);
-                }
+                queue.common.report_lost(&queue, refusal).await;
                 return;
             }
             // The administrator may reopen the account or repair the modules at any moment, so
@@ -142,13 +133,13 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
                     StartError::Account(refusal) => refusal.to_string(),
                     error => error.to_string(),
                 };
-                queue.failed(&keeper, &reason);
-                queue.refuse_waiting(&keeper, &reason);
+                queue.failed(&reason);
+                queue.refuse_waiting(&reason);
                 continue;
             }
             Err(StartError::Stopped) => return,
             Err(StartError::Spawn(SpawnError::StarterGone))
-                if queue.outlasts_starter(&keeper, before, begun, &mut starterless) =>
+                if queue.outlasts_starter(before, begun, &mut starterless) =>
             {
                 tokio::time::sleep(PAUSE.0).await;
                 continue;
@@ -161,10 +152,10 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
         match failed {
             None => {
                 failures = Failures::default();
-                queue.serves(&keeper);
+                queue.serves();
             }
             Some(reason) => {
-                queue.failed(&keeper, &reason);
+                queue.failed(&reason);
                 failures.add(reason);
                 let pause = failures.pause();
                 tracing::error!(service = %queue.service, user = %queue.account.name,
@@ -176,8 +167,8 @@ pub(super) async fn serve(keeper: Weak<Keeper>, queue: Arc<Queue>) {
 
 /// The queue's service in the present policy, and how many more processes may be started; none if
 /// the policy no longer has the service.
-fn serving(keeper: &Weak<Keeper>, queue: &Queue) -> Option<(Service, usize)> {
-    let configuration = keeper.upgrade()?.configuration.get();
+fn serving(queue: &Queue) -> Option<(Service, usize)> {
+    let configuration = queue.common.configuration.get();
     let service = configuration.checked.service(queue.key.0)?;
     queue.state.lock().one_for_all = service.style == Style::User;
     let free = match service.style {
@@ -189,10 +180,10 @@ fn serving(keeper: &Weak<Keeper>, queue: &Queue) -> Option<(Service, usize)> {
 }
 
 /// Waits until another worker may be started; none if the policy no longer has the service.
-async fn room(keeper: &Weak<Keeper>, queue: &Queue) -> Option<()> {
+async fn room(queue: &Queue) -> Option<()> {
     let mut since: Option<Instant> = None;
     loop {
-        let (service, free) = serving(keeper, queue)?;
+        let (service, free) = serving(queue)?;
         if free > 0 {
             return Some(());
         }
@@ -208,7 +199,7 @@ async fn room(keeper: &Weak<Keeper>, queue: &Queue) -> Option<()> {
                 ),
                 Style::User => "what the user's last process has left has not ended".into(),
             };
-            queue.refuse_waiting(keeper, &reason);
+            queue.refuse_waiting(&reason);
             since = None;
         }
         queue.wait_for_end().await;
@@ -216,11 +207,11 @@ async fn room(keeper: &Weak<Keeper>, queue: &Queue) -> Option<()> {
 }
 
 /// Pauses after failures. After many, refuses the connections that come meanwhile.
-async fn rest(keeper: &Weak<Keeper>, queue: &Queue, failures: &Failures) {
+async fn rest(queue: &Queue, failures: &Failures) {
     let until = Instant::now() + failures.pause();
     loop {
         if failures.refuse() && queue.has_waiting() {
-            queue.refuse_waiting(keeper, &failures.reason);
+            queue.refuse_waiting(&failures.reason);
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -261,13 +252,13 @@ impl Queue {
     }
 
     /// Waits until the process that serves the whole queue has ended with all its descendants.
-    async fn see_through(&self, keeper: &Weak<Keeper>, failures: &mut Failures) {
+    async fn see_through(&self, failures: &mut Failures) {
         let mut told = false;
         while self.has_worker() {
             // It has accepted the connections that it was started for.
             if !told && !self.has_waiting() {
                 *failures = Failures::default();
-                self.serves(keeper);
+                self.serves();
                 told = true;
             }
             self.wait_for_end().await;
@@ -276,19 +267,18 @@ impl Queue {
 
     /// Whether a connection was accepted since the queue had `before` connections at the time
     /// `begun`, or none is waiting.
-    fn has_accepted(&self, keeper: &Weak<Keeper>, before: usize, begun: Instant) -> bool {
+    fn has_accepted(&self, before: usize, begun: Instant) -> bool {
         let waiting = self.waiting();
         if waiting == 0 {
             return true;
         }
         let elapsed = begun.elapsed();
-        let rows = match keeper.upgrade().map(|keeper| keeper.admission.admissions()) {
-            Some(Ok(rows)) => rows,
-            Some(Err(error)) => {
+        let rows = match self.common.admission.admissions() {
+            Ok(rows) => rows,
+            Err(error) => {
                 tracing::error!(%error, "reading the admission table");
                 return false;
             }
-            None => return false,
         };
         let come = rows.iter().filter(|row| {
             (row.service, row.uid) == self.key && row.established.is_some_and(|age| age <= elapsed)
@@ -298,14 +288,8 @@ impl Queue {
 
     /// Whether connections are kept for the next starter after one has ended during an order. Only
     /// starters that end without having served count.
-    fn outlasts_starter(
-        &self,
-        keeper: &Weak<Keeper>,
-        before: usize,
-        begun: Instant,
-        since: &mut Option<Instant>,
-    ) -> bool {
-        if self.has_accepted(keeper, before, begun) {
+    fn outlasts_starter(&self, before: usize, begun: Instant, since: &mut Option<Instant>) -> bool {
+        if self.has_accepted(before, begun) {
             *since = None;
             return true;
         }
@@ -313,7 +297,7 @@ impl Queue {
     }
 
     /// Resets all connections that wait.
-    fn refuse_waiting(&self, keeper: &Weak<Keeper>, reason: &str) {
+    fn refuse_waiting(&self, reason: &str) {
         let connections = self.waiting();
         tracing::warn!(service = %self.service, user = %self.account.name, connections, reason,
             "connections that wait are refused");
@@ -321,23 +305,19 @@ impl Queue {
             tracing::error!(%error, service = %self.service, user = %self.account.name,
                 "cannot refuse connections that wait");
         }
-        if let Some(keeper) = keeper.upgrade() {
-            keeper.troubles.refused(self, connections as u64, reason);
-        }
+        self.common
+            .troubles
+            .refused(self, connections as u64, reason);
     }
 
     /// Records a failed start for the administrator.
-    fn failed(&self, keeper: &Weak<Keeper>, reason: &str) {
-        if let Some(keeper) = keeper.upgrade() {
-            keeper.troubles.failed(self, reason);
-        }
+    fn failed(&self, reason: &str) {
+        self.common.troubles.failed(self, reason);
     }
 
     /// Records that the service has a serving process.
-    fn serves(&self, keeper: &Weak<Keeper>) {
-        if let Some(keeper) = keeper.upgrade() {
-            keeper.troubles.over(self.key.0);
-        }
+    fn serves(&self) {
+        self.common.troubles.over(self.key.0);
     }
 }
 

@@ -1,17 +1,16 @@
 //! Accounts that vanish while their users have sessions. A deleted account, or one made again with
-//! another number, no longer belongs to the authenticated user. Its sessions end, with its processes.
+//! another number, no longer belongs to the authenticated user. They are reported, and then the sessions
+//! end, with their processes.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use usher_proto::refusal::Refusal;
 
-use super::Key;
 use super::queue::Queue;
-use crate::keeper::Keeper;
-use crate::keeper::sessions::teardown;
+use super::{Key, Queues};
+use crate::keeper::host::accounts::Accounts;
 
 /// The file of local accounts; when it changes, all accounts are looked up again.
 const LOCAL: &str = "/etc/passwd";
@@ -22,29 +21,31 @@ const ROUND: usize = 300;
 /// any account as missing.
 const MISSING: Duration = Duration::from_secs(2);
 
-/// Looks accounts up for ever.
-pub async fn watch(keeper: Arc<Keeper>) {
-    let mut second = tokio::time::interval(Duration::from_secs(1));
-    second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let (mut seen, mut last) = (local(), None);
-    loop {
-        second.tick().await;
-        let mut queues = keeper.queues.list();
-        let present = local();
-        let count = match present == seen {
-            true => queues.len().div_ceil(ROUND),
-            false => queues.len(),
-        };
-        seen = present;
-        // Queues after the last one checked, then from the beginning again.
-        queues.sort_unstable_by_key(|queue| (last >= Some(queue.key), queue.key));
-        for queue in queues.into_iter().take(count) {
-            last = Some(queue.key);
-            if let Err(refusal) = look(&keeper, &queue).await {
-                tracing::warn!(service = %queue.service, user = %queue.account.name,
+impl Queues {
+    /// Looks the accounts of all queues up, for ever, and reports those that are gone.
+    pub async fn watch_accounts(&self) {
+        let mut second = tokio::time::interval(Duration::from_secs(1));
+        second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let (mut seen, mut last) = (local(), None);
+        loop {
+            second.tick().await;
+            let mut queues = self.list();
+            let present = local();
+            let count = match present == seen {
+                true => queues.len().div_ceil(ROUND),
+                false => queues.len(),
+            };
+            seen = present;
+            // Those behind the one that was looked at last, and then from the beginning again.
+            queues.sort_unstable_by_key(|queue| (last >= Some(queue.key), queue.key));
+            for queue in queues.into_iter().take(count) {
+                last = Some(queue.key);
+                if let Err(refusal) = look(&self.common.host.accounts, &queue).await {
+                    tracing::warn!(service = %queue.service, user = %queue.account.name,
                     uid = queue.account.uid, reason = refusal.name(),
                     "the account of a user is gone, or is another by now: the sessions end");
-                teardown::end_account(&keeper, queue.key, refusal);
+                    self.common.report_lost(&queue, refusal).await;
+                }
             }
         }
     }
@@ -60,13 +61,13 @@ fn local() -> Option<(u64, i64, i64, u64)> {
 ///
 /// # Errors
 /// The reason for which its sessions end.
-async fn look(keeper: &Keeper, queue: &Queue) -> Result<(), Refusal> {
+async fn look(accounts: &Accounts, queue: &Queue) -> Result<(), Refusal> {
     let (_, uid): Key = queue.key;
     let name = &queue.account.name;
-    let mut found = keeper.host.accounts.asked_freely(name).await;
+    let mut found = accounts.asked_freely(name).await;
     if matches!(found, Err(Refusal::NoLocalAccount)) {
         tokio::time::sleep(MISSING).await;
-        found = keeper.host.accounts.by_name(name).await;
+        found = accounts.by_name(name).await;
     }
     match found {
         Ok(account) if account.uid != uid => Err(Refusal::NoLocalAccount),

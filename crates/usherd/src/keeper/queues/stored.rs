@@ -1,0 +1,66 @@
+//! Listeners in the service manager's file descriptor store (sd_pid_notify_with_fds(3)): queues, with
+//! the connections that wait in them, outlive the keeper there.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use sd_notify::NotifyState;
+
+use super::Key;
+
+/// The listeners that an earlier keeper has left.
+pub struct Stored(HashMap<Key, OwnedFd>);
+
+impl Stored {
+    /// Takes them over from the service manager. Called first of all.
+    ///
+    /// # Errors
+    /// When what the service manager says is malformed.
+    pub fn take_over() -> io::Result<Self> {
+        let stored = usher_kernel::descriptor_store::take()?;
+        let listeners = stored.into_iter().filter_map(|(name, descriptor)| {
+            let (service, uid) = name.strip_prefix("queue-")?.split_once('-')?;
+            Some(((service.parse().ok()?, uid.parse().ok()?), descriptor))
+        });
+        Ok(Self(listeners.collect()))
+    }
+
+    /// Takes the listener of a queue.
+    pub fn take(&mut self, key: Key) -> Option<OwnedFd> {
+        self.0.remove(&key)
+    }
+
+    /// Closes the remaining ones, also in the store.
+    pub fn forget_rest(self) {
+        self.0.into_keys().for_each(forget);
+    }
+}
+
+fn name((service, uid): Key) -> String {
+    format!("queue-{service}-{uid}")
+}
+
+/// Gives the service manager a duplicate, so that the queue outlives the keeper. Without a service
+/// manager the queue's waiting connections do not, which the log says once.
+pub(super) fn store(listener: &OwnedFd, key: Key) {
+    let name = name(key);
+    // A listener that is closed to refuse what waits hangs up for a moment, and stays all the same.
+    let state = [
+        NotifyState::FdStore,
+        NotifyState::FdName(&name),
+        NotifyState::Custom("FDPOLL=0"),
+    ];
+    if let Err(error) = sd_notify::notify_with_fds(&state, &[listener.as_fd()]) {
+        tracing::warn!(%error, "cannot store a listener with the service manager");
+    }
+}
+
+/// Takes a listener out of the store.
+pub(super) fn forget(key: Key) {
+    let name = name(key);
+    let state = [NotifyState::FdStoreRemove, NotifyState::FdName(&name)];
+    if let Err(error) = sd_notify::notify(&state) {
+        tracing::warn!(%error, "cannot take a listener back from the service manager");
+    }
+}
