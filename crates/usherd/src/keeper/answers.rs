@@ -7,7 +7,8 @@ use usher_local::control::{
 use usher_local::control_server::{Answers, Failed};
 
 use super::Keeper;
-use super::sessions::{recent, who};
+use super::sessions::table::recent;
+use super::sessions::views;
 
 impl Answers<Reload> for Keeper {
     async fn answer(&self, _: Reload) -> Result<ReloadedView, Failed> {
@@ -37,7 +38,7 @@ impl Answers<Enable> for Keeper {
 
 impl Answers<Who> for Keeper {
     async fn answer(&self, _: Who) -> Result<WhoView, Failed> {
-        Ok(who::view(self)?)
+        Ok(views::view(self)?)
     }
 }
 
@@ -59,7 +60,7 @@ impl Answers<Troubles> for Keeper {
 
 impl Answers<Status> for Keeper {
     async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
-        Ok(who::status(self)?)
+        Ok(views::status(self)?)
     }
 }
 

@@ -35,7 +35,8 @@ use crate::host_key::HostKey;
 use crate::start::{self, Attempt, Start, StartError};
 use host::Host;
 use queues::{LostAccount, Queues, Stored, groups};
-use sessions::{agenda, announced, recent, restore, share, teardown, tokens, unrecorded, verifier};
+use sessions::table::{agenda, recent, share, tokens, unrecorded};
+use sessions::{announced, restore, teardown, verifier};
 
 /// What all of the keeper's tasks share.
 struct Keeper {

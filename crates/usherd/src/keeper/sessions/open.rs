@@ -14,8 +14,9 @@ use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::session_request::Announcement;
 
+use super::table::{agenda, room};
+use super::teardown;
 use super::verifier::{announce, close, kernel_failed, may_announce};
-use super::{agenda, room, teardown};
 use crate::keeper::Keeper;
 use crate::keeper::host::accounts::Account;
 use crate::opening::{Claim, permitted};

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use usher_local::clock::unix_time;
 use usher_proto::refusal::Refusal;
 
-use super::{agenda, teardown};
+use super::table::agenda;
+use super::teardown;
 use crate::keeper::Keeper;
 use crate::keeper::host::accounts::Account;
 use crate::keeper::queues::Stored;

@@ -18,8 +18,9 @@ use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::session_request::Notice;
 
-use super::agenda::{self, REMEMBERED};
-use super::{tokens, verifier, who};
+use super::table::agenda::{self, REMEMBERED};
+use super::table::tokens;
+use super::{verifier, views};
 use crate::keeper::Keeper;
 use crate::keeper::queues::queue::Queue;
 use crate::keeper::queues::{Key, LostAccount};
@@ -104,7 +105,7 @@ pub fn end_forbidden(keeper: &Keeper, former: &Checked) -> Result<Vec<EndingView
         }
     };
     leave_out_idle(&mut forbidden, &rows);
-    let mut views = who::ending_views(keeper, former, &forbidden, &rows);
+    let mut views = views::ending_views(keeper, former, &forbidden, &rows);
     let cut = end_all(keeper, forbidden);
     // Connections of killed workers have left the table by then; others may have come.
     let known: HashSet<ConnectionTuple> = rows.iter().map(|row| row.connection).collect();
@@ -114,7 +115,7 @@ pub fn end_forbidden(keeper: &Keeper, former: &Checked) -> Result<Vec<EndingView
             .iter_mut()
             .find(|view| view.session.session == session);
         if let Some(view) = view {
-            view.session.connections.push(who::connection_view(row));
+            view.session.connections.push(views::connection_view(row));
         }
     }
     Ok(views)
@@ -145,7 +146,7 @@ pub fn would_end(
         .collect();
     let rows = keeper.admission.admissions()?;
     leave_out_idle(&mut forbidden, &rows);
-    Ok(who::ending_views(
+    Ok(views::ending_views(
         keeper,
         &configuration.checked,
         &forbidden,

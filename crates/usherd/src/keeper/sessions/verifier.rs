@@ -24,7 +24,8 @@ use usher_proto::session_id::SessionId;
 use usher_proto::session_request::{Announcement, Notice, SessionRequest, Verdict};
 
 use super::open::{Asked, open};
-use super::{teardown, tokens};
+use super::table::tokens;
+use super::teardown;
 use crate::keeper::Keeper;
 use crate::link::how;
 

@@ -13,8 +13,8 @@ use usher_proto::session_end::SessionEnd;
 use usher_proto::session_id::SessionId;
 
 use super::agenda::REMEMBERED;
-use super::verifier::kernel_failed;
 use crate::keeper::Keeper;
+use crate::keeper::sessions::verifier::kernel_failed;
 
 /// Most ends that are recorded together, because authentications wait for the disk with them.
 const TOGETHER: usize = 256;

@@ -12,8 +12,8 @@ use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::token::{TokenKey, TokenSlot};
 
-use super::verifier::{kernel_failed, live_session};
 use crate::keeper::Keeper;
+use crate::keeper::sessions::verifier::{kernel_failed, live_session};
 
 /// Opens a slot for a session's tokens.
 ///

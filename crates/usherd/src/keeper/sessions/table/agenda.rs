@@ -11,9 +11,9 @@ use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::session_request::Notice;
 
-use super::teardown::{self, Entry, is_closed, with_connections};
-use super::verifier;
 use crate::keeper::Keeper;
+use crate::keeper::sessions::teardown::{self, Entry, is_closed, with_connections};
+use crate::keeper::sessions::verifier;
 
 /// The time for which an ended session stays in the table, in seconds: longer than its authenticator
 /// could be presented again (maximum age and skew together), so that a replay is detected.
@@ -215,7 +215,7 @@ mod tests {
     use usher_kernel::admission::Ended;
 
     use super::*;
-    use crate::keeper::sessions::example;
+    use crate::keeper::sessions::table::example;
 
     const OPENED: u64 = 1_000_000;
 

@@ -6,8 +6,8 @@ use usher_kernel::admission::SessionRecord;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
-use super::teardown;
 use crate::keeper::Keeper;
+use crate::keeper::sessions::teardown;
 
 /// Makes room in a user's share of the session table: the oldest session without connections ends.
 ///

@@ -134,7 +134,7 @@ impl Shares {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keeper::sessions::example;
+    use crate::keeper::sessions::table::example;
 
     fn record(uid: u32) -> SessionRecord {
         SessionRecord {
