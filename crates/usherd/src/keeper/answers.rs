@@ -7,8 +7,6 @@ use usher_local::control::{
 use usher_local::control_server::{Answers, Failed};
 
 use super::Keeper;
-use super::sessions::table::recent;
-use super::sessions::views;
 
 impl Answers<Reload> for Keeper {
     async fn answer(&self, _: Reload) -> Result<ReloadedView, Failed> {
@@ -38,13 +36,13 @@ impl Answers<Enable> for Keeper {
 
 impl Answers<Who> for Keeper {
     async fn answer(&self, _: Who) -> Result<WhoView, Failed> {
-        Ok(views::view(self)?)
+        Ok(self.who()?)
     }
 }
 
 impl Answers<Recent> for Keeper {
     async fn answer(&self, _: Recent) -> Result<RecentView, Failed> {
-        Ok(recent::view(self))
+        Ok(self.sessions.recent())
     }
 }
 
@@ -60,7 +58,7 @@ impl Answers<Troubles> for Keeper {
 
 impl Answers<Status> for Keeper {
     async fn answer(&self, _: Status) -> Result<StatusView, Failed> {
-        Ok(views::status(self)?)
+        Ok(self.status()?)
     }
 }
 

@@ -11,21 +11,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use usher_kernel::admission::SessionRecord;
-use usher_local::clock::unix_time;
+use tokio::sync::watch;
+use usher_local::configuration::InForce;
 use usher_policy::{ServedBy, Service, Style};
-use usher_proto::calls::{
-    CallReply, CallRequest, ConnectionInfo, MAX_CALL_PACKET, MAX_GROUPS, ReservationId,
-};
-use usher_proto::connection::ConnectionTuple;
+use usher_proto::calls::{CallReply, CallRequest, MAX_CALL_PACKET, MAX_GROUPS, ReservationId};
 use usher_proto::refusal::Refusal;
-use usher_proto::{Certified, Principals};
 
-use super::Keeper;
+use super::host::Host;
 use super::host::process::Process;
+use super::queues::Queues;
 use super::queues::desk::Offer;
 use super::queues::queue::Queue;
-use super::sessions::teardown;
+use super::sessions::Sessions;
 use crate::local_callers::{LocalCaller, LocalCallers};
 use usher_kernel::cgroup::Guest;
 use usher_kernel::ownership::{Identity, ProcessState};
@@ -35,23 +32,307 @@ const CONNECTIONS_PER_USER: usize = 1024;
 /// The time that a process may take to send its request, and to use its grant.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Serves the processes of services.
-///
-/// # Errors
-/// When the reactor cannot take the listener.
-pub async fn serve(keeper: Arc<Keeper>, listener: OwnedFd) -> io::Result<()> {
-    let overloaded = CallReply::Refused(Refusal::Overloaded).encode();
-    let callers = LocalCallers::new(listener, CONNECTIONS_PER_USER, overloaded)?;
-    loop {
-        let local = callers.accept().await;
-        let keeper = Arc::clone(&keeper);
-        tokio::spawn(async move {
-            let mut caller = Caller { local };
-            if let Err(refusal) = converse(&keeper, &mut caller).await {
-                caller.local.log_refusal(refusal);
-                caller.answer(&CallReply::Refused(refusal)).await;
+/// The calls of services' own processes.
+pub struct Calls {
+    configuration: Arc<InForce>,
+    host: Arc<Host>,
+    queues: Arc<Queues>,
+    sessions: Arc<Sessions>,
+    /// Changes with every configuration that comes in force.
+    generation: watch::Sender<u64>,
+}
+
+impl Calls {
+    /// Calls for users of these queues and sessions.
+    pub fn new(
+        configuration: Arc<InForce>,
+        host: Arc<Host>,
+        queues: Arc<Queues>,
+        sessions: Arc<Sessions>,
+    ) -> Self {
+        Self {
+            configuration,
+            host,
+            queues,
+            sessions,
+            generation: watch::Sender::new(0),
+        }
+    }
+
+    /// Has the processes that wait checked against the configuration that has come in force.
+    pub fn check_again(&self, generation: u64) {
+        self.generation.send_replace(generation);
+    }
+
+    /// Serves the processes of services.
+    ///
+    /// # Errors
+    /// When the reactor cannot take the listener.
+    pub async fn serve(self: Arc<Self>, listener: OwnedFd) -> io::Result<()> {
+        let overloaded = CallReply::Refused(Refusal::Overloaded).encode();
+        let callers = LocalCallers::new(listener, CONNECTIONS_PER_USER, overloaded)?;
+        loop {
+            let local = callers.accept().await;
+            let calls = Arc::clone(&self);
+            tokio::spawn(async move {
+                let mut caller = Caller { local };
+                if let Err(refusal) = calls.converse(&mut caller).await {
+                    caller.local.log_refusal(refusal);
+                    caller.answer(&CallReply::Refused(refusal)).await;
+                }
+            });
+        }
+    }
+
+    /// One conversation. Its first packet selects its kind.
+    async fn converse(&self, caller: &mut Caller) -> Result<(), Refusal> {
+        match caller.prompt_request().await? {
+            Some(CallRequest::Attach { port }) => self.attached(caller, port).await,
+            Some(CallRequest::SetNetUser { reservation }) => {
+                self.set_net_user(caller, &reservation).await
             }
-        });
+            Some(CallRequest::Info { connection }) => {
+                let mut asked = Some(connection);
+                while let Some(connection) = asked {
+                    let info = self.sessions.describe(caller.local.peer.uid, &connection)?;
+                    caller.answer(&CallReply::Connection(info)).await;
+                    asked = match caller.prompt_request().await? {
+                        Some(CallRequest::Info { connection }) => Some(connection),
+                        Some(_) => return Err(Refusal::Malformed),
+                        None => None,
+                    };
+                }
+                Ok(())
+            }
+            Some(_) => Err(Refusal::Malformed),
+            None => Ok(()),
+        }
+    }
+
+    /// The service at this port, if the asking account is the one that the policy names for it.
+    async fn service_at(&self, port: u16, uid: u32) -> Result<Service, Refusal> {
+        let configuration = self.configuration.get();
+        let service = configuration
+            .checked
+            .policy
+            .services
+            .values()
+            .find(|service| service.listen == port)
+            .ok_or(Refusal::NotThisAccount)?;
+        self.check_account(service, uid).await?;
+        Ok(service.clone())
+    }
+
+    /// Refuses all accounts except the one that the policy names for a service, and fences that one.
+    async fn check_account(&self, service: &Service, uid: u32) -> Result<(), Refusal> {
+        let ServedBy::Account(account) = &service.served_by else {
+            return Err(Refusal::NotThisAccount);
+        };
+        if self.host.accounts.asked_freely(account).await?.uid != uid {
+            return Err(Refusal::NotThisAccount);
+        }
+        // The account may have been made after the policy that names it was applied.
+        self.host.fence.enclose(&[uid])
+    }
+
+    /// Serves a process of a service, which waits for users.
+    async fn attached(&self, caller: &mut Caller, port: u16) -> Result<(), Refusal> {
+        let peer = caller.local.peer;
+        let mut reloaded = self.generation.subscribe();
+        let service = self.service_at(port, peer.uid).await?;
+        let process = look_at(peer.pid)?;
+        if !process.can_change_user() {
+            return Err(Refusal::LacksCapabilities);
+        }
+        // The conversation ends with this process, even if another has inherited the connection.
+        let process = process.end().map(Arc::new).map_err(|error| {
+            tracing::error!(%error, "cannot wait for a process's end");
+            Refusal::KeeperUnavailable
+        })?;
+        caller
+            .answer(&CallReply::Attached {
+                service: service.name.clone(),
+                process_per_user: service.style == Style::User,
+            })
+            .await;
+        loop {
+            match caller.prompt_request().await? {
+                Some(CallRequest::PreAccept) => {}
+                Some(_) => return Err(Refusal::Malformed),
+                None => return Ok(()),
+            }
+            let offer = loop {
+                tokio::select! {
+                    offer = self.queues.desk().take(service.id) => break offer,
+                    // One request at a time: a packet now is an error, or the process has ended.
+                    request = caller.request() => return match request? {
+                        Some(_) => Err(Refusal::Malformed),
+                        None => Ok(()),
+                    },
+                    _ = process.readable() => return Ok(()),
+                    _ = reloaded.changed() => {
+                        let present = self.service_at(port, peer.uid).await?;
+                        if present.id != service.id {
+                            return Err(Refusal::UnknownService);
+                        }
+                    }
+                }
+            };
+            let uid = offer.queue.account.uid;
+            let reservation = self
+                .queues
+                .desk()
+                .reserve(offer, peer.pid, Arc::clone(&process))?;
+            caller
+                .answer(&CallReply::Reserved { reservation, uid })
+                .await;
+        }
+    }
+
+    /// Lets a process become the user that it, or its parent, has reserved.
+    async fn set_net_user(
+        &self,
+        caller: &mut Caller,
+        reservation: &ReservationId,
+    ) -> Result<(), Refusal> {
+        let peer = caller.local.peer;
+        let process = look_at(peer.pid)?;
+        if let ProcessState::Settled { .. } = self.host.fence.state(&process.pidfd)? {
+            return Err(Refusal::AlreadySettled);
+        }
+        let (queue, reserver) = self
+            .queues
+            .desk()
+            .reservation(reservation)
+            .ok_or(Refusal::ReservationLapsed)?;
+        let configuration = self.configuration.get();
+        let service = configuration
+            .checked
+            .service(queue.key.0)
+            .ok_or(Refusal::UnknownService)?;
+        self.check_account(service, peer.uid).await?;
+        let identity = match identity(&queue).await {
+            Err(refusal @ Refusal::NoLocalAccount) => {
+                self.sessions.end_account(queue.key, refusal);
+                return Err(refusal);
+            }
+            found => found?,
+        };
+        self.permitted(&queue, reserver, &process, peer.uid)?;
+        let offer = self
+            .queues
+            .desk()
+            .claim(reservation)
+            .ok_or(Refusal::ReservationLapsed)?;
+        // Move it into the user's group first: anything that ends the user's processes then also ends this
+        // one, and its children, from the moment it becomes the user.
+        let guest = queue.admit(&process).await?;
+        let settled = match self.host.fence.grant(&process.pidfd, &identity) {
+            Ok(()) => self.settle(caller, &queue, &identity, &process).await,
+            Err(refusal) => Err(refusal),
+        };
+        if let Err(refusal) = settled {
+            if let Some(obstacle) = self.host.fence.obstacle(&process.pidfd)
+                && caller.local.has_log_share(Refusal::ProcessShared)
+            {
+                tracing::warn!(service = %service.name, user = %queue.account.name, pid = process.pid,
+                "a service's process did not become its user: {obstacle}");
+            }
+            self.undo(&queue, guest, &process).await;
+            return Err(refusal);
+        }
+        if service.style == Style::Connection {
+            first_accept(caller, &process).await;
+        }
+        serve_next(offer);
+        Ok(())
+    }
+
+    /// Withdraws a grant that a process did not finish using. A process that has become the user without
+    /// reporting it is killed, with its children.
+    async fn undo(&self, queue: &Queue, guest: Guest, process: &Process) {
+        let is_the_service = || {
+            matches!(
+                self.host.fence.state(&process.pidfd),
+                Ok(ProcessState::None)
+            )
+        };
+        self.host.fence.withdraw(&process.pidfd);
+        queue.give_up(guest, is_the_service()).await;
+        // A change under way when the grant was withdrawn may have succeeded since.
+        if !is_the_service() {
+            tracing::warn!(
+                pid = process.pid,
+                "a process that has become a user halfway is killed"
+            );
+            process.signal(Signal::KILL);
+        }
+    }
+
+    /// Checks whether this process may become the reserved user.
+    fn permitted(
+        &self,
+        queue: &Queue,
+        reserver: i32,
+        process: &Process,
+        account: u32,
+    ) -> Result<(), Refusal> {
+        if process.pid != reserver && process.parent != reserver {
+            return Err(Refusal::ReservationLapsed);
+        }
+        if process.users != [account; 4] {
+            return Err(Refusal::NotThisAccount);
+        }
+        if process.threads != 1 {
+            return Err(Refusal::ProcessShared);
+        }
+        if !self.queues.has(queue.key.0, queue.key.1) {
+            return Err(Refusal::SessionEnded);
+        }
+        Ok(())
+    }
+
+    /// Sends the process its identity, checks that it has taken it, and passes on the queue.
+    async fn settle(
+        &self,
+        caller: &mut Caller,
+        queue: &Arc<Queue>,
+        identity: &Identity,
+        process: &Process,
+    ) -> Result<(), Refusal> {
+        caller
+            .answer(&CallReply::Identity {
+                uid: identity.uid,
+                gid: identity.gid,
+                groups: identity.groups.clone(),
+            })
+            .await;
+        let ended = process
+            .end()
+            .inspect_err(|error| tracing::error!(%error, "cannot wait for a process's end"))
+            .map_err(|_| Refusal::KeeperUnavailable)?;
+        let request = tokio::select! {
+            request = caller.prompt_request() => request?,
+            _ = ended.readable() => None,
+        };
+        match request {
+            Some(CallRequest::Settled) => {}
+            Some(_) => return Err(Refusal::Malformed),
+            None => return Err(Refusal::ReservationLapsed),
+        }
+        if self.host.fence.state(&process.pidfd)? != (ProcessState::Settled { uid: identity.uid }) {
+            return Err(Refusal::NotThisAccount);
+        }
+        let pidfd = process.pidfd.try_clone().map_err(|error| {
+            tracing::error!(%error, "cannot follow a process");
+            Refusal::KeeperUnavailable
+        })?;
+        queue.take_in(process.pid.unsigned_abs(), pidfd)?;
+        caller
+            .local
+            .send(&CallReply::Queue.encode(), &[queue.listener()])
+            .await;
+        Ok(())
     }
 }
 
@@ -97,170 +378,6 @@ impl Caller {
     }
 }
 
-/// One conversation. Its first packet selects its kind.
-async fn converse(keeper: &Arc<Keeper>, caller: &mut Caller) -> Result<(), Refusal> {
-    match caller.prompt_request().await? {
-        Some(CallRequest::Attach { port }) => attached(keeper, caller, port).await,
-        Some(CallRequest::SetNetUser { reservation }) => {
-            set_net_user(keeper, caller, &reservation).await
-        }
-        Some(CallRequest::Info { connection }) => {
-            let mut asked = Some(connection);
-            while let Some(connection) = asked {
-                let info = info(keeper, caller.local.peer.uid, &connection)?;
-                caller.answer(&CallReply::Connection(info)).await;
-                asked = match caller.prompt_request().await? {
-                    Some(CallRequest::Info { connection }) => Some(connection),
-                    Some(_) => return Err(Refusal::Malformed),
-                    None => None,
-                };
-            }
-            Ok(())
-        }
-        Some(_) => Err(Refusal::Malformed),
-        None => Ok(()),
-    }
-}
-
-/// The service at this port, if the asking account is the one that the policy names for it.
-async fn service_at(keeper: &Keeper, port: u16, uid: u32) -> Result<Service, Refusal> {
-    let configuration = keeper.configuration.get();
-    let service = configuration
-        .checked
-        .policy
-        .services
-        .values()
-        .find(|service| service.listen == port)
-        .ok_or(Refusal::NotThisAccount)?;
-    check_account(keeper, service, uid).await?;
-    Ok(service.clone())
-}
-
-/// Refuses all accounts except the one that the policy names for a service, and fences that one.
-async fn check_account(keeper: &Keeper, service: &Service, uid: u32) -> Result<(), Refusal> {
-    let ServedBy::Account(account) = &service.served_by else {
-        return Err(Refusal::NotThisAccount);
-    };
-    if keeper.host.accounts.asked_freely(account).await?.uid != uid {
-        return Err(Refusal::NotThisAccount);
-    }
-    // The account may have been made after the policy that names it was applied.
-    keeper.host.fence.enclose(&[uid])
-}
-
-/// Serves a process of a service, which waits for users.
-async fn attached(keeper: &Arc<Keeper>, caller: &mut Caller, port: u16) -> Result<(), Refusal> {
-    let peer = caller.local.peer;
-    let mut reloaded = keeper.reloaded.subscribe();
-    let service = service_at(keeper, port, peer.uid).await?;
-    let process = look_at(peer.pid)?;
-    if !process.can_change_user() {
-        return Err(Refusal::LacksCapabilities);
-    }
-    // The conversation ends with this process, even if another has inherited the connection.
-    let process = process.end().map(Arc::new).map_err(|error| {
-        tracing::error!(%error, "cannot wait for a process's end");
-        Refusal::KeeperUnavailable
-    })?;
-    caller
-        .answer(&CallReply::Attached {
-            service: service.name.clone(),
-            process_per_user: service.style == Style::User,
-        })
-        .await;
-    loop {
-        match caller.prompt_request().await? {
-            Some(CallRequest::PreAccept) => {}
-            Some(_) => return Err(Refusal::Malformed),
-            None => return Ok(()),
-        }
-        let offer = loop {
-            tokio::select! {
-                offer = keeper.queues.desk().take(service.id) => break offer,
-                // One request at a time: a packet now is an error, or the process has ended.
-                request = caller.request() => return match request? {
-                    Some(_) => Err(Refusal::Malformed),
-                    None => Ok(()),
-                },
-                _ = process.readable() => return Ok(()),
-                _ = reloaded.changed() => {
-                    let present = service_at(keeper, port, peer.uid).await?;
-                    if present.id != service.id {
-                        return Err(Refusal::UnknownService);
-                    }
-                }
-            }
-        };
-        let uid = offer.queue.account.uid;
-        let reservation = keeper
-            .queues
-            .desk()
-            .reserve(offer, peer.pid, Arc::clone(&process))?;
-        caller
-            .answer(&CallReply::Reserved { reservation, uid })
-            .await;
-    }
-}
-
-/// Lets a process become the user that it, or its parent, has reserved.
-async fn set_net_user(
-    keeper: &Arc<Keeper>,
-    caller: &mut Caller,
-    reservation: &ReservationId,
-) -> Result<(), Refusal> {
-    let peer = caller.local.peer;
-    let process = look_at(peer.pid)?;
-    if let ProcessState::Settled { .. } = keeper.host.fence.state(&process.pidfd)? {
-        return Err(Refusal::AlreadySettled);
-    }
-    let (queue, reserver) = keeper
-        .queues
-        .desk()
-        .reservation(reservation)
-        .ok_or(Refusal::ReservationLapsed)?;
-    let configuration = keeper.configuration.get();
-    let service = configuration
-        .checked
-        .service(queue.key.0)
-        .ok_or(Refusal::UnknownService)?;
-    check_account(keeper, service, peer.uid).await?;
-    let identity = match identity(&queue).await {
-        Err(refusal @ Refusal::NoLocalAccount) => {
-            teardown::end_account(keeper, queue.key, refusal);
-            return Err(refusal);
-        }
-        found => found?,
-    };
-    permitted(keeper, &queue, reserver, &process, peer.uid)?;
-    let offer = keeper
-        .queues
-        .desk()
-        .claim(reservation)
-        .ok_or(Refusal::ReservationLapsed)?;
-    // Move it into the user's group first: anything that ends the user's processes then also ends this
-    // one, and its children, from the moment it becomes the user.
-    let guest = queue.admit(&process).await?;
-    let settled = match keeper.host.fence.grant(&process.pidfd, &identity) {
-        Ok(()) => settle(keeper, caller, &queue, &identity, &process).await,
-        Err(refusal) => Err(refusal),
-    };
-    if let Err(refusal) = settled {
-        if let Some(obstacle) = keeper.host.fence.obstacle(&process.pidfd)
-            && caller.local.has_log_share(Refusal::ProcessShared)
-        {
-            tracing::warn!(service = %service.name, user = %queue.account.name, pid = process.pid,
-                "a service's process did not become its user: {obstacle}");
-        }
-        undo(keeper, &queue, guest, &process).await;
-        return Err(refusal);
-    }
-    if service.style == Style::Connection {
-        first_accept(caller, &process).await;
-    }
-    serve_next(offer);
-    Ok(())
-}
-
 /// The process that asks (SO_PEERCRED).
 fn look_at(pid: i32) -> Result<Process, Refusal> {
     Process::open(pid).map_err(|error| match error.kind() {
@@ -270,27 +387,6 @@ fn look_at(pid: i32) -> Result<Process, Refusal> {
             Refusal::KeeperUnavailable
         }
     })
-}
-
-/// Withdraws a grant that a process did not finish using. A process that has become the user without
-/// reporting it is killed, with its children.
-async fn undo(keeper: &Keeper, queue: &Queue, guest: Guest, process: &Process) {
-    let is_the_service = || {
-        matches!(
-            keeper.host.fence.state(&process.pidfd),
-            Ok(ProcessState::None)
-        )
-    };
-    keeper.host.fence.withdraw(&process.pidfd);
-    queue.give_up(guest, is_the_service()).await;
-    // A change under way when the grant was withdrawn may have succeeded since.
-    if !is_the_service() {
-        tracing::warn!(
-            pid = process.pid,
-            "a process that has become a user halfway is killed"
-        );
-        process.signal(Signal::KILL);
-    }
 }
 
 fn serve_next(offer: Offer) {
@@ -317,72 +413,6 @@ async fn identity(queue: &Queue) -> Result<Identity, Refusal> {
     })
 }
 
-/// Checks whether this process may become the reserved user.
-fn permitted(
-    keeper: &Keeper,
-    queue: &Queue,
-    reserver: i32,
-    process: &Process,
-    account: u32,
-) -> Result<(), Refusal> {
-    if process.pid != reserver && process.parent != reserver {
-        return Err(Refusal::ReservationLapsed);
-    }
-    if process.users != [account; 4] {
-        return Err(Refusal::NotThisAccount);
-    }
-    if process.threads != 1 {
-        return Err(Refusal::ProcessShared);
-    }
-    if !keeper.queues.has(queue.key.0, queue.key.1) {
-        return Err(Refusal::SessionEnded);
-    }
-    Ok(())
-}
-
-/// Sends the process its identity, checks that it has taken it, and passes on the queue.
-async fn settle(
-    keeper: &Keeper,
-    caller: &mut Caller,
-    queue: &Arc<Queue>,
-    identity: &Identity,
-    process: &Process,
-) -> Result<(), Refusal> {
-    caller
-        .answer(&CallReply::Identity {
-            uid: identity.uid,
-            gid: identity.gid,
-            groups: identity.groups.clone(),
-        })
-        .await;
-    let ended = process
-        .end()
-        .inspect_err(|error| tracing::error!(%error, "cannot wait for a process's end"))
-        .map_err(|_| Refusal::KeeperUnavailable)?;
-    let request = tokio::select! {
-        request = caller.prompt_request() => request?,
-        _ = ended.readable() => None,
-    };
-    match request {
-        Some(CallRequest::Settled) => {}
-        Some(_) => return Err(Refusal::Malformed),
-        None => return Err(Refusal::ReservationLapsed),
-    }
-    if keeper.host.fence.state(&process.pidfd)? != (ProcessState::Settled { uid: identity.uid }) {
-        return Err(Refusal::NotThisAccount);
-    }
-    let pidfd = process.pidfd.try_clone().map_err(|error| {
-        tracing::error!(%error, "cannot follow a process");
-        Refusal::KeeperUnavailable
-    })?;
-    queue.take_in(process.pid.unsigned_abs(), pidfd)?;
-    caller
-        .local
-        .send(&CallReply::Queue.encode(), &[queue.listener()])
-        .await;
-    Ok(())
-}
-
 /// Waits until the process has accepted, or has ended.
 async fn first_accept(caller: &mut Caller, process: &Process) {
     match process.end() {
@@ -394,65 +424,4 @@ async fn first_accept(caller: &mut Caller, process: &Process) {
         }
         Err(error) => tracing::error!(%error, "cannot wait for a process"),
     }
-}
-
-/// The certificate's principals that the policy trusts its authority to name for the user.
-fn trusted_principals(
-    keeper: &Keeper,
-    record: &SessionRecord,
-    certificate: &Certified,
-) -> Result<Principals, Refusal> {
-    let configuration = keeper.configuration.get();
-    let checked = &configuration.checked;
-    let service = checked
-        .service(record.service)
-        .ok_or(Refusal::NoConnection)?;
-    let purpose = service.keys.as_ref();
-    let trusted = checked.trusted_principals(&record.user, certificate, purpose, unix_time());
-    // No longer than the certificate's principals.
-    Principals::new(trusted.iter().map(|principal| principal.name))
-        .map_err(|_| Refusal::KeeperUnavailable)
-}
-
-/// Describes a connection to its user and to root.
-fn info(
-    keeper: &Keeper,
-    uid: u32,
-    connection: &ConnectionTuple,
-) -> Result<ConnectionInfo, Refusal> {
-    let failed = |error| {
-        tracing::error!(%error, "reading a table");
-        Refusal::KeeperUnavailable
-    };
-    let row = keeper
-        .admission
-        .admission(connection)
-        .map_err(failed)?
-        .ok_or(Refusal::NoConnection)?;
-    if uid != 0 && row.uid != uid {
-        return Err(Refusal::ForeignConnection);
-    }
-    let record = keeper
-        .admission
-        .session(&row.session)
-        .map_err(failed)?
-        .ok_or(Refusal::NoConnection)?;
-    let principals = match record.certified {
-        true => {
-            let certificate = keeper.admission.certificate(&row.session);
-            let certificate = certificate.map_err(failed)?.ok_or(Refusal::NoConnection)?;
-            trusted_principals(keeper, &record, &certificate)?
-        }
-        false => Principals::default(),
-    };
-    Ok(ConnectionInfo {
-        uid: record.uid,
-        user: record.user,
-        service: keeper.configuration.get().checked.service_name(row.service),
-        host: record.host,
-        key_fingerprint: record.key_fingerprint,
-        principals,
-        opened: record.opened,
-        expires: record.expires,
-    })
 }

@@ -27,6 +27,7 @@ use usher_kernel::KernelError;
 use usher_kernel::admission::{Admission, AdmissionState};
 use usher_local::checked::Checked;
 use usher_local::configuration::InForce;
+use usher_local::control::WorkerView;
 use usher_policy::{ServedBy, Service, Style};
 use usher_proto::refusal::Refusal;
 
@@ -204,7 +205,26 @@ impl Queues {
         self.all.lock().values().cloned().collect()
     }
 
-    /// Reserves a place for a queue that is about to be made.
+    /// All workers, by their processes' numbers.
+    pub fn workers(&self) -> Vec<WorkerView> {
+        let mut workers: Vec<WorkerView> = self
+            .list()
+            .iter()
+            .flat_map(|queue| {
+                queue.workers().into_iter().map(|worker| WorkerView {
+                    service: queue.service.clone(),
+                    user: queue.account.name.clone(),
+                    uid: queue.account.uid,
+                    pid: worker.pid,
+                    seconds: worker.since.elapsed().as_secs_f64(),
+                })
+            })
+            .collect();
+        workers.sort_by_key(|worker| worker.pid);
+        workers
+    }
+
+    /// Permits a queue that is about to be made.
     ///
     /// # Errors
     /// [`Refusal::ListenerTableFull`] when there is none and the user has no queue at the service.

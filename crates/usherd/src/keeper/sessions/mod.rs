@@ -1,9 +1,135 @@
-//! Sessions: how they are opened, which connections they admit, and how they end.
+//! Sessions: how they are opened, which connections they admit, and how they end. They use the queues,
+//! the host and the recorder; nothing of these knows of sessions.
 
-pub mod announced;
-pub mod open;
-pub mod restore;
-pub mod table;
-pub mod teardown;
+mod announced;
+mod connections;
+mod info;
+mod open;
+mod requests;
+mod restore;
+mod revocation;
+mod table;
+mod teardown;
 pub mod verifier;
-pub mod views;
+mod views;
+
+use std::sync::Arc;
+
+use usher_kernel::KernelError;
+use usher_kernel::admission::Admission;
+use usher_local::configuration::InForce;
+use usher_local::control::RecentView;
+use usher_policy::Policy;
+use usher_proto::host_key::HostPublicKey;
+
+use super::host::Host;
+use super::queues::Queues;
+use super::recording::Recording;
+use connections::Connections;
+use table::Table;
+
+/// The sessions.
+pub struct Sessions {
+    admission: Arc<Admission>,
+    configuration: Arc<InForce>,
+    host: Arc<Host>,
+    /// This host's key.
+    own_key: HostPublicKey,
+    queues: Arc<Queues>,
+    recording: Arc<Recording>,
+    table: Table,
+    connections: Connections,
+}
+
+/// What sessions use of the keeper's other rooms.
+pub struct Parts {
+    /// The kernel's tables.
+    pub admission: Arc<Admission>,
+    /// The configuration in force.
+    pub configuration: Arc<InForce>,
+    /// This host.
+    pub host: Arc<Host>,
+    /// This host's key.
+    pub own_key: HostPublicKey,
+    /// Where connections wait for workers.
+    pub queues: Arc<Queues>,
+    /// Where authentications and ends are recorded.
+    pub recording: Arc<Recording>,
+}
+
+impl Sessions {
+    /// No sessions yet, in a table with this many places.
+    pub fn new(parts: Parts, most: u32) -> Self {
+        let Parts {
+            admission,
+            configuration,
+            host,
+            own_key,
+            queues,
+            recording,
+        } = parts;
+        Self {
+            table: Table::new(Arc::clone(&admission), Arc::clone(&configuration), most),
+            connections: Connections::new(Arc::clone(&admission)),
+            admission,
+            configuration,
+            host,
+            own_key,
+            queues,
+            recording,
+        }
+    }
+
+    /// Puts the service ports of a policy under admission, and sets the addresses of its hosts.
+    ///
+    /// # Errors
+    /// When the kernel refuses the ports.
+    pub fn admit_to(&self, policy: &Policy) -> Result<(), KernelError> {
+        let services = policy.services.values();
+        let ports: Vec<(u16, u32)> = services
+            .map(|service| (service.listen, service.id))
+            .collect();
+        self.admission.set_services(&ports)?;
+        table::set_client_addresses(&self.admission, policy);
+        Ok(())
+    }
+
+    /// Accepts the tokens of an earlier keeper's sessions that live, and no others.
+    pub fn restore_tokens(&self) {
+        self.table.close_stale_tokens();
+        self.connections.attach_tokens();
+    }
+
+    /// Has the ends of sessions recorded, for ever.
+    pub async fn record_ends(&self) {
+        self.table.record_ends(&self.recording).await;
+    }
+
+    /// Tidies the connections up. Called every second.
+    pub fn tidy_connections(&self) {
+        self.connections.tidy();
+    }
+
+    /// Cuts connections that were admitted while their session ended, and those that could not be cut
+    /// before.
+    pub fn cut_left(&self) {
+        self.connections.cut_left();
+    }
+
+    /// Does what the clock demands of sessions. Called every second.
+    pub fn look(&self) {
+        self.connections.attach_tokens();
+        let ending = self.table.look();
+        self.end_all(ending);
+    }
+
+    /// The sessions that ended last.
+    pub fn recent(&self) -> RecentView {
+        self.table.recent()
+    }
+
+    /// The number of ends that the log does not have yet.
+    pub fn unrecorded(&self) -> usize {
+        self.table.unrecorded()
+    }
+}

@@ -2,7 +2,6 @@
 //! Each is checked only when something is due, so a million of them cost nothing.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
 
 use parking_lot::Mutex;
 use usher_kernel::admission::SessionRecord;
@@ -11,9 +10,7 @@ use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::session_request::Notice;
 
-use crate::keeper::Keeper;
-use crate::keeper::sessions::teardown::{self, Entry, is_closed, with_connections};
-use crate::keeper::sessions::verifier;
+use super::{Ending, Table, is_closed, with_connections};
 
 /// The time for which an ended session stays in the table, in seconds: longer than its authenticator
 /// could be presented again (maximum age and skew together), so that a replay is detected.
@@ -121,92 +118,94 @@ fn in_sight(record: &SessionRecord, now: u64, until: u64) -> u64 {
     }
 }
 
-fn circumstances(keeper: &Keeper, record: &SessionRecord, connected: bool) -> Circumstances {
-    let configuration = keeper.configuration.get();
-    let service = configuration.checked.service(record.service);
-    Circumstances {
-        authenticated: keeper.shares.last_authenticated(record),
-        interval: service
-            .and_then(|service| service.reauthenticate)
-            .map(|interval| interval.as_secs()),
-        connected,
-    }
-}
-
-/// Enters a session for its next check.
-pub fn enter(keeper: &Keeper, session: SessionId, record: &SessionRecord) {
-    let time = match due(record, &circumstances(keeper, record, true), unix_time()) {
-        Due::Nothing { until } => until,
-        Due::Ask { .. } | Due::End(_) | Due::Forget => 0,
-    };
-    keeper.agenda.enter(time, session);
-}
-
-/// Handles the sessions that are due. Called every second.
-pub fn look(keeper: &Arc<Keeper>) {
-    let now = unix_time();
-    let sessions = keeper.agenda.due(now);
-    if sessions.is_empty() {
-        return;
-    }
-    let rows = match keeper.admission.admissions() {
-        Ok(rows) => rows,
-        Err(error) => {
-            tracing::error!(%error, "reading the admission table");
-            for session in sessions {
-                keeper.agenda.enter(now + 1, session);
-            }
-            return;
+impl Table {
+    fn circumstances(&self, record: &SessionRecord, connected: bool) -> Circumstances {
+        let configuration = self.configuration.get();
+        let service = configuration.checked.service(record.service);
+        Circumstances {
+            authenticated: self.shares.last_authenticated(record),
+            interval: service
+                .and_then(|service| service.reauthenticate)
+                .map(|interval| interval.as_secs()),
+            connected,
         }
-    };
-    let connected = with_connections(&rows);
-    let mut ending = Vec::new();
-    for session in sessions {
-        let record = match keeper.admission.session(&session) {
-            Ok(Some(record)) => record,
-            // It is already forgotten.
-            Ok(None) => continue,
+    }
+
+    /// Enters a session for its next check.
+    pub fn schedule(&self, session: SessionId, record: &SessionRecord) {
+        let time = match due(record, &self.circumstances(record, true), unix_time()) {
+            Due::Nothing { until } => until,
+            Due::Ask { .. } | Due::End(_) | Due::Forget => 0,
+        };
+        self.agenda.enter(time, session);
+    }
+
+    /// Handles the sessions that are due, and returns those that have to end. Called every second.
+    pub fn look(&self) -> Vec<Ending> {
+        let now = unix_time();
+        let sessions = self.agenda.due(now);
+        if sessions.is_empty() {
+            return Vec::new();
+        }
+        let rows = match self.admission.admissions() {
+            Ok(rows) => rows,
             Err(error) => {
-                tracing::error!(%error, "reading the session table");
-                keeper.agenda.enter(now + 1, session);
-                continue;
+                tracing::error!(%error, "reading the admission table");
+                for session in sessions {
+                    self.agenda.enter(now + 1, session);
+                }
+                return Vec::new();
             }
         };
-        let found = circumstances(keeper, &record, connected.contains(&session));
-        match due(&record, &found, now) {
-            Due::Nothing { until } => keeper.agenda.enter(until, session),
-            Due::Ask { again } => {
-                ask(keeper, session, &record);
-                keeper.agenda.enter(again, session);
-            }
-            Due::End(Refusal::Expired) => ending.push(Entry {
-                session,
-                reason: teardown::expired(keeper, &session, &record),
-                record,
-            }),
-            Due::End(reason) => ending.push(Entry {
-                session,
-                record,
-                reason,
-            }),
-            Due::Forget => match keeper.admission.remove_session(&session) {
-                Ok(()) => keeper.shares.forget(&record),
+        let connected = with_connections(&rows);
+        let mut ending = Vec::new();
+        for session in sessions {
+            let record = match self.admission.session(&session) {
+                Ok(Some(record)) => record,
+                // It is already forgotten.
+                Ok(None) => continue,
                 Err(error) => {
-                    tracing::error!(%error, "forgetting a session");
-                    keeper.agenda.enter(now + REMEMBERED, session);
+                    tracing::error!(%error, "reading the session table");
+                    self.agenda.enter(now + 1, session);
+                    continue;
                 }
-            },
+            };
+            let found = self.circumstances(&record, connected.contains(&session));
+            match due(&record, &found, now) {
+                Due::Nothing { until } => self.agenda.enter(until, session),
+                Due::Ask { again } => {
+                    self.ask(session, &record);
+                    self.agenda.enter(again, session);
+                }
+                Due::End(Refusal::Expired) => ending.push(Ending {
+                    session,
+                    reason: self.expiry(&session, &record),
+                    record,
+                }),
+                Due::End(reason) => ending.push(Ending {
+                    session,
+                    record,
+                    reason,
+                }),
+                Due::Forget => match self.admission.remove_session(&session) {
+                    Ok(()) => self.shares.forget(&record),
+                    Err(error) => {
+                        tracing::error!(%error, "forgetting a session");
+                        self.agenda.enter(now + REMEMBERED, session);
+                    }
+                },
+            }
         }
+        ending
     }
-    teardown::end_all(keeper, ending);
-}
 
-/// Asks the client host for another element of the session's chain. A lost request does not matter: it
-/// is repeated, and the session ends if no answer comes.
-fn ask(keeper: &Keeper, session: SessionId, record: &SessionRecord) {
-    let notice = Notice::Reauthenticate { session };
-    if !verifier::tell_verifier(keeper, record.host.clone(), notice) {
-        tracing::debug!(%session, "the verifier cannot be told to authenticate a user again");
+    /// Asks the client host for another element of the session's chain. A lost request does not matter: it
+    /// is repeated, and the session ends if no answer comes.
+    fn ask(&self, session: SessionId, record: &SessionRecord) {
+        let notice = Notice::Reauthenticate { session };
+        if !self.notices.send(record.host.clone(), notice) {
+            tracing::debug!(%session, "the verifier cannot be told to authenticate a user again");
+        }
     }
 }
 

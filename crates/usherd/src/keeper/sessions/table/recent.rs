@@ -9,8 +9,6 @@ use usher_local::checked::Checked;
 use usher_local::control::{EndedView, RecentView};
 use usher_proto::session_id::SessionId;
 
-use crate::keeper::Keeper;
-
 /// The number of kept sessions; the oldest are dropped first.
 const KEPT: usize = 1024;
 
@@ -19,6 +17,16 @@ const KEPT: usize = 1024;
 pub struct Recent(Mutex<VecDeque<(SessionId, SessionRecord, Ended)>>);
 
 impl Recent {
+    /// The answer to `usher who --recent`.
+    pub fn view(&self, checked: &Checked) -> RecentView {
+        let ended = self.0.lock();
+        let ended = ended
+            .iter()
+            .map(|(session, record, ended)| ended_view(checked, session, record, *ended))
+            .collect();
+        RecentView { ended }
+    }
+
     /// Enters an ended session. One that its client had closed ends again when its connections are cut.
     pub fn enter(&self, session: SessionId, record: &SessionRecord, ended: Ended) {
         let mut kept = self.0.lock();
@@ -27,19 +35,6 @@ impl Recent {
         }
         kept.push_back((session, record.clone(), ended));
     }
-}
-
-/// The entry that `usher who --recent` shows.
-pub fn view(keeper: &Keeper) -> RecentView {
-    let configuration = keeper.configuration.get();
-    let ended = keeper
-        .recent
-        .0
-        .lock()
-        .iter()
-        .map(|(session, record, ended)| ended_view(&configuration.checked, session, record, *ended))
-        .collect();
-    RecentView { ended }
 }
 
 fn ended_view(

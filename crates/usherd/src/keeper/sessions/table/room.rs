@@ -6,49 +6,50 @@ use usher_kernel::admission::SessionRecord;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
-use crate::keeper::Keeper;
-use crate::keeper::sessions::teardown;
+use super::{Table, with_connections};
 
-/// Makes room in a user's share of the session table: the oldest session without connections ends.
-///
-/// # Errors
-/// [`Refusal::Overloaded`] when all of them have connections, or too many have just ended.
-pub fn make(keeper: &Keeper, fresh: &SessionRecord) -> Result<(), Refusal> {
-    let Some(oldest) = in_the_way(keeper, fresh)? else {
-        return Ok(());
-    };
-    match keeper.admission.session(&oldest).map_err(no_room)? {
-        Some(record) => teardown::mark(keeper, &oldest, record, Refusal::SessionEnded),
-        None => keeper.shares.leave(&oldest, fresh),
+impl Table {
+    /// Makes room in a user's share of the session table: the oldest session without connections ends.
+    ///
+    /// # Errors
+    /// [`Refusal::Overloaded`] when all of them have connections, or too many have just ended.
+    pub fn make_room(&self, fresh: &SessionRecord) -> Result<(), Refusal> {
+        let Some(oldest) = self.in_the_way(fresh)? else {
+            return Ok(());
+        };
+        match self.admission.session(&oldest).map_err(no_room)? {
+            Some(record) => self.end(&oldest, record, Refusal::SessionEnded),
+            None => self.shares.leave(&oldest, fresh),
+        }
+        Ok(())
     }
-    Ok(())
-}
 
-/// Checks whether there is room, or room could be made. Changes nothing.
-///
-/// # Errors
-/// Like [`make`]; [`Refusal::SessionTableFull`].
-pub fn exists(keeper: &Keeper, fresh: &SessionRecord) -> Result<(), Refusal> {
-    if keeper.shares.is_full() {
-        return Err(Refusal::SessionTableFull);
+    /// Checks whether there is room, or room could be made. Changes nothing.
+    ///
+    /// # Errors
+    /// Like [`make`]; [`Refusal::SessionTableFull`].
+    pub fn has_room(&self, fresh: &SessionRecord) -> Result<(), Refusal> {
+        if self.shares.is_full() {
+            return Err(Refusal::SessionTableFull);
+        }
+        self.in_the_way(fresh).map(drop)
     }
-    in_the_way(keeper, fresh).map(drop)
-}
 
-/// The session that has to end for another one; none if there is room for both.
-fn in_the_way(keeper: &Keeper, fresh: &SessionRecord) -> Result<Option<SessionId>, Refusal> {
-    if keeper.shares.crowded(fresh) {
-        return Err(Refusal::Overloaded);
+    /// The session that has to end for another one; none if there is room for both.
+    fn in_the_way(&self, fresh: &SessionRecord) -> Result<Option<SessionId>, Refusal> {
+        if self.shares.crowded(fresh) {
+            return Err(Refusal::Overloaded);
+        }
+        let Some(sessions) = self.shares.used_up(fresh) else {
+            return Ok(None);
+        };
+        let rows = self.admission.admissions().map_err(no_room)?;
+        let with_connections = with_connections(&rows);
+        let idle = sessions
+            .into_iter()
+            .find(|session| !with_connections.contains(session));
+        idle.map(Some).ok_or(Refusal::Overloaded)
     }
-    let Some(sessions) = keeper.shares.used_up(fresh) else {
-        return Ok(None);
-    };
-    let rows = keeper.admission.admissions().map_err(no_room)?;
-    let with_connections = teardown::with_connections(&rows);
-    let idle = sessions
-        .into_iter()
-        .find(|session| !with_connections.contains(session));
-    idle.map(Some).ok_or(Refusal::Overloaded)
 }
 
 fn no_room(error: KernelError) -> Refusal {

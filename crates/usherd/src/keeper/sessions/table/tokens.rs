@@ -12,52 +12,75 @@ use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::token::{TokenKey, TokenSlot};
 
-use crate::keeper::Keeper;
-use crate::keeper::sessions::verifier::{kernel_failed, live_session};
+use super::{Table, kernel_failed};
 
-/// Opens a slot for a session's tokens.
-///
-/// # Errors
-/// Like an announcement in this session, and [`Refusal::TokenTableFull`]. The session's connections
-/// can still be announced.
-pub fn open(
-    keeper: &Keeper,
-    session: SessionId,
-    host: &HostName,
-    key: &TokenKey,
-) -> Result<TokenSlot, Refusal> {
-    let record = live_session(keeper, session, host)?;
-    let configuration = keeper.configuration.get();
-    let host = configuration
-        .checked
-        .policy
-        .hosts
-        .get(host)
-        .ok_or(Refusal::HostNotPermitted)?;
-    let tokens = TokenSession {
-        session,
-        service: record.service,
-        uid: record.uid,
-        host: host.key.number(&host.name),
-        anchor: record.token_anchor,
-        salt: record.chain_salt,
-        length: record.chain_length,
-        key: *key.bytes(),
-        lifetime: Duration::from_secs(record.expires.saturating_sub(unix_time())),
-    };
-    let slot = keeper
-        .admission
-        .open_tokens(&tokens)
-        .map_err(|error| match error {
-            TokenError::Full => Refusal::TokenTableFull,
-            // A repeated request: the answer was lost, or this is another key. The client opens another
-            // session.
-            TokenError::Exists => Refusal::Replayed,
-            TokenError::Length(_) => Refusal::Malformed,
-            TokenError::Kernel(error) => kernel_failed(error),
-        })?;
-    tracing::info!(%session, user = %record.user, slot = slot.number(), "tokens are accepted");
-    Ok(slot)
+impl Table {
+    /// Opens a slot for a session's tokens.
+    ///
+    /// # Errors
+    /// As for an announcement in this session, and [`Refusal::TokenTableFull`]: the session's connections
+    /// can be announced all the same.
+    pub fn open_tokens(
+        &self,
+        session: SessionId,
+        host: &HostName,
+        key: &TokenKey,
+    ) -> Result<TokenSlot, Refusal> {
+        let record = self.live(&session, host)?;
+        let configuration = self.configuration.get();
+        let host = configuration
+            .checked
+            .policy
+            .hosts
+            .get(host)
+            .ok_or(Refusal::HostNotPermitted)?;
+        let tokens = TokenSession {
+            session,
+            service: record.service,
+            uid: record.uid,
+            host: host.key.number(&host.name),
+            anchor: record.token_anchor,
+            salt: record.chain_salt,
+            length: record.chain_length,
+            key: *key.bytes(),
+            lifetime: Duration::from_secs(record.expires.saturating_sub(unix_time())),
+        };
+        let slot = self
+            .admission
+            .open_tokens(&tokens)
+            .map_err(|error| match error {
+                TokenError::Full => Refusal::TokenTableFull,
+                // A repeated request: the answer was lost, or this is another key. The client opens another
+                // session.
+                TokenError::Exists => Refusal::Replayed,
+                TokenError::Length(_) => Refusal::Malformed,
+                TokenError::Kernel(error) => kernel_failed(error),
+            })?;
+        tracing::info!(%session, user = %record.user, slot = slot.number(), "tokens are accepted");
+        Ok(slot)
+    }
+
+    /// Stops accepting tokens of a session. The caller then looks for its connections, to cut them.
+    pub(super) fn close_tokens(&self, session: &SessionId) {
+        if let Err(error) = self.admission.close_tokens(session) {
+            tracing::error!(%error, %session, "tokens of an ended session are still accepted");
+        }
+    }
+
+    /// Closes the slots of sessions that have ended while no keeper was running.
+    pub fn close_stale_tokens(&self) {
+        let slots = match self.admission.tokens() {
+            Ok(slots) => slots,
+            Err(error) => return tracing::error!(%error, "reading the table of tokens"),
+        };
+        for row in slots {
+            match self.admission.session(&row.session) {
+                Ok(Some(record)) if record.ended.is_none() => {}
+                Ok(_) => self.close_tokens(&row.session),
+                Err(error) => tracing::error!(%error, "reading the session table"),
+            }
+        }
+    }
 }
 
 /// Sets the addresses of the policy's hosts in the kernel. A host that has lost an address, or has
@@ -76,36 +99,14 @@ pub fn set_client_addresses(admission: &Admission, policy: &Policy) {
     }
 }
 
-/// Stops accepting tokens of a session. The caller then looks for its connections, to cut them.
-pub fn close(keeper: &Keeper, session: &SessionId) {
-    if let Err(error) = keeper.admission.close_tokens(session) {
-        tracing::error!(%error, %session, "tokens of an ended session are still accepted");
-    }
-}
-
-/// Closes the slots of sessions that have ended while no keeper was running.
-pub fn close_stale(keeper: &Keeper) {
-    let slots = match keeper.admission.tokens() {
-        Ok(slots) => slots,
-        Err(error) => return tracing::error!(%error, "reading the table of tokens"),
-    };
-    for row in slots {
-        match keeper.admission.session(&row.session) {
-            Ok(Some(record)) if record.ended.is_none() => {}
-            Ok(_) => close(keeper, &row.session),
-            Err(error) => tracing::error!(%error, "reading the session table"),
-        }
-    }
-}
-
 /// The interfaces on which tokens are not read, and the reasons, as last logged.
 #[derive(Default)]
 pub struct Unread(Mutex<HashMap<String, String>>);
 
 impl Unread {
     /// Attaches the filter to every present interface, and logs once where it cannot.
-    pub fn attach(&self, keeper: &Keeper) {
-        let unattached = match keeper.admission.attach_tokens() {
+    pub fn attach(&self, admission: &Admission) {
+        let unattached = match admission.attach_tokens() {
             Ok(unattached) => unattached,
             Err(error) => {
                 return self.say(&[(String::new(), error.to_string())]);

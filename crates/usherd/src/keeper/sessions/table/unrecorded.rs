@@ -1,4 +1,4 @@
-//! Ends of sessions on their way into the signed log. A session ends at once and its record follows:
+//! Unrecorded of sessions on their way into the signed log. A session ends at once and its record follows:
 //! the table keeps an ended session until the log has its end. So neither a full disk nor the death of
 //! a daemon loses one, and the waiting ends never outnumber the table's places.
 
@@ -13,8 +13,8 @@ use usher_proto::session_end::SessionEnd;
 use usher_proto::session_id::SessionId;
 
 use super::agenda::REMEMBERED;
-use crate::keeper::Keeper;
-use crate::keeper::sessions::verifier::kernel_failed;
+use super::{Table, kernel_failed};
+use crate::keeper::recording::Recording;
 
 /// Most ends that are recorded together, because authentications wait for the disk with them.
 const TOGETHER: usize = 256;
@@ -23,16 +23,16 @@ const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs
 /// The interval of checks for an absent recorder.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Ends that the log does not have yet.
+/// Unrecorded that the log does not have yet.
 #[derive(Default)]
-pub struct Ends {
+pub struct Unrecorded {
     /// Oldest first. A session that its client has closed may end once more before the first end is
     /// recorded: at most two for each session of the table.
     waiting: Mutex<VecDeque<(SessionId, Ended)>>,
     more: Notify,
 }
 
-impl Ends {
+impl Unrecorded {
     /// Enters the end of a session, which the log does not have yet.
     pub fn enter(&self, session: SessionId, ended: Ended) {
         self.waiting.lock().push_back((session, ended));
@@ -44,7 +44,7 @@ impl Ends {
         self.waiting.lock().len()
     }
 
-    /// The oldest ones, which wait until [`Ends::settle`].
+    /// The oldest ones, which wait until [`Unrecorded::settle`].
     async fn first(&self) -> Vec<(SessionId, Ended)> {
         loop {
             let first: Vec<_> = self.waiting.lock().iter().take(TOGETHER).copied().collect();
@@ -64,113 +64,111 @@ impl Ends {
     }
 }
 
-/// Has the ends of sessions recorded, for ever.
-pub async fn record(keeper: &Keeper) {
-    let mut pause = None;
-    loop {
-        let first = keeper.ends.first().await;
-        // Without a recorder they wait, and the log need not repeat it.
-        while !keeper.recording.is_connected() {
-            tokio::time::sleep(LOOK).await;
-        }
-        let tried = first.len();
-        let (left, refusal) = record_all(keeper, first).await;
-        let nothing = left.len() == tried;
-        keeper.ends.settle(tried, left);
-        match refusal {
-            Some(refusal) if nothing => {
-                let again = pause.map_or(PAUSE.0, |pause: Duration| PAUSE.1.min(pause * 2));
-                tracing::error!(
-                    waiting = keeper.ends.waiting(),
-                    reason = refusal.name(),
-                    ?again,
-                    "ends of sessions are not recorded yet: {refusal}"
-                );
-                tokio::time::sleep(again).await;
-                pause = Some(again);
+impl Table {
+    /// Has the ends of sessions recorded, for ever.
+    pub async fn record_ends(&self, recording: &Recording) {
+        let mut pause = None;
+        loop {
+            let first = self.unrecorded.first().await;
+            // Without a recorder they wait, and the log need not repeat it.
+            while !recording.is_connected() {
+                tokio::time::sleep(LOOK).await;
             }
-            _ => {
-                if pause.take().is_some() {
-                    tracing::info!("ends of sessions are recorded again");
+            let tried = first.len();
+            let (left, refusal) = self.record_all(recording, first).await;
+            let nothing = left.len() == tried;
+            self.unrecorded.settle(tried, left);
+            match refusal {
+                Some(refusal) if nothing => {
+                    let again = pause.map_or(PAUSE.0, |pause: Duration| PAUSE.1.min(pause * 2));
+                    tracing::error!(
+                        waiting = self.unrecorded.waiting(),
+                        reason = refusal.name(),
+                        ?again,
+                        "ends of sessions are not recorded yet: {refusal}"
+                    );
+                    tokio::time::sleep(again).await;
+                    pause = Some(again);
+                }
+                _ => {
+                    if pause.take().is_some() {
+                        tracing::info!("ends of sessions are recorded again");
+                    }
                 }
             }
         }
     }
-}
 
-/// Has some ends recorded; returns those that were not, and the reason.
-async fn record_all(
-    keeper: &Keeper,
-    ends: Vec<(SessionId, Ended)>,
-) -> (Vec<(SessionId, Ended)>, Option<Refusal>) {
-    let mut refused = None;
-    let mut left = Vec::new();
-    // Send all requests, then wait without a limit, because resending would record ends twice. If the
-    // recorder goes away, the wait ends.
-    let mut asked = Vec::new();
-    for (session, ended) in ends {
-        let sent = what_ended(keeper, &session, ended).and_then(|end| match end {
-            Some(end) => keeper.recording.send_end(&end).map(Some),
-            None => Ok(None),
-        });
-        match sent {
-            Ok(Some(sent)) => asked.push((session, ended, sent)),
-            Ok(None) => {}
-            Err(refusal) => {
+    /// Has some ends recorded; returns those that were not, and the reason.
+    async fn record_all(
+        &self,
+        recording: &Recording,
+        ends: Vec<(SessionId, Ended)>,
+    ) -> (Vec<(SessionId, Ended)>, Option<Refusal>) {
+        let mut refused = None;
+        let mut left = Vec::new();
+        // Send all requests, then wait without a limit, because resending would record ends twice. If the
+        // recorder goes away, the wait ends.
+        let mut asked = Vec::new();
+        for (session, ended) in ends {
+            let sent = self.what_ended(&session, ended).and_then(|end| match end {
+                Some(end) => recording.send_end(&end).map(Some),
+                None => Ok(None),
+            });
+            match sent {
+                Ok(Some(sent)) => asked.push((session, ended, sent)),
+                Ok(None) => {}
+                Err(refusal) => {
+                    left.push((session, ended));
+                    refused = Some(refusal);
+                }
+            }
+        }
+        for (session, ended, sent) in asked {
+            let kept = sent.verdict().await;
+            if let Err(refusal) = kept.and_then(|()| self.set_recorded(&session, ended)) {
                 left.push((session, ended));
                 refused = Some(refusal);
             }
         }
+        (left, refused)
     }
-    for (session, ended, sent) in asked {
-        let kept = sent.verdict().await;
-        if let Err(refusal) = kept.and_then(|()| set_recorded(keeper, &session, ended)) {
-            left.push((session, ended));
-            refused = Some(refusal);
-        }
-    }
-    (left, refused)
-}
 
-/// The end to record; none if the session was removed from the table.
-fn what_ended(
-    keeper: &Keeper,
-    session: &SessionId,
-    ended: Ended,
-) -> Result<Option<SessionEnd>, Refusal> {
-    let Some(record) = keeper.admission.session(session).map_err(kernel_failed)? else {
-        tracing::error!(%session, reason = ended.reason.name(),
+    /// The end to record; none if the session was removed from the table.
+    fn what_ended(&self, session: &SessionId, ended: Ended) -> Result<Option<SessionEnd>, Refusal> {
+        let Some(record) = self.admission.session(session).map_err(kernel_failed)? else {
+            tracing::error!(%session, reason = ended.reason.name(),
             "an ended session is gone from the table; its end is not recorded");
-        return Ok(None);
-    };
-    let configuration = keeper.configuration.get();
-    Ok(Some(SessionEnd {
-        session: *session,
-        user: record.user,
-        service: configuration.checked.service_name(record.service),
-        ended: ended.at,
-        reason: ended.reason,
-    }))
-}
+            return Ok(None);
+        };
+        let configuration = self.configuration.get();
+        Ok(Some(SessionEnd {
+            session: *session,
+            user: record.user,
+            service: configuration.checked.service_name(record.service),
+            ended: ended.at,
+            reason: ended.reason,
+        }))
+    }
 
-/// Notes that the log has the end, unless the session has ended once more since: that end is recorded
-/// next.
-fn set_recorded(keeper: &Keeper, session: &SessionId, ended: Ended) -> Result<(), Refusal> {
-    let record = keeper.admission.session(session).map_err(kernel_failed)?;
-    let Some(mut record) = record.filter(|record| record.ended == Some(ended)) else {
-        return Ok(());
-    };
-    record.ended = Some(Ended {
-        recorded: true,
-        ..ended
-    });
-    keeper
-        .admission
-        .update_session(session, &record)
-        .map_err(kernel_failed)?;
-    // Even if recording took long, the session is kept no longer than others.
-    keeper.agenda.enter(ended.at + REMEMBERED + 1, *session);
-    Ok(())
+    /// Notes that the log has the end, unless the session has ended once more since: that end is recorded
+    /// next.
+    fn set_recorded(&self, session: &SessionId, ended: Ended) -> Result<(), Refusal> {
+        let record = self.admission.session(session).map_err(kernel_failed)?;
+        let Some(mut record) = record.filter(|record| record.ended == Some(ended)) else {
+            return Ok(());
+        };
+        record.ended = Some(Ended {
+            recorded: true,
+            ..ended
+        });
+        self.admission
+            .update_session(session, &record)
+            .map_err(kernel_failed)?;
+        // Even if recording took long, the session is kept no longer than others.
+        self.agenda.enter(ended.at + REMEMBERED + 1, *session);
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -186,8 +184,8 @@ mod tests {
         (SessionId::from_bytes([number; 16]), ended)
     }
 
-    fn ends(numbers: std::ops::Range<u8>) -> Ends {
-        let ends = Ends::default();
+    fn ends(numbers: std::ops::Range<u8>) -> Unrecorded {
+        let ends = Unrecorded::default();
         for number in numbers {
             let (session, ended) = end(number);
             ends.enter(session, ended);

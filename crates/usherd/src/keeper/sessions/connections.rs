@@ -1,0 +1,117 @@
+//! The connections of sessions: how many may be announced, and how they are cut.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use usher_kernel::admission::{Admission, AdmissionRow};
+use usher_proto::connection::ConnectionTuple;
+use usher_proto::session_id::SessionId;
+
+use super::announced::Announcements;
+use super::table::Unread;
+
+/// The connections.
+pub struct Connections {
+    admission: Arc<Admission>,
+    /// Each user's share.
+    pub announced: Announcements,
+    unread: Unread,
+    /// Ended sessions whose connections are still to be cut.
+    uncut: Mutex<HashSet<SessionId>>,
+}
+
+impl Connections {
+    /// Connections in this table.
+    pub fn new(admission: Arc<Admission>) -> Self {
+        Self {
+            admission,
+            announced: Announcements::default(),
+            unread: Unread::default(),
+            uncut: Mutex::default(),
+        }
+    }
+
+    /// Cuts what remains to be cut, forgets announced connections that have not arrived, and counts the
+    /// others. Called every second.
+    pub fn tidy(&self) {
+        self.cut_untracked();
+        self.cut_left();
+        match self.admission.sweep() {
+            Ok(0) => {}
+            Ok(expired) => tracing::info!(expired, "announced connections that never came"),
+            Err(error) => tracing::error!(%error, "sweeping the admission table"),
+        }
+        if !self.announced.is_empty() {
+            match self.admission.admissions() {
+                Ok(rows) => self.announced.recount(&rows),
+                Err(error) => tracing::error!(%error, "counting announced connections"),
+            }
+        }
+        if let Err(error) = self.admission.recount_outstanding() {
+            tracing::error!(%error, "counting connections that have not come");
+        }
+    }
+
+    /// Reads tokens on every present interface, and logs once where it cannot. Called every second.
+    pub fn attach_tokens(&self) {
+        self.unread.attach(&self.admission);
+    }
+
+    /// Cuts the connections of these sessions once more: a SYN whose token was under check may be
+    /// admitted late.
+    pub fn cut_again(&self, ids: HashSet<SessionId>) {
+        self.uncut.lock().extend(ids);
+    }
+
+    /// Cuts established connections whose announcement was gone when they were established.
+    fn cut_untracked(&self) {
+        match self.admission.drain_untracked() {
+            Ok(connections) => {
+                for connection in connections {
+                    tracing::warn!(client = %connection.client, server = %connection.server,
+                    "cut a connection that is not in the admission table");
+                    self.destroy(&connection);
+                }
+            }
+            Err(error) => tracing::error!(%error, "reading untracked connections"),
+        }
+    }
+
+    /// Cuts the connections of ended sessions, and returns them; none if the table cannot be read.
+    pub fn cut(&self, ids: &HashSet<SessionId>) -> Vec<AdmissionRow> {
+        match self.admission.admissions() {
+            Ok(mut rows) => {
+                rows.retain(|row| ids.contains(&row.session));
+                rows.iter().for_each(|row| self.destroy(&row.connection));
+                rows
+            }
+            Err(error) => {
+                tracing::error!(%error, "reading the admission table; connections are cut later");
+                self.uncut.lock().extend(ids);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Cuts connections that were admitted while their session ended, and those that could not be cut
+    /// before. Called every second.
+    pub fn cut_left(&self) {
+        let left = std::mem::take(&mut *self.uncut.lock());
+        if !left.is_empty() {
+            self.cut(&left);
+        }
+    }
+
+    /// Forgets a connection that is not established, and destroys one that is. The order matters: a
+    /// connection forgotten in time is cut as untracked when it is established; otherwise it is established
+    /// and can be destroyed. In the other order a connection established in between would stay.
+    fn destroy(&self, connection: &ConnectionTuple) {
+        if let Err(error) = self.admission.forget(connection) {
+            tracing::error!(%error, "forgetting a connection");
+        }
+        if let Err(error) = usher_system::connections::destroy(connection) {
+            tracing::error!(client = %connection.client, %error, "cannot destroy a connection");
+        }
+    }
+}

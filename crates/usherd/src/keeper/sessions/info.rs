@@ -1,0 +1,76 @@
+//! Describes connections to the processes of their users.
+
+use usher_kernel::admission::SessionRecord;
+use usher_local::clock::unix_time;
+use usher_proto::calls::ConnectionInfo;
+use usher_proto::connection::ConnectionTuple;
+use usher_proto::refusal::Refusal;
+use usher_proto::{Certified, Principals};
+
+use super::Sessions;
+
+impl Sessions {
+    /// Describes a connection to its user and to root.
+    ///
+    /// # Errors
+    /// [`Refusal::NoConnection`], [`Refusal::ForeignConnection`], [`Refusal::KeeperUnavailable`].
+    pub fn describe(
+        &self,
+        uid: u32,
+        connection: &ConnectionTuple,
+    ) -> Result<ConnectionInfo, Refusal> {
+        let failed = |error| {
+            tracing::error!(%error, "reading a table");
+            Refusal::KeeperUnavailable
+        };
+        let row = self
+            .admission
+            .admission(connection)
+            .map_err(failed)?
+            .ok_or(Refusal::NoConnection)?;
+        if uid != 0 && row.uid != uid {
+            return Err(Refusal::ForeignConnection);
+        }
+        let record = self
+            .admission
+            .session(&row.session)
+            .map_err(failed)?
+            .ok_or(Refusal::NoConnection)?;
+        let principals = match record.certified {
+            true => {
+                let certificate = self.admission.certificate(&row.session);
+                let certificate = certificate.map_err(failed)?.ok_or(Refusal::NoConnection)?;
+                self.trusted_principals(&record, &certificate)?
+            }
+            false => Principals::default(),
+        };
+        Ok(ConnectionInfo {
+            uid: record.uid,
+            user: record.user,
+            service: self.configuration.get().checked.service_name(row.service),
+            host: record.host,
+            key_fingerprint: record.key_fingerprint,
+            principals,
+            opened: record.opened,
+            expires: record.expires,
+        })
+    }
+
+    /// The certificate's principals that the policy trusts its authority to name for the user.
+    fn trusted_principals(
+        &self,
+        record: &SessionRecord,
+        certificate: &Certified,
+    ) -> Result<Principals, Refusal> {
+        let configuration = self.configuration.get();
+        let checked = &configuration.checked;
+        let service = checked
+            .service(record.service)
+            .ok_or(Refusal::NoConnection)?;
+        let purpose = service.keys.as_ref();
+        let trusted = checked.trusted_principals(&record.user, certificate, purpose, unix_time());
+        // No longer than the certificate's principals.
+        Principals::new(trusted.iter().map(|principal| principal.name))
+            .map_err(|_| Refusal::KeeperUnavailable)
+    }
+}

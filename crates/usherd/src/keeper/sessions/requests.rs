@@ -1,0 +1,134 @@
+//! What client hosts ask for in their sessions: connections, another authentication, tokens, the end.
+
+use std::time::Duration;
+
+use usher_kernel::admission::{AnnounceError, Announced};
+use usher_proto::chain::ChainElement;
+use usher_proto::connection::ConnectionTuple;
+use usher_proto::name::HostName;
+use usher_proto::refusal::Refusal;
+use usher_proto::session_id::SessionId;
+use usher_proto::session_request::{Announcement, SessionRequest, Verdict};
+
+use super::Sessions;
+use super::table::kernel_failed;
+
+/// How long an announced connection may take to arrive.
+const ANNOUNCED: Duration = Duration::from_secs(10);
+
+impl Sessions {
+    /// Does what the host of a session asks for.
+    ///
+    /// # Errors
+    /// The first check that fails.
+    pub fn request(&self, session: SessionId, host: &HostName, asked: &SessionRequest) -> Verdict {
+        match asked {
+            SessionRequest::Announce(announcement) => self.announce(session, host, announcement)?,
+            SessionRequest::Withdraw(connection) => self.withdraw(session, host, connection)?,
+            SessionRequest::Close => self.table.close(&session, host)?,
+            SessionRequest::Reauthenticate(element) => {
+                self.reauthenticate(session, host, element)?;
+            }
+            SessionRequest::Tokens(key) => {
+                return self.table.open_tokens(session, host, key).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Closes a session whose client does not know of it.
+    pub(super) fn abandon(&self, session: &SessionId, host: &HostName) {
+        if let Err(refusal) = self.table.close(session, host) {
+            tracing::error!(%session, reason = refusal.name(), "cannot close abandoned session");
+        }
+    }
+
+    /// Takes an announcement back. A session that is forgotten has announced nothing any more: fine.
+    fn withdraw(
+        &self,
+        session: SessionId,
+        host: &HostName,
+        connection: &ConnectionTuple,
+    ) -> Result<(), Refusal> {
+        let record = self.admission.session(&session).map_err(kernel_failed)?;
+        if record.is_some_and(|record| record.host != *host) {
+            return Err(Refusal::UnknownSession);
+        }
+        self.admission
+            .withdraw(connection, &session)
+            .map_err(kernel_failed)
+    }
+
+    /// Whether a host may announce such a connection in a session for this service.
+    pub(super) fn may_announce(
+        &self,
+        service: u32,
+        host: &HostName,
+        connection: &ConnectionTuple,
+    ) -> Result<(), Refusal> {
+        let configuration = self.configuration.get();
+        let service = configuration
+            .checked
+            .service(service)
+            .ok_or(Refusal::UnknownService)?;
+        if connection.server.port() != service.listen {
+            return Err(Refusal::WrongServerAddress);
+        }
+        let hosts = &configuration.checked.policy.hosts;
+        let host = hosts.get(host).ok_or(Refusal::HostNotPermitted)?;
+        if !host.addresses.contains(&connection.client.ip()) {
+            // A host may announce its own connections only: else it could have another host's user
+            // served as its own.
+            return Err(Refusal::ForeignAddress);
+        }
+        Ok(())
+    }
+
+    pub(super) fn announce(
+        &self,
+        session: SessionId,
+        host: &HostName,
+        announcement: &Announcement,
+    ) -> Result<(), Refusal> {
+        let mut record = self.table.live(&session, host)?;
+        let connection = announcement.connection;
+        self.may_announce(record.service, host, &connection)?;
+        if !self.queues.has(record.service, record.uid) {
+            return Err(Refusal::SessionEnded);
+        }
+        self.connections
+            .announced
+            .take((record.service, record.uid))?;
+        self.table
+            .advance(&session, &mut record, &announcement.element)?;
+        let announced = Announced {
+            session,
+            service: record.service,
+            uid: record.uid,
+            lifetime: ANNOUNCED,
+        };
+        self.admission
+            .announce(&connection, &announced)
+            .map_err(|error| match error {
+                AnnounceError::Full => Refusal::AdmissionTableFull,
+                AnnounceError::AlreadyAnnounced => Refusal::AlreadyAnnounced,
+                AnnounceError::NoConnection(_) => {
+                    tracing::error!(%error, "an announcement");
+                    Refusal::KeeperUnavailable
+                }
+                AnnounceError::Kernel(error) => kernel_failed(error),
+            })
+    }
+
+    /// The user is still there: the client host has another element of the chain, and its policy still
+    /// lets it be used.
+    fn reauthenticate(
+        &self,
+        session: SessionId,
+        host: &HostName,
+        element: &ChainElement,
+    ) -> Result<(), Refusal> {
+        let mut record = self.table.live(&session, host)?;
+        self.table.advance(&session, &mut record, element)
+    }
+}

@@ -1,0 +1,200 @@
+//! Revocation: a changed policy, or a disabled user, ends what it no longer permits.
+
+use std::collections::HashSet;
+
+use usher_kernel::KernelError;
+use usher_kernel::admission::{AdmissionRow, SessionRecord};
+use usher_local::checked::Checked;
+use usher_local::clock::unix_time;
+use usher_local::configuration::Configuration;
+use usher_local::control::EndingView;
+use usher_proto::Certified;
+use usher_proto::connection::ConnectionTuple;
+use usher_proto::refusal::Refusal;
+use usher_proto::session_id::SessionId;
+
+use super::table::{Ending, is_live, with_connections};
+use super::{Sessions, views};
+use crate::keeper::queues::Key;
+use crate::keeper::queues::queue::Queue;
+
+impl Sessions {
+    /// Ends every session that the configuration in force no longer permits, or whose key it no longer
+    /// lists for the user. Returns them with the connections that were cut, by the names of the
+    /// configuration `former`.
+    ///
+    /// # Errors
+    /// When the session table or the table of connections cannot be read.
+    pub fn end_forbidden(&self, former: &Checked) -> Result<Vec<EndingView>, KernelError> {
+        let configuration = self.configuration.get();
+        let now = unix_time();
+        let mut forbidden = Vec::new();
+        let sessions = self.admission.sessions()?;
+        // Services may have changed their interval of authentication.
+        self.table.clear_agenda();
+        for (session, mut record) in sessions {
+            if is_live(&record) {
+                let permitted = self
+                    .permitted(&configuration.checked, &session, &record, now)
+                    .and_then(|latest| self.table.shorten(&session, &mut record, latest));
+                if let Err(reason) = permitted {
+                    forbidden.push(Ending {
+                        session,
+                        record: record.clone(),
+                        reason,
+                    });
+                }
+            }
+            self.table.schedule(session, &record);
+        }
+        let rows = match self.admission.admissions() {
+            Ok(rows) => rows,
+            Err(error) => {
+                self.end_all(forbidden);
+                return Err(error);
+            }
+        };
+        leave_out_idle(&mut forbidden, &rows);
+        let mut views = self.ending_views(former, &forbidden, &rows);
+        let cut = self.end_all(forbidden);
+        // Connections of killed workers have left the table by then; others may have come.
+        let known: HashSet<ConnectionTuple> = rows.iter().map(|row| row.connection).collect();
+        for row in cut.iter().filter(|row| !known.contains(&row.connection)) {
+            let session = row.session.to_string();
+            let view = views
+                .iter_mut()
+                .find(|view| view.session.session == session);
+            if let Some(view) = view {
+                view.session.connections.push(views::connection_view(row));
+            }
+        }
+        Ok(views)
+    }
+
+    /// The sessions that [`Sessions::end_forbidden`] would end now if this configuration were in force. Changes
+    /// nothing.
+    ///
+    /// # Errors
+    /// When the session table or the table of connections cannot be read.
+    pub fn would_end(&self, candidate: &Configuration) -> Result<Vec<EndingView>, KernelError> {
+        let now = unix_time();
+        let configuration = self.configuration.get();
+        let sessions = self.admission.sessions()?.into_iter();
+        let mut forbidden: Vec<Ending> = sessions
+            .filter(|(_, record)| is_live(record))
+            .filter_map(|(session, record)| {
+                let reason = self
+                    .permitted(&candidate.checked, &session, &record, now)
+                    .err()?;
+                Some(Ending {
+                    session,
+                    record,
+                    reason,
+                })
+            })
+            .collect();
+        let rows = self.admission.admissions()?;
+        leave_out_idle(&mut forbidden, &rows);
+        Ok(self.ending_views(&configuration.checked, &forbidden, &rows))
+    }
+
+    /// The latest end of a live session by a configuration.
+    ///
+    /// # Errors
+    /// The reason that it must end.
+    fn permitted(
+        &self,
+        checked: &Checked,
+        session: &SessionId,
+        record: &SessionRecord,
+        now: u64,
+    ) -> Result<u64, Refusal> {
+        has_same_key(checked, record)?;
+        let service = checked
+            .service(record.service)
+            .ok_or(Refusal::UnknownService)?;
+        self.host.destinations.serves(service)?;
+        let certificate = self.table.certificate(session, record)?;
+        permitted_until(checked, record, certificate.as_ref(), now)
+    }
+
+    /// Releases the listeners of queues without a session, a worker or a connection. Ends workers, and
+    /// their left-over processes, of users who may no longer use the service: a session that was closed
+    /// before could not end them.
+    pub fn remove_unused_queues(&self) {
+        let queues = self.queues.list();
+        if queues.is_empty() {
+            return;
+        }
+        let rows = match self.admission.admissions() {
+            Ok(rows) => rows,
+            Err(error) => return tracing::error!(%error, "reading the admission table"),
+        };
+        // Read this once, not for each of thousands of queues.
+        let used: HashSet<Key> = rows.iter().map(|row| (row.service, row.uid)).collect();
+        let (configuration, now) = (self.configuration.get(), unix_time());
+        for queue in queues {
+            if self.table.has_live(queue.key) || used.contains(&queue.key) {
+                continue;
+            }
+            if !is_user(&configuration.checked, &queue, now) || !queue.has_worker() {
+                self.queues.remove(queue.key);
+            }
+        }
+    }
+}
+
+/// Leaves out closed sessions without connections: nothing of them is left to end.
+pub(super) fn leave_out_idle(forbidden: &mut Vec<Ending>, rows: &[AdmissionRow]) {
+    let with_connections = with_connections(rows);
+    forbidden
+        .retain(|entry| entry.record.ended.is_none() || with_connections.contains(&entry.session));
+}
+
+/// Checks that the session's host is the one that opened it: a host with another key is another
+/// machine. A host that the policy no longer has is in no service's `hosts`.
+///
+/// # Errors
+/// [`Refusal::HostNotPermitted`].
+fn has_same_key(checked: &Checked, record: &SessionRecord) -> Result<(), Refusal> {
+    match checked.policy.hosts.get(&record.host) {
+        Some(host) if host.key.number(&record.host) != record.host_number => {
+            Err(Refusal::HostNotPermitted)
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// The latest end of a session by a configuration, by its key or certificate, and by its user's time as
+/// a guest.
+fn permitted_until(
+    checked: &Checked,
+    record: &SessionRecord,
+    certificate: Option<&Certified>,
+    now: u64,
+) -> Result<u64, Refusal> {
+    if checked.disabled.contains(&record.user) {
+        return Err(Refusal::DisabledUser);
+    }
+    let service = checked
+        .service(record.service)
+        .ok_or(Refusal::UnknownService)?;
+    let purpose = service.keys.as_ref();
+    let latest = checked.admitted_until(
+        &record.user,
+        &record.key_fingerprint,
+        certificate,
+        purpose,
+        (now, record.expires),
+    )?;
+    checked
+        .service_permits(&service.name, &record.user, certificate, &record.host, now)
+        .map(|(_, until)| latest.min(until))
+}
+
+/// Whether the queue's user may use its service by name: a user by certificate has a session.
+fn is_user(checked: &Checked, queue: &Queue, now: u64) -> bool {
+    let user = &queue.account.name;
+    let service = checked.service(queue.key.0);
+    service.is_some_and(|service| service.users.has(user, now)) && !checked.disabled.contains(user)
+}

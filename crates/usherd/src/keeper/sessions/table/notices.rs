@@ -1,0 +1,30 @@
+//! Notices to the verifier, which passes them on to client hosts.
+
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
+use usher_proto::keeper_record::{KEEPER_RECORD_SIZE, KeeperReply};
+use usher_proto::name::HostName;
+use usher_proto::session_request::Notice;
+
+/// Where replies and notices wait for the verifier.
+pub type Replies = mpsc::Sender<[u8; KEEPER_RECORD_SIZE]>;
+
+/// The way to the verifier that connected last.
+#[derive(Default)]
+pub struct Notices(Mutex<Option<Replies>>);
+
+impl Notices {
+    /// Sends notices to another verifier from now on.
+    pub fn send_to(&self, verifier: Replies) {
+        *self.0.lock() = Some(verifier);
+    }
+
+    /// Whether the verifier takes a notice for this host. Waits for nothing.
+    pub fn send(&self, host: HostName, notice: Notice) -> bool {
+        let record = KeeperReply::Notice { host, notice }.encode();
+        let verifier = self.0.lock();
+        verifier
+            .as_ref()
+            .is_some_and(|verifier| verifier.try_send(record).is_ok())
+    }
+}
