@@ -224,8 +224,8 @@ impl Calls {
             .desk()
             .claim(reservation)
             .ok_or(Refusal::ReservationLapsed)?;
-        // Move it into the user's group first: anything that ends the user's processes then also ends this
-        // one, and its children, from the moment it becomes the user.
+        // Move it into the user's group first: anything that ends the user's processes then also ends
+        // this one, and its children, from the moment it becomes the user.
         let guest = queue.admit(&process).await?;
         let settled = match self.host.fence.grant(&process.pidfd, &identity) {
             Ok(()) => self.settle(caller, &queue, &identity, &process).await,
@@ -236,7 +236,7 @@ impl Calls {
                 && caller.local.has_log_share(Refusal::ProcessShared)
             {
                 tracing::warn!(service = %service.name, user = %queue.account.name, pid = process.pid,
-                "a service's process did not become its user: {obstacle}");
+                    "a service's process did not become its user: {obstacle}");
             }
             self.undo(&queue, guest, &process).await;
             return Err(refusal);
@@ -248,8 +248,8 @@ impl Calls {
         Ok(())
     }
 
-    /// Withdraws a grant that a process did not finish using. A process that has become the user without
-    /// reporting it is killed, with its children.
+    /// Withdraws a grant that a process did not finish using. A process that has become the user
+    /// without reporting it is killed, with its children.
     async fn undo(&self, queue: &Queue, guest: Guest, process: &Process) {
         let is_the_service = || {
             matches!(

@@ -1,6 +1,15 @@
 //! The keeper: owns the admission tables, the listeners and the worker processes. It starts as
 //! root and keeps the few capabilities that this takes; it parses records of the verifier,
 //! passes on unread what of them came from the network, and parses the recorder's answers.
+//!
+//! Each of its rooms uses only those before it in this list:
+//! - `host`: this host's accounts and processes, and what its kernel enforces besides admission;
+//! - `queues`: listeners, and the workers that serve them. It reports accounts that are gone;
+//! - `recording`: the way to the recorder;
+//! - `sessions`: opening, announcements, the clock, revocation, teardown;
+//! - `calls`: services' own processes become users.
+//!
+//! This module makes the rooms, serves the sockets, and puts configurations in force.
 
 mod answers;
 mod calls;
@@ -33,7 +42,7 @@ use crate::start::{self, Attempt, Start, StartError};
 use calls::Calls;
 use host::Host;
 use host::destinations::Restricted;
-use queues::groups::{Groups, Place};
+use queues::groups::{Groups, Layout};
 use queues::{LostAccount, Queues, Stored};
 use recording::Recording;
 use sessions::{Parts, Sessions};
@@ -67,9 +76,9 @@ pub fn run(
     let configuration = Configuration::load()?;
     usher_system::privileges::raise_descriptor_limit()?;
 
-    let place = Place::take(cgroup)?;
-    let groups = Groups::open(&place)?;
-    let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), &place.common, limits)?;
+    let layout = Layout::take(cgroup)?;
+    let groups = Groups::open(&layout)?;
+    let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), &layout.common, limits)?;
     let users = users.map_or_else(usher_kernel::cgroup::mount, Ok)?;
     let host = Host::open(&users, &admission, ownership)?;
     // Not before: this refuses a second keeper, who would take a living one's sockets away.

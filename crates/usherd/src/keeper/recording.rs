@@ -134,8 +134,6 @@ impl Permit {
     }
 }
 
-impl Opens {}
-
 impl Drop for Permit {
     fn drop(&mut self) {
         self.all.0.lock().remove(&self.session);

@@ -17,7 +17,7 @@ const LEAF: &str = "keeper";
 
 /// The folders of workers and keeper.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Layout {
     /// The folder in which the workers' groups are made.
     pub workers: PathBuf,
     /// The folder above both the keeper and the workers.
@@ -30,7 +30,7 @@ pub struct Place {
     hands_down: bool,
 }
 
-impl Place {
+impl Layout {
     /// Finds the place from the `asked` folder (a relative one is below `mount`), or from the
     /// keeper's `own` group.
     fn of(asked: Option<PathBuf>, own: &Path, mount: &Path) -> Self {
@@ -55,11 +55,11 @@ impl Place {
     /// # Errors
     /// When there is no hierarchy of version 2 or no such folder, or the kernel's error.
     pub fn take(asked: Option<PathBuf>) -> Result<Self, KernelError> {
-        let place = Self::of(asked, &cgroup::own()?, &cgroup::mount()?);
-        if place.moves {
-            Group::create(&place.workers, LEAF)?.move_self()?;
+        let layout = Self::of(asked, &cgroup::own()?, &cgroup::mount()?);
+        if layout.moves {
+            Group::create(&layout.workers, LEAF)?.move_self()?;
         }
-        Ok(place)
+        Ok(layout)
     }
 }
 
@@ -100,12 +100,12 @@ impl Groups {
     ///
     /// # Errors
     /// The kernel's error.
-    pub fn open(place: &Place) -> Result<Self, KernelError> {
-        let above = Group::open(&place.workers)?;
+    pub fn open(layout: &Layout) -> Result<Self, KernelError> {
+        let above = Group::open(&layout.workers)?;
         Ok(Self {
             workers: Group::create(above.path(), "workers")?,
             above,
-            hands_down: place.hands_down,
+            hands_down: layout.hands_down,
             state: Mutex::default(),
         })
     }
@@ -250,10 +250,10 @@ mod tests {
     use super::*;
 
     fn place(asked: Option<&str>, own: &str) -> (String, String, bool, bool) {
-        let place = Place::of(asked.map(Into::into), Path::new(own), Path::new("/m"));
+        let layout = Layout::of(asked.map(Into::into), Path::new(own), Path::new("/m"));
         let text = |path: &Path| path.display().to_string();
-        let (workers, common) = (text(&place.workers), text(&place.common));
-        (workers, common, place.moves, place.hands_down)
+        let (workers, common) = (text(&layout.workers), text(&layout.common));
+        (workers, common, layout.moves, layout.hands_down)
     }
 
     #[test]

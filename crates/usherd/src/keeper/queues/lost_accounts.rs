@@ -1,6 +1,6 @@
 //! Accounts that vanish while their users have sessions. A deleted account, or one made again with
-//! another number, no longer belongs to the authenticated user. They are reported, and then the sessions
-//! end, with their processes.
+//! another number, no longer belongs to the authenticated user. They are reported, and then the
+//! sessions end, with their processes.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -42,7 +42,7 @@ impl Queues {
                 last = Some(queue.key);
                 if let Err(refusal) = look(&self.common.host.accounts, &queue).await {
                     tracing::warn!(service = %queue.service, user = %queue.account.name,
-                    uid = queue.account.uid, reason = refusal.name(),
+                        uid = queue.account.uid, reason = refusal.name(),
                     "the account of a user is gone, or is another by now: the sessions end");
                     self.common.report_lost(&queue, refusal).await;
                 }

@@ -290,7 +290,7 @@ impl Queues {
                     return Ok(());
                 }
                 tracing::warn!(service = %service.name, user = %account.name,
-                "the listener of an earlier keeper's workers is lost: they are ended");
+                    "the listener of an earlier keeper's workers is lost: they are ended");
                 Ok(group.kill()?)
             });
         if let Err(error) = ended {

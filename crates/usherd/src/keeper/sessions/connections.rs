@@ -70,7 +70,7 @@ impl Connections {
             Ok(connections) => {
                 for connection in connections {
                     tracing::warn!(client = %connection.client, server = %connection.server,
-                    "cut a connection that is not in the admission table");
+                        "cut a connection that is not in the admission table");
                     self.destroy(&connection);
                 }
             }
@@ -104,8 +104,9 @@ impl Connections {
     }
 
     /// Forgets a connection that is not established, and destroys one that is. The order matters: a
-    /// connection forgotten in time is cut as untracked when it is established; otherwise it is established
-    /// and can be destroyed. In the other order a connection established in between would stay.
+    /// connection forgotten in time is cut as untracked when it is established; otherwise it is
+    /// established and can be destroyed. In the other order a connection established in between would
+    /// stay.
     fn destroy(&self, connection: &ConnectionTuple) {
         if let Err(error) = self.admission.forget(connection) {
             tracing::error!(%error, "forgetting a connection");

@@ -32,8 +32,8 @@ pub struct Asked<'a> {
 }
 
 impl Sessions {
-    /// The service of a session that may be opened now, and the session's end: never later than its key or
-    /// the policy permits.
+    /// The service of a session that may be opened now, and the session's end: never later than its
+    /// key or the policy permits.
     fn may_open(&self, host: &HostName, opening: &Opening) -> Result<(u32, u64), Refusal> {
         let configuration = self.configuration.get();
         let hosts = &configuration.checked.policy.hosts;
@@ -137,7 +137,7 @@ impl Sessions {
         }
         self.table.enter(session, &record);
         tracing::info!(%session, user = %record.user, uid = account.uid,
-        service = %opening.statement.service, %host, "session opened");
+            service = %opening.statement.service, %host, "session opened");
         Ok(())
     }
 

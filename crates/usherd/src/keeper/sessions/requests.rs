@@ -84,6 +84,10 @@ impl Sessions {
         Ok(())
     }
 
+    /// Announces a connection in a session.
+    ///
+    /// # Errors
+    /// The first check that fails.
     pub(super) fn announce(
         &self,
         session: SessionId,

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use usher_kernel::KernelError;
-use usher_kernel::admission::{AdmissionRow, SessionRecord};
+use usher_kernel::admission::SessionRecord;
 use usher_local::checked::Checked;
 use usher_local::clock::unix_time;
 use usher_local::configuration::Configuration;
@@ -13,7 +13,7 @@ use usher_proto::connection::ConnectionTuple;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
-use super::table::{Ending, is_live, with_connections};
+use super::table::{Ending, is_live, leave_out_idle};
 use super::{Sessions, views};
 use crate::keeper::queues::Key;
 use crate::keeper::queues::queue::Queue;
@@ -71,8 +71,8 @@ impl Sessions {
         Ok(views)
     }
 
-    /// The sessions that [`Sessions::end_forbidden`] would end now if this configuration were in force. Changes
-    /// nothing.
+    /// The sessions that [`Sessions::end_forbidden`] would end now if this configuration were in
+    /// force. Changes nothing.
     ///
     /// # Errors
     /// When the session table or the table of connections cannot be read.
@@ -142,13 +142,6 @@ impl Sessions {
             }
         }
     }
-}
-
-/// Leaves out closed sessions without connections: nothing of them is left to end.
-pub(super) fn leave_out_idle(forbidden: &mut Vec<Ending>, rows: &[AdmissionRow]) {
-    let with_connections = with_connections(rows);
-    forbidden
-        .retain(|entry| entry.record.ended.is_none() || with_connections.contains(&entry.session));
 }
 
 /// Checks that the session's host is the one that opened it: a host with another key is another

@@ -9,13 +9,12 @@ use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 
 use super::Sessions;
-use super::revocation::leave_out_idle;
-use super::table::{Ending, is_closed, is_live};
+use super::table::{Ending, is_closed, is_live, leave_out_idle};
 use crate::keeper::queues::{Key, LostAccount};
 
 impl Sessions {
-    /// Ends one session with its connections; if it was the user's last at this service, the queue and the
-    /// worker end, too.
+    /// Ends one session with its connections; if it was the user's last at this service, the queue
+    /// and the worker end, too.
     pub fn end(&self, session: &SessionId, record: SessionRecord, reason: Refusal) {
         let session = *session;
         self.end_all(vec![Ending {
@@ -25,8 +24,8 @@ impl Sessions {
         }]);
     }
 
-    /// Ends sessions with their connections, and queues without another session. Returns the connections
-    /// that were cut; none if the table could not be read, and they are cut later.
+    /// Ends sessions with their connections, and queues without another session. Returns the
+    /// connections that were cut; none if the table could not be read, and they are cut later.
     pub fn end_all(&self, ending: Vec<Ending>) -> Vec<AdmissionRow> {
         if ending.is_empty() {
             return Vec::new();
@@ -44,9 +43,9 @@ impl Sessions {
             ids.insert(session);
             self.table.end(&session, record, reason);
         }
-        // Close the queue before cutting its connections, so that nothing is accepted in between. Cut them
-        // before killing its processes: the end of stream from a dying process would look to the client like
-        // a complete transfer, not like an aborted one.
+        // Close the queue before cutting its connections, so that nothing is accepted in between. Cut
+        // them before killing its processes: the end of stream from a dying process would look to the
+        // client like a complete transfer, not like an aborted one.
         touched.retain(|key| !self.table.has_live(*key));
         let still_used = self.used_by_closed(&touched, &ids);
         let closed: Vec<_> = touched
@@ -106,9 +105,10 @@ impl Sessions {
             return HashSet::new();
         }
         let rows = self.admission.admissions().unwrap_or_else(|error| {
-        tracing::error!(%error, "reading the admission table; workers end with the last session");
-        Vec::new()
-    });
+            tracing::error!(%error,
+                "reading the admission table; workers end with the last session");
+            Vec::new()
+        });
         let others = rows
             .iter()
             .map(|row| ((row.service, row.uid), row.session))

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use usher_kernel::cgroup::{Group, Guest};
 use usher_proto::refusal::Refusal;
 
-use super::exits::{End, reap};
+use super::exits::{Exit, reap};
 use super::{Queue, Running};
 use crate::keeper::host::process::Process;
 
@@ -76,7 +76,7 @@ impl Queue {
     pub fn take_in(self: &Arc<Self>, pid: u32, pidfd: OwnedFd) -> Result<(), Refusal> {
         tracing::info!(service = %self.service, user = %self.account.name,
             uid = self.account.uid, pid, "process has become the user");
-        let is_worker = self.enlist(pid, End::Other(pidfd));
+        let is_worker = self.enlist(pid, Exit::Other(pidfd));
         let mut state = self.state.lock();
         state.starting = state.starting.saturating_sub(1);
         if is_worker {
@@ -148,7 +148,7 @@ impl Queue {
         let Process { pid, pidfd, .. } = process;
         let pid = pid.unsigned_abs();
         self.state.lock().workers.push(Running { pid, since });
-        tokio::spawn(reap(Arc::clone(self), pid, End::Other(pidfd)));
+        tokio::spawn(reap(Arc::clone(self), pid, Exit::Other(pidfd)));
     }
 
     /// Follows the processes of a group; none of them if one is not wholly the user's.

@@ -24,16 +24,16 @@ const GRACE_OF_REST: Duration = Duration::from_secs(5);
 /// always finds nothing new.
 const LOOKS: usize = 16;
 
-/// The source of a worker's end.
-pub(super) enum End {
+/// How the keeper learns of a worker's exit.
+pub(super) enum Exit {
     /// This keeper's starter made it, and reports its end.
     Worker(WorkersEnd),
     /// Another process made it, and gets its status.
     Other(OwnedFd),
 }
 
-impl End {
-    /// Waits for the end; returns the status, if there is one.
+impl Exit {
+    /// Waits for the exit; returns the status, if there is one.
     async fn wait(self, queue: &Queue, pid: u32) -> io::Result<Option<Ended>> {
         let pidfd = match self {
             Self::Worker(end) => match end.await {
@@ -180,7 +180,7 @@ impl Queue {
 }
 
 /// Waits for a worker's end, and ends its left-over processes if it was the user's last.
-pub(super) async fn reap(queue: Arc<Queue>, pid: u32, end: End) {
+pub(super) async fn reap(queue: Arc<Queue>, pid: u32, end: Exit) {
     match end.wait(&queue, pid).await {
         Ok(status) => {
             let (code, signal) = status.map_or((None, None), |ended| (ended.code, ended.signal));

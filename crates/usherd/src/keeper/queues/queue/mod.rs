@@ -23,7 +23,7 @@ use super::starter::{Order, Starter};
 use super::{Common, Key};
 use crate::keeper::host::accounts::{Account, Identity};
 use crate::keeper::host::identities;
-use exits::{End, reap};
+use exits::{Exit, reap};
 use serving::serve;
 
 /// Search path of a worker; the service's `environment` does not change it.
@@ -254,7 +254,7 @@ impl Queue {
         let begun = |pid, end| {
             tracing::info!(service = %self.service, user = %self.account.name,
                 uid = self.account.uid, pid, "worker started");
-            self.enlist(pid, End::Worker(end));
+            self.enlist(pid, Exit::Worker(end));
         };
         let starter = session.map_or(&self.common.starter, |session| &session.starter);
         Ok(starter.start(order, begun).await?)
@@ -299,7 +299,7 @@ impl Queue {
 
     /// Counts a worker until it ends. Returns false if the queue was removed meanwhile and its
     /// processes are killed.
-    fn enlist(self: &Arc<Self>, pid: u32, end: End) -> bool {
+    fn enlist(self: &Arc<Self>, pid: u32, end: Exit) -> bool {
         let mut state = self.state.lock();
         state.workers.push(Running {
             pid,

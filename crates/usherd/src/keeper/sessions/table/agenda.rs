@@ -199,8 +199,8 @@ impl Table {
         ending
     }
 
-    /// Asks the client host for another element of the session's chain. A lost request does not matter: it
-    /// is repeated, and the session ends if no answer comes.
+    /// Asks the client host for another element of the session's chain. A lost request does not
+    /// matter: it is repeated, and the session ends if no answer comes.
     fn ask(&self, session: SessionId, record: &SessionRecord) {
         let notice = Notice::Reauthenticate { session };
         if !self.notices.send(record.host.clone(), notice) {

@@ -30,8 +30,8 @@ impl Table {
         }
     }
 
-    /// The reason for the end of an expired session: its certificate, its key, or its user as a guest has
-    /// expired.
+    /// The reason for the end of an expired session: its certificate, its key, or its user as a guest
+    /// has expired.
     pub(super) fn expiry(&self, session: &SessionId, record: &SessionRecord) -> Refusal {
         let configuration = self.configuration.get();
         let certificate = self.certificate(session, record);

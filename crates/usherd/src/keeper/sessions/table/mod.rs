@@ -299,6 +299,14 @@ pub fn with_connections(rows: &[AdmissionRow]) -> HashSet<SessionId> {
     rows.iter().map(|row| row.session).collect()
 }
 
+/// Leaves out closed sessions without connections: nothing of them is left to end.
+pub fn leave_out_idle(forbidden: &mut Vec<Ending>, rows: &[AdmissionRow]) {
+    let with_connections = with_connections(rows);
+    forbidden.retain(|ending| {
+        ending.record.ended.is_none() || with_connections.contains(&ending.session)
+    });
+}
+
 /// What a table of the kernel says when something other than its limit is wrong.
 pub fn kernel_failed(error: KernelError) -> Refusal {
     tracing::error!(%error, "the kernel's tables");

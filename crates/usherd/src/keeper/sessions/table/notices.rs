@@ -28,3 +28,33 @@ impl Notices {
             .is_some_and(|verifier| verifier.try_send(record).is_ok())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use usher_proto::refusal::Refusal;
+    use usher_proto::session_id::SessionId;
+
+    use super::*;
+
+    #[test]
+    fn notices_go_to_the_last_verifier_while_it_has_room() {
+        let notices = Notices::default();
+        let notice = Notice::SessionEnded {
+            session: SessionId::from_bytes([1; 16]),
+            reason: Refusal::Expired,
+        };
+        let send = || notices.send("laptop".parse().unwrap(), notice);
+        assert!(!send());
+        let (former, mut of_former) = mpsc::channel(1);
+        notices.send_to(former);
+        let (present, mut of_present) = mpsc::channel(1);
+        notices.send_to(present);
+        assert!(send());
+        assert!(!send());
+        assert!(of_present.try_recv().is_ok());
+        assert!(send());
+        assert!(of_former.try_recv().is_err());
+        drop(of_present);
+        assert!(!send());
+    }
+}

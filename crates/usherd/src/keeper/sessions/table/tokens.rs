@@ -18,8 +18,8 @@ impl Table {
     /// Opens a slot for a session's tokens.
     ///
     /// # Errors
-    /// As for an announcement in this session, and [`Refusal::TokenTableFull`]: the session's connections
-    /// can be announced all the same.
+    /// As for an announcement in this session, and [`Refusal::TokenTableFull`]: the session's
+    /// connections can be announced all the same.
     pub fn open_tokens(
         &self,
         session: SessionId,
@@ -50,8 +50,8 @@ impl Table {
             .open_tokens(&tokens)
             .map_err(|error| match error {
                 TokenError::Full => Refusal::TokenTableFull,
-                // A repeated request: the answer was lost, or this is another key. The client opens another
-                // session.
+                // A repeated request: the answer was lost, or this is another key. The client opens
+                // another session.
                 TokenError::Exists => Refusal::Replayed,
                 TokenError::Length(_) => Refusal::Malformed,
                 TokenError::Kernel(error) => kernel_failed(error),

@@ -1,6 +1,6 @@
-//! Unrecorded of sessions on their way into the signed log. A session ends at once and its record follows:
-//! the table keeps an ended session until the log has its end. So neither a full disk nor the death of
-//! a daemon loses one, and the waiting ends never outnumber the table's places.
+//! Unrecorded of sessions on their way into the signed log. A session ends at once and its record
+//! follows: the table keeps an ended session until the log has its end. So neither a full disk nor
+//! the death of a daemon loses one, and the waiting ends never outnumber the table's places.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -55,8 +55,8 @@ impl Unrecorded {
         }
     }
 
-    /// This many of the oldest have been tried, and the given ones failed. These wait behind the others,
-    /// so that an end that can never be recorded does not block the rest.
+    /// This many of the oldest have been tried, and the given ones failed. These wait behind the
+    /// others, so that an end that can never be recorded does not block the rest.
     fn settle(&self, tried: usize, left: Vec<(SessionId, Ended)>) {
         let mut waiting = self.waiting.lock();
         waiting.drain(..tried);
@@ -107,8 +107,8 @@ impl Table {
     ) -> (Vec<(SessionId, Ended)>, Option<Refusal>) {
         let mut refused = None;
         let mut left = Vec::new();
-        // Send all requests, then wait without a limit, because resending would record ends twice. If the
-        // recorder goes away, the wait ends.
+        // Send all requests, then wait without a limit, because resending would record ends twice. If
+        // the recorder goes away, the wait ends.
         let mut asked = Vec::new();
         for (session, ended) in ends {
             let sent = self.what_ended(&session, ended).and_then(|end| match end {
@@ -151,8 +151,8 @@ impl Table {
         }))
     }
 
-    /// Notes that the log has the end, unless the session has ended once more since: that end is recorded
-    /// next.
+    /// Notes that the log has the end, unless the session has ended once more since: that end is
+    /// recorded next.
     fn set_recorded(&self, session: &SessionId, ended: Ended) -> Result<(), Refusal> {
         let record = self.admission.session(session).map_err(kernel_failed)?;
         let Some(mut record) = record.filter(|record| record.ended == Some(ended)) else {
