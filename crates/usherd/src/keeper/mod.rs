@@ -1,6 +1,6 @@
-//! The keeper: owns the admission tables, the listeners and the worker processes. It starts as
-//! root and keeps the few capabilities that this takes; it parses records of the verifier,
-//! passes on unread what of them came from the network, and parses the recorder's answers.
+//! The keeper owns the admission tables, the listeners and the worker processes. It starts as root
+//! and keeps only the few capabilities that it needs. It parses the verifier's records, but passes
+//! on unread the parts that came from the network, and it parses the recorder's answers.
 //!
 //! Each of its rooms uses only those before it in this list:
 //! - `host`: this host's accounts and processes, and what its kernel enforces besides admission;
@@ -47,7 +47,7 @@ use queues::{LostAccount, Queues, Stored};
 use recording::Recording;
 use sessions::{Parts, Sessions};
 
-/// What all of the keeper's tasks share: its rooms. Each uses those above it only.
+/// The state that all tasks of the keeper share: its rooms.
 struct Keeper {
     /// The kernel's tables.
     admission: Arc<Admission>,
@@ -81,7 +81,7 @@ pub fn run(
     let admission = Admission::open(Path::new(paths::PIN_DIRECTORY), &layout.common, limits)?;
     let users = users.map_or_else(usher_kernel::cgroup::mount, Ok)?;
     let host = Host::open(&users, &admission, ownership)?;
-    // Not before: this refuses a second keeper, who would take a living one's sockets away.
+    // Only now: this refuses to run beside a living keeper, whose sockets would otherwise be taken.
     let control = start.control()?;
     let [records, calls, handle] = start.sockets()?;
     let own_key = host_key.public();
@@ -123,7 +123,7 @@ pub fn run(
         .attempt("a local socket failed")
 }
 
-/// Where others reach the keeper.
+/// The sockets at which others reach the keeper.
 struct Sockets {
     control: ControlSocket<roles::Keeper>,
     records: OwnedFd,
@@ -158,8 +158,8 @@ async fn serve(
     }
 }
 
-/// What is done by the clock: announcements expire, sessions end, idle workers go, connections
-/// that nobody announced are cut.
+/// Regular upkeep: expires announcements, ends sessions and idle workers, and cuts connections that
+/// were not announced.
 async fn upkeep(keeper: &Arc<Keeper>) {
     let mut second = tokio::time::interval(Duration::from_secs(1));
     second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -172,7 +172,7 @@ async fn upkeep(keeper: &Arc<Keeper>) {
         usher_local::messages::summarize();
         keeper.sessions.look();
         if count.is_multiple_of(5) {
-            // One at a time, as the name service may not answer for long.
+            // One at a time, because the name service may be slow.
             if keeper.host.is_incomplete()
                 && looking_up.as_ref().is_none_or(JoinHandle::is_finished)
             {
@@ -259,8 +259,8 @@ impl Keeper {
     fn put_in_force(&self, fresh: Configuration) -> Result<Vec<EndingView>, KernelError> {
         let former = self.configuration.get();
         let generation = fresh.generation();
-        // In force first, then the sessions are looked through: one that is opened meanwhile has
-        // been checked against the new configuration.
+        // Put it in force before checking the sessions: one that is opened meanwhile is checked
+        // against the new configuration.
         let fresh = self.configuration.put(fresh);
         self.host.identities.forget();
         self.queues.put_in_force(&fresh.checked);
@@ -271,7 +271,8 @@ impl Keeper {
         Ok(ended)
     }
 
-    /// The answer when nothing runs or is accepted any more that the configuration in force forbids.
+    /// The answer, once nothing runs or is accepted any more that the configuration in force
+    /// forbids.
     async fn settled(&self, ended: Vec<EndingView>) -> ReloadedView {
         let unfinished = self.queues.all_gone().await;
         self.sessions.cut_left();
@@ -282,9 +283,10 @@ impl Keeper {
         }
     }
 
-    /// What putting a configuration, as it was sent, in force would end.
+    /// What a configuration, given as its bytes, would end if it were put in force.
     async fn would_end(&self, candidate: Vec<u8>) -> Result<Vec<EndingView>, StartError> {
-        // Aside, as a large one takes a while: connections wait for this thread.
+        // On another thread, because a large one takes a while and connections wait for this
+        // thread.
         let read = tokio::task::spawn_blocking(move || Configuration::read(&candidate));
         let candidate = read.await.attempt("cannot read the configuration")??;
         Ok(self.sessions.would_end(&candidate)?)

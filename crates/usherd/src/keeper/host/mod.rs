@@ -26,7 +26,7 @@ use identities::Identities;
 pub use pam::program as usher_pam;
 use ports::ServicePorts;
 
-/// How long a reload waits for the accounts of services to be looked up.
+/// The time that a reload waits for the look-up of the services' accounts.
 const LOOKING_UP: Duration = Duration::from_secs(5);
 
 /// This host.
@@ -54,7 +54,7 @@ impl Host {
         admission: &Admission,
         ownership: bool,
     ) -> Result<Self, OwnershipError> {
-        // Before the fence, which protects what is pinned.
+        // Before the fence, which protects the pins.
         let destinations = Destinations::open(users);
         Ok(Self {
             destinations,
@@ -82,8 +82,8 @@ impl Host {
         self.destinations.serves(service)
     }
 
-    /// Does what takes the accounts of the services in force: a fence around each, and its port. A
-    /// caller that stops waiting leaves the rest to the next call: see [`Host::is_incomplete`].
+    /// Does what needs the accounts of the services in force: fences each, and reserves its port. If
+    /// the caller stops waiting, [`Host::is_incomplete`] demands another call.
     pub async fn look_accounts_up(&self, in_force: &InForce) {
         let configuration = in_force.get();
         let (generation, policy) = (configuration.generation(), &configuration.checked.policy);
@@ -92,7 +92,7 @@ impl Host {
         let mut fenced = true;
         for account in ports::accounts(policy) {
             let uid = self.accounts.by_name(account).await.map(|found| found.uid);
-            // The task that has put another one in force looks its accounts up.
+            // The reload that replaced this configuration looks up its accounts.
             if in_force.get().generation() != generation {
                 return;
             }
@@ -105,7 +105,7 @@ impl Host {
         self.ports.complete(generation, policy, &found);
     }
 
-    /// The same, for a limited time.
+    /// The same, with a time limit.
     pub async fn look_accounts_up_in_time(&self, in_force: &InForce) {
         let looked_up = self.look_accounts_up(in_force);
         if tokio::time::timeout(LOOKING_UP, looked_up).await.is_err() {

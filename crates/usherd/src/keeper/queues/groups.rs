@@ -31,7 +31,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Finds the place from the `asked` folder (a relative one is below `mount`), or from the
+    /// Finds the layout from the `asked` folder (a relative one is below `mount`), or from the
     /// keeper's `own` group.
     fn of(asked: Option<PathBuf>, own: &Path, mount: &Path) -> Self {
         let workers = match (asked, own.parent()) {
@@ -50,7 +50,7 @@ impl Layout {
         }
     }
 
-    /// Finds the place, and moves the keeper into its leaf if it has one.
+    /// Finds the layout, and moves the keeper into its leaf if it has one.
     ///
     /// # Errors
     /// When there is no hierarchy of version 2 or no such folder, or the kernel's error.

@@ -36,7 +36,7 @@ impl Queues {
                 false => queues.len(),
             };
             seen = present;
-            // Those behind the one that was looked at last, and then from the beginning again.
+            // Queues after the last one checked, then from the beginning again.
             queues.sort_unstable_by_key(|queue| (last >= Some(queue.key), queue.key));
             for queue in queues.into_iter().take(count) {
                 last = Some(queue.key);

@@ -59,7 +59,7 @@ pub struct Queues {
     common: Arc<Common>,
     all: Mutex<HashMap<Key, Arc<Queue>>>,
     permits: Permits,
-    /// The limit of their number.
+    /// The limit of queues.
     most: usize,
 }
 
@@ -99,7 +99,7 @@ impl Common {
     }
 }
 
-/// Queues that were taken away and have processes left.
+/// Removed queues with processes left.
 #[derive(Default)]
 struct Leaving {
     queues: Mutex<HashMap<Key, Arc<Queue>>>,
@@ -107,12 +107,12 @@ struct Leaving {
 }
 
 impl Leaving {
-    /// Waits until no process is left of queues that were taken away from this user.
+    /// Waits until no process is left of this user's removed queues.
     async fn gone(&self, key: Key) {
         self.wait(|queues| queues.contains_key(&key)).await;
     }
 
-    /// Waits until there is none of these.
+    /// Waits until no leaving queue `concerns` the caller.
     async fn wait(&self, concerns: impl Fn(&HashMap<Key, Arc<Queue>>) -> bool) {
         loop {
             let changed = self.changed.notified();
@@ -125,8 +125,8 @@ impl Leaving {
 }
 
 impl Queues {
-    /// No queues yet, and never more than so many; workers will live in these groups. Also returns the
-    /// reports of lost accounts.
+    /// No queues yet, and never more than `most`; workers live in `groups`. Also returns the reports of
+    /// lost accounts.
     pub fn new(
         admission: Arc<Admission>,
         configuration: Arc<InForce>,
@@ -268,7 +268,7 @@ impl Queues {
             self.end_orphans(service, account);
             return self.ensure(service, account);
         };
-        // The former keeper may have ended while it refused what waited.
+        // The former keeper may have ended while it was refusing waiting connections.
         if let Err(error) = usher_kernel::listener::reopen(listener.as_fd(), BACKLOG) {
             tracing::error!(%error, "a stored listener does not listen");
         }
@@ -398,8 +398,8 @@ impl Queues {
         });
     }
 
-    /// Waits until no process is left of all queues that were taken away, for some seconds. Returns,
-    /// in words for an administrator, what is left then.
+    /// Waits up to [`GONE`] until no process is left of any removed queue. Returns what is left
+    /// then, in words for an administrator.
     pub async fn all_gone(&self) -> Vec<String> {
         let wait = self.common.leaving.wait(|queues| !queues.is_empty());
         if timeout(GONE, wait).await.is_ok() {

@@ -13,10 +13,10 @@ use super::Key;
 pub struct Stored(HashMap<Key, OwnedFd>);
 
 impl Stored {
-    /// Takes them over from the service manager. Called first of all.
+    /// Takes them over from the service manager. Call this first.
     ///
     /// # Errors
-    /// When what the service manager says is malformed.
+    /// When the service manager's data is malformed.
     pub fn take_over() -> io::Result<Self> {
         let stored = usher_kernel::descriptor_store::take()?;
         let listeners = stored.into_iter().filter_map(|(name, descriptor)| {
@@ -41,11 +41,12 @@ fn name((service, uid): Key) -> String {
     format!("queue-{service}-{uid}")
 }
 
-/// Gives the service manager a duplicate, so that the queue outlives the keeper. Without a service
-/// manager the queue's waiting connections do not, which the log says once.
+/// Stores a duplicate with the service manager, so that the queue outlives the keeper. Without a
+/// service manager the waiting connections are lost with the keeper, which the log says once.
 pub(super) fn store(listener: &OwnedFd, key: Key) {
     let name = name(key);
-    // A listener that is closed to refuse what waits hangs up for a moment, and stays all the same.
+    // A listener that is closed to refuse waiting connections hangs up for a moment, but must stay
+    // stored.
     let state = [
         NotifyState::FdStore,
         NotifyState::FdName(&name),

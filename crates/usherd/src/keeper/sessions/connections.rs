@@ -17,7 +17,7 @@ pub struct Connections {
     /// Each user's share.
     pub announced: Announcements,
     unread: Unread,
-    /// Ended sessions whose connections are still to be cut.
+    /// Ended sessions whose connections are not cut yet.
     uncut: Mutex<HashSet<SessionId>>,
 }
 

@@ -141,8 +141,8 @@ impl Sessions {
         Ok(())
     }
 
-    /// Makes the user's queue while the recorder works: this takes as long, and the queue admits nobody
-    /// without a session. If it fails, opening the session reports it.
+    /// Makes the user's queue while the recorder works, because both take about as long. The queue
+    /// admits no connection without a session. If it fails, opening the session reports it.
     async fn prepare_queue(&self, opening: &Opening, account: &Account) {
         // Send the record first.
         tokio::task::yield_now().await;

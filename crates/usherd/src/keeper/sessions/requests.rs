@@ -13,7 +13,7 @@ use usher_proto::session_request::{Announcement, SessionRequest, Verdict};
 use super::Sessions;
 use super::table::kernel_failed;
 
-/// How long an announced connection may take to arrive.
+/// The time that an announced connection may take to arrive.
 const ANNOUNCED: Duration = Duration::from_secs(10);
 
 impl Sessions {
@@ -36,14 +36,15 @@ impl Sessions {
         Ok(None)
     }
 
-    /// Closes a session whose client does not know of it.
+    /// Closes a session that its client does not know of.
     pub(super) fn abandon(&self, session: &SessionId, host: &HostName) {
         if let Err(refusal) = self.table.close(session, host) {
             tracing::error!(%session, reason = refusal.name(), "cannot close abandoned session");
         }
     }
 
-    /// Takes an announcement back. A session that is forgotten has announced nothing any more: fine.
+    /// Withdraws an announcement. A forgotten session has no announcements left, so it counts as
+    /// success.
     fn withdraw(
         &self,
         session: SessionId,
@@ -77,7 +78,7 @@ impl Sessions {
         let hosts = &configuration.checked.policy.hosts;
         let host = hosts.get(host).ok_or(Refusal::HostNotPermitted)?;
         if !host.addresses.contains(&connection.client.ip()) {
-            // A host may announce its own connections only: else it could have another host's user
+            // A host may announce only its own connections. Otherwise another host's user could be
             // served as its own.
             return Err(Refusal::ForeignAddress);
         }
@@ -124,8 +125,8 @@ impl Sessions {
             })
     }
 
-    /// The user is still there: the client host has another element of the chain, and its policy still
-    /// lets it be used.
+    /// The user is still present: the client host has sent another element of the chain, and its
+    /// policy still permits the session.
     fn reauthenticate(
         &self,
         session: SessionId,

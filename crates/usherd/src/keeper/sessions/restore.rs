@@ -7,8 +7,9 @@ use crate::keeper::host::accounts::Account;
 use crate::keeper::queues::Stored;
 
 impl Sessions {
-    /// Takes up what an earlier keeper left: listeners with their waiting connections from the service
-    /// manager's file descriptor store (sd_pid_notify_with_fds(3)), sessions from the pinned table.
+    /// Adopts what an earlier keeper left: listeners with their waiting connections from the
+    /// service manager's file descriptor store (sd_pid_notify_with_fds(3)), and sessions from the
+    /// pinned table.
     pub fn restore(&self, mut stored: Stored) {
         let mut sessions = match self.admission.sessions() {
             Ok(sessions) => sessions,
@@ -26,8 +27,8 @@ impl Sessions {
             }
             let restored = match (configuration.checked.service(key.0), stored.take(key)) {
                 (None, _) => Err(Refusal::UnknownService),
-                // Looked up when a process of the user is started: to do so here would keep everybody
-                // waiting, a user after the other.
+                // The account is looked up when a process of the user is started: here, all users
+                // would wait for one look-up after the other.
                 (Some(service), listener) => {
                     let account = Account {
                         name: record.user.clone(),

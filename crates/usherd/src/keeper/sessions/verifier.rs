@@ -127,7 +127,7 @@ async fn read(
     }
 }
 
-/// Whether the verifier is there to be answered.
+/// Sends an answer. Returns whether the verifier is still connected.
 async fn answer(replies: &Replies, request: u64, verdict: Verdict) -> bool {
     let reply = KeeperReply::Answer { request, verdict };
     let sent = replies.send(reply.encode()).await.is_ok();

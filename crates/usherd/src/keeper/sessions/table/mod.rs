@@ -154,7 +154,8 @@ impl Table {
             }
             return false;
         }
-        // When the user was last authenticated, the former keeper knew: counted from now on.
+        // The time of the user's last authentication is lost with the former keeper, so it counts
+        // from now.
         self.shares.enter(session, record, unix_time());
         self.schedule(session, record);
         true
@@ -166,7 +167,7 @@ impl Table {
         self.agenda.clear();
     }
 
-    /// A session of this host that neither has ended nor expired.
+    /// A session of this host that has neither ended nor expired.
     ///
     /// # Errors
     /// [`Refusal::UnknownSession`], [`Refusal::SessionEnded`], [`Refusal::Expired`],
@@ -187,7 +188,7 @@ impl Table {
         Ok(record)
     }
 
-    /// Takes an element of the session's chain, which authenticates the user anew.
+    /// Accepts an element of the session's chain, which authenticates the user anew.
     ///
     /// # Errors
     /// The chain's refusals; [`Refusal::KeeperUnavailable`].
@@ -307,7 +308,7 @@ pub fn leave_out_idle(forbidden: &mut Vec<Ending>, rows: &[AdmissionRow]) {
     });
 }
 
-/// What a table of the kernel says when something other than its limit is wrong.
+/// The refusal for a kernel table that fails for another reason than its limit.
 pub fn kernel_failed(error: KernelError) -> Refusal {
     tracing::error!(%error, "the kernel's tables");
     Refusal::KeeperUnavailable

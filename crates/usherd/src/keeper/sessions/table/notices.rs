@@ -19,7 +19,7 @@ impl Notices {
         *self.0.lock() = Some(verifier);
     }
 
-    /// Whether the verifier takes a notice for this host. Waits for nothing.
+    /// Sends the verifier a notice for this host. Returns whether it was accepted. Does not wait.
     pub fn send(&self, host: HostName, notice: Notice) -> bool {
         let record = KeeperReply::Notice { host, notice }.encode();
         let verifier = self.0.lock();

@@ -18,8 +18,8 @@ impl Table {
     /// Opens a slot for a session's tokens.
     ///
     /// # Errors
-    /// As for an announcement in this session, and [`Refusal::TokenTableFull`]: the session's
-    /// connections can be announced all the same.
+    /// Like an announcement in this session, and [`Refusal::TokenTableFull`]. The session's
+    /// connections can still be announced.
     pub fn open_tokens(
         &self,
         session: SessionId,
