@@ -45,7 +45,7 @@ use host::destinations::Restricted;
 use queues::groups::{Groups, Layout};
 use queues::{LostAccount, Queues, Stored};
 use recording::Recording;
-use sessions::{Parts, Sessions};
+use sessions::Sessions;
 
 /// The state that all tasks of the keeper share: its rooms.
 struct Keeper {
@@ -209,15 +209,15 @@ impl Keeper {
         );
         let queues = Arc::new(queues);
         let recording = Arc::new(Recording::new());
-        let parts = Parts {
-            admission: Arc::clone(&admission),
-            configuration: Arc::clone(&configuration),
-            host: Arc::clone(&host),
+        let sessions = Arc::new(Sessions::new(
+            Arc::clone(&admission),
+            Arc::clone(&configuration),
+            Arc::clone(&host),
             own_key,
-            queues: Arc::clone(&queues),
-            recording: Arc::clone(&recording),
-        };
-        let sessions = Arc::new(Sessions::new(parts, limits.sessions));
+            Arc::clone(&queues),
+            Arc::clone(&recording),
+            limits.sessions,
+        ));
         let calls = Calls::new(
             Arc::clone(&configuration),
             Arc::clone(&host),

@@ -94,7 +94,7 @@ impl Common {
             .await
             .is_err()
         {
-            tracing::error!("nobody ends the sessions of an account that is gone");
+            tracing::error!("the sessions of an account that is gone do not end");
         }
     }
 }

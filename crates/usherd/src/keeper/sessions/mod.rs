@@ -41,33 +41,17 @@ pub struct Sessions {
     connections: Connections,
 }
 
-/// What sessions use of the keeper's other rooms.
-pub struct Parts {
-    /// The kernel's tables.
-    pub admission: Arc<Admission>,
-    /// The configuration in force.
-    pub configuration: Arc<InForce>,
-    /// This host.
-    pub host: Arc<Host>,
-    /// This host's key.
-    pub own_key: HostPublicKey,
-    /// Where connections wait for workers.
-    pub queues: Arc<Queues>,
-    /// Where authentications and ends are recorded.
-    pub recording: Arc<Recording>,
-}
-
 impl Sessions {
     /// No sessions yet, in a table with this many places.
-    pub fn new(parts: Parts, most: u32) -> Self {
-        let Parts {
-            admission,
-            configuration,
-            host,
-            own_key,
-            queues,
-            recording,
-        } = parts;
+    pub fn new(
+        admission: Arc<Admission>,
+        configuration: Arc<InForce>,
+        host: Arc<Host>,
+        own_key: HostPublicKey,
+        queues: Arc<Queues>,
+        recording: Arc<Recording>,
+        most: u32,
+    ) -> Self {
         Self {
             table: Table::new(Arc::clone(&admission), Arc::clone(&configuration), most),
             connections: Connections::new(Arc::clone(&admission)),
