@@ -6,11 +6,12 @@
 //! promise: accepted bytes must encode to the same bytes.
 #![allow(dead_code, reason = "a fuzz target uses one of these")]
 
+use usher_base::DecodeError;
 use usher_proto::{
     AgentAnswer, Authenticator, CallReply, CallRequest, Certificate, ClientBody, ClientFrame,
-    DecodeError, FRAME_LENGTH_SIZE, FrameBuffer, FromLender, KeeperReply, KeeperRequest,
-    LocalReply, LocalRequest, MAX_FRAME, RecorderReply, RecorderRequest, RelayReply, RelayRequest,
-    RevokedKeys, RevokedKeysError, ServerFrame, Statement, ToLender, session_id, ssh_key,
+    FRAME_LENGTH_SIZE, FrameBuffer, FromLender, KeeperReply, KeeperRequest, LocalReply,
+    LocalRequest, MAX_FRAME, RecorderReply, RecorderRequest, RelayReply, RelayRequest, RevokedKeys,
+    RevokedKeysError, ServerFrame, Statement, ToLender, session_id, ssh_key,
 };
 
 /// A statement's bytes.

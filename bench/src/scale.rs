@@ -8,11 +8,12 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use usher_base::ConnectionTuple;
 use usher_bench::crowd;
 use usher_bench::exchange::exchange;
 use usher_lab::hostile::{Channel, Identity, Port, fresh_user_key};
 use usher_lab::{Daemon, Lab, Mail};
-use usher_proto::{Announcement, ConnectionTuple};
+use usher_proto::Announcement;
 
 use crate::report::Row;
 use crate::successive::{CLIENT, SERVICE, connections, start_forking, steps};

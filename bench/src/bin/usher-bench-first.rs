@@ -15,10 +15,10 @@ use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use usher_base::{HostName, ServiceName};
 use usher_bench::exchange::{ORDERS, exchange, exchange_tcp, wait_for};
 use usher_bench::tls::{Identity, client_config};
 use usher_local::paths;
-use usher_proto::name::{HostName, ServiceName};
 
 /// The servers, and how to connect to them.
 struct Servers {

@@ -9,11 +9,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use usher_base::{HostName, ServiceName};
 use usher_bench::exchange::{exchange_tcp, wait_for};
-use usher_local::packet::PacketSocket;
+use usher_daemon::packet::PacketSocket;
 use usher_local::paths;
 use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
-use usher_proto::name::{HostName, ServiceName};
 
 const SECOND: Duration = Duration::from_secs(1);
 

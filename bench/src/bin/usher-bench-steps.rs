@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use usher_bench::exchange::exchange_tcp;
-use usher_local::packet::PacketSocket;
+use usher_daemon::packet::PacketSocket;
 use usher_local::paths;
 use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 

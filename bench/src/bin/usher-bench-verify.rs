@@ -20,6 +20,7 @@ use aws_lc_rs::signature::{ED25519, UnparsedPublicKey};
 use ed25519_dalek::Verifier as _;
 use opening::Claim;
 use rustix::time::{ClockId, clock_gettime};
+use usher_base::{ConnectionTuple, HostName};
 use usher_lab::hostile::{fresh_user_key, random};
 use usher_local::applied::{Applied, PolicyFile, UserEntry};
 use usher_local::checked::Checked;
@@ -27,11 +28,10 @@ use usher_proto::frame::{ClientBody, ClientFrame};
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::keeper_record::{KeeperBody, KeeperRequest};
 use usher_proto::log_record::AuthenticationRecord;
-use usher_proto::name::HostName;
 use usher_proto::session_id;
 use usher_proto::ssh_key::public::KeyData;
 use usher_proto::ssh_key::{PrivateKey, SshSig};
-use usher_proto::{Announcement, Authentication, Authenticator, Chain, ConnectionTuple, Statement};
+use usher_proto::{Announcement, Authentication, Authenticator, Chain, Statement};
 
 const USERS: usize = 1000;
 /// The number of different authenticators that are checked in turn.

@@ -1,7 +1,7 @@
 //! The system accounts of the roles.
 
 use nix::unistd::User;
-use usher_local::roles::Role;
+use usher_daemon::role::Role;
 
 use crate::failure::Failure;
 

@@ -4,11 +4,12 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use usher_local::control::{ControlError, EndingView};
+use usher_base::UserName;
+use usher_daemon::control::ControlError;
 use usher_local::error::ConfigurationError;
+use usher_local::requests::EndingView;
 use usher_log::LogError;
 use usher_policy::{PolicyError, Source};
-use usher_proto::name::UserName;
 
 use crate::commands::ending;
 use crate::excerpt::Excerpt;

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use usher_proto::name::{HostName, UserName};
+use usher_base::{HostName, UserName};
 
 /// Tells every network service which user is on the other end. See usher(8).
 #[derive(Debug, Parser)]

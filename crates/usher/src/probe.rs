@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use usher_local::probe::Probe;
+use usher_daemon::probe::Probe;
 
 /// Why nothing could be tried.
 #[derive(Debug, thiserror::Error)]

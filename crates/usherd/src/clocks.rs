@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
-use usher_proto::name::HostName;
+use usher_base::HostName;
 use usher_proto::refusal::Refusal;
 
 /// The time for which a refusal is reported, in seconds: after the clocks were corrected there may be

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
-use usher_local::packet_async::AsyncPacketSocket;
+use usher_daemon::packet_async::AsyncPacketSocket;
 use usher_proto::refusal::Refusal;
 
 /// Requests that may wait for the other side; more are refused with [`Refusal::Overloaded`].

@@ -11,8 +11,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::Semaphore;
-use usher_local::packet::Peer;
-use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
+use usher_daemon::packet::Peer;
+use usher_daemon::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_proto::refusal::Refusal;
 
 use crate::log_share::LogShares;

@@ -115,7 +115,7 @@ impl Role {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    usher_local::messages::to_standard_error();
+    usher_daemon::messages::to_standard_error();
     if let Err(error) = usher_system::process::end_when_asked() {
         tracing::error!("{error}");
         return ExitCode::FAILURE;

@@ -1,10 +1,10 @@
 //! Decides whether a session may be opened. The verifier, which answers the network, asks first. The
 //! keeper asks again, by its own policy, and has the recorder confirm the signature.
 
+use usher_base::HostName;
 use usher_local::checked::Checked;
 use usher_policy::Service;
 use usher_proto::host_key::HostPublicKey;
-use usher_proto::name::HostName;
 use usher_proto::opening::Opening;
 use usher_proto::refusal::Refusal;
 use usher_proto::statement::Expectation;

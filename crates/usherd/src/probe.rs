@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
+use usher_daemon::probe::Probe;
 use usher_kernel::probe;
-use usher_local::probe::Probe;
 
 /// Tries the features of these names, or everything if none is given, and prints the results as JSON.
 ///

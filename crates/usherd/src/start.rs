@@ -7,11 +7,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use usher_local::control_server::ControlSocket;
+use usher_daemon::control_server::ControlSocket;
+use usher_daemon::packet::{self, Senders};
+use usher_daemon::role::{Connectors, HasRole, RUNTIME_DIRECTORY, Role, Socket};
 use usher_local::error::ConfigurationError;
-use usher_local::packet::{self, Senders};
 use usher_local::paths;
-use usher_local::roles::{Connectors, HasRole, Role, Socket};
 use usher_proto::host_key::HostPublicKey;
 use usher_system::privileges;
 
@@ -154,7 +154,7 @@ impl<R: HasRole> Start<R> {
         require_root(R::ROLE.name)?;
         let account = account_of(R::ROLE)?;
         if R::ROLE.is_daemon() {
-            let root = Path::new(paths::RUNTIME_DIRECTORY);
+            let root = Path::new(RUNTIME_DIRECTORY);
             let folder = root.join(R::ROLE.name);
             std::fs::create_dir_all(&folder)
                 .attempt(format!("cannot make {}", folder.display()))?;

@@ -28,12 +28,13 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
+use usher_daemon::packet::PacketSocket;
+use usher_daemon::role::HasRole;
 use usher_kernel::worker::{
     BIRTH, Ends, MAX_REQUEST, Progress, REPORT_SIZE, Report, Request, Starter, Told,
     outlast_requests_to_end,
 };
-use usher_local::packet::PacketSocket;
-use usher_local::roles::{self, HasRole};
+use usher_local::roles;
 
 use crate::start::{self, Attempt, StartError};
 use order::{Child, Standing};

@@ -5,7 +5,8 @@
 use usher_kernel::cgroup::{self, Group};
 use usher_system::privileges;
 
-use usher_local::roles::{self, HasRole};
+use usher_daemon::role::HasRole;
+use usher_local::roles;
 
 use crate::start::{self, StartError};
 

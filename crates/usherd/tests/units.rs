@@ -6,7 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use usher_local::roles::{self, HasRole, ROLES, Role};
+use usher_daemon::role::{HasRole, Role};
+use usher_local::roles::{self, ROLES};
 
 /// The examples need the system's units, so both are checked together.
 const KINDS: [&str; 2] = ["system", "user"];

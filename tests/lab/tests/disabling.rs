@@ -7,9 +7,10 @@ mod reading;
 use attack::Attack;
 use reading::{Outcome, connect, is_cut, lives};
 use serde_json::Value;
+use usher_base::ConnectionTuple;
 use usher_lab::hostile::{Asked, id_of, read_line};
 use usher_lab::{ALICE, BOB, Daemon, Lab, Mail, Output, Role, User, eventually};
-use usher_proto::{Announcement, ConnectionTuple};
+use usher_proto::Announcement;
 
 /// What an administrator, or somebody else, may have broken. Each is a reason for which an apply is
 /// refused.

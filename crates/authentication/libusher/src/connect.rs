@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use usher_local::packet::PacketSocket;
+use usher_base::{HostName, ServiceName};
+use usher_daemon::packet::PacketSocket;
 use usher_local::paths;
 use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
-use usher_proto::name::{HostName, ServiceName};
 use usher_proto::refusal::Refusal;
 
 use crate::token::{draw_token, tell_program};

@@ -7,12 +7,12 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use usher_local::packet::{Packet, PacketSocket};
+use usher_daemon::packet::{Packet, PacketSocket};
 use usher_local::paths;
 use usher_proto::calls::{CallReply, CallRequest, MAX_CALL_PACKET};
 
 use crate::process;
-use crate::service::ServiceError;
+use crate::service_error::ServiceError;
 use crate::table;
 
 /// How long the keeper may take to answer what it decides in microseconds.

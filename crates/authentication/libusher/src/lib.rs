@@ -21,13 +21,13 @@ mod ffi;
 #[allow(unsafe_code)]
 mod process;
 mod service;
+mod service_error;
 mod table;
 mod token;
 
 pub use connect::{ConnectError, connect_by_user, connect_on_behalf};
-pub use service::{
-    ByUserListener, ConnectionInfo, Reservation, ServiceError, UserListener, connection_info,
-};
+pub use service::{ByUserListener, ConnectionInfo, Reservation, UserListener, connection_info};
+pub use service_error::ServiceError;
 pub use token::draw_token;
-pub use usher_proto::name::{HostName, ServiceName, UserName};
+pub use usher_base::{HostName, ServiceName, UserName};
 pub use usher_proto::refusal::Refusal;

@@ -13,98 +13,20 @@ use rustix::io::Errno;
 use rustix::net::ipproto;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::thread::{CapabilitySet, CapabilitySets};
-use usher_local::packet::PacketSocket;
+use usher_base::{ConnectionTuple, HostName, ServiceName, UserName};
+use usher_daemon::packet::PacketSocket;
 use usher_proto::calls::{self, CallReply, CallRequest, ReservationId};
-use usher_proto::connection::ConnectionTuple;
-use usher_proto::name::{HostName, ServiceName, UserName};
-use usher_proto::refusal::Refusal;
 use usher_proto::ssh_key::Fingerprint;
 
 use crate::conversation::{Conversation, answer, ask, connect, exchange, forget_inherited};
 use crate::process;
+use crate::service_error::ServiceError;
 
 /// How long [`ByUserListener::pre_accept`] waits for a keeper that restarts: it first restores the queues of
 /// all users, who may be ten thousand.
 const RESTART: Duration = Duration::from_secs(120);
 /// The time between two attempts to reach a keeper that restarts.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// Why a call failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ServiceError {
-    /// The descriptor is no socket, or one of another kind.
-    #[error("not a {0}: {1}")]
-    WrongSocket(&'static str, io::Error),
-    /// The keeper refused.
-    #[error("refused: {0}")]
-    Refused(Refusal),
-    /// The keeper of this host does not run.
-    #[error("the keeper of this host does not answer ({0}); is usher-keeper.service running?")]
-    NoKeeper(io::Error),
-    /// The keeper's answer makes no sense.
-    #[error(
-        "cannot understand the keeper's answer; are the library and the daemon of one version?"
-    )]
-    Protocol,
-    /// Another thread was inside a call of this library when this process was forked.
-    #[error("this process was forked while another thread was inside a call")]
-    ForkedInside,
-    /// A signal came while the call waited.
-    #[error("interrupted by a signal")]
-    Interrupted,
-    /// The process shares its memory, files or working directory with another one. Nothing has changed,
-    /// but the reservation is used up.
-    #[error("this process shares its memory, files or working directory with another one")]
-    Shared,
-    /// Another process could act inside this one or read its memory: it has a seccomp listener, a
-    /// performance event, an io_uring, or pinned pages. Of these, a forked process keeps only the listener.
-    #[error(
-        "another process could reach into this one (a seccomp listener, a performance event, \
-         an io_uring or pinned pages): the keeper's journal says which"
-    )]
-    Prepared,
-    /// The kernel refused the change of user. Nothing has changed.
-    #[error("the kernel refused to change this process's groups: {0}")]
-    Change(io::Error),
-    /// The process has changed in part and has not become the user.
-    #[error("this process has changed in part and must end: {what}: {error}")]
-    ChangedInPart {
-        /// The step that failed.
-        what: &'static str,
-        /// Why.
-        error: io::Error,
-    },
-}
-
-impl ServiceError {
-    /// The errno(3) value of the C interface.
-    #[must_use]
-    pub fn errno(&self) -> i32 {
-        match self {
-            Self::Refused(refusal) => match refusal {
-                Refusal::NoFence => libc::EOPNOTSUPP,
-                Refusal::ReservationLapsed => libc::ESTALE,
-                Refusal::ProcessShared => libc::EBUSY,
-                Refusal::AlreadySettled | Refusal::LacksCapabilities => libc::EPERM,
-                Refusal::TooManyGroups => libc::EOVERFLOW,
-                Refusal::NoConnection => libc::ENOENT,
-                Refusal::Overloaded => libc::EAGAIN,
-                Refusal::KeeperUnavailable => libc::ENETDOWN,
-                Refusal::Malformed | Refusal::UnknownVersion => libc::EPROTO,
-                _ => libc::EACCES,
-            },
-            Self::WrongSocket(_, error) | Self::Change(error) => {
-                error.raw_os_error().unwrap_or(libc::EINVAL)
-            }
-            Self::NoKeeper(_) => libc::ENETDOWN,
-            Self::Protocol => libc::EPROTO,
-            Self::Interrupted => libc::EINTR,
-            Self::ForkedInside => libc::EDEADLK,
-            Self::Shared | Self::Prepared => libc::EBUSY,
-            Self::ChangedInPart { .. } => libc::ENOTRECOVERABLE,
-        }
-    }
-}
 
 /// A listening socket in the accept mode acceptByUser: connections wait in a queue for each user, and only a
 /// process of that user accepts them.
@@ -121,8 +43,8 @@ impl ByUserListener {
     /// The socket itself receives no connections in any mode, because the port is under admission.
     ///
     /// # Errors
-    /// [`ServiceError::WrongSocket`]; [`Refusal::NotThisAccount`] when policy has no service with
-    /// this port and an `account` that this process runs as; [`Refusal::NoFence`] on a kernel
+    /// [`ServiceError::WrongSocket`]; [`crate::Refusal::NotThisAccount`] when policy has no service with
+    /// this port and an `account` that this process runs as; [`crate::Refusal::NoFence`] on a kernel
     /// without LSM programs; [`ServiceError::NoKeeper`].
     pub fn new(listener: TcpListener) -> Result<Self, ServiceError> {
         Ok(Self {
@@ -149,8 +71,8 @@ impl ByUserListener {
     /// in this process, so that users' processes do not hold its port.
     ///
     /// # Errors
-    /// [`Refusal::ReservationLapsed`], [`Refusal::ProcessShared`], [`Refusal::AlreadySettled`],
-    /// [`Refusal::SessionEnded`], [`Refusal::TooManyGroups`], [`ServiceError::Shared`],
+    /// [`crate::Refusal::ReservationLapsed`], [`crate::Refusal::ProcessShared`], [`crate::Refusal::AlreadySettled`],
+    /// [`crate::Refusal::SessionEnded`], [`crate::Refusal::TooManyGroups`], [`ServiceError::Shared`],
     /// [`ServiceError::Prepared`] and [`ServiceError::Change`] leave the process as it was. After
     /// [`ServiceError::ChangedInPart`] it must end.
     pub fn set_net_user(self, reservation: Reservation) -> Result<UserListener, ServiceError> {
@@ -426,8 +348,8 @@ impl From<calls::ConnectionInfo> for ConnectionInfo {
 /// Returns the user and the session of an accepted connection. A worker that Usher started may ask too.
 ///
 /// # Errors
-/// [`ServiceError::WrongSocket`]; [`Refusal::NoConnection`] when it is none of Usher's or no
-/// longer one; [`Refusal::ForeignConnection`] when it is another user's;
+/// [`ServiceError::WrongSocket`]; [`crate::Refusal::NoConnection`] when it is none of Usher's or no
+/// longer one; [`crate::Refusal::ForeignConnection`] when it is another user's;
 /// [`ServiceError::NoKeeper`].
 pub fn connection_info(connection: impl AsFd) -> Result<ConnectionInfo, ServiceError> {
     let wrong = |error: Errno| ServiceError::WrongSocket("connected TCP socket", error.into());

@@ -4,7 +4,7 @@
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-use crate::service::ServiceError;
+use crate::service_error::ServiceError;
 
 /// How long another thread may lock a table.
 const HELD: Duration = Duration::from_secs(1);

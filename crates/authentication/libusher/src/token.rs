@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
-use usher_proto::address_bytes;
+use usher_base::address_bytes;
 
 use crate::process;
 

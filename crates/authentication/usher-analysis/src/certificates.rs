@@ -1,13 +1,10 @@
 //! Users by certificate: users whose certificate names a principal of a service's users. No policy
 //! says which users have such certificates, so they are kept apart from users by name.
 
-use std::collections::BTreeSet;
+use usher_base::UserName;
+use usher_policy::{Principal, Service};
 
-use usher_policy::{Principal, ServedBy, Service, may_be_user};
-use usher_proto::UserName;
-
-use crate::network::{Holders, HostPolicy, Network};
-use crate::rights::Right;
+use crate::network::{Holders, HostPolicy};
 use crate::sets::{SetId, Universe};
 
 /// The users who may use a service only with a certificate that names a principal.
@@ -36,24 +33,6 @@ impl HostPolicy {
         principals
             .filter(|principal| self.users.certified(service, principal).has(user))
             .collect()
-    }
-}
-
-impl<'n> Right<'n> {
-    /// The principals of which a user's certificate must name one; none for a user who needs none,
-    /// or may not use the service at all.
-    pub fn principals_for(&self, universe: &Universe<'n>, user: &UserName) -> Vec<&'n Principal> {
-        let may = |by: &&ByCertificate<'_>| match universe.knows(user) {
-            true => universe.contains(by.users, user),
-            false => {
-                by.anybody
-                    && self
-                        .offered
-                        .is_some_and(|service| service.may_certify(user))
-            }
-        };
-        let by_certificate = self.by_certificate.iter().filter(may);
-        by_certificate.map(|by| by.principal).collect()
     }
 }
 
@@ -113,28 +92,4 @@ impl<'n> Universe<'n> {
         self.barred.insert(address, barred);
         barred
     }
-}
-
-/// The users whom no certificate makes users of every service, as far as these networks know them:
-/// those who can never be users, and accounts of services.
-pub(crate) fn not_certifiable_everywhere<'n>(
-    networks: &[&'n Network],
-    users: impl Iterator<Item = &'n UserName>,
-) -> BTreeSet<&'n UserName> {
-    let hosts = networks.iter().flat_map(|network| network.hosts());
-    let services = hosts.flat_map(|host| host.policy.services.values());
-    let mut services = services
-        .filter(|service| !service.users.principals().is_empty())
-        .peekable();
-    if services.peek().is_none() {
-        return BTreeSet::new();
-    }
-    let accounts = services.filter_map(|service| match &service.served_by {
-        ServedBy::Account(account) => Some(account),
-        ServedBy::Program(_) => None,
-    });
-    users
-        .filter(|user| !may_be_user(user))
-        .chain(accounts)
-        .collect()
 }

@@ -2,34 +2,20 @@
 //! clauses.
 
 use serde::Serialize;
+use usher_base::HostName;
 use usher_policy::{
     BlockKind, Clause, Client, ClientService, ClientUse, Host, Principal, Service, ServiceUse,
     TrustedPrincipal,
 };
-use usher_proto::{HostName, ServiceName, UserName};
 
 use crate::how::{How, Offer, Request};
 use crate::network::{Acquaintance, HostPolicy, Network};
 use crate::objection::{Objection, Reason};
+use crate::question::Question;
 
 /// The policies of a network are those of one time ([`Policy::at`](usher_policy::Policy::at)): a
 /// guest whom `at` has kept is a user at any time.
 const AS_IT_IS: u64 = 0;
-
-/// The connection in question.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Question {
-    /// The connecting user.
-    pub user: UserName,
-    /// The user's host.
-    pub client: HostName,
-    /// The service.
-    pub service: ServiceName,
-    /// The service's host.
-    pub server: HostName,
-    /// The port; none: the service's own.
-    pub port: Option<u16>,
-}
 
 /// The answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
+use usher_base::{HostName, ServiceName, UserName};
 use usher_policy::Principal;
-use usher_proto::{HostName, ServiceName, UserName};
 
 use crate::certificates::ByCertificate;
 use crate::how::How;

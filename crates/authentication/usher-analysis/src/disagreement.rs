@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::Serialize;
+use usher_base::{HostName, ServiceName};
 use usher_policy::{BlockKind, Clause, Client, ClientService, Host, Service};
-use usher_proto::{HostName, ServiceName};
 
 use crate::decision::target;
 use crate::network::{Acquaintance, HostPolicy, Network};

@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
+use usher_base::{HostName, ServiceName};
 use usher_policy::{Expectation, Place, Policy, UnknownName};
-use usher_proto::{HostName, ServiceName};
 
-use crate::decision::{Decision, Question, Verdict};
+use crate::decision::{Decision, Verdict};
 use crate::network::{HostPolicy, Network};
+use crate::question::Question;
 
 /// Most examples for one expectation that does not hold.
 pub const MAXIMUM_EXAMPLES: usize = 5;

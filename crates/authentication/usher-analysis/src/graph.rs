@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
+use usher_base::{HostName, ServiceName, UserName};
 use usher_policy::Principal;
-use usher_proto::{HostName, ServiceName, UserName};
 
 use crate::network::Network;
 use crate::rights::{Known, Right};

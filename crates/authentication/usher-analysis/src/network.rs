@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::Serialize;
+use usher_base::{HostName, UserName};
 use usher_policy::{Host, Name, Policy, Principal, Service};
-use usher_proto::{HostName, HostPublicKey, UserName};
+use usher_proto::HostPublicKey;
 
 use crate::how::Route;
 

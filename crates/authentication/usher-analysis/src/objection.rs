@@ -1,12 +1,12 @@
 //! The reasons why a connection is refused, and the lines that would have to change.
 
 use serde::Serialize;
+use usher_base::{HostName, ServiceName, UserName};
 use usher_language::{Mistake, mistakes};
 use usher_policy::{Clause, Moment, Name, Objection as OfPolicy, may_be_user};
-use usher_proto::{HostName, ServiceName, UserName};
 
-use crate::decision::Question;
 use crate::network::{FormerKey, HostPolicy};
+use crate::question::Question;
 
 /// One reason of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use serde::Serialize;
-use usher_policy::{ClientService, Service};
-use usher_proto::{HostName, ServiceName};
+use usher_base::{HostName, ServiceName, UserName};
+use usher_policy::{ClientService, Principal, Service};
 
 use crate::certificates::ByCertificate;
 use crate::how::{How, Offer, Request};
@@ -44,6 +44,24 @@ pub struct Right<'n> {
     pub(crate) entry: Option<(&'n HostPolicy, &'n ClientService)>,
     /// The server's service, if its policy is known.
     pub(crate) offered: Option<&'n Service>,
+}
+
+impl<'n> Right<'n> {
+    /// The principals of which a user's certificate must name one; none for a user who needs none,
+    /// or may not use the service at all.
+    pub fn principals_for(&self, universe: &Universe<'n>, user: &UserName) -> Vec<&'n Principal> {
+        let may = |by: &&ByCertificate<'_>| match universe.knows(user) {
+            true => universe.contains(by.users, user),
+            false => {
+                by.anybody
+                    && self
+                        .offered
+                        .is_some_and(|service| service.may_certify(user))
+            }
+        };
+        let by_certificate = self.by_certificate.iter().filter(may);
+        by_certificate.map(|by| by.principal).collect()
+    }
 }
 
 impl Right<'_> {

@@ -6,9 +6,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use serde::Serialize;
-use usher_proto::UserName;
+use usher_base::UserName;
+use usher_policy::{ServedBy, may_be_user};
 
-use crate::certificates::not_certifiable_everywhere;
 use crate::network::{Holders, Network};
 
 /// A set of users of a [`Universe`]. Equal sets have equal numbers.
@@ -295,4 +295,28 @@ fn distinct_sets<'n>(networks: &[&'n Network]) -> Vec<&'n BTreeSet<UserName>> {
         }
     }
     order
+}
+
+/// The users whom no certificate makes users of every service, as far as these networks know them:
+/// those who can never be users, and accounts of services.
+fn not_certifiable_everywhere<'n>(
+    networks: &[&'n Network],
+    users: impl Iterator<Item = &'n UserName>,
+) -> BTreeSet<&'n UserName> {
+    let hosts = networks.iter().flat_map(|network| network.hosts());
+    let services = hosts.flat_map(|host| host.policy.services.values());
+    let mut services = services
+        .filter(|service| !service.users.principals().is_empty())
+        .peekable();
+    if services.peek().is_none() {
+        return BTreeSet::new();
+    }
+    let accounts = services.filter_map(|service| match &service.served_by {
+        ServedBy::Account(account) => Some(account),
+        ServedBy::Program(_) => None,
+    });
+    users
+        .filter(|user| !may_be_user(user))
+        .chain(accounts)
+        .collect()
 }

@@ -11,8 +11,8 @@ use hosts::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use usher_analysis::{HostPolicy, Known, Network, Question, Universe, Verdict};
+use usher_base::{ServiceName, UserName};
 use usher_policy::{Clause, Source, parse_with_places};
-use usher_proto::{ServiceName, UserName};
 
 /// As it is now.
 fn now(host: &HostPolicy) -> HostPolicy {

@@ -10,8 +10,8 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
+use usher_base::address_bytes;
 use usher_bpf::{Code, Mirrored, code};
-use usher_proto::address_bytes;
 
 use crate::KernelError;
 pub use crate::shared::ports::PortCounters as Counters;

@@ -5,7 +5,6 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 
-use usher_bpf::{Code, code};
 use usher_system::{connections, sandbox};
 
 use crate::{cgroup, listener};
@@ -205,20 +204,10 @@ fn bpf_file_system() -> Outcome {
     }
 }
 
-/// Tries to load the smallest LSM program.
-pub(crate) fn load_lsm_program() -> Result<(), String> {
-    static CODE: Code = code!("usher_probe", "probe");
-    CODE.probe().map_err(|error| {
-        format!(
-            "this kernel refuses LSM programs ({error}), as it does in lockdown or without BPF LSM"
-        )
-    })
-}
-
 /// Whether LSM programs run here. Needs root.
 fn lsm_programs() -> Result<String, String> {
     // A kernel that refuses them may still have bpf in its list, so the list decides only the rest.
-    load_lsm_program().and_then(|()| {
+    crate::ownership::load_lsm_program().and_then(|()| {
         let list = "/sys/kernel/security/lsm";
         match std::fs::read_to_string(list) {
             Ok(names) if names.trim_end().split(',').any(|name| name == "bpf") => {

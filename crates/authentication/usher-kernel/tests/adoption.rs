@@ -6,9 +6,10 @@ mod world;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
 
+use usher_daemon::role::HasRole;
 use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionState, Ended, Limits, SessionError, SessionRecord};
-use usher_local::roles::{self, HasRole};
+use usher_local::roles;
 use usher_proto::{Certified, ChainTip, Refusal};
 use usher_system::privileges;
 use world::*;

@@ -8,9 +8,9 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 
 use rustix::fs::{Gid, Uid};
+use usher_base::ConnectionTuple;
 use usher_kernel::admission::AdmissionState;
 use usher_kernel::listener;
-use usher_proto::ConnectionTuple;
 use usher_system::connections::{destroy, owner};
 use world::*;
 

@@ -9,9 +9,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use ticket::*;
+use usher_base::ConnectionTuple;
 use usher_kernel::KernelError;
 use usher_kernel::ticket::{Attempt, Guard, Limits, Tickets};
-use usher_proto::ConnectionTuple;
 use world::*;
 
 const LIMITS: Limits = Limits {

@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::AddressFamily;
 use ticket::*;
+use usher_base::ConnectionTuple;
 use usher_kernel::ticket::{Attempt, Counters, Event, Report, Syn, TicketError, Tickets};
-use usher_proto::ConnectionTuple;
 use world::*;
 
 const MAPPED: SocketAddr = SocketAddr::new(

@@ -15,8 +15,9 @@ use std::time::Duration;
 
 use forge::*;
 use rustix::net::sockopt;
+use usher_base::ConnectionTuple;
 use usher_kernel::admission::{AdmissionState, Announced, Counters, Limits};
-use usher_proto::{ConnectionTuple, TokenSlot};
+use usher_proto::TokenSlot;
 use world::*;
 
 const LIMITS: Limits = Limits {

@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use forge::*;
+use usher_base::ConnectionTuple;
 use usher_kernel::admission::{AdmissionState, Announced, Counters, Limits};
-use usher_proto::ConnectionTuple;
 use world::*;
 
 const LIMITS: Limits = Limits {

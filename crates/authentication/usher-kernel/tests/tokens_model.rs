@@ -12,8 +12,9 @@ use std::net::{IpAddr, SocketAddr};
 use forge::*;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use usher_base::ConnectionTuple;
 use usher_kernel::admission::{Admission, Counters, Limits};
-use usher_proto::{ConnectionTuple, SessionId, Token, TokenSlot};
+use usher_proto::{SessionId, Token, TokenSlot};
 use world::*;
 
 /// The content of a SYN.

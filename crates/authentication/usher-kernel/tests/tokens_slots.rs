@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use forge::*;
+use usher_daemon::role::HasRole;
 use usher_kernel::KernelError;
 use usher_kernel::admission::{Admission, Counters, Limits, TokenError, TokenRow};
-use usher_local::roles::{self, HasRole};
+use usher_local::roles;
 use usher_proto::SessionId;
 use usher_system::privileges;
 use world::*;

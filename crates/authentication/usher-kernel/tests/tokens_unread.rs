@@ -7,8 +7,9 @@ mod forge;
 mod wire;
 
 use forge::*;
+use usher_base::ConnectionTuple;
 use usher_kernel::admission::{Admission, AdmissionState, Limits};
-use usher_proto::{ConnectionTuple, TokenSlot};
+use usher_proto::TokenSlot;
 use wire::{FORMS, Form, PLAIN, Wire, frames};
 use world::*;
 

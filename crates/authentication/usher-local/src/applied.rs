@@ -8,17 +8,18 @@ use std::path::{Path, PathBuf};
 
 use base64ct::{Base64, Encoding};
 use serde::{Deserialize, Serialize};
+use usher_base::{DecodeError, UserName};
 use usher_policy::{
     GroupName, Groups, MAXIMUM_GROUP_MEMBERS, PolicyError, Source, Unresolved, mistakes_of_part,
 };
-use usher_proto::name::UserName;
-use usher_proto::{DecodeError, RevokedKeys, RevokedKeysError};
+use usher_proto::{RevokedKeys, RevokedKeysError};
 
 use crate::checked::Checked;
 use crate::error::ConfigurationError;
-use crate::files::{file_error, write_atomically};
-use crate::keys::{self, keys_of};
+use crate::keys::{self, UserKey, parse_keys};
 use crate::paths;
+use crate::reading::file_error;
+use usher_daemon::files::write_atomically;
 
 /// The configuration in force.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
@@ -231,6 +232,22 @@ impl Applied {
             })?;
         write_atomically(path, &text, 0o644).map_err(|error| file_error(path, error))
     }
+}
+
+/// All keys of a user.
+///
+/// # Errors
+/// Names the first list or line that is wrong.
+fn keys_of(user: &UserName, entry: &UserEntry) -> Result<Vec<UserKey>, ConfigurationError> {
+    let mut keys = parse_keys(user, None, &entry.authorized_keys)?;
+    for (purpose, list) in &entry.authorized_keys_for {
+        let purpose = purpose.parse().map_err(|_| ConfigurationError::KeysFor {
+            user: user.clone(),
+            found: purpose.clone(),
+        })?;
+        keys.extend(parse_keys(user, Some(&purpose), list)?);
+    }
+    Ok(keys)
 }
 
 #[cfg(test)]

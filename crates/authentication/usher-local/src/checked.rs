@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use usher_base::{ServiceName, UserName};
 use usher_policy::{Name, Policy, Service};
-use usher_proto::name::{ServiceName, UserName};
 use usher_proto::refusal::Refusal;
 use usher_proto::ssh_key::PublicKey;
 use usher_proto::{Certified, RevokedKeys};

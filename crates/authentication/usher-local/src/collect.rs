@@ -5,13 +5,13 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use base64ct::{Base64, Encoding};
-use usher_proto::name::UserName;
+use usher_base::UserName;
 
 use crate::applied::{Applied, UserEntry};
-use crate::copy::ConfigurationCopy;
+use crate::copy::{ConfigurationCopy, open, policy_files, read_bytes, read_in, sorted};
 use crate::error::ConfigurationError;
-use crate::files::{open, optional, policy_files, read_bytes, read_in, sorted};
 use crate::key_options::in_utc;
+use crate::reading::optional;
 use crate::{includes, keys};
 
 impl UserEntry {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
-use usher_proto::name::UserName;
+use usher_base::UserName;
 
 use crate::applied::Applied;
 use crate::checked::Checked;

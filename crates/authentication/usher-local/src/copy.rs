@@ -1,17 +1,20 @@
-//! A copy of a host's /etc/usher. Another person may have filled it, so its links and includes never lead
-//! outside.
+//! The files of /etc/usher, or of a copy of a host's. Another person may have filled a copy, so its links and
+//! includes never lead outside.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::fs::{CWD, Dir, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
 use crate::error::ConfigurationError;
-use crate::files::{file_error, folder_flags, optional, read_in};
 use crate::paths;
+use crate::reading::{file_error, optional, read_open, text};
+use usher_daemon::files::{file_flags, folder_flags, only_file};
 
 /// How often a path with `..` is resolved again after a concurrent rename (openat2(2)).
 const ATTEMPTS: usize = 64;
@@ -55,7 +58,7 @@ impl ConfigurationCopy {
     /// The text of this file; none if it does not exist.
     ///
     /// # Errors
-    /// As [`crate::files::read_bounded`]; when it is not a file.
+    /// As [`crate::reading::read_bounded`]; when it is not a file.
     pub fn text(&self, name: &str) -> Result<Option<String>, ConfigurationError> {
         optional(read_in(&self.folder.join(name), Some(self)))
     }
@@ -86,6 +89,76 @@ impl ConfigurationCopy {
             self.folder.display(),
             paths::CONFIGURATION_DIRECTORY
         ))
+    }
+}
+
+/// The policy files of a folder (`*.policy`), in the order of their names. `copy` is the copy that the
+/// folder belongs to, if any.
+///
+/// # Errors
+/// When the folder exists and cannot be read.
+pub fn policy_files(
+    directory: &Path,
+    copy: Option<&ConfigurationCopy>,
+) -> Result<Vec<PathBuf>, ConfigurationError> {
+    let mut files = sorted(directory, copy)?;
+    files.retain(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == "policy")
+    });
+    Ok(files)
+}
+
+/// The entries of a folder, in the order of their names; none if it does not exist.
+pub(crate) fn sorted(
+    directory: &Path,
+    copy: Option<&ConfigurationCopy>,
+) -> Result<Vec<PathBuf>, ConfigurationError> {
+    let opened = open_with(directory, folder_flags(), copy);
+    let opened = opened.map_err(|error| file_error(directory, error));
+    let Some(folder) = optional(opened)? else {
+        return Ok(Vec::new());
+    };
+    let failed = |error: rustix::io::Errno| file_error(directory, error.into());
+    let mut found = Vec::new();
+    for entry in Dir::new(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name().to_bytes();
+        if ![&b"."[..], b".."].contains(&name) {
+            found.push(directory.join(OsStr::from_bytes(name)));
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Reads a text file of the configuration, or of a copy of one. Unlike [`crate::reading::read_bounded`] it refuses pipes and
+/// devices, and so never waits.
+pub(crate) fn read_in(
+    path: &Path,
+    copy: Option<&ConfigurationCopy>,
+) -> Result<String, ConfigurationError> {
+    text(path, read_bytes(path, copy)?)
+}
+
+pub(crate) fn read_bytes(
+    path: &Path,
+    copy: Option<&ConfigurationCopy>,
+) -> Result<Vec<u8>, ConfigurationError> {
+    let file = open(path, copy).map_err(|error| file_error(path, error))?;
+    read_open(path, &file)
+}
+
+/// Opens a regular file or /dev/null, to which administrators link files that should be empty. A pipe could
+/// make the caller wait, and other devices have no end.
+pub(crate) fn open(path: &Path, copy: Option<&ConfigurationCopy>) -> io::Result<File> {
+    only_file(open_with(path, file_flags(), copy)?)
+}
+
+fn open_with(path: &Path, flags: OFlags, copy: Option<&ConfigurationCopy>) -> io::Result<File> {
+    match copy {
+        Some(copy) => copy.open_beneath(path, flags),
+        None => Ok(openat(CWD, path, flags, Mode::empty())?.into()),
     }
 }
 
@@ -156,5 +229,24 @@ mod tests {
         assert!(!copy.has_folder("missing").unwrap());
         assert!(copy.has_folder("etc").is_err());
         assert!(ConfigurationCopy::open(&path("missing")).is_err());
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_without_waiting_and_dev_null_is_empty() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("file"), "text").unwrap();
+        std::os::unix::fs::symlink("/dev/null", path("null")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", path("device")).unwrap();
+        let fifo = rustix::fs::FileType::Fifo;
+        rustix::fs::mknodat(CWD, path("pipe"), fifo, Mode::RUSR, 0).unwrap();
+        std::fs::create_dir(path("folder")).unwrap();
+        assert_eq!(read_in(&path("file"), None).unwrap(), "text");
+        assert_eq!(read_in(&path("null"), None).unwrap(), "");
+        for other in ["device", "pipe", "folder"] {
+            let refused = read_in(&path(other), None).unwrap_err().to_string();
+            let said = format!("{other}: not a regular file");
+            assert!(refused.ends_with(&said), "{refused}");
+        }
     }
 }

@@ -3,13 +3,15 @@
 use std::io;
 use std::path::PathBuf;
 
+use usher_base::UserName;
 use usher_policy::{Need, PolicyError};
-use usher_proto::RevokedKeysError;
-use usher_proto::name::UserName;
+use usher_proto::{RevokedKeysError, ssh_key};
 
-use crate::files::MAX_FILE;
-use crate::keys::KeyProblem;
+use crate::key_options::OptionProblem;
 use crate::paths;
+
+/// Largest policy file or key list read.
+pub const MAX_FILE: u64 = 1 << 20;
 
 /// Why the configuration cannot be read, checked or written.
 #[derive(Debug, thiserror::Error)]
@@ -106,4 +108,29 @@ pub enum ConfigurationError {
     /// The policy has errors.
     #[error("the policy has {} error(s)", .0.len())]
     Policy(Vec<PolicyError>),
+}
+
+/// The fault of a line of a key list.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyProblem {
+    /// It does not parse.
+    #[error(
+        "not an OpenSSH public key ({0}); give one a line (Ed25519 or ECDSA), as ssh-keygen writes \
+         it to the .pub file"
+    )]
+    NotAKey(ssh_key::Error),
+    /// Usher does not take its algorithm.
+    #[error(
+        "Usher does not take {0} keys; use an Ed25519 or ECDSA (P-256, P-384) key, on a security key or not"
+    )]
+    Algorithm(String),
+    /// An authority on a security key.
+    #[error("Usher does not take an authority on a security key; use an Ed25519 or ECDSA key")]
+    Authority,
+    /// The line has options, which this file cannot have.
+    #[error("this file has no options, as for sshd; give one public key a line")]
+    OptionsOfAnAuthority,
+    /// An option before it is wrong.
+    #[error(transparent)]
+    Option(#[from] OptionProblem),
 }

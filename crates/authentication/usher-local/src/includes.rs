@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use usher_policy::{Include, PolicyError, Source, includes};
 
 use crate::applied::PolicyFile;
-use crate::copy::ConfigurationCopy;
+use crate::copy::{ConfigurationCopy, open};
 use crate::error::ConfigurationError;
-use crate::files::{file_error, open, read_bounded_open, read_open};
 use crate::paths;
+use crate::reading::{file_error, read_bounded_open, read_open};
 
 /// Limit of files that all files of a policy include together.
 pub const MAXIMUM_INCLUDED: usize = 256;

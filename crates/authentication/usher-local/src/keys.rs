@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use usher_base::UserName;
 use usher_policy::Name;
 use usher_proto::Principals;
-use usher_proto::keeper_record::KEY_FINGERPRINT_SIZE;
-use usher_proto::name::UserName;
-use usher_proto::ssh_key::{self, Error, HashAlg, PublicKey};
-use usher_proto::sshsig::{is_security_key, is_supported};
+use usher_proto::key::KEY_FINGERPRINT_SIZE;
+use usher_proto::key::{is_security_key, is_supported};
+use usher_proto::ssh_key::{self, HashAlg, PublicKey};
 
-use crate::applied::UserEntry;
-use crate::error::ConfigurationError;
-use crate::key_options::{self, KeyOptions, OptionProblem};
+use crate::error::{ConfigurationError, KeyProblem};
+use crate::key_options::{self, KeyOptions};
 
 /// SHA-256 of a key's wire form (RFC 4253, section 6.6); `ssh-keygen -l` shows it.
 pub type Fingerprint = [u8; KEY_FINGERPRINT_SIZE];
@@ -67,31 +66,6 @@ impl UserKey {
     }
 }
 
-/// The fault of a line of a key list.
-#[derive(Debug, thiserror::Error)]
-pub enum KeyProblem {
-    /// It does not parse.
-    #[error(
-        "not an OpenSSH public key ({0}); give one a line (Ed25519 or ECDSA), as ssh-keygen writes \
-         it to the .pub file"
-    )]
-    NotAKey(Error),
-    /// Usher does not take its algorithm.
-    #[error(
-        "Usher does not take {0} keys; use an Ed25519 or ECDSA (P-256, P-384) key, on a security key or not"
-    )]
-    Algorithm(String),
-    /// An authority on a security key.
-    #[error("Usher does not take an authority on a security key; use an Ed25519 or ECDSA key")]
-    Authority,
-    /// The line has options, which this file cannot have.
-    #[error("this file has no options, as for sshd; give one public key a line")]
-    OptionsOfAnAuthority,
-    /// An option before it is wrong.
-    #[error(transparent)]
-    Option(#[from] OptionProblem),
-}
-
 /// The fingerprint of a key.
 pub fn fingerprint(key: &PublicKey) -> Fingerprint {
     match key.fingerprint(HashAlg::Sha256) {
@@ -113,22 +87,6 @@ pub fn list_name(purpose: Option<&Name>) -> String {
 #[must_use]
 pub fn private_key_name(user: &UserName, purpose: Option<&Name>) -> String {
     purpose.map_or_else(|| user.to_string(), |purpose| format!("{user}@{purpose}"))
-}
-
-/// All keys of a user.
-///
-/// # Errors
-/// Names the first list or line that is wrong.
-pub fn keys_of(user: &UserName, entry: &UserEntry) -> Result<Vec<UserKey>, ConfigurationError> {
-    let mut keys = parse_keys(user, None, &entry.authorized_keys)?;
-    for (purpose, list) in &entry.authorized_keys_for {
-        let purpose = purpose.parse().map_err(|_| ConfigurationError::KeysFor {
-            user: user.clone(),
-            found: purpose.clone(),
-        })?;
-        keys.extend(parse_keys(user, Some(&purpose), list)?);
-    }
-    Ok(keys)
 }
 
 /// Parses an authorized_keys-style list, of keys for `purpose`.
@@ -209,6 +167,7 @@ pub fn parse_authorities(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key_options::OptionProblem;
 
     const KEY: &str =
         "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJfJ3eGmZ2r0Yl7r1lY5Y2n1xJY8u0v9hX0m3xU5Jb7k";

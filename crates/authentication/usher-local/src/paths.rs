@@ -42,9 +42,6 @@ pub const DESTINATIONS_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher/destinations";
 /// Pinned maps and links of the program that guards announced connections, which the signer loads. Not
 /// below the keeper's folder, which only the keeper touches.
 pub const SIGNER_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher_signer";
-/// Parent of the daemons' socket folders.
-pub const RUNTIME_DIRECTORY: &str = "/run/usher";
-
 /// Verifier to keeper: fixed-size records.
 pub const KEEPER_RECORDS: &str = "/run/usher/keeper/records.sock";
 /// Keeper to recorder: see `usher_proto::recorder`.

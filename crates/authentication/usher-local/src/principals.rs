@@ -1,9 +1,9 @@
 //! Admission by principals: an authority names them in certificates, and policy says which principals it is
 //! trusted to name for which users.
 
+use usher_base::{HostName, ServiceName, UserName};
 use usher_policy::{Name, Service, TrustedPrincipal};
 use usher_proto::Certified;
-use usher_proto::name::{HostName, ServiceName, UserName};
 use usher_proto::refusal::Refusal;
 
 use crate::checked::Checked;

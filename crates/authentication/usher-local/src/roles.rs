@@ -5,94 +5,23 @@
 //! A request that a role does not answer cannot be written:
 //!
 //! ```
-//! use usher_local::{control, roles};
+//! use usher_daemon::control;
+//! use usher_local::roles;
 //! let answer = control::ask(roles::Recorder, &control::Status {});
 //! ```
 //! ```compile_fail,E0277
-//! use usher_local::{control, roles};
-//! let answer = control::ask(roles::Recorder, &control::Who {});
+//! use usher_daemon::control;
+//! use usher_local::{requests, roles};
+//! let answer = control::ask(roles::Recorder, &requests::Who {});
 //! ```
 
-use std::path::Path;
-
-use serde::Serialize;
-use usher_system::SystemError;
 use usher_system::privileges::Capabilities;
-use usher_system::sandbox::{self, Profile};
+use usher_system::sandbox::Profile;
 
-use crate::control::{
-    Agents, AnsweredBy, Disable, Enable, Recent, Reload, Request, Status, Troubles, Who, WouldEnd,
-};
 use crate::paths;
-
-/// One role. `systemctl start usher-NAME` starts it, where it has a unit of the system.
-#[derive(Debug)]
-pub struct Role {
-    /// Its name: of the unit, of the identifier in the journal, of the folder with its sockets.
-    pub name: &'static str,
-    /// The account that it runs as; none: that of the user who starts it.
-    pub account: Option<&'static str>,
-    /// The side of a connection that it serves.
-    pub side: Side,
-    /// What fails on a host where it does not run.
-    pub needed_for: &'static str,
-    /// Whether a host of that side needs it.
-    pub required: bool,
-    /// Where other processes reach it, besides its control socket.
-    pub sockets: &'static [Socket],
-    /// The capabilities that it holds after its start.
-    pub capabilities: Capabilities,
-    /// The capabilities that programs which it executes as root have besides.
-    pub passes_on: Capabilities,
-    /// Its confinement after its start; none: it is not confined.
-    pub sandbox: Option<Sandbox>,
-    /// Names of the requests that it answers on its control socket; none: it has no such socket.
-    pub answers: &'static [&'static str],
-    /// Largest answer that the command line takes of it, in bytes.
-    pub largest_answer: usize,
-}
-
-/// A side of a connection. One host may have both.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Side {
-    /// The host offers services.
-    #[serde(rename = "offers")]
-    Server,
-    /// Users of the host reach services of other hosts.
-    #[serde(rename = "reaches")]
-    Client,
-}
-
-/// A packet socket of a role.
-#[derive(Debug, Clone, Copy)]
-pub struct Socket {
-    /// Its path.
-    pub path: &'static str,
-    /// Who may connect.
-    pub connectors: Connectors,
-}
-
-/// Who may connect to a socket, besides root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Connectors {
-    /// This account.
-    Account(&'static str),
-    /// Every process of this host.
-    Everybody,
-    /// Every process of this host; each packet names the process that sent it.
-    Processes,
-}
-
-/// The confinement of a role.
-#[derive(Debug, Clone, Copy)]
-pub struct Sandbox {
-    /// The system calls that it may make, by seccomp.
-    pub profile: Profile,
-    /// Folders below which it may read, by Landlock.
-    pub reads: &'static [&'static str],
-    /// Folders below which it may read and write, by Landlock.
-    pub writes: &'static [&'static str],
-}
+use crate::requests::{Agents, Disable, Enable, Recent, Reload, Troubles, Who, WouldEnd};
+use usher_daemon::control::Status;
+use usher_daemon::role::{Connectors, Role, Sandbox, Side, Socket};
 
 /// The account database and its modules, besides the state of Usher.
 const ACCOUNTS_AND_STATE: &[&str] = &[paths::STATE_DIRECTORY, "/etc", "/usr", "/lib"];
@@ -124,55 +53,9 @@ const CLIENT: Role = Role {
     ..SERVER
 };
 
-/// A type that stands for a role.
-pub trait HasRole: Send + Sync + 'static {
-    /// The role's line of the table.
-    const ROLE: &'static Role;
-}
-
-macro_rules! roles {
-    ($($(#[$doc:meta])* $type:ident answers [$($request:ident),*] {
-        $($field:ident: $value:expr,)*
-        ..$defaults:ident
-    })*) => {
-        $(
-            $(#[$doc])*
-            #[derive(Debug, Clone, Copy)]
-            pub struct $type;
-
-            impl HasRole for $type {
-                const ROLE: &'static Role = &Role {
-                    $($field: $value,)*
-                    answers: &[$($request::NAME),*],
-                    ..$defaults
-                };
-            }
-
-            $(impl AnsweredBy<$type> for $request {})*
-
-            impl<D> crate::control_server::Serves<D> for $type
-            where
-                D: Send + Sync + 'static $(+ crate::control_server::Answers<$request>)*,
-            {
-                async fn serve(
-                    _daemon: &D,
-                    asked: crate::control_server::Asked<'_>,
-                ) -> std::io::Result<()> {
-                    $(if asked.is::<$request>() {
-                        return asked.answer::<$request>(_daemon).await;
-                    })*
-                    asked.refuse(Self::ROLE).await
-                }
-            }
-        )*
-
-        /// All roles. A configuration is put in force in this order: the keeper ends what is no
-        /// longer permitted, and waits for no other daemon.
-        pub const ROLES: &[&Role] = &[$($type::ROLE),*];
-    };
-}
-
-roles! {
+// A configuration is put in force in this order: the keeper ends what is no longer permitted, and waits
+// for no other daemon.
+usher_daemon::roles! {
     /// Owns the admission tables, the listeners and the workers.
     Keeper answers [Status, Reload, Disable, Enable, Who, Recent, Troubles, WouldEnd] {
         name: "keeper",
@@ -294,55 +177,11 @@ roles! {
     }
 }
 
-impl Socket {
-    const fn new(path: &'static str, connectors: Connectors) -> Self {
-        Self { path, connectors }
-    }
-
-    const fn of_account(path: &'static str, account: &'static str) -> Self {
-        Self::new(path, Connectors::Account(account))
-    }
-}
-
-impl Role {
-    /// Its control socket.
-    #[must_use]
-    pub fn control_socket(&self) -> String {
-        format!("{}/{}/control.sock", paths::RUNTIME_DIRECTORY, self.name)
-    }
-
-    /// Whether it answers requests on a control socket.
-    #[must_use]
-    pub fn is_daemon(&self) -> bool {
-        !self.answers.is_empty()
-    }
-
-    /// The system account of its own; none: it runs as root, or as a user.
-    #[must_use]
-    pub fn own_account(&self) -> Option<&'static str> {
-        self.account.filter(|account| *account != "root")
-    }
-}
-
-impl Sandbox {
-    /// Confines this process for good. Call it while the process has one thread.
-    ///
-    /// # Errors
-    /// When the kernel has a filter and refuses it. A kernel without Landlock is no error; the log
-    /// says so.
-    pub fn enter(&self) -> Result<(), SystemError> {
-        let paths = |paths: &'static [&'static str]| -> Vec<&Path> {
-            paths.iter().map(Path::new).collect()
-        };
-        let status = sandbox::landlock(&paths(self.reads), &paths(self.writes))?;
-        tracing::info!(?status, "file access confined");
-        sandbox::seccomp(self.profile)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use usher_daemon::control::Request;
+    use usher_daemon::role::RUNTIME_DIRECTORY;
 
     #[test]
     fn names_accounts_and_sockets_belong_to_one_role_each() {
@@ -363,7 +202,7 @@ mod tests {
     fn sockets_are_in_their_roles_folders_and_open_to_known_accounts() {
         for role in ROLES {
             for socket in role.sockets {
-                let folder = format!("{}/{}/", paths::RUNTIME_DIRECTORY, role.name);
+                let folder = format!("{}/{}/", RUNTIME_DIRECTORY, role.name);
                 assert!(socket.path.starts_with(&folder), "{socket:?}");
                 if let Connectors::Account(account) = socket.connectors {
                     let known = ROLES.iter().any(|role| role.account == Some(account));

@@ -1,8 +1,8 @@
 //! The users' signing keys: the files below [`crate::paths::PRIVATE_KEYS_DIRECTORY`].
 
 use usher_proto::certificate::TYPE_SUFFIX;
+use usher_proto::key::{is_security_key, is_supported};
 use usher_proto::ssh_key::{Algorithm, Error, PrivateKey, PublicKey};
-use usher_proto::sshsig::{is_security_key, is_supported};
 use usher_proto::{Certificate, Refusal};
 
 /// A key with which a user signs.

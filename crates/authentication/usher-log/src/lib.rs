@@ -14,6 +14,7 @@
 
 mod bundle;
 mod checkpoint;
+mod cutting;
 mod durable;
 mod error;
 mod layout;

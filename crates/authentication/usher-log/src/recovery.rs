@@ -1,20 +1,72 @@
 //! Opening a log: checks it against its checkpoint, and takes up what a crash left behind.
 
-use std::fs;
+use std::fs::{self, File, Permissions, TryLockError};
 use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
 
 use crate::bundle::{self, Entries};
 use crate::checkpoint::{SignedCheckpoint, SigningKey};
+use crate::cutting::{cut_bundles, cut_tiles};
 use crate::durable::{self, Written};
 use crate::error::{At, Damage, LogError};
 use crate::layout::Layout;
-use crate::merkle::{Frontier, HASH_SIZE, Hash, TILE_HEIGHT, TILE_WIDTH, leaf_hash};
+use crate::merkle::{Frontier, Hash, TILE_HEIGHT, TILE_WIDTH, leaf_hash};
 use crate::reader::{read_checkpoint, read_verifier_key, stored_hashes};
 use crate::writer::Log;
 use usher_proto::log_record::Record;
 
+impl Log {
+    /// Opens the log in a directory, or begins one if there is none.
+    ///
+    /// This repairs what a crash left behind: it takes up whole records with valid signatures that
+    /// the checkpoint does not have yet, and cuts off anything after them.
+    ///
+    /// # Errors
+    /// [`LogError::Damaged`] when the last records, the hashes or the checkpoint differ from what
+    /// the key has signed: such a log accepts no appends, so that the key never vouches for two
+    /// histories. [`LogError::OtherKey`], [`LogError::Locked`], [`LogError::File`].
+    pub fn open(directory: &Path, key: SigningKey) -> Result<Self, LogError> {
+        let layout = Layout::new(directory);
+        durable::make_directory(directory)?;
+        let lock = lock(&layout)?;
+        let checkpoint = checkpoint_of(&layout, &key)?;
+        let mut log = Self {
+            layout,
+            key,
+            tree: Frontier::default(),
+            checkpoint,
+            bundle_length: 0,
+            unknown: false,
+            _lock: lock,
+        };
+        recover(&mut log)?;
+        Ok(log)
+    }
+}
+
+fn lock(layout: &Layout) -> Result<File, LogError> {
+    let path = layout.lock();
+    // Any process that can open this file can lock it, and keep the log from being opened.
+    const OWNER: u32 = 0o600;
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(OWNER)
+        .open(&path)
+        .at(&path)?;
+    file.set_permissions(Permissions::from_mode(OWNER))
+        .at(&path)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(LogError::Locked(layout.directory().to_owned())),
+        Err(TryLockError::Error(error)) => Err(error).at(&path),
+    }
+}
+
 /// The checkpoint of the log in this directory, or of an empty log if there is none.
-pub(crate) fn checkpoint(layout: &Layout, key: &SigningKey) -> Result<SignedCheckpoint, LogError> {
+fn checkpoint_of(layout: &Layout, key: &SigningKey) -> Result<SignedCheckpoint, LogError> {
     match read_verifier_key(layout) {
         Ok(found) if found != *key.verifying_key() => {
             return Err(LogError::OtherKey {
@@ -44,7 +96,7 @@ pub(crate) fn checkpoint(layout: &Layout, key: &SigningKey) -> Result<SignedChec
 }
 
 /// Brings a log that has only its checkpoint up to the state of the disk.
-pub(crate) fn recover(log: &mut Log) -> Result<(), LogError> {
+fn recover(log: &mut Log) -> Result<(), LogError> {
     let checkpoint = log.checkpoint.checkpoint();
     let size = checkpoint.size;
     let number = size / TILE_WIDTH;
@@ -153,39 +205,6 @@ impl Tail {
             bytes = bundle::read(&path).at(&path)?;
         }
     }
-}
-
-/// Removes everything after the records of a tree of `size` leaves.
-pub(crate) fn cut_off(layout: &Layout, size: u64, bundle_length: u64) -> Result<(), LogError> {
-    cut_bundles(layout, size, bundle_length)?;
-    cut_tiles(layout, size)?;
-    durable::cut(&durable::prepared(&layout.checkpoint()), 0)?;
-    Ok(())
-}
-
-fn cut_bundles(layout: &Layout, size: u64, length: u64) -> Result<(), LogError> {
-    let mut number = size / TILE_WIDTH;
-    durable::cut(&layout.bundle(number), length)?;
-    loop {
-        number += 1;
-        if !durable::cut(&layout.bundle(number), 0)? {
-            return Ok(());
-        }
-    }
-}
-
-fn cut_tiles(layout: &Layout, size: u64) -> Result<(), LogError> {
-    for level in 0..u64::BITS / TILE_HEIGHT {
-        let count = size >> (level * TILE_HEIGHT);
-        let mut number = count / TILE_WIDTH;
-        let length = count % TILE_WIDTH * HASH_SIZE as u64;
-        let mut there = durable::cut(&layout.tile(level, number), length)?;
-        while there {
-            number += 1;
-            there = durable::cut(&layout.tile(level, number), 0)?;
-        }
-    }
-    Ok(())
 }
 
 /// Rewrites the leaf hashes of the last bundle where they differ from the bundle's own, because

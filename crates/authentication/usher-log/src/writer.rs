@@ -1,18 +1,16 @@
 //! Appending to a log.
 
 use std::collections::BTreeMap;
-use std::fs::{File, Permissions, TryLockError};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::Path;
+use std::fs::File;
 
 use crate::bundle;
 use crate::checkpoint::{CheckpointError, SignedCheckpoint, SigningKey};
+use crate::cutting;
 use crate::durable::{self, Written};
-use crate::error::{At, LogError};
+use crate::error::LogError;
 use crate::layout::Layout;
 use crate::merkle::{Frontier, HASH_SIZE, Hash, TILE_WIDTH, leaf_hash};
-use crate::recovery;
-use usher_proto::DecodeError;
+use usher_base::DecodeError;
 use usher_proto::SessionEnd;
 use usher_proto::log_record::{AuthenticationRecord, MAX_LOG_RECORD, RecordError, Verified};
 
@@ -65,39 +63,12 @@ pub struct Log {
     /// Bytes of the last bundle that the checkpoint covers.
     pub(crate) bundle_length: u64,
     /// Set after a failure that leaves the contents of the disk unknown.
-    unknown: bool,
+    pub(crate) unknown: bool,
     /// Held as long as the log is open.
-    _lock: File,
+    pub(crate) _lock: File,
 }
 
 impl Log {
-    /// Opens the log in a directory, or begins one if there is none.
-    ///
-    /// This repairs what a crash left behind: it takes up whole records with valid signatures that
-    /// the checkpoint does not have yet, and cuts off anything after them.
-    ///
-    /// # Errors
-    /// [`LogError::Damaged`] when the last records, the hashes or the checkpoint differ from what
-    /// the key has signed: such a log accepts no appends, so that the key never vouches for two
-    /// histories. [`LogError::OtherKey`], [`LogError::Locked`], [`LogError::File`].
-    pub fn open(directory: &Path, key: SigningKey) -> Result<Self, LogError> {
-        let layout = Layout::new(directory);
-        durable::make_directory(directory)?;
-        let lock = lock(&layout)?;
-        let checkpoint = recovery::checkpoint(&layout, &key)?;
-        let mut log = Self {
-            layout,
-            key,
-            tree: Frontier::default(),
-            checkpoint,
-            bundle_length: 0,
-            unknown: false,
-            _lock: lock,
-        };
-        recovery::recover(&mut log)?;
-        Ok(log)
-    }
-
     /// The log's state: its newest checkpoint.
     #[must_use]
     pub fn checkpoint(&self) -> &SignedCheckpoint {
@@ -234,7 +205,7 @@ impl Log {
 
     /// Removes from the disk everything that the checkpoint does not have.
     fn take_back(&mut self) {
-        if recovery::cut_off(&self.layout, self.tree.size(), self.bundle_length).is_err() {
+        if cutting::cut_off(&self.layout, self.tree.size(), self.bundle_length).is_err() {
             self.unknown = true;
         }
     }
@@ -263,24 +234,4 @@ fn sync(written: &[Written]) -> Result<(), Failed> {
         })?;
     }
     Ok(())
-}
-
-fn lock(layout: &Layout) -> Result<File, LogError> {
-    let path = layout.lock();
-    // Any process that can open this file can lock it, and keep the log from being opened.
-    const OWNER: u32 = 0o600;
-    let file = File::options()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(OWNER)
-        .open(&path)
-        .at(&path)?;
-    file.set_permissions(Permissions::from_mode(OWNER))
-        .at(&path)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(LogError::Locked(layout.directory().to_owned())),
-        Err(TryLockError::Error(error)) => Err(error).at(&path),
-    }
 }

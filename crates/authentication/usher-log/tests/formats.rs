@@ -6,8 +6,9 @@ mod common;
 use common::{ORIGIN, authentication, end, end_record, log, log_key, record, records};
 use proptest::prelude::*;
 use std::fs;
+use usher_base::DecodeError;
 use usher_log::{CheckpointError, Record, RecordError, Says, VerifyingKey};
-use usher_proto::{DecodeError, MAX_LOG_RECORD, Refusal};
+use usher_proto::{MAX_LOG_RECORD, Refusal};
 
 fn string(bytes: &[u8]) -> Vec<u8> {
     [&u32::try_from(bytes.len()).unwrap().to_be_bytes(), bytes].concat()

@@ -9,8 +9,8 @@ use std::fmt;
 use std::net::IpAddr;
 
 use serde::Serialize;
+use usher_base::HostName;
 use usher_language::{AddressRange, Name, Origin, words};
-use usher_proto::HostName;
 
 /// An `application` block: one policy for one or more programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

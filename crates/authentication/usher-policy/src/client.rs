@@ -5,8 +5,8 @@ use std::net::SocketAddrV4;
 use std::sync::Arc;
 
 use serde::Serialize;
+use usher_base::{HostName, ServiceName};
 use usher_language::{Name, words};
-use usher_proto::{HostName, ServiceName};
 
 use crate::members::Members;
 

@@ -4,14 +4,16 @@
 //! order in which the daemons refuse. The daemons take the first one and allocate nothing; the
 //! analyser takes all, with the lines from which they come ([`Objection::clauses`]).
 
+use usher_base::{HostName, ServiceName, UserName};
 use usher_language::{Clause, Name};
-use usher_proto::{HostName, Refusal, ServiceName, UserName};
+use usher_proto::Refusal;
 
 use crate::client::{Client, ClientService};
 use crate::dialect::BlockKind;
 use crate::group::may_be_user;
 use crate::members::TrustedPrincipal;
-use crate::model::{Policy, ServedBy, Service, Users};
+use crate::members::Users;
+use crate::model::{Policy, ServedBy, Service};
 use crate::moment::Moment;
 use crate::names::Principal;
 

@@ -8,10 +8,11 @@ use usher_language::{BlockRule, Dialect, Kind, Modules, Part, Shape, StatementRu
 
 use crate::application::Transform;
 use crate::client::Protocol;
-use crate::model::{
+use crate::limits::{
     MAXIMUM_CONNECTIONS, MAXIMUM_CPU, MAXIMUM_DURATION, MAXIMUM_MEMORY, MAXIMUM_PROCESSES,
-    MINIMUM_MEMORY, MINIMUM_REAUTHENTICATION, Style,
+    MINIMUM_MEMORY, MINIMUM_REAUTHENTICATION,
 };
+use crate::model::Style;
 
 words! {
     /// The kinds of block.

@@ -4,10 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use usher_language::{Item, Reporter, Source, parse};
-use usher_proto::UserName;
+use usher_base::UserName;
 
-use crate::dialect::{BlockKind, DIALECT};
 use crate::names::GroupName;
 
 /// By group the names of its accounts, as the system says them, or why they are not known.
@@ -56,20 +54,4 @@ pub fn may_be_user(account: &UserName) -> bool {
 /// Whether an account is one of Usher's own daemons' (`usher-signer` and its like).
 pub(crate) fn is_ushers(account: &UserName) -> bool {
     account.as_ref().starts_with("usher-")
-}
-
-/// The groups that sources name: what [`crate::parse_with_groups`] wants to know of. Of sources with
-/// mistakes those that can be read.
-pub fn groups_named(sources: &[Source]) -> BTreeSet<GroupName> {
-    let reporter = Reporter::new(sources);
-    let tree = parse(&DIALECT, sources, &reporter).unwrap_or_default();
-    let blocks = tree.blocks.iter();
-    blocks
-        .filter(|block| block.rule.keyword == BlockKind::Users.word())
-        .flat_map(|block| &block.statements)
-        .filter(|statement| statement.keyword == "group")
-        .flat_map(|statement| statement.groups.iter().flatten())
-        .filter_map(Item::word)
-        .filter_map(|word| word.parse().ok())
-        .collect()
 }

@@ -1,10 +1,14 @@
-//! `include` statements. This crate reads no files: the caller follows them, and gives what it has
-//! read as further sources.
+//! What sources refer to outside of them: included files and groups of accounts. This crate reads neither:
+//! the caller follows `include` statements, and gives what it has read as further sources, and looks groups
+//! up.
 
-use usher_language::{Diagnostic, Origin, Reporter, Source, parse};
+use std::collections::BTreeSet;
 
-use crate::dialect::DIALECT;
+use usher_language::{Diagnostic, Item, Origin, Reporter, Source, parse};
+
+use crate::dialect::{BlockKind, DIALECT};
 use crate::mistake::PolicyMistake;
+use crate::names::GroupName;
 
 /// Longest path of an `include`, in bytes: PATH_MAX of Linux, with its ending zero.
 pub const MAXIMUM_INCLUDE_BYTES: usize = 4095;
@@ -57,4 +61,20 @@ pub(crate) fn is_path(text: &str) -> bool {
         && text.len() <= MAXIMUM_INCLUDE_BYTES
         && !text.ends_with('/')
         && !text.chars().any(char::is_control)
+}
+
+/// The groups that sources name: what [`crate::parse_with_groups`] wants to know of. Of sources with
+/// mistakes those that can be read.
+pub fn groups_named(sources: &[Source]) -> BTreeSet<GroupName> {
+    let reporter = Reporter::new(sources);
+    let tree = parse(&DIALECT, sources, &reporter).unwrap_or_default();
+    let blocks = tree.blocks.iter();
+    blocks
+        .filter(|block| block.rule.keyword == BlockKind::Users.word())
+        .flat_map(|block| &block.statements)
+        .filter(|statement| statement.keyword == "group")
+        .flat_map(|statement| statement.groups.iter().flatten())
+        .filter_map(Item::word)
+        .filter_map(|word| word.parse().ok())
+        .collect()
 }

@@ -28,6 +28,7 @@ mod dialect;
 mod expectation;
 mod group;
 mod include;
+mod limits;
 mod lookup;
 mod mac;
 mod members;
@@ -37,6 +38,7 @@ mod moment;
 mod names;
 mod ports;
 mod text;
+mod unknown_name;
 mod warning;
 
 pub use application::{
@@ -50,22 +52,25 @@ pub use destinations::{
     PortRange,
 };
 pub use dialect::BlockKind;
-pub use expectation::{Expectation, ExpectedKind, UnknownName};
-pub use group::{Group, Groups, MAXIMUM_GROUP_MEMBERS, Unresolved, groups_named, may_be_user};
-pub use include::{Include, MAXIMUM_INCLUDE_BYTES, includes};
+pub use expectation::Expectation;
+pub use group::{Group, Groups, MAXIMUM_GROUP_MEMBERS, Unresolved, may_be_user};
+pub use include::{Include, MAXIMUM_INCLUDE_BYTES, groups_named, includes};
+pub use limits::{
+    DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_EACH_USER_PROCESSES, DEFAULT_IDLE,
+    DEFAULT_PROCESSES, DEFAULT_SESSION, DEFAULT_UMASK, MAXIMUM_ARGUMENT_BYTES, MAXIMUM_CONNECTIONS,
+    MAXIMUM_CPU, MAXIMUM_DURATION, MAXIMUM_FILE_RULES, MAXIMUM_HOST_ADDRESSES, MAXIMUM_MEMORY,
+    MAXIMUM_PROCESSES, MINIMUM_MEMORY, MINIMUM_REAUTHENTICATION,
+};
 pub use mac::MacBlock;
-pub use members::{Members, TrustedPrincipal};
+pub use members::{Members, TrustedPrincipal, Users};
 pub use mistake::PolicyMistake;
 pub use model::{
-    DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_EACH_USER_PROCESSES, DEFAULT_IDLE,
-    DEFAULT_PROCESSES, DEFAULT_SESSION, DEFAULT_UMASK, FileAccess, FileRule, Host,
-    MAXIMUM_ARGUMENT_BYTES, MAXIMUM_CONNECTIONS, MAXIMUM_CPU, MAXIMUM_DURATION, MAXIMUM_FILE_RULES,
-    MAXIMUM_HOST_ADDRESSES, MAXIMUM_MEMORY, MAXIMUM_PROCESSES, MINIMUM_MEMORY,
-    MINIMUM_REAUTHENTICATION, Needs, Policy, ProcessLimits, Program, RequiredProtection, ServedBy,
-    Service, Style, Users, service_id,
+    FileAccess, FileRule, Host, Needs, Policy, ProcessLimits, Program, RequiredProtection,
+    ServedBy, Service, Style, service_id,
 };
 pub use moment::{InvalidMoment, Moment};
 pub use names::{GroupName, InvalidGroupName, InvalidPrincipal, Principal};
+pub use unknown_name::{ExpectedKind, UnknownName};
 pub use usher_language::{
     AddressRange, Clause, Diagnostic as PolicyError, InvalidName, LINE_WIDTH, MAXIMUM_ERRORS,
     MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS, Mistake, Name, Need, Origin, Place, Places, Source,

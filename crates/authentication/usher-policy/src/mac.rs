@@ -2,9 +2,7 @@
 //! version has no modules, so it reads and keeps such blocks and enforces none.
 
 use serde::Serialize;
-use usher_language::{BlockText, Name, Origin, Setting};
-
-use crate::dialect::BlockKind;
+use usher_language::{Name, Origin, Setting};
 
 /// A `mac` block. No two of a policy are for one module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -15,15 +13,4 @@ pub struct MacBlock {
     pub statements: Vec<Setting>,
     /// The block's head.
     pub origin: Origin,
-}
-
-impl MacBlock {
-    /// The `mac` block.
-    pub fn to_text(&self) -> String {
-        let mut block = BlockText::new(BlockKind::Mac.word(), &self.module);
-        for statement in &self.statements {
-            statement.print(&mut block);
-        }
-        block.end()
-    }
 }

@@ -2,13 +2,55 @@
 //! certificates make somebody one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
-use usher_proto::UserName;
+use usher_base::UserName;
+use usher_language::Name;
 
-use crate::model::{Policy, Users};
-use crate::names::Principal;
+use crate::group::Group;
+use crate::moment::Moment;
+use crate::names::{GroupName, Principal};
+
+/// A `users` block.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Users {
+    /// The block's name.
+    pub name: Name,
+    /// The users that it lists.
+    pub members: BTreeSet<UserName>,
+    /// The groups of accounts that it names, as they were when they were looked up.
+    pub groups: BTreeMap<GroupName, Group>,
+    /// Users who are in the set until a time. No user is among them and [`Self::members`].
+    pub guests: BTreeMap<UserName, Moment>,
+    /// In the policy of a time ([`crate::Policy::at`]), the guests whose time was over by then.
+    #[serde(skip)]
+    pub former: BTreeMap<UserName, Moment>,
+    /// Whoever has a certificate that names one of these is in the set, too.
+    pub principals: BTreeSet<Principal>,
+}
+
+impl Users {
+    /// All its users by name, some perhaps more than once, guests whatever the time.
+    pub fn users(&self) -> impl Iterator<Item = &UserName> {
+        self.lasting().chain(self.guests.keys())
+    }
+
+    /// Those who are no guests, some perhaps more than once.
+    pub fn lasting(&self) -> impl Iterator<Item = &UserName> {
+        let groups = self.groups.values();
+        self.members
+            .iter()
+            .chain(groups.flat_map(|group| &group.members))
+    }
+
+    /// Whether a user is in the set by name, a guest whatever the time.
+    pub fn has(&self, user: &UserName) -> bool {
+        let mut groups = self.groups.values();
+        self.members.contains(user)
+            || self.guests.contains_key(user)
+            || groups.any(|group| group.members.contains(user))
+    }
+}
 
 /// Users, some of them until a time. A user who is one by several sets is one for the longest of
 /// them.
@@ -87,14 +129,14 @@ impl Members {
     }
 
     /// Those who are left at a time.
-    fn at(&self, now: u64) -> Self {
+    pub(crate) fn at(&self, now: u64) -> Self {
         let mut left = self.clone();
         left.guests.retain(|_, until| *until > now);
         left.names.retain(|user| self.has(user, now));
         left
     }
 
-    fn has_any_over(&self, now: u64) -> bool {
+    pub(crate) fn has_any_over(&self, now: u64) -> bool {
         self.guests.values().any(|until| *until <= now)
     }
 }
@@ -103,35 +145,5 @@ impl Serialize for Members {
     /// The names.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.names.serialize(serializer)
-    }
-}
-
-impl Policy {
-    /// The policy as it is at a time, in seconds since 1970: the guests whose time is over are users
-    /// no more ([`Users::former`]). Sets that are shared stay shared.
-    pub fn at(&self, now: u64) -> Self {
-        let mut policy = self.clone();
-        for users in policy.users.values_mut() {
-            let guests = std::mem::take(&mut users.guests).into_iter();
-            let (over, left): (BTreeMap<_, _>, _) =
-                guests.partition(|(_, until)| until.unix_time() <= now);
-            users.guests = left;
-            users.former.extend(over);
-        }
-        let mut changed = BTreeMap::new();
-        let services = policy.services.values_mut();
-        let services = services.map(|service| &mut service.users);
-        let clients = policy.clients.values_mut();
-        let clients = clients.flat_map(|client| &mut client.services);
-        for members in services.chain(clients.map(|entry| &mut entry.users)) {
-            if members.has_any_over(now) {
-                // The policy that this one is of keeps it, so its address stays its own.
-                let left = changed
-                    .entry(Arc::as_ptr(members).addr())
-                    .or_insert_with(|| Arc::new(members.at(now)));
-                *members = Arc::clone(left);
-            }
-        }
-        policy
     }
 }

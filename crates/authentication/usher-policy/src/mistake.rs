@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
+use usher_base::{HostName, ServiceName, UserName};
 use usher_language::{AddressRange, Found, Name, Place, did_you_mean, mistakes, shown};
-use usher_proto::{HostName, ServiceName, UserName};
 
 use crate::destinations::MAXIMUM_DESTINATION_TABLE;
-use crate::model::MAXIMUM_ARGUMENT_BYTES;
+use crate::limits::MAXIMUM_ARGUMENT_BYTES;
 use crate::names::GroupName;
 
 mistakes! {

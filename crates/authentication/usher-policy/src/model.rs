@@ -8,69 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
+use usher_base::{HostName, ServiceName, UserName};
 use usher_language::{AddressRange, Diagnostic, Name, Need, Origin, words};
-use usher_proto::{HostName, HostPublicKey, ServiceName, UserName};
+use usher_proto::HostPublicKey;
 
 use crate::application::{ApplicationPolicy, Peers, Transform};
 use crate::client::Client;
 use crate::destinations::Destinations;
 use crate::expectation::Expectation;
-use crate::group::Group;
+use crate::limits::DEFAULT_EACH_USER_PROCESSES;
 use crate::mac::MacBlock;
-use crate::members::Members;
+use crate::members::{Members, Users};
 use crate::mistake::PolicyMistake;
-use crate::moment::Moment;
-use crate::names::{GroupName, Principal};
-
-/// Port of the control channel when a host does not say otherwise.
-pub const DEFAULT_CONTROL_PORT: u16 = 3440;
-
-/// How long a process of [`Style::User`] lives without a connection, unless policy says otherwise.
-pub const DEFAULT_IDLE: Duration = Duration::from_secs(5 * 60);
-
-/// The longest session unless policy says otherwise.
-pub const DEFAULT_SESSION: Duration = Duration::from_secs(8 * 60 * 60);
-
-/// Lower end of `reauthenticate`: leaves a client two seconds to answer in.
-pub const MINIMUM_REAUTHENTICATION: Duration = Duration::from_secs(5);
-
-/// Most processes of one user at once in [`Style::Connection`], unless policy says otherwise.
-pub const DEFAULT_CONNECTIONS: u32 = 64;
-
-/// Upper end of `connections`.
-pub const MAXIMUM_CONNECTIONS: u32 = 65_536;
-
-/// `umask` where a service does not say: nobody but the user reads what its processes make.
-pub const DEFAULT_UMASK: u16 = 0o077;
-/// Most tasks of one user at once, unless policy says otherwise.
-pub const DEFAULT_PROCESSES: u32 = 1024;
-
-/// Upper end of `processes`: what Linux has process numbers for (PID_MAX_LIMIT).
-pub const MAXIMUM_PROCESSES: u32 = 4 * 1024 * 1024;
-
-/// Most tasks of one user at once, over all services, unless policy says otherwise.
-pub const DEFAULT_EACH_USER_PROCESSES: u32 = 2048;
-
-/// Lower end of `memory`, in bytes.
-pub const MINIMUM_MEMORY: u64 = 1 << 20;
-
-/// Upper end of `memory`, in bytes.
-pub const MAXIMUM_MEMORY: u64 = 1 << 50;
-
-/// Upper end of `cpu`: the time of a thousand processors, in percent of one.
-pub const MAXIMUM_CPU: u32 = 100_000;
-
-/// Upper end of `session` and `idle`: seven days. A session outlives the signature that opened
-/// it, so it is kept short enough that a stolen one ends by itself.
-pub const MAXIMUM_DURATION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-
-/// Most addresses of one host: what a request to the courier carries (docs/PROTOCOL.md).
-pub const MAXIMUM_HOST_ADDRESSES: usize = usher_proto::MAX_CONTROL_ADDRESSES;
-
-/// Most bytes of a program with its arguments, and of an environment, each string with its ending
-/// zero: half of what execve(2) takes in a single string (MAX_ARG_STRLEN, 128 KiB), so that a
-/// worker's start never fails on its length.
-pub const MAXIMUM_ARGUMENT_BYTES: usize = 64 * 1024;
 
 /// A whole policy. From [`crate::parse`] it is complete: every name in it is defined in it, but for
 /// those of services of other hosts ([`crate::ClientService::service`]), of hosts that the caller looks up
@@ -129,6 +78,34 @@ impl Needs {
 }
 
 impl Policy {
+    /// The policy as it is at a time, in seconds since 1970: the guests whose time is over are users
+    /// no more ([`Users::former`]). Sets that are shared stay shared.
+    pub fn at(&self, now: u64) -> Self {
+        let mut policy = self.clone();
+        for users in policy.users.values_mut() {
+            let guests = std::mem::take(&mut users.guests).into_iter();
+            let (over, left): (BTreeMap<_, _>, _) =
+                guests.partition(|(_, until)| until.unix_time() <= now);
+            users.guests = left;
+            users.former.extend(over);
+        }
+        let mut changed = BTreeMap::new();
+        let services = policy.services.values_mut();
+        let services = services.map(|service| &mut service.users);
+        let clients = policy.clients.values_mut();
+        let clients = clients.flat_map(|client| &mut client.services);
+        for members in services.chain(clients.map(|entry| &mut entry.users)) {
+            if members.has_any_over(now) {
+                // The policy that this one is of keeps it, so its address stays its own.
+                let left = changed
+                    .entry(Arc::as_ptr(members).addr())
+                    .or_insert_with(|| Arc::new(members.at(now)));
+                *members = Arc::clone(left);
+            }
+        }
+        policy
+    }
+
     /// Has the names looked up that `network` statements have and no `host` block: each once. The
     /// networks cover what comes of it.
     ///
@@ -185,47 +162,6 @@ pub struct Host {
     pub control: u16,
     /// Addresses of 127.0.0.0/8 on which the local proxy stands for this host; may be empty.
     pub loopback: Vec<Ipv4Addr>,
-}
-
-/// A `users` block.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Users {
-    /// The block's name.
-    pub name: Name,
-    /// The users that it lists.
-    pub members: BTreeSet<UserName>,
-    /// The groups of accounts that it names, as they were when they were looked up.
-    pub groups: BTreeMap<GroupName, Group>,
-    /// Users who are in the set until a time. No user is among them and [`Self::members`].
-    pub guests: BTreeMap<UserName, Moment>,
-    /// In the policy of a time ([`Policy::at`]), the guests whose time was over by then.
-    #[serde(skip)]
-    pub former: BTreeMap<UserName, Moment>,
-    /// Whoever has a certificate that names one of these is in the set, too.
-    pub principals: BTreeSet<Principal>,
-}
-
-impl Users {
-    /// All its users by name, some perhaps more than once, guests whatever the time.
-    pub fn users(&self) -> impl Iterator<Item = &UserName> {
-        self.lasting().chain(self.guests.keys())
-    }
-
-    /// Those who are no guests, some perhaps more than once.
-    pub fn lasting(&self) -> impl Iterator<Item = &UserName> {
-        let groups = self.groups.values();
-        self.members
-            .iter()
-            .chain(groups.flat_map(|group| &group.members))
-    }
-
-    /// Whether a user is in the set by name, a guest whatever the time.
-    pub fn has(&self, user: &UserName) -> bool {
-        let mut groups = self.groups.values();
-        self.members.contains(user)
-            || self.guests.contains_key(user)
-            || groups.any(|group| group.members.contains(user))
-    }
 }
 
 words! {
@@ -401,9 +337,6 @@ impl FileRule {
         }
     }
 }
-
-/// Most entries of `files`: each is a look-up at a process's start.
-pub const MAXIMUM_FILE_RULES: usize = 64;
 
 /// The number of a service in maps and addresses: never zero, below 2^31.
 ///

@@ -6,12 +6,13 @@ use crate::application::ApplicationPolicy;
 use crate::client::{Client, Programs, Protocol};
 use crate::dialect::BlockKind;
 use crate::expectation::Expectation;
-use crate::mac::MacBlock;
-use crate::model::{
+use crate::limits::{
     DEFAULT_CONNECTIONS, DEFAULT_CONTROL_PORT, DEFAULT_EACH_USER_PROCESSES, DEFAULT_IDLE,
-    DEFAULT_PROCESSES, DEFAULT_SESSION, DEFAULT_UMASK, Host, Policy, ProcessLimits, Program,
-    ServedBy, Service, Users,
+    DEFAULT_PROCESSES, DEFAULT_SESSION, DEFAULT_UMASK,
 };
+use crate::mac::MacBlock;
+use crate::members::Users;
+use crate::model::{Host, Policy, ProcessLimits, Program, ServedBy, Service};
 
 impl Policy {
     /// The policy as text: one block after the other, hosts first, each kind in the order of its
@@ -49,6 +50,17 @@ impl ProcessLimits {
         let cpu = self.cpu.map(|percent| format!("cpu {percent}%"));
         let parts: Vec<String> = [processes, memory, cpu].into_iter().flatten().collect();
         (!parts.is_empty()).then(|| format!("limit user {};\n", parts.join(", ")))
+    }
+}
+
+impl MacBlock {
+    /// The `mac` block.
+    pub fn to_text(&self) -> String {
+        let mut block = BlockText::new(BlockKind::Mac.word(), &self.module);
+        for statement in &self.statements {
+            statement.print(&mut block);
+        }
+        block.end()
     }
 }
 

@@ -5,15 +5,15 @@ mod application;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use usher_base::{HostName, ServiceName, UserName};
 use usher_language::{Clause, Name, Place, mistakes, shown};
-use usher_proto::{HostName, ServiceName, UserName};
 
 use crate::client::Protocol;
 use crate::dialect::BlockKind;
-use crate::expectation::UnknownName;
 use crate::model::{Policy, ServedBy};
 use crate::moment::Moment;
 use crate::names::GroupName;
+use crate::unknown_name::UnknownName;
 
 mistakes! {
     /// Something in a policy that has no effect, or another than it seems. Never a reason to refuse

@@ -2,8 +2,8 @@
 //! sshm-ssh-agent sections 3, 3.6 and 5.1). Each message is a length of 4 bytes and so many bytes,
 //! the first of them its type.
 
-use crate::DecodeError;
-use crate::codec::{self, Bytes, messages, put_string};
+use usher_base::DecodeError;
+use usher_base::codec::{self, Bytes, messages, put_string};
 
 /// Longest answer in bytes, after its length: a signature of the longest kind has about 130.
 pub const MAX_AGENT_ANSWER: usize = 4096;

@@ -6,10 +6,11 @@
 use ssh_encoding::Encode;
 use ssh_key::{Algorithm, HashAlg, PrivateKey, PublicKey};
 
-use crate::codec::{Bytes, fields};
-use crate::sshsig::{self, MAX_SIGNATURE_SIZE, Signed, is_security_key, is_supported};
+use crate::key::{is_security_key, is_supported};
+use crate::sshsig::{self, MAX_SIGNATURE_SIZE, Signed};
 use crate::statement::MAX_STATEMENT_SIZE;
 use crate::{Certificate, Refusal, Statement};
+use usher_base::codec::{Bytes, fields};
 
 /// The SSHSIG namespace of authenticators: a signature made for git, for files or for mail can
 /// never open a session, and an authenticator proves nothing elsewhere.

@@ -4,9 +4,10 @@
 //! The kernel says who asks (SO_PEERCRED), never the packet. The one descriptor that
 //! travels is the user's listener beside [`CallReply::Queue`] (SCM_RIGHTS).
 
-use crate::codec::{Codec, Padded, Reader, fields, messages, packets, plain_bytes};
-use crate::keeper_record::KEY_FINGERPRINT_SIZE;
-use crate::{ConnectionTuple, DecodeError, HostName, Principals, Refusal, ServiceName, UserName};
+use crate::key::KEY_FINGERPRINT_SIZE;
+use crate::{Principals, Refusal};
+use usher_base::codec::{Codec, Reader, fields, messages, packets, plain_bytes};
+use usher_base::{ConnectionTuple, DecodeError, HostName, Padded, ServiceName, UserName};
 
 /// Longest packet in bytes, in both directions.
 pub const MAX_CALL_PACKET: usize = 1024;

@@ -12,10 +12,11 @@ use ssh_encoding::Decode;
 use ssh_encoding::base64::{Base64, Encoding};
 use ssh_key::{PublicKey, Signature};
 
-use crate::codec::{Codec, Reader, fields, put_string};
-use crate::sshsig::{is_security_key, is_supported};
+use crate::Refusal;
+use crate::key::{is_security_key, is_supported};
 use crate::verification::{refuse_weak_key, verify};
-use crate::{DecodeError, Refusal};
+use usher_base::DecodeError;
+use usher_base::codec::{Codec, Reader, fields, put_string};
 
 /// Longest certificate in bytes. An Ed25519 one with two principals has about 450.
 pub const MAX_CERTIFICATE_SIZE: usize = 3072;

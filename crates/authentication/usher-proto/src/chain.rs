@@ -8,10 +8,10 @@
 //! hashed in so that no table and no element of another chain or place helps. The 49 bytes of
 //! input are one compression of SHA-256.
 
-use crate::codec::fields;
 use sha2::{Digest, Sha256};
 use std::fmt;
 use subtle::ConstantTimeEq;
+use usher_base::codec::fields;
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
 /// Bytes of a chain element: what fits, with its kind and id, into 20 bytes of TCP option.

@@ -4,9 +4,10 @@
 //! `be32 length | u8 type | be64 request | body`; the length counts what follows it. The peer is
 //! authenticated by its host key and still not trusted: everything is bounded.
 
-use crate::codec::{Codec, Message, Reader, Rest, USUAL};
 use crate::session_request::{Announcement, Answer, Notice, SessionRequest, Verdict};
-use crate::{Authenticator, DecodeError, Refusal, SessionId};
+use crate::{Authenticator, Refusal, SessionId};
+use usher_base::DecodeError;
+use usher_base::codec::{Codec, Message, Reader, Rest, USUAL};
 
 /// Longest payload of a frame: what the length field may say, in bytes.
 pub const MAX_FRAME: usize = 8192;

@@ -5,7 +5,7 @@
 //! CertificateVerify of its own side: a compromised TLS process can make handshakes while it
 //! lives, but no other signature (no authenticator, no SSH, no IKE, not the other side's).
 
-use crate::DecodeError;
+use usher_base::DecodeError;
 
 /// Which end of a TLS connection signs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,12 +1,11 @@
 //! Host keys: Ed25519, in OpenSSH form for administrators and as SubjectPublicKeyInfo for TLS.
 
-use crate::DecodeError;
-use crate::name::HostName;
 use sha2::{Digest, Sha256};
 use ssh_key::public::{Ed25519PublicKey, KeyData};
 use ssh_key::{HashAlg, PublicKey};
 use std::fmt;
 use std::str::FromStr;
+use usher_base::{DecodeError, HostName};
 
 /// Bytes of an Ed25519 public key (RFC 8032).
 pub const HOST_KEY_SIZE: usize = 32;
@@ -153,8 +152,8 @@ impl FromStr for HostPublicKey {
     }
 }
 
-crate::serde_text::serde_as_text!(HostPublicKey);
-crate::codec::plain_bytes!(HostPublicKey);
+usher_base::serde_text::serde_as_text!(HostPublicKey);
+usher_base::codec::plain_bytes!(HostPublicKey);
 
 #[cfg(test)]
 mod tests {

@@ -7,11 +7,12 @@
 //!
 //! A record about a session is the control channel's frame about it, with the host in front.
 
-use crate::codec::{Codec, Message, Padded, Reader, put_string};
+use crate::SessionId;
 use crate::log_record::MAX_LOG_RECORD;
 use crate::opening::{Authentication, Opening};
 use crate::session_request::{Announcement, Answer, Notice, SessionRequest, Verdict};
-use crate::{DecodeError, HostName, SessionId};
+use usher_base::codec::{Codec, Message, Reader, put_string};
+use usher_base::{DecodeError, HostName, Padded};
 
 /// Bytes of every record, in both directions.
 pub const KEEPER_RECORD_SIZE: usize = 1344;
@@ -21,9 +22,6 @@ pub const MAX_KEEPER_REQUEST: usize = KEEPER_RECORD_SIZE + 4 + MAX_LOG_RECORD;
 
 /// The version of the records: keeper and verifier are restarted apart.
 pub const KEEPER_RECORD_VERSION: u8 = 7;
-
-/// Bytes of a key's fingerprint: SHA-256 of its OpenSSH wire form, as `ssh-keygen -l` shows it.
-pub const KEY_FINGERPRINT_SIZE: usize = 32;
 
 const OPEN: u8 = 1;
 

@@ -10,9 +10,9 @@ use sha2::{Digest, Sha256};
 use ssh_encoding::base64::{Base64, Encoding};
 use ssh_key::PublicKey;
 
-use crate::DecodeError;
 use crate::certificate::Certified;
-use crate::codec::{Codec, Reader, Text};
+use usher_base::DecodeError;
+use usher_base::codec::{Codec, Reader, Text};
 
 /// Longest list in bytes.
 pub const MAX_REVOKED_KEYS: usize = 1 << 20;

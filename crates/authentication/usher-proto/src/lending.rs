@@ -4,9 +4,9 @@
 //! What is asked for is named whole, so that nothing but authenticators is ever signed for the
 //! signer: what the agent is given to sign, the lender makes of the statement.
 
-use crate::codec::{Bytes, messages, packets};
 use crate::local::LOCAL_VERSION;
 use crate::{MAX_PUBLIC_KEY_SIZE, MAX_SIGNATURE_SIZE, MAX_STATEMENT_SIZE, Refusal};
+use usher_base::codec::{Bytes, messages, packets};
 
 /// Longest packet in bytes, in both directions.
 pub const MAX_LENDING_PACKET: usize = 4640;

@@ -15,7 +15,6 @@
 //! is cut silently.
 #![forbid(unsafe_code)]
 
-mod serde_text;
 mod verification;
 
 pub mod agent;
@@ -23,18 +22,15 @@ pub mod authenticator;
 pub mod calls;
 pub mod certificate;
 pub mod chain;
-pub mod codec;
-pub mod connection;
-pub mod error;
 pub mod frame;
 pub mod handshake;
 pub mod host_key;
 pub mod keeper_record;
+pub mod key;
 pub mod krl;
 pub mod lending;
 pub mod local;
 pub mod log_record;
-pub mod name;
 pub mod opening;
 pub mod recorder;
 pub mod refusal;
@@ -57,21 +53,17 @@ pub use certificate::{
 pub use chain::{
     CHAIN_ELEMENT_SIZE, Chain, ChainElement, ChainError, ChainTip, MAX_CHAIN_GAP, MAX_CHAIN_LENGTH,
 };
-pub use codec::address_bytes;
-pub use connection::{CONNECTION_TUPLE_SIZE, ConnectionTuple, MixedFamilies};
-pub use error::DecodeError;
 pub use frame::{ClientBody, ClientFrame, FRAME_LENGTH_SIZE, FrameBuffer, MAX_FRAME, ServerFrame};
 pub use handshake::{HandshakeSide, MAX_HANDSHAKE_MESSAGE, check_handshake_message};
 pub use host_key::{HOST_KEY_SIZE, HOST_KEY_SPKI_SIZE, HostKeyError, HostPublicKey};
 pub use keeper_record::{
-    KEEPER_RECORD_SIZE, KEY_FINGERPRINT_SIZE, KeeperBody, KeeperReply, KeeperRequest,
-    MAX_KEEPER_REQUEST,
+    KEEPER_RECORD_SIZE, KeeperBody, KeeperReply, KeeperRequest, MAX_KEEPER_REQUEST,
 };
+pub use key::KEY_FINGERPRINT_SIZE;
 pub use krl::{MAX_REVOKED_KEYS, RevokedKeys, RevokedKeysError};
 pub use lending::{FromLender, MAX_LENDING_PACKET, ToLender};
 pub use local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 pub use log_record::{MAX_LOG_RECORD, MAX_PUBLIC_KEY_SIZE};
-pub use name::{HostName, NameError, ServiceName, UserName};
 pub use opening::{Authentication, Opening};
 pub use recorder::{
     Keep, MAX_RECORDER_PACKET, RECORDER_REPLY_SIZE, RecorderReply, RecorderRequest,

@@ -3,9 +3,10 @@
 //! The kernel says who asks (SO_PEERCRED), never the packet. The socket to be bound and announced
 //! travels beside the request as a descriptor (SCM_RIGHTS).
 
-use crate::codec::{messages, packets};
-use crate::{HostName, Refusal, ServiceName};
+use crate::Refusal;
 use std::net::SocketAddr;
+use usher_base::codec::{messages, packets};
+use usher_base::{HostName, ServiceName};
 
 /// Longest packet in bytes, in both directions.
 pub const MAX_LOCAL_PACKET: usize = 256;

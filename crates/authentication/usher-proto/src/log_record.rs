@@ -2,12 +2,13 @@
 
 use ssh_key::PublicKey;
 
-use crate::codec::{Bytes, Codec, Reader, fields};
 use crate::sshsig;
 use crate::{
-    Authenticator, Certificate, DecodeError, MAX_SESSION_END_SIZE, MAX_SIGNATURE_SIZE, Refusal,
+    Authenticator, Certificate, MAX_SESSION_END_SIZE, MAX_SIGNATURE_SIZE, Refusal,
     SESSION_END_NAMESPACE, SessionEnd, Statement,
 };
+use usher_base::DecodeError;
+use usher_base::codec::{Bytes, Codec, Reader, fields};
 
 /// Longest record in bytes. The formats inside are bounded lower; the entry bundles of C2SP
 /// tlog-tiles could hold 65,535.

@@ -3,12 +3,12 @@
 use ssh_key::HashAlg;
 
 use crate::certificate::Certified;
-use crate::codec::{Bytes, fields};
-use crate::keeper_record::KEY_FINGERPRINT_SIZE;
+use crate::key::KEY_FINGERPRINT_SIZE;
 use crate::log_record::{MAX_LOG_RECORD, Verified};
 use crate::session_end::Signed;
 use crate::statement::MAX_STATEMENT_SIZE;
 use crate::{Refusal, SessionId, Statement, session_id};
+use usher_base::codec::{Bytes, fields};
 
 /// What a user has signed, and with which key. The verifier says so to the keeper, and the recorder
 /// keeps what was signed when it finds the same: the keeper believes what both find.

@@ -4,11 +4,13 @@
 //! many bytes to the keeper; see [`crate::log_record`]. How a session ended it signs itself, by the
 //! keeper's word.
 
-use crate::codec::{Codec, Reader};
 use crate::log_record::MAX_LOG_RECORD;
 use crate::opening::{Authentication, Opening};
+use crate::refusal::Granted;
 use crate::session_end::Signed;
-use crate::{DecodeError, Refusal, SessionEnd};
+use crate::{Refusal, SessionEnd};
+use usher_base::DecodeError;
+use usher_base::codec::{Codec, Reader};
 
 /// Longest packet in bytes.
 pub const MAX_RECORDER_PACKET: usize = HEADER + Opening::MAX_SIZE + 4 + MAX_LOG_RECORD;
@@ -115,7 +117,7 @@ impl RecorderReply {
     /// The packet.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        packet(KEPT, self.request, |out| Result::put(&self.verdict, out))
+        packet(KEPT, self.request, |out| Granted::put(&self.verdict, out))
     }
 
     /// Reads a packet.
@@ -127,7 +129,7 @@ impl RecorderReply {
         if kind != KEPT {
             return Err(DecodeError::UnknownType);
         }
-        let verdict = Result::read(&mut reader, "verdict")?;
+        let verdict = Granted::read(&mut reader, "verdict")?;
         reader.finish()?;
         Ok(Self { request, verdict })
     }

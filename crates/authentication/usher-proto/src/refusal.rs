@@ -1,8 +1,9 @@
 //! The reasons for which Usher refuses: one list for the wire, the log and the user.
 
-use crate::DecodeError;
 use std::fmt;
 use std::str::FromStr;
+use usher_base::DecodeError;
+use usher_base::codec::{Codec, Reader};
 
 /// Defines the enumeration once. By whose fault it is: variant, wire code, stable name, what is wrong,
 /// and what helps against it where that is not evident.
@@ -303,14 +304,58 @@ impl FromStr for Refusal {
     }
 }
 
-#[cfg(feature = "serde")]
+impl From<DecodeError> for Refusal {
+    /// The reason a peer is told: the lengths and the version keep their own, the rest is
+    /// [`Refusal::Malformed`].
+    fn from(error: DecodeError) -> Self {
+        match error {
+            DecodeError::Truncated => Self::Truncated,
+            DecodeError::Oversized => Self::Oversized,
+            DecodeError::UnknownVersion => Self::UnknownVersion,
+            DecodeError::UnknownType
+            | DecodeError::Malformed { .. }
+            | DecodeError::TrailingBytes => Self::Malformed,
+        }
+    }
+}
+
+impl Codec for Refusal {
+    fn put(value: &Self, out: &mut Vec<u8>) {
+        u16::put(&value.code(), out);
+    }
+
+    fn read(reader: &mut Reader<'_>, _: &'static str) -> Result<Self, DecodeError> {
+        Self::from_code(reader.u16()?).ok_or(DecodeError::Malformed { field: "refusal" })
+    }
+}
+
+/// Two bytes of verdict: 0 is granted, any other number is a refusal's code.
+pub(crate) struct Granted;
+
+impl Codec<Result<(), Refusal>> for Granted {
+    fn put(value: &Result<(), Refusal>, out: &mut Vec<u8>) {
+        u16::put(&value.err().map_or(0, Refusal::code), out);
+    }
+
+    fn read(
+        reader: &mut Reader<'_>,
+        field: &'static str,
+    ) -> Result<Result<(), Refusal>, DecodeError> {
+        let mut code = *reader;
+        if code.u16()? == 0 {
+            *reader = code;
+            return Ok(Ok(()));
+        }
+        Refusal::read(reader, field).map(Err)
+    }
+}
+
 impl serde::Serialize for Refusal {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
     }
 }
 
-#[cfg(feature = "serde")]
 impl<'de> serde::Deserialize<'de> for Refusal {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         <String as serde::Deserialize>::deserialize(deserializer)?
@@ -368,6 +413,27 @@ mod tests {
     }
 
     #[test]
+    fn lengths_and_versions_keep_their_own_reason() {
+        assert_eq!(Refusal::from(DecodeError::Truncated), Refusal::Truncated);
+        assert_eq!(Refusal::from(DecodeError::Oversized), Refusal::Oversized);
+        assert_eq!(
+            Refusal::from(DecodeError::UnknownVersion),
+            Refusal::UnknownVersion
+        );
+    }
+
+    #[test]
+    fn everything_else_is_malformed() {
+        for error in [
+            DecodeError::UnknownType,
+            DecodeError::Malformed { field: "user" },
+            DecodeError::TrailingBytes,
+        ] {
+            assert_eq!(Refusal::from(error), Refusal::Malformed);
+        }
+    }
+
+    #[test]
     fn a_stranger_cannot_tell_users_and_keys_apart() {
         for refusal in [
             Refusal::UnknownUser,
@@ -389,7 +455,6 @@ mod tests {
         );
     }
 
-    #[cfg(feature = "serde")]
     #[test]
     fn json_carries_the_name() {
         assert_eq!(

@@ -4,10 +4,11 @@
 //! signer holds the keys and must think of the courier as taken over: what comes back is bounded
 //! here and decoded as a [`ServerFrame`](crate::ServerFrame) there.
 
-use crate::codec::{Bytes, Codec, Reader, messages, packets};
 use crate::frame::{FRAME_LENGTH_SIZE, MAX_FRAME};
-use crate::{DecodeError, HostName, HostPublicKey, Refusal};
+use crate::{HostPublicKey, Refusal};
 use std::net::SocketAddr;
+use usher_base::codec::{Bytes, Codec, Reader, messages, packets};
+use usher_base::{DecodeError, HostName};
 
 /// Longest packet in bytes, in both directions.
 pub const MAX_RELAY_PACKET: usize = 9000;

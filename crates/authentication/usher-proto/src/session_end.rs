@@ -1,9 +1,8 @@
 //! The end of a session, as the log of the server's host signs it.
 
-use crate::codec::{Codec, Reader, Text, decode_signed, encode_signed, fields, put_string};
-use crate::{
-    DecodeError, MAX_STATEMENT_SIZE, Refusal, ServiceName, SessionId, Statement, UserName,
-};
+use crate::{MAX_STATEMENT_SIZE, Refusal, SessionId, Statement};
+use usher_base::codec::{Codec, Reader, Text, decode_signed, encode_signed, fields, put_string};
+use usher_base::{DecodeError, ServiceName, UserName};
 
 /// The SSHSIG namespace of ends: they open no session, and an authenticator ends none.
 pub const SESSION_END_NAMESPACE: &str = "session-end@usher";

@@ -1,9 +1,9 @@
 //! The name of a session.
 
-use crate::DecodeError;
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::str::FromStr;
+use usher_base::DecodeError;
 
 /// Bytes of a [`SessionId`].
 pub const SESSION_ID_SIZE: usize = 16;
@@ -78,8 +78,8 @@ fn digit(character: u8) -> Option<u8> {
     }
 }
 
-crate::serde_text::serde_as_text!(SessionId);
-crate::codec::plain_bytes!(SessionId);
+usher_base::serde_text::serde_as_text!(SessionId);
+usher_base::codec::plain_bytes!(SessionId);
 
 #[cfg(test)]
 mod tests {

@@ -2,11 +2,11 @@
 //! between the daemons of the server's host, in the same bytes.
 
 use crate::chain::ChainElement;
-use crate::codec::{fields, messages};
+use crate::refusal::Granted;
 use crate::token::TokenKey;
-use crate::{
-    CHAIN_ELEMENT_SIZE, CONNECTION_TUPLE_SIZE, ConnectionTuple, Refusal, SessionId, TokenSlot,
-};
+use crate::{CHAIN_ELEMENT_SIZE, Refusal, SessionId, TokenSlot};
+use usher_base::codec::{fields, messages};
+use usher_base::{CONNECTION_TUPLE_SIZE, ConnectionTuple};
 
 /// "This connection is about to be made": the chain element that proves it and the 4-tuple it is
 /// good for.
@@ -51,7 +51,7 @@ pub type Verdict = Result<Option<TokenSlot>, Refusal>;
 messages! {
     /// The same, as it travels.
     pub(crate) enum Answer {
-        129 => Reply(verdict: Result<(), Refusal>),
+        129 => Reply(verdict: Result<(), Refusal> as Granted),
         132 => Slot(slot: TokenSlot),
     }
 }

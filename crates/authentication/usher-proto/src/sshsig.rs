@@ -4,12 +4,14 @@
 use ssh_encoding::pem::PemLabel;
 use ssh_encoding::{Decode, Encode, EncodePem, Writer};
 use ssh_key::public::{Ed25519PublicKey, KeyData};
-use ssh_key::{Algorithm, EcdsaCurve, HashAlg, LineEnding, PublicKey, Signature, SshSig};
+use ssh_key::{Algorithm, HashAlg, LineEnding, PublicKey, Signature, SshSig};
 
+use crate::Refusal;
 use crate::certificate::{Certificate, is_certificate};
-use crate::codec::{Reader, put_string};
+use crate::key::{is_security_key, is_supported};
 use crate::verification;
-use crate::{DecodeError, Refusal};
+use usher_base::DecodeError;
+use usher_base::codec::{Reader, put_string};
 
 /// Longest SSHSIG blob in bytes. An Ed25519 one has 189, ECDSA P-384 about 400.
 pub const MAX_SIGNATURE_SIZE: usize = 4096;
@@ -320,28 +322,6 @@ fn key_algorithm(public_key: &[u8]) -> Result<Algorithm, Refusal> {
     let name = Reader::new(public_key).string(MAX_SIGNATURE_SIZE)?;
     let name = std::str::from_utf8(name).map_err(|_| Refusal::Malformed)?;
     name.parse().map_err(|_| Refusal::UnsupportedKey)
-}
-
-/// Whether a user's key may be of this kind: Ed25519, ECDSA P-256 and P-384, and Ed25519 and ECDSA
-/// P-256 on a security key.
-#[must_use]
-pub fn is_supported(algorithm: &Algorithm) -> bool {
-    matches!(
-        algorithm,
-        Algorithm::Ed25519
-            | Algorithm::Ecdsa {
-                curve: EcdsaCurve::NistP256 | EcdsaCurve::NistP384
-            }
-    ) || is_security_key(algorithm)
-}
-
-/// Whether keys of this kind are on a security key: a file has no more than a reference to it.
-#[must_use]
-pub fn is_security_key(algorithm: &Algorithm) -> bool {
-    matches!(
-        algorithm,
-        Algorithm::SkEd25519 | Algorithm::SkEcdsaSha2NistP256
-    )
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! The statement a user signs to open a session.
 
 use crate::chain::{CHAIN_ELEMENT_SIZE, MAX_CHAIN_LENGTH};
-use crate::codec::{
+use crate::token::TokenElement;
+use crate::{HostPublicKey, Refusal};
+use std::net::SocketAddr;
+use usher_base::codec::{
     Codec, Reader, Text, address_bytes, decode_signed, encode_signed, fields, socket_address,
 };
-use crate::token::TokenElement;
-use crate::{DecodeError, HostPublicKey, Refusal, ServiceName, UserName};
-use std::net::SocketAddr;
+use usher_base::{DecodeError, ServiceName, UserName};
 
 /// What every statement begins with: says what was signed to whoever finds it in a log.
 pub const STATEMENT_MAGIC: &[u8; 15] = b"usher-statement";

@@ -24,8 +24,8 @@ use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::chain::{CHECKPOINT_DISTANCE, MAX_CHAIN_LENGTH, block, checkpoints, hash};
-use crate::codec::{Codec, Reader, plain_bytes};
-use crate::{ConnectionTuple, DecodeError};
+use usher_base::codec::{Codec, Reader, plain_bytes};
+use usher_base::{ConnectionTuple, DecodeError};
 
 /// The TCP option's kind: experimental (RFC 4727).
 pub const TOKEN_OPTION_KIND: u8 = 253;

@@ -21,7 +21,7 @@ fn the_document_tells_the_code() {
         _ => format!("{},{:03}", number / 1000, number % 1000),
     };
     for (what, value) in [
-        ("connection tuple", usher_proto::CONNECTION_TUPLE_SIZE),
+        ("connection tuple", usher_base::CONNECTION_TUPLE_SIZE),
         ("chain gap", usher_proto::MAX_CHAIN_GAP as usize),
         ("SSHSIG blob", usher_proto::MAX_SIGNATURE_SIZE),
         ("statement", usher_proto::MAX_STATEMENT_SIZE),

@@ -7,8 +7,9 @@ use common::ssh_keygen::{does, make_key};
 use ssh_encoding::base64::{Base64, Encoding};
 use std::fs;
 use std::path::Path;
+use usher_base::DecodeError;
 use usher_proto::ssh_key::{HashAlg, PublicKey};
-use usher_proto::{Certificate, DecodeError, RevokedKeys, RevokedKeysError};
+use usher_proto::{Certificate, RevokedKeys, RevokedKeysError};
 
 /// Keys a, b, c, authorities ca and other, and certificates that they have signed:
 /// `NAME-cert.pub` of the key NAME. Their serial numbers and key ids are in their names.

@@ -5,14 +5,15 @@ mod common;
 
 use common::{SESSION, announcement, client_frames, connection, statement};
 use ssh_encoding::{Decode, Reader as _};
+use usher_base::DecodeError;
 use usher_proto::certificate::MAX_PRINCIPALS_SIZE;
 use usher_proto::{
-    AgentAnswer, Authentication, Certified, ClientBody, ClientFrame, DecodeError, FrameBuffer,
-    FromLender, KEEPER_RECORD_SIZE, Keep, KeeperBody, KeeperReply, KeeperRequest, LocalReply,
-    LocalRequest, MAX_FRAME, MAX_LOG_RECORD, MAX_PUBLIC_KEY_SIZE, MAX_RECORDER_PACKET,
-    MAX_RELAY_PACKET, MAX_SIGNATURE_SIZE, MAX_STATEMENT_SIZE, Notice, Opening, RECORDER_REPLY_SIZE,
-    RecorderReply, RecorderRequest, Refusal, RelayReply, RelayRequest, ServerFrame, SessionEnd,
-    SessionId, SessionRequest, Statement, ToLender, agent,
+    AgentAnswer, Authentication, Certified, ClientBody, ClientFrame, FrameBuffer, FromLender,
+    KEEPER_RECORD_SIZE, Keep, KeeperBody, KeeperReply, KeeperRequest, LocalReply, LocalRequest,
+    MAX_FRAME, MAX_LOG_RECORD, MAX_PUBLIC_KEY_SIZE, MAX_RECORDER_PACKET, MAX_RELAY_PACKET,
+    MAX_SIGNATURE_SIZE, MAX_STATEMENT_SIZE, Notice, Opening, RECORDER_REPLY_SIZE, RecorderReply,
+    RecorderRequest, Refusal, RelayReply, RelayRequest, ServerFrame, SessionEnd, SessionId,
+    SessionRequest, Statement, ToLender, agent,
 };
 
 /// An independent decoder of RFC 4251 types reads the statement.

@@ -4,12 +4,13 @@
 mod common;
 
 use proptest::prelude::*;
+use usher_base::ConnectionTuple;
 use usher_proto::{
-    CallReply, CallRequest, Chain, ChainError, ChainTip, ClientFrame, ConnectionTuple,
-    FRAME_LENGTH_SIZE, FrameBuffer, FromLender, KeeperReply, KeeperRequest, LocalReply,
-    LocalRequest, MAX_CALL_PACKET, MAX_CHAIN_GAP, MAX_FRAME, MAX_LENDING_PACKET, MAX_LOCAL_PACKET,
-    MAX_RECORDER_PACKET, MAX_RELAY_PACKET, MAX_STATEMENT_SIZE, RecorderReply, RecorderRequest,
-    RelayReply, RelayRequest, ServerFrame, Statement, ToLender,
+    CallReply, CallRequest, Chain, ChainError, ChainTip, ClientFrame, FRAME_LENGTH_SIZE,
+    FrameBuffer, FromLender, KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_CALL_PACKET,
+    MAX_CHAIN_GAP, MAX_FRAME, MAX_LENDING_PACKET, MAX_LOCAL_PACKET, MAX_RECORDER_PACKET,
+    MAX_RELAY_PACKET, MAX_STATEMENT_SIZE, RecorderReply, RecorderRequest, RelayReply, RelayRequest,
+    ServerFrame, Statement, ToLender,
 };
 
 /// A round trip, every truncation refused, a byte more refused, and one changed byte either

@@ -5,13 +5,14 @@ use std::str::FromStr;
 use crate::dialect::Modules;
 use crate::faults::StatementMistake;
 use crate::fields::Fields;
+use crate::item::Item;
 use crate::mistake::Found;
 use crate::name::NameRule;
 use crate::nearest::nearest;
 use crate::report::Reporter;
 use crate::setting::Setting;
 use crate::source::Place;
-use crate::tree::{Block, Item, Tree};
+use crate::tree::{Block, Tree};
 use crate::unique::Unique;
 
 /// Something that a text says and that takes more than Usher's daemons to enforce.

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Deserialize;
 
 use crate::kind::Kind;
-use crate::name::Name;
+use crate::name::{Name, is_keyword};
 
 /// Most statements of one module.
 pub const MAXIMUM_DECLARED: usize = 256;
@@ -369,13 +369,4 @@ impl Shape {
             }
         }
     }
-}
-
-/// A word that reads back as itself and looks like one of the language.
-pub(crate) fn is_keyword(word: &str) -> bool {
-    let plain =
-        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
-    word.len() <= 32
-        && word.starts_with(|first: char| first.is_ascii_lowercase())
-        && word.bytes().all(plain)
 }

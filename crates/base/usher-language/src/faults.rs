@@ -1,9 +1,8 @@
 //! The mistakes that any dialect's text can have.
 
-use crate::limits::{MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS};
+use crate::limits::{MAXIMUM_ERRORS, MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS};
 use crate::mistake::{Found, did_you_mean, shown};
 use crate::print::{Size, seconds};
-use crate::report::MAXIMUM_ERRORS;
 use crate::source::Place;
 
 crate::mistakes! {

@@ -4,12 +4,13 @@ use std::str::FromStr;
 
 use crate::dialect::{Occurrence, Part, Shape, StatementRule};
 use crate::faults::StatementMistake;
+use crate::item::{Item, Value};
 use crate::kind::{Checked, Kind};
 use crate::mistake::{Found, Mistake};
 use crate::name::NameRule;
 use crate::report::Reporter;
 use crate::source::Origin;
-use crate::tree::{Item, Statement, Value};
+use crate::tree::Statement;
 use crate::unique::Unique;
 
 /// One statement with its declaration; also one that stands outside of blocks.

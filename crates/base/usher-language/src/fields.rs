@@ -9,12 +9,13 @@ use std::str::FromStr;
 use crate::dialect::{Occurrence, StatementRule};
 use crate::faults::StatementMistake;
 use crate::field::Field;
+use crate::item::Item;
 use crate::mistake::Found;
 use crate::name::{NameRule, listed};
 use crate::nearest::nearest;
 use crate::report::Reporter;
 use crate::setting::Setting;
-use crate::tree::{Block, Item};
+use crate::tree::Block;
 use crate::unique::Unique;
 
 /// A block's statements; unknown, repeated and missing ones have been reported.

@@ -2,13 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::dialect::is_keyword;
 use crate::faults::StatementMistake;
+use crate::item::{Item, Value};
 use crate::mistake::Found;
-use crate::name::Name;
+use crate::name::{Name, is_keyword};
 use crate::print::{Size, seconds};
 use crate::report::Reporter;
-use crate::tree::Item;
 
 /// What a value may be.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -173,7 +172,6 @@ impl Kind {
 
     /// The value that an item means; reported where it is none of this kind.
     pub fn read(&self, item: &Item, reporter: &Reporter<'_>) -> Option<Checked> {
-        use crate::tree::Value;
         let found = || Found(item.shown());
         let word = match (&item.value, self) {
             (Value::Broken, _) => return None,

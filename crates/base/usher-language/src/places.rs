@@ -6,8 +6,9 @@ use std::fmt;
 
 use serde::Serialize;
 
+use crate::item::Value;
 use crate::source::{Location, Place, Source};
-use crate::tree::{Block, Value};
+use crate::tree::Block;
 
 /// A block, a statement of it, or one value of the statement, named by what it says.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -4,12 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use crate::faults::SyntaxMistake;
+use crate::limits::MAXIMUM_ERRORS;
 use crate::mistake::{Diagnostic, Mistake};
 use crate::source::{Location, Origin, Place, PlaceFinder, Source, Span, place_of};
-
-/// Most errors reported at once. After a hundred mistakes the text is not a policy; reporting
-/// without bound would let a text of a megabyte make an answer of many.
-pub const MAXIMUM_ERRORS: usize = 100;
 
 /// The mistakes found so far in some sources.
 #[derive(Debug)]

@@ -2,9 +2,10 @@
 
 use serde::Serialize;
 
+use crate::item::{Item, Value};
 use crate::kind::Checked;
 use crate::print::{BlockText, Quoted};
-use crate::tree::{Item, Statement, Value};
+use crate::tree::Statement;
 
 /// A statement as data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -11,6 +11,7 @@
 
 use crate::dialect::{BlockRule, Dialect, StatementRule};
 use crate::faults::SyntaxMistake;
+use crate::item::{Item, Value};
 use crate::lexer::{Lexer, Token, TokenKind};
 use crate::limits::{MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS};
 use crate::mistake::{Found, Mistake};
@@ -18,7 +19,7 @@ use crate::name::listed;
 use crate::nearest::nearest;
 use crate::report::Reporter;
 use crate::source::{Location, Source, Span};
-use crate::tree::{Block, Item, Statement, Tree, Value};
+use crate::tree::{Block, Statement, Tree};
 
 /// What stands in all sources, or none when a limit kept a source from being read to its end: what
 /// could be said of the rest would be noise.

@@ -2,6 +2,7 @@
 //! know what they mean.
 
 use crate::dialect::BlockRule;
+use crate::item::Item;
 use crate::source::Location;
 
 /// What all sources have.
@@ -53,62 +54,4 @@ pub struct Statement {
     pub groups: Vec<Vec<Item>>,
     /// The last token before the `;`.
     pub last: Location,
-}
-
-/// One value of a statement.
-#[derive(Clone, Debug)]
-pub struct Item {
-    /// The value.
-    pub value: Value,
-    /// Where it stands.
-    pub location: Location,
-}
-
-/// A value as it is written.
-#[derive(Clone, Debug)]
-pub enum Value {
-    /// A word.
-    Word(String),
-    /// A string, escapes already replaced.
-    Text(String),
-    /// A string that has been reported: nothing more is to be said of it.
-    Broken,
-}
-
-impl Item {
-    /// The word; none for a string.
-    pub fn word(&self) -> Option<&str> {
-        match &self.value {
-            Value::Word(word) => Some(word),
-            Value::Text(_) | Value::Broken => None,
-        }
-    }
-
-    /// The string; none for a word.
-    pub fn text(&self) -> Option<&str> {
-        match &self.value {
-            Value::Text(text) => Some(text),
-            Value::Word(_) | Value::Broken => None,
-        }
-    }
-
-    /// Whether it is this word.
-    pub fn is_word(&self, word: &str) -> bool {
-        self.word() == Some(word)
-    }
-
-    /// The value as it stands in the text, for messages.
-    pub fn shown(&self) -> String {
-        match &self.value {
-            Value::Word(word) => word.clone(),
-            Value::Text(text) => format!("\"{text}\""),
-            Value::Broken => "\"".to_owned(),
-        }
-    }
-}
-
-/// Values as they stand in the text, for messages.
-pub fn shown_together(items: &[Item]) -> String {
-    let shown: Vec<String> = items.iter().map(Item::shown).collect();
-    shown.join(" ")
 }

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::faults::StatementMistake;
+use crate::item::Item;
 use crate::mistake::Found;
 use crate::report::Reporter;
 use crate::source::Location;
-use crate::tree::Item;
 
 /// Keys, each with the place at which it was taken first.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
-use usher_proto::ConnectionTuple;
+use usher_base::ConnectionTuple;
 
 use crate::SystemError;
 

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use usher::ConnectError;
-use usher_local::packet::{PacketSocket, connect_within};
+use usher_base::UserName;
+use usher_daemon::packet::{PacketSocket, connect_within};
 use usher_local::paths;
 use usher_proto::agent::{AgentAnswer, answer_length, sign_request};
 use usher_proto::authenticator::Authenticator;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::lending::{FromLender, MAX_LENDING_PACKET, ToLender};
 use usher_proto::local::LocalRequest;
-use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
 use usher_proto::statement::Statement;
 
@@ -107,7 +107,7 @@ enum NotSigned {
     #[error("this process's uid {0} has no account")]
     NoAccount(nix::unistd::Uid),
     #[error("the account {0}: {1}")]
-    Name(String, usher_proto::name::NameError),
+    Name(String, usher_base::NameError),
     #[error(
         "{path}: {0}: this host's key, which every signed statement names; `usher init` makes it",
         path = paths::HOST_PUBLIC_KEY
@@ -116,7 +116,7 @@ enum NotSigned {
     #[error("{path}: {0}; `usher init` makes it", path = paths::HOST_PUBLIC_KEY)]
     HostKey(usher_proto::host_key::HostKeyError),
     #[error("the signer asks for something that is not a statement: {0}")]
-    NoStatement(usher_proto::DecodeError),
+    NoStatement(usher_base::DecodeError),
     #[error("the signer asks for a statement of the user {0}, but this is the agent of {1}")]
     OtherUser(UserName, UserName),
     #[error(

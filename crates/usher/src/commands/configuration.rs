@@ -7,14 +7,17 @@ use std::io;
 use std::net::ToSocketAddrs;
 use std::path::Path;
 
+use usher_base::{HostName, UserName};
+use usher_daemon::control::{ControlError, ask_each};
+use usher_daemon::lock_file;
+use usher_daemon::role::HasRole;
 use usher_local::applied::{Applied, UserEntry};
 use usher_local::checked::Checked;
-use usher_local::control::{ControlError, EndingView, Reload, ask_each};
 use usher_local::error::ConfigurationError;
-use usher_local::roles::{self, HasRole};
-use usher_local::{lock_file, paths};
+use usher_local::paths;
+use usher_local::requests::{EndingView, Reload};
+use usher_local::roles::{self, ROLES};
 use usher_policy::{Policy, PolicyError};
-use usher_proto::name::{HostName, UserName};
 
 use super::{ending, groups};
 use crate::failure::{At, Failure};
@@ -164,7 +167,7 @@ pub fn put_in_force(
         unfinished: Vec::new(),
     };
     let (mut unreached, mut not_taken) = (None, Vec::new());
-    for (role, answer) in ask_each(&Reload {}) {
+    for (role, answer) in ask_each(ROLES, &Reload {}) {
         match answer {
             Ok(view) => {
                 outcome.daemons.push(role.name.into());
@@ -217,7 +220,7 @@ fn roll_back(former: &Applied, cause: ControlError, mut ended: Vec<EndingView>) 
         return Failure::NotRolledBack(cause, error.to_string(), ended);
     }
     let mut failed: Vec<String> = Vec::new();
-    for (_, answer) in ask_each(&Reload {}) {
+    for (_, answer) in ask_each(ROLES, &Reload {}) {
         match answer {
             // Sessions that only the refused configuration permitted.
             Ok(view) => ended.extend(view.ended),

@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use usher::{HostName, ServiceName, connect_by_user};
-use usher_proto::name::NameError;
+use usher_base::NameError;
 
 use crate::failure::{At, Failure};
 use way::Way;

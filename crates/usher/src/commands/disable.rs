@@ -4,10 +4,12 @@
 
 use std::path::Path;
 
+use usher_base::UserName;
+use usher_daemon::control::{ControlError, ask_each};
+use usher_daemon::files::write_atomically;
 use usher_local::applied::Applied;
-use usher_local::control::{ControlError, Disable, Enable, EndingView, ask_each};
-use usher_local::files::write_atomically;
-use usher_proto::name::UserName;
+use usher_local::requests::{Disable, Enable, EndingView};
+use usher_local::roles::ROLES;
 
 use super::configuration::{self, KEEPER, Lock, OnRefusal, Outcome};
 use super::user::{known, put_users_in_force, user_folder};
@@ -89,7 +91,7 @@ pub fn disable(output: &Output, user: &UserName, reason: &str) -> Result<(), Fai
 fn cut(user: &UserName) -> Cut {
     let mut cut = Cut::default();
     let request = Disable { user: user.clone() };
-    for (role, answer) in ask_each(&request) {
+    for (role, answer) in ask_each(ROLES, &request) {
         match answer {
             Ok(view) => {
                 cut.daemons.push(role.name.into());
@@ -108,7 +110,7 @@ fn cut(user: &UserName) -> Cut {
 /// Takes [`cut`] back.
 fn take_back(user: &UserName) -> Result<(), Failure> {
     let request = Enable { user: user.clone() };
-    for (_, answer) in ask_each(&request) {
+    for (_, answer) in ask_each(ROLES, &request) {
         match answer {
             Ok(_) | Err(ControlError::NotRunning { .. } | ControlError::NotPermitted { .. }) => {}
             Err(error) => return Err(error.into()),

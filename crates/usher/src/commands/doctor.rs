@@ -9,10 +9,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde::Serialize;
+use usher_daemon::role::Side;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::paths;
-use usher_local::roles::Side;
 
 use crate::failure::Failure;
 use crate::output::{Output, first};

@@ -6,9 +6,10 @@ use std::fmt::Write;
 
 use serde::Serialize;
 use usher_analysis::{Change, Known, Network, difference};
+use usher_daemon::control::{ControlError, ask};
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
-use usher_local::control::{ControlError, EndingView, WouldEnd, WouldEndView, ask};
+use usher_local::requests::{EndingView, WouldEnd, WouldEndView};
 use usher_local::{paths, roles};
 
 use super::analysis::hosts::Loaded;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use usher_local::control::EndingView;
+use usher_local::requests::EndingView;
 
 use crate::output::first;
 
@@ -63,7 +63,7 @@ pub fn lines(verb: &str, ending: &[EndingView]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use usher_local::control::{ConnectionView, SessionView};
+    use usher_local::requests::{ConnectionView, SessionView};
 
     use super::*;
 

@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use usher_local::files::{Rewritable, policy_files, read_bounded_open};
+use usher_daemon::files::Rewritable;
+use usher_local::copy::policy_files;
 use usher_local::paths;
+use usher_local::reading::read_bounded_open;
 use usher_policy::Source;
 
 use crate::failure::{At, Failure};

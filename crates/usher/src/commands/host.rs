@@ -3,14 +3,14 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+use usher_base::HostName;
+use usher_daemon::files::write_atomically;
 use usher_local::applied::{Applied, PolicyFile};
-use usher_local::files::write_atomically;
 use usher_local::paths;
 use usher_policy::{
     BlockKind, Clause, Host, PolicyError, PolicyMistake, Source, parse_with_places,
 };
 use usher_proto::host_key::HostPublicKey;
-use usher_proto::name::HostName;
 
 use super::configuration;
 use crate::failure::{At, Failure};

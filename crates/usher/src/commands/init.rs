@@ -5,10 +5,11 @@ use std::path::Path;
 use std::process::Command;
 
 use ssh_key::private::{Ed25519Keypair, KeypairData};
-use usher_local::files::write_atomically;
+use usher_base::HostName;
+use usher_daemon::files::write_atomically;
+use usher_daemon::role::HasRole;
 use usher_local::paths;
-use usher_local::roles::{self, HasRole, ROLES};
-use usher_proto::name::HostName;
+use usher_local::roles::{self, ROLES};
 use zeroize::Zeroizing;
 
 use crate::accounts;

@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::str::FromStr;
 
-use usher_local::clock::unix_time;
+use usher_base::UserName;
+use usher_daemon::clock::unix_time;
+use usher_daemon::files::write_atomically;
 use usher_local::error::ConfigurationError;
-use usher_local::files::{optional, read_bounded, write_atomically};
 use usher_local::key_options;
 use usher_local::keys::{self, Fingerprint, LIST, UserKey, parse_keys};
 use usher_local::paths;
+use usher_local::reading::{optional, read_bounded};
 use usher_proto::RevokedKeys;
-use usher_proto::name::UserName;
 
 use crate::failure::{At, Failure};
 

@@ -5,7 +5,6 @@ use std::io::Read;
 
 use usher_policy::{BlockKind, Clause, Policy};
 
-use super::policy::fault_of_program;
 use super::warning::Warning;
 
 /// Folders that the signer's unit does not see, or sees with other contents.
@@ -48,6 +47,14 @@ fn fault(path: &str) -> Option<String> {
          script; list the interpreter, which permits all its scripts, or use the service from \
          another program"
     ))
+}
+
+/// The reason why a path is no program of this host.
+pub(super) fn fault_of_program(path: &str) -> Option<String> {
+    use std::os::unix::fs::PermissionsExt;
+    let executable = std::fs::metadata(path)
+        .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0);
+    (!executable).then(|| format!("{path} is missing on this host or not executable"))
 }
 
 /// The interpreter that the first line of a script names, with its argument.

@@ -8,12 +8,11 @@ use std::path::PathBuf;
 
 use chrono::{DateTime, SecondsFormat};
 use serde::Serialize;
+use usher_base::{ServiceName, UserName};
 use usher_local::paths;
 use usher_log::{LogError, Reader, Record, Says, Verified, VerifyingKey};
 use usher_proto::ssh_key::{HashAlg, PublicKey};
-use usher_proto::{
-    Certificate, HostPublicKey, ServiceName, SessionEnd, SessionId, UserName, session_id,
-};
+use usher_proto::{Certificate, HostPublicKey, SessionEnd, SessionId, session_id};
 
 use crate::failure::Failure;
 use crate::output::{Output, row, table};

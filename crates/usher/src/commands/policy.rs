@@ -3,15 +3,16 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use usher_base::UserName;
+use usher_daemon::clock::unix_time;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
-use usher_local::clock::unix_time;
 use usher_local::{paths, writers};
 use usher_policy::{BlockKind, Clause, Need, Policy, Program, ServedBy, Service};
-use usher_proto::name::UserName;
 use usher_system::sandbox::confines_files;
 
 use super::configuration::{self, OnRefusal};
+use super::listed_programs::fault_of_program;
 use super::warning::{Warning, with_places};
 use super::{groups, listed_programs};
 use crate::failure::Failure;
@@ -318,14 +319,6 @@ fn why_it_cannot_run(service: &Service) -> Option<Warning> {
 /// The place of a statement of a service.
 fn said(service: &Service, keyword: &str) -> Clause {
     Clause::statement(BlockKind::Service, &service.name, keyword)
-}
-
-/// The reason why a path is no program of this host.
-pub(super) fn fault_of_program(path: &str) -> Option<String> {
-    use std::os::unix::fs::PermissionsExt;
-    let executable = std::fs::metadata(path)
-        .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0);
-    (!executable).then(|| format!("{path} is missing on this host or not executable"))
 }
 
 fn fault_of_account(account: &UserName) -> Option<String> {

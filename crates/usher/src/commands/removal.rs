@@ -5,13 +5,14 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use usher_local::clock::unix_time;
+use usher_base::UserName;
+use usher_daemon::clock::unix_time;
+use usher_daemon::files::write_atomically;
 use usher_local::error::ConfigurationError;
-use usher_local::files::{optional, read_bounded, write_atomically};
 use usher_local::keys::{Fingerprint, LIST, fingerprint};
 use usher_local::paths;
+use usher_local::reading::{optional, read_bounded};
 use usher_policy::{Name, Place, parse_with_places};
-use usher_proto::name::UserName;
 
 use super::configuration::{self, OnRefusal, Outcome};
 use super::user::{private_key_path, user_folder};

@@ -5,10 +5,10 @@ use std::fmt::Write;
 use std::path::Path;
 
 use serde::Serialize;
+use usher_base::{HostName, ServiceName};
 use usher_local::paths;
 use usher_policy::{GroupName, Policy, Source};
 use usher_proto::HostPublicKey;
-use usher_proto::name::{HostName, ServiceName};
 
 use super::configuration;
 use crate::failure::Failure;

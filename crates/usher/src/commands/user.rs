@@ -5,17 +5,20 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use usher_local::clock::unix_time;
+use usher_base::UserName;
+use usher_daemon::clock::unix_time;
+use usher_daemon::control;
+use usher_daemon::files::{Owner, write_atomically_for};
+use usher_daemon::role::HasRole;
 use usher_local::error::ConfigurationError;
-use usher_local::files::{Owner, optional, read_bounded, write_atomically_for};
 use usher_local::keys::{list_name, private_key_name};
-use usher_local::roles::{self, HasRole};
+use usher_local::reading::{optional, read_bounded};
+use usher_local::roles;
 use usher_local::signing_key::{Credential, SigningKey, certificate_of, split};
-use usher_local::{control, paths};
+use usher_local::{paths, requests};
 use usher_policy::Name;
-use usher_proto::name::UserName;
+use usher_proto::key::{is_security_key, is_supported};
 use usher_proto::refusal::Refusal;
-use usher_proto::sshsig::{is_security_key, is_supported};
 use zeroize::Zeroizing;
 
 use super::configuration::{self, OnRefusal};
@@ -209,7 +212,7 @@ fn validity(certificate: &serde_json::Value) -> Option<String> {
 /// The users whose agents are lent; none if the signer cannot be asked.
 fn lent_agents() -> Option<BTreeSet<UserName>> {
     // An error: the signer does not run here, or the caller is not root.
-    let view = control::ask(roles::Signer, &control::Agents {}).ok()?;
+    let view = control::ask(roles::Signer, &requests::Agents {}).ok()?;
     let lent = view.agents.into_iter().filter(|agent| agent.lent);
     Some(lent.map(|agent| agent.user).collect())
 }

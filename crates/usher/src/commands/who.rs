@@ -1,7 +1,8 @@
 //! `usher who`: live sessions, connections and workers, or the sessions that ended last.
 
-use usher_local::clock::unix_time;
-use usher_local::control::{Recent, RecentView, Who, WhoView, ask};
+use usher_daemon::clock::unix_time;
+use usher_daemon::control::ask;
+use usher_local::requests::{Recent, RecentView, Who, WhoView};
 use usher_local::roles;
 
 use crate::failure::Failure;

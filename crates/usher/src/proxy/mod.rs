@@ -14,11 +14,13 @@ use std::net::{SocketAddrV4, TcpListener};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use usher_daemon::control::{Status, StatusView};
+use usher_daemon::control_server::{Answers, ControlSocket, Failed};
+use usher_daemon::role::HasRole;
+use usher_daemon::watchdog::watchdog;
 use usher_local::configuration::Configuration;
-use usher_local::control::{Reload, ReloadedView, Status, StatusView};
-use usher_local::control_server::{Answers, ControlSocket, Failed};
-use usher_local::roles::{self, HasRole};
-use usher_local::watchdog::watchdog;
+use usher_local::requests::{Reload, ReloadedView};
+use usher_local::roles;
 use usher_policy::{Policy, ProxyListener};
 
 use crate::accounts;
@@ -38,7 +40,7 @@ struct Proxy {
 pub fn run() -> Result<(), Failure> {
     use usher_system::privileges;
     let role = roles::Proxy::ROLE;
-    usher_local::messages::to_standard_error();
+    usher_daemon::messages::to_standard_error();
     usher_system::process::end_when_asked()?;
     if !rustix::process::geteuid().is_root() {
         let reason = "`usher proxy` must be started by root";

@@ -13,7 +13,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::io::{Interest, Ready};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until};
-use usher_local::packet_async::register;
+use usher_daemon::packet_async::register;
 use usher_system::stream;
 
 use super::carrier::Carriers;

@@ -13,10 +13,10 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use usher_local::packet_async::AsyncPacketSocket;
+use usher_base::HostName;
+use usher_daemon::packet_async::AsyncPacketSocket;
 use usher_proto::frame::{ClientBody, ClientFrame, FrameBuffer};
 use usher_proto::host_key::HostPublicKey;
-use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::relay::RelayReply;
 

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use usher_local::control::{Status, StatusView};
-use usher_local::control_server::{Answers, Failed};
-use usher_local::packet_async::AsyncPacketSocket;
+use usher_base::HostName;
+use usher_daemon::control::{Status, StatusView};
+use usher_daemon::control_server::{Answers, Failed};
+use usher_daemon::packet_async::AsyncPacketSocket;
+use usher_daemon::watchdog::watchdog;
 use usher_local::paths;
 use usher_local::roles;
-use usher_local::watchdog::watchdog;
 use usher_proto::host_key::HostPublicKey;
-use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::relay::{MAX_RELAY_PACKET, RelayReply, RelayRequest};
 

@@ -1,10 +1,11 @@
 //! The keeper's answers to control requests.
 
-use usher_local::control::{
-    Disable, Enable, Recent, RecentView, Reload, ReloadedView, Status, StatusView, Troubles,
-    TroublesView, Who, WhoView, WouldEnd, WouldEndView,
+use usher_daemon::control::{Status, StatusView};
+use usher_daemon::control_server::{Answers, Failed};
+use usher_local::requests::{
+    Disable, Enable, Recent, RecentView, Reload, ReloadedView, Troubles, TroublesView, Who,
+    WhoView, WouldEnd, WouldEndView,
 };
-use usher_local::control_server::{Answers, Failed};
 
 use super::Keeper;
 

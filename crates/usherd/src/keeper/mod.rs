@@ -26,14 +26,15 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use usher_daemon::control_server::ControlSocket;
+use usher_daemon::role::HasRole;
+use usher_daemon::watchdog::watchdog;
 use usher_kernel::KernelError;
 use usher_kernel::admission::{Admission, Limits};
 use usher_local::configuration::{Configuration, InForce};
-use usher_local::control::{EndingView, ReloadedView};
-use usher_local::control_server::ControlSocket;
 use usher_local::paths;
-use usher_local::roles::{self, HasRole};
-use usher_local::watchdog::watchdog;
+use usher_local::requests::{EndingView, ReloadedView};
+use usher_local::roles;
 use usher_proto::handshake::HandshakeSide;
 use usher_proto::host_key::HostPublicKey;
 
@@ -169,7 +170,7 @@ async fn upkeep(keeper: &Arc<Keeper>) {
         second.tick().await;
         keeper.sessions.tidy_connections();
         keeper.queues.end_idle();
-        usher_local::messages::summarize();
+        usher_daemon::messages::summarize();
         keeper.sessions.look();
         if count.is_multiple_of(5) {
             // One at a time, because the name service may be slow.

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::time::timeout;
+use usher_base::HostName;
 use usher_local::paths;
-use usher_proto::name::HostName;
 use usher_proto::opening::Authentication;
 use usher_proto::recorder::{RECORDER_REPLY_SIZE, RecorderReply, RecorderRequest};
 use usher_proto::refusal::Refusal;

@@ -1,9 +1,10 @@
 //! The keeper's state for `usher who` and `usher doctor`.
 
 use usher_bpf::Counted;
+use usher_daemon::control::StatusView;
 use usher_kernel::KernelError;
 use usher_kernel::ownership::Refusals;
-use usher_local::control::{StatusView, WhoView};
+use usher_local::requests::WhoView;
 use usher_local::roles;
 use usher_policy::ServedBy;
 

@@ -12,12 +12,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use usher_local::control::{Status, StatusView};
-use usher_local::control_server::{Answers, Failed};
-use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
+use usher_daemon::control::{Status, StatusView};
+use usher_daemon::control_server::{Answers, Failed};
+use usher_daemon::packet_async::{AsyncPacketSocket, PacketListener};
+use usher_daemon::role::HasRole;
+use usher_daemon::watchdog::watchdog;
 use usher_local::paths;
-use usher_local::roles::{self, HasRole};
-use usher_local::watchdog::watchdog;
+use usher_local::roles;
 use usher_log::{Log, SigningKey};
 use usher_proto::recorder::{MAX_RECORDER_PACKET, RecorderReply, RecorderRequest};
 use usher_proto::refusal::Refusal;

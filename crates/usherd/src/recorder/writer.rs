@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
-use usher_local::clock::unix_time;
+use usher_daemon::clock::unix_time;
 use usher_log::{AuthenticationRecord, Log, LogError, SignedRecord};
 use usher_proto::opening::{Authentication, Opening};
 use usher_proto::recorder::{Keep, RecorderReply, RecorderRequest};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use usher_local::clock::unix_time;
-use usher_proto::connection::ConnectionTuple;
+use usher_base::ConnectionTuple;
+use usher_daemon::clock::unix_time;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::session_request::{Announcement, SessionRequest};

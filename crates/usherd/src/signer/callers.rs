@@ -8,13 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use usher_base::{ConnectionTuple, HostName, ServiceName, UserName};
+use usher_daemon::clock::unix_time;
+use usher_daemon::packet::Peer;
 use usher_kernel::ticket::ProgramId;
-use usher_local::clock::unix_time;
-use usher_local::packet::Peer;
 use usher_policy::Host;
-use usher_proto::connection::ConnectionTuple;
 use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
-use usher_proto::name::{HostName, ServiceName, UserName};
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_system::namespace;

@@ -8,10 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
+use usher_base::{ConnectionTuple, HostName};
 use usher_kernel::ticket::{Attempt, Guard, Guards, LeftGuard, TicketError};
 use usher_policy::Host;
-use usher_proto::connection::ConnectionTuple;
-use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 

@@ -7,12 +7,12 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use usher_local::clock::unix_time;
+use usher_base::UserName;
+use usher_daemon::clock::unix_time;
 use usher_local::keys::private_key_name;
 use usher_local::paths;
 use usher_local::signing_key::{Credential, SigningKey};
 use usher_policy::{Name, Policy};
-use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
 use usher_proto::ssh_key::PublicKey;
 use zeroize::Zeroizing;

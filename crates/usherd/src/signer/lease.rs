@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
+use usher_daemon::clock::unix_time;
 use usher_kernel::ticket::ProgramId;
 use usher_local::checked::Checked;
-use usher_local::clock::unix_time;
 use usher_local::configuration::InForce;
 use usher_proto::refusal::Refusal;
 

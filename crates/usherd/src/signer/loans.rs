@@ -12,8 +12,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedMutexGuard, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until, timeout};
+use usher_base::UserName;
 use usher_proto::lending::{FromLender, MAX_LENDING_PACKET, ToLender};
-use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
 
 use super::{Signer, keys};

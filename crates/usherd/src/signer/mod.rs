@@ -27,15 +27,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use usher_local::clock::unix_time;
+use usher_daemon::clock::unix_time;
+use usher_daemon::control::{Status, StatusView};
+use usher_daemon::control_server::{Answers, Failed};
+use usher_daemon::role::HasRole;
+use usher_daemon::watchdog::watchdog;
 use usher_local::configuration::{Configuration, InForce};
-use usher_local::control::{
-    AgentView, Agents, AgentsView, Disable, Enable, Reload, ReloadedView, Status, StatusView,
-};
-use usher_local::control_server::{Answers, Failed};
 use usher_local::paths;
-use usher_local::roles::{self, HasRole};
-use usher_local::watchdog::watchdog;
+use usher_local::requests::{AgentView, Agents, AgentsView, Disable, Enable, Reload, ReloadedView};
+use usher_local::roles;
 use usher_proto::handshake::HandshakeSide;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::refusal::Refusal;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use usher_proto::name::UserName;
+use usher_base::UserName;
 use usher_proto::refusal::Refusal;
 
 /// The time for which a name is cached. A look-up goes through the name service's modules and another

@@ -1,6 +1,6 @@
 //! Opens a session: a signature, the server's answer, and tokens if both kernels support them.
 
-use usher_local::clock::unix_time;
+use usher_daemon::clock::unix_time;
 use usher_proto::frame::ClientBody;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::{SessionId, session_id};

@@ -19,10 +19,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tokio::io::Interest;
 use tokio::sync::oneshot::{self, Receiver, Sender};
+use usher_base::ConnectionTuple;
+use usher_daemon::clock::unix_time;
+use usher_daemon::packet_async::register;
 use usher_kernel::ticket::{Attempt, Event, Holding, Limits, Report, Syn};
-use usher_local::clock::unix_time;
-use usher_local::packet_async::register;
-use usher_proto::connection::ConnectionTuple;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use tokio::io::Interest;
-use usher_local::packet_async::register;
+use usher_daemon::packet_async::register;
 use usher_proto::refusal::Refusal;
 
 use super::closing::close_replaced;

@@ -9,13 +9,13 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
+use usher_base::{HostName, ServiceName, UserName};
+use usher_daemon::clock::unix_time;
 use usher_kernel::ticket::TicketKey;
 use usher_local::checked::Checked;
-use usher_local::clock::unix_time;
 use usher_policy::{Host, Name, Policy};
 use usher_proto::chain::Chain;
 use usher_proto::host_key::HostPublicKey;
-use usher_proto::name::{HostName, ServiceName, UserName};
 use usher_proto::session_id::SessionId;
 
 use super::keys::Stamp;

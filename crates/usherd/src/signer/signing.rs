@@ -1,6 +1,6 @@
 //! Signs for a user, with the private key that the signer keeps or by the user's ssh-agent.
 
-use usher_local::clock::unix_time;
+use usher_daemon::clock::unix_time;
 use usher_local::signing_key::{Credential, SigningKey};
 use usher_policy::Name;
 use usher_proto::Certificate;

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use usher_daemon::clock::unix_time;
 use usher_kernel::ticket::{self, Ticket, TicketKey, Wanted};
-use usher_local::clock::unix_time;
 use usher_local::paths;
 use usher_proto::session_id::SessionId;
 use usher_proto::token::{TokenChain, TokenKey, TokenSlot};

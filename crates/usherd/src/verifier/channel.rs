@@ -12,13 +12,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
-use usher_local::clock::unix_time;
+use usher_base::HostName;
+use usher_daemon::clock::unix_time;
 use usher_log::AuthenticationRecord;
 use usher_proto::authenticator::Authenticator;
 use usher_proto::frame::{ClientBody, ClientFrame, FrameBuffer, ServerFrame};
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::keeper_record::KeeperBody;
-use usher_proto::name::HostName;
 use usher_proto::opening::Authentication;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::{SessionId, session_id};
@@ -231,7 +231,7 @@ impl Channel {
         }
     }
 
-    fn malformed(&self, error: usher_proto::error::DecodeError) -> io::Error {
+    fn malformed(&self, error: usher_base::DecodeError) -> io::Error {
         let refusal = Refusal::from(error);
         tracing::warn!(host = %self.host, reason = refusal.name(), %error,
             "refused a frame; the channel is closed");

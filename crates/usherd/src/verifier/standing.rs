@@ -6,9 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use usher_proto::connection::ConnectionTuple;
+use usher_base::{ConnectionTuple, HostName};
 use usher_proto::keeper_record::KeeperBody;
-use usher_proto::name::HostName;
 use usher_proto::session_id::SessionId;
 use usher_proto::session_request::SessionRequest;
 

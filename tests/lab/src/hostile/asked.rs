@@ -34,7 +34,7 @@ impl Asked {
         port: u16,
         chain_length: u32,
     ) -> Result<Self, LabError> {
-        let name = |error: usher_proto::NameError| LabError::System {
+        let name = |error: usher_base::NameError| LabError::System {
             what: "a name".into(),
             error: io::Error::other(error),
         };

@@ -8,9 +8,10 @@ use rustls::client::AlwaysResolvesClientRawPublicKeys;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, SignatureScheme, StreamOwned};
+use usher_base::ConnectionTuple;
 use usher_proto::{
-    Announcement, Authenticator, ClientBody, ClientFrame, ConnectionTuple, FrameBuffer, Refusal,
-    ServerFrame, SessionId, SessionRequest, TokenKey, TokenSlot, Verdict,
+    Announcement, Authenticator, ClientBody, ClientFrame, FrameBuffer, Refusal, ServerFrame,
+    SessionId, SessionRequest, TokenKey, TokenSlot, Verdict,
 };
 
 use super::{Identity, dial};

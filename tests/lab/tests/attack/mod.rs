@@ -6,10 +6,11 @@ use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
+use usher_base::ConnectionTuple;
 use usher_lab::hostile::{Asked, Channel, Identity, Port, private_key, read_line};
 use usher_lab::{ALICE, Daemon, Lab, Mail, PATIENCE};
 use usher_proto::ssh_key::PrivateKey;
-use usher_proto::{Announcement, ConnectionTuple, Refusal};
+use usher_proto::{Announcement, Refusal};
 
 pub type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
 

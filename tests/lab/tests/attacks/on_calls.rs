@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 
 use crate::attackers::{hostile, knock, live_connection, process_of, says, served_as};
 use crate::service::{Client, Result, as_account, fenced, reads_mail, start_service};
+use usher_base::ConnectionTuple;
 use usher_lab::{ALICE, BOB, Mail, PATIENCE};
-use usher_proto::ConnectionTuple;
 
 /// A connection with unsent bytes that lingers when it is closed.
 const LINGERING: &str = "

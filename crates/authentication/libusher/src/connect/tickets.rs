@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::RwLock;
 use std::time::{Duration, Instant};
 
-use usher_proto::name::{HostName, ServiceName};
+use usher_base::{HostName, ServiceName};
 
 use super::{TokenError, establish_with_token};
 

@@ -10,13 +10,13 @@ use std::os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 
 use rustix::io::{DupFlags, FdFlags};
-use usher_proto::address_bytes;
+use usher_base::address_bytes;
 
 use super::fail;
 use crate::service::{
-    ConnectionInfo, FirstAccept, Reservation, ServiceError, ServicePort, accept, connection_info,
-    is_nonblocking,
+    ConnectionInfo, FirstAccept, Reservation, ServicePort, accept, connection_info, is_nonblocking,
 };
+use crate::service_error::ServiceError;
 use crate::table;
 
 /// `USHER_ACCEPT_BY_USER`.

@@ -63,7 +63,7 @@ fn network(changes: &[(&str, &str, &str)]) -> Network {
     Network::new(changed).expect("two hosts")
 }
 
-fn names(users: &[usher_proto::UserName]) -> Vec<&str> {
+fn names(users: &[usher_base::UserName]) -> Vec<&str> {
     users.iter().map(AsRef::as_ref).collect()
 }
 

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use usher_analysis::{HostPolicy, Verdict};
+use usher_base::{HostName, ServiceName, UserName};
 use usher_policy::{Host, Policy, TrustedPrincipal};
-use usher_proto::{HostName, ServiceName, UserName};
 
 use crate::hosts::{NOW, PRINCIPALS};
 

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use usher_analysis::{HostPolicy, UserState};
+use usher_base::UserName;
 use usher_policy::{Groups, Name, Source, parse_with_groups};
-use usher_proto::{HostPublicKey, UserName};
+use usher_proto::HostPublicKey;
 
 /// The last host is named by the others' policies, and has none here.
 pub const HOSTS: [&str; 4] = ["a", "b", "c", "d"];

@@ -3,10 +3,9 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use usher_base::{ConnectionTuple, HostName, UserName, address_bytes};
 use usher_proto::certificate::MAX_PRINCIPALS_SIZE;
-use usher_proto::{
-    Certified, ChainTip, ConnectionTuple, HostName, Refusal, SessionId, UserName, address_bytes,
-};
+use usher_proto::{Certified, ChainTip, Refusal, SessionId};
 
 use super::types::{AdmissionRow, AdmissionState, Ended, SessionRecord};
 use crate::KernelError;

@@ -14,9 +14,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use usher_base::ConnectionTuple;
 pub use usher_bpf::Unattached;
 use usher_bpf::{Code, Filter, Insertion, Pins, Ring, Table, code, program_id, run};
-use usher_proto::{Certified, ConnectionTuple, SessionId};
+use usher_proto::{Certified, SessionId};
 
 use crate::KernelError;
 use crate::clock::{after, boot_time};

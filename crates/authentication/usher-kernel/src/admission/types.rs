@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use usher_proto::{
-    ChainTip, ConnectionTuple, HostName, Refusal, SessionId, TokenElement, UserName,
-};
+use usher_base::{ConnectionTuple, HostName, UserName};
+use usher_proto::{ChainTip, Refusal, SessionId, TokenElement};
 
 use crate::KernelError;
 

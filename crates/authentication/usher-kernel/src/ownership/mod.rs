@@ -21,7 +21,7 @@ use usher_bpf::{Counters, Pins, Table};
 use crate::KernelError;
 use crate::shared::ownership::{Identity as Grant, Owner, Settled};
 use programs::Programs;
-pub(crate) use programs::try_load;
+pub(crate) use programs::{load_lsm_program, try_load};
 use protection::{Tables, key};
 pub use types::{Identity, MAX_GROUPS, OwnershipError, ProcessState, Reason, Refusals};
 
@@ -63,8 +63,7 @@ impl Ownership {
     /// Otherwise the kernel's error: what was pinned by then stays in force, and the next call
     /// adopts it.
     pub fn open(pins: &Path) -> Result<Self, OwnershipError> {
-        crate::probe::load_lsm_program()
-            .map_err(|reason| OwnershipError::NotSupported { reason })?;
+        load_lsm_program().map_err(|reason| OwnershipError::NotSupported { reason })?;
         let pins = Pins::lock(pins)?;
         let Programs {
             fence,

@@ -106,3 +106,13 @@ fn sees_pinned_pages() -> Result<bool, KernelError> {
     }
     ask(PINNED_LINK)
 }
+
+/// Tries to load the smallest LSM program.
+pub(crate) fn load_lsm_program() -> Result<(), String> {
+    static CODE: Code = code!("usher_probe", "probe");
+    CODE.probe().map_err(|error| {
+        format!(
+            "this kernel refuses LSM programs ({error}), as it does in lockdown or without BPF LSM"
+        )
+    })
+}

@@ -1,15 +1,15 @@
 //! Guards: for two endpoints, the only socket whose connection may begin
 //! (bpf/authentication/ticket/guard.bpf.c).
 
-use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use usher_base::ConnectionTuple;
 use usher_bpf::{Code, Object, Objects, Pins, Table, code};
-use usher_proto::{ConnectionTuple, SessionId};
+use usher_proto::SessionId;
 
-use super::holding::Attempt;
+use super::attempt::Attempt;
 use super::types::TicketError;
 use crate::clock::{after, boot_time};
 use crate::shared::admission::Connection;
@@ -115,32 +115,6 @@ impl Guards {
     pub(super) fn kept_back(&self) -> Result<u64, KernelError> {
         self.kept_back.read()
     }
-}
-
-/// The attempt of a socket's connection, for any connect(2) that begins it.
-pub(super) fn attempt_of(socket: BorrowedFd<'_>) -> Result<Attempt, KernelError> {
-    const SO_COOKIE: libc::c_int = 57;
-    let mut cookie = 0_u64;
-    let mut size: libc::socklen_t = 8;
-    // SAFETY: the number and its size live until the call returns, and the size is the number's.
-    let code = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            SO_COOKIE,
-            std::ptr::from_mut(&mut cookie).cast(),
-            &mut size,
-        )
-    };
-    if code != 0 {
-        return Err(KernelError::system("asking for the cookie of a socket")(
-            io::Error::last_os_error(),
-        ));
-    }
-    Ok(Attempt {
-        cookie,
-        begun_ns: 0,
-    })
 }
 
 /// The program, loaded but not attached, and its tables, which the programs that hold share.

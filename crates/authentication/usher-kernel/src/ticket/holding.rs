@@ -6,41 +6,16 @@ use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
+use usher_base::ConnectionTuple;
 use usher_bpf::{Batch, Mirrored, Object, Plain, Ring, Table};
-use usher_proto::ConnectionTuple;
 
-use super::guards::{self, Guards};
+use super::attempt::Attempt;
+use super::guards::Guards;
 use super::listing::ProgramId;
 use super::syn::{Syn, SynSender};
 use super::types::TicketError;
 use crate::KernelError;
 use crate::shared::ticket::{self, Destination, EVENT_HELD, EVENT_OVER, EVENT_REFUSED, Hold};
-
-/// One connect(2): its socket and its time, which distinguishes it from others of the same socket. Never
-/// the same twice between two boots. See also [`Attempt::of_socket`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Attempt {
-    /// The socket's cookie.
-    pub cookie: u64,
-    /// Boot time in nanoseconds.
-    pub begun_ns: u64,
-}
-
-impl Attempt {
-    /// A connection that is announced before it begins: any connect(2) of the socket.
-    ///
-    /// # Errors
-    /// The kernel's error for a descriptor that is not a socket.
-    pub fn of_socket(socket: BorrowedFd<'_>) -> Result<Self, KernelError> {
-        guards::attempt_of(socket)
-    }
-}
-
-impl From<Attempt> for ticket::Attempt {
-    fn from(Attempt { cookie, begun_ns }: Attempt) -> Self {
-        Self { cookie, begun_ns }
-    }
-}
 
 /// A report about a plain connection.
 #[derive(Debug, Clone, PartialEq, Eq)]

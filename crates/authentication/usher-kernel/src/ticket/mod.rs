@@ -5,6 +5,7 @@
 //! when its process ends, they end too, and connections are made without tokens. Loading needs
 //! privileges, everything afterwards needs none (kernel 5.19).
 
+mod attempt;
 pub(crate) mod guards;
 mod holding;
 mod listing;
@@ -25,8 +26,9 @@ use crate::KernelError;
 use crate::clock::boot_time;
 pub use crate::shared::ticket::TicketCounters as Counters;
 use crate::shared::ticket::{Block, BlockKey, Ticket as Entry, TicketKey as Key};
+pub use attempt::Attempt;
 pub use guards::{Guard, Guards, LeftGuard};
-pub use holding::{Attempt, Event, Holding, Report};
+pub use holding::{Event, Holding, Report};
 pub use listing::{Listed, Listing, ProgramId};
 pub(crate) use programs::CODE;
 use programs::Programs;

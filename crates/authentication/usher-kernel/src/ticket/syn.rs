@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto};
+use usher_base::ConnectionTuple;
 use usher_bpf::Table;
-use usher_proto::ConnectionTuple;
 
 use crate::KernelError;
 

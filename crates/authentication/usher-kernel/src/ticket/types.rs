@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use usher_base::address_bytes;
 use usher_bpf::Plain;
-use usher_proto::address_bytes;
 use usher_proto::token::{TOKEN_KEY_SIZE, TokenElement, TokenSlot};
 use zeroize::{Zeroize, Zeroizing};
 

@@ -10,8 +10,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use usher_proto::DecodeError;
-use usher_proto::codec::{self, Codec, List, Reader, fields, messages, put_string};
+use usher_base::DecodeError;
+use usher_base::codec::{self, Codec, List, Reader, fields, messages, put_string};
 
 use super::reaping::Ended;
 use super::{Command, Entry, FileAccess, Stage};

@@ -11,11 +11,12 @@ use libbpf_rs::libbpf_sys;
 use libbpf_rs::{
     Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder, Program, TC_INGRESS, TcHookBuilder,
 };
+use usher_base::ConnectionTuple;
 use usher_kernel::admission::{Admission, Counters, Limits, TokenSession};
 use usher_proto::token::{
     TOKEN_EXPERIMENT, TOKEN_OPTION_KIND, TOKEN_OPTION_SIZE, TokenChain, TokenElement,
 };
-use usher_proto::{ConnectionTuple, SessionId, Token, TokenSlot};
+use usher_proto::{SessionId, Token, TokenSlot};
 
 use crate::world::{ALICE, Client, HOST, PORT, SERVICE, World, queue};
 

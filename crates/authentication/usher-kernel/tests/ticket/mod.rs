@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Uid;
+use usher_base::ConnectionTuple;
 use usher_kernel::ticket::{Attempt, Counters, Guard, Limits, Ticket, TicketKey, Tickets};
 use usher_proto::token::{TOKEN_BLOCK, TokenElement};
-use usher_proto::{ConnectionTuple, Token, TokenChain, TokenSlot};
+use usher_proto::{Token, TokenChain, TokenSlot};
 use zeroize::Zeroizing;
 
 use crate::world::{ALICE, PORT, World};

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
 use std::sync::mpsc::channel;
 
-use usher_proto::ConnectionTuple;
+use usher_base::ConnectionTuple;
 
 use crate::forge::{checksum, segment};
 use crate::world::{PORT, eventually, run};

@@ -11,10 +11,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use usher_base::ConnectionTuple;
 use usher_kernel::admission::{Admission, AdmissionRow, Announced, Limits};
 use usher_kernel::cgroup::{self, Group};
 use usher_kernel::{KernelError, listener};
-use usher_proto::{ConnectionTuple, SessionId};
+use usher_proto::SessionId;
 
 /// Set in the inner process to the name of the test.
 const INSIDE: &str = "USHER_TEST_INSIDE";

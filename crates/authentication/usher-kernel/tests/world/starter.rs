@@ -6,11 +6,12 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::process::{Pid, PidfdFlags, WaitId, WaitIdOptions, pidfd_open, waitid};
+use usher_daemon::role::HasRole;
 use usher_kernel::cgroup::Group;
 use usher_kernel::worker::{
     Command, Entry, Input, Prepared, Progress, REPORT_SIZE, Report, SpawnError, Starter, Told,
 };
-use usher_local::roles::{self, HasRole};
+use usher_local::roles;
 
 /// A worker.
 #[derive(Debug)]

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use usher_base::HostName;
 use usher_language::{
     Block, Declared, Field, Fields, Found, Item, Kind, Name, Reporter, Unique, Value, declared,
 };
-use usher_proto::HostName;
 
 use super::{nearest_name, peers};
 use crate::application::{

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use usher_base::{HostName, ServiceName};
 use usher_language::{Declared, Field, Fields, Name, Unique};
-use usher_proto::{HostName, ServiceName};
 
 use super::{Names, users};
 use crate::application::is_plain_path;

@@ -3,8 +3,9 @@
 use usher_language::{Checked, Field, Found, Item, Kind, Unique};
 
 use crate::application::is_plain_path;
+use crate::limits::MAXIMUM_FILE_RULES;
 use crate::mistake::PolicyMistake;
-use crate::model::{FileAccess, FileRule, MAXIMUM_FILE_RULES};
+use crate::model::{FileAccess, FileRule};
 
 /// `files "PATH" read|write, ...;`
 pub(super) fn check(field: &Field<'_>) -> Vec<FileRule> {

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
+use usher_base::HostName;
 use usher_language::{Declared, Field, Fields, Item, Location, Reporter, Unique};
-use usher_proto::{HostName, HostPublicKey};
+use usher_proto::HostPublicKey;
 
+use crate::limits::{DEFAULT_CONTROL_PORT, MAXIMUM_HOST_ADDRESSES};
 use crate::mistake::PolicyMistake;
-use crate::model::{DEFAULT_CONTROL_PORT, Host, MAXIMUM_HOST_ADDRESSES};
+use crate::model::Host;
 
 /// Remembers what no two hosts may share.
 #[derive(Default)]

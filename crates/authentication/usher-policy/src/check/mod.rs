@@ -20,15 +20,16 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use usher_base::{HostName, ServiceName};
 use usher_language::{Item, Name, Reporter, Tree, declared, module_settings, nearest};
-use usher_proto::{HostName, ServiceName};
 
 use crate::dialect::BlockKind;
 use crate::group::Groups;
 use crate::mac::MacBlock;
 use crate::members::Members;
+use crate::members::Users;
 use crate::mistake::PolicyMistake;
-use crate::model::{Host, Needs, Policy, Users};
+use crate::model::{Host, Needs, Policy};
 use crate::names::{BLOCK, HOST, SERVICE};
 
 /// Checks what the sources have, and in `groups` who is in the groups that they name. The policy is

@@ -4,14 +4,15 @@
 //! ([`crate::Policy::unknown_names`]): an expectation about what was removed must not keep the
 //! removal from being applied.
 
+use usher_base::HostName;
 use usher_language::{Field, Reporter, Tree, Unique};
-use usher_proto::HostName;
 
 use crate::dialect::{DIALECT, PERCENT, SIZE};
 use crate::expectation::Expectation;
 use crate::include::is_path;
+use crate::limits::MAXIMUM_PROCESSES;
 use crate::mistake::PolicyMistake;
-use crate::model::{MAXIMUM_PROCESSES, Policy, ProcessLimits};
+use crate::model::{Policy, ProcessLimits};
 use crate::names::{HOST, SERVICE, USER};
 use usher_language::{Checked, Kind};
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use usher_base::HostName;
 use usher_language::{AddressRange, Field, Found, Item, RangeFault, shown_together};
-use usher_proto::HostName;
 
 use crate::application::Peers;
 use crate::mistake::PolicyMistake;

@@ -3,14 +3,15 @@
 
 use std::collections::BTreeSet;
 
+use usher_base::UserName;
 use usher_language::{Field, Fields, Found, Name};
-use usher_proto::UserName;
 
 use super::{Names, files};
 use crate::application::is_plain_path;
 use crate::group::is_ushers;
+use crate::limits::{DEFAULT_UMASK, MAXIMUM_ARGUMENT_BYTES};
 use crate::mistake::PolicyMistake;
-use crate::model::{DEFAULT_UMASK, MAXIMUM_ARGUMENT_BYTES, Program, ServedBy};
+use crate::model::{Program, ServedBy};
 use crate::names::ACCOUNT;
 
 /// `program` with its `environment`, `files`, `umask`, `setuid` and `pam`, or `account`.

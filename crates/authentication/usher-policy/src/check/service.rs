@@ -3,17 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use usher_base::{HostName, ServiceName};
 use usher_language::{Declared, Field, Fields, Name, Unique};
-use usher_proto::{HostName, ServiceName};
 
 use super::host::ControlPort;
 use super::{Names, connect, served_by, users};
 use crate::application::Transform;
+use crate::limits::{DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_PROCESSES, DEFAULT_SESSION};
 use crate::mistake::PolicyMistake;
-use crate::model::{
-    DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_PROCESSES, DEFAULT_SESSION, RequiredProtection,
-    Service, Style, service_id,
-};
+use crate::model::{RequiredProtection, Service, Style, service_id};
 use crate::names::{HOST, KEY};
 
 /// Remembers what no two services may share.

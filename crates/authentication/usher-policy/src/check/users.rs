@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use usher_base::UserName;
 use usher_language::{Declared, Field, Fields, Item, Name, Reporter, Unique};
-use usher_proto::UserName;
 
 use super::{Names, nearest_name};
 use crate::group::{Group, Groups, is_ushers};
 use crate::members::Members;
+use crate::members::Users;
 use crate::mistake::PolicyMistake;
-use crate::model::Users;
 use crate::moment::Moment;
 use crate::names::{BLOCK, GROUP, GroupName, PRINCIPAL, Principal, USER};
 

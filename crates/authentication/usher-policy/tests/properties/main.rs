@@ -7,11 +7,12 @@ use std::collections::BTreeSet;
 use policies::{groups_of, policy};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use usher_base::UserName;
 use usher_policy::{
     ClientUse, Groups, Name, Objection, Policy, PolicyError, PolicyMistake, ServedBy, ServiceUse,
     Source, TrustedPrincipal, Users, format, parse_with_groups, parse_with_places,
 };
-use usher_proto::{Refusal, UserName};
+use usher_proto::Refusal;
 
 fn parse_text(text: &str) -> Result<Policy, Vec<PolicyError>> {
     parse_beside(&Groups::new(), text)

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use proptest::collection::{btree_set, vec};
 use proptest::prelude::*;
+use usher_base::{HostName, ServiceName, UserName};
 use usher_language::{Checked, Setting};
 use usher_policy::{
     AddressRange, Client, ClientService, DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_UMASK,
@@ -15,7 +16,7 @@ use usher_policy::{
     PortRange, Principal, ProcessLimits, Program, Programs, Protocol, RequiredProtection, ServedBy,
     Service, Style, Transform, Users, service_id,
 };
-use usher_proto::{HostName, HostPublicKey, ServiceName, UserName};
+use usher_proto::HostPublicKey;
 
 /// The groups of a policy, as the system must have them.
 pub fn groups_of(policy: &Policy) -> Groups {

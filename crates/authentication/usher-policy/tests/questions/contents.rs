@@ -1,8 +1,8 @@
 //! What a policy says comes through, and is found in its text.
 
 use crate::{LAPTOP_KEY, host, policy, program, service, source, user};
+use usher_base::HostName;
 use usher_policy::{BlockKind, Clause, Groups, ServedBy, Source, Style, parse, parse_with_places};
-use usher_proto::HostName;
 
 #[test]
 fn values_come_through_and_the_rest_is_at_its_default() {

@@ -4,8 +4,8 @@ mod addresses;
 mod admission;
 mod contents;
 
+use usher_base::{HostName, ServiceName, UserName};
 use usher_policy::{Policy, Program, ServedBy, Source, parse_with_groups};
-use usher_proto::{HostName, ServiceName, UserName};
 
 const LAPTOP_KEY: &str =
     "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIBFOSSDcMLHY83KZsUhkjz4XH1G8fT/qEwy0LI/7FFAu";

@@ -2,14 +2,14 @@
 
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use usher_base::{ConnectionTuple, HostName, ServiceName, UserName};
 use usher_proto::{
     Announcement, Authentication, Authenticator, CallReply, CallRequest, Certified, ChainElement,
-    ClientBody, ClientFrame, ConnectionInfo, ConnectionTuple, FromLender, HostName, HostPublicKey,
-    Keep, KeeperBody, KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_GROUPS,
-    MAX_PUBLIC_KEY_SIZE, MAX_SIGNATURE_SIZE, MAX_STATEMENT_SIZE, Notice, Opening, Principals,
-    RecorderReply, RecorderRequest, Refusal, RelayReply, RelayRequest, ReservationId, ServerFrame,
-    ServiceName, SessionEnd, SessionId, SessionRequest, Statement, ToLender, TokenKey, TokenSlot,
-    UserName, Verdict,
+    ClientBody, ClientFrame, ConnectionInfo, FromLender, HostPublicKey, Keep, KeeperBody,
+    KeeperReply, KeeperRequest, LocalReply, LocalRequest, MAX_GROUPS, MAX_PUBLIC_KEY_SIZE,
+    MAX_SIGNATURE_SIZE, MAX_STATEMENT_SIZE, Notice, Opening, Principals, RecorderReply,
+    RecorderRequest, Refusal, RelayReply, RelayRequest, ReservationId, ServerFrame, SessionEnd,
+    SessionId, SessionRequest, Statement, ToLender, TokenKey, TokenSlot, Verdict,
 };
 
 prop_compose! {

@@ -6,11 +6,12 @@ pub mod ssh_keygen;
 
 use ssh_encoding::pem::PemLabel;
 use ssh_encoding::{Decode, DecodePem, Reader};
+use usher_base::ConnectionTuple;
 use usher_proto::ssh_key::PrivateKey;
 use usher_proto::ssh_key::private::Ed25519Keypair;
 use usher_proto::{
-    Announcement, Authenticator, Chain, ClientBody, ClientFrame, ConnectionTuple, HostPublicKey,
-    SessionId, SessionRequest, Statement, TokenKey, session_id,
+    Announcement, Authenticator, Chain, ClientBody, ClientFrame, HostPublicKey, SessionId,
+    SessionRequest, Statement, TokenKey, session_id,
 };
 
 /// The clock of the fixed examples.

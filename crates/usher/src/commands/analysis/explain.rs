@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use usher_analysis::{Decision, Offer, Question, Request, Verdict};
+use usher_base::{ServiceName, UserName};
 use usher_policy::{Clause, DEFAULT_UMASK, Place, Programs, Protocol, Style, Transform, Units};
-use usher_proto::name::{ServiceName, UserName};
 
 use super::hosts::Loaded;
 use super::lines::Lines;

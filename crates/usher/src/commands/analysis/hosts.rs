@@ -7,14 +7,14 @@ use std::str::FromStr;
 
 use clap::Args;
 use usher_analysis::{FormerKey, HostPolicy, KeyFault, Network, UserState};
+use usher_base::{HostName, NameError, UserName};
+use usher_daemon::clock::unix_time;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
-use usher_local::clock::unix_time;
 use usher_local::copy::ConfigurationCopy;
 use usher_local::paths;
 use usher_policy::{Groups, Name, Source};
 use usher_proto::HostPublicKey;
-use usher_proto::name::{HostName, NameError, UserName};
 use usher_proto::ssh_key::HashAlg;
 
 use crate::commands::{configuration, groups};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use usher_base::HostName;
 use usher_policy::{Clause, Place, Places, parse_with_places};
-use usher_proto::name::HostName;
 
 use super::hosts::Loaded;
 use crate::failure::Failure;

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::Subcommand;
-use usher_proto::name::{HostName, NameError, ServiceName, UserName};
+use usher_base::{HostName, NameError, ServiceName, UserName};
 
 use self::hosts::Hosts;
 use crate::failure::Failure;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use usher_analysis::Universe;
-use usher_proto::name::UserName;
+use usher_base::UserName;
 
 use super::hosts::Loaded;
 use super::who_can::{note, only_with};

@@ -1,8 +1,8 @@
 //! Names that no policy has: an answer that is no because of them looks like any other.
 
 use usher_analysis::{HostPolicy, Network};
+use usher_base::{HostName, ServiceName, UserName};
 use usher_policy::nearest;
-use usher_proto::name::{HostName, ServiceName, UserName};
 
 use crate::output;
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 use usher_analysis::{Expected, Outcome, Verdict};
-use usher_proto::name::HostName;
+use usher_base::HostName;
 
 use super::hosts::Loaded;
 use super::lines::Lines;

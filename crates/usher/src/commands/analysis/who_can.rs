@@ -5,8 +5,8 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 use usher_analysis::{Decision, Known, Right, SetId, Universe, Verdict};
+use usher_base::{HostName, ServiceName};
 use usher_policy::Principal;
-use usher_proto::name::{HostName, ServiceName};
 
 use super::hosts::Loaded;
 use super::{NO, PerhapsAt, spelling};

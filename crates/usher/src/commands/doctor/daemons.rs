@@ -1,13 +1,15 @@
 //! The daemons: whether they run and can do their work.
 
-use usher_local::control::{self, Status, StatusView, ask, ask_each};
-use usher_local::roles::{self, Role, Side};
+use usher_daemon::control::{self, Status, StatusView, ask, ask_each};
+use usher_daemon::role::{Role, Side};
+use usher_local::requests;
+use usher_local::roles::{self, ROLES};
 
 use super::{Finding, Jobs};
 
 /// The state of every daemon that a host may run.
 pub fn all(jobs: &Jobs) -> Vec<Finding> {
-    let states = ask_each(&Status {});
+    let states = ask_each(ROLES, &Status {});
     states
         .map(|(role, state)| daemon(role, state, jobs))
         .collect()
@@ -35,7 +37,7 @@ fn daemon(role: &Role, state: Result<StatusView, control::ControlError>, jobs: &
 
 /// Users who sign by an ssh-agent; none if there are none, or the signer does not run.
 pub fn agents() -> Option<Finding> {
-    let mut agents = ask(roles::Signer, &control::Agents {}).ok()?.agents;
+    let mut agents = ask(roles::Signer, &requests::Agents {}).ok()?.agents;
     // A user may have several keys, for different purposes.
     agents.dedup_by(|one, other| one.user == other.user);
     let told: Vec<String> = agents
@@ -58,7 +60,7 @@ pub fn agents() -> Option<Finding> {
 
 /// Services that cannot serve; none if all can, or the keeper does not run.
 pub fn services() -> Option<Finding> {
-    let troubles = ask(roles::Keeper, &control::Troubles {}).ok()?.troubles;
+    let troubles = ask(roles::Keeper, &requests::Troubles {}).ok()?.troubles;
     let told: Vec<String> = troubles
         .iter()
         .filter(|trouble| !trouble.over)

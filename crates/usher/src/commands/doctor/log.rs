@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use rustix::fs::StatVfsMountFlags;
+use usher_daemon::role::Side;
 use usher_local::paths;
-use usher_local::roles::Side;
 
 use super::Finding;
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use usher_daemon::clock::unix_time;
+use usher_daemon::role::Side;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
-use usher_local::clock::unix_time;
 use usher_local::keys::private_key_name;
 use usher_local::paths;
-use usher_local::roles::Side;
 
 use super::{Finding, some};
 use crate::commands::groups;

@@ -5,9 +5,10 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use serde::Serialize;
+use usher_base::UserName;
 use usher_local::key_options;
 use usher_log::{AuthenticationRecord, EndRecord, Reader, Record, RecordError, Verified};
-use usher_proto::{NAMESPACE, SESSION_END_NAMESPACE, UserName};
+use usher_proto::{NAMESPACE, SESSION_END_NAMESPACE};
 
 use super::Folder;
 use super::openssh;

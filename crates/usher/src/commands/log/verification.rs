@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 use serde::Serialize;
-use usher_local::files::{read_bounded, write_atomically};
+use usher_base::UserName;
+use usher_daemon::files::write_atomically;
 use usher_local::keys;
+use usher_local::reading::read_bounded;
 use usher_log::{Damage, Reader, Says, Verified, VerifyingKey};
 use usher_proto::ssh_key::public::KeyData;
 use usher_proto::ssh_key::{HashAlg, PublicKey};
-use usher_proto::{Principals, SessionId, UserName, session_id};
+use usher_proto::{Principals, SessionId, session_id};
 
 use super::Folder;
 use crate::failure::{At, Failure};

@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::unistd::{Gid, User, getgrouplist};
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
-use usher_proto::name::UserName;
+use usher_base::UserName;
 use usher_proto::refusal::Refusal;
 
 /// A local account.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
-use usher_proto::name::UserName;
+use usher_base::UserName;
 use usher_proto::refusal::Refusal;
 
 use super::accounts::{Account, Identity};

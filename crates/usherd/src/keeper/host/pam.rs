@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use usher_proto::name::UserName;
+use usher_base::UserName;
 use usher_proto::refusal::Refusal;
 
 /// Time limit of an answer: longer than usher-pam's own limit for the modules (5 s), after which it

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use parking_lot::Mutex;
+use usher_base::UserName;
 use usher_kernel::ports::Reserved;
 use usher_policy::{Policy, ServedBy};
-use usher_proto::name::UserName;
 use usher_proto::refusal::Refusal;
 
 use crate::ports::ReservedPorts;

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use usher_local::packet_async::register;
+use usher_daemon::packet_async::register;
 use usher_system::process::has_ended;
 
 /// A process, held so that its number cannot pass to another.

@@ -27,7 +27,7 @@ use usher_kernel::KernelError;
 use usher_kernel::admission::{Admission, AdmissionState};
 use usher_local::checked::Checked;
 use usher_local::configuration::InForce;
-use usher_local::control::WorkerView;
+use usher_local::requests::WorkerView;
 use usher_policy::{ServedBy, Service, Style};
 use usher_proto::refusal::Refusal;
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Once};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{AddressFamily, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType};
-use usher_proto::name::ServiceName;
+use usher_base::ServiceName;
 
 /// The socket at which the journal accepts streams (systemd-journald.service(8)).
 const JOURNAL: &str = "/run/systemd/journal/stdout";

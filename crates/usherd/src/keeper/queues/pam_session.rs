@@ -11,10 +11,10 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::Interest;
+use usher_base::UserName;
+use usher_daemon::packet::PacketSocket;
+use usher_daemon::packet_async::{AsyncPacketSocket, register};
 use usher_kernel::KernelError;
-use usher_local::packet::PacketSocket;
-use usher_local::packet_async::{AsyncPacketSocket, register};
-use usher_proto::name::UserName;
 
 use super::starter::{MESSAGE_VARIABLES, Starter};
 

@@ -13,12 +13,12 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
+use usher_daemon::packet::PacketSocket;
+use usher_daemon::packet_async::AsyncPacketSocket;
 use usher_kernel::cgroup::Group;
 use usher_kernel::worker::{
     self, Command, Ended, Input, MAX_REQUEST, REPORT_SIZE, Report, Request, SpawnError, Told,
 };
-use usher_local::packet::PacketSocket;
-use usher_local::packet_async::AsyncPacketSocket;
 
 /// A starter that lives no longer than this has failed: the next one starts after a pause.
 const TOO_SHORT: Duration = Duration::from_secs(1);

@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 
 use parking_lot::Mutex;
+use usher_base::UserName;
+use usher_daemon::clock::unix_time;
 use usher_local::checked::Checked;
-use usher_local::clock::unix_time;
-use usher_local::control::TroubleView;
-use usher_proto::name::UserName;
+use usher_local::requests::TroubleView;
 
 use super::queue::Queue;
 

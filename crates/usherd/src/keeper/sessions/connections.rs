@@ -4,8 +4,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use usher_base::ConnectionTuple;
 use usher_kernel::admission::{Admission, AdmissionRow};
-use usher_proto::connection::ConnectionTuple;
 use usher_proto::session_id::SessionId;
 
 use super::announced::Announcements;

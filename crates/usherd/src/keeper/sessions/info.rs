@@ -1,9 +1,9 @@
 //! Describes connections to the processes of their users.
 
+use usher_base::ConnectionTuple;
+use usher_daemon::clock::unix_time;
 use usher_kernel::admission::SessionRecord;
-use usher_local::clock::unix_time;
 use usher_proto::calls::ConnectionInfo;
-use usher_proto::connection::ConnectionTuple;
 use usher_proto::refusal::Refusal;
 use usher_proto::{Certified, Principals};
 

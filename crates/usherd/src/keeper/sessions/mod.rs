@@ -18,7 +18,7 @@ use std::sync::Arc;
 use usher_kernel::KernelError;
 use usher_kernel::admission::Admission;
 use usher_local::configuration::InForce;
-use usher_local::control::RecentView;
+use usher_local::requests::RecentView;
 use usher_policy::Policy;
 use usher_proto::host_key::HostPublicKey;
 

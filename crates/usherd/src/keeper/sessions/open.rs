@@ -3,10 +3,10 @@
 //! afterwards also gets an end on record.
 
 use tokio::time::{Instant, timeout_at};
+use usher_base::HostName;
+use usher_daemon::clock::unix_time;
 use usher_kernel::admission::SessionRecord;
-use usher_local::clock::unix_time;
 use usher_proto::chain::ChainTip;
-use usher_proto::name::HostName;
 use usher_proto::opening::{Authentication, Opening};
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
+use usher_base::{ConnectionTuple, HostName};
 use usher_kernel::admission::{AnnounceError, Announced};
 use usher_proto::chain::ChainElement;
-use usher_proto::connection::ConnectionTuple;
-use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::session_request::{Announcement, SessionRequest, Verdict};

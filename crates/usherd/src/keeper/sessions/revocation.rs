@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 
+use usher_base::ConnectionTuple;
+use usher_daemon::clock::unix_time;
 use usher_kernel::KernelError;
 use usher_kernel::admission::SessionRecord;
 use usher_local::checked::Checked;
-use usher_local::clock::unix_time;
 use usher_local::configuration::Configuration;
-use usher_local::control::EndingView;
+use usher_local::requests::EndingView;
 use usher_proto::Certified;
-use usher_proto::connection::ConnectionTuple;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 

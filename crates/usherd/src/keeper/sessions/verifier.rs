@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
-use usher_local::packet_async::{AsyncPacketSocket, PacketListener};
+use usher_daemon::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_proto::keeper_record::{
     KEEPER_RECORD_SIZE, KeeperBody, KeeperReply, KeeperRequest, MAX_KEEPER_REQUEST,
 };

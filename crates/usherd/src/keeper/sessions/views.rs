@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use usher_kernel::KernelError;
 use usher_kernel::admission::{AdmissionRow, AdmissionState, SessionRecord};
 use usher_local::checked::Checked;
-use usher_local::control::{CertificateView, ConnectionView, EndingView, SessionView};
+use usher_local::requests::{CertificateView, ConnectionView, EndingView, SessionView};
 use usher_proto::session_id::SessionId;
 use usher_proto::ssh_key::Fingerprint;
 

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tokio::io::Interest;
+use usher_daemon::packet_async::register;
 use usher_kernel::cgroup::Group;
 use usher_kernel::worker::Ended;
-use usher_local::packet_async::register;
 use usher_policy::{Service, Style};
 
 use super::{GRACE, Queue, State};

@@ -11,10 +11,10 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use usher_base::ServiceName;
 use usher_kernel::cgroup::Group;
 use usher_kernel::worker::{self, Command, Input, SpawnError};
 use usher_policy::{FileAccess, Program, Service, Style};
-use usher_proto::name::ServiceName;
 use usher_proto::refusal::Refusal;
 
 use super::output::Output;

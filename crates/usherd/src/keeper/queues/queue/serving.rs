@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::io::Interest;
+use usher_daemon::packet_async::register;
 use usher_kernel::listener;
 use usher_kernel::worker::SpawnError;
-use usher_local::packet_async::register;
 use usher_policy::{ServedBy, Service, Style};
 use usher_proto::refusal::Refusal;
 

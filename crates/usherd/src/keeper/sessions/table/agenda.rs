@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, HashSet};
 
 use parking_lot::Mutex;
+use usher_daemon::clock::unix_time;
 use usher_kernel::admission::SessionRecord;
-use usher_local::clock::unix_time;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::session_request::Notice;

@@ -15,14 +15,14 @@ mod unrecorded;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use usher_base::HostName;
+use usher_daemon::clock::unix_time;
 use usher_kernel::KernelError;
 use usher_kernel::admission::{Admission, AdmissionRow, Ended, SessionError, SessionRecord};
-use usher_local::clock::unix_time;
 use usher_local::configuration::InForce;
-use usher_local::control::RecentView;
+use usher_local::requests::RecentView;
 use usher_proto::Certified;
 use usher_proto::chain::{ChainElement, ChainError};
-use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::session_request::Notice;

@@ -2,8 +2,8 @@
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
+use usher_base::HostName;
 use usher_proto::keeper_record::{KEEPER_RECORD_SIZE, KeeperReply};
-use usher_proto::name::HostName;
 use usher_proto::session_request::Notice;
 
 /// Where replies and notices wait for the verifier.

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 use usher_kernel::admission::{Ended, SessionRecord};
 use usher_local::checked::Checked;
-use usher_local::control::{EndedView, RecentView};
+use usher_local::requests::{EndedView, RecentView};
 use usher_proto::session_id::SessionId;
 
 /// The number of kept sessions; the oldest are dropped first.

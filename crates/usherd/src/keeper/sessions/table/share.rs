@@ -7,8 +7,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use usher_base::HostName;
 use usher_kernel::admission::SessionRecord;
-use usher_proto::name::HostName;
 use usher_proto::session_id::SessionId;
 
 use crate::keeper::queues::Key;

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use usher_base::HostName;
+use usher_daemon::clock::unix_time;
 use usher_kernel::admission::{Admission, TokenError, TokenSession};
-use usher_local::clock::unix_time;
 use usher_policy::Policy;
-use usher_proto::name::HostName;
 use usher_proto::refusal::Refusal;
 use usher_proto::session_id::SessionId;
 use usher_proto::token::{TokenKey, TokenSlot};

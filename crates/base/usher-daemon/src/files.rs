@@ -1,20 +1,13 @@
-//! Files of the configuration: read within a limit, replaced atomically.
+//! Files that are replaced atomically.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, Permissions};
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, fsync, makedev, openat, renameat, unlinkat};
-
-use crate::copy::ConfigurationCopy;
-use crate::error::ConfigurationError;
-
-/// Largest policy file or key list read.
-pub const MAX_FILE: u64 = 1 << 20;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fsync, makedev, openat, renameat, unlinkat};
 
 /// Replaces a file by rename, so that a reader sees the old or the new text and nothing between, also
 /// after a power cut. A link at its path is replaced, not followed, so that other writers of the folder
@@ -137,110 +130,11 @@ fn fill(mut file: File, bytes: &[u8], mode: u32, owner: Option<Owner>) -> io::Re
     file.sync_all()
 }
 
-/// The policy files of a folder (`*.policy`), in the order of their names. `copy` is the copy that the
-/// folder belongs to, if any.
+/// The file, if it is a regular one or /dev/null.
 ///
 /// # Errors
-/// When the folder exists and cannot be read.
-pub fn policy_files(
-    directory: &Path,
-    copy: Option<&ConfigurationCopy>,
-) -> Result<Vec<PathBuf>, ConfigurationError> {
-    let mut files = sorted(directory, copy)?;
-    files.retain(|path| {
-        path.extension()
-            .is_some_and(|extension| extension == "policy")
-    });
-    Ok(files)
-}
-
-/// The entries of a folder, in the order of their names; none if it does not exist.
-pub(crate) fn sorted(
-    directory: &Path,
-    copy: Option<&ConfigurationCopy>,
-) -> Result<Vec<PathBuf>, ConfigurationError> {
-    let opened = open_with(directory, folder_flags(), copy);
-    let opened = opened.map_err(|error| file_error(directory, error));
-    let Some(folder) = optional(opened)? else {
-        return Ok(Vec::new());
-    };
-    let failed = |error: rustix::io::Errno| file_error(directory, error.into());
-    let mut found = Vec::new();
-    for entry in Dir::new(folder).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        let name = entry.file_name().to_bytes();
-        if ![&b"."[..], b".."].contains(&name) {
-            found.push(directory.join(OsStr::from_bytes(name)));
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
-/// Turns the error of a missing file into none.
-///
-/// # Errors
-/// All other errors.
-pub fn optional<T>(read: Result<T, ConfigurationError>) -> Result<Option<T>, ConfigurationError> {
-    match read {
-        Ok(found) => Ok(Some(found)),
-        Err(ConfigurationError::File { error, .. }) if error.kind() == io::ErrorKind::NotFound => {
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
-}
-
-/// Reads a text file of at most [`MAX_FILE`] bytes.
-///
-/// # Errors
-/// When it cannot be read, is larger, or is not UTF-8.
-pub fn read_bounded(path: &Path) -> Result<String, ConfigurationError> {
-    let file = File::open(path).map_err(|error| file_error(path, error))?;
-    read_bounded_open(path, &file)
-}
-
-/// As [`read_bounded`], for an open file; `path` is for the error.
-///
-/// # Errors
-/// As [`read_bounded`].
-pub fn read_bounded_open(path: &Path, file: &File) -> Result<String, ConfigurationError> {
-    text(path, read_open(path, file)?)
-}
-
-fn text(path: &Path, bytes: Vec<u8>) -> Result<String, ConfigurationError> {
-    String::from_utf8(bytes).map_err(|_| {
-        file_error(
-            path,
-            io::Error::new(io::ErrorKind::InvalidData, "not UTF-8"),
-        )
-    })
-}
-
-/// Reads a text file of the configuration, or of a copy of one. Unlike [`read_bounded`] it refuses pipes and
-/// devices, and so never waits.
-pub(crate) fn read_in(
-    path: &Path,
-    copy: Option<&ConfigurationCopy>,
-) -> Result<String, ConfigurationError> {
-    text(path, read_bytes(path, copy)?)
-}
-
-pub(crate) fn read_bytes(
-    path: &Path,
-    copy: Option<&ConfigurationCopy>,
-) -> Result<Vec<u8>, ConfigurationError> {
-    let file = open(path, copy).map_err(|error| file_error(path, error))?;
-    read_open(path, &file)
-}
-
-/// Opens a regular file or /dev/null, to which administrators link files that should be empty. A pipe could
-/// make the caller wait, and other devices have no end.
-pub(crate) fn open(path: &Path, copy: Option<&ConfigurationCopy>) -> io::Result<File> {
-    only_file(open_with(path, file_flags(), copy)?)
-}
-
-fn only_file(file: File) -> io::Result<File> {
+/// When it is anything else.
+pub fn only_file(file: File) -> io::Result<File> {
     let metadata = file.metadata()?;
     let is_null = metadata.file_type().is_char_device() && metadata.rdev() == makedev(1, 3);
     match metadata.is_file() || is_null {
@@ -249,39 +143,16 @@ fn only_file(file: File) -> io::Result<File> {
     }
 }
 
-fn open_with(path: &Path, flags: OFlags, copy: Option<&ConfigurationCopy>) -> io::Result<File> {
-    match copy {
-        Some(copy) => copy.open_beneath(path, flags),
-        None => Ok(openat(CWD, path, flags, Mode::empty())?.into()),
-    }
-}
-
 /// Flags for opening what may not be a file.
-fn file_flags() -> OFlags {
+#[must_use]
+pub fn file_flags() -> OFlags {
     OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK
 }
 
 /// Flags for opening folders.
-pub(crate) fn folder_flags() -> OFlags {
+#[must_use]
+pub fn folder_flags() -> OFlags {
     OFlags::RDONLY | OFlags::CLOEXEC | OFlags::DIRECTORY
-}
-
-pub(crate) fn read_open(path: &Path, file: &File) -> Result<Vec<u8>, ConfigurationError> {
-    let mut bytes = Vec::new();
-    file.take(MAX_FILE + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|error| file_error(path, error))?;
-    if bytes.len() as u64 > MAX_FILE {
-        return Err(ConfigurationError::TooLarge { path: path.into() });
-    }
-    Ok(bytes)
-}
-
-pub(crate) fn file_error(path: &Path, error: io::Error) -> ConfigurationError {
-    ConfigurationError::File {
-        path: path.into(),
-        error,
-    }
 }
 
 #[cfg(test)]
@@ -307,8 +178,7 @@ mod tests {
         }
         let former = std::fs::metadata(path("user/file")).unwrap();
         let (file, opened) = Rewritable::open(&path("user/file")).unwrap();
-        let text = read_bounded_open(&path("user/file"), &opened).unwrap();
-        assert_eq!(text, "old");
+        assert_eq!(io::read_to_string(opened).unwrap(), "old");
         file.rewrite(b"new").unwrap();
         // Its owner puts another folder in the place of the file's.
         std::fs::rename(path("user"), path("elsewhere")).unwrap();
@@ -338,25 +208,6 @@ mod tests {
         assert_eq!(Owner::of(&written), owner);
         assert_eq!(written.mode() & 0o7777, 0o400);
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
-    }
-
-    #[test]
-    fn what_is_no_file_is_refused_without_waiting_and_dev_null_is_empty() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        std::fs::write(path("file"), "text").unwrap();
-        std::os::unix::fs::symlink("/dev/null", path("null")).unwrap();
-        std::os::unix::fs::symlink("/dev/zero", path("device")).unwrap();
-        let fifo = rustix::fs::FileType::Fifo;
-        rustix::fs::mknodat(CWD, path("pipe"), fifo, Mode::RUSR, 0).unwrap();
-        std::fs::create_dir(path("folder")).unwrap();
-        assert_eq!(read_in(&path("file"), None).unwrap(), "text");
-        assert_eq!(read_in(&path("null"), None).unwrap(), "");
-        for other in ["device", "pipe", "folder"] {
-            let refused = read_in(&path(other), None).unwrap_err().to_string();
-            let said = format!("{other}: not a regular file");
-            assert!(refused.ends_with(&said), "{refused}");
-        }
     }
 
     #[test]

@@ -1,83 +1,22 @@
-//! Control requests to the daemons, and their answers: one JSON line each way over a stream socket
-//! that only root may use (file mode and peer credentials). A configuration may follow a request's
-//! line. A daemon sends [`HEARD`] before its answer: a daemon that hangs then differs from a busy one.
-//!
-//! [`crate::roles`] says which role answers which request. [`ask`] asks one role, [`ask_each`] all
-//! that answer.
+//! The requests that the daemons of authentication answer on their control sockets, besides
+//! [`Status`](usher_daemon::control::Status).
 
-mod client;
 mod views;
 
 use std::io;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use usher_proto::name::UserName;
+use usher_base::UserName;
 
 use crate::applied::Applied;
-use crate::roles::HasRole;
+use usher_daemon::control::{MAX_CANDIDATE, Request};
 
-pub use client::{ControlError, ask, ask_each};
 pub use views::{
     AgentView, AgentsView, CertificateView, ConnectionView, EndedView, EndingView, RecentView,
-    ReloadedView, SessionView, StatusView, TroubleView, TroublesView, WhoView, WorkerView,
-    WouldEndView,
+    ReloadedView, SessionView, TroubleView, TroublesView, WhoView, WorkerView, WouldEndView,
 };
 
-/// Largest request line, in bytes.
-pub const MAX_REQUEST: usize = 4096;
-
-/// The sign that a daemon has a request: an empty line.
-pub const HEARD: u8 = b'\n';
-
-/// Largest configuration that may follow a request, in bytes.
-pub const MAX_CANDIDATE: u64 = 64 << 20;
-
-/// A request. Its line is a JSON object of its fields and of `request`, its name.
-pub trait Request: Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// Its name.
-    const NAME: &'static str;
-    /// The answer, where the daemon could carry it out.
-    type Answer: Serialize + DeserializeOwned + Send;
-
-    /// How many bytes follow its line.
-    fn following(&self) -> u64 {
-        0
-    }
-
-    /// The bytes that follow its line.
-    fn attached(&self) -> &[u8] {
-        &[]
-    }
-
-    /// Takes the bytes that have followed its line.
-    fn attach(&mut self, _bytes: Vec<u8>) {}
-}
-
-/// A request that the role `R` answers.
-pub trait AnsweredBy<R: HasRole>: Request {}
-
-macro_rules! requests {
-    ($($(#[$doc:meta])* $request:ident { $($field:ident: $type:ty),* } $name:literal -> $answer:ty,)*) => {
-        $(
-            $(#[$doc])*
-            #[derive(Debug, Clone, Serialize, Deserialize)]
-            pub struct $request {
-                $(
-                    /// The user.
-                    pub $field: $type,
-                )*
-            }
-
-            impl Request for $request {
-                const NAME: &'static str = $name;
-                type Answer = $answer;
-            }
-        )*
-    };
-}
-
-requests! {
+usher_daemon::requests! {
     /// Reads the applied configuration again and puts it in force.
     Reload {} "reload" -> ReloadedView,
     /// Refuses this user from now on, whatever the applied configuration says. Needs no disk. Holds
@@ -93,8 +32,6 @@ requests! {
     Recent {} "recent" -> RecentView,
     /// Asks what keeps services from serving their users.
     Troubles {} "troubles" -> TroublesView,
-    /// Asks for the state of the daemon.
-    Status {} "status" -> StatusView,
 }
 
 /// Asks which sessions a configuration would end if it were put in force. Nothing changes.
@@ -144,19 +81,6 @@ impl Request for WouldEnd {
     fn attach(&mut self, bytes: Vec<u8>) {
         self.candidate = bytes;
     }
-}
-
-/// The line of an answer.
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
-#[serde(tag = "answer", rename_all = "snake_case")]
-pub(crate) enum Reply<A> {
-    /// The request was carried out.
-    Done(A),
-    /// It could not be; nothing changed.
-    Failed {
-        /// The reason, for an administrator.
-        reason: String,
-    },
 }
 
 #[cfg(test)]

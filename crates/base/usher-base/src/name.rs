@@ -2,7 +2,7 @@
 //! lines, file names, environment variables and unit names.
 
 use crate::DecodeError;
-use crate::codec::{Codec, Reader, parse_name, put_name};
+use crate::codec::{Codec, Reader, Text, put_string};
 use std::fmt;
 use std::str::FromStr;
 
@@ -60,6 +60,54 @@ fn check(
         }
     }
     Ok(())
+}
+
+/// One byte of length, and a name, which is never longer than 63 bytes.
+fn put_name(name: &str, out: &mut Vec<u8>) {
+    out.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
+    out.extend_from_slice(name.as_bytes());
+}
+
+/// A name in a field of fixed size: one byte of length, the name, then zeros.
+#[derive(Debug)]
+pub struct Padded;
+
+impl<T: Name> Codec<T> for Padded {
+    fn put(value: &T, out: &mut Vec<u8>) {
+        put_name(value.as_ref(), out);
+        let padding = T::MAXIMUM_LENGTH.saturating_sub(value.as_ref().len());
+        out.resize(out.len() + padding, 0);
+    }
+
+    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<T, DecodeError> {
+        let malformed = DecodeError::Malformed { field };
+        let length = reader.u8()?.into();
+        let bytes = reader.take(T::MAXIMUM_LENGTH)?;
+        let (name, padding) = bytes.split_at_checked(length).ok_or(malformed)?;
+        if padding.iter().any(|&byte| byte != 0) {
+            return Err(malformed);
+        }
+        parse_name(name, field)
+    }
+}
+
+impl<T: Name> Codec<T> for Text {
+    fn put(value: &T, out: &mut Vec<u8>) {
+        put_string(out, value.as_ref().as_bytes());
+    }
+
+    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<T, DecodeError> {
+        parse_name(reader.string(T::MAXIMUM_LENGTH)?, field)
+    }
+}
+
+/// A name from bytes, with every failure told as the field's.
+fn parse_name<T: Name>(bytes: &[u8], field: &'static str) -> Result<T, DecodeError> {
+    let malformed = DecodeError::Malformed { field };
+    std::str::from_utf8(bytes)
+        .map_err(|_| malformed)?
+        .parse()
+        .map_err(|_| malformed)
 }
 
 macro_rules! name_type {
@@ -244,7 +292,6 @@ mod tests {
         );
     }
 
-    #[cfg(feature = "serde")]
     #[test]
     fn json_carries_names_as_strings_and_checks_them() {
         let name = UserName::new("alice").unwrap();

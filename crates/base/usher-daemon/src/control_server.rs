@@ -14,9 +14,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Mutex;
 
 use crate::control::{HEARD, MAX_CANDIDATE, MAX_REQUEST, Reply, Request};
+use crate::lock_file;
 use crate::packet_async::{SHORTAGE, is_shortage};
-use crate::roles::{HasRole, Role};
-use crate::{lock_file, paths};
+use crate::role::{HasRole, RUNTIME_DIRECTORY, Role};
 
 /// How long a request may take to arrive whole.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -51,7 +51,7 @@ impl<E: std::error::Error> From<E> for Failed {
     }
 }
 
-/// A role whose requests the daemon `D` answers, all of them. [`crate::roles`] implements it.
+/// A role whose requests the daemon `D` answers, all of them. [`roles!`](crate::roles!) implements it.
 pub trait Serves<D>: HasRole {
     /// Has the daemon answer.
     ///
@@ -78,7 +78,7 @@ impl<R: HasRole> ControlSocket<R> {
     pub fn bind() -> io::Result<Self> {
         use std::os::unix::fs::PermissionsExt;
         let path = R::ROLE.control_socket();
-        let folder = format!("{}/{}", paths::RUNTIME_DIRECTORY, R::ROLE.name);
+        let folder = format!("{}/{}", RUNTIME_DIRECTORY, R::ROLE.name);
         std::fs::create_dir_all(&folder)?;
         let lock = claim(R::ROLE.name, &format!("{folder}/lock"))?;
         match std::fs::remove_file(&path) {

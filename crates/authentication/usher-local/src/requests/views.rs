@@ -1,11 +1,7 @@
 //! Answers to control requests. `usher --json` prints most of them as they are.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
-use usher_proto::name::{HostName, ServiceName, UserName};
-
-use crate::roles::HasRole;
+use usher_base::{HostName, ServiceName, UserName};
 
 /// A configuration that has come in force.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq)]
@@ -202,40 +198,4 @@ pub struct WorkerView {
     pub pid: u32,
     /// How long it has run, seconds.
     pub seconds: f64,
-}
-
-/// The state of a daemon.
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq)]
-pub struct StatusView {
-    /// Its role.
-    pub role: String,
-    /// Version of the program.
-    pub version: String,
-    /// Generation of the configuration in force; 0: the role has none, or none was applied and
-    /// everything is refused.
-    pub generation: u64,
-    /// Named numbers: counters and table fill.
-    pub numbers: BTreeMap<String, u64>,
-    /// What keeps the daemon from its work, each for people. `usher doctor` fails if there is any.
-    #[serde(default)]
-    pub troubles: Vec<String>,
-}
-
-impl StatusView {
-    /// The state of a daemon of the role `R` with these numbers.
-    #[must_use]
-    pub fn new<'a, R: HasRole>(
-        generation: u64,
-        numbers: impl IntoIterator<Item = (&'a str, u64)>,
-        troubles: Vec<String>,
-    ) -> Self {
-        let numbers = numbers.into_iter();
-        Self {
-            role: R::ROLE.name.into(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            generation,
-            numbers: numbers.map(|(name, n)| (name.to_owned(), n)).collect(),
-            troubles,
-        }
-    }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::{AnsweredBy, HEARD, Reply, Request};
 use crate::packet::connect_within;
-use crate::roles::{HasRole, ROLES, Role};
+use crate::role::{HasRole, Role};
 
 /// How long a daemon may take to confirm a request: it does one thing after the other, and the
 /// longest takes a few seconds.
@@ -82,15 +82,15 @@ pub fn ask<R: HasRole, Q: AnsweredBy<R>>(_: R, request: &Q) -> Result<Q::Answer,
     ask_role(R::ROLE, request)
 }
 
-/// Asks every role that answers the request, one after the other in the order of
-/// [`crate::roles::ROLES`], each when its item is taken.
+/// Asks each of these roles that answers the request, one after the other, each when its item is taken.
 ///
 /// # Errors
 /// Each item: as [`ask`].
 pub fn ask_each<Q: Request>(
+    roles: &'static [&'static Role],
     request: &Q,
 ) -> impl Iterator<Item = (&'static Role, Result<Q::Answer, ControlError>)> {
-    let roles = ROLES.iter().filter(|role| role.answers.contains(&Q::NAME));
+    let roles = roles.iter().filter(|role| role.answers.contains(&Q::NAME));
     roles.map(move |role| (*role, ask_role(role, request)))
 }
 
@@ -188,7 +188,12 @@ fn exchange<Q: Request>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{RecentView, Status};
+    use crate::control::Status;
+
+    #[derive(Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+    struct RecentView {
+        ended: Vec<String>,
+    }
 
     const ANSWER: &[u8] = b"{\"answer\":\"failed\",\"reason\":\"no\"}\n";
 

@@ -18,8 +18,9 @@ pub struct MixedFamilies;
 /// Canonical when both addresses are of one family and an IPv4 address is never written as an
 /// IPv4-mapped IPv6 one; [`ConnectionTuple::new`] and [`ConnectionTuple::decode`] give only such.
 /// Scope and flow label of IPv6 are not carried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct ConnectionTuple {
     /// The endpoint that connects.
     pub client: SocketAddr,

@@ -1,17 +1,15 @@
 //! Serde as text: a type that has `Display` and `FromStr` is a string in JSON.
 
-/// Implements `Serialize` by `Display` and `Deserialize` by `FromStr`, when the crate's feature
-/// `serde` is on.
+/// Implements `Serialize` by `Display` and `Deserialize` by `FromStr`.
+#[macro_export]
 macro_rules! serde_as_text {
     ($name:ty) => {
-        #[cfg(feature = "serde")]
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.collect_str(self)
             }
         }
 
-        #[cfg(feature = "serde")]
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 <String as serde::Deserialize>::deserialize(deserializer)?
@@ -22,4 +20,4 @@ macro_rules! serde_as_text {
     };
 }
 
-pub(crate) use serde_as_text;
+pub use serde_as_text;

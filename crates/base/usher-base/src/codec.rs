@@ -1,5 +1,5 @@
 //! One codec for every format: the trait [`Codec`], a reader that never reads beyond its end, and
-//! two macros, by which a message's fields are written down once.
+//! the macros by which a message's fields are written down once.
 //!
 //! Own code, as the formats have what general crates lack: each length has a limit of its own, which
 //! is compared before anything is allocated, and every value has one spelling, which the decoder
@@ -8,8 +8,7 @@
 //! allocate what the prefix says before looking whether it is there. Both are wrong for bytes that
 //! come from the network.
 
-use crate::name::Name;
-use crate::{DecodeError, Refusal};
+use crate::DecodeError;
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -55,7 +54,8 @@ pub struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+    /// Reads `bytes` from their start.
+    pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
@@ -83,7 +83,11 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+    /// The next `N` bytes.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`].
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
         let (head, tail) = self
             .rest
             .split_first_chunk::<N>()
@@ -92,19 +96,35 @@ impl<'a> Reader<'a> {
         Ok(*head)
     }
 
-    pub(crate) fn u8(&mut self) -> Result<u8, DecodeError> {
+    /// The next number of 8 bits, big endian.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`].
+    pub fn u8(&mut self) -> Result<u8, DecodeError> {
         Ok(u8::from_be_bytes(self.array()?))
     }
 
-    pub(crate) fn u16(&mut self) -> Result<u16, DecodeError> {
+    /// The next number of 16 bits, big endian.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`].
+    pub fn u16(&mut self) -> Result<u16, DecodeError> {
         Ok(u16::from_be_bytes(self.array()?))
     }
 
-    pub(crate) fn u32(&mut self) -> Result<u32, DecodeError> {
+    /// The next number of 32 bits, big endian.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`].
+    pub fn u32(&mut self) -> Result<u32, DecodeError> {
         Ok(u32::from_be_bytes(self.array()?))
     }
 
-    pub(crate) fn u64(&mut self) -> Result<u64, DecodeError> {
+    /// The next number of 64 bits, big endian.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`].
+    pub fn u64(&mut self) -> Result<u64, DecodeError> {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
@@ -120,7 +140,11 @@ impl<'a> Reader<'a> {
         self.take(length)
     }
 
-    pub(crate) fn version(&mut self, version: u8) -> Result<(), DecodeError> {
+    /// Reads a byte, which must be `version`.
+    ///
+    /// # Errors
+    /// [`DecodeError::Truncated`], [`DecodeError::UnknownVersion`].
+    pub fn version(&mut self, version: u8) -> Result<(), DecodeError> {
         if self.u8()? == version {
             Ok(())
         } else {
@@ -129,18 +153,25 @@ impl<'a> Reader<'a> {
     }
 
     /// The rest of a fixed-size record, which must be zero.
-    pub(crate) fn zero_padding(self) -> Result<(), DecodeError> {
+    ///
+    /// # Errors
+    /// [`DecodeError::Malformed`].
+    pub fn zero_padding(self) -> Result<(), DecodeError> {
         if self.rest.iter().any(|&byte| byte != 0) {
             return Err(DecodeError::Malformed { field: "padding" });
         }
         Ok(())
     }
 
-    pub(crate) fn remaining(&self) -> usize {
+    /// Number of bytes that have not been read.
+    #[must_use]
+    pub fn remaining(&self) -> usize {
         self.rest.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether all bytes have been read.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
@@ -239,7 +270,8 @@ impl<T, F: Codec<T>> Codec<Vec<T>> for List<F> {
 }
 
 /// At the end of a message: the value, or the end.
-pub(crate) struct Rest;
+#[derive(Debug)]
+pub struct Rest;
 
 impl<T: Codec> Codec<Option<T>> for Rest {
     fn put(value: &Option<T>, out: &mut Vec<u8>) {
@@ -268,62 +300,9 @@ impl Codec for SocketAddr {
     }
 }
 
-impl Codec for Refusal {
-    fn put(value: &Self, out: &mut Vec<u8>) {
-        u16::put(&value.code(), out);
-    }
-
-    fn read(reader: &mut Reader<'_>, _: &'static str) -> Result<Self, DecodeError> {
-        Self::from_code(reader.u16()?).ok_or(DecodeError::Malformed { field: "refusal" })
-    }
-}
-
-/// Two bytes of verdict: 0 is granted, anything else a refusal's code.
-impl Codec for Result<(), Refusal> {
-    fn put(value: &Self, out: &mut Vec<u8>) {
-        u16::put(&value.err().map_or(0, Refusal::code), out);
-    }
-
-    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<Self, DecodeError> {
-        let mut code = *reader;
-        if code.u16()? == 0 {
-            *reader = code;
-            return Ok(Ok(()));
-        }
-        Refusal::read(reader, field).map(Err)
-    }
-}
-
-/// One byte of length, and a name, which is never longer than 63 bytes.
-pub(crate) fn put_name(name: &str, out: &mut Vec<u8>) {
-    out.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
-    out.extend_from_slice(name.as_bytes());
-}
-
-/// A name in a field of fixed size: one byte of length, the name, then zeros.
-pub(crate) struct Padded;
-
-impl<T: Name> Codec<T> for Padded {
-    fn put(value: &T, out: &mut Vec<u8>) {
-        put_name(value.as_ref(), out);
-        let padding = T::MAXIMUM_LENGTH.saturating_sub(value.as_ref().len());
-        out.resize(out.len() + padding, 0);
-    }
-
-    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<T, DecodeError> {
-        let malformed = DecodeError::Malformed { field };
-        let length = reader.u8()?.into();
-        let bytes = reader.take(T::MAXIMUM_LENGTH)?;
-        let (name, padding) = bytes.split_at_checked(length).ok_or(malformed)?;
-        if padding.iter().any(|&byte| byte != 0) {
-            return Err(malformed);
-        }
-        parse_name(name, field)
-    }
-}
-
 /// An RFC 4251 `string` of at most so many bytes.
-pub(crate) struct Bytes<const LIMIT: usize>;
+#[derive(Debug)]
+pub struct Bytes<const LIMIT: usize>;
 
 impl<const LIMIT: usize> Codec<Vec<u8>> for Bytes<LIMIT> {
     fn put(value: &Vec<u8>, out: &mut Vec<u8>) {
@@ -336,17 +315,8 @@ impl<const LIMIT: usize> Codec<Vec<u8>> for Bytes<LIMIT> {
 }
 
 /// A name, or bytes of a fixed number, as an RFC 4251 `string`.
-pub(crate) struct Text;
-
-impl<T: Name> Codec<T> for Text {
-    fn put(value: &T, out: &mut Vec<u8>) {
-        put_string(out, value.as_ref().as_bytes());
-    }
-
-    fn read(reader: &mut Reader<'_>, field: &'static str) -> Result<T, DecodeError> {
-        parse_name(reader.string(T::MAXIMUM_LENGTH)?, field)
-    }
-}
+#[derive(Debug)]
+pub struct Text;
 
 impl<const N: usize> Codec<[u8; N]> for Text {
     fn put(value: &[u8; N], out: &mut Vec<u8>) {
@@ -361,17 +331,8 @@ impl<const N: usize> Codec<[u8; N]> for Text {
     }
 }
 
-/// A name from bytes, with every failure told as the field's.
-pub(crate) fn parse_name<T: Name>(bytes: &[u8], field: &'static str) -> Result<T, DecodeError> {
-    let malformed = DecodeError::Malformed { field };
-    std::str::from_utf8(bytes)
-        .map_err(|_| malformed)?
-        .parse()
-        .map_err(|_| malformed)
-}
-
 /// A canonical socket address, or nothing when the address is unspecified or the port is zero.
-pub(crate) fn socket_address(address: [u8; 16], port: u16) -> Option<SocketAddr> {
+pub fn socket_address(address: [u8; 16], port: u16) -> Option<SocketAddr> {
     let address = Ipv6Addr::from(address).to_canonical();
     (port != 0 && !address.is_unspecified()).then(|| SocketAddr::new(address, port))
 }
@@ -392,7 +353,7 @@ pub fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 /// Room for the usual message.
-pub(crate) const USUAL: usize = 256;
+pub const USUAL: usize = 256;
 
 /// The kind of the message, and the message.
 pub fn encode(message: &impl Message) -> Vec<u8> {
@@ -415,7 +376,7 @@ pub fn decode<T: Message>(limit: usize, bytes: &[u8]) -> Result<T, DecodeError> 
 }
 
 /// A packet: the version, the kind of the message, the message.
-pub(crate) fn packet(version: u8, message: &impl Message) -> Vec<u8> {
+pub fn packet(version: u8, message: &impl Message) -> Vec<u8> {
     let mut out = Vec::with_capacity(USUAL);
     out.extend_from_slice(&[version, message.kind()]);
     message.put(&mut out);
@@ -423,11 +384,10 @@ pub(crate) fn packet(version: u8, message: &impl Message) -> Vec<u8> {
 }
 
 /// The message of a packet of at most `limit` bytes.
-pub(crate) fn unpack<T: Message>(
-    version: u8,
-    limit: usize,
-    bytes: &[u8],
-) -> Result<T, DecodeError> {
+///
+/// # Errors
+/// [`DecodeError`].
+pub fn unpack<T: Message>(version: u8, limit: usize, bytes: &[u8]) -> Result<T, DecodeError> {
     let mut reader = Reader::bounded(bytes, limit)?;
     reader.version(version)?;
     let kind = reader.u8()?;
@@ -437,7 +397,7 @@ pub(crate) fn unpack<T: Message>(
 }
 
 /// What is signed: a magic that says what it is to whoever finds it in a log, a version, the value.
-pub(crate) fn encode_signed<T: Codec>(magic: &[u8], version: u32, value: &T) -> Vec<u8> {
+pub fn encode_signed<T: Codec>(magic: &[u8], version: u32, value: &T) -> Vec<u8> {
     let mut out = Vec::with_capacity(2 * USUAL);
     out.extend_from_slice(magic);
     u32::put(&version, &mut out);
@@ -446,7 +406,10 @@ pub(crate) fn encode_signed<T: Codec>(magic: &[u8], version: u32, value: &T) -> 
 }
 
 /// The value of signed bytes, of which there are at most `limit`.
-pub(crate) fn decode_signed<T: Codec>(
+///
+/// # Errors
+/// [`DecodeError`].
+pub fn decode_signed<T: Codec>(
     magic: &[u8],
     version: u32,
     limit: usize,
@@ -564,6 +527,7 @@ macro_rules! messages {
 }
 
 /// Messages that are packets of their own: a version, a limit in bytes, and their types.
+#[macro_export]
 macro_rules! packets {
     ($version:expr, $limit:expr, $($name:ident),*) => {$(
         impl $name {
@@ -585,6 +549,7 @@ macro_rules! packets {
 }
 
 /// Types that are the bytes they hold.
+#[macro_export]
 macro_rules! plain_bytes {
     ($name:ident) => {
         impl $crate::codec::Codec for $name {
@@ -602,5 +567,4 @@ macro_rules! plain_bytes {
     };
 }
 
-pub use {fields, messages};
-pub(crate) use {packets, plain_bytes};
+pub use {fields, messages, packets, plain_bytes};

@@ -1,0 +1,15 @@
+//! Names, connections' endpoints, and the codec in which all formats of Usher are written.
+//!
+//! No I/O, no clock, no randomness, no unsafe code. Knows no message of any system.
+#![forbid(unsafe_code)]
+
+pub mod codec;
+mod connection;
+mod error;
+mod name;
+pub mod serde_text;
+
+pub use codec::address_bytes;
+pub use connection::{CONNECTION_TUPLE_SIZE, ConnectionTuple, MixedFamilies};
+pub use error::DecodeError;
+pub use name::{HostName, Name, NameError, Padded, ServiceName, UserName};

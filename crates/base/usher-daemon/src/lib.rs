@@ -1,0 +1,32 @@
+//! What Usher's processes on one host have in common, whatever system they belong to.
+//!
+//! * [`packet`]: `SOCK_SEQPACKET` sockets that carry descriptors and name the peer;
+//!   [`packet_async`] is the same for tokio.
+//! * [`role`]: what a role is; [`role_table`]: a system declares its roles by [`roles!`].
+//! * [`control`]: root's requests to the daemons, and their answers; [`control_server`]: the daemons'
+//!   side of it, on tokio. A system declares its requests by [`requests!`].
+//! * [`messages`]: the daemons' log; [`watchdog`]: the sign of life for the service manager;
+//!   [`probe`]: features of the kernel that they find.
+//! * [`files`]: files that are replaced atomically; [`lock_file`]: files for locks; [`clock`]: the time
+//!   for expiry.
+#![forbid(unsafe_code)]
+
+pub mod clock;
+#[cfg(feature = "tokio")]
+pub mod control;
+#[cfg(feature = "tokio")]
+pub mod control_server;
+pub mod files;
+pub mod lock_file;
+#[cfg(feature = "tokio")]
+pub mod messages;
+pub mod packet;
+#[cfg(feature = "tokio")]
+pub mod packet_async;
+pub mod probe;
+#[cfg(feature = "tokio")]
+pub mod role;
+#[cfg(feature = "tokio")]
+pub mod role_table;
+#[cfg(feature = "tokio")]
+pub mod watchdog;

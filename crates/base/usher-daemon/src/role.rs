@@ -1,0 +1,136 @@
+//! What a role of Usher is: the account and the privileges of its processes, its sockets, its sandbox.
+
+use std::path::Path;
+
+use serde::Serialize;
+use usher_system::SystemError;
+use usher_system::privileges::Capabilities;
+use usher_system::sandbox::{self, Profile};
+
+/// Parent of the daemons' socket folders.
+pub const RUNTIME_DIRECTORY: &str = "/run/usher";
+
+/// One role. `systemctl start usher-NAME` starts it, where it has a unit of the system.
+#[derive(Debug)]
+pub struct Role {
+    /// Its name: of the unit, of the identifier in the journal, of the folder with its sockets.
+    pub name: &'static str,
+    /// The account that it runs as; none: that of the user who starts it.
+    pub account: Option<&'static str>,
+    /// The side of a connection that it serves.
+    pub side: Side,
+    /// What fails on a host where it does not run.
+    pub needed_for: &'static str,
+    /// Whether a host of that side needs it.
+    pub required: bool,
+    /// Where other processes reach it, besides its control socket.
+    pub sockets: &'static [Socket],
+    /// The capabilities that it holds after its start.
+    pub capabilities: Capabilities,
+    /// The capabilities that programs which it executes as root have besides.
+    pub passes_on: Capabilities,
+    /// Its confinement after its start; none: it is not confined.
+    pub sandbox: Option<Sandbox>,
+    /// Names of the requests that it answers on its control socket; none: it has no such socket.
+    pub answers: &'static [&'static str],
+    /// Largest answer that the command line takes of it, in bytes.
+    pub largest_answer: usize,
+}
+
+/// A side of a connection. One host may have both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Side {
+    /// The host offers services.
+    #[serde(rename = "offers")]
+    Server,
+    /// Users of the host reach services of other hosts.
+    #[serde(rename = "reaches")]
+    Client,
+}
+
+/// A packet socket of a role.
+#[derive(Debug, Clone, Copy)]
+pub struct Socket {
+    /// Its path.
+    pub path: &'static str,
+    /// Who may connect.
+    pub connectors: Connectors,
+}
+
+/// Who may connect to a socket, besides root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Connectors {
+    /// This account.
+    Account(&'static str),
+    /// Every process of this host.
+    Everybody,
+    /// Every process of this host; each packet names the process that sent it.
+    Processes,
+}
+
+/// The confinement of a role.
+#[derive(Debug, Clone, Copy)]
+pub struct Sandbox {
+    /// The system calls that it may make, by seccomp.
+    pub profile: Profile,
+    /// Folders below which it may read, by Landlock.
+    pub reads: &'static [&'static str],
+    /// Folders below which it may read and write, by Landlock.
+    pub writes: &'static [&'static str],
+}
+
+/// A type that stands for a role.
+pub trait HasRole: Send + Sync + 'static {
+    /// The role's line of the table.
+    const ROLE: &'static Role;
+}
+
+impl Socket {
+    /// A socket to which these may connect.
+    #[must_use]
+    pub const fn new(path: &'static str, connectors: Connectors) -> Self {
+        Self { path, connectors }
+    }
+
+    /// A socket to which this account may connect.
+    #[must_use]
+    pub const fn of_account(path: &'static str, account: &'static str) -> Self {
+        Self::new(path, Connectors::Account(account))
+    }
+}
+
+impl Role {
+    /// Its control socket.
+    #[must_use]
+    pub fn control_socket(&self) -> String {
+        format!("{}/{}/control.sock", RUNTIME_DIRECTORY, self.name)
+    }
+
+    /// Whether it answers requests on a control socket.
+    #[must_use]
+    pub fn is_daemon(&self) -> bool {
+        !self.answers.is_empty()
+    }
+
+    /// The system account of its own; none: it runs as root, or as a user.
+    #[must_use]
+    pub fn own_account(&self) -> Option<&'static str> {
+        self.account.filter(|account| *account != "root")
+    }
+}
+
+impl Sandbox {
+    /// Confines this process for good. Call it while the process has one thread.
+    ///
+    /// # Errors
+    /// When the kernel has a filter and refuses it. A kernel without Landlock is no error; the log
+    /// says so.
+    pub fn enter(&self) -> Result<(), SystemError> {
+        let paths = |paths: &'static [&'static str]| -> Vec<&Path> {
+            paths.iter().map(Path::new).collect()
+        };
+        let status = sandbox::landlock(&paths(self.reads), &paths(self.writes))?;
+        tracing::info!(?status, "file access confined");
+        sandbox::seccomp(self.profile)
+    }
+}
