@@ -10,10 +10,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use usher_daemon::role::HasRole;
 use usher_kernel::probe;
+use usher_local::roles;
 use usher_system::connections;
 use usher_system::privileges::{self, Capabilities};
-use usher_system::sandbox::{self, LandlockStatus, Profile};
+use usher_system::sandbox::{self, Ability, LandlockStatus, NETLINK_ROUTE};
 use world::*;
 
 fn status(name: &str) -> String {
@@ -90,6 +92,10 @@ fn socket(family: i32, kind: i32, protocol: i32) -> std::io::Result<()> {
     Ok(())
 }
 
+fn limit_to<R: HasRole>() {
+    sandbox::seccomp(R::ROLE.sandbox.unwrap().abilities).unwrap();
+}
+
 fn dangerous_calls_are_refused() {
     denied(
         "a process",
@@ -139,10 +145,11 @@ fn dangerous_calls_are_refused() {
     );
 }
 
-fn confine(profile: Profile) {
+/// Confines this process as the table of roles says, and tries what every role is refused.
+fn confine<R: HasRole>(_: R) {
     let listener = TcpListener::bind("10.9.0.1:8025").unwrap();
     std::process::Command::new("/bin/true").status().unwrap();
-    sandbox::seccomp(profile).unwrap();
+    limit_to::<R>();
     an_asynchronous_program_works(listener);
     UnixStream::pair().unwrap();
     dangerous_calls_are_refused();
@@ -161,7 +168,7 @@ fn confine(profile: Profile) {
 tests! {
     fn the_verifier_is_confined(world) {
         let _ = world;
-        confine(Profile::Verifier);
+        confine(roles::Verifier);
         denied("TCP", socket(libc::AF_INET, libc::SOCK_STREAM, 0));
         denied("UDP", socket(libc::AF_INET6, libc::SOCK_DGRAM, 0));
         denied("diagnosis", socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG));
@@ -172,7 +179,7 @@ tests! {
         let server = TcpListener::bind("10.9.0.1:8026").unwrap();
         let client = std::net::TcpStream::connect("10.9.0.1:8026").unwrap();
         let (theirs, ours) = (client.local_addr().unwrap(), client.peer_addr().unwrap());
-        confine(Profile::Signer);
+        confine(roles::Signer);
         denied("TCP", socket(libc::AF_INET, libc::SOCK_STREAM, 0));
         denied("TCP", socket(libc::AF_INET6, libc::SOCK_STREAM, 0));
         // Asking for the route to a host, and for the owner of a connection.
@@ -186,7 +193,7 @@ tests! {
     fn the_courier_is_confined(world) {
         let _ = world;
         let server = TcpListener::bind("10.9.0.1:8026").unwrap();
-        confine(Profile::Courier);
+        confine(roles::Courier);
         std::net::TcpStream::connect("10.9.0.1:8026").unwrap();
         server.accept().unwrap();
         denied("UDP", socket(libc::AF_INET, libc::SOCK_DGRAM, 0));
@@ -195,7 +202,7 @@ tests! {
 
     fn the_proxy_is_confined(world) {
         let _ = world;
-        confine(Profile::Proxy);
+        confine(roles::Proxy);
         // It can get new addresses, and asks for the owner of a connection.
         let server = TcpListener::bind("10.9.0.1:8026").unwrap();
         let client = std::net::TcpStream::connect("10.9.0.1:8026").unwrap();
@@ -207,8 +214,16 @@ tests! {
 
     fn the_courier_may_not_listen(world) {
         let _ = world;
-        sandbox::seccomp(Profile::Courier).unwrap();
+        limit_to::<roles::Courier>();
         denied("listening", TcpListener::bind("10.9.0.1:8026"));
+    }
+
+    fn an_ability_to_make_netlink_sockets_is_for_one_protocol(world) {
+        let _ = world;
+        sandbox::seccomp(&[Ability::Netlink(NETLINK_ROUTE)]).unwrap();
+        socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE).unwrap();
+        denied("diagnosis", socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_SOCK_DIAG));
+        denied("IPsec", socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_XFRM));
     }
 
     fn landlock_leaves_the_files_that_were_named(world) {

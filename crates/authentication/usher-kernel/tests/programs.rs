@@ -14,8 +14,10 @@ use std::process::{Command, Stdio};
 
 use rustix::fs::{Mode, OFlags};
 use ticket::*;
+use usher_daemon::role::HasRole;
 use usher_kernel::ticket::{Counters, Listed, ProgramId, Report, TicketError, Tickets};
-use usher_system::sandbox::{self, LandlockStatus, Profile};
+use usher_local::roles;
+use usher_system::sandbox::{self, LandlockStatus};
 use world::*;
 
 const LIST: NonZeroU32 = NonZeroU32::new(1).unwrap();
@@ -257,7 +259,8 @@ tests! {
         run("chmod", &["711", "/mnt/perl"]);
         let program = identify(&tickets, "/mnt/perl");
         let status = sandbox::landlock(&[Path::new("/etc")], &[]).unwrap();
-        sandbox::seccomp(Profile::Signer).unwrap();
+        let signer = roles::Signer::ROLE.sandbox.unwrap();
+        sandbox::seccomp(signer.abilities).unwrap();
         assert_eq!(identify(&tickets, "/mnt/perl"), program);
         if status != LandlockStatus::Absent {
             File::open("/mnt/perl").unwrap_err();

@@ -16,12 +16,18 @@
 //! ```
 
 use usher_system::privileges::Capabilities;
-use usher_system::sandbox::Profile;
+use usher_system::sandbox::{Ability, NETLINK_SOCK_DIAG};
 
 use crate::paths;
 use crate::requests::{Agents, Disable, Enable, Recent, Reload, Troubles, Who, WouldEnd};
 use usher_daemon::control::Status;
-use usher_daemon::role::{Connectors, Role, Sandbox, Side, Socket};
+use usher_daemon::role::{Connectors, Duty, Role, Sandbox, Socket};
+
+/// The host offers services.
+pub const OFFERS: Duty = Duty("offers");
+
+/// Users of the host reach services of other hosts.
+pub const REACHES: Duty = Duty("reaches");
 
 /// The account database and its modules, besides the state of Usher.
 const ACCOUNTS_AND_STATE: &[&str] = &[paths::STATE_DIRECTORY, "/etc", "/usr", "/lib"];
@@ -35,7 +41,7 @@ const STARTING: Capabilities = Capabilities::SETUID
 const SERVER: Role = Role {
     name: "",
     account: Some("root"),
-    side: Side::Server,
+    duty: OFFERS,
     needed_for: "offering services to users of other hosts",
     required: true,
     sockets: &[],
@@ -48,7 +54,7 @@ const SERVER: Role = Role {
 
 /// The defaults of roles of a host whose users reach services of other hosts.
 const CLIENT: Role = Role {
-    side: Side::Client,
+    duty: REACHES,
     needed_for: "users of this host to reach services of other hosts",
     ..SERVER
 };
@@ -103,7 +109,8 @@ usher_daemon::roles! {
         name: "verifier",
         account: Some("usher-verifier"),
         sandbox: Some(Sandbox {
-            profile: Profile::Verifier,
+            // Its listener exists before, and it never connects out.
+            abilities: &[],
             reads: &[paths::STATE_DIRECTORY],
             writes: &["/run/usher/keeper"],
         }),
@@ -116,7 +123,7 @@ usher_daemon::roles! {
         account: Some("usher-recorder"),
         sockets: &[Socket::of_account(paths::RECORDER, "root")],
         sandbox: Some(Sandbox {
-            profile: Profile::Recorder,
+            abilities: &[Ability::WriteFiles],
             reads: &[],
             writes: &[paths::LOG_DIRECTORY],
         }),
@@ -133,7 +140,13 @@ usher_daemon::roles! {
             Socket::of_account(paths::SIGNER_HOST_KEY, "usher-courier"),
         ],
         sandbox: Some(Sandbox {
-            profile: Profile::Signer,
+            // It asks for routes (datagram sockets) and for the owners of connections, and serves the
+            // maps of the ticket programs; the only program that it can run identifies files.
+            abilities: &[
+                Ability::Datagrams,
+                Ability::Netlink(NETLINK_SOCK_DIAG),
+                Ability::HeldBpf,
+            ],
             reads: ACCOUNTS_AND_STATE,
             writes: &[],
         }),
@@ -145,7 +158,7 @@ usher_daemon::roles! {
         name: "courier",
         account: Some("usher-courier"),
         sandbox: Some(Sandbox {
-            profile: Profile::Courier,
+            abilities: &[Ability::Tcp],
             reads: &[],
             writes: &["/run/usher/signer"],
         }),
@@ -161,7 +174,13 @@ usher_daemon::roles! {
         // A new policy may add addresses with ports below 1024.
         capabilities: Capabilities::NET_BIND_SERVICE,
         sandbox: Some(Sandbox {
-            profile: Profile::Proxy,
+            // A new policy may assign it addresses. It asks for the owners of connections.
+            abilities: &[
+                Ability::Tcp,
+                Ability::Listen,
+                Ability::Splice,
+                Ability::Netlink(NETLINK_SOCK_DIAG),
+            ],
             reads: ACCOUNTS_AND_STATE,
             writes: &[],
         }),

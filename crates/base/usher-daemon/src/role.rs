@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 use usher_system::SystemError;
 use usher_system::privileges::Capabilities;
-use usher_system::sandbox::{self, Profile};
+use usher_system::sandbox::{self, Ability};
 
 /// Parent of the daemons' socket folders.
 pub const RUNTIME_DIRECTORY: &str = "/run/usher";
@@ -17,11 +17,11 @@ pub struct Role {
     pub name: &'static str,
     /// The account that it runs as; none: that of the user who starts it.
     pub account: Option<&'static str>,
-    /// The side of a connection that it serves.
-    pub side: Side,
+    /// The duty of a host that it serves.
+    pub duty: Duty,
     /// What fails on a host where it does not run.
     pub needed_for: &'static str,
-    /// Whether a host of that side needs it.
+    /// Whether a host with that duty needs it.
     pub required: bool,
     /// Where other processes reach it, besides its control socket.
     pub sockets: &'static [Socket],
@@ -37,16 +37,9 @@ pub struct Role {
     pub largest_answer: usize,
 }
 
-/// A side of a connection. One host may have both.
+/// A duty of a host, by the name that its system chooses. A host may have several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Side {
-    /// The host offers services.
-    #[serde(rename = "offers")]
-    Server,
-    /// Users of the host reach services of other hosts.
-    #[serde(rename = "reaches")]
-    Client,
-}
+pub struct Duty(pub &'static str);
 
 /// A packet socket of a role.
 #[derive(Debug, Clone, Copy)]
@@ -71,8 +64,8 @@ pub enum Connectors {
 /// The confinement of a role.
 #[derive(Debug, Clone, Copy)]
 pub struct Sandbox {
-    /// The system calls that it may make, by seccomp.
-    pub profile: Profile,
+    /// What its system calls may do besides what every confined role's may, by seccomp.
+    pub abilities: &'static [Ability],
     /// Folders below which it may read, by Landlock.
     pub reads: &'static [&'static str],
     /// Folders below which it may read and write, by Landlock.
@@ -131,6 +124,6 @@ impl Sandbox {
         };
         let status = sandbox::landlock(&paths(self.reads), &paths(self.writes))?;
         tracing::info!(?status, "file access confined");
-        sandbox::seccomp(self.profile)
+        sandbox::seccomp(self.abilities)
     }
 }

@@ -33,7 +33,7 @@ pub enum SystemError {
     Landlock(#[from] landlock::RulesetError),
     /// seccomp.
     #[error("seccomp: {0}")]
-    Seccomp(String),
+    Seccomp(seccompiler::Error),
     /// A privilege that should be gone is still there; the process must not continue.
     #[error("a privilege that was given up is still there")]
     StillPrivileged,

@@ -13,6 +13,8 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
+pub use libc::{NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_XFRM};
+
 use crate::SystemError;
 
 /// The degree to which the kernel confines file access.
@@ -26,20 +28,24 @@ pub enum LandlockStatus {
     Absent,
 }
 
-/// The sockets that a daemon may make. Received and accepted sockets are not affected.
+/// What a confined process may do besides using local sockets, reading files and receiving. Its system's
+/// table of roles lists its abilities. Sockets that it has received or accepted need none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Profile {
-    /// Local sockets only: its listener already exists, and it never connects out.
-    Verifier,
-    /// Local sockets only, and writing files in a folder.
-    Recorder,
-    /// Local sockets, datagram sockets to ask for routes, socket diagnosis.
-    Signer,
-    /// Local sockets and TCP.
-    Courier,
-    /// Local sockets, TCP, socket diagnosis; it may listen, because the policy may assign it addresses,
-    /// and move bytes between sockets by splice(2).
-    Proxy,
+pub enum Ability {
+    /// Make TCP sockets.
+    Tcp,
+    /// Make datagram sockets of IPv4 and IPv6.
+    Datagrams,
+    /// Make netlink sockets of this protocol (netlink(7)), such as [`NETLINK_SOCK_DIAG`].
+    Netlink(i32),
+    /// Listen on sockets (listen(2)).
+    Listen,
+    /// Move bytes between descriptors (splice(2)).
+    Splice,
+    /// Make, write, rename and remove files, where Landlock permits it.
+    WriteFiles,
+    /// Use the entries of BPF maps that it holds, and run programs that it holds. It can load none.
+    HeldBpf,
 }
 
 /// The version of this kernel's Landlock; 0 or less: it has none, or it is not enabled.
@@ -84,48 +90,83 @@ pub fn landlock(read: &[&Path], write: &[&Path]) -> Result<LandlockStatus, Syste
     })
 }
 
-/// Permits the system calls of an asynchronous program, and the sockets of the profile. Everything
-/// else fails with EPERM: new processes, execve, ptrace, bpf, mount, namespaces,
-/// io_uring and the rest.
+/// Permits the system calls of an asynchronous program, local sockets, and these abilities. Everything
+/// else fails with EPERM: new processes, execve, ptrace, mount, namespaces, io_uring and the rest.
 ///
 /// # Errors
 /// When the kernel refuses the filter.
-pub fn seccomp(profile: Profile) -> Result<(), SystemError> {
-    let failed = |error: &dyn std::fmt::Display| SystemError::Seccomp(error.to_string());
+pub fn seccomp(abilities: &[Ability]) -> Result<(), SystemError> {
+    let apply = || -> Result<(), seccompiler::Error> {
+        let architecture: TargetArch = std::env::consts::ARCH.try_into()?;
+        let program: BpfProgram = SeccompFilter::new(
+            rules(abilities)?,
+            SeccompAction::Errno(libc::EPERM.unsigned_abs()),
+            SeccompAction::Allow,
+            architecture,
+        )?
+        .try_into()?;
+        for filter in [no_clone3(architecture)?, program] {
+            seccompiler::apply_filter_all_threads(&filter)?;
+        }
+        Ok(())
+    };
+    apply().map_err(SystemError::Seccomp)
+}
+
+/// The permitted system calls, each with its permitted arguments: any of these rules; none: all.
+fn rules(
+    abilities: &[Ability],
+) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         CALLS.iter().map(|call| (*call, Vec::new())).collect();
-    let sockets = socket_rules(profile).map_err(|error| failed(&error))?;
+    rules.insert(libc::SYS_clone, thread_rules()?);
+    let mut sockets = vec![SeccompRule::new(vec![equal(0, libc::AF_UNIX)?])?];
+    for ability in abilities {
+        match ability {
+            Ability::Tcp => sockets.extend(internet_sockets(libc::SOCK_STREAM)?),
+            Ability::Datagrams => sockets.extend(internet_sockets(libc::SOCK_DGRAM)?),
+            Ability::Netlink(protocol) => sockets.push(SeccompRule::new(vec![
+                equal(0, libc::AF_NETLINK)?,
+                equal(2, *protocol)?,
+            ])?),
+            Ability::Listen => {
+                rules.insert(libc::SYS_listen, Vec::new());
+            }
+            Ability::Splice => {
+                rules.insert(libc::SYS_splice, Vec::new());
+            }
+            Ability::WriteFiles => rules.extend(WRITING.iter().map(|call| (*call, Vec::new()))),
+            Ability::HeldBpf => {
+                rules.insert(libc::SYS_bpf, held_bpf_rules()?);
+            }
+        }
+    }
     rules.insert(libc::SYS_socket, sockets);
-    rules.insert(
-        libc::SYS_clone,
-        thread_rules().map_err(|error| failed(&error))?,
-    );
-    let more: &[i64] = match profile {
-        Profile::Proxy => &[libc::SYS_listen, libc::SYS_splice],
-        Profile::Recorder => WRITING,
-        Profile::Verifier | Profile::Signer | Profile::Courier => &[],
+    Ok(rules)
+}
+
+/// The system call's argument of this number has this value.
+fn equal(argument: u8, value: i32) -> Result<SeccompCondition, seccompiler::BackendError> {
+    compare(argument, SeccompCmpOp::Eq, value)
+}
+
+fn compare(
+    argument: u8,
+    operator: SeccompCmpOp,
+    value: i32,
+) -> Result<SeccompCondition, seccompiler::BackendError> {
+    let value = value.unsigned_abs().into();
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)
+}
+
+/// Sockets of this type of IPv4 and IPv6. The upper bits of a type are flags (socket(2)).
+fn internet_sockets(kind: i32) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    let families = [libc::AF_INET, libc::AF_INET6].into_iter();
+    let rule = |family| {
+        let kind = compare(1, SeccompCmpOp::MaskedEq(0xf), kind)?;
+        SeccompRule::new(vec![equal(0, family)?, kind])
     };
-    rules.extend(more.iter().map(|call| (*call, Vec::new())));
-    if profile == Profile::Signer {
-        let maps = map_rules().map_err(|error| failed(&error))?;
-        rules.insert(libc::SYS_bpf, maps);
-    }
-    let architecture: TargetArch = std::env::consts::ARCH
-        .try_into()
-        .map_err(|error| failed(&error))?;
-    let filter = SeccompFilter::new(
-        rules,
-        SeccompAction::Errno(libc::EPERM.unsigned_abs()),
-        SeccompAction::Allow,
-        architecture,
-    )
-    .map_err(|error| failed(&error))?;
-    let program = BpfProgram::try_from(filter).map_err(|error| failed(&error))?;
-    let no_clone3 = no_clone3(architecture).map_err(|error| failed(&error))?;
-    for filter in [no_clone3, program] {
-        seccompiler::apply_filter_all_threads(&filter).map_err(|error| failed(&error))?;
-    }
-    Ok(())
+    families.map(rule).collect()
 }
 
 /// clone3(2) takes its flags from memory, which a filter cannot read. ENOSYS makes the C library use
@@ -150,69 +191,17 @@ fn thread_rules() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
         | libc::CLONE_NEWPID
         | libc::CLONE_NEWNET;
     let mask = u64::from((NAMESPACES | libc::CLONE_THREAD).unsigned_abs());
-    Ok(vec![SeccompRule::new(vec![SeccompCondition::new(
-        0,
-        SeccompCmpArgLen::Dword,
-        SeccompCmpOp::MaskedEq(mask),
-        u64::from(libc::CLONE_THREAD.unsigned_abs()),
-    )?])?])
+    let thread = compare(0, SeccompCmpOp::MaskedEq(mask), libc::CLONE_THREAD)?;
+    Ok(vec![SeccompRule::new(vec![thread])?])
 }
 
-/// bpf(2) on entries of maps that the process holds (BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM and
-/// BPF_MAP_DELETE_ELEM), and BPF_PROG_TEST_RUN of programs that it holds: it can load none, and its
-/// only program identifies files.
-fn map_rules() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+/// bpf(2) with BPF_MAP_LOOKUP_ELEM, BPF_MAP_UPDATE_ELEM, BPF_MAP_DELETE_ELEM or BPF_PROG_TEST_RUN, all of
+/// which take descriptors that the process holds.
+fn held_bpf_rules() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     [1, 2, 3, 10]
         .into_iter()
-        .map(|command| {
-            let equal =
-                SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, command)?;
-            SeccompRule::new(vec![equal])
-        })
+        .map(|command| SeccompRule::new(vec![equal(0, command)?]))
         .collect()
-}
-
-fn socket_rules(profile: Profile) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
-    let argument = |number: u8, operator: SeccompCmpOp, value: i32| {
-        SeccompCondition::new(
-            number,
-            SeccompCmpArgLen::Dword,
-            operator,
-            value.unsigned_abs().into(),
-        )
-    };
-    let family = |family: i32| argument(0, SeccompCmpOp::Eq, family);
-    // socket(2): the type's upper bits are flags.
-    let kind = |kind: i32| argument(1, SeccompCmpOp::MaskedEq(0xf), kind);
-    let diagnosis = || {
-        let protocol = argument(2, SeccompCmpOp::Eq, libc::NETLINK_SOCK_DIAG)?;
-        Ok::<_, seccompiler::BackendError>(vec![family(libc::AF_NETLINK)?, protocol])
-    };
-    let mut rules = vec![SeccompRule::new(vec![family(libc::AF_UNIX)?])?];
-    match profile {
-        Profile::Verifier | Profile::Recorder => {}
-        Profile::Signer => {
-            for internet in [libc::AF_INET, libc::AF_INET6] {
-                rules.push(SeccompRule::new(vec![
-                    family(internet)?,
-                    kind(libc::SOCK_DGRAM)?,
-                ])?);
-            }
-            rules.push(SeccompRule::new(diagnosis()?)?);
-        }
-        Profile::Courier | Profile::Proxy => {
-            for internet in [libc::AF_INET, libc::AF_INET6] {
-                rules.push(SeccompRule::new(vec![
-                    family(internet)?,
-                    kind(libc::SOCK_STREAM)?,
-                ])?);
-            }
-            if profile == Profile::Proxy {
-                rules.push(SeccompRule::new(diagnosis()?)?);
-            }
-        }
-    }
-    Ok(rules)
 }
 
 /// The system calls for keeping files.
@@ -304,7 +293,7 @@ const CALLS: &[i64] = &[
     libc::SYS_rt_sigreturn,
     libc::SYS_sigaltstack,
     libc::SYS_tgkill,
-    // waiting and sockets (socket itself is by profile)
+    // waiting and sockets (socket itself: see rules)
     libc::SYS_ppoll,
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,

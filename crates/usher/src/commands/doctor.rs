@@ -9,10 +9,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use serde::Serialize;
-use usher_daemon::role::Side;
+use usher_daemon::role::Duty;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::paths;
+use usher_local::roles::{OFFERS, REACHES};
 
 use crate::failure::Failure;
 use crate::output::{Output, first};
@@ -25,9 +26,9 @@ struct Finding {
     works: bool,
     /// Whether Usher's work on this host fails without it.
     required: bool,
-    /// The side of a connection that needs it; none: every host does.
+    /// The duty of a host that needs it; none: every host does.
     #[serde(rename = "role")]
-    side: Option<Side>,
+    duty: Option<Duty>,
     detail: String,
     /// Reasons why a daemon cannot do its work.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -75,23 +76,24 @@ impl Jobs {
         }
     }
 
-    /// Whether this host serves that side.
-    fn has(&self, side: Side) -> bool {
-        !self.services(side).is_empty()
+    /// Whether this host has that duty.
+    fn has(&self, duty: Duty) -> bool {
+        !self.services(duty).is_empty()
     }
 
-    fn services(&self, side: Side) -> &[String] {
-        match side {
-            Side::Server => &self.offers,
-            Side::Client => &self.reaches,
+    fn services(&self, duty: Duty) -> &[String] {
+        match duty {
+            OFFERS => &self.offers,
+            REACHES => &self.reaches,
+            _ => &[],
         }
     }
 
-    /// Whether this host fails without what the kernel lacks for a side. A host that serves no side
-    /// yet may come to serve either.
-    fn may_need(&self, side: Option<Side>) -> bool {
+    /// Whether this host fails without what the kernel lacks for a duty. A host that has no duty
+    /// yet may come to have any.
+    fn may_need(&self, duty: Option<Duty>) -> bool {
         let none = self.offers.is_empty() && self.reaches.is_empty();
-        none || side.is_none_or(|side| self.has(side))
+        none || duty.is_none_or(|duty| self.has(duty))
     }
 }
 
@@ -108,7 +110,7 @@ pub fn run(output: &Output) -> Result<(), Failure> {
     findings.push(host_key());
     findings.push(configuration());
     findings.extend(daemons::all(&jobs));
-    findings.extend(jobs.has(Side::Server).then(log::room));
+    findings.extend(jobs.has(OFFERS).then(log::room));
     findings.extend(daemons::agents());
     findings.extend(daemons::services());
     findings.extend(checked.as_ref().and_then(policy::keys_to_sign_with));
@@ -137,26 +139,26 @@ fn kernel(jobs: &Jobs) -> Vec<Finding> {
         }
     };
     let findings = found.into_iter().map(|found| {
-        let side = side_of(&found.name);
+        let duty = duty_of(&found.name);
         Finding {
-            required: found.required && jobs.may_need(side),
-            side,
+            required: found.required && jobs.may_need(duty),
+            duty,
             ..Finding::new(&found.name, &found.needed_for, (found.works, found.detail))
         }
     });
     findings.collect()
 }
 
-/// The one side that needs the feature which a probe tries.
-fn side_of(probe: &str) -> Option<Side> {
+/// The one duty that needs the feature which a probe tries.
+fn duty_of(probe: &str) -> Option<Duty> {
     match probe {
         "BPF file system"
         | "admission"
         | "control groups"
         | "cutting connections"
         | "IPv6"
-        | "process descriptors" => Some(Side::Server),
-        "tickets" | "held connections" => Some(Side::Client),
+        | "process descriptors" => Some(OFFERS),
+        "tickets" | "held connections" => Some(REACHES),
         _ => None,
     }
 }
@@ -181,25 +183,25 @@ fn text(findings: &[Finding], jobs: &Jobs) -> String {
         }
     }
     text.push('\n');
-    for (side, what) in [
-        (Side::Server, "this host offers"),
-        (Side::Client, "users of this host reach"),
+    for (duty, what) in [
+        (OFFERS, "this host offers"),
+        (REACHES, "users of this host reach"),
     ] {
-        text += &match jobs.services(side) {
+        text += &match jobs.services(duty) {
             [] => continue,
-            services => format!("{what} {}: {}\n", some(services), lacks(findings, side)),
+            services => format!("{what} {}: {}\n", some(services), lacks(findings, duty)),
         };
     }
-    if !jobs.has(Side::Server) && !jobs.has(Side::Client) {
+    if !jobs.has(OFFERS) && !jobs.has(REACHES) {
         text += "the policy in force has no services of this host, and none that its users reach\n";
     }
     text
 }
 
-/// What this host lacks for a side.
-fn lacks(findings: &[Finding], side: Side) -> String {
+/// What this host lacks for a duty.
+fn lacks(findings: &[Finding], duty: Duty) -> String {
     let missing = findings.iter().filter(|finding| {
-        finding.required && !finding.works && finding.side.is_none_or(|one| one == side)
+        finding.required && !finding.works && finding.duty.is_none_or(|one| one == duty)
     });
     let missing: Vec<&str> = missing.map(|finding| finding.name.as_str()).collect();
     match missing.as_slice() {
@@ -249,12 +251,12 @@ fn configuration() -> Finding {
 mod tests {
     use super::*;
 
-    fn finding(name: &str, works: bool, side: Option<Side>) -> Finding {
+    fn finding(name: &str, works: bool, duty: Option<Duty>) -> Finding {
         Finding {
             name: name.into(),
             works,
             required: true,
-            side,
+            duty,
             detail: "told".into(),
             needed_for: "something".into(),
             ..Finding::default()
@@ -267,11 +269,11 @@ mod tests {
             offers: vec!["imap".into()],
             reaches: vec!["notes at desk".into()],
         };
-        let mut keeper = finding("daemon keeper", true, Some(Side::Server));
+        let mut keeper = finding("daemon keeper", true, Some(OFFERS));
         keeper.numbers = [("sessions", 3), ("refused", 0)]
             .map(|(name, number)| (name.to_owned(), number))
             .into();
-        let mut signer = finding("daemon signer", false, Some(Side::Client));
+        let mut signer = finding("daemon signer", false, Some(REACHES));
         signer.troubles.push("not connected".into());
         let told = text(&[keeper, signer, finding("host key", true, None)], &jobs);
         assert_eq!(
@@ -300,7 +302,7 @@ mod tests {
             (false, false, true),
         ] {
             let jobs = jobs(offers, reaches);
-            assert_eq!(jobs.may_need(Some(Side::Server)), needs);
+            assert_eq!(jobs.may_need(Some(OFFERS)), needs);
             assert!(jobs.may_need(None));
         }
     }

@@ -1,9 +1,9 @@
 //! The daemons: whether they run and can do their work.
 
 use usher_daemon::control::{self, Status, StatusView, ask, ask_each};
-use usher_daemon::role::{Role, Side};
+use usher_daemon::role::Role;
 use usher_local::requests;
-use usher_local::roles::{self, ROLES};
+use usher_local::roles::{self, OFFERS, REACHES, ROLES};
 
 use super::{Finding, Jobs};
 
@@ -18,8 +18,8 @@ pub fn all(jobs: &Jobs) -> Vec<Finding> {
 fn daemon(role: &Role, state: Result<StatusView, control::ControlError>, jobs: &Jobs) -> Finding {
     let mut finding = Finding {
         name: format!("daemon {}", role.name),
-        required: role.required && jobs.has(role.side),
-        side: Some(role.side),
+        required: role.required && jobs.has(role.duty),
+        duty: Some(role.duty),
         needed_for: role.needed_for.into(),
         ..Finding::default()
     };
@@ -52,7 +52,7 @@ pub fn agents() -> Option<Finding> {
         works: agents.iter().all(|agent| agent.lent),
         required: false,
         detail: told.join(", "),
-        side: Some(Side::Client),
+        duty: Some(REACHES),
         needed_for: "signing for these users".into(),
         ..Finding::default()
     })
@@ -78,7 +78,7 @@ pub fn services() -> Option<Finding> {
     (!told.is_empty()).then(|| Finding {
         name: "services".into(),
         detail: told.join("; "),
-        side: Some(Side::Server),
+        duty: Some(OFFERS),
         needed_for: "serving the users of these services".into(),
         ..Finding::default()
     })

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use rustix::fs::StatVfsMountFlags;
-use usher_daemon::role::Side;
 use usher_local::paths;
+use usher_local::roles::OFFERS;
 
 use super::Finding;
 
@@ -20,7 +20,7 @@ pub fn room() -> Finding {
     };
     let needed_for = "sessions, each of which must be recorded";
     Finding {
-        side: Some(Side::Server),
+        duty: Some(OFFERS),
         ..Finding::new("room for the log", needed_for, outcome)
     }
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use usher_daemon::clock::unix_time;
-use usher_daemon::role::Side;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
 use usher_local::keys::private_key_name;
 use usher_local::paths;
+use usher_local::roles::REACHES;
 
 use super::{Finding, some};
 use crate::commands::groups;
@@ -40,7 +40,7 @@ pub fn keys_to_sign_with(checked: &Checked) -> Option<Finding> {
     (!named.is_empty()).then(|| Finding {
         name: "keys to sign with".into(),
         works: missing.is_empty(),
-        side: Some(Side::Client),
+        duty: Some(REACHES),
         detail: match missing.as_slice() {
             [] => format!("all {} user(s) of `client` blocks have one", named.len()),
             missing => format!(
