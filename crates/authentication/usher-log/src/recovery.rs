@@ -29,7 +29,7 @@ impl Log {
     pub fn open(directory: &Path, key: SigningKey) -> Result<Self, LogError> {
         let layout = Layout::new(directory);
         durable::make_directory(directory)?;
-        let lock = lock(&layout)?;
+        let lock = Lock::take(&layout)?;
         let checkpoint = checkpoint_of(&layout, &key)?;
         let mut log = Self {
             layout,
@@ -45,23 +45,38 @@ impl Log {
     }
 }
 
-fn lock(layout: &Layout) -> Result<File, LogError> {
-    let path = layout.lock();
-    // Any process that can open this file can lock it, and keep the log from being opened.
-    const OWNER: u32 = 0o600;
-    let file = File::options()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(OWNER)
-        .open(&path)
-        .at(&path)?;
-    file.set_permissions(Permissions::from_mode(OWNER))
-        .at(&path)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(LogError::Locked(layout.directory().to_owned())),
-        Err(TryLockError::Error(error)) => Err(error).at(&path),
+/// The right to append, held by one process at a time.
+#[derive(Debug)]
+pub(crate) struct Lock(File);
+
+impl Lock {
+    fn take(layout: &Layout) -> Result<Self, LogError> {
+        let path = layout.lock();
+        // Any process that can open this file can lock it, and keep the log from being opened.
+        const OWNER: u32 = 0o600;
+        let file = File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(OWNER)
+            .open(&path)
+            .at(&path)?;
+        file.set_permissions(Permissions::from_mode(OWNER))
+            .at(&path)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Self(file)),
+            Err(TryLockError::WouldBlock) => Err(LogError::Locked(layout.directory().to_owned())),
+            Err(TryLockError::Error(error)) => Err(error).at(&path),
+        }
+    }
+}
+
+impl Drop for Lock {
+    /// Closing the file is not enough: a child that another thread has forked holds a copy of the
+    /// descriptor until it executes its program, and every copy keeps the lock. Unlocking through
+    /// one descriptor releases it for all of them. If that fails, closing releases it later.
+    fn drop(&mut self) {
+        let _ = self.0.unlock();
     }
 }
 

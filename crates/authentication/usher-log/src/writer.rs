@@ -1,7 +1,6 @@
 //! Appending to a log.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 
 use crate::bundle;
 use crate::checkpoint::{CheckpointError, SignedCheckpoint, SigningKey};
@@ -10,6 +9,7 @@ use crate::durable::{self, Written};
 use crate::error::LogError;
 use crate::layout::Layout;
 use crate::merkle::{Frontier, HASH_SIZE, Hash, TILE_WIDTH, leaf_hash};
+use crate::recovery::Lock;
 use usher_base::DecodeError;
 use usher_proto::SessionEnd;
 use usher_proto::log_record::{AuthenticationRecord, MAX_LOG_RECORD, RecordError, Verified};
@@ -65,7 +65,7 @@ pub struct Log {
     /// Set after a failure that leaves the contents of the disk unknown.
     pub(crate) unknown: bool,
     /// Held as long as the log is open.
-    pub(crate) _lock: File,
+    pub(crate) _lock: Lock,
 }
 
 impl Log {

@@ -5,6 +5,7 @@
 mod common;
 
 use common::{copy, log, log_key, record, records, signed};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::hash_map::RandomState;
 use std::fs::{self, OpenOptions};
@@ -191,6 +192,29 @@ fn one_process_appends_at_a_time_and_others_read() {
         Reader::open(&folder.path().join("elsewhere")),
         Err(LogError::NoLog(_))
     ));
+}
+
+/// As a child of another thread does between fork and exec.
+#[test]
+fn a_copied_descriptor_does_not_keep_a_closed_log_locked() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = log(folder.path(), &records(0..1));
+    let path = folder.path().join("lock");
+    let number = fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .find(|entry| fs::read_link(entry).is_ok_and(|target| target == path))
+        .and_then(|entry| entry.file_name()?.to_str()?.parse().ok())
+        .expect("the log holds its lock");
+    let own = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+    let copy = pidfd_getfd(&own, number, PidfdGetfdFlags::empty()).unwrap();
+    assert!(matches!(
+        Log::open(folder.path(), log_key()),
+        Err(LogError::Locked(_))
+    ));
+    drop(log);
+    Log::open(folder.path(), log_key()).unwrap();
+    drop(copy);
 }
 
 /// A command that runs this program again for one test in its own process.
