@@ -44,7 +44,7 @@ impl Excerpt {
             dots.to_owned() + &cut.collect::<String>()
         };
         let mut excerpt = String::new();
-        let mut first_line = error.line - 1;
+        let mut first_line = error.place.line - 1;
         if begins > 0 {
             let former = &text[..begins - 1];
             let former = former.rsplit('\n').next().unwrap_or_default();
@@ -63,12 +63,12 @@ impl Excerpt {
             excerpt += &shown(next);
         }
         Self {
-            name: escaped(&error.file).into_owned(),
+            name: escaped(&error.place.file).into_owned(),
             text: excerpt,
             span: (from, length).into(),
             first_line,
-            line: error.line - 1,
-            column: error.column - 1,
+            line: error.place.line - 1,
+            column: error.place.column - 1,
         }
     }
 }

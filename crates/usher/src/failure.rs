@@ -260,7 +260,7 @@ impl Failure {
                 .iter()
                 .map(|error| {
                     serde_json::json!({
-                        "file": error.file, "line": error.line, "column": error.column,
+                        "file": error.place.file, "line": error.place.line, "column": error.place.column,
                         "reason": error.kind.to_string(), "remedy": error.remedy(),
                     })
                 })
@@ -290,7 +290,9 @@ fn report_policy(errors: &[PolicyError], sources: &[Source]) {
         let (reason, remedy) = (error.kind.to_string(), error.remedy());
         let mut diagnostic =
             miette::MietteDiagnostic::new(escaped(&reason)).with_help(escaped(&remedy));
-        let source = sources.iter().find(|source| source.name == error.file);
+        let source = sources
+            .iter()
+            .find(|source| source.name == error.place.file);
         let excerpt = source.map(|source| Excerpt::new(error, &source.text));
         if let Some(excerpt) = &excerpt {
             diagnostic = diagnostic.with_label(miette::LabeledSpan::underline(excerpt.span));
@@ -302,10 +304,8 @@ fn report_policy(errors: &[PolicyError], sources: &[Source]) {
         };
         // Editors and grep look for the first line.
         tell(&format!(
-            "{}:{}:{}:\n{report:?}\n",
-            escaped(&error.file),
-            error.line,
-            error.column
+            "{}:\n{report:?}\n",
+            escaped(&error.place.to_string())
         ));
     }
 }

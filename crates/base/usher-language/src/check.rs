@@ -80,15 +80,11 @@ pub fn declared<'b, N: FromStr + Ord + Clone>(
             Ok(name) => name,
             Err(mistake) => return reporter.refuse(item.location, mistake),
         };
-        let Some(first) = taken.claim(name.clone(), item.location) else {
-            return Some(name);
-        };
-        let mistake = StatementMistake::DuplicateBlock {
-            block: keyword.to_owned(),
-            name: Found(item.shown()),
-            first: reporter.place(first),
-        };
-        reporter.refuse(item.location, mistake)
+        taken.take(name.clone(), item, reporter, |first| {
+            let (block, name) = (keyword.to_owned(), Found(item.shown()));
+            StatementMistake::DuplicateBlock { block, name, first }
+        })?;
+        Some(name)
     };
     let declared = blocks.map(|block| Declared {
         name: block.name().and_then(&mut name_of),

@@ -2,7 +2,6 @@
 
 use crate::limits::{MAXIMUM_ERRORS, MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS};
 use crate::mistake::{Found, did_you_mean, shown};
-use crate::print::{Size, seconds};
 use crate::source::Place;
 
 crate::mistakes! {
@@ -146,37 +145,9 @@ crate::mistakes! {
         /// Not a name.
         InvalidName { noun: &'static str, rule: &'static str, found: Found }
             => "`{found}` cannot be the name of {} {noun}", article(noun); "{rule}";
-        /// Not a port.
-        InvalidPort { found: Found }
-            => "`{found}` is not a TCP port"; "write a number from 1 to 65535";
-        /// Not a number within its limits.
-        InvalidNumber { found: Found, least: u64, most: u64 }
-            => "`{found}` is not a number from {least} to {most}";
-            "write a number from {least} to {most}";
-        /// Not a size of memory within its limits.
-        InvalidSize { found: Found, least: u64, most: u64 }
-            => "`{found}` is not a size of memory";
-            "write a whole number and a unit, such as 512M or 4G; {} at least, {} at most",
-            Size(*least), Size(*most);
-        /// Not a percentage within its limits.
-        InvalidPercent { found: Found, most: u64 }
-            => "`{found}` is not a percentage";
-            "write a whole number and `%`, such as 50% or 200%; 1% to {most}%";
-        /// Not octal digits.
-        InvalidOctal { found: Found, digits: usize }
-            => "`{found}` is not a number of {digits} octal digits";
-            "write {digits} octal digits, such as 027 or 077";
-        /// Not a duration.
-        InvalidDuration { found: Found }
-            => "`{found}` is not a duration";
-            "write a whole number and a unit, such as 90s, 5m or 8h";
-        /// A duration beyond its limits.
-        DurationOutOfRange { found: Found, least: u64, most: u64 }
-            => "`{found}` is not between {} and {}", seconds(*least), seconds(*most);
-            "write {} to {}", seconds(*least), seconds(*most);
-        /// None of the words that may stand here.
-        UnknownChoice { found: Found, choices: Vec<String> }
-            => "`{found}` is not one of {}", choices.join(", "); "write {}", choices.join(" or ");
+        /// A word of another kind, by what it should be and how that is written.
+        NotOfKind { found: Found, not: String, write: String }
+            => "`{found}` is not {not}"; "write {write}";
         /// More values than the statement takes.
         TooManyValues { statement: String, found: usize, most: usize, hint: &'static str }
             => "`{statement}` has {found} entries, more than {most}"; "name at most {most}{hint}";

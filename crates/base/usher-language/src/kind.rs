@@ -95,112 +95,109 @@ impl Kind {
         }
     }
 
-    /// The number that a text means; none for kinds that are no numbers.
-    ///
-    /// # Errors
-    ///
-    /// What is wrong with the text.
-    pub fn number(&self, text: &str) -> Result<Option<u64>, StatementMistake> {
-        let found = || Found::from(text);
-        let within = |number: Option<u64>, least: u64, most: u64| {
-            number.filter(|number| (least..=most).contains(number))
-        };
-        let number = match *self {
-            Self::Number { least, most } => {
-                let number = within(digits(text), least, most);
-                number.ok_or_else(|| StatementMistake::InvalidNumber {
-                    found: found(),
-                    least,
-                    most,
-                })
-            }
-            Self::Port => {
-                let port = within(digits(text), 1, u16::MAX.into());
-                port.ok_or_else(|| StatementMistake::InvalidPort { found: found() })
-            }
+    /// The number that a text means; none for a text of another kind, and for kinds that are no
+    /// numbers.
+    pub fn number(&self, text: &str) -> Option<u64> {
+        let (number, least, most) = match *self {
+            Self::Number { least, most } => (digits(text), least, most),
+            Self::Port => (digits(text), 1, u16::MAX.into()),
             Self::Duration { least, most } => {
                 let units = [('s', 1), ('m', 60), ('h', 3600)];
-                let split = units.into_iter().find_map(|(letter, unit)| {
-                    let amount = text.strip_suffix(letter)?;
-                    let is_number =
-                        !amount.is_empty() && amount.bytes().all(|byte| byte.is_ascii_digit());
-                    is_number.then_some((amount, unit))
+                let duration = units.into_iter().find_map(|(letter, unit)| {
+                    digits(text.strip_suffix(letter)?)?.checked_mul(unit)
                 });
-                let Some((amount, unit)) = split else {
-                    return Err(StatementMistake::InvalidDuration { found: found() });
-                };
-                let duration = digits(amount).and_then(|amount| amount.checked_mul(unit));
-                let duration = within(duration, least, most);
-                duration.ok_or_else(|| StatementMistake::DurationOutOfRange {
-                    found: found(),
-                    least,
-                    most,
-                })
+                (duration, least, most)
             }
             Self::Size { least, most } => {
                 let units = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
                 let size = units.into_iter().find_map(|(letter, power)| {
                     digits(text.strip_suffix(letter)?)?.checked_mul(1 << power)
                 });
-                let size = within(size, least, most);
-                size.ok_or_else(|| StatementMistake::InvalidSize {
-                    found: found(),
-                    least,
-                    most,
-                })
+                (size, least, most)
             }
-            Self::Percent { most } => {
-                let percent = within(text.strip_suffix('%').and_then(digits), 1, most);
-                percent.ok_or_else(|| StatementMistake::InvalidPercent {
-                    found: found(),
-                    most,
-                })
+            Self::Percent { most } => (text.strip_suffix('%').and_then(digits), 1, most),
+            Self::Octal(length) => {
+                let octal = |byte: u8| (b'0'..=b'7').contains(&byte);
+                let is_octal = text.len() == length && text.bytes().all(octal);
+                let number = u64::from_str_radix(text, 8).ok();
+                (number.filter(|_| is_octal), 0, u64::MAX)
             }
-            Self::Octal(digits) => {
-                let octal =
-                    text.len() == digits && text.bytes().all(|byte| (b'0'..=b'7').contains(&byte));
-                let number = u64::from_str_radix(text, 8).ok().filter(|_| octal);
-                number.ok_or_else(|| StatementMistake::InvalidOctal {
-                    found: found(),
-                    digits,
-                })
-            }
-            Self::Choice(_) | Self::Name | Self::Word(_) | Self::Text(_) => return Ok(None),
+            Self::Choice(_) | Self::Name | Self::Word(_) | Self::Text(_) => return None,
         };
-        number.map(Some)
+        number.filter(|number| (least..=most).contains(number))
     }
 
     /// The value that an item means; reported where it is none of this kind.
     pub fn read(&self, item: &Item, reporter: &Reporter<'_>) -> Option<Checked> {
         let found = || Found(item.shown());
-        let word = match (&item.value, self) {
+        let mistake = match (&item.value, self) {
             (Value::Broken, _) => return None,
             (Value::Text(text), Self::Text(_)) => return Some(Checked::Text(text.clone())),
-            (Value::Word(_), Self::Text(_)) => {
-                let mistake = StatementMistake::ExpectedString { found: found() };
-                return reporter.refuse(item.location, mistake);
-            }
-            (Value::Text(_), _) => {
-                let mistake = StatementMistake::ExpectedWord { found: found() };
-                return reporter.refuse(item.location, mistake);
-            }
-            (Value::Word(word), _) => word,
-        };
-        let mistake = match self.number(word) {
-            Ok(Some(number)) => return Some(Checked::Number(number, self.print(number))),
-            Err(mistake) => mistake,
-            Ok(None) => match self {
-                Self::Choice(choices) if !choices.contains(word) => {
-                    StatementMistake::UnknownChoice {
-                        found: found(),
-                        choices: choices.clone(),
-                    }
+            (Value::Word(_), Self::Text(_)) => StatementMistake::ExpectedString { found: found() },
+            (Value::Text(_), _) => StatementMistake::ExpectedWord { found: found() },
+            (Value::Word(word), kind) => {
+                let is_word = match kind {
+                    Self::Choice(choices) => choices.contains(word),
+                    Self::Name => word.parse::<Name>().is_ok(),
+                    kind => matches!(kind, Self::Word(_)),
+                };
+                if is_word {
+                    return Some(Checked::Word(word.clone()));
                 }
-                Self::Name if word.parse::<Name>().is_err() => Name::mistake(word),
-                _ => return Some(Checked::Word(word.clone())),
-            },
+                match self.number(word) {
+                    Some(number) => return Some(Checked::Number(number, self.print(number))),
+                    None => self.mistake(word),
+                }
+            }
         };
         reporter.refuse(item.location, mistake)
+    }
+
+    /// That a word is none of this kind.
+    fn mistake(&self, word: &str) -> StatementMistake {
+        let (not, write) = match self {
+            Self::Number { least, most } => {
+                let range = format!("a number from {least} to {most}");
+                (range.clone(), range)
+            }
+            Self::Port => ("a TCP port".into(), "a number from 1 to 65535".into()),
+            Self::Duration { least, most } => {
+                let amount = word.strip_suffix(['s', 'm', 'h']).unwrap_or_default();
+                let is_number = amount.bytes().all(|byte| byte.is_ascii_digit());
+                let (least, most) = (seconds(*least), seconds(*most));
+                match is_number && !amount.is_empty() {
+                    true => (
+                        format!("between {least} and {most}"),
+                        format!("{least} to {most}"),
+                    ),
+                    false => (
+                        "a duration".into(),
+                        "a whole number and a unit, such as 90s, 5m or 8h".into(),
+                    ),
+                }
+            }
+            Self::Size { least, most } => (
+                "a size of memory".into(),
+                format!(
+                    "a whole number and a unit, such as 512M or 4G; {} at least, {} at most",
+                    Size(*least),
+                    Size(*most)
+                ),
+            ),
+            Self::Percent { most } => (
+                "a percentage".into(),
+                format!("a whole number and `%`, such as 50% or 200%; 1% to {most}%"),
+            ),
+            Self::Octal(digits) => (
+                format!("a number of {digits} octal digits"),
+                format!("{digits} octal digits, such as 027 or 077"),
+            ),
+            Self::Choice(words) => (format!("one of {}", words.join(", ")), words.join(" or ")),
+            // Every word is a `Word`, and `read` knows strings.
+            Self::Name | Self::Word(_) | Self::Text(_) => return Name::mistake(word),
+        };
+        let found = Found::from(word);
+        StatementMistake::NotOfKind { found, not, write }
     }
 
     /// A number in the text that the canonical form has for it.

@@ -80,10 +80,7 @@ impl<'a> Lexer<'a> {
     fn location(&self, start: usize, end: usize) -> Location {
         Location {
             source: self.source,
-            span: Span {
-                offset: start,
-                length: end - start,
-            },
+            span: Span::between(start, end),
         }
     }
 

@@ -68,12 +68,8 @@ macro_rules! mistakes {
 /// One mistake and where it is. Displays as `file:line:column: reason`.
 #[derive(Clone, Debug)]
 pub struct Diagnostic {
-    /// The [`Source::name`].
-    pub file: String,
-    /// Line, counted from 1.
-    pub line: usize,
-    /// Column in characters, counted from 1.
-    pub column: usize,
+    /// Where it is.
+    pub place: Place,
     /// The text at fault, in bytes of its source.
     pub span: Span,
     /// The reason.
@@ -83,21 +79,16 @@ pub struct Diagnostic {
 impl Diagnostic {
     /// A mistake of a statement that was read without one.
     pub fn at(origin: &Origin, kind: impl Mistake) -> Self {
-        Self::placed(origin.place.clone(), origin.span, Arc::new(kind))
+        Self {
+            place: origin.place.clone(),
+            span: origin.span,
+            kind: Arc::new(kind),
+        }
     }
 
     pub(crate) fn of(sources: &[Source], location: Location, kind: Arc<dyn Mistake>) -> Self {
-        Self::placed(place_of(sources, location), location.span, kind)
-    }
-
-    fn placed(Place { file, line, column }: Place, span: Span, kind: Arc<dyn Mistake>) -> Self {
-        Self {
-            file,
-            line,
-            column,
-            span,
-            kind,
-        }
+        let (place, span) = (place_of(sources, location), location.span);
+        Self { place, span, kind }
     }
 
     /// What to do about it: one sentence for the administrator.
@@ -113,14 +104,7 @@ impl Diagnostic {
 
 impl fmt::Display for Diagnostic {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            file,
-            line,
-            column,
-            kind,
-            ..
-        } = self;
-        write!(formatter, "{file}:{line}:{column}: {kind}")
+        write!(formatter, "{}: {}", self.place, self.kind)
     }
 }
 

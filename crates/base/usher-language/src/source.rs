@@ -23,6 +23,12 @@ pub struct Span {
 }
 
 impl Span {
+    /// From one byte to another, which is not of it.
+    pub(crate) fn between(offset: usize, end: usize) -> Self {
+        let length = end - offset;
+        Self { offset, length }
+    }
+
     /// The byte after the last one.
     pub fn end(self) -> usize {
         self.offset + self.length
@@ -79,10 +85,7 @@ impl Location {
     pub fn after(self) -> Self {
         Self {
             source: self.source,
-            span: Span {
-                offset: self.span.end(),
-                length: 0,
-            },
+            span: Span::between(self.span.end(), self.span.end()),
         }
     }
 }

@@ -33,14 +33,8 @@ pub fn parse<'d>(
     let mut complete = true;
     for (index, source) in sources.iter().enumerate() {
         if source.text.len() > MAXIMUM_SOURCE_BYTES {
-            let start = Location {
-                source: index,
-                span: Span {
-                    offset: 0,
-                    length: 0,
-                },
-            };
-            let length = source.text.len();
+            let (source, span, length) = (index, Span::default(), source.text.len());
+            let start = Location { source, span };
             reporter.report(start, SyntaxMistake::SourceTooLong { length });
             complete = false;
             continue;

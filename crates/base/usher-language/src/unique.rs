@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::faults::StatementMistake;
 use crate::item::Item;
-use crate::mistake::Found;
+use crate::mistake::{Found, Mistake};
 use crate::report::Reporter;
-use crate::source::Location;
+use crate::source::{Location, Place};
 
 /// Keys, each with the place at which it was taken first.
 #[derive(Debug)]
@@ -25,16 +25,26 @@ impl<K: Ord> Unique<K> {
         (first != location).then_some(first)
     }
 
+    /// Takes the key of an item; none where it was taken before, which is reported with that place.
+    pub fn take<M: Mistake>(
+        &mut self,
+        key: K,
+        item: &Item,
+        reporter: &Reporter<'_>,
+        taken: impl FnOnce(Place) -> M,
+    ) -> Option<()> {
+        match self.claim(key, item.location) {
+            None => Some(()),
+            Some(first) => reporter.refuse(item.location, taken(reporter.place(first))),
+        }
+    }
+
     /// Takes the key of a list's item; none, and reported, when it is listed already.
     pub fn list(&mut self, key: K, item: &Item, reporter: &Reporter<'_>) -> Option<()> {
-        let Some(first) = self.claim(key, item.location) else {
-            return Some(());
-        };
-        let mistake = StatementMistake::ListedTwice {
-            found: Found(item.shown()),
-            first: reporter.place(first),
-        };
-        reporter.refuse(item.location, mistake)
+        self.take(key, item, reporter, |first| {
+            let found = Found(item.shown());
+            StatementMistake::ListedTwice { found, first }
+        })
     }
 
     /// The keys.

@@ -126,9 +126,7 @@ fn still_named(failure: Failure, name: &HostName) -> Failure {
     };
     let is_named = |error: &&PolicyError| matches!(error.is(), Some(PolicyMistake::UnknownHost { found, .. }) if found == name);
     let named = errors.iter().filter(is_named);
-    let places: Vec<String> = named
-        .map(|error| format!("{}:{}:{}", error.file, error.line, error.column))
-        .collect();
+    let places: Vec<String> = named.map(|error| error.place.to_string()).collect();
     if places.len() < errors.len() {
         return failure;
     }

@@ -57,12 +57,10 @@ impl<'p> ApplicationChecker<'p> {
             let mistake = PolicyMistake::InvalidApplication { found };
             return self.reporter.refuse(item.location, mistake);
         };
-        let Some(first) = self.taken.claim(application.clone(), item.location) else {
-            return Some(application);
-        };
-        let first = self.reporter.place(first);
-        let mistake = PolicyMistake::DuplicateApplication { found, first };
-        self.reporter.refuse(item.location, mistake)
+        let taken = |first| PolicyMistake::DuplicateApplication { found, first };
+        self.taken
+            .take(application.clone(), item, self.reporter, taken)?;
+        Some(application)
     }
 
     /// `network ADDRESSES trusted;`, `untrusted;` or `protected NAME;`
@@ -166,8 +164,10 @@ fn port(item: &Item, prefix: &str, field: &Field<'_>) -> Option<Option<u16>> {
     if found == "any" {
         return Some(None);
     }
-    let port = Kind::Port.number(found).ok().flatten();
-    match port.and_then(|port| u16::try_from(port).ok()) {
+    match Kind::Port
+        .number(found)
+        .and_then(|port| u16::try_from(port).ok())
+    {
         Some(port) => Some(Some(port)),
         None => {
             let (found, form) = (Found::from(word), field.rule.form());

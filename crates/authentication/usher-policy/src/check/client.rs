@@ -70,20 +70,20 @@ impl ClientChecker {
         let (service, host) = (service?, host?);
         let host = names.known_host(host, host_item)?;
         let pair = (service.clone(), host.clone());
-        if let Some(first) = self.services.claim(pair, service_item.location) {
-            let first = field.reporter.place(first);
-            let mistake = PolicyMistake::DuplicateClientService {
+        let reporter = field.reporter;
+        self.services.take(pair, service_item, reporter, |first| {
+            let (service, host) = (service.clone(), host.clone());
+            PolicyMistake::DuplicateClientService {
                 service,
                 host,
                 first,
-            };
-            return field.refuse(service_item, mistake);
-        }
-        if let Some(first) = self.ports.claim((host.clone(), port), port_item.location) {
-            let first = field.reporter.place(first);
-            let mistake = PolicyMistake::DuplicateClientPort { port, host, first };
-            return field.refuse(port_item, mistake);
-        }
+            }
+        })?;
+        let pair = (host.clone(), port);
+        self.ports.take(pair, port_item, reporter, |first| {
+            let host = host.clone();
+            PolicyMistake::DuplicateClientPort { port, host, first }
+        })?;
         Some((service, host, port))
     }
 }

@@ -82,7 +82,7 @@ fn ports(field: &Field<'_>, items: &[Item]) -> Option<PortRange> {
     }
     let written = peers::together(items, field)?;
     let (first, last) = written.split_once('-').unwrap_or((&written, &written));
-    let port = |text| u16::try_from(Kind::Port.number(text).ok()??).ok();
+    let port = |text| u16::try_from(Kind::Port.number(text)?).ok();
     let found = Found(shown_together(items));
     let mistake = match port(first).zip(port(last)) {
         Some((first, last)) if first <= last => return Some(PortRange { first, last }),

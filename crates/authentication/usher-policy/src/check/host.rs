@@ -98,11 +98,9 @@ impl HostChecker {
     }
 
     fn claim(&mut self, address: IpAddr, item: &Item, field: &Field<'_>) -> Option<IpAddr> {
-        let Some(first) = self.addresses.claim(address, item.location) else {
-            return Some(address);
-        };
-        let first = field.reporter.place(first);
-        field.refuse(item, PolicyMistake::DuplicateAddress { address, first })
+        let taken = |first| PolicyMistake::DuplicateAddress { address, first };
+        self.addresses.take(address, item, field.reporter, taken)?;
+        Some(address)
     }
 
     fn key(&mut self, field: &Field<'_>) -> Option<HostPublicKey> {
@@ -110,11 +108,9 @@ impl HostChecker {
         let Ok(key) = HostPublicKey::from_openssh(text) else {
             return field.refuse(item, PolicyMistake::InvalidHostKey);
         };
-        let Some(first) = self.keys.claim(key, item.location) else {
-            return Some(key);
-        };
-        let first = field.reporter.place(first);
-        field.refuse(item, PolicyMistake::DuplicateKey { first })
+        let taken = |first| PolicyMistake::DuplicateKey { first };
+        self.keys.take(key, item, field.reporter, taken)?;
+        Some(key)
     }
 }
 

@@ -89,10 +89,8 @@ impl ServiceChecker {
     fn listen(&mut self, field: &Field<'_>) -> Option<u16> {
         let item = field.items().next()?;
         let port = u16::try_from(field.number()?).ok()?;
-        if let Some(first) = self.ports.claim(port, item.location) {
-            let first = field.reporter.place(first);
-            return field.refuse(item, PolicyMistake::DuplicateListen { port, first });
-        }
+        let taken = |first| PolicyMistake::DuplicateListen { port, first };
+        self.ports.take(port, item, field.reporter, taken)?;
         match self.controls.get(&port) {
             None => Some(port),
             Some(ControlPort::Written(control)) => {

@@ -51,7 +51,7 @@ fn check(text: &str) -> Result<(), TestCaseError> {
             for error in errors {
                 let span = error.span.offset..error.span.offset + error.span.length;
                 prop_assert!(text.get(span).is_some(), "{error:?}");
-                prop_assert!(error.line >= 1 && error.column >= 1);
+                prop_assert!(error.place.line >= 1 && error.place.column >= 1);
                 prop_assert!(!error.remedy().is_empty());
                 let message = error.to_string();
                 prop_assert!(!message.chars().any(char::is_control), "{message:?}");
