@@ -54,7 +54,8 @@ bench: setup ## measure; the figures go to target/bench/results.json (KERNEL: th
 	$(CARGO_TARGET_DIR)/release/usher-bench --kernel $(BENCH_KERNEL) \
 	  $(if $(SESSIONS),--sessions $(SESSIONS)) $(if $(WORKERS),--workers $(WORKERS))
 
-check: setup ## formatting and lints, no change
+check: setup ## formatting, lints and names in documents, no change
+	scripts/check-documents --test
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	clang-format --dry-run -Werror $(C_SOURCES)
