@@ -6,7 +6,8 @@ use usher_bpf::Counted;
 use usher_kernel::ports::{Ports, Reserved};
 use usher_policy::Policy;
 
-/// The reserved ports.
+/// The reserved ports; none if the kernel refuses the programs.
+#[derive(Default)]
 pub struct ReservedPorts(Option<Ports>);
 
 impl ReservedPorts {

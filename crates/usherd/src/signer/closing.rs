@@ -8,9 +8,9 @@ use usher_proto::refusal::{Fault, Refusal};
 use usher_proto::session_id::SessionId;
 use usher_proto::session_request::SessionRequest;
 
+use super::Signer;
 use super::relay::{ANSWER, Relay};
-use super::sessions::{Pair, SESSION, Session, SessionKey, purpose};
-use super::{Signer, keys};
+use super::sessions::{Pair, SESSION, Session, SessionKey};
 
 /// Pause before the next attempt, doubled each time, and its limit.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -52,7 +52,7 @@ pub async fn leave_former_keys(signer: Arc<Signer>) {
 fn leave_former_key(signer: &Arc<Signer>, key: &SessionKey, session: &mut Option<Session>) {
     let configuration = signer.configuration.get();
     let policy = &configuration.checked.policy;
-    let present = keys::stamp(&key.user, purpose(key, policy));
+    let present = signer.stamp(key, policy);
     let Some(Session { id, uid, .. }) = session.take_if(|session| session.signed_by != present)
     else {
         return;

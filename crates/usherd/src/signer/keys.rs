@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use usher_base::UserName;
 use usher_daemon::clock::unix_time;
@@ -24,94 +24,101 @@ pub struct Stamp {
     changed: (i64, i64),
 }
 
-/// The present stamp of the user's key for `purpose`; none if the user has no key.
-pub fn stamp(user: &UserName, purpose: Option<&Name>) -> Option<Stamp> {
-    let file = std::fs::metadata(path(user, purpose)).ok()?;
-    Some(Stamp {
-        inode: file.ino(),
-        changed: (file.ctime(), file.ctime_nsec()),
-    })
-}
+/// The folder of the keys.
+pub struct Keys(PathBuf);
 
-fn path(user: &UserName, purpose: Option<&Name>) -> PathBuf {
-    Path::new(paths::PRIVATE_KEYS_DIRECTORY).join(private_key_name(user, purpose))
-}
-
-/// Reads the user's signing key for `purpose`.
-///
-/// # Errors
-/// [`Refusal::NoPrivateKey`] when the user has no usable key; the log has the reason.
-pub fn load(user: &UserName, purpose: Option<&Name>) -> Result<Credential, Refusal> {
-    let path = path(user, purpose);
-    let text = Zeroizing::new(std::fs::read_to_string(&path).map_err(|error| {
-        tracing::info!(%user, path = %path.display(), %error, "no private key");
-        Refusal::NoPrivateKey
-    })?);
-    Credential::parse(&text).map_err(|error| {
-        tracing::warn!(%user, path = %path.display(), %error, "not to be signed with");
-        Refusal::NoPrivateKey
-    })
-}
-
-/// All keys: their users and purposes, in the order of the users' names.
-fn kept() -> io::Result<Vec<(UserName, Option<Name>)>> {
-    let entries = std::fs::read_dir(paths::PRIVATE_KEYS_DIRECTORY)?;
-    let entries = entries.collect::<io::Result<Vec<_>>>()?;
-    // A file that is being written has a name that no user can have.
-    let mut kept: Vec<_> = entries
-        .iter()
-        .filter_map(|entry| {
-            let name = entry.file_name();
-            let name = name.to_str()?;
-            match name.split_once('@') {
-                Some((user, purpose)) => Some((user.parse().ok()?, Some(purpose.parse().ok()?))),
-                None => Some((name.parse().ok()?, None)),
-            }
-        })
-        .collect();
-    kept.sort_by(|(one, _), (other, _): &(UserName, _)| one.as_ref().cmp(other.as_ref()));
-    Ok(kept)
-}
-
-/// The keys that users' agents sign with.
-///
-/// # Errors
-/// When the folder cannot be read; the log reports a file that cannot be read.
-pub fn agents() -> io::Result<Vec<(UserName, PublicKey)>> {
-    let agents =
-        kept()?
-            .into_iter()
-            .filter_map(|(user, purpose)| match load(&user, purpose.as_ref()) {
-                Ok(Credential {
-                    key: SigningKey::Agent(key),
-                    ..
-                }) => Some((user, key)),
-                _ => None,
-            });
-    Ok(agents.collect())
-}
-
-/// Whether an agent signs for the user, for the purposes that the client policy permits. Reads only
-/// that user's files, however many others there are, because every user may ask.
-///
-/// # Errors
-/// When they cannot be examined.
-pub fn has_agent(user: &UserName, policy: &Policy) -> io::Result<bool> {
-    let (services, now) = (policy.client_services(), unix_time());
-    let purposes: BTreeSet<_> = services
-        .filter(|service| service.users.has(user, now))
-        .map(|service| service.key.as_ref())
-        .chain([None])
-        .collect();
-    for purpose in purposes {
-        if path(user, purpose).try_exists()? && is_agents(user, purpose) {
-            return Ok(true);
-        }
+impl Default for Keys {
+    fn default() -> Self {
+        Self::at(paths::PRIVATE_KEYS_DIRECTORY)
     }
-    Ok(false)
 }
 
-/// Whether the user's agent signs for this purpose.
-pub fn is_agents(user: &UserName, purpose: Option<&Name>) -> bool {
-    load(user, purpose).is_ok_and(|found| matches!(found.key, SigningKey::Agent(_)))
+impl Keys {
+    /// The keys in this folder.
+    pub fn at(folder: impl Into<PathBuf>) -> Self {
+        Self(folder.into())
+    }
+
+    /// The present stamp of the user's key for `purpose`; none if the user has no key.
+    pub fn stamp(&self, user: &UserName, purpose: Option<&Name>) -> Option<Stamp> {
+        let file = std::fs::metadata(self.path(user, purpose)).ok()?;
+        Some(Stamp {
+            inode: file.ino(),
+            changed: (file.ctime(), file.ctime_nsec()),
+        })
+    }
+
+    fn path(&self, user: &UserName, purpose: Option<&Name>) -> PathBuf {
+        self.0.join(private_key_name(user, purpose))
+    }
+
+    /// Reads the user's signing key for `purpose`.
+    ///
+    /// # Errors
+    /// [`Refusal::NoPrivateKey`] when the user has no usable key; the log has the reason.
+    pub fn load(&self, user: &UserName, purpose: Option<&Name>) -> Result<Credential, Refusal> {
+        let path = self.path(user, purpose);
+        let text = Zeroizing::new(std::fs::read_to_string(&path).map_err(|error| {
+            tracing::info!(%user, path = %path.display(), %error, "no private key");
+            Refusal::NoPrivateKey
+        })?);
+        Credential::parse(&text).map_err(|error| {
+            tracing::warn!(%user, path = %path.display(), %error, "this key cannot sign");
+            Refusal::NoPrivateKey
+        })
+    }
+
+    /// The keys that users' agents sign with, in the order of the users' names.
+    ///
+    /// # Errors
+    /// When the folder cannot be read; the log reports a file that cannot be read.
+    pub fn agents(&self) -> io::Result<Vec<(UserName, PublicKey)>> {
+        let mut agents = Vec::new();
+        for entry in std::fs::read_dir(&self.0)? {
+            // A file that is being written has a name that no user can have.
+            let name = entry?.file_name();
+            if let Some((user, purpose)) = name.to_str().and_then(owner_of)
+                && let Ok(found) = self.load(&user, purpose.as_ref())
+                && let SigningKey::Agent(key) = found.key
+            {
+                agents.push((user, key));
+            }
+        }
+        agents.sort_by(|(one, _), (other, _)| one.as_ref().cmp(other.as_ref()));
+        Ok(agents)
+    }
+
+    /// Whether an agent signs for the user, for the purposes that the client policy permits. Reads only
+    /// that user's files, however many others there are, because every user may ask.
+    ///
+    /// # Errors
+    /// When they cannot be examined.
+    pub fn has_agent(&self, user: &UserName, policy: &Policy) -> io::Result<bool> {
+        let (services, now) = (policy.client_services(), unix_time());
+        let purposes: BTreeSet<_> = services
+            .filter(|service| service.users.has(user, now))
+            .map(|service| service.key.as_ref())
+            .chain([None])
+            .collect();
+        for purpose in purposes {
+            if self.path(user, purpose).try_exists()? && self.is_agents(user, purpose) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether the user's agent signs for this purpose.
+    pub fn is_agents(&self, user: &UserName, purpose: Option<&Name>) -> bool {
+        let found = self.load(user, purpose);
+        found.is_ok_and(|found| matches!(found.key, SigningKey::Agent(_)))
+    }
+}
+
+/// The user and the purpose of the key in a file of this name.
+fn owner_of(name: &str) -> Option<(UserName, Option<Name>)> {
+    match name.split_once('@') {
+        Some((user, purpose)) => Some((user.parse().ok()?, Some(purpose.parse().ok()?))),
+        None => Some((name.parse().ok()?, None)),
+    }
 }

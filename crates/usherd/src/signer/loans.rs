@@ -16,7 +16,7 @@ use usher_base::UserName;
 use usher_proto::lending::{FromLender, MAX_LENDING_PACKET, ToLender};
 use usher_proto::refusal::Refusal;
 
-use super::{Signer, keys};
+use super::Signer;
 use crate::local_callers::LocalCaller;
 use crate::log_share::LogShares;
 
@@ -278,7 +278,7 @@ async fn may_lend(signer: &Signer, uid: u32) -> Result<UserName, Refusal> {
     if configuration.checked.disabled.contains(&user) {
         return Err(Refusal::DisabledUser);
     }
-    match keys::has_agent(&user, &configuration.checked.policy) {
+    match signer.keys.has_agent(&user, &configuration.checked.policy) {
         Ok(true) => Ok(user),
         Ok(false) => Err(Refusal::NoPrivateKey),
         Err(error) => {

@@ -36,23 +36,26 @@ use usher_local::configuration::{Configuration, InForce};
 use usher_local::paths;
 use usher_local::requests::{AgentView, Agents, AgentsView, Disable, Enable, Reload, ReloadedView};
 use usher_local::roles;
+use usher_policy::Policy;
 use usher_proto::handshake::HandshakeSide;
 use usher_proto::host_key::HostPublicKey;
 use usher_proto::refusal::Refusal;
 use usher_proto::ssh_key::HashAlg;
+use usher_system::{SystemError, namespace};
 
 use crate::clocks::Clocks;
 use crate::host_key::HostKey;
 use crate::ports::{ReservedPorts, of_proxy};
 use crate::start::{self, Attempt, Start, StartError};
 use chains::Chains;
+use keys::{Keys, Stamp};
 use lease::{Lease, Leases, Use};
 use loans::Loans;
 use names::Names;
 use plain::Plain;
 use programs::ListedPrograms;
 use relay::Relay;
-use sessions::{Pair, Sessions};
+use sessions::{Pair, SessionKey, Sessions, purpose};
 use tickets::Tickets;
 
 /// The state that all tasks of the signer share.
@@ -61,6 +64,7 @@ struct Signer {
     /// Cookie of the signer's network namespace, which never changes.
     network: u64,
     configuration: InForce,
+    keys: Keys,
     leases: Leases,
     sessions: Sessions,
     tickets: Tickets,
@@ -80,6 +84,35 @@ struct Signer {
 }
 
 impl Signer {
+    fn new(
+        host_key: HostPublicKey,
+        configuration: Configuration,
+        keys: Keys,
+        tickets: Tickets,
+        ports: ReservedPorts,
+        proxy_uid: Option<u32>,
+    ) -> Result<Self, SystemError> {
+        Ok(Self {
+            host_key,
+            network: namespace::own_network()?,
+            configuration: InForce::new(configuration),
+            keys,
+            leases: Leases::default(),
+            sessions: Sessions::default(),
+            tickets,
+            ports,
+            chains: Chains::default(),
+            plain: Plain::default(),
+            programs: ListedPrograms::default(),
+            loans: Loans::default(),
+            names: Names::default(),
+            clocks: Clocks::default(),
+            relay: Arc::default(),
+            reloaded: tokio::sync::Notify::new(),
+            proxy_uid,
+        })
+    }
+
     /// Grants a lease of a pair by the configuration in force.
     ///
     /// # Errors
@@ -89,10 +122,16 @@ impl Signer {
             .grant(pair, used_for, &self.configuration, &self.programs)
     }
 
+    /// The stamp of the key that would sign for a session now. A session by a removed key is no longer
+    /// used. One by a replaced key is used until the next one is opened.
+    fn stamp(&self, key: &SessionKey, policy: &Policy) -> Option<Stamp> {
+        self.keys.stamp(&key.user, purpose(key, policy))
+    }
+
     /// The users who sign by an agent.
     fn agents(&self) -> std::io::Result<Vec<AgentView>> {
         let lent = self.loans.users();
-        let agents = keys::agents()?.into_iter();
+        let agents = self.keys.agents()?.into_iter();
         let agents = agents.map(|(user, key)| AgentView {
             key: key.fingerprint(HashAlg::Sha256).to_string(),
             lent: lent.contains(&user),
@@ -127,24 +166,14 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
     ));
     start.give_up_root()?;
     start.confine()?;
-    let signer = Arc::new(Signer {
-        host_key: host_key.public(),
-        network: usher_system::namespace::own_network()?,
-        configuration: InForce::new(configuration),
-        leases: Leases::default(),
-        sessions: Sessions::default(),
+    let signer = Arc::new(Signer::new(
+        host_key.public(),
+        configuration,
+        Keys::default(),
         tickets,
         ports,
-        chains: Chains::default(),
-        plain: Plain::default(),
-        programs: ListedPrograms::default(),
-        loans: Loans::default(),
-        names: Names::default(),
-        clocks: Clocks::default(),
-        relay: Arc::default(),
-        reloaded: tokio::sync::Notify::new(),
         proxy_uid,
-    });
+    )?);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         // A request may block a thread until its user ends it. This leaves room for several users
@@ -205,7 +234,7 @@ impl Signer {
         self.leases.check_all(&fresh.checked, &self.programs);
         let kept = |key: &_| {
             sessions::is_permitted(key, &fresh.checked)
-                && sessions::has_key(key, &fresh.checked.policy)
+                && self.stamp(key, &fresh.checked.policy).is_some()
         };
         self.sessions.retain(kept);
         for (pair, session) in self.tickets.retain(kept) {

@@ -8,6 +8,7 @@ use usher_proto::session_request::{Announcement, SessionRequest};
 use usher_proto::statement::Statement;
 use usher_proto::token::{TokenChain, TokenKey, TokenSlot};
 
+use super::Signer;
 use super::chains::random;
 use super::closing::close;
 use super::guards::Guarded;
@@ -15,7 +16,6 @@ use super::lease::Lease;
 use super::sessions::{Pair, SESSION, Session, purpose};
 use super::signing::UserKey;
 use super::tickets::Grant;
-use super::{Signer, keys};
 
 /// The part of an opened session that is needed to request tokens.
 pub struct Openable {
@@ -40,7 +40,7 @@ pub async fn open(
     let policy = &configuration.checked.policy;
     let purpose = purpose(key, policy);
     // Read before the key: a key that is replaced in between counts as the former one.
-    let signed_by = keys::stamp(&key.user, purpose);
+    let signed_by = signer.keys.stamp(&key.user, purpose);
     // Before the statement is dated, because an agent may take its time.
     let user_key = UserKey::take(signer, pair, purpose).await?;
     let by_agent = user_key.is_agent();
@@ -90,9 +90,14 @@ pub async fn open(
     let outcome = answered.as_ref().map(drop).map_err(|refusal| *refusal);
     signer.clocks.note(&key.host, outcome, None, unix_time());
     answered?;
-    if let Some(guarded) = first {
-        // Lets the next signer withdraw it if this one ends.
-        guarded.stand(signer, Some(id))?;
+    match first {
+        // Lets the next signer withdraw it if this one ends. A cancelled lease is found by the caller,
+        // which has to withdraw the connection.
+        Some(guarded) => guarded.stand(signer, Some(id))?,
+        // The server may have taken its time.
+        None => lease
+            .check()
+            .inspect_err(|_| close(&signer.relay, pair.clone(), id))?,
     }
     tracing::info!(user = %key.user, host = %key.host, service = %key.service, session = %id,
         "session opened");

@@ -16,7 +16,7 @@ use super::closing::close_replaced;
 use super::lease::Use;
 use super::open::open;
 use super::relay::Pending;
-use super::sessions::{Held, Pair, has_key, is_permitted};
+use super::sessions::{Held, Pair, is_permitted};
 
 /// The interval at which a server is answered for one session. A correct server asks at most once a
 /// second.
@@ -55,7 +55,9 @@ fn reauthenticate(signer: &Arc<Signer>, host: &HostName, id: SessionId) {
         session.quiet_until = Some(now + PACE);
     }
     if !is_permitted(&held.key, &configuration.checked)
-        || !has_key(&held.key, &configuration.checked.policy)
+        || signer
+            .stamp(&held.key, &configuration.checked.policy)
+            .is_none()
     {
         return tracing::info!(host = %host.name, session = %id, user = %held.key.user,
             "not authenticated again: this host's policy no longer permits the session");
@@ -121,4 +123,98 @@ fn replace(signer: &Arc<Signer>, host: Host, mut held: Held) {
             }
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::Receiver;
+    use usher_proto::chain::Chain;
+    use usher_proto::frame::{ClientBody, ClientFrame, FrameBuffer};
+    use usher_proto::host_key::HostPublicKey;
+    use usher_proto::relay::RelayRequest;
+    use usher_proto::session_id::session_id;
+    use usher_proto::ssh_key::LineEnding;
+    use usher_proto::ssh_key::private::{Ed25519Keypair, PrivateKey};
+
+    use super::super::keys::Keys;
+    use super::super::relay::tests::{answer, connect};
+    use super::super::sessions::Session;
+    use super::super::sessions::tests::{configuration, pair};
+    use super::*;
+    use crate::ports::ReservedPorts;
+    use crate::signer::tickets::Tickets;
+
+    /// The number and the contents of the next request to the server.
+    async fn next(courier: &mut Receiver<Vec<u8>>) -> (u64, ClientBody) {
+        let packet = courier.recv().await.unwrap();
+        let RelayRequest::Forward { frame, .. } = RelayRequest::decode(&packet).unwrap();
+        let mut buffer = FrameBuffer::new();
+        buffer.push(&frame);
+        let ClientFrame { request, body } =
+            ClientFrame::decode(&buffer.next().unwrap().unwrap()).unwrap();
+        (request, body)
+    }
+
+    /// Whether alice's session, whose chain is used up, is replaced when a configuration that disables
+    /// her or not comes in force before the server has answered.
+    async fn is_replaced(disabled: Option<&str>) -> bool {
+        let folder = tempfile::tempdir().unwrap();
+        let key = PrivateKey::from(Ed25519Keypair::from_seed(&[7; 32]));
+        let text = key.to_openssh(LineEnding::LF).unwrap();
+        std::fs::write(folder.path().join("alice"), text).unwrap();
+        let signer = Signer::new(
+            HostPublicKey::from_bytes([9; 32]),
+            configuration("", None),
+            Keys::at(folder.path()),
+            Tickets::default(),
+            ReservedPorts::default(),
+            None,
+        );
+        let signer = Arc::new(signer.unwrap());
+        let mut courier = connect(&signer.relay);
+        let key = pair(&signer.configuration.get().checked).key;
+        let mut chain = Chain::generate(1, [0; _], [0; _]);
+        while chain.next().is_some() {}
+        let former = SessionId::from_bytes([1; _]);
+        *signer.sessions.slot(&key).lock().await = Some(Session {
+            id: former,
+            uid: 1001,
+            chain,
+            quiet_until: None,
+            expires: u64::MAX,
+            signed_by: None,
+            by_agent: false,
+        });
+        hear(
+            &signer,
+            &key.host,
+            Notice::Reauthenticate { session: former },
+        );
+        let (request, ClientBody::Open { authenticator, .. }) = next(&mut courier).await else {
+            panic!("no session is opened");
+        };
+        let opened = session_id(&authenticator.statement);
+        signer.put_in_force(configuration("", disabled));
+        answer(&signer.relay, request, Ok(None));
+        let (_, ClientBody::Session(closed, SessionRequest::Close)) = next(&mut courier).await
+        else {
+            panic!("no session is closed");
+        };
+        let slot = signer.sessions.slot(&key);
+        let present = slot.lock().await.as_ref().map(|session| session.id);
+        let replaced = closed == former;
+        let expected = if replaced {
+            (former, Some(opened))
+        } else {
+            (opened, None)
+        };
+        assert_eq!((closed, present), expected);
+        replaced
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reload_cancels_the_replacement_of_a_session() {
+        assert!(is_replaced(None).await);
+        assert!(!is_replaced(Some("left")).await);
+    }
 }

@@ -292,7 +292,7 @@ async fn read(
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use usher_proto::host_key::HostPublicKey;
 
     use super::*;
@@ -307,11 +307,21 @@ mod tests {
         }
     }
 
-    /// A relay with a courier that accepts everything, and the frames it gets.
-    fn relay() -> (Arc<Relay>, mpsc::Receiver<Vec<u8>>) {
-        let relay = Arc::<Relay>::default();
+    /// Connects a courier that accepts everything, and returns the packets it gets.
+    pub fn connect(relay: &Relay) -> mpsc::Receiver<Vec<u8>> {
         let (sender, courier) = mpsc::channel(2 * PENDING);
         relay.state.lock().outgoing = Some(sender);
+        courier
+    }
+
+    /// Answers a request.
+    pub fn answer(relay: &Relay, request: u64, verdict: Verdict) {
+        relay.answered(request, verdict);
+    }
+
+    fn relay() -> (Arc<Relay>, mpsc::Receiver<Vec<u8>>) {
+        let relay = Arc::<Relay>::default();
+        let courier = connect(&relay);
         (relay, courier)
     }
 

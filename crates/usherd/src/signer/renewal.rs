@@ -7,12 +7,12 @@ use tokio::io::Interest;
 use usher_daemon::packet_async::register;
 use usher_proto::refusal::Refusal;
 
+use super::Signer;
 use super::closing::close_replaced;
 use super::lease::Use;
 use super::open::{ask_for_tokens, open};
 use super::sessions::{Pair, purpose};
 use super::tickets::TokenPermit;
-use super::{Signer, keys};
 
 /// Fills tickets as they are used up, and renews their sessions.
 ///
@@ -78,10 +78,8 @@ async fn try_to_renew(
     permit: TokenPermit,
 ) -> Result<(), Refusal> {
     let configuration = signer.configuration.get();
-    if keys::is_agents(
-        &pair.key.user,
-        purpose(&pair.key, &configuration.checked.policy),
-    ) {
+    let purpose = purpose(&pair.key, &configuration.checked.policy);
+    if signer.keys.is_agents(&pair.key.user, purpose) {
         return Ok(());
     }
     permit.has_come().await;

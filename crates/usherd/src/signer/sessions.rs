@@ -108,12 +108,6 @@ pub fn is_permitted(key: &SessionKey, checked: &Checked) -> bool {
     permitted_until(key, checked).is_some()
 }
 
-/// Whether the user still has a key to sign with. A session by a removed key is no longer used. One
-/// by a replaced key is used until the next one is opened.
-pub fn has_key(key: &SessionKey, policy: &Policy) -> bool {
-    super::keys::stamp(&key.user, purpose(key, policy)).is_some()
-}
-
 /// The slot of one session. Its lock is held while a session is opened and while an element is
 /// taken and sent, so that elements leave in order and a user's first connections share one
 /// signature.

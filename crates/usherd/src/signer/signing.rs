@@ -9,9 +9,9 @@ use usher_proto::refusal::Refusal;
 use usher_proto::ssh_key::PublicKey;
 use usher_proto::statement::Statement;
 
+use super::Signer;
 use super::loans::AgentPermit;
 use super::sessions::Pair;
-use super::{Signer, keys};
 
 /// The user's key, ready to sign: a private key, or an agent's.
 pub struct UserKey {
@@ -37,7 +37,7 @@ impl UserKey {
         pair: &Pair,
         purpose: Option<&Name>,
     ) -> Result<Self, Refusal> {
-        let Credential { key, certificate } = keys::load(&pair.key.user, purpose)?;
+        let Credential { key, certificate } = signer.keys.load(&pair.key.user, purpose)?;
         if let Some(certificate) = &certificate {
             certificate.check(unix_time())?;
         }

@@ -28,6 +28,7 @@ const AHEAD: u32 = 3;
 const BEHIND: u32 = 1;
 
 /// All tickets of this host.
+#[derive(Default)]
 pub struct Tickets {
     /// None if the kernel refuses the programs.
     kernel: Option<ticket::Tickets>,
