@@ -9,7 +9,7 @@ type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 /// Says on its connection what the process is, by the kernel's word.
 const REVEAL: &str = r#"#!/usr/bin/python3
-import json, os, socket, sys
+import json, os, signal, socket, sys
 def reveal():
     status = dict(line.split(":", 1) for line in open("/proc/self/status"))
     return (json.dumps({
@@ -19,7 +19,14 @@ def reveal():
         "cgroup": open("/proc/self/cgroup").read(),
         "descriptors": sorted(int(n) for n in os.listdir("/proc/self/fd"))[:-1],
     }) + "\n").encode()
-if sys.argv[1] == "connection":
+if sys.argv[1] == "helped":
+    for leads in (False, True):
+        if os.fork() == 0:
+            if leads:
+                os.setsid()
+            os.close(0), os.close(1)
+            signal.pause()
+if sys.argv[1] != "user":
     os.write(1, reveal())
     sys.stdin.read()
 else:
@@ -339,6 +346,41 @@ fn workers_outlive_the_starter_and_another_starts_more() -> Outcome {
     Ok(())
 }
 
+/// The numbers of a user's workers at a service, by `usher who`.
+fn workers(mail: &Mail, service: &str) -> Result<Vec<u64>, Box<dyn std::error::Error>> {
+    let who = mail.mailhost.run(["usher", "--json", "who"])?.stdout;
+    let who: Value = serde_json::from_str(&who)?;
+    let workers = who["workers"].as_array().ok_or("no list")?;
+    let of_service = workers.iter().filter(|worker| worker["service"] == service);
+    Ok(of_service
+        .filter_map(|worker| worker["pid"].as_u64())
+        .collect())
+}
+
+#[test]
+fn a_workers_helpers_are_no_workers_after_a_death() -> Outcome {
+    let mut mail = troubled()?;
+    let (first, said) = reveal(&mail, "alice", "helped")?;
+    // The order for the next connection goes to a starter that is replaced before it has answered.
+    let stuck = starter(&mail)?;
+    mail.mailhost.run(["kill", "-STOP", &stuck.to_string()])?;
+    let (second, again) = reveal(&mail, "alice", "helped")?;
+    let mut expected = [said, again].map(|said| number(&said, "pid").parse().unwrap_or(0));
+    expected.sort_unstable();
+    eventually("both workers are known", || {
+        Ok(workers(&mail, "helped")? == expected)
+    })?;
+    mail.keeper.crash()?;
+    assert_eq!(workers(&mail, "helped")?, expected);
+    drop((first, second));
+    eventually("the helpers have ended", || {
+        let processes = mail.mailhost.processes()?;
+        Ok(!processes
+            .iter()
+            .any(|process| process.command.contains("reveal.py helped")))
+    })
+}
+
 #[test]
 fn a_stuck_starter_is_replaced_and_another_is_not() -> Outcome {
     let mail = mail()?;
@@ -405,6 +447,10 @@ service crowded {
   program "/var/lib/reveal.py" "connection";
   listen 7106; style connection; connections 2; processes 1; users mail; hosts laptop;
 }
+service helped {
+  program "/var/lib/reveal.py" "helped";
+  listen 7109; style connection; connections 2; users mail; hosts laptop;
+}
 service single {
   program "/var/lib/reveal.py" "connection";
   listen 7107; style connection; connections 1; users mail; hosts laptop;
@@ -446,7 +492,8 @@ fn troubled() -> Result<Mail, Box<dyn std::error::Error>> {
         .write("/etc/usher/policy.d/troubled.policy", TROUBLED)?;
     let client = "client troubled { users mail; service later at mailhost port 7104; \
         service quits at mailhost port 7105; service crowded at mailhost port 7106; \
-        service single at mailhost port 7107; service family at mailhost port 7108; }\n";
+        service single at mailhost port 7107; service family at mailhost port 7108; \
+        service helped at mailhost port 7109; }\n";
     mail.laptop
         .write("/etc/usher/policy.d/troubled.policy", client)?;
     mail.apply()?;

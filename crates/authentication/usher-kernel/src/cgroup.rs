@@ -235,6 +235,13 @@ impl Group {
         self.below()?.iter().map(|path| Self::open(path)).collect()
     }
 
+    /// The adopted process that the group was made for; none for other groups.
+    #[must_use]
+    pub fn guest_pid(&self) -> Option<u32> {
+        let name = self.path.file_name()?.to_str()?;
+        name.strip_prefix("guest-")?.parse().ok()
+    }
+
     fn below(&self) -> Result<Vec<PathBuf>, KernelError> {
         let reading = KernelError::file("listing", &self.path);
         let mut below = Vec::new();

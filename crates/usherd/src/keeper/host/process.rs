@@ -25,6 +25,8 @@ pub struct Process {
     pub threads: u32,
     /// Real, effective, saved and file system user.
     pub users: [u32; 4],
+    /// Whether it leads its session (setsid(2)).
+    pub leads_session: bool,
     /// Its permitted capabilities, one bit each.
     capabilities: u64,
 }
@@ -48,7 +50,7 @@ impl Process {
             }
             read => read?,
         };
-        let (parent, threads, users, capabilities) = read(&status)
+        let (parent, threads, users, session, capabilities) = read(&status)
             .ok_or_else(|| io::Error::other("/proc/PID/status is not as in proc_pid_status(5)"))?;
         // The descriptor's process is still alive, so the state read is its own.
         if has_ended(pidfd.as_fd())? {
@@ -60,6 +62,7 @@ impl Process {
             parent,
             threads,
             users,
+            leads_session: session == pid,
             capabilities,
         })
     }
@@ -102,7 +105,8 @@ impl Process {
 /// CAP_SETGID and CAP_SETUID (linux/capability.h).
 const CHANGE_USER: u64 = 1 << 6 | 1 << 7;
 
-fn read(status: &str) -> Option<(i32, u32, [u32; 4], u64)> {
+/// Parent, threads, users, session and capabilities.
+fn read(status: &str) -> Option<(i32, u32, [u32; 4], i32, u64)> {
     let field = |name: &str| {
         status
             .lines()
@@ -115,6 +119,8 @@ fn read(status: &str) -> Option<(i32, u32, [u32; 4], u64)> {
         field("PPid")?.next()?.parse().ok()?,
         field("Threads")?.next()?.parse().ok()?,
         [user()?, user()?, user()?, user()?],
+        // The first number is that of this process's namespace.
+        field("NSsid")?.next()?.parse().ok()?,
         u64::from_str_radix(field("CapPrm")?.next()?, 16).ok()?,
     ))
 }
@@ -144,6 +150,31 @@ mod tests {
     }
 
     #[test]
+    fn a_process_leads_its_session_or_belongs_to_anothers() {
+        let starts = |program: &str| {
+            let mut command = std::process::Command::new(program);
+            let command = command.args(["sleep", "1000"]);
+            // A leader of a process group may not make a session: setsid(1) would fork.
+            command.spawn().unwrap()
+        };
+        for (program, leads) in [("setsid", true), ("env", false)] {
+            let mut child = starts(program);
+            let number = child.id().cast_signed();
+            let name = || std::fs::read_to_string(format!("/proc/{number}/comm")).unwrap();
+            while name() != "sleep\n" {
+                std::thread::yield_now();
+            }
+            assert_eq!(
+                Process::open(number).unwrap().leads_session,
+                leads,
+                "{program}"
+            );
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+    }
+
+    #[test]
     fn a_process_runs_since_it_was_started() {
         let fields = "S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 9 9";
         assert_eq!(started(&format!("7 (a) b (c) {fields}")), Some(4711));
@@ -158,10 +189,9 @@ mod tests {
 
     #[test]
     fn a_status_that_lacks_something_is_none() {
-        let whole =
-            "Name:\tx\nPPid:\t7\nUid:\t1\t2\t3\t4\nThreads:\t1\nCapPrm:\t00000000000000c0\n";
-        assert_eq!(read(whole), Some((7, 1, [1, 2, 3, 4], CHANGE_USER)));
-        for line in ["PPid:\t7\n", "Threads:\t1\n", "\t4", "CapPrm"] {
+        let whole = "Name:\tx\nPPid:\t7\nUid:\t1\t2\t3\t4\nNSsid:\t9\t1\nThreads:\t1\nCapPrm:\t00000000000000c0\n";
+        assert_eq!(read(whole), Some((7, 1, [1, 2, 3, 4], 9, CHANGE_USER)));
+        for line in ["PPid:\t7\n", "Threads:\t1\n", "\t4", "NSsid", "CapPrm"] {
             assert_eq!(read(&whole.replace(line, "")), None);
         }
     }

@@ -108,6 +108,8 @@ impl Queue {
         if self.followed(&self.group).is_none() {
             self.kill();
         }
+        // The last worker may have ended with the former keeper.
+        self.end_left(&mut self.state.lock());
     }
 
     /// Adopts workers that an ended starter has made and not reported. A process that is not the user yet
@@ -119,20 +121,23 @@ impl Queue {
         }
     }
 
-    /// Follows all processes that are the user. Returns false if there is another process.
+    /// Follows all workers. Returns false if there is a process that is not the user.
     fn follow_users(self: &Arc<Self>) -> bool {
         let mut all = true;
-        for pid in self.group.pids().unwrap_or_default() {
+        let pids = self.group.pids().unwrap_or_default();
+        for &pid in &pids {
             if self.workers().iter().any(|worker| worker.pid == pid) {
                 continue;
             }
             match Process::open(pid.cast_signed()) {
-                Ok(process) if process.users == [self.account.uid; 4] => {
-                    tracing::info!(service = %self.service, user = %self.account.name, pid,
-                        "worker of an earlier starter goes on");
-                    self.follow(process);
+                Ok(process) if process.users != [self.account.uid; 4] => all = false,
+                Ok(process) => {
+                    if is_worker(&process, &self.group, &pids) {
+                        tracing::info!(service = %self.service, user = %self.account.name, pid,
+                            "worker of an earlier starter goes on");
+                        self.follow(process);
+                    }
                 }
-                Ok(_) => all = false,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     tracing::error!(%error, pid, "cannot follow a worker of an earlier starter");
@@ -151,7 +156,7 @@ impl Queue {
         tokio::spawn(reap(Arc::clone(self), pid, Exit::Other(pidfd)));
     }
 
-    /// Follows the processes of a group; none of them if one is not wholly the user's.
+    /// Follows the workers in a group; none of them if a process is not wholly the user's.
     fn followed(self: &Arc<Self>, group: &Group) -> Option<()> {
         let listed = || {
             group
@@ -183,10 +188,21 @@ impl Queue {
             return None;
         }
         for process in workers {
-            tracing::info!(service = %self.service, user = %self.account.name, pid = process.pid,
-                "worker of an earlier keeper goes on");
-            self.follow(process);
+            if is_worker(&process, group, &present) {
+                tracing::info!(service = %self.service, user = %self.account.name,
+                    pid = process.pid, "worker of an earlier keeper goes on");
+                self.follow(process);
+            }
         }
         Some(())
+    }
+}
+
+/// Whether a process in a group is a worker, or else a helper that a worker has made. A starter's
+/// child begins a session before it becomes the user; a service's own process has a group of its own.
+fn is_worker(process: &Process, group: &Group, pids: &[u32]) -> bool {
+    match group.guest_pid() {
+        Some(pid) => pid == process.pid.unsigned_abs(),
+        None => process.leads_session && !pids.contains(&process.parent.unsigned_abs()),
     }
 }

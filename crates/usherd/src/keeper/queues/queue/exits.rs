@@ -156,7 +156,7 @@ impl Queue {
 
     /// Ends the left-over processes of ended workers, if these were the user's last: they must not keep
     /// the listener or the user's presence.
-    fn end_left(&self, state: &mut State) {
+    pub(super) fn end_left(&self, state: &mut State) {
         // The next worker is in the group before it is known here. It must not be killed, nor its own
         // group be removed before it has entered. A removed queue kills by itself.
         if state.starting > 0 || state.stopped {
