@@ -389,3 +389,51 @@ fn a_module_that_takes_the_process_elsewhere_is_named() -> Outcome {
     told(&mail, "bob", "inside")?;
     Ok(())
 }
+
+#[test]
+fn a_session_is_made_by_the_keepers_own_version() -> Outcome {
+    let mail = mail_with_sessions()?;
+    told(&mail, "alice", "inside")?;
+    // As an upgrade does, which restarts the keeper later.
+    let installed = "/run/lab/bin/usherd";
+    let kept = mail.mailhost.run(["sha256sum", installed])?.stdout;
+    mail.mailhost
+        .run(["mount", "--bind", "/bin/false", installed])?;
+    assert_ne!(mail.mailhost.run(["sha256sum", installed])?.stdout, kept);
+    for user in ["alice", "bob"] {
+        told(&mail, user, "inside")?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_user_whose_sessions_stay_open_gets_no_more() -> Outcome {
+    const LEAVING: &str = "#!/bin/sh\n(setsid sleep 1000 >/dev/null 2>&1 &)\necho all\nexec cat\n";
+    const SERVICE: &str = "service leaving { program \"/var/lib/leaving\"; listen 7103; \
+        style connection; connections 2; users mail; hosts laptop; pam session; }\n";
+    const CLIENT: &str = "client leaving { users mail; service leaving at mailhost port 7103; }\n";
+    let mail = mail_with_sessions()?;
+    mail.mailhost.write("/var/lib/leaving", LEAVING)?;
+    mail.mailhost.run(["chmod", "755", "/var/lib/leaving"])?;
+    for (host, text) in [(&mail.mailhost, SERVICE), (&mail.laptop, CLIENT)] {
+        host.write("/etc/usher/policy.d/leaving.policy", text)?;
+    }
+    mail.apply()?;
+    // While one worker runs, the processes that others leave behind stay, and with them their sessions.
+    let (first, _) = told(&mail, "alice", "leaving")?;
+    eventually("there are too many sessions", || {
+        Ok(told(&mail, "alice", "leaving").is_err())
+    })?;
+    // Sixteen beyond the `connections` of the policy.
+    let reason = "PAM opens no session: processes left behind keep 18 of the user's open";
+    assert!(
+        mail.keeper.wait_log(reason, PATIENCE)?,
+        "{}",
+        mail.keeper.log()?
+    );
+    told(&mail, "bob", "leaving")?;
+    drop(first);
+    eventually("alice is served again", || {
+        Ok(told(&mail, "alice", "leaving").is_ok())
+    })
+}

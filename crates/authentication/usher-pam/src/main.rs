@@ -42,7 +42,8 @@ enum Task {
         account: CString,
     },
     /// Opens a session, starts a starter of workers in it, waits until its last worker has ended with
-    /// all that it has started, and closes the session. The keeper's socket is standard input
+    /// all that it has started, and closes the session. The keeper's socket is standard input, and
+    /// the starter's program is standard output
     Session {
         /// The cgroup v2 folder in which this process and the modules live
         #[arg(long, value_name = "DIRECTORY")]

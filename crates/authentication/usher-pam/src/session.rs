@@ -13,8 +13,9 @@
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -55,11 +56,14 @@ const CLOSES: u8 = 3;
 /// Descriptors from the keeper, which the modules do not get.
 struct Given {
     socket: OwnedFd,
+    /// The keeper's own program.
+    usherd: OwnedFd,
     /// Standard error.
     errors: OwnedFd,
 }
 
-/// Holds a session open for the workers that are made over the socket at standard input.
+/// Holds a session open for the workers that are made over the socket at standard input, by the
+/// program at standard output.
 pub fn hold(group: &Path, account: &CString) -> ExitCode {
     outlast_requests_to_end();
     let mut given = None;
@@ -80,13 +84,17 @@ pub fn hold(group: &Path, account: &CString) -> ExitCode {
     }
 }
 
-/// Moves the keeper's socket away from standard input, where the modules would have it.
+/// Moves the keeper's descriptors away from standard input and output, where the modules would have
+/// them.
 fn take() -> io::Result<Given> {
     let given = Given {
         socket: io::stdin().as_fd().try_clone_to_owned()?,
+        usherd: io::stdout().as_fd().try_clone_to_owned()?,
         errors: io::stderr().as_fd().try_clone_to_owned()?,
     };
-    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
     Ok(given)
 }
 
@@ -168,7 +176,7 @@ fn open_and_close(
     watcher: &OwnedFd,
     is_told: &mut bool,
 ) -> Result<(), SessionError> {
-    let starter = Starter::find(given)?;
+    let starter = Starter::of(given)?;
     rustix::stdio::dup2_stderr(File::options().write(true).open("/dev/null")?)
         .map_err(io::Error::from)?;
     let files = rustix::process::getrlimit(Resource::Nofile);
@@ -204,12 +212,14 @@ fn own_group() -> io::Result<String> {
 struct Starter(Command);
 
 impl Starter {
-    fn find(given: &Given) -> io::Result<Self> {
-        let mut program: PathBuf = std::env::current_exe()?;
-        // Both programs are installed in one folder.
-        program.set_file_name("usherd");
-        let mut command = Command::new(program);
-        command.args(["starter", "--session"]).env_clear();
+    /// The starter is the keeper's own program. The one that is installed now may speak another
+    /// version of their messages.
+    fn of(given: &Given) -> io::Result<Self> {
+        let mut command = Command::new(format!("/proc/self/fd/{}", given.usherd.as_raw_fd()));
+        command
+            .arg0("usherd")
+            .args(["starter", "--session"])
+            .env_clear();
         for name in PASSED_ON {
             command.envs(std::env::var_os(name).map(|value| (name, value)));
         }

@@ -2,21 +2,20 @@
 //! inside it, which makes the order's workers. It closes the session when the workers and all their
 //! descendants have ended. A session outlives the keeper, as workers do.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::io::Interest;
 use usher_base::UserName;
-use usher_daemon::packet::PacketSocket;
-use usher_daemon::packet_async::{AsyncPacketSocket, register};
+use usher_daemon::packet_async::register;
 use usher_kernel::KernelError;
 
-use super::starter::{MESSAGE_VARIABLES, Starter};
+use super::starter::{self, Starter};
 
 /// Time limit of usher-pam's answer: longer than its own limit for the modules (10 s), after which
 /// it kills everything they have started and reports it.
@@ -76,26 +75,15 @@ impl Session {
         group: &Path,
         outside: &Starter,
     ) -> Result<Self, SessionError> {
-        let (ours, theirs) = rustix::net::socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .map_err(io::Error::from)?;
-        let socket = AsyncPacketSocket::from_blocking(PacketSocket::from_descriptor(ours))?;
+        // The starter in the session must be this version, whatever has been installed since.
+        let own_program = File::open("/proc/self/exe")?;
         let mut program = Command::new(crate::keeper::host::usher_pam()?);
         program
             .args(["session", "--group"])
             .arg(group)
             .args(["--", account.as_ref()])
-            .env_clear();
-        for name in MESSAGE_VARIABLES {
-            program.envs(std::env::var_os(name).map(|value| (name, value)));
-        }
-        let mut child = program.stdin(theirs).stdout(Stdio::null()).spawn()?;
-        // Dropping the command closes this process's duplicate of usher-pam's end.
-        drop(program);
+            .stdout(own_program);
+        let (mut child, socket) = starter::spawn(program)?;
         let answer = tokio::time::timeout(PATIENCE, socket.receive(MAX_ANSWER)).await;
         if answer.is_err() {
             child.kill()?;

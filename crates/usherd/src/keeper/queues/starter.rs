@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command as Program, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,10 +34,6 @@ const GONE: Duration = Duration::from_secs(1);
 const ABSENT: Duration = Duration::from_secs(15);
 /// Most bytes of reports that come at once.
 const REPORTS: usize = 64 * REPORT_SIZE;
-
-/// The variables that control messages: the only ones that a starter inherits from the keeper's
-/// environment.
-pub const MESSAGE_VARIABLES: [&str; 2] = ["USHER_LOG", "JOURNAL_STREAM"];
 
 /// The starter.
 #[derive(Default)]
@@ -374,23 +370,33 @@ impl Drop for Forgotten<'_> {
     }
 }
 
-/// Starts a starter: this program again, with a socket to it as its standard input, and with only
-/// [`MESSAGE_VARIABLES`] of the keeper's environment.
+/// Starts a starter: this program again.
 fn launch() -> io::Result<(Child, AsyncPacketSocket)> {
+    let mut program = Program::new("/proc/self/exe");
+    program.arg0("usherd").arg("starter").stdout(Stdio::null());
+    spawn(program)
+}
+
+/// Runs a program with a socket to it as its standard input, and with only the variables of the
+/// keeper's environment that control messages.
+pub fn spawn(mut program: Program) -> io::Result<(Child, AsyncPacketSocket)> {
+    let (ours, theirs) = socket_pair()?;
+    program.env_clear();
+    for name in ["USHER_LOG", "JOURNAL_STREAM"] {
+        program.envs(std::env::var_os(name).map(|value| (name, value)));
+    }
+    Ok((program.stdin(theirs).spawn()?, ours))
+}
+
+fn socket_pair() -> io::Result<(AsyncPacketSocket, OwnedFd)> {
     let (ours, theirs) = rustix::net::socketpair(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,
         SocketFlags::CLOEXEC,
         None,
     )?;
-    let socket = AsyncPacketSocket::from_blocking(PacketSocket::from_descriptor(ours))?;
-    let mut program = Program::new("/proc/self/exe");
-    program.arg0("usherd").arg("starter").env_clear();
-    for name in MESSAGE_VARIABLES {
-        program.envs(std::env::var_os(name).map(|value| (name, value)));
-    }
-    let starter = program.stdin(theirs).stdout(Stdio::null()).spawn()?;
-    Ok((starter, socket))
+    let ours = AsyncPacketSocket::from_blocking(PacketSocket::from_descriptor(ours))?;
+    Ok((ours, theirs))
 }
 
 /// Waits up to [`GONE`] for a killed starter to end.
@@ -401,5 +407,74 @@ async fn end(mut starter: Child) {
         Ok(Ok(Err(error))) => tracing::error!(%error, "cannot wait for the starter"),
         Ok(Err(error)) => tracing::error!(%error, "cannot wait for the starter"),
         Err(_) => tracing::error!("a starter that was killed is not gone yet"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::path::Path;
+
+    use super::*;
+
+    fn order<'a>(group: &'a Group, listener: &'a File, epoch: u64) -> Order<'a> {
+        Order {
+            command: Command {
+                program: "/bin/true".into(),
+                arguments: Vec::new(),
+                environment: Vec::new(),
+                uid: 2001,
+                gid: 2001,
+                groups: Vec::new(),
+                directory: "/".into(),
+                name: "imap".into(),
+                umask: 0o077,
+                setuid: false,
+                pam_session: false,
+                files: None,
+                errors: None,
+            },
+            input: Input::AcceptOne(listener.as_fd()),
+            group,
+            most: 1,
+            accounts: 0,
+            epoch,
+        }
+    }
+
+    #[tokio::test]
+    async fn an_order_of_a_former_epoch_is_not_sent() {
+        let (ours, theirs) = socket_pair().unwrap();
+        let theirs = PacketSocket::from_descriptor(theirs);
+        let starter = Starter::default().of_session(ours);
+        // Any folder: no process is made here.
+        let (group, listener) = (
+            Group::open(Path::new("/")).unwrap(),
+            File::open("/").unwrap(),
+        );
+        let former = starter.epoch();
+        starter.end_orders();
+        let next = || Request::decode(&theirs.receive(MAX_REQUEST).unwrap().bytes).unwrap();
+        assert!(matches!(next(), Request::End));
+        let refused = starter.start(order(&group, &listener, former), |_, _| {});
+        assert!(matches!(refused.await, Err(SpawnError::NothingWaiting)));
+        let present = starter.start(order(&group, &listener, former + 1), |_, _| {});
+        let replied = async {
+            tokio::task::yield_now().await;
+            // The former order would have come first.
+            let Request::Order(order) = next() else {
+                panic!("no order")
+            };
+            let told = Told::Over;
+            let report = Report {
+                number: order.number,
+                pid: 0,
+                told,
+            }
+            .encode();
+            theirs.send(&report, &[]).unwrap();
+        };
+        let (outcome, ()) = tokio::join!(present, replied);
+        assert!(matches!(outcome, Err(SpawnError::NothingWaiting)));
     }
 }
