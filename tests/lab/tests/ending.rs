@@ -467,9 +467,12 @@ fn an_account_made_anew_with_another_number_is_not_the_former_one() -> Result {
     is_gone(&mail, &mut alice, ALICE)?;
     assert_eq!(recent(&mail)?, [ends("alice", Refusal::NoLocalAccount)]);
     let mut anew = connect(&mail, "alice")?;
-    let view = json(&mail.mailhost, &["who"])?;
-    let workers = view["workers"].as_array().ok_or("no list")?;
-    assert!(workers.iter().any(|worker| worker["uid"] == 2101), "{view}");
+    // The keeper learns of a worker a moment after the worker's client.
+    eventually("the new account has a worker", || {
+        let view = json(&mail.mailhost, &["who"])?;
+        let workers = view["workers"].as_array().ok_or("no list")?;
+        Ok(workers.iter().any(|worker| worker["uid"] == 2101))
+    })?;
     lives(&mut anew)?;
     lives(&mut bob)
 }

@@ -226,3 +226,55 @@ impl Standing {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use usher_kernel::worker::Command;
+
+    use super::*;
+
+    fn taken(uid: u32, descriptors: usize) -> io::Result<Result<(), SpawnError>> {
+        let order = Order {
+            number: 1,
+            entry: Entry::Made,
+            accepts: true,
+            most: 1,
+            accounts: 0,
+            command: Command {
+                program: "/bin/true".into(),
+                arguments: Vec::new(),
+                environment: Vec::new(),
+                uid,
+                gid: 2001,
+                groups: Vec::new(),
+                directory: "/".into(),
+                name: "imap".into(),
+                umask: 0o077,
+                setuid: false,
+                pam_session: false,
+                files: None,
+                errors: None,
+            },
+        };
+        let null = || std::fs::File::open("/dev/null").unwrap().into();
+        let descriptors = std::iter::repeat_with(null).take(descriptors).collect();
+        Ok(Standing::new(order, descriptors)?.map(drop))
+    }
+
+    #[test]
+    fn an_order_without_its_descriptors_is_an_error_of_the_keepers() {
+        for too_few in [0, 1] {
+            let refused = taken(2001, too_few).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidData);
+        }
+        // The third is standard error.
+        for complete in [2, 3] {
+            taken(2001, complete).unwrap().unwrap();
+        }
+    }
+
+    #[test]
+    fn an_order_for_roots_processes_makes_none() {
+        assert!(matches!(taken(0, 2), Ok(Err(SpawnError::Root))));
+    }
+}
