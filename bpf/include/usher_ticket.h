@@ -106,18 +106,6 @@ struct usher_asker {
 	__u64 program;
 };
 
-/* The key that turns addresses into numbers. */
-struct usher_program_key {
-	__u64 words[2];
-};
-
-/* Asks which program is the file that the caller has open as `descriptor`. */
-struct usher_program_query {
-	__u64 program; /* the answer */
-	__u32 descriptor;
-	__u32 reserved; /* 0 */
-};
-
 enum usher_event {
 	USHER_EVENT_HELD = 1,
 	USHER_EVENT_OVER = 2, /* established or abandoned */
@@ -205,7 +193,5 @@ _Static_assert(sizeof(struct usher_hold) == 48, "usher_hold");
 _Static_assert(sizeof(struct usher_report) == 216, "usher_report");
 _Static_assert(sizeof(struct usher_listed_key) == 16, "usher_listed_key");
 _Static_assert(sizeof(struct usher_asker) == 8, "usher_asker");
-_Static_assert(sizeof(struct usher_program_key) == 16, "usher_program_key");
-_Static_assert(sizeof(struct usher_program_query) == 16, "usher_program_query");
 
 #endif

@@ -90,14 +90,6 @@ struct {
 	__type(value, __u32);
 } listed SEC(".maps");
 
-/* Key: 0. Set before the programs are attached; user space keeps no descriptor of it. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct usher_program_key);
-} program_keys SEC(".maps");
-
 /* Key: a socket, whose end removes the entry. Limit: the memory for options of the socket. Full:
  * the process gets ENOMEM, and does not count as a listed program. */
 struct {

@@ -11,7 +11,8 @@
  *     write_token    writes the option into the SYN and all copies of it, masked for this
  *                    connection, and forgets it when the handshake is over;
  *     hold_syn       holds back a marked socket's SYN that carries no token (holding.h);
- *     identify       returns the number that identifies an open file as a program (program.h).
+ *     identify       returns the number that identifies an open file as a program
+ *                    (usher_executable.h).
  *
  * Where user space lists programs (`listed`), draw and connect_plain draw for those only.
  *
@@ -438,38 +439,6 @@ int hold_syn(struct __sk_buff *packet)
 	if (socket->type == SOCK_RAW)
 		return may_be_sent(packet, socket);
 	return is_connecting(socket) ? may_leave(packet, socket) : 1;
-}
-
-/*
- * Run by user space (BPF_PROG_RUN): identifies the file behind a descriptor of the caller. Returns
- * 0 or the error. Only this needs a kernel that lets programs read its memory by address (no
- * lockdown for confidentiality). Kernel 5.14.
- */
-SEC("syscall")
-int identify(struct usher_program_query *query)
-{
-	struct usher_program_key *key = program_key();
-	struct task_struct *task = bpf_get_current_task_btf();
-	__u32 descriptor = query->descriptor;
-	struct file **files, *file = 0;
-	struct inode *inode = 0;
-	__u64 origin = 0;
-
-	if (!key)
-		return EINVAL;
-	/* The address of the key, which is subtracted in own_program. */
-	bpf_probe_read_kernel(&origin, sizeof(origin), &key);
-	if (descriptor >= BPF_CORE_READ(task, files, fdt, max_fds))
-		return EBADF;
-	files = BPF_CORE_READ(task, files, fdt, fd);
-	bpf_probe_read_kernel(&file, sizeof(file), files + descriptor);
-	if (!file)
-		return EBADF;
-	inode = BPF_CORE_READ(file, f_inode);
-	if (!inode)
-		return EBADF;
-	query->program = program_at((__u64)inode - origin, key);
-	return 0;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

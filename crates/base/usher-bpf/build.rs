@@ -6,5 +6,6 @@ fn main() -> Result<(), Failure> {
     let build = Build::new("../../../bpf")?;
     let mut declarations = Declarations::default();
     build.declare(&mut declarations, "usher_layout")?;
+    build.declare(&mut declarations, "usher_program")?;
     build.declare(&mut declarations, "usher_guard")
 }

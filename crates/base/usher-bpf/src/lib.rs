@@ -8,6 +8,7 @@
 //! 4. [`Pins`] is the folder of pinned objects. Dropping everything releases the rest;
 //!    [`Pins::remove`] releases what is pinned.
 //! 5. [`guard`] lets a daemon own its objects.
+//! 6. [`executables`] identifies the programs that processes run.
 //!
 //! The toolkit does not know what programs decide, and its errors name only tables and pins. It has
 //! unsafe code: libbpf calls whose Rust wrapper hides errno or is missing.
@@ -18,6 +19,7 @@ extern crate self as usher_bpf;
 mod code;
 mod counters;
 mod error;
+pub mod executables;
 pub mod guard;
 mod ingress;
 mod lsm;

@@ -2,28 +2,17 @@
 //! authenticate (bpf/authentication/ticket/program.h).
 
 use std::collections::{BTreeMap, HashSet};
-use std::num::{NonZeroU32, NonZeroU64};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::num::NonZeroU32;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use usher_bpf::{Mirrored, Object, Table, run};
+use usher_bpf::executables::Identifier;
+pub use usher_bpf::executables::ProgramId;
+use usher_bpf::{Mirrored, Object, Table};
 
 use super::types::TicketError;
 use crate::KernelError;
-use crate::shared::ticket::{Asker, ListedKey, ProgramQuery};
-
-/// The kernel's identity of an executable file: the same for all names and mounts of the file, in every
-/// mount namespace, and never another file's while the file is open somewhere. It is meaningless after
-/// the [`super::Tickets`] that returned it are closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ProgramId(NonZeroU64);
-
-impl ProgramId {
-    /// None for 0: a program that cannot be listed.
-    pub(super) fn new(number: u64) -> Option<Self> {
-        NonZeroU64::new(number).map(Self)
-    }
-}
+use crate::shared::ticket::{Asker, ListedKey};
 
 /// A program on a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,7 +26,7 @@ pub struct Listed {
 /// The tables of listed programs.
 #[derive(Debug)]
 pub struct Listing {
-    identify: Result<OwnedFd, KernelError>,
+    identify: Result<Identifier, KernelError>,
     listed: Mutex<Mirrored<ListedKey, u32>>,
     askers: Table<u32, Asker>,
 }
@@ -45,7 +34,7 @@ pub struct Listing {
 impl Listing {
     pub(super) fn open(
         object: &Object,
-        identify: Result<OwnedFd, KernelError>,
+        identify: Result<Identifier, KernelError>,
     ) -> Result<Self, KernelError> {
         Ok(Self {
             identify,
@@ -68,20 +57,9 @@ impl Listing {
     /// # Errors
     /// As [`Listing::available`], which may be `None`; or the kernel's error.
     pub fn identify(&self, file: BorrowedFd<'_>) -> Result<Option<ProgramId>, KernelError> {
-        let Ok(program) = &self.identify else {
-            return Ok(None);
-        };
-        let mut query = ProgramQuery {
-            program: 0,
-            descriptor: file.as_raw_fd().unsigned_abs(),
-            reserved: 0,
-        };
-        let operation = "asking which program a file is";
-        match run(program.as_fd(), operation, &mut query)? {
-            0 => Ok(ProgramId::new(query.program)),
-            errno => Err(KernelError::system(operation)(
-                std::io::Error::from_raw_os_error(i32::try_from(errno).unwrap_or(libc::EINVAL)),
-            )),
+        match &self.identify {
+            Ok(identifier) => identifier.identify(file),
+            Err(_) => Ok(None),
         }
     }
 
@@ -125,7 +103,7 @@ fn keys(listed: &HashSet<Listed>) -> BTreeMap<ListedKey, u32> {
 impl From<Listed> for ListedKey {
     fn from(entry: Listed) -> Self {
         Self {
-            program: entry.program.0.get(),
+            program: entry.program.get(),
             list: entry.list.get(),
             reserved: 0,
         }
