@@ -12,7 +12,7 @@ use crate::failure::Failure;
 pub fn of(role: &Role) -> Result<User, Failure> {
     let name = role.account.unwrap_or("root");
     look_up(name)?
-        .ok_or_else(|| Failure::Host(format!("there is no account {name}; run `usher init`")))
+        .ok_or_else(|| Failure::Refused(format!("there is no account {name}; run `usher init`")))
 }
 
 /// An account, if there is one.
@@ -21,5 +21,5 @@ pub fn of(role: &Role) -> Result<User, Failure> {
 /// When it cannot be looked up.
 pub fn look_up(name: &str) -> Result<Option<User>, Failure> {
     User::from_name(name)
-        .map_err(|error| Failure::Host(format!("cannot look up the account {name}: {error}")))
+        .map_err(|error| Failure::Refused(format!("cannot look up the account {name}: {error}")))
 }

@@ -1,7 +1,8 @@
 //! Failures of commands: their messages and exit codes.
 
+use std::fmt::Display;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use usher_base::UserName;
@@ -107,29 +108,12 @@ pub enum Failure {
     /// This host does not know the user.
     #[error("this host does not know the user {0}; add one with `usher user add {0}`")]
     UnknownUser(UserName),
-    /// A private key cannot be used.
-    #[error("{path}: {reason}")]
-    PrivateKey {
-        /// The file.
-        path: PathBuf,
-        /// The fault and the remedy.
-        reason: String,
-    },
-    /// A public key cannot be used.
-    #[error("{0}")]
-    PublicKey(String),
     /// A host with this name already exists.
     #[error("{0} already exists; edit it, or remove it first")]
     HostExists(PathBuf),
-    /// A question about policies has no answer.
+    /// Anything else that is wrong with the request, its files or this host: the fault and the remedy.
     #[error("{0}")]
-    Question(String),
-    /// This host lacks something.
-    #[error("{0}")]
-    Host(String),
-    /// There is no ssh-agent to lend.
-    #[error("{0}")]
-    Agent(String),
+    Refused(String),
     /// A connection could not be made.
     #[error(transparent)]
     Connect(#[from] usher::ConnectError),
@@ -197,6 +181,16 @@ impl<T> At<T> for io::Result<T> {
 }
 
 impl Failure {
+    /// A refusal for this reason.
+    pub fn refused(reason: impl ToString) -> Self {
+        Self::Refused(reason.to_string())
+    }
+
+    /// A refusal for what is wrong with a file.
+    pub fn of_file(path: &Path, reason: impl Display) -> Self {
+        Self::Refused(format!("{}: {reason}", path.display()))
+    }
+
     /// Reports the failure on standard error.
     pub fn report(&self, json: bool) -> ExitCode {
         if json {

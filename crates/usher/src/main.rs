@@ -12,7 +12,7 @@ mod proxy;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use usher_base::{HostName, UserName};
 
 /// Tells every network service which user is on the other end. See usher(8).
@@ -29,7 +29,11 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Prepare this host: folders, system accounts, host key, log key, an example policy
-    Init(InitArguments),
+    Init {
+        /// Name of this host in the policy [default: the system's host name]
+        #[arg(long)]
+        name: Option<HostName>,
+    },
     /// Manage users and their keys on this host
     #[command(subcommand)]
     User(UserCommand),
@@ -60,14 +64,6 @@ enum Command {
     Agent,
     /// Serve unmodified programs at local addresses (a daemon)
     Proxy,
-}
-
-/// Options of `usher init`.
-#[derive(Debug, Args)]
-struct InitArguments {
-    /// Name of this host in the policy [default: the system's host name]
-    #[arg(long)]
-    name: Option<HostName>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -147,7 +143,7 @@ fn main() -> ExitCode {
     let Arguments { json, command } = Arguments::parse();
     let output = output::Output { json };
     let result = match command {
-        Command::Init(InitArguments { name }) => commands::init::run(&output, name),
+        Command::Init { name } => commands::init::run(&output, name),
         Command::User(UserCommand::Add(addition)) => commands::user::add(&output, &addition),
         Command::User(UserCommand::Disable { name, reason }) => {
             commands::disable::disable(&output, &name, &reason)

@@ -32,15 +32,12 @@ pub fn run() -> Result<(), Failure> {
     let agent = std::env::var_os("SSH_AUTH_SOCK")
         .map(PathBuf::from)
         .ok_or_else(|| {
-            Failure::Agent(
-                "SSH_AUTH_SOCK, the address of the ssh-agent, is not set; run this in a session that \
-                 has an agent, or start one (eval $(ssh-agent))"
-                    .into(),
-            )
+            Failure::refused("SSH_AUTH_SOCK, the address of the ssh-agent, is not set; run this in a session that \
+                 has an agent, or start one (eval $(ssh-agent))")
         })?;
     // Fails now, and not when the first connection waits.
     connect_within(&agent, PATIENCE).map_err(|error| {
-        Failure::Agent(format!(
+        Failure::Refused(format!(
             "{}: {error}: no ssh-agent answers at SSH_AUTH_SOCK",
             agent.display()
         ))
@@ -84,11 +81,10 @@ pub fn run() -> Result<(), Failure> {
                 return Ok(());
             }
             Ok(ToLender::Refused(Refusal::NoPrivateKey)) => {
-                return Err(Failure::Host(
+                return Err(Failure::refused(
                     "this host has no registered agent key of this user, or none for a service that \
                      policy permits; an administrator registers one: usher user add NAME \
-                     --agent-key FILE.pub"
-                        .into(),
+                     --agent-key FILE.pub",
                 ));
             }
             Ok(ToLender::Refused(refusal)) => {

@@ -59,7 +59,7 @@ pub fn lock() -> Result<Lock, Failure> {
     let path = Path::new(paths::STATE_DIRECTORY).join("lock");
     let file = lock_file::open(&path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => {
-            Failure::Host("this host is not prepared for Usher; run `usher init`".into())
+            Failure::refused("this host is not prepared for Usher; run `usher init`")
         }
         _ => Failure::File {
             path: path.clone(),

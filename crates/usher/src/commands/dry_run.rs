@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 use usher_analysis::{Change, Known, Network, difference};
 use usher_daemon::control::{ControlError, ask};
 use usher_local::applied::Applied;
@@ -23,20 +23,15 @@ const CHANGES: usize = 50;
 const NAMES: usize = 20;
 
 /// The result that an apply would have.
-#[derive(Debug, Serialize)]
 struct Forecast {
     /// Generation of the configuration in force.
     generation: u64,
     /// Files and users that differ from the configuration in force.
     differs: Vec<String>,
-    /// The gains and losses of each user; none when they are unknown.
-    changes: Option<Vec<Change>>,
-    /// The reason why the changes are unknown.
-    changes_unknown: Option<String>,
-    /// Live sessions that would end, with their connections; none when they are unknown.
-    would_end: Option<Vec<EndingView>>,
-    /// The reason why the sessions are unknown.
-    would_end_unknown: Option<String>,
+    /// The gains and losses of each user.
+    changes: Result<Vec<Change>, Failure>,
+    /// Live sessions that would end, with their connections.
+    would_end: Result<Vec<EndingView>, Failure>,
     /// Whether a keeper runs; without one no new connection is admitted.
     keeper_runs: bool,
 }
@@ -54,26 +49,15 @@ pub fn run(output: &Output) -> Result<u8, Failure> {
     drop(lock);
     let differs = differs(&present, &candidate);
     let generation = present.generation;
-    let (changes, changes_unknown) = split(changes(present, candidate, checked));
-    let (would_end, would_end_unknown) = split(would_end);
     let forecast = Forecast {
         generation,
         differs,
-        changes,
-        changes_unknown,
+        changes: changes(present, candidate, checked),
         would_end,
-        would_end_unknown,
         keeper_runs,
     };
-    output.print(&forecast, || text(&forecast));
+    output.print(&forecast.view(), || text(&forecast));
     Ok(forecast.code())
-}
-
-fn split<T>(known: Result<T, Failure>) -> (Option<T>, Option<String>) {
-    match known {
-        Ok(known) => (Some(known), None),
-        Err(failure) => (None, Some(failure.to_string())),
-    }
 }
 
 /// The gains and losses of users on this host.
@@ -91,9 +75,8 @@ fn changes(present: Applied, candidate: Applied, checked: Checked) -> Result<Vec
 
 fn of_this_host(which: &str, applied: Applied, checked: Checked) -> Result<Network, Failure> {
     let loaded = Loaded::of_this_host(applied, checked);
-    let loaded = loaded.map_err(|error| {
-        Failure::Question(format!("the configuration that is {which}: {error}"))
-    })?;
+    let loaded = loaded
+        .map_err(|error| Failure::Refused(format!("the configuration that is {which}: {error}")))?;
     Ok(loaded.network)
 }
 
@@ -102,7 +85,7 @@ fn of_this_host(which: &str, applied: Applied, checked: Checked) -> Result<Netwo
 fn would_end(candidate: &Applied) -> Result<(Result<Vec<EndingView>, Failure>, bool), Failure> {
     let request = match WouldEnd::new(candidate) {
         Ok(request) => request,
-        Err(error) => return Ok((Err(Failure::Question(error.to_string())), true)),
+        Err(error) => return Ok((Err(Failure::refused(error)), true)),
     };
     match ask(roles::Keeper, &request) {
         Ok(WouldEndView { ended }) => Ok((Ok(ended), true)),
@@ -110,7 +93,7 @@ fn would_end(candidate: &Applied) -> Result<(Result<Vec<EndingView>, Failure>, b
             let reason = "the keeper does not run on this host, and connections that it admitted \
                           stay open without it; start it (systemctl start usher-keeper) and ask \
                           again";
-            Ok((Err(Failure::Host(reason.into())), false))
+            Ok((Err(Failure::refused(reason)), false))
         }
         Err(ControlError::NotRunning { .. }) => Ok((Ok(Vec::new()), false)),
         Err(error) => Err(error.into()),
@@ -148,13 +131,22 @@ fn differs(present: &Applied, candidate: &Applied) -> Vec<String> {
 }
 
 impl Forecast {
+    fn view(&self) -> Value {
+        let unknown = |failure: &Failure| failure.to_string();
+        let (changes, would_end) = (self.changes.as_ref(), self.would_end.as_ref());
+        json!({
+            "generation": self.generation, "differs": self.differs, "changes": changes.ok(),
+            "changes_unknown": changes.err().map(unknown), "would_end": would_end.ok(),
+            "would_end_unknown": would_end.err().map(unknown), "keeper_runs": self.keeper_runs,
+        })
+    }
+
     fn code(&self) -> u8 {
-        let some_change = self.changes.as_ref().map(|changes| !changes.is_empty());
-        let some_end = self.would_end.as_ref().map(|ending| !ending.is_empty());
-        match (some_change, some_end) {
-            (Some(true), _) | (_, Some(true)) => NO,
-            (None, _) | (_, None) => NOT_KNOWN,
-            (Some(false), Some(false)) => 0,
+        match (&self.changes, &self.would_end) {
+            (Ok(changes), _) if !changes.is_empty() => NO,
+            (_, Ok(ending)) if !ending.is_empty() => NO,
+            (Ok(_), Ok(_)) => 0,
+            _ => NOT_KNOWN,
         }
     }
 }
@@ -168,11 +160,9 @@ fn text(forecast: &Forecast) -> String {
     if differs.len() > CHANGES {
         let _ = writeln!(text, "and {} more", differs.len() - CHANGES);
     }
-    match (&forecast.changes, &forecast.changes_unknown) {
-        (Some(changes), _) if changes.is_empty() => {
-            text += diff::NOTHING_CHANGES;
-        }
-        (Some(changes), _) => {
+    match &forecast.changes {
+        Ok(changes) if changes.is_empty() => text += diff::NOTHING_CHANGES,
+        Ok(changes) => {
             for change in changes.iter().take(CHANGES) {
                 text += &diff::text(change, NAMES);
             }
@@ -188,26 +178,18 @@ fn text(forecast: &Forecast) -> String {
                 text += "this host does not end the connections of its users to other hosts\n";
             }
         }
-        (None, reason) => {
-            let reason = reason.as_deref().unwrap_or_default();
+        Err(reason) => {
             let _ = writeln!(text, "cannot tell who gains and who loses access: {reason}");
         }
     }
-    match (&forecast.would_end, &forecast.would_end_unknown) {
-        (Some(ending), _) if !ending.is_empty() => text += &ending::lines("would end", ending),
-        (Some(_), _) if forecast.keeper_runs => text += "no live connection would end\n",
-        (Some(_), _) => {
-            text += "no keeper has run on this host since it was booted, so there are no live \
-                     connections\n";
-        }
-        (None, reason) => {
-            let reason = reason.as_deref().unwrap_or_default();
-            let _ = writeln!(
-                text,
-                "cannot tell which live connections would end: {reason}"
-            );
-        }
-    }
+    text += &match &forecast.would_end {
+        Ok(ending) if !ending.is_empty() => ending::lines("would end", ending),
+        Ok(_) if forecast.keeper_runs => "no live connection would end\n".to_owned(),
+        Ok(_) => "no keeper has run on this host since it was booted, so there are no live \
+                  connections\n"
+            .to_owned(),
+        Err(reason) => format!("cannot tell which live connections would end: {reason}\n"),
+    };
     let _ = writeln!(
         text,
         "nothing has changed: configuration {} stays in force",

@@ -42,7 +42,7 @@ pub struct Statements {
 pub fn add(output: &Output, host: &Statements) -> Result<(), Failure> {
     let _lock = configuration::lock()?;
     let key = HostPublicKey::from_openssh(&host.key).map_err(|error| {
-        Failure::PublicKey(format!(
+        Failure::Refused(format!(
             "--key: {error}; give the line that `usher init` printed on {}",
             host.name
         ))
@@ -101,7 +101,7 @@ fn elsewhere(whole: &Applied, name: &HostName) -> Result<Failure, Failure> {
     let place = parse_with_places(&sources, &whole.known_groups())
         .ok()
         .and_then(|(_, places)| places.place(&block));
-    Ok(Failure::Question(match place {
+    Ok(Failure::Refused(match place {
         Some(place) => format!(
             "{place}: the block of {name} is not alone in its file, or `usher host add` did not write \
              the file; remove the block there"
@@ -130,7 +130,7 @@ fn still_named(failure: Failure, name: &HostName) -> Failure {
     if places.len() < errors.len() {
         return failure;
     }
-    Failure::Question(format!(
+    Failure::Refused(format!(
         "the policy still names {name}: {}; remove it there first",
         places.join(", ")
     ))

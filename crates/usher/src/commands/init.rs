@@ -24,8 +24,8 @@ const EXAMPLE: &str = include_str!("example.policy");
 /// When something cannot be made. What was made stays, and the next run continues.
 pub fn run(output: &Output, name: Option<HostName>) -> Result<(), Failure> {
     if !rustix::process::geteuid().is_root() {
-        return Err(Failure::Host(
-            "`usher init` makes accounts and a host key; run it as root".into(),
+        return Err(Failure::refused(
+            "`usher init` makes accounts and a host key; run it as root",
         ));
     }
     for account in ROLES.iter().filter_map(|role| role.own_account()) {
@@ -77,7 +77,7 @@ fn make_account(name: &str) -> Result<(), Failure> {
     if status.success() {
         Ok(())
     } else {
-        Err(Failure::Host(format!(
+        Err(Failure::Refused(format!(
             "useradd could not make the account {name} ({status})"
         )))
     }
@@ -85,9 +85,9 @@ fn make_account(name: &str) -> Result<(), Failure> {
 
 fn host_name() -> Result<HostName, Failure> {
     let name = nix::unistd::gethostname()
-        .map_err(|error| Failure::Host(format!("cannot read the host's name: {error}")))?;
+        .map_err(|error| Failure::Refused(format!("cannot read the host's name: {error}")))?;
     name.to_string_lossy().parse().map_err(|_| {
-        Failure::Host(format!(
+        Failure::Refused(format!(
             "the policy language cannot use the host's name {}; give another with --name",
             name.display()
         ))
@@ -103,9 +103,9 @@ fn make_host_key(name: &HostName) -> Result<String, Failure> {
 
 /// Writes the public side of a key beside it, and returns its line.
 fn write_public_key(private: &Path, public: &Path) -> Result<String, Failure> {
-    let problem = |error: ssh_key::Error| Failure::PrivateKey {
-        path: private.into(),
-        reason: format!("not an Ed25519 key in OpenSSH's format ({error})"),
+    let problem = |error: ssh_key::Error| {
+        let reason = format!("not an Ed25519 key in OpenSSH's format ({error})");
+        Failure::of_file(private, reason)
     };
     let text = Zeroizing::new(std::fs::read(private).at(private)?);
     let key = ssh_key::PrivateKey::from_openssh(text.as_slice()).map_err(problem)?;
@@ -132,11 +132,11 @@ fn make_key(path: &Path, comment: String) -> Result<(), Failure> {
     }
     let mut seed = Zeroizing::new([0; 32]);
     getrandom::fill(&mut *seed)
-        .map_err(|error| Failure::Host(format!("the kernel has no random numbers: {error}")))?;
+        .map_err(|error| Failure::Refused(format!("the kernel has no random numbers: {error}")))?;
     let pair = KeypairData::from(Ed25519Keypair::from_seed(&seed));
     let text = ssh_key::PrivateKey::new(pair, comment)
         .and_then(|key| key.to_openssh(ssh_key::LineEnding::LF))
-        .map_err(|error| Failure::Host(format!("cannot encode {}: {error}", path.display())))?;
+        .map_err(|error| Failure::Refused(format!("cannot encode {}: {error}", path.display())))?;
     write_atomically(path, text.as_bytes(), 0o600).at(path)
 }
 

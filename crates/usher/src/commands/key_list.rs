@@ -119,16 +119,16 @@ pub struct Line {
 /// When it holds no key, or something else. An authority is refused: its holder can certify any key and
 /// name roles, so an administrator must look at such a line of a file that a user sent.
 pub fn read(user: &UserName, path: &Path, expires: Option<Expiry>) -> Result<Vec<Line>, Failure> {
-    let wrong = |reason: String| Failure::PublicKey(format!("{}: {reason}", path.display()));
     let text = read_bounded(path)?;
-    let found = parse_file(user, &text).map_err(|error| wrong(error.to_string()))?;
+    let found = parse_file(user, &text).map_err(|error| Failure::of_file(path, error))?;
     if found.iter().any(|key| key.options.authority) {
         let list = Path::new(paths::USERS_DIRECTORY).join(user.as_ref());
-        return Err(wrong(format!(
+        let reason = format!(
             "has a cert-authority line, which lets another key certify keys and principals of \
              {user}; if you want that, write the line into {} yourself, then `usher policy apply`",
             list.join(LIST).display()
-        )));
+        );
+        return Err(Failure::of_file(path, reason));
     }
     keys::lines(&text)
         .zip(found)
@@ -138,9 +138,8 @@ pub fn read(user: &UserName, path: &Path, expires: Option<Expiry>) -> Result<Vec
                 return Ok(Line { text, key });
             };
             if key.options.expires.is_some() {
-                return Err(wrong(
-                    "says when the key expires; give only one of that and --expires".into(),
-                ));
+                let reason = "says when the key expires; give only one of that and --expires";
+                return Err(Failure::of_file(path, reason));
             }
             let has_options = ssh_key::PublicKey::from_openssh(line).is_err();
             let separator = if has_options { ',' } else { ' ' };

@@ -7,138 +7,64 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use chrono::{DateTime, SecondsFormat};
-use serde::Serialize;
-use usher_base::{ServiceName, UserName};
+use serde_json::{Value, json};
+use usher_base::UserName;
 use usher_local::paths;
-use usher_log::{LogError, Reader, Record, Says, Verified, VerifyingKey};
+use usher_log::{LogError, Reader, Says};
 use usher_proto::ssh_key::{HashAlg, PublicKey};
-use usher_proto::{Certificate, HostPublicKey, SessionEnd, SessionId, session_id};
+use usher_proto::{SessionId, session_id};
 
 use crate::failure::Failure;
 use crate::output::{Output, row, table};
 pub use export::{Export, export};
 pub use verification::{Verification, verify};
 
-#[derive(Serialize)]
-struct RecordsView {
-    size: u64,
-    records: Vec<RecordView>,
-}
+/// Records by their index: only such as a client or the log has signed.
+type Records = Vec<(u64, Says)>;
 
-#[derive(Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-enum RecordView {
-    Authentication(Box<AuthenticationView>),
-    SessionEnd(EndView),
-}
-
-#[derive(Serialize)]
-struct AuthenticationView {
-    index: u64,
-    session: SessionId,
-    user: UserName,
-    service: ServiceName,
-    server: std::net::SocketAddr,
-    issued: u64,
-    expires: u64,
-    client_host_key: HostPublicKey,
-    server_host_key: HostPublicKey,
-    key: String,
-    fingerprint: String,
-    certificate: Option<CertificateView>,
-}
-
-/// The end of a session, as the log's host reports it.
-#[derive(Serialize)]
-struct EndView {
-    index: u64,
-    session: SessionId,
-    user: UserName,
-    service: ServiceName,
-    ended: u64,
-    reason: &'static str,
-    text: String,
-}
-
-/// A certificate of the key.
-#[derive(Serialize)]
-struct CertificateView {
-    authority: String,
-    authority_fingerprint: String,
-    key_id: String,
-    serial: u64,
-    principals: Vec<String>,
-    valid_after: u64,
-    valid_before: u64,
-}
-
-impl CertificateView {
-    fn new(certificate: &Certificate) -> Result<Self, Failure> {
-        Ok(Self {
-            authority: openssh(&certificate.authority)?,
-            authority_fingerprint: certificate
-                .authority
-                .fingerprint(HashAlg::Sha256)
-                .to_string(),
-            key_id: certificate.key_id.clone(),
-            serial: certificate.serial,
-            principals: certificate.principals.names().map(str::to_owned).collect(),
-            valid_after: certificate.valid_after,
-            valid_before: certificate.valid_before,
-        })
-    }
-}
-
-impl EndView {
-    fn new(index: u64, end: SessionEnd) -> Self {
-        Self {
-            index,
-            session: end.session,
-            user: end.user,
-            service: end.service,
-            ended: end.ended,
-            reason: end.reason.name(),
-            text: end.reason.to_string(),
+/// A record, for programs.
+fn view(index: u64, says: &Says) -> Result<Value, Failure> {
+    let verified = match says {
+        Says::Authentication(verified) => verified,
+        Says::End(end) => {
+            return Ok(json!({
+                "kind": "session_end", "index": index, "session": end.session, "user": end.user,
+                "service": end.service, "ended": end.ended, "reason": end.reason.name(),
+                "text": end.reason.to_string(),
+            }));
         }
+    };
+    let statement = &verified.statement;
+    let certificate = verified.certificate.as_ref().map(|certificate| {
+        Ok::<_, Failure>(json!({
+            "authority": openssh(&certificate.authority)?,
+            "authority_fingerprint": fingerprint(&certificate.authority),
+            "key_id": certificate.key_id, "serial": certificate.serial,
+            "principals": certificate.principals.names().collect::<Vec<_>>(),
+            "valid_after": certificate.valid_after, "valid_before": certificate.valid_before,
+        }))
+    });
+    Ok(json!({
+        "kind": "authentication", "index": index, "session": session_of(says),
+        "user": statement.user, "service": statement.service, "server": statement.server,
+        "issued": statement.issued, "expires": statement.expires,
+        "client_host_key": statement.client_host_key,
+        "server_host_key": statement.server_host_key,
+        "key": openssh(&verified.key)?, "fingerprint": fingerprint(&verified.key),
+        "certificate": certificate.transpose()?,
+    }))
+}
+
+/// The session of a record.
+fn session_of(says: &Says) -> SessionId {
+    match says {
+        Says::Authentication(verified) => session_id(&verified.statement.encode()),
+        Says::End(end) => end.session,
     }
 }
 
-impl RecordView {
-    /// The view of a record, if a client or the log has signed it.
-    fn new(log: &VerifyingKey, index: u64, record: &Record) -> Result<Self, Failure> {
-        let says = record.verify(log.public_key());
-        match says.map_err(|error| Failure::LogRecord { index, error })? {
-            Says::Authentication(verified) => {
-                let view = AuthenticationView::new(index, &verified)?;
-                Ok(Self::Authentication(Box::new(view)))
-            }
-            Says::End(end) => Ok(Self::SessionEnd(EndView::new(index, end))),
-        }
-    }
-}
-
-impl AuthenticationView {
-    fn new(index: u64, verified: &Verified) -> Result<Self, Failure> {
-        let statement = &verified.statement;
-        Ok(Self {
-            index,
-            session: session_id(&statement.encode()),
-            user: statement.user.clone(),
-            service: statement.service.clone(),
-            server: statement.server,
-            issued: statement.issued,
-            expires: statement.expires,
-            client_host_key: statement.client_host_key,
-            server_host_key: statement.server_host_key,
-            key: openssh(&verified.key)?,
-            fingerprint: verified.key.fingerprint(HashAlg::Sha256).to_string(),
-            certificate: verified
-                .certificate
-                .as_ref()
-                .map(CertificateView::new)
-                .transpose()?,
-        })
-    }
+fn fingerprint(key: &PublicKey) -> String {
+    key.fingerprint(HashAlg::Sha256).to_string()
 }
 
 /// The option that names a log.
@@ -172,27 +98,31 @@ pub struct Selection {
 const CHUNK: u64 = 256;
 
 impl Selection {
-    fn has(&self, record: &RecordView) -> bool {
-        let (user, session) = match record {
-            RecordView::Authentication(view) => (&view.user, &view.session),
-            RecordView::SessionEnd(view) => (&view.user, &view.session),
+    fn has(&self, says: &Says) -> bool {
+        let user = match says {
+            Says::Authentication(verified) => &verified.statement.user,
+            Says::End(end) => &end.user,
         };
         self.user.as_ref().is_none_or(|wanted| wanted == user)
-            && self.session.is_none_or(|wanted| wanted == *session)
+            && self.session.is_none_or(|wanted| wanted == session_of(says))
     }
 
     /// The selected records in a range, oldest first.
-    fn read(&self, reader: &Reader, range: Range<u64>) -> Result<Vec<RecordView>, Failure> {
-        let records = reader.records(range.clone())?;
-        let views = range
-            .zip(&records)
-            .map(|(index, record)| RecordView::new(reader.verifying_key(), index, record));
-        let selected = views.filter(|view| view.as_ref().map_or(true, |view| self.has(view)));
-        selected.collect()
+    fn read(&self, reader: &Reader, range: Range<u64>) -> Result<Records, Failure> {
+        let log = reader.verifying_key().public_key();
+        let mut selected = Vec::new();
+        for (index, record) in range.clone().zip(reader.records(range)?) {
+            let says = record.verify(log);
+            let says = says.map_err(|error| Failure::LogRecord { index, error })?;
+            if self.has(&says) {
+                selected.push((index, says));
+            }
+        }
+        Ok(selected)
     }
 
     /// The selected records of a log with `size` records: the first ones from `from` on, or the newest.
-    fn find(&self, reader: &Reader, size: u64) -> Result<Vec<RecordView>, Failure> {
+    fn find(&self, reader: &Reader, size: u64) -> Result<Records, Failure> {
         let count = usize::try_from(self.count).unwrap_or(usize::MAX);
         // Without a filter, no more records are read than are printed.
         let chunk = match (&self.user, &self.session) {
@@ -231,53 +161,49 @@ pub fn show(output: &Output, selection: &Selection) -> Result<(), Failure> {
     let reader = Reader::open(&selection.log.log)?;
     let size = reader.checkpoint()?.checkpoint().size;
     let records = selection.find(&reader, size)?;
-    let view = RecordsView { size, records };
-    output.print(&view, || text(&view));
+    let views = records.iter().map(|(index, says)| view(*index, says));
+    let views: Vec<Value> = views.collect::<Result<_, _>>()?;
+    output.print(&json!({ "size": size, "records": views }), || {
+        if records.is_empty() {
+            return format!("no records to show; the log has {size}\n");
+        }
+        let heading = ["INDEX", "TIME", "USER", "SERVICE", "SESSION", "WHAT"];
+        table(heading, records.iter().map(cells))
+    });
     Ok(())
 }
 
-fn text(view: &RecordsView) -> String {
-    if view.records.is_empty() {
-        return format!("no records to show; the log has {}\n", view.size);
-    }
-    let heading = ["INDEX", "TIME", "USER", "SERVICE", "SESSION", "WHAT"];
-    table(heading, view.records.iter().map(cells))
-}
-
-fn cells(record: &RecordView) -> [String; 6] {
-    match record {
-        RecordView::Authentication(view) => {
-            let mut what = format!("authenticated for {} by {}", view.server, view.fingerprint);
-            if let Some(certificate) = &view.certificate {
-                // Quoted and on one line: an authority may write any text there.
-                what += &format!(
-                    " certified by {} (serial {}, {:?})",
-                    certificate.authority_fingerprint, certificate.serial, certificate.key_id
-                );
-            }
-            row![
-                view.index,
-                utc(view.issued),
-                view.user,
-                view.service,
-                view.session,
-                what,
-            ]
+fn cells((index, says): &(u64, Says)) -> [String; 6] {
+    let session = session_of(says);
+    let verified = match says {
+        Says::Authentication(verified) => verified,
+        Says::End(end) => {
+            let what = format!("ended: {} ({})", end.reason, end.reason.name());
+            return row![index, utc(end.ended), end.user, end.service, session, what];
         }
-        RecordView::SessionEnd(view) => row![
-            view.index,
-            utc(view.ended),
-            view.user,
-            view.service,
-            view.session,
-            format!("ended: {} ({})", view.text, view.reason),
-        ],
+    };
+    let statement = &verified.statement;
+    let mut what = format!(
+        "authenticated for {} by {}",
+        statement.server,
+        fingerprint(&verified.key)
+    );
+    if let Some(certificate) = &verified.certificate {
+        // Quoted and on one line: an authority may write any text there.
+        what += &format!(
+            " certified by {} (serial {}, {:?})",
+            fingerprint(&certificate.authority),
+            certificate.serial,
+            certificate.key_id
+        );
     }
+    let (time, user, service) = (utc(statement.issued), &statement.user, &statement.service);
+    row![index, time, user, service, session, what]
 }
 
 fn openssh(key: &PublicKey) -> Result<String, Failure> {
     key.to_openssh()
-        .map_err(|error| Failure::PublicKey(format!("a key has no text form: {error}")))
+        .map_err(|error| Failure::Refused(format!("a key has no text form: {error}")))
 }
 
 /// Formats seconds since 1970 by RFC 3339, in UTC. A client may have signed any number.

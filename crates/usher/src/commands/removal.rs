@@ -113,7 +113,7 @@ fn whole(output: &Output, user: &UserName) -> Result<(), Failure> {
         in_force.is_some_and(|entry| entry.disabled.is_some()) || folder.join("disabled").exists();
     let certified = admitted_by_certificate(&fresh, user)?;
     if let Some(services) = certified.as_ref().filter(|_| is_disabled) {
-        return Err(Failure::Host(format!(
+        return Err(Failure::Refused(format!(
             "{user} is disabled, and removing the user would undo that: {services}. Leave the user \
              disabled, or remove the user from the policy first"
         )));
@@ -176,7 +176,7 @@ fn keys(output: &Output, request: &Request) -> Result<(), Failure> {
         }
     }
     if let Some(missing) = wanted.difference(&found).next() {
-        return Err(Failure::PublicKey(format!(
+        return Err(Failure::Refused(format!(
             "{user} has no key {} here{}; `usher --json user list` shows the user's keys",
             shown(missing),
             for_purpose(purpose)
@@ -186,7 +186,7 @@ fn keys(output: &Output, request: &Request) -> Result<(), Failure> {
     let mut paths = Vec::new();
     if request.signing_key {
         if !signing.try_exists().at(&signing)? {
-            return Err(Failure::PublicKey(format!(
+            return Err(Failure::Refused(format!(
                 "the signer has no key of {user} here{}",
                 for_purpose(purpose)
             )));
@@ -210,10 +210,8 @@ fn keys(output: &Output, request: &Request) -> Result<(), Failure> {
 fn wanted(request: &Request) -> Result<BTreeSet<Fingerprint>, Failure> {
     let mut wanted: BTreeSet<Fingerprint> = request.fingerprint.into_iter().collect();
     if let Some(path) = &request.public_key {
-        let wrong = |reason: String| Failure::PublicKey(format!("{}: {reason}", path.display()));
-        let text = read_bounded(path)?;
-        let found =
-            key_list::parse_file(&request.name, &text).map_err(|error| wrong(error.to_string()))?;
+        let found = key_list::parse_file(&request.name, &read_bounded(path)?);
+        let found = found.map_err(|error| Failure::of_file(path, error))?;
         wanted.extend(found.iter().map(|key| fingerprint(&key.key)));
     }
     Ok(wanted)

@@ -1,49 +1,18 @@
 //! `usher policy show`: the policy in force, in its canonical form.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
-use serde::Serialize;
-use usher_base::{HostName, ServiceName};
+use serde_json::json;
+use usher_base::HostName;
+use usher_local::applied::Applied;
 use usher_local::paths;
-use usher_policy::{GroupName, Policy, Source};
+use usher_policy::{Policy, Service, Source};
 use usher_proto::HostPublicKey;
 
 use super::configuration;
 use crate::failure::Failure;
 use crate::output::Output;
-
-/// The configuration in force, and the services of this host by it.
-#[derive(Debug, Serialize)]
-struct View {
-    generation: u64,
-    /// This host's name in the policy, if it has one.
-    host: Option<HostName>,
-    /// Services of this host.
-    offers: Vec<Offered>,
-    /// Services of other hosts that users of this host may use.
-    reaches: Vec<Reached>,
-    /// The files that it was read from.
-    files: Vec<String>,
-    /// The groups that it names, with their accounts at the time of the apply.
-    groups: BTreeMap<GroupName, BTreeSet<String>>,
-    /// The policy's text.
-    policy: String,
-}
-
-#[derive(Debug, Serialize)]
-struct Offered {
-    service: ServiceName,
-    port: u16,
-}
-
-#[derive(Debug, Serialize)]
-struct Reached {
-    service: ServiceName,
-    host: HostName,
-    port: u16,
-}
 
 /// Prints the policy in force.
 ///
@@ -52,36 +21,29 @@ struct Reached {
 pub fn run(output: &Output) -> Result<(), Failure> {
     let applied = configuration::in_force()?;
     if applied.generation == 0 {
-        return Err(Failure::Host(
+        return Err(Failure::refused(
             "no configuration is in force on this host, so nothing is permitted; `usher policy \
-             apply` puts one in force"
-                .into(),
+             apply` puts one in force",
         ));
     }
     let policy = configuration::check(&applied)?.policy;
-    let offers = policy.services.values().map(|service| Offered {
-        service: service.name.clone(),
-        port: service.listen,
+    let host = own_name(&policy);
+    let offers = policy.services.values();
+    let offers = offers.map(|service| json!({ "service": service.name, "port": service.listen }));
+    let reaches = policy
+        .client_services()
+        .map(|entry| json!({ "service": entry.service, "host": entry.host, "port": entry.port }));
+    let files = applied.sources.iter().map(|file| &file.name);
+    let canonical = canonical(&policy);
+    let view = json!({
+        "generation": applied.generation, "host": host, "offers": offers.collect::<Vec<_>>(),
+        "reaches": reaches.collect::<Vec<_>>(), "files": files.collect::<Vec<_>>(),
+        // With their accounts at the time of the apply.
+        "groups": applied.groups, "policy": canonical,
     });
-    let reaches = policy.client_services().map(|entry| Reached {
-        service: entry.service.clone(),
-        host: entry.host.clone(),
-        port: entry.port,
+    output.print(&view, || {
+        head(&applied, &policy, host.as_ref()) + &canonical
     });
-    let view = View {
-        generation: applied.generation,
-        host: own_name(&policy),
-        offers: offers.collect(),
-        reaches: reaches.collect(),
-        files: applied
-            .sources
-            .iter()
-            .map(|file| file.name.clone())
-            .collect(),
-        groups: applied.groups.clone(),
-        policy: canonical(&policy),
-    };
-    output.print(&view, || text(&view));
     Ok(())
 }
 
@@ -101,32 +63,30 @@ fn canonical(policy: &Policy) -> String {
     usher_policy::format(&source).unwrap_or(source.text)
 }
 
-/// The policy with comments before it, so that the whole is a valid policy.
-fn text(view: &View) -> String {
-    let host = view.host.as_ref().map_or_else(
+/// Comments before the policy, so that the whole is a valid policy.
+fn head(applied: &Applied, policy: &Policy, host: Option<&HostName>) -> String {
+    let host = host.map_or_else(
         || "this host, which has no `host` block in it".to_owned(),
         ToString::to_string,
     );
-    let mut text = format!("# configuration {} in force on {host}\n", view.generation);
-    for Offered { service, port } in &view.offers {
+    let mut text = format!(
+        "# configuration {} in force on {host}\n",
+        applied.generation
+    );
+    for Service { name, listen, .. } in policy.services.values() {
         // Writing into a String does not fail.
-        let _ = writeln!(text, "# offers {service} at port {port}");
+        let _ = writeln!(text, "# offers {name} at port {listen}");
     }
-    for Reached {
-        service,
-        host,
-        port,
-    } in &view.reaches
-    {
-        let _ = writeln!(text, "# reaches {service} at {host} port {port}");
+    for entry in policy.client_services() {
+        let _ = writeln!(text, "# reaches {}", entry.target());
     }
-    for file in &view.files {
-        let _ = writeln!(text, "# from {file}");
+    for file in &applied.sources {
+        let _ = writeln!(text, "# from {}", file.name);
     }
-    for (group, accounts) in &view.groups {
+    for (group, accounts) in &applied.groups {
         let accounts: Vec<&str> = accounts.iter().map(String::as_str).collect();
         let _ = writeln!(text, "# group {group}: {}", accounts.join(", "));
     }
     text.push('\n');
-    text + &view.policy
+    text
 }

@@ -65,7 +65,7 @@ pub fn add(output: &Output, addition: &Addition) -> Result<(), Failure> {
     let (user, purpose) = (&addition.name, addition.key.as_ref());
     match nix::unistd::User::from_name(user.as_ref()) {
         Ok(Some(account)) if account.uid.is_root() => {
-            return Err(Failure::Host(format!(
+            return Err(Failure::Refused(format!(
                 "{user} has user id 0; root cannot be a user of Usher"
             )));
         }
@@ -244,38 +244,31 @@ pub(super) fn known(user: &UserName) -> Result<PathBuf, Failure> {
 fn kept_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
     let text = optional(read_bounded(path))?.map(Zeroizing::new);
     text.ok_or_else(|| {
-        Failure::PublicKey(
+        Failure::refused(
             "this host has no key of the user for the certificate; give the key too, with \
-             --private-key or --agent-key"
-                .into(),
+             --private-key or --agent-key",
         )
     })
 }
 
 /// A key's text with the certificate in a file, which replaces an earlier certificate.
 fn with_certificate(key: &str, path: &Path) -> Result<Zeroizing<String>, Failure> {
-    let problem = |reason: String| Failure::PublicKey(format!("{}: {reason}", path.display()));
     let line = read_bounded(path)?;
     let (key, _) = split(key);
-    let parsed = Credential::parse(key).map_err(|error| problem(error.to_string()))?;
+    let parsed = Credential::parse(key).map_err(|error| Failure::of_file(path, error))?;
     let certificate = certificate_of(&parsed.key, &line).map_err(|error| {
-        problem(format!(
-            "{error}; give the -cert.pub file that ssh-keygen -s made from this key"
-        ))
+        let remedy = "give the -cert.pub file that ssh-keygen -s made from this key";
+        Failure::of_file(path, format_args!("{error}; {remedy}"))
     })?;
-    if let Err(refusal) = certificate.check(unix_time()) {
-        match refusal {
-            // It becomes valid later.
-            Refusal::CertificateNotYetValid => warn(&refusal.to_string()),
-            _ => return Err(problem(refusal.to_string())),
-        }
+    match certificate.check(unix_time()) {
+        // It becomes valid later.
+        Err(refusal @ Refusal::CertificateNotYetValid) => warn(&refusal.to_string()),
+        checked => checked.map_err(|refusal| Failure::of_file(path, refusal))?,
     }
     if certificate.principals.names().next().is_none() {
-        return Err(problem(
-            "the certificate has no principals, so it is for no user; have it signed with `ssh-keygen \
-             -s ... -n USER`"
-                .into(),
-        ));
+        let reason = "the certificate has no principals, so it is for no user; have it signed with \
+                      `ssh-keygen -s ... -n USER`";
+        return Err(Failure::of_file(path, reason));
     }
     let key = key.trim_end();
     Ok(Zeroizing::new(format!("{key}\n{}\n", certificate.line())))
@@ -283,48 +276,35 @@ fn with_certificate(key: &str, path: &Path) -> Result<Zeroizing<String>, Failure
 
 fn read_private_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
     let text = Zeroizing::new(read_bounded(path)?);
-    let problem = |reason: &str| Failure::PrivateKey {
-        path: path.into(),
-        reason: reason.into(),
-    };
     let key = ssh_key::PrivateKey::from_openssh(text.as_bytes()).map_err(|error| {
-        problem(&format!(
-            "not a private key in OpenSSH's format ({error}); make one with ssh-keygen -t ed25519"
-        ))
+        let reason = format!("not a private key in OpenSSH's format ({error})");
+        Failure::of_file(path, reason + "; make one with ssh-keygen -t ed25519")
     })?;
-    if key.is_encrypted() {
-        return Err(problem(
+    let reason = match key.algorithm() {
+        _ if key.is_encrypted() => {
             "has a passphrase, which the signer cannot ask for; give a copy without one \
-             (ssh-keygen -p -N '' -f COPY), or leave the key in an ssh-agent (--agent-key)",
-        ));
-    }
-    match key.algorithm() {
-        kind if is_security_key(&kind) => Err(problem(
+             (ssh-keygen -p -N '' -f COPY), or leave the key in an ssh-agent (--agent-key)"
+        }
+        kind if is_security_key(&kind) => {
             "belongs to a security key, which only an agent can use; give its .pub file with \
-             --agent-key",
-        )),
-        kind if is_supported(&kind) => Ok(text),
-        other => Err(problem(&format!(
-            "Usher does not take {other} keys; use Ed25519 or ECDSA"
-        ))),
-    }
+             --agent-key"
+        }
+        kind if is_supported(&kind) => return Ok(text),
+        kind => &format!("Usher does not take {kind} keys; use Ed25519 or ECDSA"),
+    };
+    Err(Failure::of_file(path, reason))
 }
 
 /// The one public key in a file.
 fn read_agent_key(path: &Path) -> Result<Zeroizing<String>, Failure> {
     let text = Zeroizing::new(read_bounded(path)?);
-    let problem = |reason: String| {
-        Failure::PublicKey(format!(
-            "{}: {reason}; give the .pub file of the agent's key, as ssh-keygen or ssh-add -L \
-             writes it",
-            path.display()
-        ))
+    let found = match Credential::parse(&text).map(|found| found.key) {
+        Ok(SigningKey::Agent(_)) => return Ok(text),
+        Ok(SigningKey::Private(_)) => "a private key".to_owned(),
+        Err(error) => error.to_string(),
     };
-    match Credential::parse(&text).map(|found| found.key) {
-        Ok(SigningKey::Agent(_)) => Ok(text),
-        Ok(SigningKey::Private(_)) => Err(problem("a private key".into())),
-        Err(error) => Err(problem(error.to_string())),
-    }
+    let remedy = "give the .pub file of the agent's key, as ssh-keygen or ssh-add -L writes it";
+    Err(Failure::of_file(path, format_args!("{found}; {remedy}")))
 }
 
 /// Stores a key for the signer. At no time can another account read it.

@@ -43,8 +43,7 @@ pub fn run() -> Result<(), Failure> {
     usher_daemon::messages::to_standard_error();
     usher_system::process::end_when_asked()?;
     if !rustix::process::geteuid().is_root() {
-        let reason = "`usher proxy` must be started by root";
-        return Err(Failure::Host(reason.into()));
+        return Err(Failure::refused("`usher proxy` must be started by root"));
     }
     let account = accounts::of(role)?;
     let configuration = Configuration::load()?;

@@ -39,7 +39,7 @@ pub fn run(
     };
     let decision = loaded.network.decide(&question).map_err(|error| {
         warn_of_names();
-        Failure::Question(format!("{error}: give it with --host"))
+        Failure::Refused(format!("{error}: give it with --host"))
     })?;
     let Question { client, server, .. } = &decision.question;
     let lines = Lines::of(loaded, |host| host == client || host == server)?;

@@ -29,7 +29,7 @@ pub fn run(output: &Output, loaded: &Loaded, svg: Option<&Path>) -> Result<u8, F
 }
 
 fn draw(graph: &str, file: &Path) -> Result<(), Failure> {
-    let failed = |what: String| Failure::Question(format!("cannot draw the graph: {what}"));
+    let failed = |what: String| Failure::Refused(format!("cannot draw the graph: {what}"));
     // dot makes the file, so that there is none without dot.
     let mut dot = Command::new("dot")
         .arg("-Tsvg")

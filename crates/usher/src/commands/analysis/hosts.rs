@@ -107,7 +107,7 @@ impl Loaded {
         for HostCopy { name, folder } in copies {
             let copy = ConfigurationCopy::open(&folder)?;
             if let Some(reason) = wrong_level(&folder) {
-                return Err(Failure::Question(reason));
+                return Err(Failure::Refused(reason));
             }
             // Without this check a missing folder would be an empty policy, which permits nothing.
             if !copy.has_folder("policy.d")? {
@@ -140,7 +140,7 @@ impl Loaded {
                 users,
             });
         }
-        let network = Network::new(hosts).map_err(|error| Failure::Question(error.to_string()))?;
+        let network = Network::new(hosts).map_err(Failure::refused)?;
         Ok(Loaded { network, sources })
     }
 }
@@ -175,10 +175,10 @@ fn has_policy(folder: &Path) -> bool {
 
 fn copies_in(folder: &Path) -> Result<Vec<HostCopy>, Failure> {
     if has_policy(folder) {
-        return Err(Failure::Question(format!(
-            "{} is the copy of one host's /etc/usher: give the directory above it, which has a \
-             directory for each host",
-            folder.display()
+        let shown = folder.display();
+        return Err(Failure::Refused(format!(
+            "{shown} is the copy of one host's /etc/usher: give the directory above it, which has a \
+             directory for each host"
         )));
     }
     let mut copies = Vec::new();
@@ -190,16 +190,13 @@ fn copies_in(folder: &Path) -> Result<Vec<HostCopy>, Failure> {
             continue;
         }
         let name = name.parse().map_err(|_| {
-            let path = path.display();
-            Failure::Question(format!(
-                "{path}: not a host's name; rename or move the directory"
-            ))
+            Failure::of_file(&path, "not a host's name; rename or move the directory")
         })?;
         copies.push(HostCopy { name, folder: path });
     }
     if copies.is_empty() {
         let folder = folder.display();
-        return Err(Failure::Question(format!(
+        return Err(Failure::Refused(format!(
             "{folder} has no directory of a host: make HOST/policy.d for each"
         )));
     }
@@ -210,10 +207,9 @@ fn copies_in(folder: &Path) -> Result<Vec<HostCopy>, Failure> {
 /// This host by the files below /etc/usher, not by the configuration in force.
 fn this_host() -> Result<Read, Failure> {
     if matches!(Path::new(paths::HOST_PUBLIC_KEY).try_exists(), Ok(false)) {
-        return Err(Failure::Host(
+        return Err(Failure::refused(
             "this host is not prepared for Usher; run `usher init`, or use copies of hosts' \
-             policies with --hosts"
-                .into(),
+             policies with --hosts",
         ));
     }
     let applied = configuration::collect()?;
@@ -225,10 +221,10 @@ fn this_host() -> Result<Read, Failure> {
 fn named(applied: Applied, checked: Checked) -> Result<Read, Failure> {
     let path = Path::new(paths::HOST_PUBLIC_KEY);
     let text = std::fs::read_to_string(path).at(path)?;
-    let key = HostPublicKey::from_openssh(text.trim())
-        .map_err(|error| Failure::Question(format!("{}: {error}", path.display())))?;
+    let key =
+        HostPublicKey::from_openssh(text.trim()).map_err(|error| Failure::of_file(path, error))?;
     let own = checked.policy.host_by_key(&key).ok_or_else(|| {
-        Failure::Question(format!(
+        Failure::Refused(format!(
             "no `host` block of the policy has this host's key ({}): add it with `usher host add`",
             path.display()
         ))

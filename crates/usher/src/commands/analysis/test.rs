@@ -23,7 +23,7 @@ pub fn run(output: &Output, loaded: &Loaded) -> Result<u8, Failure> {
     if outcomes.is_empty() {
         let reason = "the policies have no `expect` statements to test; add some, such as \
                       `expect refuse user bob service imap;`";
-        return Err(Failure::Question(reason.to_owned()));
+        return Err(Failure::refused(reason));
     }
     let count = |result| {
         outcomes

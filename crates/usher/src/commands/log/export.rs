@@ -4,8 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::PathBuf;
 
-use serde::Serialize;
-use usher_base::UserName;
+use serde_json::json;
 use usher_local::key_options;
 use usher_log::{AuthenticationRecord, EndRecord, Reader, Record, RecordError, Verified};
 use usher_proto::{NAMESPACE, SESSION_END_NAMESPACE};
@@ -17,16 +16,6 @@ use crate::output::Output;
 
 /// The identity for **ssh-keygen** that signs the ends of sessions. No user has such a name.
 const LOG: &str = "log@usher";
-
-#[derive(Serialize)]
-struct ExportView {
-    index: u64,
-    user: UserName,
-    directory: PathBuf,
-    files: Vec<&'static str>,
-    /// The command that verifies it, in that directory.
-    command: String,
-}
 
 /// Options of `usher log export`.
 #[derive(Debug, clap::Args)]
@@ -107,22 +96,20 @@ pub fn export(output: &Output, request: &Export) -> Result<(), Failure> {
     let time = signed.time.map_or_else(String::new, |time| {
         format!("-O verify-time={} ", verify_time(time))
     });
-    let exported = ExportView {
-        index,
-        user,
-        directory: target.to_owned(),
-        files: files.iter().map(|(name, _)| *name).collect(),
-        command: format!(
-            "ssh-keygen -Y verify {time}-f allowed_signers -I {identity} -n {namespace} \
-             -s statement.sig < statement"
-        ),
-    };
+    // It verifies the record, in that directory.
+    let command = format!(
+        "ssh-keygen -Y verify {time}-f allowed_signers -I {identity} -n {namespace} -s \
+         statement.sig < statement"
+    );
+    let exported = json!({
+        "index": index, "user": user, "directory": target, "command": command,
+        "files": files.each_ref().map(|(name, _)| *name),
+    });
     output.print(&exported, || {
         format!(
             "wrote record {index} to {}; put the key that you trust for {known} into \
-             allowed_signers, then run there:\n{}\n",
-            target.display(),
-            exported.command
+             allowed_signers, then run there:\n{command}\n",
+            target.display()
         )
     });
     Ok(())

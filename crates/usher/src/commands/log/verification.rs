@@ -4,17 +4,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
-use serde::Serialize;
+use serde_json::json;
 use usher_base::UserName;
 use usher_daemon::files::write_atomically;
 use usher_local::keys;
 use usher_local::reading::read_bounded;
 use usher_log::{Damage, Reader, Says, Verified, VerifyingKey};
+use usher_proto::ssh_key::PublicKey;
 use usher_proto::ssh_key::public::KeyData;
-use usher_proto::ssh_key::{HashAlg, PublicKey};
-use usher_proto::{Principals, SessionId, session_id};
+use usher_proto::{Principals, SessionId};
 
-use super::Folder;
+use super::{Folder, fingerprint, session_of};
 use crate::failure::{At, Failure};
 use crate::output::Output;
 
@@ -37,21 +37,6 @@ pub struct Verification {
     log: Folder,
 }
 
-#[derive(Serialize)]
-struct VerifiedView {
-    origin: String,
-    records: u64,
-    ends: u64,
-    root: String,
-    kept: Option<u64>,
-    tail: u64,
-    signers_checked: bool,
-    /// Whether the log's key was given; else it was read beside the log.
-    key_checked: bool,
-    /// Ends of sessions without an earlier authentication in this log.
-    unmatched_ends: u64,
-}
-
 /// The beginnings and ends of sessions in a log, gathered in any order.
 #[derive(Default)]
 struct Sessions {
@@ -64,9 +49,8 @@ impl Sessions {
     fn enter(&mut self, index: u64, says: &Says) {
         match says {
             Says::Authentication(verified) => {
-                let session = session_id(&verified.statement.encode());
                 let user = verified.statement.user.clone();
-                let first = self.begun.entry(session).or_insert((index, user));
+                let first = self.begun.entry(session_of(says)).or_insert((index, user));
                 first.0 = first.0.min(index);
             }
             Says::End(end) => self.ended.push((index, end.session, end.user.clone())),
@@ -91,8 +75,7 @@ pub fn verify(output: &Output, verification: &Verification) -> Result<(), Failur
     let reader = match &verification.key {
         Some(path) => {
             let key = VerifyingKey::parse(&read_bounded(path)?);
-            let key =
-                key.map_err(|error| Failure::PublicKey(format!("{}: {error}", path.display())))?;
+            let key = key.map_err(|error| Failure::of_file(path, error))?;
             Reader::with_key(&verification.log.log, key)
         }
         None => Reader::open(&verification.log.log)?,
@@ -114,7 +97,7 @@ pub fn verify(output: &Output, verification: &Verification) -> Result<(), Failur
         Err(Damage::UnknownSigner {
             index,
             user: verified.statement.user.to_string(),
-            fingerprint: verified.key.fingerprint(HashAlg::Sha256).to_string(),
+            fingerprint: fingerprint(&verified.key),
             is_known: signers.keys.contains_key(&verified.statement.user),
         })
     })?;
@@ -123,63 +106,57 @@ pub fn verify(output: &Output, verification: &Verification) -> Result<(), Failur
         write_atomically(path, report.checkpoint.note().as_bytes(), 0o644).at(path)?;
     }
     let checkpoint = report.checkpoint.checkpoint();
-    let view = VerifiedView {
-        origin: checkpoint.origin.clone(),
-        records: checkpoint.size,
-        ends: sessions.ended.len() as u64,
-        root: checkpoint.root_text(),
-        kept: report.kept,
-        tail: report.tail,
-        signers_checked: signers.is_some(),
-        key_checked: verification.key.is_some(),
-        unmatched_ends: sessions.unmatched(),
-    };
-    output.print(&view, || verified_text(&view));
-    Ok(())
-}
-
-fn verified_text(view: &VerifiedView) -> String {
-    let mut text = format!(
-        "{} records of {}: {} authentications, each as a client signed it, and {} ends of \
-         sessions, each as the log signed it\nroot {}\n",
-        view.records,
-        view.origin,
-        view.records - view.ends,
-        view.ends,
-        view.root
-    );
-    text += &match view.kept {
-        Some(kept) => format!("extends the trusted checkpoint of {kept} records\n"),
-        None => {
-            "no trusted checkpoint was given (--checkpoint): a rewritten history under the same \
-                 key would pass\n"
-                .into()
+    let (records, ends) = (checkpoint.size, sessions.ended.len() as u64);
+    let (origin, root) = (&checkpoint.origin, checkpoint.root_text());
+    let unmatched = sessions.unmatched();
+    let (key_checked, signers_checked) = (verification.key.is_some(), signers.is_some());
+    let view = json!({
+        "origin": origin, "records": records, "ends": ends, "root": root, "kept": report.kept,
+        "tail": report.tail, "signers_checked": signers_checked,
+        // Else the log's key was read beside the log.
+        "key_checked": key_checked, "unmatched_ends": unmatched,
+    });
+    output.print(&view, || {
+        let mut text = format!(
+            "{records} records of {origin}: {} authentications, each as a client signed it, and \
+             {ends} ends of sessions, each as the log signed it\nroot {root}\n",
+            records - ends
+        );
+        text += &match report.kept {
+            Some(kept) => format!("extends the trusted checkpoint of {kept} records\n"),
+            None => {
+                "no trusted checkpoint was given (--checkpoint): a rewritten history under the \
+                     same key would pass\n"
+                    .into()
+            }
+        };
+        if !key_checked {
+            text += "the log's key was read beside the log (--key): a writer of that folder could \
+                     have replaced log and key\n";
         }
-    };
-    if !view.key_checked {
-        text += "the log's key was read beside the log (--key): a writer of that folder could have \
-                 replaced log and key\n";
-    }
-    text += if view.signers_checked {
-        "every authentication is signed by a known key of its user, or by a key that one certifies\n"
-    } else {
-        "the owners of the keys were not checked (--signers)\n"
-    };
-    if view.unmatched_ends > 0 {
-        text += &format!(
-            "{} ends are of sessions without an earlier authentication in this log: only the host \
-             vouches for them\n",
-            view.unmatched_ends
-        );
-    }
-    if view.tail > 0 {
-        text += &format!(
-            "{} bytes after the last record: an append that is under way, or that a crash cut \
-             short\n",
-            view.tail
-        );
-    }
-    text
+        text += match signers_checked {
+            true => {
+                "every authentication is signed by a known key of its user, or by a key that \
+                     one certifies\n"
+            }
+            false => "the owners of the keys were not checked (--signers)\n",
+        };
+        if unmatched > 0 {
+            text += &format!(
+                "{unmatched} ends are of sessions without an earlier authentication in this log: \
+                 only the host vouches for them\n"
+            );
+        }
+        if report.tail > 0 {
+            text += &format!(
+                "{} bytes after the last record: an append that is under way, or that a crash cut \
+                 short\n",
+                report.tail
+            );
+        }
+        text
+    });
+    Ok(())
 }
 
 /// A list of allowed signers (ssh-keygen(1)) without patterns.
@@ -225,7 +202,7 @@ fn signers(path: &Path) -> Result<Signers, Failure> {
     let mut signers = Signers::default();
     for (number, line) in keys::lines(&read_bounded(path)?) {
         let refused = |reason: &str| {
-            Failure::PublicKey(format!(
+            Failure::Refused(format!(
                 "{} line {number}: {reason}; give lines of the form \"USER[,USER] TYPE KEY\" or \
                  \"USER[,PRINCIPAL] cert-authority TYPE KEY\"",
                 path.display()

@@ -63,49 +63,11 @@ pub enum Read {
 
 /// Commands of authenticated users, which need no login here. Commands in no list are refused: a LOGIN
 /// without a tag looks like another command.
-const OF_USER: &[&str] = &[
-    "APPEND",
-    "CHECK",
-    "CLOSE",
-    "COMPRESS",
-    "COPY",
-    "CREATE",
-    "DELETE",
-    "DELETEACL",
-    "ENABLE",
-    "EXAMINE",
-    "EXPUNGE",
-    "FETCH",
-    "GENURLAUTH",
-    "GETACL",
-    "GETMETADATA",
-    "GETQUOTA",
-    "GETQUOTAROOT",
-    "IDLE",
-    "LIST",
-    "LISTRIGHTS",
-    "LSUB",
-    "MOVE",
-    "MYRIGHTS",
-    "NAMESPACE",
-    "NOTIFY",
-    "RENAME",
-    "REPLACE",
-    "SEARCH",
-    "SELECT",
-    "SETACL",
-    "SETMETADATA",
-    "SETQUOTA",
-    "SORT",
-    "STATUS",
-    "STORE",
-    "SUBSCRIBE",
-    "THREAD",
-    "UID",
-    "UNSELECT",
-    "UNSUBSCRIBE",
-    "XLIST",
-];
+const OF_USER: &str = "\
+    APPEND CHECK CLOSE COMPRESS COPY CREATE DELETE DELETEACL ENABLE EXAMINE EXPUNGE FETCH \
+    GENURLAUTH GETACL GETMETADATA GETQUOTA GETQUOTAROOT IDLE LIST LISTRIGHTS LSUB MOVE MYRIGHTS \
+    NAMESPACE NOTIFY RENAME REPLACE SEARCH SELECT SETACL SETMETADATA SETQUOTA SORT STATUS STORE \
+    SUBSCRIBE THREAD UID UNSELECT UNSUBSCRIBE XLIST";
 
 /// Reads the command at the beginning of the input. `continued` is the offset of the last literal that the
 /// client was told to send, or 0.
@@ -193,7 +155,7 @@ impl Reader<'_> {
                 };
                 Command::Authenticate(mechanism, response)
             }
-            verb if OF_USER.contains(&verb) => return Ok(None),
+            verb if OF_USER.split(' ').any(|known| known == verb) => return Ok(None),
             "" => return Err(Stop::Wrong("one blank must stand between tag and command")),
             _ => return Err(Stop::Wrong("not a command before the login")),
         };
@@ -464,7 +426,7 @@ mod tests {
         assert_eq!(read(b"a UID ", 0), Read::OfUser);
         assert_eq!(read(b"a select", 0), Read::Part);
         assert_eq!(read(b"a select\r", 0), Read::OfUser);
-        assert!(OF_USER.is_sorted());
+        assert!(OF_USER.split(' ').is_sorted());
     }
 
     #[test]
