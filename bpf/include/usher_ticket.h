@@ -73,7 +73,7 @@ struct usher_attempt {
 };
 
 /* The only socket whose connection with these endpoints may begin, and whether it may begin now. */
-struct usher_guard {
+struct usher_gate {
 	struct usher_attempt attempt; /* begun_ns 0: any connect() of the socket */
 	__u64 until_ns; /* boot time; void from then on */
 	__u64 released;
@@ -174,7 +174,7 @@ struct usher_ticket_counters {
 	/* Draws and plain connections of programs that were not listed for their destination. */
 	__u64 unlisted;
 	/*
-	 * SYNs kept back because another connection had their endpoints. Counted in the guards' own
+	 * SYNs kept back because another connection had their endpoints. Counted in the gates' own
 	 * table; 0 in that of the ticket programs.
 	 */
 	__u64 kept_back;
@@ -188,7 +188,7 @@ _Static_assert(sizeof(struct usher_block) == 708, "usher_block");
 _Static_assert(sizeof(struct usher_ticket_counters) == 160, "usher_ticket_counters");
 
 _Static_assert(sizeof(struct usher_attempt) == 16, "usher_attempt");
-_Static_assert(sizeof(struct usher_guard) == 48, "usher_guard");
+_Static_assert(sizeof(struct usher_gate) == 48, "usher_guard");
 _Static_assert(sizeof(struct usher_hold) == 48, "usher_hold");
 _Static_assert(sizeof(struct usher_report) == 216, "usher_report");
 _Static_assert(sizeof(struct usher_listed_key) == 16, "usher_listed_key");

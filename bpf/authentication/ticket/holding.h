@@ -3,8 +3,8 @@
  * Holding: a plain connection without a token begins when user space has announced it.
  *
  * connect() marks the socket. Its SYNs are dropped at egress and reported, one by one, until their
- * guard is released. The kernel sends them again by itself, which makes up for a lost report. A
- * guard (guard.bpf.c) stands for a connection's endpoints from before the announcement until its
+ * gate is released. The kernel sends them again by itself, which makes up for a lost report. A
+ * gate (gate.bpf.c) stands for a connection's endpoints from before the announcement until its
  * withdrawal.
  */
 #ifndef USHER_TICKET_HOLDING_H
@@ -123,8 +123,8 @@ static __always_inline int may_leave(struct __sk_buff *packet, struct bpf_sock *
 	struct drawn *token;
 
 	ends_of(socket, &connection);
-	/* Its own guard, not released: guard_syn decides about all others. */
-	if (guard_of(&connection))
+	/* Its own gate, not released: gate_syn decides about all others. */
+	if (gate_of(&connection))
 		return 0;
 	if (!hold || hold->exempt)
 		return 1;

@@ -7,7 +7,7 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_endian.h>
 
-#include "guards.h"
+#include "gates.h"
 #include "usher_ends.h"
 #include "usher_ticket.h"
 
@@ -110,7 +110,7 @@ struct {
 
 /*
  * Endpoints of connections whose SYN was reported; sockets in `senders` may send it. The value is
- * unused. User space has no descriptor of it. Limit: as `guards`; the oldest makes room, and the
+ * unused. User space has no descriptor of it. Limit: as `gates`; the oldest makes room, and the
  * kernel sends its SYN.
  */
 struct {

@@ -423,7 +423,7 @@ int write_token(struct bpf_sock_ops *context)
 }
 
 /*
- * Called by guard_syn (guard.bpf.c), at the cgroup's egress, for the SYNs that no guard decides
+ * Called by gate_syn (gate.bpf.c), at the cgroup's egress, for the SYNs that no gate decides
  * about. The raw sockets that send the copies pass here too, and send nothing else. Kernel 4.10.
  */
 SEC("cgroup_skb/egress")

@@ -12,7 +12,7 @@ fn main() -> Result<(), Failure> {
         ("guard", "protection"),
         ("authentication/ports", "ports"),
         ("probe", "probe"),
-        ("authentication/ticket", "guard"),
+        ("authentication/ticket", "gate"),
         ("authentication/ticket", "ticket"),
         ("probe", "token_writer"),
     ] {

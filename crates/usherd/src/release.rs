@@ -62,7 +62,7 @@ pub fn run(json: bool) -> Result<(), ReleaseError> {
         };
         println!("{done}");
         if released.signer_runs {
-            println!("the signer runs, and its guards stay: stop it and release again");
+            println!("the signer runs, and its gates stay: stop it and release again");
         }
         if ownership_stays {
             println!(

@@ -89,11 +89,11 @@ fn only_root_releases() -> Outcome {
 }
 
 #[test]
-fn the_guards_of_a_stopped_signer_are_released() -> Outcome {
+fn the_gates_of_a_stopped_signer_are_released() -> Outcome {
     let mut mail = Lab::mail()?;
-    let guards = mail.laptop.path("/sys/fs/bpf/usher_signer");
-    if !guards.exists() {
-        println!("skipped: the kernel takes no guards");
+    let gates = mail.laptop.path("/sys/fs/bpf/usher_signer");
+    if !gates.exists() {
+        println!("skipped: the kernel takes no gates");
         return Ok(());
     }
     let laptop = mail.laptop.clone();
@@ -101,7 +101,7 @@ fn the_guards_of_a_stopped_signer_are_released() -> Outcome {
         let released = laptop.run(["usherd", "release", "--json"])?.stdout;
         let told: serde_json::Value = serde_json::from_str(&released)?;
         assert_eq!(told["signer_runs"], runs, "{told}");
-        assert_eq!(guards.exists(), runs);
+        assert_eq!(gates.exists(), runs);
         Ok(())
     };
     release(true)?;

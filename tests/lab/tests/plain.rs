@@ -289,7 +289,7 @@ fn who_has_no_account_shares_a_quota_with_all_who_have_none_and_keeps_no_user_ou
         "client desert { users mail; service greeter at desert port 7000; programs any; }\n",
     )?;
     mail.laptop.run(["usher", "policy", "apply"])?;
-    let guards = || mail.laptop.number(Role::Signer, "plain_guards");
+    let gates = || mail.laptop.number(Role::Signer, "plain_gates");
     let mut flood = mail
         .laptop
         .command(["python3", "-c", FLOOD, desert])
@@ -297,14 +297,14 @@ fn who_has_no_account_shares_a_quota_with_all_who_have_none_and_keeps_no_user_ou
     eventually("the quota is full, and that is said", || {
         Ok(mail.signer.log()?.contains("reason=\"overloaded\""))
     })?;
-    let refused = guards()?;
+    let refused = gates()?;
     assert!(refused <= 512, "{refused}");
     let greeting = format!("{}\n", ALICE.mailhost_uid);
     assert_eq!(client(&mail, "alice", 1).run()?.stdout, greeting);
     // As soon as they are gone, everything works as before.
     flood.write("\n\n\n\n")?;
     drop(flood);
-    eventually("no guard is left", || Ok(guards()? == 0))?;
+    eventually("no gate is left", || Ok(gates()? == 0))?;
     assert_eq!(client(&mail, "carol", 1).run()?.stdout, "ECONNREFUSED\n");
     Ok(())
 }

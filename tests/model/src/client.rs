@@ -1,4 +1,4 @@
-//! The client's host: its sockets, its kernel's guards, its signer and its courier.
+//! The client's host: its sockets, its kernel's gates, its signer and its courier.
 
 use super::*;
 
@@ -22,10 +22,10 @@ impl Scene {
         (own.phase == Phase::Unborn && !taken).then(|| own.phase = Phase::Bound)
     }
 
-    /// The signer keeps a duplicate, sets a guard and sends the frame: `announce` and
-    /// `Guarded::stand` (usherd/src/signer).
+    /// The signer keeps a duplicate, sets a gate and sends the frame: `announce` and
+    /// `Gated::stand` (usherd/src/signer).
     pub(super) fn announce(&self, state: &mut State, socket: usize) -> Option<()> {
-        let guard = state.ends[self.port(socket)].guard;
+        let gate = state.ends[self.port(socket)].gate;
         let own = &state.sockets[socket];
         let possible = self.plans[socket].kind == Kind::Announced
             && own.phase == Phase::Bound
@@ -34,12 +34,12 @@ impl Scene {
             && !own.withdraw
             && state.runs(Daemon::Signer)
             && state.channel
-            && guard.is_none_or(|other| other == socket);
+            && gate.is_none_or(|other| other == socket);
         if !possible {
             return None;
         }
-        if self.mends.guards {
-            state.ends[self.port(socket)].guard = Some(socket);
+        if self.mends.gates {
+            state.ends[self.port(socket)].gate = Some(socket);
         }
         let own = &mut state.sockets[socket];
         own.held = true;
@@ -56,14 +56,14 @@ impl Scene {
         ready.then(|| own.phase = Phase::Connecting)
     }
 
-    /// `guard_syn`: while a guard stands, only its own socket's SYN leaves.
+    /// `gate_syn`: while a gate stands, only its own socket's SYN leaves.
     pub(super) fn syn_leaves(&self, state: &mut State, socket: usize) -> Option<()> {
-        let guard = state.ends[self.port(socket)].guard;
+        let gate = state.ends[self.port(socket)].gate;
         if matches!(self.plans[socket].kind, Kind::Copy(of) if !state.spent[of]) {
             return None;
         }
         let own = &mut state.sockets[socket];
-        (own.phase == Phase::Connecting && guard.is_none_or(|only| only == socket))
+        (own.phase == Phase::Connecting && gate.is_none_or(|only| only == socket))
             .then(|| own.syn = true)
     }
 
@@ -112,7 +112,7 @@ impl Scene {
     }
 
     /// `ask_to_withdraw`: once the program has reported whether it connected, or has gone; and for the
-    /// guards that a signer finds when it starts. Repeated when a channel was lost.
+    /// gates that a signer finds when it starts. Repeated when a channel was lost.
     pub(super) fn withdraw(&self, state: &mut State, socket: usize) -> Option<()> {
         let own = &mut state.sockets[socket];
         let over = matches!(own.phase, Phase::Connected | Phase::Closed);
@@ -132,7 +132,7 @@ impl Scene {
         Some(())
     }
 
-    /// The signer answers the program, or releases guard and duplicate.
+    /// The signer answers the program, or releases gate and duplicate.
     pub(super) fn answer_arrives(&self, state: &mut State) -> Option<()> {
         match state.answers.pop_front()? {
             Answer::Granted(socket) => {
@@ -145,19 +145,19 @@ impl Scene {
                 let own = &mut state.sockets[socket];
                 own.asked = false;
                 own.held = false;
-                let guard = &mut state.ends[self.port(socket)].guard;
-                if *guard == Some(socket) {
-                    *guard = None;
+                let gate = &mut state.ends[self.port(socket)].gate;
+                if *gate == Some(socket) {
+                    *gate = None;
                 }
             }
         }
         Some(())
     }
 
-    /// `until_ns` of a guard, 30 s after the last frame that announces: the announcement has
+    /// `until_ns` of a gate, 30 s after the last frame that announces: the announcement has
     /// expired, and no frame of it is on its way.
-    pub(super) fn guard_expires(&self, state: &mut State, port: usize) -> Option<()> {
-        let socket = state.ends[port].guard?;
+    pub(super) fn gate_expires(&self, state: &mut State, port: usize) -> Option<()> {
+        let socket = state.ends[port].gate?;
         let frame = Frame::Announce(socket);
         let on_its_way = state.frames.contains(&frame)
             || state
@@ -167,7 +167,7 @@ impl Scene {
         let stands = state.ends[port]
             .entry
             .is_some_and(|entry| entry.element.is_none() && !entry.expired);
-        (!on_its_way && !stands).then(|| state.ends[port].guard = None)
+        (!on_its_way && !stands).then(|| state.ends[port].gate = None)
     }
 
     /// A channel ends for the client. Frames already sent may still arrive.
@@ -220,7 +220,7 @@ impl Scene {
         Some(())
     }
 
-    /// It is started again. A signer withdraws the announcements of the guards that it finds.
+    /// It is started again. A signer withdraws the announcements of the gates that it finds.
     pub(super) fn returns(&self, state: &mut State, daemon: Daemon) -> Option<()> {
         if state.runs(daemon) {
             return None;
@@ -228,7 +228,7 @@ impl Scene {
         state.running[daemon as usize] = true;
         if daemon == Daemon::Signer {
             for ends in &state.ends {
-                if let Some(socket) = ends.guard {
+                if let Some(socket) = ends.gate {
                     state.sockets[socket].asked = true;
                     state.sockets[socket].withdraw = true;
                 }

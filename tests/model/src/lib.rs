@@ -11,9 +11,9 @@
 //! the code; each step's documentation names the function it stands for.
 //!
 //! The model has no time: an expiry may happen at any moment from which on it can, and a packet or a
-//! frame takes any time. It assumes three relations between times. A guard stands longer than the
-//! announcement that it guards (`STANDS` and `CONNECT` in usherd). A frame that announces is answered,
-//! or its channel is over, before its guard expires (`ANSWER`). No packet is in the network for as
+//! frame takes any time. It assumes three relations between times. A gate stands longer than the
+//! announcement that it gates (`STANDS` and `CONNECT` in usherd). A frame that announces is answered,
+//! or its channel is over, before its gate expires (`ANSWER`). No packet is in the network for as
 //! long as the entry of a handshake is kept (`USHER_HANDSHAKE_NS`).
 //!
 //! The network delays and reorders packets, loses them, and copies SYNs. If the server answers SYNs
@@ -46,8 +46,8 @@ pub const WHO_IS_SERVED: &str = "who is served is who was authenticated";
 /// The mends in force. Without one of them the model is that of the code before it.
 #[derive(Debug, Clone, Copy)]
 pub struct Mends {
-    /// Every announced connection has a guard in the client's kernel, which outlives the signer.
-    pub guards: bool,
+    /// Every announced connection has a gate in the client's kernel, which outlives the signer.
+    pub gates: bool,
     /// A valid token replaces another connection's entry.
     pub tokens_replace: bool,
     /// The first SYN that is read binds an announced entry.
@@ -66,7 +66,7 @@ pub struct Mends {
 impl Mends {
     /// All mends: the present code.
     pub const ALL: Self = Self {
-        guards: true,
+        gates: true,
         tokens_replace: true,
         first_syn_binds: true,
         readings: true,
@@ -128,7 +128,7 @@ pub enum Step {
     Announce(usize),
     /// The program calls connect(2).
     Connect(usize),
-    /// The socket's SYN leaves, if `guard_syn` (bpf/authentication/ticket) permits.
+    /// The socket's SYN leaves, if `gate_syn` (bpf/authentication/ticket) permits.
     SynLeaves(usize),
     /// A copy of its SYN arrives: `check_token`, `choose_queue`.
     SynArrives(usize),
@@ -141,7 +141,7 @@ pub enum Step {
     /// The program closes the socket, connected or not: `closed`, called by `follow`.
     Close(usize),
     /// The signer has an announcement withdrawn: the program has reported, has gone, or the signer
-    /// has started and found a guard.
+    /// has started and found a gate.
     Withdraw(usize),
     /// Verifier and keeper handle the next frame.
     FrameArrives,
@@ -153,8 +153,8 @@ pub enum Step {
     AnswerArrives,
     /// The courier opens a channel, which replaces the former one.
     NewChannel,
-    /// A guard expires.
-    GuardExpires(usize),
+    /// A gate expires.
+    GateExpires(usize),
     /// An entry expires: `expires_ns`, and `remove` with USHER_EXPIRE.
     EntryExpires(usize),
     /// The keeper cuts a connection without an entry: `drain_untracked`.
@@ -215,7 +215,7 @@ impl Model for Scene {
         for port in 0..self.ports {
             steps.extend([
                 Step::HandshakeTimesOut(port),
-                Step::GuardExpires(port),
+                Step::GateExpires(port),
                 Step::EntryExpires(port),
                 Step::Cut(port),
             ]);
@@ -310,7 +310,7 @@ impl Scene {
             Step::OlderChannelEnds => self.older_channel_ends(state),
             Step::AnswerArrives => self.answer_arrives(state),
             Step::NewChannel => self.new_channel(state),
-            Step::GuardExpires(port) => self.guard_expires(state, port),
+            Step::GateExpires(port) => self.gate_expires(state, port),
             Step::EntryExpires(port) => self.entry_expires(state, port),
             Step::Cut(port) => self.cut(state, port),
             Step::Dies(daemon) => self.dies(state, daemon),

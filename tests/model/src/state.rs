@@ -150,7 +150,7 @@ pub struct Served {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Ends {
     /// In the client's kernel: the only socket whose SYN may leave.
-    pub guard: Option<usize>,
+    pub gate: Option<usize>,
     /// In the server's table.
     pub entry: Option<Entry>,
     /// A handshake that the server's kernel remembers.

@@ -145,7 +145,7 @@ fn syns_that_are_not_read_take_nothing_over() {
 fn a_killed_signer_gave_alices_token_to_bobs_queue() {
     let plans = [plan(BOB, Kind::Announced), plan(ALICE, Kind::Token)];
     let before = Mends {
-        guards: false,
+        gates: false,
         tokens_replace: false,
         first_syn_binds: false,
         channels: false,
@@ -165,11 +165,11 @@ fn a_killed_signer_gave_alices_token_to_bobs_queue() {
 }
 
 #[test]
-fn without_guards_a_stranger_is_the_announcer() {
+fn without_gates_a_stranger_is_the_announcer() {
     let plans = [plan(BOB, Kind::Announced), plan(ALICE, Kind::Stranger)];
     fails(Scene {
         mends: Mends {
-            guards: false,
+            gates: false,
             ..Mends::ALL
         },
         ..scene(&plans, 1, false)

@@ -77,12 +77,12 @@ pub static ALL: &[Probe] = &[
         },
     ),
     Probe::new(
-        "guards",
+        "gates",
         false,
         "keeping an announced connection from other users of this host when the signer dies",
         || {
-            crate::ticket::guards::CODE.probe()?;
-            Ok("the program that guards announced connections loads".into())
+            crate::ticket::gates::CODE.probe()?;
+            Ok("the program that gates announced connections loads".into())
         },
     ),
     Probe::new(

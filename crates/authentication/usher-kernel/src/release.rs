@@ -17,12 +17,12 @@ pub struct Released {
     pub interfaces: Vec<String>,
     /// Interfaces that still have it.
     pub unreleased: Vec<Unattached>,
-    /// Whether a signer runs, whose guards stay.
+    /// Whether a signer runs, whose gates stay.
     pub signer_runs: bool,
 }
 
 /// Unpins the admission programs and tables below `pins`, those for destinations below
-/// `destinations` and the guards of a signer that has stopped below `guards`, which ends them, and
+/// `destinations` and the gates of a signer that has stopped below `gates`, which ends them, and
 /// removes the filters from the interfaces of the caller's network namespace. Pins in other folders
 /// stay. Established connections continue. May be called repeatedly.
 ///
@@ -30,7 +30,7 @@ pub struct Released {
 /// [`KernelError::InUse`] while a keeper runs, before anything has changed;
 /// [`KernelError::Protected`] when the ownership programs refuse the caller; other errors of the kernel:
 /// some objects are then gone, and the next call continues.
-pub fn release(pins: &Path, destinations: &Path, guards: &Path) -> Result<Released, KernelError> {
+pub fn release(pins: &Path, destinations: &Path, gates: &Path) -> Result<Released, KernelError> {
     let mut held = Vec::new();
     for folder in [destinations, pins] {
         if exists(folder)? {
@@ -38,8 +38,8 @@ pub fn release(pins: &Path, destinations: &Path, guards: &Path) -> Result<Releas
         }
     }
     let mut signer_runs = false;
-    if exists(guards)? {
-        match Pins::lock(guards) {
+    if exists(gates)? {
+        match Pins::lock(gates) {
             Ok(pins) => held.push(pins),
             Err(KernelError::InUse { .. }) => signer_runs = true,
             Err(error) => return Err(error),

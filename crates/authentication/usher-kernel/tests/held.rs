@@ -114,13 +114,13 @@ tests! {
             assert_eq!(connection.client.port(), local.port());
             assert!(is_connecting(&socket));
             // Not released: the kernel's retransmission stays held, and only the copy arrives.
-            guard(&tickets, &connection, attempt, false);
+            gate(&tickets, &connection, attempt, false);
             sender.send(&syn).unwrap();
             end(&socket).unwrap();
             assert_eq!(server.syn().connection, connection);
             let over = report(&tickets);
             assert_eq!((over.attempt, over.event), (attempt, Event::Over));
-            tickets.holding().guards().remove(&connection).unwrap();
+            tickets.holding().gates().remove(&connection).unwrap();
         }
         let counted = counted(&tickets);
         assert!(counted.held >= 3, "{counted:?}");
@@ -133,7 +133,7 @@ tests! {
         let socket = socket_for(v4(PORT));
         begin(ALICE, &socket, v4(PORT));
         let (attempt, connection, _) = held(&tickets, ALICE);
-        guard(&tickets, &connection, attempt, true);
+        gate(&tickets, &connection, attempt, true);
         end(&socket).unwrap();
         assert_eq!(server.syn().connection, connection);
     }
@@ -148,13 +148,13 @@ tests! {
         assert_eq!((again, same), (attempt, connection));
         // Another time stamp.
         assert_ne!(first, second);
-        // Under a guard it is held without a report.
-        guard(&tickets, &connection, attempt, false);
+        // Under a gate it is held without a report.
+        gate(&tickets, &connection, attempt, false);
         let before = sent_again(&socket);
         eventually("its SYN is sent again", || sent_again(&socket) > before);
         assert_eq!(tickets.holding().reports().unwrap().entries, []);
         assert!(is_connecting(&socket));
-        guard(&tickets, &connection, attempt, true);
+        gate(&tickets, &connection, attempt, true);
         end(&socket).unwrap();
     }
 
@@ -179,7 +179,7 @@ tests! {
         assert_eq!(told.len(), 1200, "none is lost, and none is told twice");
     }
 
-    fn another_sockets_syn_with_guarded_ends_does_not_leave(world) {
+    fn another_sockets_syn_with_gated_ends_does_not_leave(world) {
         let tickets = hold(world);
         let sender = tickets.holding().sender().unwrap();
         let server = Server::new();
@@ -194,7 +194,7 @@ tests! {
         begin(ALICE, &alices, v4(PORT));
         let (attempt, connection, _) = held(&tickets, ALICE);
         // Alice is announced and gives up. Bob gets the port, and has a ticket.
-        guard(&tickets, &connection, attempt, true);
+        gate(&tickets, &connection, attempt, true);
         drop(alices);
         assert_eq!(report(&tickets).event, Event::Over);
         let bobs = bound();
@@ -209,7 +209,7 @@ tests! {
         drop(again);
         assert_eq!(tickets.holding().reports().unwrap().entries, []);
         // Once no announcement stands, each is served.
-        tickets.holding().guards().remove(&connection).unwrap();
+        tickets.holding().gates().remove(&connection).unwrap();
         let bobs = bound();
         begin(BOB, &bobs, v4(PORT));
         end(&bobs).unwrap();
@@ -218,7 +218,7 @@ tests! {
         let alices = socket_for(v4(PORT));
         begin(ALICE, &alices, v4(PORT));
         let (attempt, connection, syn) = held(&tickets, ALICE);
-        guard(&tickets, &connection, attempt, true);
+        gate(&tickets, &connection, attempt, true);
         sender.send(&syn).unwrap();
         end(&alices).unwrap();
     }
@@ -235,7 +235,7 @@ tests! {
                 let connecting = scope.spawn(move || connect(ALICE, &socket, to));
                 let (attempt, connection, syn) = held(&tickets, ALICE);
                 assert!(!connecting.is_finished());
-                guard(&tickets, &connection, attempt, true);
+                gate(&tickets, &connection, attempt, true);
                 sender.send(&syn).unwrap();
                 let ended = connecting.join().unwrap().map_err(|error| error.raw_os_error());
                 assert_eq!(ended, expected);
@@ -249,11 +249,11 @@ tests! {
         let socket = socket_for(v4(PORT));
         begin(ALICE, &socket, v4(PORT));
         let (first, connection, _) = held(&tickets, ALICE);
-        guard(&tickets, &connection, first, true);
+        gate(&tickets, &connection, first, true);
         // No process listens.
         assert_eq!(end(&socket).unwrap_err().raw_os_error(), Some(libc::ECONNREFUSED));
         assert_eq!(report(&tickets).event, Event::Over);
-        tickets.holding().guards().remove(&connection).unwrap();
+        tickets.holding().gates().remove(&connection).unwrap();
         // The kernel reports the former failure once more.
         let aborted = connect(ALICE, &socket, v4(PORT)).unwrap_err();
         assert_eq!(aborted.raw_os_error(), Some(libc::ECONNABORTED));
@@ -314,7 +314,7 @@ tests! {
         begin(ALICE, &socket, v4(PORT));
         let (attempt, connection, syn) = held(&tickets, ALICE);
         assert_eq!(counted(&tickets).no_room, 1);
-        guard(&tickets, &connection, attempt, true);
+        gate(&tickets, &connection, attempt, true);
         tickets.holding().sender().unwrap().send(&syn).unwrap();
         end(&socket).unwrap();
     }
@@ -352,7 +352,7 @@ tests! {
         let Event::Held(Some(syn)) = given_up.event else {
             panic!("{given_up:?}");
         };
-        guard(&tickets, &given_up.connection, given_up.attempt, true);
+        gate(&tickets, &given_up.connection, given_up.attempt, true);
         tickets.holding().sender().unwrap().send(&syn).unwrap();
         end(&socket).unwrap();
         assert_eq!(server.syn().option, None);
@@ -366,19 +366,19 @@ tests! {
         assert!(matches!(holding.set_destinations(five), Err(TicketError::Full)));
         holding.set_destinations([(v4(PORT), None)]).unwrap();
         let sockets: Vec<OwnedFd> = (0..5).map(|_| socket_for(v4(PORT))).collect();
-        let mut guarded: Vec<ConnectionTuple> = Vec::new();
+        let mut gated: Vec<ConnectionTuple> = Vec::new();
         for (number, socket) in sockets.iter().enumerate() {
             begin(ALICE, socket, v4(PORT));
             let mut reports = Vec::new();
             eventually("a report", || {
                 let fresh = holding.reports().unwrap().entries.into_iter();
-                reports.extend(fresh.filter(|report| !guarded.contains(&report.connection)));
+                reports.extend(fresh.filter(|report| !gated.contains(&report.connection)));
                 !reports.is_empty()
             });
             let (connection, attempt) = (reports[0].connection, reports[0].attempt);
-            let outcome = holding.guards().put(&connection, &guarding(attempt, true));
+            let outcome = holding.gates().put(&connection, &gating(attempt, true));
             assert_eq!(matches!(outcome, Err(TicketError::Full)), number == 4);
-            guarded.push(connection);
+            gated.push(connection);
         }
         for socket in &sockets[..4] {
             end(socket).unwrap();
@@ -386,13 +386,13 @@ tests! {
         }
         assert!(is_connecting(&sockets[4]));
         // There is room again.
-        holding.guards().remove(&guarded[0]).unwrap();
+        holding.gates().remove(&gated[0]).unwrap();
         eventually("it is told of once more", || {
             let mut reports = holding.reports().unwrap().entries.into_iter();
             let again = reports.find(|report| matches!(report.event, Event::Held(_)));
             again.is_some_and(|report| {
-                let guard = guarding(report.attempt, true);
-                holding.guards().put(&report.connection, &guard).is_ok()
+                let gate = gating(report.attempt, true);
+                holding.gates().put(&report.connection, &gate).is_ok()
             })
         });
         end(&sockets[4]).unwrap();
@@ -424,7 +424,7 @@ tests! {
         assert_eq!(connect_raw_sockets(v4(PORT)), 2);
         others.holding().sender().unwrap().send(&syn).unwrap_err();
         assert_eq!(counted(&others).unsent, 2);
-        guard(&tickets, &connection, attempt, true);
+        gate(&tickets, &connection, attempt, true);
         tickets.holding().sender().unwrap().send(&syn).unwrap();
         end(&socket).unwrap();
         assert_eq!(counted(&tickets).unsent, 0);

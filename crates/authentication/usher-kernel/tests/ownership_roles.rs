@@ -30,12 +30,12 @@ fn open_tickets() -> Tickets {
         tickets: 8,
         blocks: 8,
         destinations: 8,
-        guards: 8,
+        gates: 8,
         listed: 8,
     };
     let tickets = Tickets::open(&cgroup::mount().unwrap(), Some(Path::new(SIGNERS)), &limits);
     let tickets = tickets.unwrap();
-    tickets.holding().guards().lasting().unwrap();
+    tickets.holding().gates().lasting().unwrap();
     tickets
 }
 
@@ -66,7 +66,7 @@ fn attempts(told: &str) -> Vec<(&'static str, io::Result<()>)> {
     });
     let mut all: Vec<_> = by_id.collect();
     let folder = Path::new(SIGNERS);
-    all.push(("open a pin", open_pin(&folder.join("guards"))));
+    all.push(("open a pin", open_pin(&folder.join("gates"))));
     all.push(("list", std::fs::read_dir(folder).map(drop)));
     all.push(("make a folder", std::fs::create_dir(folder.join("new"))));
     all.push(("remove a folder", std::fs::remove_dir(folder.join("new"))));

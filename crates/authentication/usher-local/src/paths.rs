@@ -39,7 +39,7 @@ pub const PIN_DIRECTORY: &str = "/sys/fs/bpf/usher";
 pub const OWNERSHIP_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher/ownership";
 /// Pinned maps and links of the programs that restrict the connections of services.
 pub const DESTINATIONS_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher/destinations";
-/// Pinned maps and links of the program that guards announced connections, which the signer loads. Not
+/// Pinned maps and links of the program that gates announced connections, which the signer loads. Not
 /// below the keeper's folder, which only the keeper touches.
 pub const SIGNER_PIN_DIRECTORY: &str = "/sys/fs/bpf/usher_signer";
 /// Verifier to keeper: fixed-size records.

@@ -21,7 +21,7 @@ use shared::{
 pub enum Role {
     /// Admission, ownership, destinations, the protection itself.
     Keeper,
-    /// Tickets and guards.
+    /// Tickets and gates.
     Signer,
 }
 

@@ -13,7 +13,7 @@ use usher_proto::session_request::{Announcement, SessionRequest};
 
 use super::Signer;
 use super::closing::close_replaced;
-use super::guards::Guarded;
+use super::gates::Gated;
 use super::lease::Lease;
 use super::open::{ask_for_tokens, open};
 use super::relay::ANSWER;
@@ -29,19 +29,19 @@ const ATTEMPTS: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Announces a connection in the user's session. If there is none, opens one, and then a ticket for
-/// `uid`. The connection's guard stands from before the announcement until the caller lifts it.
+/// `uid`. The connection's gate stands from before the announcement until the caller lifts it.
 ///
 /// # Errors
 /// The server's refusal, or this host's.
 pub async fn announce(
     signer: &Arc<Signer>,
     lease: &Lease,
-    guarded: &mut Guarded,
+    gated: &mut Gated,
 ) -> Result<SessionId, Refusal> {
     let mut refusal = Refusal::VerifierUnavailable;
     for attempt in 0..ATTEMPTS {
         let (mut asked, mut used) = (false, None);
-        match attempt_once(signer, lease, guarded, &mut asked, &mut used).await {
+        match attempt_once(signer, lease, gated, &mut asked, &mut used).await {
             Ok((session, by_agent)) => {
                 if !by_agent {
                     renew_for_tokens(signer, &lease.pair);
@@ -58,7 +58,7 @@ pub async fn announce(
             // Another task may have opened the next session meanwhile.
             signer.sessions.forget(&lease.pair.key, used).await;
         } else if refusal.is_unanswered() {
-            guarded.doubt();
+            gated.doubt();
             // The user is not asked again for each attempt: the program tries again.
             if asked {
                 return Err(refusal);
@@ -75,7 +75,7 @@ pub async fn announce(
 async fn attempt_once(
     signer: &Arc<Signer>,
     lease: &Lease,
-    guarded: &Guarded,
+    gated: &Gated,
     asked: &mut bool,
     used: &mut Option<SessionId>,
 ) -> Result<(SessionId, bool), Refusal> {
@@ -102,9 +102,9 @@ async fn attempt_once(
         *used = Some(session);
         let announcement = Announcement {
             element,
-            connection: guarded.connection,
+            connection: gated.connection,
         };
-        guarded.stand(signer, Some(session))?;
+        gated.stand(signer, Some(session))?;
         let asked = SessionRequest::Announce(announcement);
         let pending = signer.relay.ask(&pair.host, pair.uid, session, asked)?;
         // The element was sent in order: other tasks may announce while this one waits.
@@ -116,7 +116,7 @@ async fn attempt_once(
         // The user was asked while this task waited, and is not asked again for each waiting task.
         return Err(Refusal::AgentRefused);
     }
-    let (session, openable) = open(signer, lease, Some(guarded), asked).await?;
+    let (session, openable) = open(signer, lease, Some(gated), asked).await?;
     let (id, by_agent) = (session.id, session.by_agent);
     *slot = Some(session);
     let permit = signer.tickets.claim_for_new_session(pair.ticket_key());

@@ -21,7 +21,7 @@ use usher_system::namespace;
 use super::Signer;
 use super::announcement::{announce, withdraw};
 use super::closing::suspend;
-use super::guards::{self, Guarded};
+use super::gates::{self, Gated};
 use super::lease::{Lease, Use};
 use super::loans;
 use super::relay::CONNECT;
@@ -89,12 +89,12 @@ async fn serve_one(signer: &Arc<Signer>, mut caller: LocalCaller) {
         }
         break (asked, socket);
     };
-    let mut guarded = match guarded(signer, &asked, socket) {
-        Ok(guarded) => guarded,
+    let mut gated = match gated(signer, &asked, socket) {
+        Ok(gated) => gated,
         Err(refusal) => return refuse(&caller, &asked, refusal).await,
     };
-    let connection = guarded.connection;
-    match prepare(signer, &asked, socket, &mut guarded).await {
+    let connection = gated.connection;
+    match prepare(signer, &asked, socket, &mut gated).await {
         Ok((lease, session)) => {
             let ready = LocalReply::Ready {
                 server: connection.server,
@@ -109,7 +109,7 @@ async fn serve_one(signer: &Arc<Signer>, mut caller: LocalCaller) {
     }
     // A refused connection may be announced nonetheless: no other socket gets the port until that
     // is over.
-    guarded.lift(signer).await;
+    gated.lift(signer).await;
 }
 
 async fn refuse(caller: &LocalCaller, asked: &Asked, refusal: Refusal) {
@@ -252,10 +252,10 @@ fn owner_at_the_proxy(
 }
 
 /// Gives the caller's socket its address.
-fn guarded(signer: &Signer, asked: &Asked, socket: &OwnedFd) -> Result<Guarded, Refusal> {
-    let is_taken = |connection: &ConnectionTuple| guards::stands(signer, connection);
+fn gated(signer: &Signer, asked: &Asked, socket: &OwnedFd) -> Result<Gated, Refusal> {
+    let is_taken = |connection: &ConnectionTuple| gates::stands(signer, connection);
     let connection = bind(signer.network, socket, &asked.host, asked.port, &is_taken)?;
-    Guarded::of_socket(connection, socket.as_fd())
+    Gated::of_socket(connection, socket.as_fd())
 }
 
 /// Announces the caller's connection.
@@ -263,9 +263,9 @@ async fn prepare(
     signer: &Arc<Signer>,
     asked: &Asked,
     socket: &OwnedFd,
-    guarded: &mut Guarded,
+    gated: &mut Gated,
 ) -> Result<(Lease, SessionId), Refusal> {
-    let connection = guarded.connection;
+    let connection = gated.connection;
     let key = SessionKey {
         user: asked.key_user.clone(),
         host: asked.host.name.clone(),
@@ -279,7 +279,7 @@ async fn prepare(
         host: asked.host.clone(),
     };
     let lease = signer.lease(pair, Use::Asked(asked.program))?;
-    let session = announce(signer, &lease, guarded).await?;
+    let session = announce(signer, &lease, gated).await?;
     // This may have taken a while.
     if let Err(refusal) = lease.check() {
         withdraw(signer, &lease.pair, session, connection).await;

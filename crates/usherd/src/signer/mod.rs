@@ -8,7 +8,7 @@ mod asking;
 mod callers;
 mod chains;
 mod closing;
-mod guards;
+mod gates;
 mod keys;
 mod lease;
 mod loans;
@@ -198,7 +198,7 @@ pub fn run(cgroup: Option<PathBuf>) -> Result<(), StartError> {
             let keys = closing::leave_former_keys(Arc::clone(&signer));
             let chains = signer.chains.keep_full();
             let plain = plain::serve(Arc::clone(&signer));
-            tokio::spawn(guards::clear_up(Arc::clone(&signer)));
+            tokio::spawn(gates::clear_up(Arc::clone(&signer)));
             // Looked up like every later configuration, with the same reduced rights.
             let configuration = signer.configuration.get();
             let programs = signer
@@ -290,7 +290,7 @@ impl Answers<Status> for Signer {
             ("tickets", self.tickets.len() as u64),
             ("agents", self.loans.len() as u64),
             ("tokens", u64::from(self.tickets.available())),
-            ("guards_lasting", u64::from(self.tickets.guards_last())),
+            ("gates_lasting", u64::from(self.tickets.gates_last())),
             ("courier_connected", u64::from(is_connected)),
             ("plain_held", self.tickets.held()),
         ];

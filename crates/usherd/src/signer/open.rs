@@ -11,7 +11,7 @@ use usher_proto::token::{TokenChain, TokenKey, TokenSlot};
 use super::Signer;
 use super::chains::random;
 use super::closing::close;
-use super::guards::Guarded;
+use super::gates::Gated;
 use super::lease::Lease;
 use super::sessions::{Pair, SESSION, Session, purpose};
 use super::signing::UserKey;
@@ -32,7 +32,7 @@ pub struct Openable {
 pub async fn open(
     signer: &Signer,
     lease: &Lease,
-    first: Option<&Guarded>,
+    first: Option<&Gated>,
     asked: &mut bool,
 ) -> Result<(Session, Openable), Refusal> {
     let (pair, key) = (&lease.pair, &lease.pair.key);
@@ -61,9 +61,9 @@ pub async fn open(
         chain_salt: chain.salt(),
     };
     let announced = match first {
-        Some(guarded) => Some(Announcement {
+        Some(gated) => Some(Announcement {
             element: chain.next().ok_or(Refusal::ChainExhausted)?,
-            connection: guarded.connection,
+            connection: gated.connection,
         }),
         None => None,
     };
@@ -78,8 +78,8 @@ pub async fn open(
     // An agent may have taken its time.
     lease.check()?;
     let id = session_id(&authenticator.statement);
-    if let Some(guarded) = first {
-        guarded.stand(signer, None)?;
+    if let Some(gated) = first {
+        gated.stand(signer, None)?;
     }
     let asked = ClientBody::Open {
         authenticator,
@@ -93,7 +93,7 @@ pub async fn open(
     match first {
         // Lets the next signer withdraw it if this one ends. A cancelled lease is found by the caller,
         // which has to withdraw the connection.
-        Some(guarded) => guarded.stand(signer, Some(id))?,
+        Some(gated) => gated.stand(signer, Some(id))?,
         // The server may have taken its time.
         None => lease
             .check()

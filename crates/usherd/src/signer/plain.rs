@@ -7,7 +7,7 @@
 //! kernel itself would send it again only after a second. A refused connection is released too, so
 //! that the server's RST tells the program.
 //!
-//! An announcement is for a connection's endpoints, and no process here holds the port. The guard
+//! An announcement is for a connection's endpoints, and no process here holds the port. The gate
 //! keeps others from using it: from before the announcement until it is withdrawn, no SYN with
 //! these endpoints leaves the host except from the socket for which it was made.
 
@@ -29,7 +29,7 @@ use usher_proto::session_id::SessionId;
 use super::Signer;
 use super::announcement::{announce, withdraw};
 use super::closing::suspend;
-use super::guards::Guarded;
+use super::gates::Gated;
 use super::lease::{Lease, Use};
 use super::relay::CONNECT;
 use super::sessions::{Pair, SessionKey};
@@ -37,9 +37,9 @@ use crate::log_share::LogShares;
 use crate::shares::Shares;
 
 /// Limits of connections being decided on, announced or refused at the same time: in total, half as
-/// many as the kernel accepts guards; for one user; and the fraction of the free ones that one user
+/// many as the kernel accepts gates; for one user; and the fraction of the free ones that one user
 /// may take. Beyond them a SYN stays held, and the kernel reports it again when it retransmits it.
-const UNDER_WAY: usize = Limits::GUARDS as usize / 2;
+const UNDER_WAY: usize = Limits::GATES as usize / 2;
 const UNDER_WAY_PER_USER: usize = 512;
 const PART_OF_FREE: usize = 32;
 /// Limit of those being refused, for all users together. A user with many user ids (newuidmap(1))
@@ -52,7 +52,7 @@ pub struct Plain {
     log: LogShares,
     announced: AtomicU64,
     refused: AtomicU64,
-    guards: AtomicU64,
+    gates: AtomicU64,
 }
 
 struct State {
@@ -87,12 +87,12 @@ struct ConnectionPermit {
 }
 
 impl Plain {
-    /// The numbers of announced and refused connections, and of guards.
+    /// The numbers of announced and refused connections, and of gates.
     pub fn numbers(&self) -> [(&'static str, u64); 3] {
         [
             ("plain_announced", &self.announced),
             ("plain_refused", &self.refused),
-            ("plain_guards", &self.guards),
+            ("plain_gates", &self.gates),
         ]
         .map(|(name, number)| (name, number.load(Ordering::Relaxed)))
     }
@@ -237,7 +237,7 @@ async fn take_out_of_use(signer: &Signer, report: &Report) {
     }
 }
 
-/// Checks the user and the permission. Before that, the connection has no guard, of which there is
+/// Checks the user and the permission. Before that, the connection has no gate, of which there is
 /// a limited number: nothing has been announced that needs one.
 async fn decide(mut permit: ConnectionPermit, report: Report, syn: Option<Syn>) {
     let signer = Arc::clone(&permit.signer);
@@ -245,7 +245,7 @@ async fn decide(mut permit: ConnectionPermit, report: Report, syn: Option<Syn>) 
         return;
     };
     let connection = report.connection;
-    let mut guarded = Guarded::held(connection, report.attempt);
+    let mut gated = Gated::held(connection, report.attempt);
     let permitted = permitted(&signer, &report).await;
     if permitted.is_err() && !permit.refuse() {
         return signer.plain.log_refusal(&report, Refusal::Overloaded);
@@ -254,43 +254,43 @@ async fn decide(mut permit: ConnectionPermit, report: Report, syn: Option<Syn>) 
     if permit.is_over() {
         return;
     }
-    if let Err(refusal) = guarded.stand(&signer, None) {
+    if let Err(refusal) = gated.stand(&signer, None) {
         return tracing::warn!(%refusal, %connection, "a held connection is asked for again");
     }
-    signer.plain.guards.fetch_add(1, Ordering::Relaxed);
+    signer.plain.gates.fetch_add(1, Ordering::Relaxed);
     take_out_of_use(&signer, &report).await;
     match permitted {
         Ok(lease) => {
-            announce_and_release(&mut permit, &mut guarded, holding, &lease, &report, syn).await;
+            announce_and_release(&mut permit, &mut gated, holding, &lease, &report, syn).await;
         }
         Err(refusal) => {
-            refuse_and_release(&permit, &guarded, holding, refusal, &report, syn);
+            refuse_and_release(&permit, &gated, holding, refusal, &report, syn);
             permit.has_ended().await;
         }
     }
-    // The permit is held until then, so that there are never more guards than permits.
-    guarded.lift(&signer).await;
-    signer.plain.guards.fetch_sub(1, Ordering::Relaxed);
+    // The permit is held until then, so that there are never more gates than permits.
+    gated.lift(&signer).await;
+    signer.plain.gates.fetch_sub(1, Ordering::Relaxed);
 }
 
 async fn announce_and_release(
     permit: &mut ConnectionPermit,
-    guarded: &mut Guarded,
+    gated: &mut Gated,
     holding: &Holding,
     lease: &Lease,
     report: &Report,
     syn: Option<Syn>,
 ) {
     let signer = Arc::clone(&permit.signer);
-    match announce(&signer, lease, guarded).await {
+    match announce(&signer, lease, gated).await {
         Ok(session) => {
             // Announcing may have taken a while.
             if !permit.is_over() && lease.check().is_ok() {
                 signer.plain.announced.fetch_add(1, Ordering::Relaxed);
-                release(&signer, guarded, Some(session), holding, syn);
+                release(&signer, gated, Some(session), holding, syn);
                 permit.has_ended().await;
             }
-            // The guard stands until the announcement is gone from the server.
+            // The gate stands until the announcement is gone from the server.
             withdraw(&signer, &lease.pair, session, report.connection).await;
         }
         // These endpoints are announced for another connection, for which the server would mistake
@@ -299,7 +299,7 @@ async fn announce_and_release(
             signer.plain.log_refusal(report, refusal);
         }
         Err(refusal) => {
-            refuse_and_release(permit, guarded, holding, refusal, report, syn);
+            refuse_and_release(permit, gated, holding, refusal, report, syn);
             permit.has_ended().await;
         }
     }
@@ -308,7 +308,7 @@ async fn announce_and_release(
 /// Releases the SYN unannounced, so that the server's RST tells the program.
 fn refuse_and_release(
     permit: &ConnectionPermit,
-    guarded: &Guarded,
+    gated: &Gated,
     holding: &Holding,
     refusal: Refusal,
     report: &Report,
@@ -317,7 +317,7 @@ fn refuse_and_release(
     let plain = &permit.signer.plain;
     plain.refused.fetch_add(1, Ordering::Relaxed);
     plain.log_refusal(report, refusal);
-    release(&permit.signer, guarded, None, holding, syn);
+    release(&permit.signer, gated, None, holding, syn);
 }
 
 /// Checks the user and the permission, and grants a lease.
@@ -356,13 +356,13 @@ async fn permitted(signer: &Signer, report: &Report) -> Result<Lease, Refusal> {
 /// Releases the SYN, and sends it in the kernel's place.
 fn release(
     signer: &Signer,
-    guarded: &Guarded,
+    gated: &Gated,
     session: Option<SessionId>,
     holding: &Holding,
     syn: Option<Syn>,
 ) {
-    let connection = guarded.connection;
-    if let Err(refusal) = guarded.released().stand(signer, session) {
+    let connection = gated.connection;
+    if let Err(refusal) = gated.released().stand(signer, session) {
         return tracing::error!(%refusal, %connection, "a connection is not released");
     }
     // If this is impossible or gets lost, the kernel sends its own copy within a second.

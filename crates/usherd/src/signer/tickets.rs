@@ -114,10 +114,10 @@ impl Tickets {
                 usherd signer dies, a local user may for moments be taken for the announcer");
         }
         if let Ok(kernel) = &kernel
-            && let Err(error) = kernel.holding().guards().lasting()
+            && let Err(error) = kernel.holding().gates().lasting()
         {
             tracing::warn!(%error, "when usherd signer dies, a local user may for moments be taken \
-                for the announcer of a connection: guards cannot be pinned");
+                for the announcer of a connection: gates cannot be pinned");
         }
         if let Ok(kernel) = &kernel
             && let Err(error) = kernel.holding().sender()
@@ -128,7 +128,7 @@ impl Tickets {
         if let Ok(kernel) = &kernel
             && let Err(error) = usher_bpf::guard::claim(kernel.objects())
         {
-            tracing::warn!(%error, "root's processes can touch tickets and guards");
+            tracing::warn!(%error, "root's processes can touch tickets and gates");
         }
         Self {
             kernel: kernel.ok(),

@@ -128,13 +128,13 @@ fn the_announcer_is_served_after_the_signers_death() -> Result {
 }
 
 #[test]
-fn the_port_of_a_held_connection_is_guarded_after_the_signers_death() -> Result {
+fn the_port_of_a_held_connection_is_gated_after_the_signers_death() -> Result {
     let mut mail = topology()?;
     stop_the_server(&mut mail)?;
     // The signer has sent its request to the server, and does not learn the result.
     let mut carol = python(&mail, "carol", FROM_PORT, &["41234"])?;
-    eventually("carol's connection is guarded", || {
-        Ok(mail.laptop.number(Role::Signer, "plain_guards")? == 1)
+    eventually("carol's connection is gated", || {
+        Ok(mail.laptop.number(Role::Signer, "plain_gates")? == 1)
     })?;
     kill_the_signer(&mut mail)?;
     carol.end()?;
@@ -160,7 +160,7 @@ fn what_a_dead_signers_host_had_announced_is_withdrawn() -> Result {
         let who = mail.mailhost.run(["usher", "--json", "who"])?.stdout;
         Ok(!who.contains("\"announced\""))
     })?;
-    // Like on a kernel that accepts no guards.
+    // Like on a kernel that accepts no gates.
     mail.laptop.run(["rm", "-r", "/sys/fs/bpf/usher_signer"])?;
     let mut alice = python(&mail, "alice", FROM_PORT, &[&port])?;
     assert_eq!(line(&mut alice)?, "ECONNREFUSED");

@@ -10,7 +10,7 @@ use usher_base::ConnectionTuple;
 use usher_bpf::{Batch, Mirrored, Object, Plain, Ring, Table};
 
 use super::attempt::Attempt;
-use super::guards::Guards;
+use super::gates::Gates;
 use super::listing::ProgramId;
 use super::syn::{Syn, SynSender};
 use super::types::TicketError;
@@ -53,7 +53,7 @@ pub enum Event {
 pub struct Holding {
     plain: Mutex<Mirrored<Destination, u32>>,
     holds: Table<u32, Hold>,
-    guards: Guards,
+    gates: Gates,
     reports: Ring<Report>,
     sender: Result<SynSender, KernelError>,
 }
@@ -65,11 +65,11 @@ impl std::fmt::Debug for Holding {
 }
 
 impl Holding {
-    pub(super) fn open(object: &Object, guards: Guards) -> Result<Self, KernelError> {
+    pub(super) fn open(object: &Object, gates: Gates) -> Result<Self, KernelError> {
         Ok(Self {
             plain: Mutex::new(Mirrored::new(object.table("plain")?)),
             holds: object.table("holds")?,
-            guards,
+            gates,
             reports: object.ring("reports", "reading of plain connections", read)?,
             // The table is not kept here; its entries stay as they are.
             sender: SynSender::open(&object.table("senders")?),
@@ -110,9 +110,9 @@ impl Holding {
         self.holds.set(&descriptor, &exempt)
     }
 
-    /// The guards of announced connections, and of those under decision.
-    pub fn guards(&self) -> &Guards {
-        &self.guards
+    /// The gates of announced connections, and of those under decision.
+    pub fn gates(&self) -> &Gates {
+        &self.gates
     }
 
     /// The sender of held SYNs. It needs CAP_NET_RAW when the programs are loaded.

@@ -1,12 +1,12 @@
 //! The client's side in the kernel: which connections carry which token in their SYN, and which are
 //! held (bpf/authentication/ticket).
 //!
-//! Guards are pinned (guards). The other programs are in force as long as a [`Tickets`] is open;
+//! Gates are pinned (gates). The other programs are in force as long as a [`Tickets`] is open;
 //! when its process ends, they end too, and connections are made without tokens. Loading needs
 //! privileges, everything afterwards needs none (kernel 5.19).
 
 mod attempt;
-pub(crate) mod guards;
+pub(crate) mod gates;
 mod holding;
 mod listing;
 mod programs;
@@ -27,7 +27,7 @@ use crate::clock::boot_time;
 pub use crate::shared::ticket::TicketCounters as Counters;
 use crate::shared::ticket::{Block, BlockKey, Ticket as Entry, TicketKey as Key};
 pub use attempt::Attempt;
-pub use guards::{Guard, Guards, LeftGuard};
+pub use gates::{Gate, Gates, LeftGate};
 pub use holding::{Event, Holding, Report};
 pub use listing::{Listed, Listing, ProgramId};
 pub(crate) use programs::CODE;
@@ -68,22 +68,22 @@ impl Tickets {
     /// sockets that processes make in it and below, in the caller's network namespace. Other
     /// parties' programs keep running beside them.
     ///
-    /// `pins`: a folder of a bpffs, made if it is missing, in which guards outlive this process;
-    /// see [`Guards::lasting`].
+    /// `pins`: a folder of a bpffs, made if it is missing, in which gates outlive this process;
+    /// see [`Gates::lasting`].
     ///
     /// # Errors
-    /// The kernel's error; then nothing is attached, except perhaps the guards.
+    /// The kernel's error; then nothing is attached, except perhaps the gates.
     /// [`KernelError::InUse`] while another `Tickets` holds `pins`.
     pub fn open(cgroup: &Path, pins: Option<&Path>, limits: &Limits) -> Result<Self, KernelError> {
         let Programs {
             object,
             identify,
-            guards,
+            gates,
             links,
         } = Programs::open(cgroup, pins, limits)?;
         let mut objects = Objects::default();
         object.collect(&mut objects)?;
-        guards.collect(&mut objects)?;
+        gates.collect(&mut objects)?;
         links
             .iter()
             .try_for_each(|link| objects.add_descriptor(link))?;
@@ -93,7 +93,7 @@ impl Tickets {
             blocks: object.table("blocks")?,
             counters: object.counters("counters")?,
             wanted: object.ring("wanted", "reading wanted blocks", wanted)?,
-            holding: Holding::open(&object, guards)?,
+            holding: Holding::open(&object, gates)?,
             listing: Listing::open(&object, identify)?,
             _links: links,
         })
@@ -200,7 +200,7 @@ impl Tickets {
     /// The kernel's error.
     pub fn counters(&self) -> Result<Counters, KernelError> {
         Ok(Counters {
-            kept_back: self.holding.guards().kept_back()?,
+            kept_back: self.holding.gates().kept_back()?,
             ..self.counters.read()?
         })
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use usher_bpf::executables::{IDENTIFY, Identifier, draw_key};
 use usher_bpf::{Code, Object, code};
 
-use super::guards::{self, Guards};
+use super::gates::{self, Gates};
 use super::types::Limits;
 use crate::KernelError;
 
@@ -16,7 +16,7 @@ pub(crate) static CODE: Code = code!("usher_ticket", "ticket");
 /// The order of attaching: programs that draw come after those that write.
 const PROGRAMS: [&str; 4] = ["write_token", "draw", "connect_plain4", "connect_plain6"];
 
-/// Holds leaving SYNs; the guard program calls it. Attached before the others.
+/// Holds leaving SYNs; the gate program calls it. Attached before the others.
 const HOLD: &str = "hold_syn";
 
 /// The programs, attached.
@@ -24,7 +24,7 @@ pub(super) struct Programs {
     pub object: Object,
     /// Or the reason that this kernel does not accept it.
     pub identify: Result<Identifier, KernelError>,
-    pub guards: Guards,
+    pub gates: Gates,
     /// Keep the programs attached as long as they are open.
     pub links: Vec<OwnedFd>,
 }
@@ -35,14 +35,14 @@ impl Programs {
         pins: Option<&Path>,
         limits: &Limits,
     ) -> Result<Self, KernelError> {
-        let guard = guards::Loaded::new(pins, limits.guards)?;
-        let (object, not_identified) = match load(&guard, limits, true) {
+        let gate = gates::Loaded::new(pins, limits.gates)?;
+        let (object, not_identified) = match load(&gate, limits, true) {
             Ok(object) => (object, None),
             // The rest works without it; if the rest fails too, report that error.
-            Err(error) => (load(&guard, limits, false)?, Some(error)),
+            Err(error) => (load(&gate, limits, false)?, Some(error)),
         };
         draw_key(&object)?;
-        let (guards, mut links) = guard.attach(group, &object.program(HOLD)?)?;
+        let (gates, mut links) = gate.attach(group, &object.program(HOLD)?)?;
         links.extend(object.attach_to_cgroup(&PROGRAMS, group)?);
         let identify = match not_identified {
             Some(error) => Err(error),
@@ -51,14 +51,14 @@ impl Programs {
         Ok(Self {
             object,
             identify,
-            guards,
+            gates,
             links,
         })
     }
 }
 
 /// `identifying`: with the program that identifies files.
-fn load(guard: &guards::Loaded, limits: &Limits, identifying: bool) -> Result<Object, KernelError> {
+fn load(gate: &gates::Loaded, limits: &Limits, identifying: bool) -> Result<Object, KernelError> {
     CODE.open()?
         .in_own_network()?
         .choose(|program, _| Ok::<_, KernelError>(identifying || program != IDENTIFY))?
@@ -67,8 +67,8 @@ fn load(guard: &guards::Loaded, limits: &Limits, identifying: bool) -> Result<Ob
             ("blocks", limits.blocks),
             ("plain", limits.destinations),
             ("listed", limits.listed),
-            ("told", limits.guards),
+            ("told", limits.gates),
         ])?
-        .share(guard.object(), &guards::SHARED)?
+        .share(gate.object(), &gates::SHARED)?
         .load()
 }

@@ -23,15 +23,15 @@ pub struct Limits {
     /// Destinations at which plain connections are authenticated.
     pub destinations: u32,
     /// Connections under decision or announced, at one time.
-    pub guards: u32,
+    pub gates: u32,
     /// Listed programs: pairs of list and program.
     pub listed: u32,
 }
 
 impl Limits {
-    /// The default number of guards, half of them for held connections. The caller that enters them
+    /// The default number of gates, half of them for held connections. The caller that enters them
     /// ensures that no user takes all.
-    pub const GUARDS: u32 = 32_768;
+    pub const GATES: u32 = 32_768;
     /// The default number of listed programs.
     pub const LISTED: u32 = 8_192;
 }
@@ -44,7 +44,7 @@ impl Default for Limits {
             tickets: 65_536,
             blocks: 32_768,
             destinations: 16_384,
-            guards: Self::GUARDS,
+            gates: Self::GATES,
             listed: Self::LISTED,
         }
     }

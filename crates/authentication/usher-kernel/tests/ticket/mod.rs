@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Uid;
 use usher_base::ConnectionTuple;
-use usher_kernel::ticket::{Attempt, Counters, Guard, Limits, Ticket, TicketKey, Tickets};
+use usher_kernel::ticket::{Attempt, Counters, Gate, Limits, Ticket, TicketKey, Tickets};
 use usher_proto::token::{TOKEN_BLOCK, TokenElement};
 use usher_proto::{Token, TokenChain, TokenSlot};
 use zeroize::Zeroizing;
@@ -21,15 +21,15 @@ pub fn open(world: &World) -> Tickets {
         tickets: 16,
         blocks: 16,
         destinations: 4,
-        guards: 4,
+        gates: 4,
         listed: 4,
     };
     Tickets::open(&world.cgroup, None, &limits).unwrap()
 }
 
-/// A guard that stands for the whole test.
-pub fn guarding(attempt: Attempt, released: bool) -> Guard {
-    Guard {
+/// A gate that stands for the whole test.
+pub fn gating(attempt: Attempt, released: bool) -> Gate {
+    Gate {
         attempt,
         released,
         lifetime: Duration::from_secs(3600),
@@ -37,11 +37,9 @@ pub fn guarding(attempt: Attempt, released: bool) -> Guard {
     }
 }
 
-pub fn guard(tickets: &Tickets, connection: &ConnectionTuple, attempt: Attempt, released: bool) {
-    let guards = tickets.holding().guards();
-    guards
-        .put(connection, &guarding(attempt, released))
-        .unwrap();
+pub fn gate(tickets: &Tickets, connection: &ConnectionTuple, attempt: Attempt, released: bool) {
+    let gates = tickets.holding().gates();
+    gates.put(connection, &gating(attempt, released)).unwrap();
 }
 
 pub fn key(uid: u32, server: SocketAddr) -> TicketKey {

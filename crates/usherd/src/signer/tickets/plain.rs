@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::os::fd::BorrowedFd;
 
-use usher_kernel::ticket::{self, Guards, Holding, Listing, ProgramId, TicketError};
+use usher_kernel::ticket::{self, Gates, Holding, Listing, ProgramId, TicketError};
 use usher_proto::refusal::Refusal;
 
 use super::Tickets;
@@ -16,14 +16,14 @@ impl Tickets {
         self.kernel.as_ref().map(ticket::Tickets::holding)
     }
 
-    /// Guards, if the kernel accepts the programs.
-    pub fn guards(&self) -> Option<&Guards> {
-        self.holding().map(Holding::guards)
+    /// Gates, if the kernel accepts the programs.
+    pub fn gates(&self) -> Option<&Gates> {
+        self.holding().map(Holding::gates)
     }
 
-    /// Whether guards outlive this process.
-    pub fn guards_last(&self) -> bool {
-        self.guards().is_some_and(|guards| guards.lasting().is_ok())
+    /// Whether gates outlive this process.
+    pub fn gates_last(&self) -> bool {
+        self.gates().is_some_and(|gates| gates.lasting().is_ok())
     }
 
     /// Listed programs, if the kernel accepts the programs.

@@ -1,4 +1,4 @@
-//! Guards of announced connections, which outlive the process that entered them.
+//! Gates of announced connections, which outlive the process that entered them.
 
 #[macro_use]
 mod world;
@@ -11,21 +11,21 @@ use std::time::Duration;
 use ticket::*;
 use usher_base::ConnectionTuple;
 use usher_kernel::KernelError;
-use usher_kernel::ticket::{Attempt, Guard, Limits, Tickets};
+use usher_kernel::ticket::{Attempt, Gate, Limits, Tickets};
 use world::*;
 
 const LIMITS: Limits = Limits {
     tickets: 16,
     blocks: 16,
     destinations: 4,
-    guards: 4,
+    gates: 4,
     listed: 4,
 };
 
 fn lasting(world: &World) -> Tickets {
     let pins = world.pins.with_file_name("signer");
     let tickets = Tickets::open(&world.cgroup, Some(&pins), &LIMITS).unwrap();
-    tickets.holding().guards().lasting().unwrap();
+    tickets.holding().gates().lasting().unwrap();
     tickets
 }
 
@@ -38,8 +38,8 @@ fn bound(port: u16) -> (OwnedFd, ConnectionTuple) {
     (socket, connection)
 }
 
-fn announced(socket: &OwnedFd, seconds: u64) -> Guard {
-    Guard {
+fn announced(socket: &OwnedFd, seconds: u64) -> Gate {
+    Gate {
         attempt: Attempt::of_socket(socket.as_fd()).unwrap(),
         released: true,
         lifetime: Duration::from_secs(seconds),
@@ -57,11 +57,11 @@ fn begins(uid: u32, socket: &OwnedFd) -> bool {
 }
 
 tests! {
-    fn a_guard_outlives_the_signer_until_its_time_is_over(world) {
+    fn a_gate_outlives_the_signer_until_its_time_is_over(world) {
         let server = Server::new();
         let tickets = lasting(world);
         let (alices, connection) = bound(40_000);
-        tickets.holding().guards().put(&connection, &announced(&alices, 3)).unwrap();
+        tickets.holding().gates().put(&connection, &announced(&alices, 3)).unwrap();
         // The signer dies, Alice gives up, and Bob gets the port.
         drop(tickets);
         drop(alices);
@@ -78,7 +78,7 @@ tests! {
         let server = Server::new();
         let tickets = lasting(world);
         let (alices, connection) = bound(40_000);
-        tickets.holding().guards().put(&connection, &announced(&alices, 3600)).unwrap();
+        tickets.holding().gates().put(&connection, &announced(&alices, 3600)).unwrap();
         drop(tickets);
         assert!(begins(ALICE, &alices));
         server.accept();
@@ -87,27 +87,27 @@ tests! {
         assert!(begins(BOB, &bobs));
     }
 
-    fn the_next_signer_finds_the_guards_and_takes_them_away(world) {
+    fn the_next_signer_finds_the_gates_and_takes_them_away(world) {
         let server = Server::new();
         let first = lasting(world);
-        assert_eq!(first.holding().guards().left(), []);
+        assert_eq!(first.holding().gates().left(), []);
         let (alices, connection) = bound(40_000);
-        first.holding().guards().put(&connection, &announced(&alices, 3600)).unwrap();
+        first.holding().gates().put(&connection, &announced(&alices, 3600)).unwrap();
         let (over, ended) = bound(40_001);
-        first.holding().guards().put(&ended, &announced(&over, 0)).unwrap();
+        first.holding().gates().put(&ended, &announced(&over, 0)).unwrap();
         drop(first);
         drop(alices);
         let second = lasting(world);
-        let guards = second.holding().guards();
-        let left = guards.left();
+        let gates = second.holding().gates();
+        let left = gates.left();
         assert_eq!(left.len(), 1, "{left:?}");
         assert_eq!((left[0].connection, left[0].session), (connection, Some(session(7))));
         assert!(left[0].lifetime > Duration::from_secs(3000));
-        assert!(guards.stands(&connection).unwrap() && !guards.stands(&ended).unwrap());
+        assert!(gates.stands(&connection).unwrap() && !gates.stands(&ended).unwrap());
         let (bobs, _) = bound(40_000);
         assert!(!begins(BOB, &bobs));
         assert!(second.counters().unwrap().kept_back >= 2);
-        assert!(guards.remove(&connection).unwrap());
+        assert!(gates.remove(&connection).unwrap());
         end(&bobs).unwrap();
         server.accept();
     }
@@ -121,29 +121,29 @@ tests! {
         lasting(world);
     }
 
-    fn guards_of_another_limit_are_given_up(world) {
+    fn gates_of_another_limit_are_given_up(world) {
         let pins = world.pins.with_file_name("signer");
         let tickets = lasting(world);
         let (alices, connection) = bound(40_000);
-        tickets.holding().guards().put(&connection, &announced(&alices, 3600)).unwrap();
+        tickets.holding().gates().put(&connection, &announced(&alices, 3600)).unwrap();
         drop(tickets);
-        let limits = Limits { guards: 8, ..LIMITS };
+        let limits = Limits { gates: 8, ..LIMITS };
         let tickets = Tickets::open(&world.cgroup, Some(&pins), &limits).unwrap();
-        tickets.holding().guards().lasting().unwrap();
-        assert_eq!(tickets.holding().guards().left(), []);
+        tickets.holding().gates().lasting().unwrap();
+        assert_eq!(tickets.holding().gates().left(), []);
         let _server = Server::new();
         drop(alices);
         let (bobs, _) = bound(40_000);
         assert!(begins(BOB, &bobs));
     }
 
-    fn where_nothing_can_be_pinned_guards_end_with_the_signer(world) {
+    fn where_nothing_can_be_pinned_gates_end_with_the_signer(world) {
         let _server = Server::new();
         let nowhere = std::path::Path::new("/mnt/signer");
         let tickets = Tickets::open(&world.cgroup, Some(nowhere), &LIMITS).unwrap();
-        tickets.holding().guards().lasting().unwrap_err();
+        tickets.holding().gates().lasting().unwrap_err();
         let (alices, connection) = bound(40_000);
-        tickets.holding().guards().put(&connection, &announced(&alices, 3600)).unwrap();
+        tickets.holding().gates().put(&connection, &announced(&alices, 3600)).unwrap();
         drop(alices);
         let (bobs, _) = bound(40_000);
         assert!(!begins(BOB, &bobs));

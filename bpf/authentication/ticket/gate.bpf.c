@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Guards bind an announced connection to one socket.
+ * Gates bind an announced connection to one socket.
  *
- * The server admits an announced connection by its two endpoints. A guard stands for these
+ * The server admits an announced connection by its two endpoints. A gate stands for these
  * endpoints from before the announcement until the server has withdrawn the announcement, or no
  * longer admits by it. While it stands, only the SYN of the announced socket leaves this host with
  * these endpoints. So another socket that gets the port meanwhile does not get the connection.
  *
- * The signer enters and removes guards. When the signer dies, the kernel closes its duplicates of
+ * The signer enters and removes gates. When the signer dies, the kernel closes its duplicates of
  * sockets and frees their ports, while the announcements stand. So this program and its tables are
- * pinned, and each guard expires by the clock. The signer's other program for SYNs (hold_syn,
+ * pinned, and each gate expires by the clock. The signer's other program for SYNs (hold_syn,
  * holding.h) ends with the signer: it is in `holding`, an array that the kernel empties when the
  * last process that has it open is gone.
  *
  * Kernel 6.1 or later (tail calls 4.2, boot time 5.8).
  */
-#include "guards.h"
+#include "gates.h"
 
-/* The program for SYNs that no guard decides about: hold_syn. Key: 0. Not pinned. */
+/* The program for SYNs that no gate decides about: hold_syn. Key: 0. Not pinned. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, 1);
@@ -42,18 +42,18 @@ static __always_inline void count_kept_back(void)
 		__sync_fetch_and_add(count, 1);
 }
 
-/* Whether the guard was entered for this connection. */
-static __always_inline int is_for(const struct usher_guard *guard, struct bpf_sock *socket,
+/* Whether the gate was entered for this connection. */
+static __always_inline int is_for(const struct usher_gate *gate, struct bpf_sock *socket,
 				  __u64 cookie)
 {
 	struct usher_hold *hold;
 
-	if (guard->attempt.cookie != cookie)
+	if (gate->attempt.cookie != cookie)
 		return 0;
-	if (!guard->attempt.begun_ns)
+	if (!gate->attempt.begun_ns)
 		return 1;
 	hold = bpf_sk_storage_get(&holds, socket, 0, 0);
-	return hold && hold->begun_ns == guard->attempt.begun_ns;
+	return hold && hold->begun_ns == gate->attempt.begun_ns;
 }
 
 /*
@@ -62,14 +62,14 @@ static __always_inline int is_for(const struct usher_guard *guard, struct bpf_so
  * and sends the SYN again. Packets other than SYNs cost a look at their socket's type and state.
  *
  * The program ignores the network namespace: in another one, a SYN with exactly the endpoints of a
- * guarded connection is dropped too. Kernel 4.10.
+ * gated connection is dropped too. Kernel 4.10.
  */
 SEC("cgroup_skb/egress")
-int guard_syn(struct __sk_buff *packet)
+int gate_syn(struct __sk_buff *packet)
 {
 	struct usher_connection connection __aligned = {};
 	struct bpf_sock *socket = packet->sk;
-	struct usher_guard *guard;
+	struct usher_gate *gate;
 
 	if (!socket)
 		return 1;
@@ -81,13 +81,13 @@ int guard_syn(struct __sk_buff *packet)
 		if (!is_connecting(socket))
 			return 1;
 		ends_of(socket, &connection);
-		guard = guard_of(&connection);
-		if (guard) {
-			if (!is_for(guard, socket, bpf_get_socket_cookie(packet))) {
+		gate = gate_of(&connection);
+		if (gate) {
+			if (!is_for(gate, socket, bpf_get_socket_cookie(packet))) {
 				count_kept_back();
 				return 0;
 			}
-			if (guard->released)
+			if (gate->released)
 				return 1;
 		}
 	}

@@ -1,5 +1,5 @@
-//! Guards: for two endpoints, the only socket whose connection may begin
-//! (bpf/authentication/ticket/guard.bpf.c).
+//! Gates: for two endpoints, the only socket whose connection may begin
+//! (bpf/authentication/ticket/gate.bpf.c).
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -16,17 +16,17 @@ use crate::shared::admission::Connection;
 use crate::shared::ticket;
 use crate::{KernelError, cgroup};
 
-/// bpf/authentication/ticket/guard.
-pub(crate) static CODE: Code = code!("usher_guard", "guard");
+/// bpf/authentication/ticket/gate.
+pub(crate) static CODE: Code = code!("usher_gate", "gate");
 
-const PROGRAM: &str = "guard_syn";
+const PROGRAM: &str = "gate_syn";
 /// Tables that outlive the signer, and those shared with the programs that hold. The link's name
 /// ends with the number of its cgroup.
-pub(super) const SHARED: [&str; 2] = ["guards", "holds"];
+pub(super) const SHARED: [&str; 2] = ["gates", "holds"];
 
-/// The data of a guard.
+/// The data of a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Guard {
+pub struct Gate {
     /// The only attempt that may begin a connection with these endpoints.
     pub attempt: Attempt,
     /// Whether it may begin now.
@@ -37,9 +37,9 @@ pub struct Guard {
     pub session: Option<SessionId>,
 }
 
-/// A guard that an earlier signer has left.
+/// A gate that an earlier signer has left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LeftGuard {
+pub struct LeftGate {
     /// Its endpoints.
     pub connection: ConnectionTuple,
     /// The session that announced them, if known.
@@ -48,23 +48,23 @@ pub struct LeftGuard {
     pub lifetime: Duration,
 }
 
-/// The guards in force.
-pub struct Guards {
-    table: Table<Connection, ticket::Guard>,
+/// The gates in force.
+pub struct Gates {
+    table: Table<Connection, ticket::Gate>,
     kept_back: usher_bpf::Counters<u64>,
-    left: Vec<LeftGuard>,
+    left: Vec<LeftGate>,
     lasting: Result<(), KernelError>,
     object: Object,
     pins: Option<Pins>,
 }
 
-impl Guards {
-    /// The guards that an earlier process had left at the opening.
-    pub fn left(&self) -> &[LeftGuard] {
+impl Gates {
+    /// The gates that an earlier process had left at the opening.
+    pub fn left(&self) -> &[LeftGate] {
         &self.left
     }
 
-    /// Whether guards outlive this process.
+    /// Whether gates outlive this process.
     ///
     /// # Errors
     /// The reason why they do not.
@@ -84,17 +84,17 @@ impl Guards {
         }
     }
 
-    /// From now on, a SYN with these endpoints leaves only as the guard permits. Replaces a former
-    /// guard of the same endpoints.
+    /// From now on, a SYN with these endpoints leaves only as the gate permits. Replaces a former
+    /// gate of the same endpoints.
     ///
     /// # Errors
     /// [`TicketError::Full`], or the kernel's error.
-    pub fn put(&self, connection: &ConnectionTuple, guard: &Guard) -> Result<(), TicketError> {
-        let guard = ticket::Guard::new(guard, boot_time());
-        Ok(self.table.set(&connection.encode(), &guard)?)
+    pub fn put(&self, connection: &ConnectionTuple, gate: &Gate) -> Result<(), TicketError> {
+        let gate = ticket::Gate::new(gate, boot_time());
+        Ok(self.table.set(&connection.encode(), &gate)?)
     }
 
-    /// Removes the guard of these endpoints. Returns false if they had none.
+    /// Removes the gate of these endpoints. Returns false if they had none.
     ///
     /// # Errors
     /// The kernel's error.
@@ -102,13 +102,13 @@ impl Guards {
         self.table.remove(&connection.encode())
     }
 
-    /// Whether a guard stands for these endpoints.
+    /// Whether a gate stands for these endpoints.
     ///
     /// # Errors
     /// The kernel's error.
     pub fn stands(&self, connection: &ConnectionTuple) -> Result<bool, KernelError> {
-        let guard = self.table.get(&connection.encode())?;
-        Ok(guard.is_some_and(|guard| guard.until_ns > boot_time()))
+        let gate = self.table.get(&connection.encode())?;
+        Ok(gate.is_some_and(|gate| gate.until_ns > boot_time()))
     }
 
     /// SYNs that were kept back because another connection had their endpoints.
@@ -126,7 +126,7 @@ pub(super) struct Loaded {
 
 impl Loaded {
     /// Adopts the pins in the folder `pins`, or makes them. If this fails, or without a folder,
-    /// guards end with this process.
+    /// gates end with this process.
     pub(super) fn new(pins: Option<&Path>, limit: u32) -> Result<Self, KernelError> {
         let lasting = match pins {
             Some(pins) => Self::pinned(pins, limit),
@@ -137,7 +137,7 @@ impl Loaded {
             // In use by another signer: the caller must decide which one is meant.
             Err(error @ KernelError::InUse { .. }) => Err(error),
             Err(error) => Ok(Self {
-                object: CODE.open()?.limit(&[("guards", limit)])?.load()?,
+                object: CODE.open()?.limit(&[("gates", limit)])?.load()?,
                 pins: None,
                 lasting: Err(error),
             }),
@@ -147,14 +147,14 @@ impl Loaded {
     fn pinned(folder: &Path, limit: u32) -> Result<Self, KernelError> {
         let pins = Pins::lock(folder)?;
         let load = || {
-            let code = CODE.open()?.limit(&[("guards", limit)])?;
+            let code = CODE.open()?.limit(&[("gates", limit)])?;
             code.pin(&pins, Some(&SHARED))?.load()
         };
         let object = match load() {
             Ok(object) => object,
             // Of another version or limit, so its contents are unusable.
             Err(error) => {
-                tracing::warn!(%error, "guards of an earlier signer are given up");
+                tracing::warn!(%error, "gates of an earlier signer are given up");
                 pins.remove()?;
                 load()?
             }
@@ -170,13 +170,13 @@ impl Loaded {
         &self.object
     }
 
-    /// Lets `hold` decide on SYNs without a guard, and attaches to the cgroup `group`. The programs
+    /// Lets `hold` decide on SYNs without a gate, and attaches to the cgroup `group`. The programs
     /// stay attached as long as the other returned values are open.
     pub(super) fn attach(
         self,
         group: &Path,
         hold: &OwnedFd,
-    ) -> Result<(Guards, Vec<OwnedFd>), KernelError> {
+    ) -> Result<(Gates, Vec<OwnedFd>), KernelError> {
         let Self {
             object,
             pins,
@@ -195,8 +195,8 @@ impl Loaded {
         if !own.starts_with(group) {
             kept.extend(object.attach_to_cgroup(&[PROGRAM], &own)?);
         }
-        let table = object.table("guards")?;
-        let guards = Guards {
+        let table = object.table("gates")?;
+        let gates = Gates {
             left: left(&table)?,
             table,
             kept_back: object.counters("kept_back")?,
@@ -204,21 +204,21 @@ impl Loaded {
             object,
             pins,
         };
-        Ok((guards, kept))
+        Ok((gates, kept))
     }
 }
 
-/// The standing guards; removes expired ones.
-fn left(table: &Table<Connection, ticket::Guard>) -> Result<Vec<LeftGuard>, KernelError> {
+/// The standing gates; removes expired ones.
+fn left(table: &Table<Connection, ticket::Gate>) -> Result<Vec<LeftGate>, KernelError> {
     let now = boot_time();
     let mut left = Vec::new();
-    for (ends, guard) in table.entries()? {
+    for (ends, gate) in table.entries()? {
         let connection = ConnectionTuple::decode(&ends);
         match connection {
-            Ok(connection) if guard.until_ns > now => left.push(LeftGuard {
+            Ok(connection) if gate.until_ns > now => left.push(LeftGate {
                 connection,
-                session: guard.session(),
-                lifetime: Duration::from_nanos(guard.until_ns - now),
+                session: gate.session(),
+                lifetime: Duration::from_nanos(gate.until_ns - now),
             }),
             _ => drop(table.remove(&ends)?),
         }
@@ -226,13 +226,13 @@ fn left(table: &Table<Connection, ticket::Guard>) -> Result<Vec<LeftGuard>, Kern
     Ok(left)
 }
 
-impl ticket::Guard {
-    fn new(guard: &Guard, now: u64) -> Self {
+impl ticket::Gate {
+    fn new(gate: &Gate, now: u64) -> Self {
         Self {
-            attempt: guard.attempt.into(),
-            until_ns: after(now, guard.lifetime),
-            released: guard.released.into(),
-            session: guard.session.map_or([0; 16], |session| *session.as_bytes()),
+            attempt: gate.attempt.into(),
+            until_ns: after(now, gate.lifetime),
+            released: gate.released.into(),
+            session: gate.session.map_or([0; 16], |session| *session.as_bytes()),
         }
     }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The tables that guard.bpf.c and ticket.bpf.c share: which socket's connection between two
+/* The tables that gate.bpf.c and ticket.bpf.c share: which socket's connection between two
  * endpoints may begin. They are pinned, and outlive the signer. */
-#ifndef USHER_TICKET_GUARDS_H
-#define USHER_TICKET_GUARDS_H
+#ifndef USHER_TICKET_GATES_H
+#define USHER_TICKET_GATES_H
 
 #include <linux/bpf.h>
 #include <linux/in.h>
@@ -38,8 +38,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
 	__type(key, struct usher_connection);
-	__type(value, struct usher_guard);
-} guards SEC(".maps");
+	__type(value, struct usher_gate);
+} gates SEC(".maps");
 
 /* The connecting side's view. */
 static __always_inline void ends_of(const struct bpf_sock *socket,
@@ -63,12 +63,12 @@ static __always_inline int is_connecting(const struct bpf_sock *socket)
 	       (socket->family == AF_INET || socket->family == AF_INET6);
 }
 
-/* The present guard of these endpoints. */
-static __always_inline struct usher_guard *guard_of(const struct usher_connection *connection)
+/* The present gate of these endpoints. */
+static __always_inline struct usher_gate *gate_of(const struct usher_connection *connection)
 {
-	struct usher_guard *guard = bpf_map_lookup_elem(&guards, connection);
+	struct usher_gate *gate = bpf_map_lookup_elem(&gates, connection);
 
-	return guard && guard->until_ns > bpf_ktime_get_boot_ns() ? guard : NULL;
+	return gate && gate->until_ns > bpf_ktime_get_boot_ns() ? gate : NULL;
 }
 
 #endif
