@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The marks of Usher's daemons, which bpf/guard sets and connection.bpf.c reads. */
+/* The marks of Usher's daemons, which bpf/guard sets. connection.bpf.c reads them too. */
 #ifndef USHER_DAEMONS_H
 #define USHER_DAEMONS_H
 
 #include "usher_refusals.h"
+
+/* BPF_LINK_GET_FD_BY_ID, a command of bpf(2). In place of the id, daemons ask the guard questions.
+ */
+#define LINK_BY_ID 30
 
 /* How to recognize a daemon, and the device of the pins. Key: 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct usher_protection);
-} protection SEC(".maps");
+	__type(value, struct usher_guard_settings);
+} guard_settings SEC(".maps");
 
 /*
  * Marks of daemons. Key: the thread; value: enum usher_mark. Limit: memory. Full: an exec sets no
@@ -32,11 +36,19 @@ static __always_inline __u8 mark_of(struct task_struct *task)
 	return mark ? *mark : 0;
 }
 
-static __always_inline struct usher_protection *settings(void)
+/* The task's roles; none until it declares them. */
+static __always_inline __u8 roles_of(struct task_struct *task)
+{
+	__u8 mark = mark_of(task);
+
+	return task->cred->euid.val == 0 && !(mark & USHER_UNDECLARED) ? mark & USHER_ROLES : 0;
+}
+
+static __always_inline struct usher_guard_settings *settings(void)
 {
 	__u32 zero = 0;
 
-	return bpf_map_lookup_elem(&protection, &zero);
+	return bpf_map_lookup_elem(&guard_settings, &zero);
 }
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Self-protection by owner: shared between the programs of bpf/guard, the daemons and the keeper.
- * The Rust side is generated from this header. USHER_OWNERSHIP_VERSION goes up with every change.
+ * The guard of Usher's own objects and daemons: shared between the programs of bpf/guard, the
+ * daemons and the keeper. The Rust side is generated from this header. USHER_OWNERSHIP_VERSION goes
+ * up with every change.
  */
 #ifndef USHER_GUARD_H
 #define USHER_GUARD_H
@@ -72,9 +73,9 @@ struct usher_folder {
 };
 
 /* How to recognize an Usher daemon, and where the pins are. Key: 0. */
-struct usher_protection {
+struct usher_guard_settings {
 	__u32 children_of_init; /* whether only they can be daemons */
-	__u32 device; /* the device of the pins; 0: nothing is protected */
+	__u32 device; /* the device of the pins; 0: nothing is guarded */
 	__u32 path_length; /* the length of `daemon`, with the final zero byte */
 	__u32 parent; /* inode of the folder above the pins */
 	char daemon[USHER_PATH_SIZE]; /* path of the daemons' program, padded with
@@ -97,7 +98,7 @@ struct usher_place {
 };
 
 _Static_assert(sizeof(struct usher_folder) == 16, "usher_folder");
-_Static_assert(sizeof(struct usher_protection) == 272, "usher_protection");
+_Static_assert(sizeof(struct usher_guard_settings) == 272, "usher_guard_settings");
 _Static_assert(sizeof(struct usher_place) == 40, "usher_place");
 
 #endif

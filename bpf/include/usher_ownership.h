@@ -11,7 +11,7 @@
 
 #include "usher_guard.h"
 
-#define USHER_OWNERSHIP_VERSION 4
+#define USHER_OWNERSHIP_VERSION 5
 
 #define USHER_GROUPS 128
 

@@ -10,6 +10,9 @@
 
 #include "usher_token.h"
 
+/* Goes up with every change of the pinned tables of gate.bpf.c: a size, an offset or a meaning. */
+#define USHER_TICKET_VERSION 1
+
 /*
  * The socket option that draws a token: setsockopt(socket, level, name, struct usher_destination).
  */
@@ -188,7 +191,7 @@ _Static_assert(sizeof(struct usher_block) == 708, "usher_block");
 _Static_assert(sizeof(struct usher_ticket_counters) == 160, "usher_ticket_counters");
 
 _Static_assert(sizeof(struct usher_attempt) == 16, "usher_attempt");
-_Static_assert(sizeof(struct usher_gate) == 48, "usher_guard");
+_Static_assert(sizeof(struct usher_gate) == 48, "usher_gate");
 _Static_assert(sizeof(struct usher_hold) == 48, "usher_hold");
 _Static_assert(sizeof(struct usher_report) == 216, "usher_report");
 _Static_assert(sizeof(struct usher_listed_key) == 16, "usher_listed_key");

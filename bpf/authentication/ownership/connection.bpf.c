@@ -62,9 +62,9 @@ static __always_inline struct usher_owner *owner_of(struct sock *sk)
 /* Daemons run as root. Until the first keeper has marked itself, every root process passes. */
 static __always_inline int is_daemon(struct task_struct *task)
 {
-	struct usher_protection *protected = settings();
+	struct usher_guard_settings *guard = settings();
 
-	return all_uids_are(task->cred, 0) && (mark_of(task) || !protected || !protected->device);
+	return all_uids_are(task->cred, 0) && (mark_of(task) || !guard || !guard->device);
 }
 
 /* `reason`: the one for a connection; 0 lets the socket's state decide. */

@@ -16,6 +16,7 @@
  * Kernel 6.1 or later (tail calls 4.2, boot time 5.8).
  */
 #include "gates.h"
+#include "usher_layout.h"
 
 /* The program for SYNs that no gate decides about: hold_syn. Key: 0. Not pinned. */
 struct {

@@ -226,7 +226,7 @@ fn lsm_programs() -> Result<String, String> {
 }
 
 fn ownership_programs() -> Outcome {
-    const LOADED: &str = "the fence, connection ownership and self-protection load";
+    const LOADED: &str = "the fence, connection ownership and the guard load";
     let missing = crate::ownership::try_load().map_err(text)?;
     Ok(match missing.as_slice() {
         [] => LOADED.into(),

@@ -28,7 +28,7 @@ pub struct Released {
 ///
 /// # Errors
 /// [`KernelError::InUse`] while a keeper runs, before anything has changed;
-/// [`KernelError::Protected`] when the ownership programs refuse the caller; other errors of the kernel:
+/// [`KernelError::Guarded`] when the ownership programs refuse the caller; other errors of the kernel:
 /// some objects are then gone, and the next call continues.
 pub fn release(pins: &Path, destinations: &Path, gates: &Path) -> Result<Released, KernelError> {
     let mut held = Vec::new();

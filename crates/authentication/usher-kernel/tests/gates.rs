@@ -6,6 +6,7 @@ mod ticket;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 use ticket::*;
@@ -54,6 +55,24 @@ fn begins(uid: u32, socket: &OwnedFd) -> bool {
         !is_connecting(socket) || sent_again(socket) > 0
     });
     !is_connecting(socket)
+}
+
+/// A signer with these limits gives up the gates of an earlier one, whose layout `change` changes.
+fn given_up(world: &World, limits: &Limits, change: fn(&Path)) {
+    let pins = world.pins.with_file_name("signer");
+    let tickets = lasting(world);
+    let (alices, connection) = bound(40_000);
+    let gate = announced(&alices, 3600);
+    tickets.holding().gates().put(&connection, &gate).unwrap();
+    drop(tickets);
+    change(&pins.join("layout"));
+    let tickets = Tickets::open(&world.cgroup, Some(&pins), limits).unwrap();
+    tickets.holding().gates().lasting().unwrap();
+    assert_eq!(tickets.holding().gates().left(), []);
+    let _server = Server::new();
+    drop(alices);
+    let (bobs, _) = bound(40_000);
+    assert!(begins(BOB, &bobs));
 }
 
 tests! {
@@ -122,19 +141,20 @@ tests! {
     }
 
     fn gates_of_another_limit_are_given_up(world) {
-        let pins = world.pins.with_file_name("signer");
-        let tickets = lasting(world);
-        let (alices, connection) = bound(40_000);
-        tickets.holding().gates().put(&connection, &announced(&alices, 3600)).unwrap();
-        drop(tickets);
-        let limits = Limits { gates: 8, ..LIMITS };
-        let tickets = Tickets::open(&world.cgroup, Some(&pins), &limits).unwrap();
-        tickets.holding().gates().lasting().unwrap();
-        assert_eq!(tickets.holding().gates().left(), []);
-        let _server = Server::new();
-        drop(alices);
-        let (bobs, _) = bound(40_000);
-        assert!(begins(BOB, &bobs));
+        given_up(world, &Limits { gates: 8, ..LIMITS }, |_| {});
+    }
+
+    fn gates_of_another_layout_are_given_up(world) {
+        given_up(world, &LIMITS, |layout| {
+            run("bpftool", &[
+                "map", "update", "pinned", layout.to_str().unwrap(),
+                "key", "0", "0", "0", "0", "value", "99", "0", "0", "0", "0", "0", "0", "0",
+            ]);
+        });
+    }
+
+    fn gates_without_a_layout_are_given_up(world) {
+        given_up(world, &LIMITS, |layout| std::fs::remove_file(layout).unwrap());
     }
 
     fn where_nothing_can_be_pinned_gates_end_with_the_signer(world) {

@@ -1,7 +1,7 @@
-//! Self-protection by owner: a daemon touches only the objects of its own role.
+//! The guard by owner: a daemon touches only the objects of its own role.
 
+mod guard;
 mod ownership;
-mod protection;
 
 use std::ffi::CString;
 use std::io;
@@ -9,9 +9,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 
+use guard::*;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use ownership::*;
-use protection::*;
 use usher_bpf::Objects;
 use usher_bpf::guard::{Role, claim, declare};
 use usher_kernel::ownership::{Ownership, Reason};
@@ -98,7 +98,7 @@ fn in_the_part_of_another_keeper() {
             }
             refused(&touch(&keepers));
             expect_refused(open_pin(&keepers.join("settled")));
-            expect_refused(open_pin(&keepers.join("link_protect_map")));
+            expect_refused(open_pin(&keepers.join("link_guard_map")));
 
             let tickets = open_tickets();
             assert!(claim(tickets.objects()).unwrap());
@@ -194,16 +194,16 @@ fn elsewhere(told: &str) -> Command {
     command
 }
 
-fn protected(pins: &Path) -> Ownership {
+fn guarded(pins: &Path) -> Ownership {
     let ownership = load(pins);
-    ownership.protect(Path::new(USHER), &[]).unwrap();
+    ownership.guard(Path::new(USHER), &[]).unwrap();
     ownership
 }
 
 #[test]
 fn a_daemon_touches_objects_of_its_own_role_only() {
     process_of_its_own("a_daemon_touches_objects_of_its_own_role_only", |pins| {
-        let ownership = protected(pins);
+        let ownership = guarded(pins);
         finds_it_so(another("signer", ""));
         for reason in [Reason::Map, Reason::Program, Reason::Link, Reason::Pins] {
             assert!(ownership.refusals().unwrap().of(reason) > 0, "{reason:?}");
@@ -216,9 +216,9 @@ fn a_daemon_touches_objects_of_its_own_role_only() {
 #[test]
 fn no_daemon_claims_another_ones_objects() {
     process_of_its_own("no_daemon_claims_another_ones_objects", |pins| {
-        let ownership = protected(pins);
+        let ownership = guarded(pins);
         finds_it_so(another("claims", ""));
-        ownership.protect(Path::new(USHER), &[]).unwrap();
+        ownership.guard(Path::new(USHER), &[]).unwrap();
         permitted(&touch(pins));
     });
 }
@@ -226,7 +226,7 @@ fn no_daemon_claims_another_ones_objects() {
 #[test]
 fn what_a_former_signer_claimed_is_forgotten() {
     process_of_its_own("what_a_former_signer_claimed_is_forgotten", |pins| {
-        let _ownership = protected(pins);
+        let _ownership = guarded(pins);
         let claimed = || {
             ["own_maps", "own_programs", "own_links", "own_folders"].map(|table| {
                 let table = MapHandle::from_pinned_path(pins.join(table)).unwrap();

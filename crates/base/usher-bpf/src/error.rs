@@ -61,13 +61,13 @@ pub enum KernelError {
         /// Where the pins are.
         pins: PathBuf,
     },
-    /// The pins are protected from this process.
+    /// The guard keeps this process from the pins.
     #[error(
-        "{pins} is protected from this process: it is open to the daemon that owns it only, whose \
+        "{pins} is guarded against this process: it is open to the daemon that owns it only, whose \
          program is at its path, in its mount namespace, and started by the service manager if the \
          first one was; start the daemon that way, or reboot"
     )]
-    Protected {
+    Guarded {
         /// Where the pins are.
         pins: PathBuf,
     },
@@ -89,9 +89,9 @@ pub enum KernelError {
         /// The table.
         table: &'static str,
     },
-    /// The protection programs do not recognize this daemon as the owner of an object.
+    /// The guard does not recognize this daemon as the owner of an object.
     #[error(
-        "the protection programs do not take this process for the owner of its objects, or have no \
+        "the guard does not take this process for the owner of its objects, or has no \
          room for them; start the daemon after the keeper, at its path, by the service manager"
     )]
     NotOwned,

@@ -1,4 +1,4 @@
-//! A daemon's messages to the protection programs (bpf/guard): its roles and its objects. It sends
+//! A daemon's messages to the guard (bpf/guard): its roles and its objects. It sends
 //! them in place of a link's id.
 
 use std::io;
@@ -19,7 +19,7 @@ use shared::{
 /// A role that owns objects in the kernel. A daemon may touch only the objects of its roles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Admission, ownership, destinations, the protection itself.
+    /// Admission, ownership, destinations, the guard itself.
     Keeper,
     /// Tickets and gates.
     Signer,
@@ -37,7 +37,7 @@ impl Role {
 /// Declares the roles of this process, once and for all; an empty list is valid. Call it first,
 /// while the process has one thread: any other thread could make a different declaration.
 ///
-/// Returns false if no protection programs run here, or if they refuse the declaration: the process
+/// Returns false if no guard runs here, or if it refuses the declaration: the process
 /// is not a daemon, may not have these roles, or has declared before. It then has no role.
 ///
 /// # Errors
@@ -63,10 +63,10 @@ fn unless_not_permitted(answer: Result<bool, KernelError>) -> Result<bool, Kerne
 /// Claims these objects for this daemon, and forgets the objects that an earlier process of its
 /// role claimed and that are not among them. Call it as root. The keeper enters its objects itself.
 ///
-/// Returns false if no protection programs run here.
+/// Returns false if no guard runs here.
 ///
 /// # Errors
-/// [`KernelError::NotOwned`] when they refuse one of the objects, or the kernel's error. The
+/// [`KernelError::NotOwned`] when it refuses one of the objects, or the kernel's error. The
 /// objects before it are claimed then.
 pub fn claim(objects: &Objects) -> Result<bool, KernelError> {
     if !unless_not_permitted(ask(ROLL_CALL_LINK))? {

@@ -91,7 +91,7 @@ impl Object {
         clone(&self.find(name)?)
     }
 
-    /// Adds all programs and tables to `objects`, for their protection.
+    /// Adds all programs and tables to `objects`, for the guard.
     ///
     /// # Errors
     /// The kernel's error.

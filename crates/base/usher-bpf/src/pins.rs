@@ -45,7 +45,7 @@ pub fn exists(path: &Path) -> Result<bool, KernelError> {
 fn failed(what: &'static str, pins: &Path) -> impl Fn(io::Error) -> KernelError {
     move |error| {
         if error.raw_os_error() == Some(libc::EPERM) && rustix::process::geteuid().is_root() {
-            KernelError::Protected { pins: pins.into() }
+            KernelError::Guarded { pins: pins.into() }
         } else {
             KernelError::file(what, pins)(error)
         }
@@ -57,7 +57,7 @@ impl Pins {
     ///
     /// # Errors
     /// [`KernelError::NoBpfFileSystem`]; [`KernelError::InUse`] while another process holds it;
-    /// [`KernelError::Protected`]; or the kernel's error.
+    /// [`KernelError::Guarded`]; or the kernel's error.
     pub fn lock(folder: &Path) -> Result<Self, KernelError> {
         let parent = folder.parent().unwrap_or(Path::new("/"));
         let kind = rustix::fs::statfs(parent)
@@ -92,27 +92,29 @@ impl Pins {
     }
 
     /// Refuses pins of another layout, before anything is changed. A layout table without a version
-    /// comes from a process that ended before it wrote one, so before it attached anything.
+    /// comes from a process that ended before it wrote one, so before it attached anything. Links
+    /// without a layout table come from another version.
     ///
     /// # Errors
     /// [`KernelError::OtherLayout`], or the kernel's error.
     pub fn require_layout(&self, expected: u32) -> Result<(), KernelError> {
         let path = self.folder.join(LAYOUT);
-        if !exists(&path)? {
+        let found = if exists(&path)? {
+            let map = MapHandle::from_pinned_path(&path)
+                .map_err(KernelError::bpf("opening the pinned layout"))?;
+            let found = Table::<u32, Layout>::new(LAYOUT, &map)?.get(&0)?;
+            found.map_or(0, |layout| layout.version)
+        } else {
+            0
+        };
+        if found == expected || (found == 0 && self.links("")?.is_empty()) {
             return Ok(());
         }
-        let map = MapHandle::from_pinned_path(&path)
-            .map_err(KernelError::bpf("opening the pinned layout"))?;
-        let found = Table::<u32, Layout>::new(LAYOUT, &map)?.get(&0)?;
-        match found.map_or(0, |layout| layout.version) {
-            0 => Ok(()),
-            found if found == expected => Ok(()),
-            found => Err(KernelError::OtherLayout {
-                pins: self.folder.clone(),
-                found,
-                expected,
-            }),
-        }
+        Err(KernelError::OtherLayout {
+            pins: self.folder.clone(),
+            found,
+            expected,
+        })
     }
 
     /// Writes the layout version of the tables that an object has pinned here.
@@ -152,7 +154,7 @@ impl Pins {
     /// miss its tables.
     ///
     /// # Errors
-    /// [`KernelError::Protected`], or the kernel's error; some pins are removed then.
+    /// [`KernelError::Guarded`], or the kernel's error; some pins are removed then.
     pub fn remove(&self) -> Result<usize, KernelError> {
         let mut files = self.files()?;
         files.sort_by_key(|path| !starts_with(path, LINK));
@@ -165,7 +167,7 @@ impl Pins {
     /// Removes the folder if it is empty.
     ///
     /// # Errors
-    /// [`KernelError::Protected`], or the kernel's error.
+    /// [`KernelError::Guarded`], or the kernel's error.
     pub fn remove_folder(self) -> Result<(), KernelError> {
         match fs::remove_dir(&self.folder) {
             Err(error) if error.kind() != io::ErrorKind::DirectoryNotEmpty => {

@@ -78,7 +78,7 @@ impl Admission {
     /// admission, and established connections notice nothing.
     ///
     /// # Errors
-    /// [`KernelError::InUse`] while another `Admission` holds `pins`; [`KernelError::Protected`],
+    /// [`KernelError::InUse`] while another `Admission` holds `pins`; [`KernelError::Guarded`],
     /// [`KernelError::OtherLayout`], [`KernelError::OtherLimit`] and
     /// [`KernelError::OtherNamespace`] when the pins cannot be adopted; nothing has been changed
     /// then. Otherwise the kernel's error: objects pinned by then stay and are adopted the next time.
@@ -427,7 +427,7 @@ impl Admission {
         self.counters.read()
     }
 
-    /// The ids of programs that no pin names, for their protection.
+    /// The ids of programs that no pin names, for the guard.
     ///
     /// # Errors
     /// The kernel's error.

@@ -3,13 +3,13 @@
 //!
 //! - The fence: a process of a service can become only the user it was granted, and only once.
 //! - Connection ownership: only a user's own processes use the user's connections.
-//! - Self-protection: only the daemon that owns a BPF object of Usher may touch it.
+//! - The guard: only the daemon that owns a BPF object of Usher may touch it.
 //!
 //! Kernels that refuse LSM programs do everything else: [`OwnershipError::NotSupported`]. Pinned
 //! programs stay in force while no keeper runs.
 
+mod guard;
 mod programs;
-mod protection;
 mod types;
 
 use std::collections::BTreeSet;
@@ -20,9 +20,9 @@ use usher_bpf::{Counters, Pins, Table};
 
 use crate::KernelError;
 use crate::shared::ownership::{Identity as Grant, Owner, Settled};
+use guard::{Tables, key};
 use programs::Programs;
 pub(crate) use programs::{load_lsm_program, try_load};
-use protection::{Tables, key};
 pub use types::{Identity, MAX_GROUPS, OwnershipError, ProcessState, Reason, Refusals};
 
 /// Number of accounts that the table of the fence can hold.
@@ -40,7 +40,7 @@ pub struct Ownership {
     owners: Table<u32, Owner>,
     obstacles: Table<u32, u32>,
     refusals: Counters<u64>,
-    protection: Tables,
+    guard: Tables,
     _pins: Pins,
 }
 
@@ -59,7 +59,7 @@ impl Ownership {
     /// # Errors
     /// [`OwnershipError::NotSupported`] when this kernel accepts no LSM programs: nothing is in
     /// force then. [`KernelError::InUse`] while another `Ownership` holds `pins`;
-    /// [`KernelError::Protected`] and [`KernelError::OtherLayout`] when they cannot be adopted.
+    /// [`KernelError::Guarded`] and [`KernelError::OtherLayout`] when they cannot be adopted.
     /// Otherwise the kernel's error: what was pinned by then stays in force, and the next call
     /// adopts it.
     pub fn open(pins: &Path) -> Result<Self, OwnershipError> {
@@ -68,7 +68,7 @@ impl Ownership {
         let Programs {
             fence,
             connection,
-            protection,
+            objects,
         } = Programs::open(&pins)?;
         let keepers: Table<u32, u32> = fence.table("keeper")?;
         let keeper = keepers.get(&0)?.unwrap_or(0).wrapping_add(1);
@@ -81,7 +81,7 @@ impl Ownership {
             obstacles: fence.table("obstacles")?,
             refusals: fence.counters("refusals")?,
             owners: connection.table("connection_owner")?,
-            protection: Tables::open(&protection)?,
+            guard: Tables::open(&objects)?,
             _pins: pins,
         })
     }
@@ -179,7 +179,7 @@ impl Ownership {
         self.owners.set(&key(listener), &Owner { uid })
     }
 
-    /// Protects everything pinned in `directory` and its subfolders, the folders themselves, and
+    /// Guards everything pinned in `directory` and its subfolders, the folders themselves, and
     /// these programs, which have no pins (by id). Marks the calling process as a daemon. From then
     /// on only this process and others of its program (the file at the path of /proc/self/exe, in
     /// this mount, mount namespace and root, executed securely, and started by PID 1 if this one
@@ -189,13 +189,9 @@ impl Ownership {
     /// # Errors
     /// [`OwnershipError::SeveralThreads`], [`OwnershipError::LongPath`],
     /// [`OwnershipError::OpenProgram`]: nothing has changed. Otherwise the kernel's error: a part
-    /// may be protected.
-    pub fn protect(
-        &self,
-        directory: &Path,
-        unpinned_programs: &[u32],
-    ) -> Result<(), OwnershipError> {
-        self.protection.protect(directory, unpinned_programs)
+    /// may be guarded.
+    pub fn guard(&self, directory: &Path, unpinned_programs: &[u32]) -> Result<(), OwnershipError> {
+        self.guard.guard(directory, unpinned_programs)
     }
 
     /// The programs' refusals since the tables were made.

@@ -11,10 +11,11 @@ use crate::shared::guard::{PINNED_LINK, ROLL_CALL_LINK};
 use crate::shared::ownership::OWNERSHIP_VERSION;
 
 /// bpf/authentication/ownership and bpf/guard.
-static CODE: [Code; 3] = [
+static CODE: [Code; 4] = [
     code!("usher_fence", "fence"),
     code!("usher_connection", "connection"),
-    code!("usher_protection", "protection"),
+    code!("usher_objects", "objects"),
+    code!("usher_daemons", "daemons"),
 ];
 
 /// Hooks that a kernel may lack: there, their calls pass another hook, or do not exist.
@@ -24,27 +25,32 @@ const DISPENSABLE: [&str; 2] = ["file_ioctl_compat", "perf_event_open"];
 pub(super) struct Programs {
     pub fence: Object,
     pub connection: Object,
-    pub protection: Object,
+    pub objects: Object,
 }
 
 impl Programs {
     pub(super) fn open(pins: &Pins) -> Result<Self, OwnershipError> {
         pins.require_layout(OWNERSHIP_VERSION)?;
         let load = |code: &Code| Ok::<_, OwnershipError>(opened(code)?.pin(pins, None)?.load()?);
-        let [fence, connection, protection] = &CODE;
-        let objects = [load(fence)?, load(connection)?, load(protection)?];
-        pins.note_layout(&objects[0], OWNERSHIP_VERSION)?;
-        keep_for_all(&objects, pins)?;
+        let [fence, connection, objects, daemons] = &CODE;
+        let loaded = [
+            load(fence)?,
+            load(connection)?,
+            load(objects)?,
+            load(daemons)?,
+        ];
+        pins.note_layout(&loaded[0], OWNERSHIP_VERSION)?;
+        keep_for_all(&loaded, pins)?;
         let reason = if !ask(ROLL_CALL_LINK)? {
             "bpf is not in the list of LSMs in force"
         } else if !sees_pinned_pages()? {
             "pages that were pinned are marked otherwise than in the kernels that Usher knows"
         } else {
-            let [fence, connection, protection] = objects;
+            let [fence, connection, objects, _] = loaded;
             return Ok(Self {
                 fence,
                 connection,
-                protection,
+                objects,
             });
         };
         let_go(pins)?;

@@ -74,7 +74,7 @@ pub enum OwnershipError {
     /// This kernel does not run LSM programs, or lacks a needed feature. Everything except
     /// ownership works without them.
     #[error(
-        "this kernel does not run the programs that guard ownership: {reason}; it needs BPF LSM \
+        "this kernel does not run the programs that enforce ownership: {reason}; it needs BPF LSM \
          (CONFIG_BPF_LSM, BTF, bpf in the list lsm= of the kernel command line) and no lockdown"
     )]
     NotSupported {
@@ -111,7 +111,7 @@ pub enum OwnershipError {
         uid: u32,
     },
     /// The caller has several threads, but only one could be marked.
-    #[error("protection is put in force by a process of one thread; call it before others start")]
+    #[error("the guard is put in force by a process of one thread; call it before others start")]
     SeveralThreads,
     /// The path of this program is too long for the table.
     #[error("the path of the daemon's program, {0}, has more than 255 bytes; install it elsewhere")]

@@ -13,16 +13,18 @@ use super::attempt::Attempt;
 use super::types::TicketError;
 use crate::clock::{after, boot_time};
 use crate::shared::admission::Connection;
-use crate::shared::ticket;
+use crate::shared::ticket::{self, TICKET_VERSION};
 use crate::{KernelError, cgroup};
 
 /// bpf/authentication/ticket/gate.
 pub(crate) static CODE: Code = code!("usher_gate", "gate");
 
 const PROGRAM: &str = "gate_syn";
-/// Tables that outlive the signer, and those shared with the programs that hold. The link's name
-/// ends with the number of its cgroup.
+/// Tables that the programs that hold share.
 pub(super) const SHARED: [&str; 2] = ["gates", "holds"];
+
+/// Tables that outlive the signer. The link's name ends with the number of its cgroup.
+const PINNED: [&str; 3] = ["gates", "holds", "layout"];
 
 /// The data of a gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,9 +148,12 @@ impl Loaded {
 
     fn pinned(folder: &Path, limit: u32) -> Result<Self, KernelError> {
         let pins = Pins::lock(folder)?;
-        let load = || {
+        let load = || -> Result<Object, KernelError> {
+            pins.require_layout(TICKET_VERSION)?;
             let code = CODE.open()?.limit(&[("gates", limit)])?;
-            code.pin(&pins, Some(&SHARED))?.load()
+            let object = code.pin(&pins, Some(&PINNED))?.load()?;
+            pins.note_layout(&object, TICKET_VERSION)?;
+            Ok(object)
         };
         let object = match load() {
             Ok(object) => object,

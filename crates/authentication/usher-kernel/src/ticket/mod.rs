@@ -189,7 +189,7 @@ impl Tickets {
         &self.listing
     }
 
-    /// Programs, tables, links and pins, for their protection.
+    /// Programs, tables, links and pins, for the guard.
     pub fn objects(&self) -> &Objects {
         &self.objects
     }

@@ -89,7 +89,7 @@ pub fn process_of_its_own(name: &str, body: fn(&Path)) {
         return;
     }
     if std::env::var_os(INSIDE).is_some_and(|inside| inside == name) {
-        // The child has one thread, which protection requires.
+        // The child has one thread, which the guard requires.
         in_child(|| body(&folder()));
         return;
     }

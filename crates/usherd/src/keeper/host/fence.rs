@@ -25,7 +25,7 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// Puts the fence up, or adopts an earlier keeper's, and protects the objects of both from all
+    /// Puts the fence up, or adopts an earlier keeper's, and guards the objects of both from all
     /// processes except Usher's daemons. Call it while the process has one thread. If the fence is
     /// not `wanted`, none is put up; an existing one is still adopted, because it holds until the
     /// next boot.
@@ -46,7 +46,7 @@ impl Fence {
         match Ownership::open(pins) {
             Ok(ownership) => {
                 let programs = admission.unpinned_programs()?;
-                ownership.protect(Path::new(paths::PIN_DIRECTORY), &programs)?;
+                ownership.guard(Path::new(paths::PIN_DIRECTORY), &programs)?;
                 Ok(Self::new(Ok(ownership)))
             }
             Err(OwnershipError::NotSupported { reason }) => {

@@ -54,7 +54,7 @@ impl Host {
         admission: &Admission,
         ownership: bool,
     ) -> Result<Self, OwnershipError> {
-        // Before the fence, which protects the pins.
+        // Before the fence, which guards the pins.
         let destinations = Destinations::open(users);
         Ok(Self {
             destinations,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Self-protection by owner: only the owning daemon may touch Usher's maps, programs, links and
- * pins, and no process may control a daemon by ptrace.
+ * The guard of Usher's daemons: which processes are daemons, and no process may control one by
+ * ptrace.
  *
  * A daemon is a task with a mark. The keeper that loads these programs marks itself and presents
  * itself: the programs note where it was executed. From then on exec sets and clears the mark. The
@@ -27,23 +27,10 @@
  * removes what stopped daemons have left. A program declares its roles once. From then on it may
  * touch only the objects of its roles, and only while its effective uid is 0. So a daemon that is
  * subverted later has none of the other daemons' power, and a process that has given up root
- * touches nothing.
+ * touches nothing (objects.bpf.c).
  *
  * Threads have their process's mark. A forked process is kept from tracers until it executes
  * something. It touches nothing, because it still has its parent's descriptors.
- *
- * Each object has one owner. The keeper enters its own objects in the tables. Other daemons have
- * these programs enter theirs (USHER_CLAIM_LINK), so no other daemon writes these tables. A claim
- * needs the daemon's mark and uid 0, and never takes an object from its owner. On request
- * (USHER_SWEEP_LINK) the programs forget what the former process of a role had claimed and the
- * present one has not.
- *
- * Objects are known by their ids, which user space enters after loading. While no object is
- * entered, nothing is refused. The kernel hands out descriptors of maps and programs in one place,
- * whether they come from an id, a pin or a load. Links have no such hook: a process gets one by id
- * through bpf(2), or through a pin. Pins are guarded by their folders: looking up, making, linking,
- * removing or renaming a name in a folder first asks inode_permission of the folder. Only removing
- * and renaming the folder itself need hooks of their own.
  *
  * Root may still read a daemon's status, maps and environment (systemctl, ps).
  *
@@ -58,7 +45,6 @@
 #include "usher_daemons.h"
 #include "usher_prepared.h"
 
-#define BPF_FS_MAGIC 0xcafe4a11
 #define CLONE_THREAD 0x00010000
 #define PTRACE_MODE_ATTACH 0x02
 #define S_IFMT 00170000
@@ -69,59 +55,6 @@
 #define ALL_ROLES (USHER_DAEMON | USHER_UNDECLARED | USHER_ROLES)
 #define OTHER_ROLES (ALL_ROLES & ~USHER_KEEPER)
 
-/* Limits for daemons other than the keeper: half of each table. */
-#define MOST_CLAIMED 512
-#define MOST_FOLDERS_CLAIMED 32
-
-/* BPF_LINK_GET_FD_BY_ID, a command of bpf(2). */
-#define LINK_BY_ID 30
-
-/* Usher's maps. Key: id; value: the owner. Limit: 1024. Full: user space gets the error. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, __u32);
-} own_maps SEC(".maps");
-
-/* Usher's programs. Key: id; value: the owner. Limit: 1024. Full: user space gets the error. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, __u32);
-} own_programs SEC(".maps");
-
-/* Usher's links. Key: id; value: the owner. Limit: 1024. Full: user space gets the error. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, __u32);
-} own_links SEC(".maps");
-
-/*
- * The folders of the pins. Key: struct usher_folder; value: the owner. Limit: 64. Full: user space
- * gets the error.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 64);
-	__type(key, struct usher_folder);
-	__type(value, __u32);
-} own_folders SEC(".maps");
-
-/*
- * The number of objects that daemons have claimed, which leaves the keeper half of each table. Key:
- * enum usher_object. Full: user space gets the error.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, USHER_OBJECT_FOLDER + 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} claimed SEC(".maps");
-
 /* The place where the present keeper was executed. Key: 0. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -129,20 +62,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct usher_place);
 } keepers_place SEC(".maps");
-
-/* The task's roles; none until it declares them. */
-static __always_inline __u8 roles_of(struct task_struct *task)
-{
-	__u8 mark = mark_of(task);
-
-	return task->cred->euid.val == 0 && !(mark & USHER_UNDECLARED) ? mark & USHER_ROLES : 0;
-}
-
-/* `owner`: the object's; NULL if the object is not Usher's. */
-static __always_inline int may_touch(const __u32 *owner)
-{
-	return !owner || (roles_of(bpf_get_current_task_btf()) & *owner & USHER_OWNER_MASK);
-}
 
 static __always_inline struct usher_place *presented(void)
 {
@@ -176,28 +95,6 @@ static __always_inline void locate(struct task_struct *task, struct file *progra
 	place->mount_namespace = BPF_CORE_READ(task, nsproxy, mnt_ns, ns.inum);
 }
 
-/* Hook: bpf_map, because every new map descriptor passes it. Kernel 4.15. */
-SEC("lsm/bpf_map")
-int BPF_PROG(protect_map, struct bpf_map *map, unsigned int mode)
-{
-	__u32 id = map->id;
-
-	if (may_touch(bpf_map_lookup_elem(&own_maps, &id)))
-		return 0;
-	return refuse(USHER_REASON_MAP, -EPERM);
-}
-
-/* Hook: bpf_prog, because every new program descriptor passes it. Kernel 4.15. */
-SEC("lsm/bpf_prog")
-int BPF_PROG(protect_program, struct bpf_prog *program)
-{
-	__u32 id = program->aux->id;
-
-	if (may_touch(bpf_map_lookup_elem(&own_programs, &id)))
-		return 0;
-	return refuse(USHER_REASON_PROGRAM, -EPERM);
-}
-
 /* Limits the task to these roles, which must be among those that it may have. */
 static __always_inline int declare(struct task_struct *task, __u8 roles)
 {
@@ -209,96 +106,13 @@ static __always_inline int declare(struct task_struct *task, __u8 roles)
 	return 1;
 }
 
-struct claim {
-	__u32 claimant;
-	__u32 kind;
-};
-
-/* Enters an object for the claimant, unless it belongs to another role or the limit is reached. */
-static __always_inline int claim_in(void *table, const void *key, struct claim claim, __u32 limit)
-{
-	__u32 *owner = bpf_map_lookup_elem(table, key);
-	__u32 *count = bpf_map_lookup_elem(&claimed, &claim.kind);
-
-	if (owner && (*owner & USHER_OWNER_MASK) != (claim.claimant & USHER_OWNER_MASK))
-		return 0;
-	if (!count || (!owner && *count >= limit))
-		return 0;
-	if (bpf_map_update_elem(table, key, &claim.claimant, BPF_ANY))
-		return 0;
-	if (!owner)
-		__sync_fetch_and_add(count, 1);
-	return 1;
-}
-
-/* The folder above the keeper's cannot be claimed, because the keeper passes through it. */
-static __always_inline int claim(__u32 claimant, __u32 kind, __u32 id)
-{
-	struct claim claim = {
-		.claimant = claimant,
-		.kind = kind,
-	};
-	struct usher_protection *pins = settings();
-	struct usher_folder folder = {
-		.inode = id,
-	};
-
-	switch (kind) {
-	case USHER_OBJECT_MAP:
-		return claim_in(&own_maps, &id, claim, MOST_CLAIMED);
-	case USHER_OBJECT_PROGRAM:
-		return claim_in(&own_programs, &id, claim, MOST_CLAIMED);
-	case USHER_OBJECT_LINK:
-		return claim_in(&own_links, &id, claim, MOST_CLAIMED);
-	case USHER_OBJECT_FOLDER:
-		if (!pins || id == pins->parent)
-			return 0;
-		folder.device = pins->device;
-		return claim_in(&own_folders, &folder, claim, MOST_FOLDERS_CLAIMED);
-	}
-	return 0;
-}
-
-static long sweep_entry(void *table, const void *key, __u32 *owner, struct claim *claim)
-{
-	__u32 kind = claim->kind;
-	__u32 *count;
-
-	if ((*owner & USHER_OWNER_MASK) != (claim->claimant & USHER_OWNER_MASK) ||
-	    *owner == claim->claimant || bpf_map_delete_elem(table, key))
-		return 0;
-	count = bpf_map_lookup_elem(&claimed, &kind);
-	if (count)
-		__sync_fetch_and_sub(count, 1);
-	return 0;
-}
-
-static __always_inline void sweep(__u32 claimant)
-{
-	struct claim claim = {
-		.claimant = claimant,
-		.kind = USHER_OBJECT_MAP,
-	};
-
-	bpf_for_each_map_elem(&own_maps, sweep_entry, &claim, 0);
-	claim.kind = USHER_OBJECT_PROGRAM;
-	bpf_for_each_map_elem(&own_programs, sweep_entry, &claim, 0);
-	claim.kind = USHER_OBJECT_LINK;
-	bpf_for_each_map_elem(&own_links, sweep_entry, &claim, 0);
-	claim.kind = USHER_OBJECT_FOLDER;
-	bpf_for_each_map_elem(&own_folders, sweep_entry, &claim, 0);
-}
-
 /*
  * Answers a question that user space asks in place of a link's id. Returns 0 for no, and for an id
- * that is not a question.
+ * that is not a question about daemons.
  */
-static __always_inline int answers(__u32 question, __u32 id, __u32 kind)
+static __always_inline int answers(__u32 question)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
-	struct usher_protection *pins = settings();
-	__u8 roles = roles_of(task);
-	__u32 claimant = roles | (task->tgid << USHER_CLAIMANT_SHIFT);
 	struct usher_place *place;
 
 	if ((question & ~USHER_ROLES) == USHER_ROLES_LINK)
@@ -310,126 +124,24 @@ static __always_inline int answers(__u32 question, __u32 id, __u32 kind)
 		return has_pinned_memory(task);
 	case USHER_PRESENTATION_LINK:
 		place = presented();
-		if (!place || !(roles & USHER_KEEPER))
+		if (!place || !(roles_of(task) & USHER_KEEPER))
 			return 0;
 		locate(task, BPF_CORE_READ(task, mm, exe_file), place);
-		return 1;
-	}
-	/*
-	 * The keeper enters its objects itself. A task with several roles has no objects of its
-	 * own.
-	 */
-	if (!pins || !pins->device || !roles || (roles & (roles - 1)) || (roles & USHER_KEEPER))
-		return 0;
-	switch (question) {
-	case USHER_CLAIM_LINK:
-		return claim(claimant, kind, id);
-	case USHER_SWEEP_LINK:
-		sweep(claimant);
 		return 1;
 	}
 	return 0;
 }
 
 /*
- * Hook: bpf, because link descriptors have no hook of their own. Updating and detaching need a
- * descriptor. The hook also answers user space's questions, by an error that the kernel never
- * returns. Kernel 4.15.
+ * Hook: bpf, whose caller gets the answer: an error that the kernel itself never returns. Kernel
+ * 4.15.
  */
 SEC("lsm/bpf")
-int BPF_PROG(protect_link, int command, union bpf_attr *attributes, unsigned int size)
+int BPF_PROG(answer_daemon, int command, union bpf_attr *attributes, unsigned int size)
 {
-	__u32 id;
-
-	if (command != LINK_BY_ID)
-		return 0;
-	id = attributes->link_id;
-	if (answers(id, attributes->next_id, attributes->open_flags))
+	if (command == LINK_BY_ID && answers(attributes->link_id))
 		return -USHER_ROLL_CALL_ANSWER;
-	if (may_touch(bpf_map_lookup_elem(&own_links, &id)))
-		return 0;
-	return refuse(USHER_REASON_LINK, -EPERM);
-}
-
-/* Whether the caller may touch a folder: it owns the folder, or the folder holds no pins. */
-static __always_inline int may_use(struct inode *inode)
-{
-	struct usher_folder folder = {};
-
-	if (!inode || inode->i_sb->s_magic != BPF_FS_MAGIC)
-		return 1;
-	folder.inode = inode->i_ino;
-	folder.device = inode->i_sb->s_dev;
-	return may_touch(bpf_map_lookup_elem(&own_folders, &folder));
-}
-
-/*
- * Hook: inode_permission, because every operation on a name in a folder checks the folder here.
- * Kernel 2.6.
- */
-SEC("lsm/inode_permission")
-int BPF_PROG(protect_folder, struct inode *inode, int mask)
-{
-	if (may_use(inode))
-		return 0;
-	return refuse(USHER_REASON_PINS, -EPERM);
-}
-
-/* Hook: inode_rmdir, for the folder itself, whose parent is not Usher's. Kernel 2.6. */
-SEC("lsm/inode_rmdir")
-int BPF_PROG(protect_removal, struct inode *parent, struct dentry *entry)
-{
-	if (may_use(entry->d_inode))
-		return 0;
-	return refuse(USHER_REASON_PINS, -EPERM);
-}
-
-/* Hook: inode_rename, for the folder itself, whose parent is not Usher's. Kernel 2.6. */
-SEC("lsm/inode_rename")
-int BPF_PROG(protect_renaming, struct inode *parent, struct dentry *entry, struct inode *new_parent,
-	     struct dentry *new_entry)
-{
-	struct inode *replaced = new_entry->d_inode;
-
-	if (may_use(entry->d_inode) && may_use(replaced))
-		return 0;
-	return refuse(USHER_REASON_PINS, -EPERM);
-}
-
-/* Hook: path_chmod, because the folder's mode is not checked at its parent. Kernel 2.6. */
-SEC("lsm/path_chmod")
-int BPF_PROG(protect_mode, const struct path *path, unsigned short mode)
-{
-	if (may_use(path->dentry->d_inode))
-		return 0;
-	return refuse(USHER_REASON_PINS, -EPERM);
-}
-
-/* Hook: path_chown, because the folder's owner is not checked at its parent. Kernel 2.6. */
-SEC("lsm/path_chown")
-int BPF_PROG(protect_owner, const struct path *path, unsigned long uid, unsigned long gid)
-{
-	if (may_use(path->dentry->d_inode))
-		return 0;
-	return refuse(USHER_REASON_PINS, -EPERM);
-}
-
-/*
- * Hook: sb_umount, because the pins vanish with the last mount of their file system. PID 1 unmounts
- * it at shutdown. Kernel 2.6.
- */
-SEC("lsm/sb_umount")
-int BPF_PROG(protect_mount, struct vfsmount *mount, int flags)
-{
-	struct usher_protection *pins = settings();
-	struct task_struct *task;
-
-	if (!pins || !pins->device || mount->mnt_sb->s_dev != pins->device)
-		return 0;
-	task = bpf_get_current_task_btf();
-	if ((roles_of(task) & USHER_KEEPER) || task->tgid == 1)
-		return 0;
-	return refuse(USHER_REASON_UNMOUNT, -EPERM);
+	return 0;
 }
 
 /*
@@ -437,7 +149,7 @@ int BPF_PROG(protect_mount, struct vfsmount *mount, int flags)
  * pidfd_getfd all pass it in an "attach" mode. Kernel 2.6.
  */
 SEC("lsm/ptrace_access_check")
-int BPF_PROG(protect_daemon, struct task_struct *task, unsigned int mode)
+int BPF_PROG(guard_daemon, struct task_struct *task, unsigned int mode)
 {
 	if (!(mode & PTRACE_MODE_ATTACH) || !mark_of(task) ||
 	    task->tgid == bpf_get_current_task_btf()->tgid)
@@ -447,7 +159,7 @@ int BPF_PROG(protect_daemon, struct task_struct *task, unsigned int mode)
 
 /* Hook: ptrace_traceme, by which a process makes its parent its tracer. Kernel 2.6. */
 SEC("lsm/ptrace_traceme")
-int BPF_PROG(protect_from_parent, struct task_struct *parent)
+int BPF_PROG(guard_from_parent, struct task_struct *parent)
 {
 	if (!mark_of(bpf_get_current_task_btf()))
 		return 0;
@@ -456,7 +168,7 @@ int BPF_PROG(protect_from_parent, struct task_struct *parent)
 
 /* Whether the file has the keeper's path, and only root may write it. */
 static __always_inline int is_at_keepers_path(struct file *file,
-					      const struct usher_protection *expected)
+					      const struct usher_guard_settings *expected)
 {
 	struct inode *inode = file->f_inode;
 	char path[USHER_PATH_SIZE] = {};
@@ -495,7 +207,7 @@ static __always_inline int has_own_filter(struct task_struct *task, __u32 child_
 static __always_inline __u8 mark_for(struct task_struct *task, struct linux_binprm *program,
 				     const struct cred *cred)
 {
-	struct usher_protection *expected = settings();
+	struct usher_guard_settings *expected = settings();
 	struct usher_place *keepers = presented();
 	struct usher_place place = {};
 	__u32 child_of_init, child_of_keeper;

@@ -1,14 +1,14 @@
-//! Self-protection: only Usher's daemons touch Usher's BPF objects, pins and daemons.
+//! The guard: only Usher's daemons touch Usher's BPF objects, pins and daemons.
 
+mod guard;
 mod ownership;
-mod protection;
 
 use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use guard::*;
 use ownership::*;
-use protection::*;
 use usher_kernel::KernelError;
 use usher_kernel::ownership::{Ownership, OwnershipError, ProcessState, Reason};
 
@@ -28,14 +28,14 @@ fn the_probe_finds_that_the_programs_load() {
 }
 
 #[test]
-fn what_is_protected_is_the_daemons_alone() {
-    process_of_its_own("what_is_protected_is_the_daemons_alone", |pins| {
+fn what_is_guarded_is_the_daemons_alone() {
+    process_of_its_own("what_is_guarded_is_the_daemons_alone", |pins| {
         let ownership = load(pins);
         let count = |reason| ownership.refusals().unwrap().of(reason);
         let own = std::process::id();
         assert!(matches!(
             std::thread::scope(|scope| scope
-                .spawn(|| ownership.protect(Path::new(USHER), &[]))
+                .spawn(|| ownership.guard(Path::new(USHER), &[]))
                 .join()
                 .unwrap()),
             Err(OwnershipError::SeveralThreads)
@@ -51,7 +51,7 @@ fn what_is_protected_is_the_daemons_alone() {
             take_descriptor(own).unwrap();
         });
 
-        ownership.protect(Path::new(USHER), &[]).unwrap();
+        ownership.guard(Path::new(USHER), &[]).unwrap();
 
         // This process is not affected.
         assert_eq!(reach_all(), [maps, programs, links]);
@@ -121,7 +121,7 @@ fn a_later_keeper_adopts_and_nobody_else_does() {
             assert!(count > 0);
         });
         let ownership = load(pins);
-        ownership.protect(Path::new(USHER), &[]).unwrap();
+        ownership.guard(Path::new(USHER), &[]).unwrap();
         assert!(
             another_keeper("finds a keeper there")
                 .status()
@@ -139,7 +139,7 @@ fn a_later_keeper_adopts_and_nobody_else_does() {
         in_child(|| {
             assert!(matches!(
                 Ownership::open(pins),
-                Err(OwnershipError::Kernel(KernelError::Protected { .. }))
+                Err(OwnershipError::Kernel(KernelError::Guarded { .. }))
             ));
         });
         let copy = Path::new("/mnt/copy");
@@ -297,7 +297,7 @@ fn a_users_listener_takes_options_of_its_owner_and_the_keeper_only() {
         let ownership = load(pins);
         let fd = std::os::fd::AsFd::as_fd(&listener);
         ownership.own_listener(fd, ALICE).unwrap();
-        ownership.protect(Path::new(USHER), &[]).unwrap();
+        ownership.guard(Path::new(USHER), &[]).unwrap();
         say(&mut root.line);
         root.done();
         assert_eq!(ownership.refusals().unwrap().of(Reason::Listener), 7);

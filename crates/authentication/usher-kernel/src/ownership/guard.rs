@@ -1,4 +1,4 @@
-//! The settings of the protection programs: which objects are Usher's, where they are pinned, and
+//! The settings of the guard: which objects are Usher's, where they are pinned, and
 //! which program is a daemon.
 
 use std::fs;
@@ -13,7 +13,7 @@ use usher_bpf::{Object, Objects, Table};
 
 use super::OwnershipError;
 use crate::KernelError;
-use crate::shared::guard::{DAEMON, Folder, KEEPER, PATH_SIZE, PRESENTATION_LINK, Protection};
+use crate::shared::guard::{DAEMON, Folder, GuardSettings, KEEPER, PATH_SIZE, PRESENTATION_LINK};
 
 /// Bits of a file's mode: its group and all users may write it.
 const WRITE_BY_OTHERS: u32 = 0o022;
@@ -24,7 +24,7 @@ pub(super) struct Tables {
     programs: Table<u32, u32>,
     links: Table<u32, u32>,
     folders: Table<Folder, u32>,
-    protection: Table<u32, Protection>,
+    settings: Table<u32, GuardSettings>,
     daemons: Table<u32, u8>,
 }
 
@@ -35,12 +35,12 @@ impl Tables {
             programs: object.table("own_programs")?,
             links: object.table("own_links")?,
             folders: object.table("own_folders")?,
-            protection: object.table("protection")?,
+            settings: object.table("guard_settings")?,
             daemons: object.table("daemons")?,
         })
     }
 
-    pub(super) fn protect(
+    pub(super) fn guard(
         &self,
         directory: &Path,
         unpinned_programs: &[u32],
@@ -65,7 +65,7 @@ impl Tables {
                 return Err(OwnershipError::Unknown);
             }
         }
-        self.protection.set(&0, &settings)?;
+        self.settings.set(&0, &settings)?;
         self.folders.replace_keys(&folders, KEEPER)?;
         self.maps
             .replace_keys(&Vec::from_iter(objects.maps), KEEPER)?;
@@ -108,7 +108,7 @@ fn numbered(device: u64) -> u32 {
 }
 
 /// `parent`: the inode of the folder above the pins. BPF file systems have 32-bit inode numbers.
-fn settings(device: u32, parent: u32) -> Result<Protection, OwnershipError> {
+fn settings(device: u32, parent: u32) -> Result<GuardSettings, OwnershipError> {
     let exe = Path::new("/proc/self/exe");
     let program = fs::read_link(exe).map_err(KernelError::file("reading", exe))?;
     // The kernel appends this if the file was replaced after the start; the path is the same.
@@ -124,7 +124,7 @@ fn settings(device: u32, parent: u32) -> Result<Protection, OwnershipError> {
     if file.uid() != 0 || file.mode() & WRITE_BY_OTHERS != 0 {
         return Err(OwnershipError::OpenProgram(program));
     }
-    Ok(Protection {
+    Ok(GuardSettings {
         children_of_init: u32::from(getppid().is_some_and(rustix::process::Pid::is_init)),
         device,
         // At most 255.

@@ -1,4 +1,4 @@
-//! Common parts of the tests of self-protection: attempts at objects, and other processes of the
+//! Common parts of the tests of the guard: attempts at objects, and other processes of the
 //! daemons' program.
 #![allow(dead_code, reason = "every test binary uses a part of it")]
 
@@ -168,7 +168,7 @@ pub fn play() {
             assert!(declare(&[Role::Keeper]).unwrap());
             let ownership = Ownership::open(&pins).unwrap();
             assert!(ownership.refusals().unwrap().of(Reason::Pins) > 0);
-            ownership.protect(Path::new(USHER), &[]).unwrap();
+            ownership.guard(Path::new(USHER), &[]).unwrap();
             in_child(|| {
                 become_service(SERVICE);
                 expect_refused(setuid(ALICE));
@@ -183,7 +183,7 @@ pub fn play() {
             declare(&[Role::Keeper]).unwrap();
             let error = Ownership::open(&pins).unwrap_err();
             assert!(
-                matches!(error, OwnershipError::Kernel(KernelError::Protected { .. })),
+                matches!(error, OwnershipError::Kernel(KernelError::Guarded { .. })),
                 "{error}"
             );
         }
