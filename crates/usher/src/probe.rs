@@ -6,38 +6,29 @@ use std::process::{Command, Stdio};
 
 use usher_daemon::probe::Probe;
 
-/// Why nothing could be tried.
-#[derive(Debug, thiserror::Error)]
-pub enum ProbeError {
-    /// There is no usherd beside this program.
-    #[error("usherd is neither beside this program nor in ../sbin, so nothing could be tried")]
-    NotInstalled,
-    /// It cannot be started.
-    #[error("cannot start usherd: {0}")]
-    Start(#[from] io::Error),
-    /// It did not come to its end.
-    #[error("`usherd probe`: {0}")]
-    Failed(std::process::ExitStatus),
-    /// It is of another version.
-    #[error("cannot read what `usherd probe` found: {0}")]
-    Unreadable(#[from] serde_json::Error),
-}
+use crate::failure::Failure;
 
 /// Tries what has one of these names, or everything where none is given.
 ///
 /// # Errors
-/// [`ProbeError`].
-pub fn probe(names: &[&str]) -> Result<Vec<Probe>, ProbeError> {
+/// When usherd is not there, cannot be started, fails, or is of another version.
+pub fn probe(names: &[&str]) -> Result<Vec<Probe>, Failure> {
     let output = Command::new(usherd()?)
         .arg("probe")
         .args(names)
         .stdin(Stdio::null())
         .stderr(Stdio::null())
-        .output()?;
+        .output()
+        .map_err(not_started)?;
     if !output.status.success() {
-        return Err(ProbeError::Failed(output.status));
+        return Err(Failure::Refused(format!(
+            "`usherd probe`: {}",
+            output.status
+        )));
     }
-    Ok(serde_json::from_slice(&output.stdout)?)
+    serde_json::from_slice(&output.stdout).map_err(|error| {
+        Failure::Refused(format!("cannot read what `usherd probe` found: {error}"))
+    })
 }
 
 /// Why this kernel lacks what has this name; none: it has it.
@@ -52,13 +43,18 @@ pub fn lacks(name: &str) -> Option<String> {
 }
 
 /// Where it is installed: `bin/usher` beside `sbin/usherd`, or one folder for both.
-fn usherd() -> Result<PathBuf, ProbeError> {
-    let own = std::env::current_exe()?;
+fn usherd() -> Result<PathBuf, Failure> {
+    let missing = "usherd is neither beside this program nor in ../sbin, so nothing could be tried";
+    let own = std::env::current_exe().map_err(not_started)?;
     [
         own.with_file_name("usherd"),
         own.with_file_name("../sbin/usherd"),
     ]
     .into_iter()
     .find(|path| path.exists())
-    .ok_or(ProbeError::NotInstalled)
+    .ok_or_else(|| Failure::refused(missing))
+}
+
+fn not_started(error: io::Error) -> Failure {
+    Failure::Refused(format!("cannot start usherd: {error}"))
 }

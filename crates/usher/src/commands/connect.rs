@@ -23,31 +23,26 @@ pub struct Destination {
     service: ServiceName,
 }
 
-/// Why a text is no [`Destination`].
-#[derive(Debug, thiserror::Error)]
-pub enum InvalidDestination {
-    /// It lacks the service.
-    #[error("give a host and a service, as in mailhost:imap")]
-    NoService,
-    /// A name in it is wrong.
-    #[error("{0}: {1}")]
-    Name(String, NameError),
-}
-
 impl FromStr for Destination {
-    type Err = InvalidDestination;
+    type Err = Failure;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (host, service) = text.split_once(':').ok_or(InvalidDestination::NoService)?;
-        let wrong = |name: &str| {
-            let name = name.to_owned();
-            move |error| InvalidDestination::Name(name, error)
-        };
+    fn from_str(text: &str) -> Result<Self, Failure> {
+        let missing = || Failure::refused("give a host and a service, as in mailhost:imap");
+        let (host, service) = text.split_once(':').ok_or_else(missing)?;
         Ok(Self {
-            host: host.parse().map_err(wrong(host))?,
-            service: service.parse().map_err(wrong(service))?,
+            host: name(host)?,
+            service: name(service)?,
         })
     }
+}
+
+/// A name that an argument has.
+///
+/// # Errors
+/// When it cannot be one.
+pub fn name<N: FromStr<Err = NameError>>(text: &str) -> Result<N, Failure> {
+    text.parse()
+        .map_err(|error| Failure::Refused(format!("{text}: {error}")))
 }
 
 /// Connects and copies both ways until the server closes, or standard output has no reader. Urgent bytes

@@ -1,15 +1,17 @@
 //! Members of groups: by this host's name service, or by a copy of a host's /etc/usher.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::fmt::Display;
+use std::path::Path;
 
 use nix::unistd::{Group, User};
 use usher_local::applied::Applied;
 use usher_local::copy::ConfigurationCopy;
-use usher_local::error::ConfigurationError;
 use usher_local::paths;
 use usher_policy::GroupName;
 use usher_system::accounts::with_primary_group;
+
+use crate::failure::Failure;
 
 /// Looks up the groups of a configuration in this host's name service.
 pub fn look_up(applied: &mut Applied) {
@@ -19,32 +21,6 @@ pub fn look_up(applied: &mut Applied) {
     applied.look_up_groups(|name| accounts(name, former.get(name)));
 }
 
-/// Why the accounts of a group are unknown.
-#[derive(Debug, thiserror::Error)]
-pub enum GroupError {
-    /// The name service fails.
-    #[error("the name service: {0}")]
-    NameService(#[from] nix::Error),
-    /// The list of accounts cannot be read.
-    #[error("the name service: {0}")]
-    Accounts(#[from] std::io::Error),
-    /// There is no such group.
-    #[error("there is no such group")]
-    NoGroup,
-    /// The name service fails for a former member.
-    #[error("cannot look up its former member {0}: {1}")]
-    FormerMember(String, nix::Error),
-    /// A file of a copy cannot be read.
-    #[error(transparent)]
-    Copy(#[from] ConfigurationError),
-    /// A copy lacks its file of groups.
-    #[error("{} does not exist", .0.display())]
-    NoFile(PathBuf),
-    /// The file of groups lacks this one.
-    #[error("{} has no line for it", .0.display())]
-    NoLine(PathBuf),
-}
-
 /// The accounts in a group now. `former` are the earlier ones.
 ///
 /// # Errors
@@ -52,9 +28,11 @@ pub enum GroupError {
 pub fn accounts(
     name: &GroupName,
     former: Option<&BTreeSet<String>>,
-) -> Result<BTreeSet<String>, GroupError> {
-    let group = Group::from_name(name.as_ref())?.ok_or(GroupError::NoGroup)?;
-    let mut accounts = with_primary_group(group.gid.as_raw())?;
+) -> Result<BTreeSet<String>, Failure> {
+    let fails = |error: &dyn Display| Failure::Refused(format!("the name service: {error}"));
+    let group = Group::from_name(name.as_ref()).map_err(|error| fails(&error))?;
+    let group = group.ok_or_else(|| Failure::refused("there is no such group"))?;
+    let mut accounts = with_primary_group(group.gid.as_raw()).map_err(|error| fails(&error))?;
     accounts.extend(group.mem.into_iter().filter(|member| !member.is_empty()));
     // While a directory does not answer, the list is shorter without an error. Accounts must not leave
     // the group for that reason.
@@ -62,8 +40,11 @@ pub fn accounts(
         if accounts.contains(account) {
             continue;
         }
-        let found = User::from_name(account)
-            .map_err(|error| GroupError::FormerMember(account.clone(), error))?;
+        let found = User::from_name(account).map_err(|error| {
+            Failure::Refused(format!(
+                "cannot look up its former member {account}: {error}"
+            ))
+        })?;
         if found.is_some_and(|user| user.gid == group.gid) {
             accounts.insert(account.clone());
         }
@@ -79,16 +60,17 @@ pub fn accounts(
 pub fn accounts_in_copy(
     copy: &ConfigurationCopy,
     name: &GroupName,
-) -> Result<BTreeSet<String>, GroupError> {
+) -> Result<BTreeSet<String>, Failure> {
     let path = copy.folder().join("groups");
+    let lacks = |what: &str| Failure::Refused(format!("{} {what}", path.display()));
     let text = copy.text("groups")?;
-    let text = text.ok_or_else(|| GroupError::NoFile(path.clone()))?;
+    let text = text.ok_or_else(|| lacks("does not exist"))?;
     let (gid, members) = lines(&text, name.as_ref())
         .find_map(|fields| match fields.as_slice() {
             [_, gid, members] => Some((*gid, *members)),
             _ => None,
         })
-        .ok_or(GroupError::NoLine(path))?;
+        .ok_or_else(|| lacks("has no line for it"))?;
     let members = members.split(',').filter(|member| !member.is_empty());
     let mut accounts: BTreeSet<String> = members.map(str::to_owned).collect();
     let text = copy.text("passwd")?;
@@ -155,6 +137,6 @@ mod tests {
         let found = accounts(&root, Some(&former)).unwrap();
         assert!(found.contains("root") && !found.contains("no-such-account"));
         let unknown = accounts(&"no-such-group".parse().unwrap(), None);
-        assert!(matches!(unknown, Err(GroupError::NoGroup)));
+        assert_eq!(unknown.unwrap_err().to_string(), "there is no such group");
     }
 }

@@ -7,7 +7,6 @@ use std::str::FromStr;
 use usher_base::UserName;
 use usher_daemon::clock::unix_time;
 use usher_daemon::files::write_atomically;
-use usher_local::error::ConfigurationError;
 use usher_local::key_options;
 use usher_local::keys::{self, Fingerprint, LIST, UserKey, parse_keys};
 use usher_local::paths;
@@ -20,32 +19,20 @@ use crate::failure::{At, Failure};
 #[derive(Debug, Clone, Copy)]
 pub struct Expiry(u64);
 
-/// Why a text is no [`Expiry`].
-#[derive(Debug, thiserror::Error)]
-pub enum InvalidExpiry {
-    /// It is no time.
-    #[error(
-        "not a time: give a length from now, a whole number with s, m, h, d or w, or a date, \
-         YYYYMMDD or YYYYMMDDHHMM[SS], with Z at its end for UTC"
-    )]
-    NotATime,
-    /// It is not in the future.
-    #[error("that time has passed")]
-    Past,
-}
-
 impl FromStr for Expiry {
-    type Err = InvalidExpiry;
+    type Err = Failure;
 
-    fn from_str(text: &str) -> Result<Self, InvalidExpiry> {
+    fn from_str(text: &str) -> Result<Self, Failure> {
+        let form = "not a time: give a length from now, a whole number with s, m, h, d or w, or a \
+                    date, YYYYMMDD or YYYYMMDDHHMM[SS], with Z at its end for UTC";
         let now = unix_time();
         let seconds = length(text)
             .map(|length| now.saturating_add(length))
             .or_else(|| key_options::seconds(text))
             .filter(|seconds| key_options::expiry_time(*seconds).is_some())
-            .ok_or(InvalidExpiry::NotATime)?;
+            .ok_or_else(|| Failure::refused(form))?;
         if seconds <= now {
-            return Err(InvalidExpiry::Past);
+            return Err(Failure::refused("that time has passed"));
         }
         Ok(Self(seconds))
     }
@@ -149,36 +136,27 @@ pub fn read(user: &UserName, path: &Path, expires: Option<Expiry>) -> Result<Vec
         .collect()
 }
 
-/// Why a file is no file of public keys.
-#[derive(Debug, thiserror::Error)]
-pub enum InvalidKeyFile {
-    /// It is a private key.
-    #[error(
-        "a private key, which should stay where it is; give the public key of it, in the file with \
-         .pub at its end"
-    )]
-    PrivateKey,
-    /// It has no key.
-    #[error("holds no public key")]
-    Empty,
-    /// A line of it is wrong.
-    #[error(transparent)]
-    Line(#[from] ConfigurationError),
-}
-
 /// The keys of a file that [`read`] would take, authorities included.
 ///
 /// # Errors
 /// When it holds no public key, or something else.
-pub fn parse_file(user: &UserName, text: &str) -> Result<Vec<UserKey>, InvalidKeyFile> {
+pub fn parse_file(user: &UserName, text: &str) -> Result<Vec<UserKey>, Failure> {
     if text.trim_start().starts_with("-----BEGIN ") && text.contains("PRIVATE KEY-----") {
-        return Err(InvalidKeyFile::PrivateKey);
+        return Err(Failure::refused(
+            "a private key, which should stay where it is; give the public key of it, in the file \
+             with .pub at its end",
+        ));
     }
     let found = parse_keys(user, None, text)?;
     if found.is_empty() {
-        return Err(InvalidKeyFile::Empty);
+        return Err(Failure::refused("holds no public key"));
     }
     Ok(found)
+}
+
+/// The key of a line. The check of the whole list reports wrong lines.
+fn key_of(user: &UserName, line: &str) -> Option<UserKey> {
+    parse_keys(user, None, line).ok()?.pop()
 }
 
 /// A list without the lines of these keys, and the keys that it had.
@@ -190,11 +168,7 @@ pub fn without(
     let mut taken = BTreeSet::new();
     let mut rest = String::new();
     for line in list.lines() {
-        // The check of the whole list reports wrong lines.
-        let key = parse_keys(user, None, line)
-            .ok()
-            .and_then(|mut keys| keys.pop());
-        match key.filter(|key| keys.contains(&key.fingerprint)) {
+        match key_of(user, line).filter(|key| keys.contains(&key.fingerprint)) {
             Some(key) => {
                 taken.insert(key.fingerprint);
             }
@@ -221,11 +195,7 @@ fn merge(user: &UserName, list: &str, fresh: &[Line]) -> String {
     let mut added = vec![false; fresh.len()];
     let mut lines: Vec<&str> = Vec::new();
     for line in list.lines() {
-        // The check of the whole list reports wrong lines.
-        let key = parse_keys(user, None, line)
-            .ok()
-            .and_then(|mut keys| keys.pop());
-        let place = key.and_then(|key| {
+        let place = key_of(user, line).and_then(|key| {
             fresh
                 .iter()
                 .position(|line| line.key.fingerprint == key.fingerprint)
@@ -317,7 +287,8 @@ mod tests {
         let alice: UserName = "alice".parse().unwrap();
         let text = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXktdjEA\n";
         let told = parse_file(&alice, text).unwrap_err();
-        assert!(matches!(told, InvalidKeyFile::PrivateKey), "{told}");
+        let told = told.to_string();
+        assert!(told.starts_with("a private key, which"), "{told}");
         assert!(parse_file(&alice, KEYS[0]).is_ok());
     }
 

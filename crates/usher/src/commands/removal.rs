@@ -64,30 +64,23 @@ struct Remains {
 ///
 /// # Errors
 /// When it is not a SHA-256 fingerprint.
-pub fn read_fingerprint(text: &str) -> Result<Fingerprint, NotAFingerprint> {
+fn read_fingerprint(text: &str) -> Result<Fingerprint, Failure> {
+    let form = "not a fingerprint in the form of `usher who` and `ssh-keygen -l`: SHA256:...";
     match text.parse() {
         Ok(ssh_key::Fingerprint::Sha256(bytes)) => Ok(bytes),
-        _ => Err(NotAFingerprint),
+        _ => Err(Failure::refused(form)),
     }
 }
-
-/// A text is not a SHA-256 fingerprint.
-#[derive(Debug, thiserror::Error)]
-#[error("not a fingerprint in the form of `usher who` and `ssh-keygen -l`: SHA256:...")]
-pub struct NotAFingerprint;
 
 /// Removes a user, or only some of the user's keys.
 ///
 /// # Errors
 /// As [`whole`] and [`keys`].
 pub fn remove(output: &Output, request: &Request) -> Result<(), Failure> {
-    match (
-        &request.public_key,
-        request.fingerprint,
-        request.signing_key,
-    ) {
-        (None, None, false) => whole(output, &request.name),
-        _ => keys(output, request),
+    let names_public_keys = request.public_key.is_some() || request.fingerprint.is_some();
+    match names_public_keys || request.signing_key {
+        false => whole(output, &request.name),
+        true => keys(output, request),
     }
 }
 

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use usher_analysis::{FormerKey, HostPolicy, KeyFault, Network, UserState};
-use usher_base::{HostName, NameError, UserName};
+use usher_base::{HostName, UserName};
 use usher_daemon::clock::unix_time;
 use usher_local::applied::Applied;
 use usher_local::checked::Checked;
@@ -17,7 +17,7 @@ use usher_policy::{Groups, Name, Source};
 use usher_proto::HostPublicKey;
 use usher_proto::ssh_key::HashAlg;
 
-use crate::commands::{configuration, groups};
+use crate::commands::{configuration, connect, groups};
 use crate::failure::{At, Failure};
 
 /// The options that choose policies.
@@ -37,24 +37,15 @@ struct HostCopy {
     folder: PathBuf,
 }
 
-/// Why a text is no [`HostCopy`].
-#[derive(Debug, thiserror::Error)]
-enum InvalidCopy {
-    #[error("write NAME=DIRECTORY: a host and the directory of its policy")]
-    NoDirectory,
-    #[error("{0}: {1}")]
-    Name(String, NameError),
-}
-
 impl FromStr for HostCopy {
-    type Err = InvalidCopy;
+    type Err = Failure;
 
-    fn from_str(text: &str) -> Result<Self, InvalidCopy> {
-        let (name, folder) = text.split_once('=').ok_or(InvalidCopy::NoDirectory)?;
+    fn from_str(text: &str) -> Result<Self, Failure> {
+        let form = "write NAME=DIRECTORY: a host and the directory of its policy";
+        let parts = text.split_once('=');
+        let (name, folder) = parts.ok_or_else(|| Failure::refused(form))?;
         Ok(Self {
-            name: name
-                .parse()
-                .map_err(|error| InvalidCopy::Name(name.to_owned(), error))?,
+            name: connect::name(name)?,
             folder: folder.into(),
         })
     }

@@ -103,16 +103,7 @@ pub struct PerhapsAt<N> {
     host: Option<HostName>,
 }
 
-/// Why a text is not `NAME` or `NAME@HOST`.
-#[derive(Debug, thiserror::Error)]
-enum InvalidAt {
-    #[error(transparent)]
-    Name(#[from] NameError),
-    #[error("name the host too: NAME@HOST")]
-    NoHost,
-}
-
-fn perhaps_at<N: FromStr<Err = NameError>>(text: &str) -> Result<PerhapsAt<N>, InvalidAt> {
+fn perhaps_at<N: FromStr<Err = NameError>>(text: &str) -> Result<PerhapsAt<N>, NameError> {
     let (name, host) = match text.split_once('@') {
         Some((name, host)) => (name, Some(host)),
         None => (text, None),
@@ -122,9 +113,9 @@ fn perhaps_at<N: FromStr<Err = NameError>>(text: &str) -> Result<PerhapsAt<N>, I
     Ok(PerhapsAt { name, host })
 }
 
-fn at<N: FromStr<Err = NameError>>(text: &str) -> Result<At<N>, InvalidAt> {
-    let PerhapsAt { name, host } = perhaps_at(text)?;
-    let host = host.ok_or(InvalidAt::NoHost)?;
+fn at<N: FromStr<Err = NameError>>(text: &str) -> Result<At<N>, Failure> {
+    let PerhapsAt { name, host } = perhaps_at(text).map_err(Failure::refused)?;
+    let host = host.ok_or_else(|| Failure::refused("name the host too: NAME@HOST"))?;
     Ok(At { name, host })
 }
 

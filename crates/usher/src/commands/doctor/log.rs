@@ -1,12 +1,13 @@
 //! The signed log: whether its file system has room for a record.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::StatVfsMountFlags;
 use usher_local::paths;
 use usher_local::roles::OFFERS;
 
 use super::Finding;
+use crate::failure::Failure;
 
 /// The room that a record needs at most, in bytes: the longest record, its hashes and the new checkpoint,
 /// each in a new file beside the former one.
@@ -25,45 +26,25 @@ pub fn room() -> Finding {
     }
 }
 
-/// Why there is no room.
-#[derive(Debug, thiserror::Error)]
-enum NoRoom {
-    #[error("{}: {error}", .folder.display())]
-    Unknown {
-        folder: PathBuf,
-        error: rustix::io::Errno,
-    },
-    #[error("the file system of {} is read-only", .0.display())]
-    ReadOnly(PathBuf),
-    #[error("the file system of {} is full ({left} bytes left): make room", .folder.display())]
-    Full { folder: PathBuf, left: u64 },
-    #[error("the file system of {} has no room for another file: make room", .0.display())]
-    NoFiles(PathBuf),
-}
-
-fn look(folder: &Path) -> Result<String, NoRoom> {
+fn look(folder: &Path) -> Result<String, Failure> {
     let shown = folder.display();
+    let no_room = |why: &str| Failure::Refused(format!("the file system of {shown} {why}"));
     let found = match rustix::fs::statvfs(folder) {
-        Ok(found) => found,
         Err(rustix::io::Errno::NOENT) => {
             return Ok(format!("{shown} does not exist yet; the recorder makes it"));
         }
-        Err(error) => {
-            let folder = folder.to_owned();
-            return Err(NoRoom::Unknown { folder, error });
-        }
+        found => found.map_err(|error| Failure::of_file(folder, error))?,
     };
     let left = found.f_bavail.saturating_mul(found.f_frsize);
     if found.f_flag.contains(StatVfsMountFlags::RDONLY) {
-        return Err(NoRoom::ReadOnly(folder.to_owned()));
+        return Err(no_room("is read-only"));
     }
     if left < ROOM {
-        let folder = folder.to_owned();
-        return Err(NoRoom::Full { folder, left });
+        return Err(no_room(&format!("is full ({left} bytes left): make room")));
     }
     // Some file systems have no fixed number of files.
     if found.f_files != 0 && found.f_favail == 0 {
-        return Err(NoRoom::NoFiles(folder.to_owned()));
+        return Err(no_room("has no room for another file: make room"));
     }
     Ok(format!("{} MiB left at {shown}", left >> 20))
 }

@@ -178,6 +178,13 @@ impl Reader<'_> {
         }
     }
 
+    /// The rest of the line, without its LF.
+    fn line(&self) -> Result<&[u8], Stop> {
+        let rest = &self.input[self.at..];
+        let length = rest.iter().position(|byte| *byte == b'\n');
+        Ok(&rest[..length.ok_or(Stop::Part)?])
+    }
+
     /// The end of a command.
     fn end(&mut self) -> Result<(), Stop> {
         if self.peek()? == b'\r' {
@@ -241,12 +248,9 @@ impl Reader<'_> {
     }
 
     fn literal(&mut self) -> Result<&[u8], Stop> {
-        let rest = &self.input[self.at..];
-        let length = rest
-            .iter()
-            .position(|byte| *byte == b'\n')
-            .ok_or(Stop::Part)?;
-        let announced = announced_literal(&rest[..length]).filter(|found| found.place == 0);
+        let line = self.line()?;
+        let (length, announced) = (line.len(), announced_literal(line));
+        let announced = announced.filter(|found| found.place == 0);
         let announced = announced.ok_or(Stop::Wrong("not a literal"))?;
         match announced.length {
             Some(size) => {
@@ -280,13 +284,10 @@ impl Reader<'_> {
     /// waiting: they may contain anything.
     fn skip_command(&mut self) -> Result<(), Stop> {
         loop {
-            let rest = &self.input[self.at..];
-            let length = rest
-                .iter()
-                .position(|byte| *byte == b'\n')
-                .ok_or(Stop::Part)?;
+            let line = self.line()?;
+            let (length, announced) = (line.len(), announced_literal(line));
             self.at += length + 1;
-            match announced_literal(&rest[..length]) {
+            match announced {
                 Some(announced) if announced.is_sent_at_once => {
                     let size = announced.length.ok_or(Stop::TooLong)?;
                     if self.input.len() - self.at < size {

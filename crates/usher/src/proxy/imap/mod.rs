@@ -88,7 +88,7 @@ impl LoginFilter {
             match step {
                 Step::Again => {}
                 Step::Part if self.input.len() > MAX_COMMAND => {
-                    output.extend_from_slice(b"* BYE command too long\r\n");
+                    say(output, "* BYE command too long\r\n");
                     return Progress::End;
                 }
                 Step::Part => return Progress::Continue,
@@ -113,18 +113,16 @@ impl LoginFilter {
             Read::Part => Step::Part,
             Read::Literal(place) => {
                 self.continued = place;
-                output.extend_from_slice(b"+ go on\r\n");
-                Step::Again
+                say(output, "+ go on\r\n")
             }
             Read::Wrong { tag, why, length } => {
                 self.take(length);
                 // A client that waits for the answer to its command only sees a tagged one.
                 let tag = tag.as_deref().unwrap_or("*");
-                output.extend_from_slice(format!("{tag} BAD {why}\r\n").as_bytes());
-                Step::Again
+                say(output, &format!("{tag} BAD {why}\r\n"))
             }
             Read::TooLong => {
-                output.extend_from_slice(b"* BYE literal too long\r\n");
+                say(output, "* BYE literal too long\r\n");
                 Step::Over(Progress::End)
             }
         }
@@ -145,8 +143,7 @@ impl LoginFilter {
             Command::Noop => format!("{tag} OK done\r\n"),
             Command::Id => format!("* ID NIL\r\n{tag} OK done\r\n"),
             Command::Logout => {
-                let text = format!("* BYE bye\r\n{tag} OK done\r\n");
-                output.extend_from_slice(text.as_bytes());
+                say(output, &format!("* BYE bye\r\n{tag} OK done\r\n"));
                 return Step::Over(Progress::End);
             }
             Command::StartTls => {
@@ -168,8 +165,7 @@ impl LoginFilter {
                 format!("{tag} NO [CANNOT] use LOGIN or AUTHENTICATE PLAIN\r\n")
             }
         };
-        output.extend_from_slice(text.as_bytes());
-        Step::Again
+        say(output, &text)
     }
 
     /// The client's answer to the `+` of AUTHENTICATE PLAIN.
@@ -182,8 +178,7 @@ impl LoginFilter {
         self.take(end + 1);
         let line = line.strip_suffix(b"\r").unwrap_or(&line);
         if line == b"*" {
-            output.extend_from_slice(format!("{tag} BAD cancelled\r\n").as_bytes());
-            return Step::Again;
+            return say(output, &format!("{tag} BAD cancelled\r\n"));
         }
         self.plain(&tag, line, output)
     }
@@ -200,9 +195,10 @@ impl LoginFilter {
             .flat_map(|bytes| bytes.splitn(3, |b| *b == 0));
         let (Some(authorization), Some(name), Some(_)) = (parts.next(), parts.next(), parts.next())
         else {
-            let text = format!("{tag} BAD not a response of PLAIN in base 64\r\n");
-            output.extend_from_slice(text.as_bytes());
-            return Step::Again;
+            return say(
+                output,
+                &format!("{tag} BAD not a response of PLAIN in base 64\r\n"),
+            );
         };
         let name = match authorization {
             b"" => name.to_vec(),
@@ -215,7 +211,7 @@ impl LoginFilter {
 
     fn log_in(&mut self, tag: &str, name: &[u8], output: &mut Vec<u8>) -> Step {
         if name == self.user.as_bytes() {
-            output.extend_from_slice(format!("{tag} OK you are {}\r\n", self.user).as_bytes());
+            say(output, &format!("{tag} OK you are {}\r\n", self.user));
             return self.let_through();
         }
         let text = format!(
@@ -223,9 +219,14 @@ impl LoginFilter {
              to that\r\n",
             self.user
         );
-        output.extend_from_slice(text.as_bytes());
-        Step::Again
+        say(output, &text)
     }
+}
+
+/// Answers the client, which may go on.
+fn say(output: &mut Vec<u8>, text: &str) -> Step {
+    output.extend_from_slice(text.as_bytes());
+    Step::Again
 }
 
 #[cfg(test)]
