@@ -66,6 +66,7 @@ fuzz: setup ## run each fuzz target for FUZZ_SECONDS (takes a nightly toolchain 
 	set -e; for target in $(FUZZ_TARGETS); do \
 	  seeds=fuzz/corpus/$$target; mkdir -p $$seeds; \
 	  if [ $$target = policy ]; then seeds="$$seeds crates/authentication/usher-policy/tests/golden"; fi; \
+	  if [ $$target = protection ]; then seeds="$$seeds crates/protection/usher-protection/tests/applications/published"; fi; \
 	  $(CARGO) +nightly fuzz run $$target $$seeds -- \
 	    -max_total_time=$(FUZZ_SECONDS) -max_len=9216; \
 	done

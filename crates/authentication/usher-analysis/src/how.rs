@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddrV4};
 use serde::Serialize;
 use usher_policy::{
     ClientService, Destinations, FileRule, Host, Name, Programs, Protocol, ServedBy, Service,
-    Style, Transform,
+    Style, protection::Kind,
 };
 
 /// The addresses of a connection.
@@ -69,7 +69,7 @@ pub struct Offer {
     /// The interval of authentication of users, in seconds.
     pub reauthenticate_seconds: Option<u64>,
     /// The IPsec protection that its connections need; none: they may be unprotected.
-    pub protection: Option<Transform>,
+    pub protection: Option<Kind>,
 }
 
 impl Request {
@@ -111,10 +111,7 @@ impl Offer {
             keys: service.keys.clone(),
             session_seconds: service.session.as_secs(),
             reauthenticate_seconds: service.reauthenticate.map(|interval| interval.as_secs()),
-            protection: service
-                .protection
-                .as_ref()
-                .map(|required| required.transform),
+            protection: service.protection.as_ref().map(|required| required.kind),
         }
     }
 }

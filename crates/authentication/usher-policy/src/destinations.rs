@@ -7,9 +7,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::Ipv4Subnets;
 use serde::Serialize;
+use usher_base::HostName;
 use usher_language::{AddressRange, Origin, address, number};
 
-use crate::application::Peers;
+/// Peers, as written.
+pub type Peers = usher_language::Peers<HostName>;
 
 /// Most entries of `connect`.
 pub const MAXIMUM_DESTINATIONS: usize = 256;

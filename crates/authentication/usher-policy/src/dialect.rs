@@ -1,12 +1,13 @@
-//! The blocks and statements of authentication, and those of traffic and of kernel modules that this
-//! version reads: each with its values, what it needs, and what it is for, written once.
+//! The blocks and statements of authentication, and those of kernel modules that this version reads:
+//! each with its values, what it needs, and what it is for, written once. One text may have these and
+//! the blocks of protection, which are a dialect of their own.
 
 use std::sync::LazyLock;
 
 use usher_language::Occurrence::{Any, AtLeastOnce, AtMostOnce, Once};
 use usher_language::{BlockRule, Dialect, Kind, Modules, Part, Shape, StatementRule, words};
+use usher_protection::IPSEC;
 
-use crate::application::Transform;
 use crate::client::Protocol;
 use crate::limits::{
     MAXIMUM_CONNECTIONS, MAXIMUM_CPU, MAXIMUM_DURATION, MAXIMUM_MEMORY, MAXIMUM_PROCESSES,
@@ -25,26 +26,21 @@ words! {
         Service = "service",
         /// `client`: what local users may authenticate to.
         Client = "client",
-        /// `application`: how the traffic of programs is protected.
-        Application = "application",
         /// `mac`: settings of a module of the MAC framework.
         Mac = "mac",
-        /// `protection`, inside an `application` block.
-        Protection = "protection",
     }
 }
 
-/// Begins the items of a protection; the port is part of the word.
-pub(crate) const LOCAL_PORT: &str = "localport=";
-
 /// What enforces a statement, where that is more than Usher's daemons.
-const IPSEC: &str = "IPsec";
 const LSM: &str = "LSM programs";
 
-/// The tables.
-pub(crate) static DIALECT: LazyLock<Dialect> = LazyLock::new(|| Dialect {
-    blocks: vec![host(), users(), service(), client(), application(), mac()],
-    statements: outside(),
+/// The tables of all systems.
+pub(crate) static DIALECT: LazyLock<Dialect> = LazyLock::new(|| {
+    let authentication = Dialect {
+        blocks: vec![host(), users(), service(), client(), mac()],
+        statements: outside(),
+    };
+    authentication.join(usher_protection::dialect())
 });
 
 /// A table of statements: keyword, how often, values, what it is for, and what else it takes.
@@ -109,6 +105,7 @@ fn host() -> BlockRule {
     let statements = statements! {
         "address", Once, Shape::List(word("ADDRESS")), "where other hosts reach it";
         "key", Once, Shape::One(text("\"ssh-ed25519 AAAA...\"")), "the line of its .pub file";
+        "ike-key", AtMostOnce, Shape::One(text("\"ssh-ed25519 AAAA...\"")), "the public key by which its IKE daemon authenticates itself";
         "control", AtMostOnce, Shape::One(Kind::Port), "the TCP port of its control channel";
         "loopback", AtMostOnce, Shape::List(word("127.X.Y.Z")), "where the local proxy stands for it";
     };
@@ -153,7 +150,7 @@ fn service() -> BlockRule {
         "memory", AtMostOnce, Shape::One(SIZE), "most memory of one user's processes";
         "cpu", AtMostOnce, Shape::One(PERCENT), "most processor time of one user's processes";
         "connect", AtMostOnce, own(CONNECT), "where its processes may connect";
-        "protection", AtMostOnce, Shape::One(Transform::kind()), "how IPsec must protect its connections", needs IPSEC;
+        "protection", AtMostOnce, Shape::One(usher_protection::Kind::kind()), "how IPsec must protect its connections", needs IPSEC;
     };
     BlockRule {
         one_of: vec![[PROGRAM, "account"]],
@@ -172,20 +169,6 @@ fn client() -> BlockRule {
         "key", AtMostOnce, Shape::One(word("NAME")), "the user's key that opens sessions";
     };
     block(BlockKind::Client, statements)
-}
-
-fn application() -> BlockRule {
-    const NETWORK: &str = "`network ADDRESSES trusted;`, or `untrusted`, or `protected NAME`";
-    const ITEM: &str = "`localport=PORT remoteport=PORT encryption mandatory;`, with `any` for all \
-                        ports, or `authentication`, or `optional`";
-    let items = statements! { LOCAL_PORT, AtLeastOnce, own(ITEM), "how traffic between two ports is protected"; };
-    let networks = statements! { "network", AtLeastOnce, own(NETWORK), "how traffic with these peers is treated"; };
-    BlockRule {
-        has_names: true,
-        needs: Some(IPSEC),
-        inner: vec![block(BlockKind::Protection, items)],
-        ..block(BlockKind::Application, networks)
-    }
 }
 
 fn mac() -> BlockRule {
@@ -239,17 +222,23 @@ mod tests {
         let pattern = grammar["repository"][entry]["match"].as_str();
         let pattern = pattern.expect("an entry with a pattern");
         let group = pattern.split([')', '(']).find(|part| {
-            let word = |byte: u8| byte.is_ascii_lowercase() || byte == b'|';
+            let word = |byte: u8| byte.is_ascii_lowercase() || b"|-".contains(&byte);
             !part.is_empty() && part.bytes().all(word)
         });
         let group = group.expect("a group of words");
         group.split('|').map(str::to_owned).collect()
     }
 
+    /// The keywords of all blocks, those inside others last.
+    fn blocks() -> Vec<&'static str> {
+        let inner = DIALECT.blocks.iter().flat_map(|block| &block.inner);
+        let blocks = DIALECT.blocks.iter().chain(inner);
+        blocks.map(|block| block.keyword.as_str()).collect()
+    }
+
     #[test]
     fn editors_know_exactly_the_keywords_of_the_language() {
-        let kinds = BlockKind::ALL.iter().map(ToString::to_string);
-        let blocks: BTreeSet<String> = kinds.collect();
+        let blocks: BTreeSet<String> = blocks().into_iter().map(str::to_owned).collect();
         assert_eq!(words("block"), blocks);
         let rules = DIALECT.blocks.iter().flat_map(|block| &block.statements);
         let statements: BTreeSet<String> = rules
@@ -264,14 +253,19 @@ mod tests {
     }
 
     #[test]
-    fn the_tables_have_the_blocks_of_the_language() {
-        let outer = DIALECT.blocks.iter();
-        let inner = DIALECT.blocks.iter().flat_map(|block| &block.inner);
-        let keywords: Vec<&str> = outer
-            .chain(inner)
-            .map(|block| block.keyword.as_str())
+    fn nothing_of_two_systems_begins_with_one_word() {
+        let outer = DIALECT.blocks.iter().map(|block| block.keyword.as_str());
+        let words: Vec<&str> = outer
+            .chain(DIALECT.statements.iter().map(|rule| rule.keyword.as_str()))
             .collect();
-        let kinds: Vec<&str> = BlockKind::ALL.iter().map(|kind| kind.word()).collect();
-        assert_eq!(keywords, kinds);
+        let unique: BTreeSet<&&str> = words.iter().collect();
+        assert_eq!(unique.len(), words.len());
+    }
+
+    #[test]
+    fn the_tables_have_the_blocks_of_the_language() {
+        let own = BlockKind::ALL.iter().map(|kind| kind.word());
+        let protection = [usher_protection::APPLICATION, usher_protection::PROTECTION];
+        assert_eq!(blocks(), own.chain(protection).collect::<Vec<_>>());
     }
 }

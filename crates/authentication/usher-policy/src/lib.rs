@@ -12,14 +12,14 @@
 //! assert_eq!(policy.users.len(), 1);
 //! ```
 //!
-//! `usher-language` reads the text by this crate's tables (dialect.rs); [`parse`] then resolves names
+//! `usher-language` reads the text by this crate's tables (dialect.rs) and those of
+//! `usher-protection`, whose `application` blocks stand in the same text; [`parse`] then resolves names
 //! over all sources and builds the [`Policy`]. A `Policy` from [`parse`] is complete: what is named in
 //! it exists, as far as it can be known here. Whether it permits something is decided in decide.rs.
 //!
 //! No I/O and no clock: the caller reads the files. The language is described in docs/policy.md.
 #![forbid(unsafe_code)]
 
-mod application;
 mod check;
 mod client;
 mod decide;
@@ -36,20 +36,15 @@ mod mistake;
 mod model;
 mod moment;
 mod names;
-mod ports;
 mod text;
 mod unknown_name;
 mod warning;
 
-pub use application::{
-    Application, ApplicationPolicy, Level, Network, Peers, Protection, ProtectionItem, Traffic,
-    Transform, Treatment,
-};
 pub use client::{Client, ClientService, MAXIMUM_PROGRAMS, Programs, Protocol, ProxyListener};
 pub use decide::{ClientCase, ClientUse, Guest, Objection, ServiceCase, ServiceUse};
 pub use destinations::{
     Destination, DestinationTable, Destinations, MAXIMUM_DESTINATION_TABLE, MAXIMUM_DESTINATIONS,
-    PortRange,
+    Peers, PortRange,
 };
 pub use dialect::BlockKind;
 pub use expectation::Expectation;
@@ -76,6 +71,8 @@ pub use usher_language::{
     MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS, Mistake, Name, Need, Origin, Place, Places, Source,
     Span, Units, is_plain, nearest,
 };
+/// The part of the policy that is about the traffic of programs.
+pub use usher_protection as protection;
 pub use warning::PolicyWarning;
 
 use dialect::DIALECT;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use usher_base::{HostName, ServiceName, UserName};
-use usher_language::{AddressRange, Found, Name, Place, did_you_mean, mistakes, shown};
+use usher_language::{Found, Name, Place, did_you_mean, mistakes, shown};
 
 use crate::destinations::MAXIMUM_DESTINATION_TABLE;
 use crate::limits::MAXIMUM_ARGUMENT_BYTES;
@@ -53,8 +53,8 @@ mistakes! {
         /// Two hosts with one key.
         DuplicateKey { first: Place }
             => "this is already a host's key at {first}";
-            "every host has a key of its own; correct one of the two, and if both machines really \
-             hold this key, make a new one on one of them";
+            "every host has a key of its own, and another one for IKE; correct one of the two, and \
+             if both machines really hold this key, make a new one on one of them";
         /// A host that is not defined.
         UnknownHost { found: HostName, nearest: Option<String> }
             => "no `host` block is called `{found}`";
@@ -186,45 +186,6 @@ mistakes! {
         DuplicateClientPort { port: u16, host: HostName, first: Place }
             => "port {port} at `{host}` is already another service's at {first}";
             "a port of a host has one service; correct one of the two";
-
-        // Applications and their peers.
-        /// Neither an absolute path nor the name of a program.
-        InvalidApplication { found: Found }
-            => "`{found}` is neither the name of a program nor a plain absolute path";
-            "write a name such as sshd, of letters, digits, `_`, `.`, `+` and `-`, or a path such as \
-             /usr/sbin/sshd";
-        /// A program in two `application` blocks, or twice in one.
-        DuplicateApplication { found: Found, first: Place }
-            => "`{found}` already has a policy at {first}";
-            "write all of a program's policy in one `application` block";
-        /// A protection that the `application` block does not define.
-        UnknownProtection { found: Name, nearest: Option<String> }
-            => "no `protection` block of this application is called `{found}`";
-            "{}", did_you_mean(nearest, format_args!(
-                "add a block `protection {found} {{ ... }}` to this `application` block"));
-        /// A word that is neither a port nor `any`.
-        InvalidItemPort { found: Found, form: String }
-            => "`{found}` is neither a port nor `any`";
-            "write {form}; ports are numbers from 1 to 65535";
-        /// Neither addresses nor a host name.
-        InvalidNetwork { found: Found }
-            => "`{found}` is neither a range of addresses nor the name of a host";
-            "write an address, a network such as 192.0.2.0/24, a range such as 192.0.2.1 - \
-             192.0.2.9, or a host name of at most 63 characters";
-        /// A range whose first address is after its last.
-        RangeBackwards { found: Found }
-            => "`{found}` goes backwards"; "write the lower address first";
-        /// An address with bits after its prefix.
-        NetworkHostBits { found: Found, network: AddressRange }
-            => "`{found}` is not the first address of its network, {network}";
-            "write {network}, or the address alone when one machine is meant";
-        /// An IPv4-mapped address in a range.
-        MappedNetwork { found: Found }
-            => "`{found}` has an IPv4 address written as IPv6"; "write the IPv4 address";
-        /// A host name that the caller could not look up.
-        UnresolvedName { name: HostName, reason: String }
-            => "the address of `{name}` cannot be found: {}", shown(60, reason);
-            "write its address, give it a `host` block, or see to it that this host finds the name";
 
         // Files.
         /// Not the path of a file.

@@ -9,17 +9,17 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use usher_base::{HostName, ServiceName, UserName};
-use usher_language::{AddressRange, Diagnostic, Name, Need, Origin, words};
+use usher_language::{Name, Need, Origin, words};
+use usher_protection::{Application, Kind, Names, Peers, ProtectionWarning};
 use usher_proto::HostPublicKey;
 
-use crate::application::{ApplicationPolicy, Peers, Transform};
 use crate::client::Client;
 use crate::destinations::Destinations;
 use crate::expectation::Expectation;
 use crate::limits::DEFAULT_EACH_USER_PROCESSES;
 use crate::mac::MacBlock;
 use crate::members::{Members, Users};
-use crate::mistake::PolicyMistake;
+use crate::warning::PolicyWarning;
 
 /// A whole policy. From [`crate::parse`] it is complete: every name in it is defined in it, but for
 /// those of services of other hosts ([`crate::ClientService::service`]), of hosts that the caller looks up
@@ -36,7 +36,7 @@ pub struct Policy {
     /// What local users may authenticate to.
     pub clients: BTreeMap<Name, Client>,
     /// How the traffic of programs is to be protected, in the order of the text.
-    pub applications: Vec<ApplicationPolicy>,
+    pub applications: Vec<Application>,
     /// The settings of modules of the MAC framework, in the order of the text.
     pub mac: Vec<MacBlock>,
     /// What the processes of each user may take, over all services that this host offers.
@@ -44,6 +44,10 @@ pub struct Policy {
     /// What the policy is expected to permit and to refuse, in the order of the text. Nothing
     /// follows from it: a policy's tests, which an analyser runs.
     pub expectations: Vec<Expectation>,
+    /// What the names stand for that `network` statements have and no `host` block: what
+    /// [`Policy::look_up_names`] has found.
+    #[serde(skip)]
+    pub names: Names,
     /// What it takes to enforce the policy.
     #[serde(skip)]
     pub needs: Needs,
@@ -106,46 +110,41 @@ impl Policy {
         policy
     }
 
-    /// Has the names looked up that `network` statements have and no `host` block: each once. The
-    /// networks cover what comes of it.
-    ///
-    /// # Errors
-    ///
-    /// A mistake for each network whose name has no address; the others are looked up all the same.
+    /// Has the names looked up that `network` statements have and no `host` block: each once. Returns
+    /// a warning for each network whose name has no address.
     pub fn look_up_names<E: fmt::Display>(
         &mut self,
         mut look_up: impl FnMut(&HostName) -> Result<Vec<IpAddr>, E>,
-    ) -> Result<(), Vec<Diagnostic>> {
-        let mut found = BTreeMap::new();
-        let mut errors = Vec::new();
-        let networks = self.applications.iter_mut();
-        for network in networks.flat_map(|application| &mut application.networks) {
+    ) -> Vec<PolicyWarning> {
+        let mut faults: BTreeMap<&HostName, Option<String>> = BTreeMap::new();
+        let mut warnings = Vec::new();
+        let networks = self.applications.iter();
+        for network in networks.flat_map(|application| &application.networks) {
             let Peers::Name(name) = &network.peers else {
                 continue;
             };
             if self.hosts.contains_key(name) {
                 continue;
             }
-            let addresses = found.entry(name.clone()).or_insert_with(|| look_up(name));
-            match addresses {
-                Ok(addresses) if !addresses.is_empty() => {
-                    network.addresses = addresses.iter().copied().map(AddressRange::from).collect();
+            let fault = faults.entry(name).or_insert_with(|| match look_up(name) {
+                Ok(addresses) if addresses.is_empty() => Some("it has none".to_owned()),
+                Err(reason) => Some(reason.to_string()),
+                Ok(addresses) => {
+                    self.names.answer(name.clone(), addresses, Duration::ZERO);
+                    None
                 }
-                Ok(_) => errors.push(unresolved(name, &"it has none", &network.origin)),
-                Err(reason) => errors.push(unresolved(name, reason, &network.origin)),
+            });
+            if let Some(reason) = fault {
+                let warning = ProtectionWarning::UnresolvedName {
+                    name: name.clone(),
+                    place: network.origin.place.clone(),
+                    reason: reason.clone(),
+                };
+                warnings.push(PolicyWarning::Protection { warning });
             }
         }
-        if errors.is_empty() {
-            Ok(())
-        } else {
-            Err(errors)
-        }
+        warnings
     }
-}
-
-fn unresolved(name: &HostName, reason: &dyn fmt::Display, origin: &Origin) -> Diagnostic {
-    let (name, reason) = (name.clone(), reason.to_string());
-    Diagnostic::at(origin, PolicyMistake::UnresolvedName { name, reason })
 }
 
 /// A `host` block.
@@ -158,6 +157,9 @@ pub struct Host {
     pub addresses: Vec<IpAddr>,
     /// The host's one Ed25519 key.
     pub key: HostPublicKey,
+    /// The Ed25519 key by which the host's IKE daemon authenticates itself to those of other hosts:
+    /// no host's [`key`](Self::key), which signs TLS handshakes only. None: the host has no IPsec.
+    pub ike_key: Option<HostPublicKey>,
     /// TCP port of the host's control channel.
     pub control: u16,
     /// Addresses of 127.0.0.0/8 on which the local proxy stands for this host; may be empty.
@@ -278,7 +280,7 @@ impl Default for ProcessLimits {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RequiredProtection {
     /// At least this.
-    pub transform: Transform,
+    pub kind: Kind,
     /// Where it is written.
     pub origin: Origin,
 }

@@ -1,8 +1,9 @@
 //! A policy back to text: what [`crate::parse`] reads as the same policy.
 
 use usher_language::{BlockText, Quoted, Size, Units};
+use usher_protection::Application;
+use usher_proto::HostPublicKey;
 
-use crate::application::ApplicationPolicy;
 use crate::client::{Client, Programs, Protocol};
 use crate::dialect::BlockKind;
 use crate::expectation::Expectation;
@@ -25,7 +26,7 @@ impl Policy {
         let users = self.users.values().map(Users::to_text);
         let services = self.services.values().map(Service::to_text);
         let clients = self.clients.values().map(Client::to_text);
-        let applications = self.applications.iter().map(ApplicationPolicy::to_text);
+        let applications = self.applications.iter().map(Application::to_text);
         let mac = self.mac.iter().map(MacBlock::to_text);
         let expectations: String = self.expectations.iter().map(Expectation::to_text).collect();
         hosts
@@ -70,6 +71,8 @@ impl Host {
         let mut block = BlockText::new(BlockKind::Host.word(), &self.name);
         block.list("address", &self.addresses);
         block.statement("key", Quoted(&self.key.to_openssh()));
+        let ike_key = self.ike_key.map(HostPublicKey::to_openssh);
+        block.optional("ike-key", ike_key.as_deref().map(Quoted));
         block.unless(DEFAULT_CONTROL_PORT, "control", self.control, self.control);
         block.list("loopback", &self.loopback);
         block.end()
@@ -138,7 +141,7 @@ impl Service {
         block.optional("connect", self.connect.as_ref());
         block.optional(
             "protection",
-            self.protection.as_ref().map(|required| required.transform),
+            self.protection.as_ref().map(|required| required.kind),
         );
         block.end()
     }
@@ -190,30 +193,6 @@ impl Client {
                 Programs::Asking => {}
             }
             block.optional("key", entry.key.as_ref());
-        }
-        block.end()
-    }
-}
-
-impl ApplicationPolicy {
-    /// The `application` block.
-    pub fn to_text(&self) -> String {
-        let applications: Vec<String> = self.applications.iter().map(ToString::to_string).collect();
-        let keyword = BlockKind::Application.word();
-        let mut block = BlockText::new(keyword, applications.join(", "));
-        for network in &self.networks {
-            block.statement(
-                "network",
-                format_args!("{} {}", network.peers, network.treatment),
-            );
-        }
-        for (name, protection) in &self.protections {
-            block.open(BlockKind::Protection.word(), name);
-            protection
-                .items
-                .iter()
-                .for_each(|item| block.word(&item.to_string()));
-            block.close();
         }
         block.end()
     }

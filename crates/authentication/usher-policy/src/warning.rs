@@ -1,12 +1,10 @@
 //! What is allowed but probably not meant.
 
-mod application;
-
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use usher_base::{HostName, ServiceName, UserName};
 use usher_language::{Clause, Name, Place, mistakes, shown};
+use usher_protection::ProtectionWarning;
 
 use crate::client::Protocol;
 use crate::dialect::BlockKind;
@@ -70,28 +68,8 @@ mistakes! {
         LoopbackUnused { host: HostName }
             => "`host {host}` has a `loopback` address, but no client block names a service of it";
             "name a service of the host in a `client` block, or remove `loopback`";
-        /// A `network` whose addresses earlier ones of its block have.
-        NetworkShadowed { peers: String, place: Place }
-            => "{place}: `network {peers}` never decides: networks before it have all its addresses";
-            "move it before them, or remove it";
-        /// An item of a protection whose ports earlier ones have.
-        ItemShadowed { item: String, place: Place }
-            => "{place}: `{item}` never decides: items before it have all its ports";
-            "move it before them, or remove it";
-        /// A protection that no network names, or only such as never decide.
-        ProtectionUnused { protection: Name, place: Place }
-            => "{place}: `protection {protection}` is named by no network that decides anything";
-            "name it in a `network` statement, or remove it";
-        /// An `application` block whose networks do not have all addresses.
-        AddressesLeftOut { application: String, place: Place, address: IpAddr }
-            => "{place}: `application {application}` has no network for {address} and perhaps \
-                others: what no network has is discarded";
-            "end with `network 0.0.0.0/0 ...;` and `network ::/0 ...;`";
-        /// An `optional` item, and a `mandatory` one of another block about the same peers and ports.
-        OptionalBesideMandatory { item: String, place: Place, other: String, mandatory: Place }
-            => "{place}: `{item}` lets traffic pass in the clear that `application {other}` demands \
-                to be protected at {mandatory}";
-            "write the same level in both";
+        /// Something about the traffic of programs.
+        Protection { warning: ProtectionWarning } => "{warning}"; "{}", warning.remedy();
         /// A name in an `expect` statement that the policy lacks.
         ExpectationOfUnknown { unknown: UnknownName }
             => "{}: the expectation tests nothing, and `usher policy test` fails by it: {unknown}",
@@ -141,11 +119,7 @@ impl PolicyWarning {
             }
             Self::LoopbackUnused { host } => Clause::statement(BlockKind::Host, host, "loopback"),
             Self::DestinationNeedless { .. }
-            | Self::NetworkShadowed { .. }
-            | Self::ItemShadowed { .. }
-            | Self::ProtectionUnused { .. }
-            | Self::AddressesLeftOut { .. }
-            | Self::OptionalBesideMandatory { .. }
+            | Self::Protection { .. }
             | Self::ExpectationOfUnknown { .. } => return None,
         })
     }
@@ -220,7 +194,9 @@ impl Policy {
                 });
             }
         }
-        application::warn(self, &mut warnings);
+        let protection = usher_protection::warnings(&self.applications, &self.names);
+        let protection = protection.into_iter();
+        warnings.extend(protection.map(|warning| PolicyWarning::Protection { warning }));
         let unknown = self.unknown_names().into_iter();
         warnings.extend(unknown.map(|unknown| PolicyWarning::ExpectationOfUnknown { unknown }));
         warnings

@@ -175,6 +175,14 @@ impl Dialect {
             .find(|rule| rule.begins_with(keyword))
     }
 
+    /// The blocks and statements of both, this one's first: one text may have those of either. Nothing
+    /// of the other may begin with a word that something of this one begins with.
+    pub fn join(mut self, other: Self) -> Self {
+        self.blocks.extend(other.blocks);
+        self.statements.extend(other.statements);
+        self
+    }
+
     /// Takes up the statements that a module has for its block, `block module { ... }`.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! The mistakes that any dialect's text can have.
 
+use crate::address::AddressRange;
 use crate::limits::{MAXIMUM_ERRORS, MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS};
 use crate::mistake::{Found, did_you_mean, shown};
 use crate::source::Place;
@@ -148,6 +149,21 @@ crate::mistakes! {
         /// A word of another kind, by what it should be and how that is written.
         NotOfKind { found: Found, not: String, write: String }
             => "`{found}` is not {not}"; "write {write}";
+        /// Neither addresses nor the name of a host.
+        InvalidNetwork { found: Found }
+            => "`{found}` is neither a range of addresses nor the name of a host";
+            "write an address, a network such as 192.0.2.0/24, a range such as 192.0.2.1 - \
+             192.0.2.9, or a host name of at most 63 characters";
+        /// A range whose first address is after its last.
+        RangeBackwards { found: Found }
+            => "`{found}` goes backwards"; "write the lower address first";
+        /// An address with bits after its prefix.
+        NetworkHostBits { found: Found, network: AddressRange }
+            => "`{found}` is not the first address of its network, {network}";
+            "write {network}, or the address alone when one machine is meant";
+        /// An IPv4-mapped address in a range.
+        MappedNetwork { found: Found }
+            => "`{found}` has an IPv4 address written as IPv6"; "write the IPv4 address";
         /// More values than the statement takes.
         TooManyValues { statement: String, found: usize, most: usize, hint: &'static str }
             => "`{statement}` has {found} entries, more than {most}"; "name at most {most}{hint}";

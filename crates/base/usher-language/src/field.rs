@@ -182,6 +182,14 @@ impl<'t> Field<'t> {
             .origin(self.statement.location, self.statement.last)
     }
 
+    /// The words of values that may have blanks between them, as one. None for a string, reported.
+    pub fn together(&self, items: &[Item]) -> Option<String> {
+        items
+            .iter()
+            .map(|item| item.word().or_else(|| self.expected_word(item)))
+            .collect()
+    }
+
     /// Reports a string where a word belongs.
     pub fn expected_word<T>(&self, item: &Item) -> Option<T> {
         let found = Found(item.shown());

@@ -54,6 +54,14 @@ impl Item {
     }
 }
 
+/// Whether it is an absolute path without `.`, `..`, `//` and `/` at its end.
+pub fn is_plain_path(path: &str) -> bool {
+    path.strip_prefix('/').is_some_and(|path| {
+        path.split('/')
+            .all(|component| !["", ".", ".."].contains(&component))
+    })
+}
+
 /// Values as they stand in the text, for messages.
 pub fn shown_together(items: &[Item]) -> String {
     let shown: Vec<String> = items.iter().map(Item::shown).collect();

@@ -12,6 +12,7 @@
 //! | a statement | a [`StatementRule`] in its dialect's table: keyword, how often, values, what it needs |
 //! | a kind of value that several statements have | a [`Kind`] |
 //! | a mistake | a variant in `mistakes!` with text and remedy, reported where it is found |
+//! | a system of its own | a [`Dialect`] of its blocks, which [`Dialect::join`] puts beside the others |
 //! | a module at run time | [`Dialect::declare`] with its statements as data |
 //!
 //! No I/O and no clock: the caller reads the files.
@@ -32,6 +33,7 @@ mod limits;
 mod mistake;
 mod name;
 mod nearest;
+mod peers;
 mod places;
 mod print;
 mod report;
@@ -53,13 +55,14 @@ pub use faults::{StatementMistake, SyntaxMistake};
 pub use field::Field;
 pub use fields::Fields;
 pub use format::{LINE_WIDTH, format};
-pub use item::{Item, Value, shown_together};
+pub use item::{Item, Value, is_plain_path, shown_together};
 pub use kind::{Checked, Kind, digits};
 pub use lexer::is_plain;
 pub use limits::{MAXIMUM_ERRORS, MAXIMUM_SOURCE_BYTES, MAXIMUM_STATEMENTS};
 pub use mistake::{Diagnostic, Found, Mistake, did_you_mean, shown};
 pub use name::{InvalidName, Name, NameRule};
 pub use nearest::nearest;
+pub use peers::Peers;
 pub use places::{Clause, Places};
 pub use print::{BlockText, Quoted, Size, Units};
 pub use report::Reporter;

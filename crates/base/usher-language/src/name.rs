@@ -122,7 +122,7 @@ macro_rules! words {
         $($(#[$doc:meta])* $variant:ident = $word:literal,)+
     })+) => {
         $($(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum $name {
             $($(#[$doc])* $variant,)+
         }

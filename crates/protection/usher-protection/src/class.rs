@@ -35,7 +35,7 @@ words! {
 pub const LOWEST_CLASS_MARK: u8 = 3;
 
 /// What an SA does to traffic: all policies of a class share the SAs between two hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Class {
     /// What IPsec does.
     pub kind: Kind,

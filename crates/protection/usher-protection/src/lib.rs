@@ -1,14 +1,39 @@
-//! How the traffic of programs is protected by IPsec: the tables that are made of a policy, and what
-//! they mean.
+//! How the traffic of programs is protected by IPsec: the `application` blocks of the policy, and the
+//! tables that are made of them.
 //!
-//! [`Tables`] is what the monitor and the IKE side work by. [`Tables::treat`] is the reference: what
-//! the kernel programs decide about a packet is what it says.
+//! The way of a policy: `usher-language` reads the text by [`dialect()`]; [`check`] makes
+//! [`Application`]s of the blocks; [`compile`] makes [`Tables`] of these and of what names stand for at
+//! the moment ([`Names`]). The monitor and the IKE side work by the tables. [`Tables::treat`] is the
+//! reference for the kernel programs, [`Application::traffic`] the one for the tables.
 //!
-//! No I/O and no clock.
+//! No I/O and no clock: the caller reads files and resolves names.
 #![forbid(unsafe_code)]
 
+mod check;
 mod class;
+mod compile;
+mod dialect;
+mod limits;
+mod mistake;
+mod model;
+mod names;
+mod ports;
+mod program;
 mod tables;
+mod text;
+mod warning;
 
+pub use check::check;
 pub use class::{Class, Kind, LOWEST_CLASS_MARK, Level, Profile};
-pub use tables::{Item, ProgramName, Rules, Tables, Treatment, Verdict};
+pub use compile::compile;
+pub use dialect::{APPLICATION, IPSEC, PROTECTION, dialect};
+pub use limits::{
+    MAXIMUM_ADDRESSES, MAXIMUM_APPLICATIONS, MAXIMUM_ITEMS, MAXIMUM_NAMES, MAXIMUM_NETWORKS,
+    MAXIMUM_PROGRAMS,
+};
+pub use mistake::ProtectionMistake;
+pub use model::{Application, Network, NetworkType, Peers, Protection, ProtectionItem, Traffic};
+pub use names::{Answer, Names};
+pub use program::ProgramName;
+pub use tables::{Item, Rules, Tables, Treatment, Verdict};
+pub use warning::{ProtectionWarning, warnings};

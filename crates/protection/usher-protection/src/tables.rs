@@ -1,13 +1,12 @@
 //! What a policy's `application` blocks are compiled to, and what the tables decide.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::num::NonZeroU16;
 
 use ipnet::IpNet;
-use serde::Serialize;
 
 use crate::class::{Class, Level};
+use crate::program::ProgramName;
 
 /// The rules of all applications, with what they share stated once.
 ///
@@ -28,7 +27,7 @@ pub struct Tables {
 /// What one `application` block says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// The programs of the block. None is in two.
+    /// The programs of the block. No program is in two blocks.
     pub programs: Vec<ProgramName>,
     /// The same for applications with equal networks, and for these only. 0: all traffic has one
     /// treatment, whatever the peer and the ports.
@@ -40,18 +39,8 @@ pub struct Rules {
     pub networks: Vec<(IpNet, Treatment)>,
 }
 
-/// A program, as an `application` block names it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ProgramName {
-    /// The name of its file, in one of the system's folders for programs.
-    Name(String),
-    /// The absolute path of its file.
-    Path(String),
-}
-
 /// What becomes of traffic with a network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Treatment {
     /// It passes without IPsec.
     Bypass,
@@ -62,7 +51,7 @@ pub enum Treatment {
 }
 
 /// How the traffic between two ports is protected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Item {
     /// The application's own port; none: any.
     pub local_port: Option<NonZeroU16>,
@@ -128,14 +117,6 @@ impl Item {
     pub fn fits(&self, local_port: u16, remote_port: u16) -> bool {
         let fits = |own: Option<NonZeroU16>, port| own.is_none_or(|own| own.get() == port);
         fits(self.local_port, local_port) && fits(self.remote_port, remote_port)
-    }
-}
-
-impl fmt::Display for ProgramName {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name(text) | Self::Path(text) => formatter.write_str(text),
-        }
     }
 }
 

@@ -17,7 +17,7 @@ use usher_local::error::ConfigurationError;
 use usher_local::paths;
 use usher_local::requests::{EndingView, Reload};
 use usher_local::roles::{self, ROLES};
-use usher_policy::{Policy, PolicyError};
+use usher_policy::{Policy, PolicyError, PolicyWarning};
 
 use super::{ending, groups};
 use crate::failure::{At, Failure};
@@ -119,17 +119,14 @@ pub fn check(applied: &Applied) -> Result<Checked, Failure> {
     })
 }
 
-/// Has the names looked up that the policy's `network` statements have.
-///
-/// # Errors
-/// Every name without an address, with its place.
-pub fn look_up_names(applied: &Applied, policy: &mut Policy) -> Result<(), Failure> {
+/// Has the names looked up that the policy's `network` statements have. Returns a warning for each
+/// without an address: a host without a resolver can check a policy.
+pub fn look_up_names(policy: &mut Policy) -> Vec<PolicyWarning> {
     let look_up = |name: &HostName| {
         let found = (name.as_ref(), 0).to_socket_addrs()?;
         Ok::<_, io::Error>(found.map(|address| address.ip()).collect())
     };
-    let found = policy.look_up_names(look_up);
-    found.map_err(|errors| policy_errors(applied, errors))
+    policy.look_up_names(look_up)
 }
 
 /// A policy's errors with the texts that they point into.

@@ -33,10 +33,11 @@ pub fn check(output: &Output, files: &[PathBuf]) -> Result<(), Failure> {
         applied
     };
     let mut checked = configuration::check(&applied)?;
-    configuration::look_up_names(&applied, &mut checked.policy)?;
+    let unresolved = configuration::look_up_names(&mut checked.policy);
     let policy = &checked.policy;
     let now = unix_time();
     let mut warnings = warnings_of(policy, now);
+    warnings.extend(unresolved.into_iter().map(Warning::from));
     if applied.sources.is_empty() {
         let text = format!(
             "{} has no *.policy file: nothing is permitted",

@@ -433,6 +433,7 @@ mod tests {
             name: "here".parse().unwrap(),
             addresses: addresses.to_vec(),
             key: usher_proto::host_key::HostPublicKey::from_bytes([1; 32]),
+            ike_key: None,
             control: 3440,
             loopback: Vec::new(),
         }

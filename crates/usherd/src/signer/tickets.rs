@@ -394,6 +394,7 @@ mod tests {
             name: "here".parse().unwrap(),
             addresses: vec![KEY.server.ip()],
             key: host_key,
+            ike_key: None,
             control: 3440,
             loopback: Vec::new(),
         };

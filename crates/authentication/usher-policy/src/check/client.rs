@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use usher_base::{HostName, ServiceName};
-use usher_language::{Declared, Field, Fields, Name, Unique};
+use usher_language::{Declared, Field, Fields, Name, Unique, is_plain_path};
 
 use super::{Names, users};
-use crate::application::is_plain_path;
 use crate::client::{Client, ClientService, MAXIMUM_PROGRAMS, Programs, Protocol};
 use crate::mistake::PolicyMistake;
 use crate::names::{HOST, KEY, SERVICE};

@@ -1,11 +1,10 @@
 //! `connect` of a `service` block.
 
-use usher_language::{Field, Found, Item, Kind, shown_together};
+use usher_language::{AddressRange, Field, Found, Item, Kind, shown_together};
 
-use super::{Names, peers};
-use crate::application::Peers;
+use super::Names;
 use crate::destinations::{
-    Destination, Destinations, MAXIMUM_DESTINATION_TABLE, MAXIMUM_DESTINATIONS, PortRange,
+    Destination, Destinations, MAXIMUM_DESTINATION_TABLE, MAXIMUM_DESTINATIONS, Peers, PortRange,
 };
 use crate::mistake::PolicyMistake;
 
@@ -43,10 +42,10 @@ pub(super) fn check(field: &Field<'_>, names: &Names<'_>) -> Option<Destinations
 
 /// `PEERS`, `PEERS port PORT` or `PEERS port PORT - PORT`
 fn destination(field: &Field<'_>, items: &[Item], names: &Names<'_>) -> Option<Destination> {
-    let Some((range, rest)) = peers::split(items) else {
+    let Some((range, rest)) = Peers::split(items) else {
         return field.missing();
     };
-    let peers = peers::read(range, |name| names.hosts.contains(name), field);
+    let peers = Peers::read(range, |name| names.hosts.contains(name), field);
     let ports = match rest {
         [] => Some(None),
         [port] if port.is_word("port") => return field.missing(),
@@ -64,7 +63,14 @@ fn destination(field: &Field<'_>, items: &[Item], names: &Names<'_>) -> Option<D
     }
     let last = items.last().unwrap_or(&range[0]);
     Some(Destination {
-        addresses: peers::addresses(&peers, names.host_blocks),
+        addresses: match &peers {
+            Peers::Range(range) => vec![*range],
+            Peers::Name(name) => {
+                let host = names.host_blocks.get(name);
+                let addresses = host.map_or(&[][..], |host| &host.addresses);
+                addresses.iter().copied().map(AddressRange::from).collect()
+            }
+        },
         peers,
         ports: ports?,
         origin: field.reporter.origin(range[0].location, last.location),
@@ -80,7 +86,7 @@ fn ports(field: &Field<'_>, items: &[Item]) -> Option<PortRange> {
     if let Some(excess) = items.get(parts) {
         return field.unexpected(excess);
     }
-    let written = peers::together(items, field)?;
+    let written = field.together(items)?;
     let (first, last) = written.split_once('-').unwrap_or((&written, &written));
     let port = |text| u16::try_from(Kind::Port.number(text)?).ok();
     let found = Found(shown_together(items));

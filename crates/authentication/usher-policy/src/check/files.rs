@@ -1,8 +1,7 @@
 //! `files` of a `service` block.
 
-use usher_language::{Checked, Field, Found, Item, Kind, Unique};
+use usher_language::{Checked, Field, Found, Item, Kind, Unique, is_plain_path};
 
-use crate::application::is_plain_path;
 use crate::limits::MAXIMUM_FILE_RULES;
 use crate::mistake::PolicyMistake;
 use crate::model::{FileAccess, FileRule};

@@ -37,6 +37,7 @@ impl HostChecker {
         let fields = Fields::read(declared.block, reporter);
         let addresses = fields.one("address").map(|field| self.addresses(field));
         let key = fields.one("key").and_then(|field| self.key(field));
+        let ike_key = fields.one("ike-key").and_then(|field| self.key(field));
         let loopback = fields.one("loopback").map(|field| self.loopback(field));
         let name = declared.name;
         let control = match (fields.one("control"), &name) {
@@ -54,6 +55,7 @@ impl HostChecker {
             name: name?,
             addresses: addresses?,
             key: key?,
+            ike_key,
             control: port,
             loopback: loopback.unwrap_or_default(),
         })

@@ -5,13 +5,11 @@
 //! lends its name to the others, so that one mistake is one error. A value that was reported may be
 //! replaced by its default: nothing of a policy with a mistake is used.
 
-mod application;
 mod client;
 mod connect;
 mod files;
 mod host;
 mod outside;
-mod peers;
 mod served_by;
 mod service;
 mod users;
@@ -75,13 +73,8 @@ pub(crate) fn check(tree: &Tree<'_>, groups: &Groups, reporter: &Reporter<'_>) -
     policy.clients = clients
         .map(|client| (client.name.clone(), client))
         .collect();
-    let mut applications = application::ApplicationChecker::new(&policy.hosts, reporter);
-    let blocks = blocks
-        .iter()
-        .filter(|block| block.rule.keyword == BlockKind::Application.word());
-    policy.applications = blocks
-        .filter_map(|block| applications.check(block))
-        .collect();
+    let host = |name: &HostName| policy.hosts.get(name).map(|host| host.addresses.clone());
+    policy.applications = usher_protection::check(tree, host, reporter);
     let modules = modules.into_iter().filter_map(|module| {
         let declared = module.block.rule.modules.as_ref()?;
         Some(MacBlock {

@@ -4,10 +4,9 @@
 use std::collections::BTreeSet;
 
 use usher_base::UserName;
-use usher_language::{Field, Fields, Found, Name};
+use usher_language::{Field, Fields, Found, Name, is_plain_path};
 
 use super::{Names, files};
-use crate::application::is_plain_path;
 use crate::group::is_ushers;
 use crate::limits::{DEFAULT_UMASK, MAXIMUM_ARGUMENT_BYTES};
 use crate::mistake::PolicyMistake;

@@ -8,7 +8,6 @@ use usher_language::{Declared, Field, Fields, Name, Unique};
 
 use super::host::ControlPort;
 use super::{Names, connect, served_by, users};
-use crate::application::Transform;
 use crate::limits::{DEFAULT_CONNECTIONS, DEFAULT_IDLE, DEFAULT_PROCESSES, DEFAULT_SESSION};
 use crate::mistake::PolicyMistake;
 use crate::model::{RequiredProtection, Service, Style, service_id};
@@ -48,7 +47,9 @@ impl ServiceChecker {
             .map(|field| connect::check(field, names));
         let seconds = |keyword| fields.number(keyword).map(Duration::from_secs);
         let keys = fields.name::<Name>("keys", &KEY);
-        let protection = fields.word("protection").and_then(Transform::of_word);
+        let protection = fields
+            .word("protection")
+            .and_then(usher_protection::Kind::of_word);
         let name = declared.name?;
         let id = service_id(&name);
         if let Some(other) = self.ids.insert(id, name.clone()) {
@@ -79,9 +80,9 @@ impl ServiceChecker {
             connect: connect.flatten(),
             protection: protection
                 .zip(fields.one("protection"))
-                .map(|(transform, field)| {
+                .map(|(kind, field)| {
                     let origin = field.origin();
-                    RequiredProtection { transform, origin }
+                    RequiredProtection { kind, origin }
                 }),
         })
     }

@@ -14,7 +14,7 @@ use usher_policy::{
     Destination, Destinations, Expectation, FileAccess, FileRule, Group, GroupName, Groups, Host,
     MAXIMUM_CPU, MINIMUM_REAUTHENTICATION, MacBlock, Members, Moment, Name, Origin, Peers, Policy,
     PortRange, Principal, ProcessLimits, Program, Programs, Protocol, RequiredProtection, ServedBy,
-    Service, Style, Transform, Users, service_id,
+    Service, Style, Users, protection::Kind, service_id,
 };
 use usher_proto::HostPublicKey;
 
@@ -130,6 +130,11 @@ fn host(name: HostName, number: usize, choices: &Choices) -> Host {
         name,
         addresses,
         key: HostPublicKey::from_bytes(key),
+        ike_key: choices.flags[1].then(|| {
+            let mut ike_key = choices.key;
+            ike_key[0] = number ^ 0x80;
+            HostPublicKey::from_bytes(ike_key)
+        }),
         control,
         loopback,
     }
@@ -206,7 +211,7 @@ fn service(
         cpu: by_user.then(|| choices.number.min(MAXIMUM_CPU)),
         connect: connect(choices, hosts),
         protection: by_user.then(|| RequiredProtection {
-            transform: [Transform::Encryption, Transform::Authentication][usize::from(any_host)],
+            kind: [Kind::Encryption, Kind::Authentication][usize::from(any_host)],
             origin: Origin::default(),
         }),
     }

@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use usher_analysis::{Decision, Offer, Question, Request, Verdict};
 use usher_base::{ServiceName, UserName};
-use usher_policy::{Clause, DEFAULT_UMASK, Place, Programs, Protocol, Style, Transform, Units};
+use usher_policy::protection::Kind;
+use usher_policy::{Clause, DEFAULT_UMASK, Place, Programs, Protocol, Style, Units};
 
 use super::hosts::Loaded;
 use super::lines::Lines;
@@ -235,8 +236,8 @@ fn served(offer: &Offer, Question { user, server, .. }: &Question) -> String {
         None => "not authenticated again".to_owned(),
     };
     let protection = match offer.protection {
-        Some(Transform::Encryption) => "must be encrypted by IPsec",
-        Some(Transform::Authentication) => "must be authenticated by IPsec",
+        Some(Kind::Encryption) => "must be encrypted by IPsec",
+        Some(Kind::Authentication) => "must be authenticated by IPsec",
         None => "may pass without IPsec",
     };
     format!(

@@ -1,24 +1,70 @@
-//! `application` blocks: what never decides, what is left out, and what is protected less than
-//! elsewhere.
+//! What `application` blocks say that is allowed but probably not meant: what never decides, what is
+//! left out, and what is protected less than elsewhere.
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
 
-use usher_language::{AddressRange, AddressSet, Name, Place};
+use usher_base::HostName;
+use usher_language::{AddressRange, AddressSet, Name, Place, mistakes, shown};
 
-use super::PolicyWarning;
-use crate::application::{ApplicationPolicy, Level, Network, ProtectionItem, Treatment};
-use crate::model::Policy;
+use crate::class::Level;
+use crate::model::{Application, Network, NetworkType, ProtectionItem};
+use crate::names::Names;
 use crate::ports::PortPairs;
 
-pub(super) fn warn(policy: &Policy, warnings: &mut Vec<PolicyWarning>) {
-    let deciding: Vec<Vec<Rule<'_>>> = policy
-        .applications
+mistakes! {
+    /// Something in `application` blocks that has no effect, or another than it seems. Never a reason
+    /// to refuse the policy.
+    pub enum ProtectionWarning {
+        /// A `network` whose addresses earlier ones of its block have.
+        NetworkShadowed { peers: String, place: Place }
+            => "{place}: `network {peers}` never decides: networks before it have all its addresses";
+            "move it before them, or remove it";
+        /// A `network` of loopback addresses.
+        NetworkOfLoopback { peers: String, place: Place }
+            => "{place}: `network {peers}` never decides: traffic that stays on a host always passes";
+            "remove it";
+        /// An item of a protection whose ports earlier ones have.
+        ItemShadowed { item: String, place: Place }
+            => "{place}: `{item}` never decides: items before it have all its ports";
+            "move it before them, or remove it";
+        /// A protection that no network names, or only such as never decide.
+        ProtectionUnused { protection: Name, place: Place }
+            => "{place}: `protection {protection}` is named by no network that decides anything";
+            "name it in a `network` statement, or remove it";
+        /// A protection whose items do not have all ports.
+        PortsLeftOut { protection: Name, place: Place }
+            => "{place}: `protection {protection}` has no item for some ports: their traffic is \
+                discarded";
+            "end with `localport=any remoteport=any ...;`";
+        /// An `application` block whose networks do not have all addresses.
+        AddressesLeftOut { application: String, place: Place, address: IpAddr }
+            => "{place}: `application {application}` has no network for {address} and perhaps \
+                others: what no network has is discarded";
+            "end with `network 0.0.0.0/0 ...;` and `network ::/0 ...;`";
+        /// A name without an address. Whoever resolves names asks again.
+        UnresolvedName { name: HostName, place: Place, reason: String }
+            => "{place}: the address of `{name}` cannot be found: {}; until it is, the network has \
+                no address, and those after it decide", shown(60, reason);
+            "write its address, give it a `host` block, or see to it that this host finds the name";
+        /// An `optional` item, and a `mandatory` one of another block about the same peers and ports.
+        OptionalBesideMandatory { item: String, place: Place, other: String, mandatory: Place }
+            => "{place}: `{item}` lets traffic pass in the clear that `application {other}` demands \
+                to be protected at {mandatory}";
+            "write the same level in both";
+    }
+}
+
+/// What the blocks of one policy say that is probably not meant, in a fixed order.
+pub fn warnings(applications: &[Application], names: &Names) -> Vec<ProtectionWarning> {
+    let mut warnings = Vec::new();
+    let deciding: Vec<Vec<Rule<'_>>> = applications
         .iter()
-        .map(|block| warn_of_block(block, warnings))
+        .map(|block| warn_of_block(block, names, &mut warnings))
         .collect();
-    warn_of_optional(policy, &deciding, warnings);
+    warn_of_optional(applications, &deciding, &mut warnings);
+    warnings
 }
 
 /// An item, and the addresses of the networks that name its protection, without what networks
@@ -30,46 +76,53 @@ struct Rule<'p> {
 
 /// What one block says of itself; its rules that decide anything.
 fn warn_of_block<'p>(
-    block: &'p ApplicationPolicy,
-    warnings: &mut Vec<PolicyWarning>,
+    block: &'p Application,
+    names: &Names,
+    warnings: &mut Vec<ProtectionWarning>,
 ) -> Vec<Rule<'p>> {
+    let loopback = [
+        AddressRange::new(
+            Ipv4Addr::new(127, 0, 0, 0).into(),
+            Ipv4Addr::new(127, 255, 255, 255).into(),
+        ),
+        AddressRange::new(Ipv6Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()),
+    ];
+    let mut never = AddressSet::default();
     let mut covered = AddressSet::default();
+    for range in loopback.into_iter().flatten() {
+        never.add(range);
+        covered.add(range);
+    }
     let mut deciding = Vec::new();
-    for network in &block.networks {
+    for (network, addresses) in block.networks.iter().zip(block.addresses(names)) {
+        let (peers, place) = (network.peers.to_string(), network.origin.place.clone());
         // A name that has not been looked up has no addresses yet.
-        let known = !network.addresses.is_empty();
-        if known && network.addresses.iter().all(|&range| covered.covers(range)) {
-            warnings.push(PolicyWarning::NetworkShadowed {
-                peers: network.peers.to_string(),
-                place: network.origin.place.clone(),
-            });
+        let all_in = |set: &AddressSet| {
+            !addresses.is_empty() && addresses.iter().all(|&range| set.covers(range))
+        };
+        if all_in(&never) {
+            warnings.push(ProtectionWarning::NetworkOfLoopback { peers, place });
+        } else if all_in(&covered) {
+            warnings.push(ProtectionWarning::NetworkShadowed { peers, place });
         } else {
-            let ranges = network.addresses.iter();
+            let ranges = addresses.iter();
             let peers = ranges.flat_map(|&range| covered.missing(range)).collect();
             deciding.push((network, Rc::new(peers)));
         }
-        for &range in &network.addresses {
+        for range in addresses {
             covered.add(range);
         }
     }
-    let all_known = block
-        .networks
-        .iter()
-        .all(|network| !network.addresses.is_empty());
-    if let Some(address) = covered.first_missing().filter(|_| all_known) {
-        warnings.push(PolicyWarning::AddressesLeftOut {
-            application: block
-                .applications
-                .first()
-                .map(ToString::to_string)
-                .unwrap_or_default(),
+    if let Some(address) = covered.first_missing() {
+        warnings.push(ProtectionWarning::AddressesLeftOut {
+            application: block.name(),
             place: block.origin.place.clone(),
             address,
         });
     }
-    let protects = |(network, peers): (&'p Network, _)| match &network.treatment {
-        Treatment::Protected(name) => Some((name, peers)),
-        Treatment::Trusted | Treatment::Untrusted => None,
+    let protects = |(network, peers): (&'p Network, _)| match &network.network_type {
+        NetworkType::Protected(name) => Some((name, peers)),
+        NetworkType::Trusted | NetworkType::Untrusted => None,
     };
     let named: Vec<(&Name, Rc<Vec<AddressRange>>)> =
         deciding.into_iter().filter_map(protects).collect();
@@ -77,22 +130,29 @@ fn warn_of_block<'p>(
     let mut items: HashMap<&Name, Vec<&ProtectionItem>> = HashMap::new();
     for (name, protection) in &block.protections {
         if !used.contains(name) {
-            warnings.push(PolicyWarning::ProtectionUnused {
+            warnings.push(ProtectionWarning::ProtectionUnused {
                 protection: name.clone(),
                 place: protection.origin.place.clone(),
             });
         }
         let mut covered = PortPairs::default();
         for item in &protection.items {
-            if covered.covers(item.local, item.remote) {
-                warnings.push(PolicyWarning::ItemShadowed {
+            let (local, remote) = item.ports();
+            if covered.covers(local, remote) {
+                warnings.push(ProtectionWarning::ItemShadowed {
                     item: item.to_string(),
                     place: item.origin.place.clone(),
                 });
             } else {
                 items.entry(name).or_default().push(item);
             }
-            covered.add(item.local, item.remote);
+            covered.add(local, remote);
+        }
+        if !covered.covers(None, None) {
+            warnings.push(ProtectionWarning::PortsLeftOut {
+                protection: name.clone(),
+                place: protection.origin.place.clone(),
+            });
         }
     }
     named
@@ -110,9 +170,9 @@ fn warn_of_block<'p>(
 /// `optional` where another program's block says `mandatory` about the same peers: with the same
 /// ports, or with the two ports changed about, as the two ends of a connection have them.
 fn warn_of_optional(
-    policy: &Policy,
+    applications: &[Application],
     deciding: &[Vec<Rule<'_>>],
-    warnings: &mut Vec<PolicyWarning>,
+    warnings: &mut Vec<ProtectionWarning>,
 ) {
     let mut mandatory: HashMap<Ports, Ranges<'_>> = HashMap::new();
     for (block, rules) in deciding.iter().enumerate() {
@@ -120,7 +180,8 @@ fn warn_of_optional(
             if item.level == Level::Optional {
                 continue;
             }
-            for pair in [(item.local, item.remote), (item.remote, item.local)] {
+            let (local, remote) = item.ports();
+            for pair in [(local, remote), (remote, local)] {
                 for ports in filed_under(pair) {
                     let ranges = mandatory.entry(ports).or_default();
                     for range in peers.iter() {
@@ -141,7 +202,7 @@ fn warn_of_optional(
             if item.level == Level::Mandatory {
                 continue;
             }
-            let other = searched_under((item.local, item.remote)).find_map(|ports| {
+            let other = searched_under(item.ports()).find_map(|ports| {
                 let index = mandatory.get(&ports)?;
                 let mut ranges = peers.iter();
                 ranges.find_map(|range| index.overlapping(range.first(), range.last(), block))
@@ -149,14 +210,10 @@ fn warn_of_optional(
             if let Some((other_block, other)) = other
                 && told.insert(&item.origin.place)
             {
-                let programs = &policy.applications[other_block].applications;
-                warnings.push(PolicyWarning::OptionalBesideMandatory {
+                warnings.push(ProtectionWarning::OptionalBesideMandatory {
                     item: item.to_string(),
                     place: item.origin.place.clone(),
-                    other: programs
-                        .first()
-                        .map(ToString::to_string)
-                        .unwrap_or_default(),
+                    other: applications[other_block].name(),
                     mandatory: other.clone(),
                 });
             }

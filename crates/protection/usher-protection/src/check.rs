@@ -1,0 +1,251 @@
+//! `application` blocks to data: what each statement means, names resolved, uniqueness and limits
+//! kept. The tables ([`crate::dialect()`]) have been applied by [`Fields`] before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::num::NonZeroU16;
+
+use usher_base::HostName;
+use usher_language::{
+    AddressRange, Block, Declared, Field, Fields, Found, Item, Kind as ValueKind, Name, NameRule,
+    Reporter, Tree, Unique, Value, declared, nearest,
+};
+
+use crate::class::{Kind, Level, Profile};
+use crate::dialect::{APPLICATION, LOCAL_PORT, PROTECTION};
+use crate::limits::{MAXIMUM_APPLICATIONS, MAXIMUM_ITEMS, MAXIMUM_NAMES, MAXIMUM_PROGRAMS};
+use crate::mistake::ProtectionMistake;
+use crate::model::{Application, Network, NetworkType, Peers, Protection, ProtectionItem};
+use crate::program::ProgramName;
+
+const BLOCK: NameRule = NameRule {
+    noun: "block",
+    rule: Name::RULE,
+    any_is_reserved: false,
+};
+
+/// The `application` blocks of a text, in its order. `host` has the addresses of the hosts that the
+/// text defines, and none for other names. The blocks are whole only if the reporter stays empty.
+pub fn check(
+    tree: &Tree<'_>,
+    host: impl Fn(&HostName) -> Option<Vec<IpAddr>>,
+    reporter: &Reporter<'_>,
+) -> Vec<Application> {
+    let mut checker = Checker {
+        host,
+        reporter,
+        programs: Unique::default(),
+        program_count: 0,
+        names: BTreeSet::new(),
+    };
+    let blocks = tree.blocks.iter();
+    let blocks = blocks.filter(|block| block.rule.keyword == APPLICATION);
+    let blocks = blocks.enumerate().map_while(|(number, block)| {
+        if number < MAXIMUM_APPLICATIONS {
+            return Some(checker.block(block));
+        }
+        let mistake = ProtectionMistake::TooMany {
+            what: "`application` blocks",
+            most: MAXIMUM_APPLICATIONS,
+            remedy: "write programs with the same policy into one block",
+        };
+        reporter.refuse(block.location, mistake)
+    });
+    blocks.collect()
+}
+
+/// Remembers which programs have a policy, and which names are to be looked up.
+struct Checker<'r, H> {
+    host: H,
+    reporter: &'r Reporter<'r>,
+    programs: Unique<ProgramName>,
+    program_count: usize,
+    names: BTreeSet<HostName>,
+}
+
+impl<H: Fn(&HostName) -> Option<Vec<IpAddr>>> Checker<'_, H> {
+    fn block(&mut self, block: &Block<'_>) -> Application {
+        let names = block.names.iter();
+        let programs = names.filter_map(|item| self.program(item)).collect();
+        let (defined, protections) = protections(block, self.reporter);
+        let fields = Fields::read(block, self.reporter);
+        let networks = fields
+            .all("network")
+            .filter_map(|field| self.network(field, &defined));
+        Application {
+            programs,
+            networks: networks.collect(),
+            protections,
+            origin: self.reporter.origin(block.location, block.head_end()),
+        }
+    }
+
+    fn program(&mut self, item: &Item) -> Option<ProgramName> {
+        ValueKind::Word(String::new()).read(item, self.reporter)?;
+        let word = item.word()?;
+        let found = Found::from(word);
+        let Some(program) = ProgramName::parse(word) else {
+            let mistake = ProtectionMistake::InvalidProgram { found };
+            return self.reporter.refuse(item.location, mistake);
+        };
+        let taken = |first| ProtectionMistake::DuplicateProgram { found, first };
+        self.programs
+            .take(program.clone(), item, self.reporter, taken)?;
+        self.program_count += 1;
+        if self.program_count > MAXIMUM_PROGRAMS {
+            let mistake = ProtectionMistake::TooMany {
+                what: "programs in `application` blocks",
+                most: MAXIMUM_PROGRAMS,
+                remedy: "remove programs that this host does not have",
+            };
+            return self.reporter.refuse(item.location, mistake);
+        }
+        Some(program)
+    }
+
+    /// `network ADDRESSES trusted;`, `untrusted;` or `protected NAME;`
+    fn network(&mut self, field: &Field<'_>, defined: &BTreeSet<Name>) -> Option<Network> {
+        let Some((range, rest)) = Peers::split(field.sequence()?) else {
+            return field.missing();
+        };
+        let peers = Peers::read(range, |name| (self.host)(name).is_some(), field);
+        let Some((network_type, rest)) = rest.split_first() else {
+            return field.missing();
+        };
+        let types = ["trusted", "untrusted", "protected"].map(str::to_owned);
+        ValueKind::Choice(types.into()).read(network_type, field.reporter)?;
+        let network_type = match (network_type.word()?, rest) {
+            ("trusted", []) => NetworkType::Trusted,
+            ("untrusted", []) => NetworkType::Untrusted,
+            ("protected", []) => return field.missing(),
+            ("protected", [name]) => NetworkType::Protected(protection(name, defined, field)?),
+            ("protected", [_, excess, ..]) | (_, [excess, ..]) => return field.unexpected(excess),
+            _ => return None,
+        };
+        let peers = peers?;
+        Some(Network {
+            addresses: self.addresses(&peers, &range[0])?,
+            peers,
+            network_type,
+            origin: field.origin(),
+        })
+    }
+
+    /// What the policy itself knows of the addresses.
+    fn addresses(&mut self, peers: &Peers, item: &Item) -> Option<Vec<AddressRange>> {
+        let name = match peers {
+            Peers::Range(range) => return Some(vec![*range]),
+            Peers::Name(name) => name,
+        };
+        if let Some(addresses) = (self.host)(name) {
+            return Some(addresses.into_iter().map(AddressRange::from).collect());
+        }
+        self.names.insert(name.clone());
+        if self.names.len() > MAXIMUM_NAMES {
+            let mistake = ProtectionMistake::TooMany {
+                what: "names to be looked up",
+                most: MAXIMUM_NAMES,
+                remedy: "write addresses or networks, or give the hosts `host` blocks",
+            };
+            return self.reporter.refuse(item.location, mistake);
+        }
+        Some(Vec::new())
+    }
+}
+
+/// The name of a protection that the block defines.
+fn protection(item: &Item, defined: &BTreeSet<Name>, field: &Field<'_>) -> Option<Name> {
+    item.word().or_else(|| field.expected_word(item))?;
+    let found = field.name_of::<Name>(item, &BLOCK)?;
+    if defined.contains(&found) {
+        return Some(found);
+    }
+    let names = defined.iter().map(AsRef::as_ref);
+    let nearest = match field.reporter.is_full() {
+        true => None,
+        false => nearest(found.as_ref(), names),
+    };
+    field.refuse(
+        item,
+        ProtectionMistake::UnknownProtection { found, nearest },
+    )
+}
+
+/// The names of all `protection` blocks of an application, and the blocks.
+fn protections(
+    block: &Block<'_>,
+    reporter: &Reporter<'_>,
+) -> (BTreeSet<Name>, BTreeMap<Name, Protection>) {
+    let declared = declared::<Name>(&block.blocks, PROTECTION, &BLOCK, reporter);
+    let names = declared
+        .iter()
+        .filter_map(|block| block.name.clone())
+        .collect();
+    let protections = declared.into_iter().filter_map(|Declared { name, block }| {
+        let fields = Fields::read(block, reporter);
+        let items: Vec<ProtectionItem> = fields.all(LOCAL_PORT).filter_map(item).collect();
+        let (name, found) = (name?, items.len());
+        if found > MAXIMUM_ITEMS {
+            let protection = name.clone();
+            let mistake = ProtectionMistake::TooManyItems { protection, found };
+            reporter.report(block.location, mistake);
+        }
+        let origin = reporter.origin(block.location, block.head_end());
+        Some((name, Protection { items, origin }))
+    });
+    (names, protections.collect())
+}
+
+/// `localport=PORT remoteport=PORT encryption|authentication optional|mandatory;`, or with `strong`
+/// at the end.
+fn item(field: &Field<'_>) -> Option<ProtectionItem> {
+    let (remote, kind, level, profile) = match field.sequence()? {
+        [remote, kind, level] => (remote, kind, level, None),
+        [remote, kind, level, profile] => (remote, kind, level, Some(profile)),
+        [_, _, _, _, excess, ..] => return field.unexpected(excess),
+        _ => return field.missing(),
+    };
+    let keyword = Item {
+        value: Value::Word(field.statement.keyword.clone()),
+        location: field.statement.location,
+    };
+    let local = port(&keyword, LOCAL_PORT, field);
+    let remote = match remote.word() {
+        Some(word) if word.starts_with("remoteport=") => port(remote, "remoteport=", field),
+        _ => field.unexpected(remote),
+    };
+    Kind::kind().read(kind, field.reporter);
+    Level::kind().read(level, field.reporter);
+    let profile = match profile {
+        None => Profile::Standard,
+        Some(strong) if strong.is_word(Profile::Strong.word()) => Profile::Strong,
+        Some(other) => return field.unexpected(other),
+    };
+    Some(ProtectionItem {
+        local: local?,
+        remote: remote?,
+        kind: kind.word().and_then(Kind::of_word)?,
+        level: level.word().and_then(Level::of_word)?,
+        profile,
+        origin: field.origin(),
+    })
+}
+
+/// `localport=PORT` or `localport=any`; none is `any`.
+#[expect(clippy::option_option, reason = "wrong, any and one port are three")]
+fn port(item: &Item, prefix: &str, field: &Field<'_>) -> Option<Option<NonZeroU16>> {
+    let word = item.word()?;
+    let found = word.strip_prefix(prefix).unwrap_or(word);
+    if found == "any" {
+        return Some(None);
+    }
+    let number = ValueKind::Port.number(found);
+    let port = number.and_then(|port| u16::try_from(port).ok());
+    match port.and_then(NonZeroU16::new) {
+        Some(port) => Some(Some(port)),
+        None => {
+            let (found, form) = (Found::from(word), field.rule.form());
+            field.refuse(item, ProtectionMistake::InvalidItemPort { found, form })
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! The block `application` and its statements, as a dialect of the language.
+
+use usher_language::Occurrence::AtLeastOnce;
+use usher_language::{BlockRule, Dialect, Shape, StatementRule};
+
+/// Opens a block about the traffic of programs.
+pub const APPLICATION: &str = "application";
+
+/// Opens a block inside: how traffic is protected.
+pub const PROTECTION: &str = "protection";
+
+/// What a host must have to protect traffic, as declarations name it.
+pub const IPSEC: &str = "IPsec";
+
+/// Begins the items of a protection; the port is part of the word.
+pub(crate) const LOCAL_PORT: &str = "localport=";
+
+/// The blocks and statements of this system.
+pub fn dialect() -> Dialect {
+    const NETWORK: &str = "`network ADDRESSES trusted;`, or `untrusted`, or `protected NAME`";
+    const ITEM: &str = "`localport=PORT remoteport=PORT encryption mandatory;`, with `any` for all \
+                        ports, or `authentication`, or `optional`, or `strong` at the end";
+    let statements = |keyword: &str, form: &str, about: &str| {
+        let shape = Shape::Own(form.to_owned());
+        vec![StatementRule::new(keyword, AtLeastOnce, shape, about)]
+    };
+    let items = statements(
+        LOCAL_PORT,
+        ITEM,
+        "how traffic between two ports is protected",
+    );
+    let networks = statements(
+        "network",
+        NETWORK,
+        "how traffic with these peers is treated",
+    );
+    let protection = BlockRule {
+        keyword: PROTECTION.to_owned(),
+        statements: items,
+        ..BlockRule::default()
+    };
+    let application = BlockRule {
+        keyword: APPLICATION.to_owned(),
+        statements: networks,
+        has_names: true,
+        needs: Some(IPSEC),
+        inner: vec![protection],
+        ..BlockRule::default()
+    };
+    Dialect {
+        blocks: vec![application],
+        statements: Vec::new(),
+    }
+}

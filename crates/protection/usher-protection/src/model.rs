@@ -1,0 +1,215 @@
+//! `application` blocks as data, and what they say of a packet: by the order of the text, one
+//! statement after the other. [`crate::Tables`] say the same of the same packet.
+//!
+//! The language is that of "Building an Application-aware IPsec Policy System" (USENIX Security
+//! 2005), as published there, with `strong` added.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::num::NonZeroU16;
+
+use serde::Serialize;
+use usher_base::HostName;
+use usher_language::{AddressRange, Name, Origin};
+
+use crate::class::{Class, Kind, Level, Profile};
+use crate::names::Names;
+use crate::program::ProgramName;
+
+/// The peers of a [`Network`], as written.
+pub type Peers = usher_language::Peers<HostName>;
+
+/// An `application` block: one policy for one or more programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Application {
+    /// The programs. None stands in two blocks of a policy.
+    pub programs: Vec<ProgramName>,
+    /// Where their peers are, in the order of the text: the first that has the peer's address
+    /// decides ([`Application::addresses`]). A peer that none has is treated as
+    /// [`NetworkType::Untrusted`].
+    pub networks: Vec<Network>,
+    /// The protections that the networks name.
+    pub protections: BTreeMap<Name, Protection>,
+    /// The block's head.
+    pub origin: Origin,
+}
+
+/// A `network` statement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Network {
+    /// What the text says.
+    pub peers: Peers,
+    /// The addresses that the policy itself knows of it: none of a name that no `host` block has.
+    pub addresses: Vec<AddressRange>,
+    /// What becomes of traffic with them.
+    #[serde(rename = "type")]
+    pub network_type: NetworkType,
+    /// Where it is written.
+    pub origin: Origin,
+}
+
+/// What becomes of traffic with a network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NetworkType {
+    /// It passes without IPsec.
+    Trusted,
+    /// It is discarded.
+    Untrusted,
+    /// As the protection of this name in the same block says.
+    Protected(Name),
+}
+
+/// A `protection` block inside an `application` block.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Protection {
+    /// Its items in the order of the text: the first whose ports are those of the traffic decides.
+    /// Traffic that fits none is discarded.
+    pub items: Vec<ProtectionItem>,
+    /// The block's head.
+    pub origin: Origin,
+}
+
+/// How the traffic between two ports is protected.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ProtectionItem {
+    /// The application's own port; none is `any`.
+    pub local: Option<NonZeroU16>,
+    /// The peer's port; none is `any`.
+    pub remote: Option<NonZeroU16>,
+    /// What IPsec does with it.
+    pub kind: Kind,
+    /// Whether it may pass without.
+    pub level: Level,
+    /// By which algorithms.
+    pub profile: Profile,
+    /// Where it is written.
+    pub origin: Origin,
+}
+
+/// What an [`Application`] says of one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traffic<'p> {
+    /// It passes without IPsec.
+    Bypass,
+    /// It passes in neither direction.
+    Discard,
+    /// It is protected as this item says.
+    Protect(&'p ProtectionItem),
+}
+
+const ALL_V4: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    IpAddr::V4(Ipv4Addr::BROADCAST),
+];
+const ALL_V6: [IpAddr; 2] = [
+    IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    IpAddr::V6(Ipv6Addr::from_bits(u128::MAX)),
+];
+
+impl Application {
+    /// The addresses of each network, in the order of the networks; of a name without an answer
+    /// none.
+    ///
+    /// In a block without a network of IPv6 addresses, `0.0.0.0/0` has all of these too. The
+    /// published language is older than IPv6's use and means "everybody else" by it: so such a
+    /// block neither cuts IPv6 off nor leaves it unprotected. Names do not count, because their
+    /// addresses change.
+    pub fn addresses(&self, names: &Names) -> Vec<Vec<AddressRange>> {
+        let [first, last] = ALL_V6;
+        let every_v6 = AddressRange::new(first, last);
+        let has_v6 = self.networks.iter().any(
+            |network| matches!(&network.peers, Peers::Range(range) if range.first().is_ipv6()),
+        );
+        let addresses = self.networks.iter().map(|network| match &network.peers {
+            Peers::Range(range) => {
+                let is_all = [range.first(), range.last()] == ALL_V4;
+                let too = every_v6.filter(|_| is_all && !has_v6);
+                [Some(*range), too].into_iter().flatten().collect()
+            }
+            Peers::Name(name) if network.addresses.is_empty() => names.addresses(name),
+            Peers::Name(_) => network.addresses.clone(),
+        });
+        addresses.collect()
+    }
+
+    /// What becomes of traffic between a local port and a port of a peer. An IPv4-mapped address is
+    /// the IPv4 address that it stands for. Loopback addresses are always [`Traffic::Bypass`]: the
+    /// kernel never protects what stays on a host.
+    pub fn traffic(&self, names: &Names, peer: IpAddr, local: u16, remote: u16) -> Traffic<'_> {
+        let peer = peer.to_canonical();
+        if peer.is_loopback() {
+            return Traffic::Bypass;
+        }
+        let has_peer = |ranges: &Vec<AddressRange>| ranges.iter().any(|range| range.contains(peer));
+        let number = self.addresses(names).iter().position(has_peer);
+        match number.map(|number| &self.networks[number].network_type) {
+            Some(NetworkType::Trusted) => Traffic::Bypass,
+            None | Some(NetworkType::Untrusted) => Traffic::Discard,
+            Some(NetworkType::Protected(name)) => self
+                .protections
+                .get(name)
+                .and_then(|protection| protection.decides(local, remote))
+                .map_or(Traffic::Discard, Traffic::Protect),
+        }
+    }
+
+    /// The name of its first program, by which messages call it.
+    pub fn name(&self) -> String {
+        let first = self.programs.first();
+        first.map(ToString::to_string).unwrap_or_default()
+    }
+}
+
+impl Protection {
+    /// The item that decides about these ports.
+    pub fn decides(&self, local: u16, remote: u16) -> Option<&ProtectionItem> {
+        let fits = |own: Option<NonZeroU16>, port| own.is_none_or(|own| own.get() == port);
+        let mut items = self.items.iter();
+        items.find(|item| fits(item.local, local) && fits(item.remote, remote))
+    }
+}
+
+impl ProtectionItem {
+    /// Its class.
+    pub fn class(&self) -> Class {
+        Class::new(self.kind, self.profile)
+    }
+
+    /// Its ports, local and remote.
+    pub(crate) fn ports(&self) -> (Option<u16>, Option<u16>) {
+        (
+            self.local.map(NonZeroU16::get),
+            self.remote.map(NonZeroU16::get),
+        )
+    }
+}
+
+impl fmt::Display for NetworkType {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Trusted => formatter.write_str("trusted"),
+            Self::Untrusted => formatter.write_str("untrusted"),
+            Self::Protected(name) => write!(formatter, "protected {name}"),
+        }
+    }
+}
+
+impl fmt::Display for ProtectionItem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let port =
+            |port: Option<u16>| port.map_or_else(|| "any".to_owned(), |port| port.to_string());
+        let ports = self.ports();
+        let (local, remote) = (port(ports.0), port(ports.1));
+        let (kind, level) = (self.kind, self.level);
+        write!(
+            formatter,
+            "localport={local} remoteport={remote} {kind} {level}"
+        )?;
+        match self.profile {
+            Profile::Standard => Ok(()),
+            Profile::Strong => write!(formatter, " {}", self.profile),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! The programs that `application` blocks name.
+
+use std::fmt;
+
+use serde::Serialize;
+use usher_language::is_plain_path;
+
+/// A program, as an `application` block names it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProgramName {
+    /// The name of its file, in one of the system's folders for programs.
+    Name(String),
+    /// The absolute path of its file.
+    Path(String),
+}
+
+impl ProgramName {
+    /// A path, or the name of a file: letters, digits, `_`, `.`, `+` and `-`, at most 255, not
+    /// beginning with `-`.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        if text.starts_with('/') {
+            return is_plain_path(text).then(|| Self::Path(text.to_owned()));
+        }
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.+-".contains(&byte);
+        let named = text.bytes().all(plain) && (1..=255).contains(&text.len());
+        (named && !text.starts_with('-') && !["any", ".", ".."].contains(&text))
+            .then(|| Self::Name(text.to_owned()))
+    }
+}
+
+impl fmt::Display for ProgramName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(text) | Self::Path(text) => formatter.write_str(text),
+        }
+    }
+}
