@@ -15,8 +15,7 @@ use rustix::net::{
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-/// Limit of descriptors in a received packet, unless the receiver sets another. A packet with more is
-/// refused.
+/// Limit of descriptors in a received packet. A packet with more is refused.
 pub const MAX_DESCRIPTORS: usize = 2;
 /// Limit of descriptors in a packet that we send.
 pub const MAX_SENT_DESCRIPTORS: usize = 3;
@@ -93,15 +92,7 @@ impl PacketSocket {
     /// # Errors
     /// As recvmsg(2); `InvalidData` when the packet or its descriptors exceed their limits.
     pub fn receive(&self, limit: usize) -> io::Result<Packet> {
-        self.receive_with(limit, MAX_DESCRIPTORS)
-    }
-
-    /// Receives one packet with at most so many descriptors; empty bytes: the peer has closed.
-    ///
-    /// # Errors
-    /// As [`Self::receive`].
-    pub fn receive_with(&self, limit: usize, descriptors: usize) -> io::Result<Packet> {
-        receive(self.0.as_fd(), limit, descriptors)
+        receive(self.0.as_fd(), limit, MAX_DESCRIPTORS)
     }
 
     /// The same, also for a packet beyond its limits, or without a descriptor that this process may not

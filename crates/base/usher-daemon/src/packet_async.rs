@@ -176,26 +176,10 @@ impl AsyncPacketSocket {
     /// # Errors
     /// As [`PacketSocket::receive`].
     pub async fn receive(&self, limit: usize) -> io::Result<Packet> {
-        self.receive_with(limit, packet::MAX_DESCRIPTORS).await
+        self.when_readable(|socket| packet::receive(socket, limit, packet::MAX_DESCRIPTORS))
+            .await
     }
 
-    /// Receives one packet with at most so many descriptors; empty bytes: the peer has closed.
-    ///
-    /// # Errors
-    /// As [`PacketSocket::receive`].
-    pub async fn receive_with(&self, limit: usize, descriptors: usize) -> io::Result<Packet> {
-        consume_budget().await;
-        loop {
-            let mut ready = self.0.readable().await?;
-            match ready.try_io(|socket| packet::receive(socket.as_fd(), limit, descriptors)) {
-                Ok(result) => return result,
-                Err(_would_block) => {}
-            }
-        }
-    }
-}
-
-impl AsyncPacketSocket {
     /// Receives one packet with all its descriptors, and whether it is within its limits. For untrusted
     /// peers: closing a descriptor of theirs may take as long as they like (SO_LINGER, their own file
     /// system), so the caller closes it where it may wait.
@@ -203,12 +187,18 @@ impl AsyncPacketSocket {
     /// # Errors
     /// As recvmsg(2).
     pub async fn receive_any(&self, limit: usize) -> io::Result<(Packet, bool)> {
+        self.when_readable(|socket| packet::receive_any(socket, limit, packet::MAX_DESCRIPTORS))
+            .await
+    }
+
+    async fn when_readable<T>(
+        &self,
+        receive: impl Fn(BorrowedFd<'_>) -> io::Result<T>,
+    ) -> io::Result<T> {
         consume_budget().await;
         loop {
             let mut ready = self.0.readable().await?;
-            match ready.try_io(|socket| {
-                packet::receive_any(socket.as_fd(), limit, packet::MAX_DESCRIPTORS)
-            }) {
+            match ready.try_io(|socket| receive(socket.as_fd())) {
                 Ok(result) => return result,
                 Err(_would_block) => {}
             }
