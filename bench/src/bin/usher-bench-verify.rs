@@ -22,7 +22,7 @@ use opening::Claim;
 use rustix::time::{ClockId, clock_gettime};
 use usher_base::{ConnectionTuple, HostName};
 use usher_lab::hostile::{fresh_user_key, random};
-use usher_local::applied::{Applied, PolicyFile, UserEntry};
+use usher_local::applied::{Applied, UserEntry};
 use usher_local::checked::Checked;
 use usher_proto::frame::{ClientBody, ClientFrame};
 use usher_proto::host_key::HostPublicKey;
@@ -207,7 +207,7 @@ fn configuration(keys: &[PrivateKey], client: &str, own: &str) -> Result<Checked
         members.join(", ")
     );
     let mut applied = Applied {
-        sources: vec![PolicyFile {
+        sources: vec![usher_policy::Source {
             name: "bench.policy".into(),
             text,
         }],

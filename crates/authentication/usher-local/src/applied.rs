@@ -27,7 +27,7 @@ pub struct Applied {
     /// Counts up by one with each apply.
     pub generation: u64,
     /// The policy files in the order of their names, then those that they include.
-    pub sources: Vec<PolicyFile>,
+    pub sources: Vec<Source>,
     /// The groups that the policy names, with their accounts at the time of collection. Later changes in
     /// the name service change nothing in force.
     #[serde(default)]
@@ -49,15 +49,6 @@ pub struct Applied {
     /// The list of authorities whose certificates count for every user; absent where there is none.
     #[serde(default)]
     pub user_authorities: Option<String>,
-}
-
-/// One policy file.
-#[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq)]
-pub struct PolicyFile {
-    /// Path it was read from, for messages.
-    pub name: String,
-    /// Its whole text.
-    pub text: String,
 }
 
 /// The configuration of one user, besides the policy.
@@ -99,7 +90,7 @@ impl Applied {
     ) {
         self.groups.clear();
         self.unknown_groups.clear();
-        for name in usher_policy::groups_named(&self.policy_sources()) {
+        for name in usher_policy::groups_named(&self.sources) {
             match look_up(&name) {
                 Ok(accounts) if accounts.len() > MAXIMUM_GROUP_MEMBERS => {
                     let reason = format!("it has more than {MAXIMUM_GROUP_MEMBERS} accounts");
@@ -125,30 +116,17 @@ impl Applied {
         known.chain(unknown).collect()
     }
 
-    /// The policy's texts, in the form of the policy language.
-    #[must_use]
-    pub fn policy_sources(&self) -> Vec<Source> {
-        let files = self.sources.iter();
-        files
-            .map(|file| Source {
-                name: file.name.clone(),
-                text: file.text.clone(),
-            })
-            .collect()
-    }
-
     /// Checks the whole: policy text and every user's keys.
     ///
     /// # Errors
     /// All errors of the policy, or the first of the key lists.
     pub fn check(&self) -> Result<Checked, ConfigurationError> {
-        let sources = self.policy_sources();
         if !self.unread.is_empty() {
             let mut errors = self.unread.clone();
-            errors.extend(mistakes_of_part(&sources, &self.known_groups()));
+            errors.extend(mistakes_of_part(&self.sources, &self.known_groups()));
             return Err(ConfigurationError::Policy(errors));
         }
-        let policy = usher_policy::parse_with_groups(&sources, &self.known_groups())
+        let policy = usher_policy::parse_with_groups(&self.sources, &self.known_groups())
             .map_err(ConfigurationError::Policy)?;
         let keys = self
             .users

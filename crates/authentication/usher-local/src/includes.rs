@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 
 use usher_policy::{Include, PolicyError, Source, includes};
 
-use crate::applied::PolicyFile;
 use crate::copy::{ConfigurationCopy, open};
 use crate::error::ConfigurationError;
 use crate::paths;
@@ -25,7 +24,7 @@ pub const MAXIMUM_DEPTH: usize = 16;
 pub struct Files {
     /// The given files in their order, then the included files. Each file appears once, even under
     /// several paths.
-    pub sources: Vec<PolicyFile>,
+    pub sources: Vec<Source>,
     /// For each file that cannot be read, the place at fault: its `include`, or the first byte of a given
     /// file that is not UTF-8.
     pub mistakes: Vec<PolicyError>,
@@ -107,10 +106,7 @@ impl Files {
         let folder = path.parent().unwrap_or(Path::new("/"));
         let found = includes(&source).into_iter();
         pending.extend(found.map(|include| (folder.to_owned(), include)));
-        self.sources.push(PolicyFile {
-            name: source.name,
-            text: source.text,
-        });
+        self.sources.push(source);
     }
 }
 

@@ -133,7 +133,7 @@ pub fn look_up_names(policy: &mut Policy) -> Vec<PolicyWarning> {
 fn policy_errors(applied: &Applied, errors: Vec<PolicyError>) -> Failure {
     Failure::Policy {
         errors,
-        sources: applied.policy_sources(),
+        sources: applied.sources.clone(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use usher_base::HostName;
 use usher_daemon::files::write_atomically;
-use usher_local::applied::{Applied, PolicyFile};
+use usher_local::applied::Applied;
 use usher_local::paths;
 use usher_policy::{
     BlockKind, Clause, Host, PolicyError, PolicyMistake, Source, parse_with_places,
@@ -53,7 +53,7 @@ pub fn add(output: &Output, host: &Statements) -> Result<(), Failure> {
     }
     let text = block(host, &key);
     let mut whole = configuration::collect()?;
-    whole.sources.push(PolicyFile {
+    whole.sources.push(Source {
         name: path.display().to_string(),
         text: text.clone(),
     });
@@ -77,8 +77,7 @@ pub fn remove(output: &Output, name: &HostName) -> Result<(), Failure> {
     let path = file_of(name);
     let shown = path.display().to_string();
     let mut whole = configuration::collect()?;
-    let sources = whole.policy_sources();
-    let Some(file) = sources.iter().find(|file| file.name == shown) else {
+    let Some(file) = whole.sources.iter().find(|file| file.name == shown) else {
         return Err(elsewhere(&whole, name)?);
     };
     if !is_alone(file, name) {
@@ -96,9 +95,8 @@ pub fn remove(output: &Output, name: &HostName) -> Result<(), Failure> {
 /// The reason why `usher host remove` does not remove the block of a host.
 fn elsewhere(whole: &Applied, name: &HostName) -> Result<Failure, Failure> {
     configuration::check(whole)?;
-    let sources = whole.policy_sources();
     let block = Clause::block(BlockKind::Host, name);
-    let place = parse_with_places(&sources, &whole.known_groups())
+    let place = parse_with_places(&whole.sources, &whole.known_groups())
         .ok()
         .and_then(|(_, places)| places.place(&block));
     Ok(Failure::Refused(match place {

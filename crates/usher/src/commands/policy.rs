@@ -337,7 +337,7 @@ fn fault_of_account(account: &UserName) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use usher_local::applied::PolicyFile;
+    use usher_policy::Source;
 
     use super::*;
 
@@ -347,7 +347,7 @@ mod tests {
              service s {{ {served_by}; listen 143; users u; hosts any; style user; }}"
         );
         let mut applied = Applied::default();
-        applied.sources.push(PolicyFile {
+        applied.sources.push(Source {
             name: "test.policy".into(),
             text,
         });

@@ -275,8 +275,7 @@ fn references(user: &UserName) -> Vec<Remains> {
     let written = configuration::collect();
     let of = |applied: Result<usher_local::applied::Applied, Failure>| {
         let applied = applied.ok()?;
-        let sources = applied.policy_sources();
-        let (policy, places) = parse_with_places(&sources, &applied.known_groups()).ok()?;
+        let (policy, places) = parse_with_places(&applied.sources, &applied.known_groups()).ok()?;
         let clauses = policy.users.values().flat_map(|set| set.clauses_of(user));
         let clauses = clauses.map(|clause| Remains {
             place: places.place(&clause),

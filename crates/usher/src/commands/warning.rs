@@ -38,11 +38,10 @@ impl From<PolicyWarning> for Warning {
 
 /// The warnings as text, each after its place in the policy.
 pub fn with_places(warnings: Vec<Warning>, applied: &Applied) -> Vec<String> {
-    let sources = applied.policy_sources();
     let some_are_about_the_policy = warnings.iter().any(|warning| warning.clause.is_some());
     // Most policies have no warnings, so the places are only read when they are needed.
     let places = some_are_about_the_policy
-        .then(|| parse_with_places(&sources, &applied.known_groups()).ok())
+        .then(|| parse_with_places(&applied.sources, &applied.known_groups()).ok())
         .flatten()
         .map(|(_, places)| places);
     let placed = |Warning { clause, text }| {

@@ -203,7 +203,7 @@ impl Sessions {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use usher_local::applied::{Applied, PolicyFile, UserEntry};
+    use usher_local::applied::{Applied, UserEntry};
     use usher_local::configuration::Configuration;
 
     use super::*;
@@ -223,7 +223,7 @@ pub(super) mod tests {
             ..UserEntry::default()
         };
         let applied = Applied {
-            sources: vec![PolicyFile {
+            sources: vec![usher_policy::Source {
                 name: "test.policy".into(),
                 text,
             }],

@@ -118,7 +118,7 @@ impl Loaded {
         let mut sources = BTreeMap::new();
         let mut hosts = Vec::new();
         for (name, applied, checked, users_are_known) in read {
-            let texts = (applied.policy_sources(), applied.known_groups());
+            let texts = (applied.sources.clone(), applied.known_groups());
             sources.insert(name.clone(), texts);
             let users = if users_are_known {
                 user_state(&checked, now)
