@@ -60,7 +60,7 @@ pub fn server_config(own: &Identity, client: HostPublicKey) -> Result<ServerConf
     control_channel::server_config(
         &own.public,
         Arc::clone(&own.private),
-        Arc::new(OnlyHost(client)),
+        Arc::new(move |key| *key == client),
     )
 }
 
@@ -70,16 +70,6 @@ pub fn server_config(own: &Identity, client: HostPublicKey) -> Result<ServerConf
 /// As [`server_config`].
 pub fn client_config(own: &Identity, server: HostPublicKey) -> Result<ClientConfig, Error> {
     control_channel::client_config(&own.public, Arc::clone(&own.private), &server)
-}
-
-/// The one host that a server knows.
-#[derive(Debug)]
-struct OnlyHost(HostPublicKey);
-
-impl control_channel::KnownHosts for OnlyHost {
-    fn knows(&self, key: &HostPublicKey) -> bool {
-        *key == self.0
-    }
 }
 
 #[cfg(test)]

@@ -19,9 +19,8 @@ use usher_daemon::packet::PacketSocket;
 use usher_daemon::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_proto::handshake::{HandshakeSide, check_handshake_message};
 use usher_proto::host_key::HostPublicKey;
-use zeroize::Zeroizing;
 
-use crate::start::StartError;
+use crate::start::{HOST_KEY, StartError, private_key};
 
 /// Longest message a handshake signs: 64 spaces, the context string, a zero, a SHA-384 hash.
 const MAX_MESSAGE: usize = 160;
@@ -39,13 +38,12 @@ impl HostKey {
     /// # Errors
     /// The fault of the file, and how to make a correct one.
     pub fn load(path: &Path) -> Result<Self, StartError> {
-        let problem = |reason: String| StartError::HostKey {
+        let problem = |reason| StartError::Key {
             path: path.into(),
             reason,
+            wanted: HOST_KEY,
         };
-        let text = Zeroizing::new(std::fs::read(path).map_err(|error| problem(error.to_string()))?);
-        let key = ssh_key::PrivateKey::from_openssh(text.as_slice())
-            .map_err(|error| problem(error.to_string()))?;
+        let key = private_key(path, HOST_KEY)?;
         let pair = key
             .key_data()
             .ed25519()
@@ -104,23 +102,23 @@ impl HostKey {
 }
 
 /// The handle: signs by asking the process that holds the key.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct HostKeyHandle {
     path: &'static str,
-    connection: Mutex<Option<PacketSocket>>,
+    connection: Arc<Mutex<Option<PacketSocket>>>,
 }
 
 impl HostKeyHandle {
     /// A handle that asks at `path`; connects at first use, and again after a restart of the other side.
     #[must_use]
-    pub fn new(path: &'static str) -> Arc<Self> {
-        Arc::new(Self {
+    pub fn new(path: &'static str) -> Self {
+        Self {
             path,
-            connection: Mutex::new(None),
-        })
+            connection: Arc::default(),
+        }
     }
 
-    fn sign(&self, message: &[u8]) -> io::Result<Vec<u8>> {
+    fn ask(&self, message: &[u8]) -> io::Result<Vec<u8>> {
         let mut connection = self.connection.lock();
         if let Some(present) = connection.as_ref()
             && let Ok(signature) = ask(present, message)
@@ -149,15 +147,10 @@ fn ask(connection: &PacketSocket, message: &[u8]) -> io::Result<Vec<u8>> {
     Ok(answer.bytes)
 }
 
-/// [`HostKeyHandle`] in the form of rustls's keys.
-#[derive(Debug)]
-pub struct HandleSigningKey(pub Arc<HostKeyHandle>);
-
-impl SigningKey for HandleSigningKey {
+impl SigningKey for HostKeyHandle {
     fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
-        offered
-            .contains(&SignatureScheme::ED25519)
-            .then(|| Box::new(HandleSigner(Arc::clone(&self.0))) as Box<dyn Signer>)
+        let signs = offered.contains(&SignatureScheme::ED25519);
+        signs.then(|| Box::new(self.clone()) as Box<dyn Signer>)
     }
 
     fn algorithm(&self) -> SignatureAlgorithm {
@@ -165,13 +158,10 @@ impl SigningKey for HandleSigningKey {
     }
 }
 
-#[derive(Debug)]
-struct HandleSigner(Arc<HostKeyHandle>);
-
-impl Signer for HandleSigner {
+impl Signer for HostKeyHandle {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
-        self.0.sign(message).map_err(|error| {
-            tracing::error!(path = self.0.path, %error, "no signature for a TLS handshake");
+        self.ask(message).map_err(|error| {
+            tracing::error!(path = self.path, %error, "no signature for a TLS handshake");
             Error::General("the holder of the host key did not sign".into())
         })
     }

@@ -123,26 +123,35 @@ impl<T> Link<T> {
                     tracing::info!("connected to the {role}");
                     let (sender, outgoing) = mpsc::channel(QUEUE);
                     self.state.lock().outgoing = Some(sender);
-                    // If only one direction works, the other side has gone.
-                    let error = tokio::select! {
-                        error = read(&connection, limit, &mut heard) => error,
-                        error = write(&connection, outgoing) => error,
-                    };
+                    let end = exchange(&connection, outgoing, limit, &mut heard).await;
                     let mut state = self.state.lock();
                     state.outgoing = None;
                     // Dropping the senders notifies the waiting callers.
                     state.pending.clear();
                     drop(state);
-                    tracing::warn!(
-                        reason = how(error.as_ref()),
-                        "the {role} has gone; waiting for it"
-                    );
+                    tracing::warn!(reason = end, "the {role} has gone; waiting for it");
                 }
                 Err(error) => tracing::debug!(%error, "no {role} yet"),
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
+}
+
+/// Sends another daemon the packets of `outgoing`, and passes each of its packets, of at most `limit`
+/// bytes, to `heard`, until one direction fails: then the other side has gone. Returns the reason, for
+/// the log.
+pub async fn exchange(
+    connection: &AsyncPacketSocket,
+    outgoing: mpsc::Receiver<Vec<u8>>,
+    limit: usize,
+    heard: impl FnMut(&[u8]) -> io::Result<()>,
+) -> String {
+    let error = tokio::select! {
+        error = read(connection, limit, heard) => error,
+        error = write(connection, outgoing) => error,
+    };
+    how(error.as_ref())
 }
 
 async fn write(
@@ -160,7 +169,7 @@ async fn write(
 async fn read(
     connection: &AsyncPacketSocket,
     limit: usize,
-    heard: &mut impl FnMut(&[u8]) -> io::Result<()>,
+    mut heard: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> Option<io::Error> {
     loop {
         let packet = match connection.receive(limit).await {

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use tokio::runtime::Runtime;
 use usher_daemon::control_server::ControlSocket;
 use usher_daemon::packet::{self, Senders};
 use usher_daemon::role::{Connectors, HasRole, RUNTIME_DIRECTORY, Role, Socket};
@@ -14,6 +15,10 @@ use usher_local::error::ConfigurationError;
 use usher_local::paths;
 use usher_proto::host_key::HostPublicKey;
 use usher_system::privileges;
+use zeroize::Zeroizing;
+
+/// What a host key is, for the reader of an error.
+pub const HOST_KEY: &str = "the host key is an unencrypted Ed25519 key in OpenSSH's format";
 
 /// Reasons that a daemon does not start.
 #[derive(Debug, thiserror::Error)]
@@ -24,15 +29,15 @@ pub enum StartError {
     /// The account data base cannot be read.
     #[error("cannot look up the account {0}: {1}")]
     Accounts(&'static str, nix::Error),
-    /// The host key is unusable.
-    #[error(
-        "{path}: {reason}; the host key is an unencrypted Ed25519 key in OpenSSH's format: make one with `usher init`"
-    )]
-    HostKey {
+    /// A key of this host is unusable.
+    #[error("{path}: {reason}; {wanted}: make one with `usher init`")]
+    Key {
         /// The file.
         path: PathBuf,
         /// The fault.
         reason: String,
+        /// The key that it should be.
+        wanted: &'static str,
     },
     /// The configuration in force is unusable.
     #[error(transparent)]
@@ -57,16 +62,6 @@ pub enum StartError {
     /// The role needs root's rights to start.
     #[error("usherd {0} must be started by root")]
     NotRoot(&'static str),
-    /// The log's key is unusable.
-    #[error(
-        "{path}: {reason}; the log's key is an unencrypted Ed25519 key in OpenSSH's format with the log's name as its comment: make one with `usher init`"
-    )]
-    LogKey {
-        /// The file.
-        path: PathBuf,
-        /// The fault.
-        reason: String,
-    },
     /// The log cannot be continued.
     #[error(transparent)]
     Log(#[from] usher_log::LogError),
@@ -129,12 +124,40 @@ fn account(name: &'static str) -> Result<Account, StartError> {
 /// When it is missing or not an Ed25519 key.
 pub fn public_host_key() -> Result<HostPublicKey, StartError> {
     let path = Path::new(paths::HOST_PUBLIC_KEY);
-    let problem = |reason: String| StartError::HostKey {
+    let problem = |reason: String| StartError::Key {
         path: path.into(),
         reason,
+        wanted: HOST_KEY,
     };
     let text = std::fs::read_to_string(path).map_err(|error| problem(error.to_string()))?;
     HostPublicKey::from_openssh(text.trim()).map_err(|error| problem(error.to_string()))
+}
+
+/// Reads a private key of this host, which should be what `wanted` says.
+///
+/// # Errors
+/// When it is missing or does not parse.
+pub fn private_key(path: &Path, wanted: &'static str) -> Result<ssh_key::PrivateKey, StartError> {
+    let problem = |reason: String| StartError::Key {
+        path: path.into(),
+        reason,
+        wanted,
+    };
+    let text = Zeroizing::new(std::fs::read(path).map_err(|error| problem(error.to_string()))?);
+    ssh_key::PrivateKey::from_openssh(text.as_slice()).map_err(|error| problem(error.to_string()))
+}
+
+/// The runtime of a daemon: one thread for all its tasks, because each hand-over to another one costs a
+/// connection time.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn runtime() -> Result<Runtime, StartError> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder
+        .enable_all()
+        .build()
+        .attempt("cannot start the runtime")
 }
 
 /// A process of the role `R` that has not given up root yet.

@@ -21,12 +21,9 @@ use usher_proto::host_key::HostPublicKey;
 /// Application protocol (RFC 7301); its number is the version of the control channel.
 pub const ALPN: &[u8] = b"usher/1";
 
-/// Decides whether a client host's key is known. Called inside the handshake, so an unknown host gets
-/// no further than its key.
-pub trait KnownHosts: Send + Sync + std::fmt::Debug {
-    /// Whether the policy has a host with this key.
-    fn knows(&self, key: &HostPublicKey) -> bool;
-}
+/// Whether a host has a known key. Called inside the handshake, so an unknown host gets no further than
+/// its key.
+pub type IsKnown = dyn Fn(&HostPublicKey) -> bool + Send + Sync;
 
 /// The settings of the server side.
 ///
@@ -35,11 +32,11 @@ pub trait KnownHosts: Send + Sync + std::fmt::Debug {
 pub fn server_config(
     public_key: &HostPublicKey,
     signing_key: Arc<dyn SigningKey>,
-    known_hosts: Arc<dyn KnownHosts>,
+    is_known: Arc<IsKnown>,
 ) -> Result<ServerConfig, Error> {
     let provider = provider();
-    let verifier = ClientKeyVerifier {
-        known_hosts,
+    let verifier = KeyVerifier {
+        is_known,
         algorithms: provider.signature_verification_algorithms,
     };
     let mut config = ServerConfig::builder_with_provider(provider)
@@ -64,9 +61,9 @@ pub fn client_config(
     signing_key: Arc<dyn SigningKey>,
     server: &HostPublicKey,
 ) -> Result<ClientConfig, Error> {
-    let provider = provider();
-    let verifier = ServerKeyVerifier {
-        server: *server,
+    let (provider, server) = (provider(), *server);
+    let verifier = KeyVerifier {
+        is_known: Arc::new(move |key| *key == server),
         algorithms: provider.signature_verification_algorithms,
     };
     let mut config = ClientConfig::builder_with_provider(provider)
@@ -98,25 +95,62 @@ fn certified(public_key: &HostPublicKey, signing_key: Arc<dyn SigningKey>) -> Ar
     Arc::new(CertifiedKey::new(vec![der], signing_key))
 }
 
-fn verify(
-    message: &[u8],
-    key: &CertificateDer<'_>,
-    signature: &DigitallySignedStruct,
-    algorithms: &WebPkiSupportedAlgorithms,
-) -> Result<HandshakeSignatureValid, Error> {
-    let key = SubjectPublicKeyInfoDer::from(key.as_ref());
-    verify_tls13_signature_with_raw_key(message, &key, signature, algorithms)
-}
-
-const REFUSED: Error = Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure);
-
-#[derive(Debug)]
-struct ClientKeyVerifier {
-    known_hosts: Arc<dyn KnownHosts>,
+/// Accepts known keys of other hosts, in both directions.
+struct KeyVerifier {
+    is_known: Arc<IsKnown>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl ClientCertVerifier for ClientKeyVerifier {
+impl std::fmt::Debug for KeyVerifier {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("KeyVerifier")
+            .finish_non_exhaustive()
+    }
+}
+
+impl KeyVerifier {
+    fn check(&self, key: &CertificateDer<'_>, others: &[CertificateDer<'_>]) -> Result<(), Error> {
+        match HostPublicKey::from_spki_der(key.as_ref()) {
+            Ok(key) if others.is_empty() && (self.is_known)(&key) => Ok(()),
+            _ => Err(CertificateError::ApplicationVerificationFailure.into()),
+        }
+    }
+}
+
+/// The methods that rustls's two traits have in common.
+macro_rules! signatures_by_raw_keys {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _message: &[u8],
+            _key: &CertificateDer<'_>,
+            _signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Err(Error::General("Usher does not use TLS 1.2".into()))
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            key: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            let key = SubjectPublicKeyInfoDer::from(key.as_ref());
+            verify_tls13_signature_with_raw_key(message, &key, signature, &self.algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            vec![SignatureScheme::ED25519]
+        }
+
+        fn requires_raw_public_keys(&self) -> bool {
+            true
+        }
+    };
+}
+
+impl ClientCertVerifier for KeyVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -127,48 +161,14 @@ impl ClientCertVerifier for ClientKeyVerifier {
         others: &[CertificateDer<'_>],
         _now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        match HostPublicKey::from_spki_der(key.as_ref()) {
-            Ok(key) if others.is_empty() && self.known_hosts.knows(&key) => {
-                Ok(ClientCertVerified::assertion())
-            }
-            _ => Err(REFUSED),
-        }
+        self.check(key, others)
+            .map(|()| ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _key: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::General("TLS 1.2 is not spoken here".into()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        key: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify(message, key, signature, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
+    signatures_by_raw_keys!();
 }
 
-#[derive(Debug)]
-struct ServerKeyVerifier {
-    server: HostPublicKey,
-    algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl ServerCertVerifier for ServerKeyVerifier {
+impl ServerCertVerifier for KeyVerifier {
     fn verify_server_cert(
         &self,
         key: &CertificateDer<'_>,
@@ -177,37 +177,9 @@ impl ServerCertVerifier for ServerKeyVerifier {
         _ocsp: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        match HostPublicKey::from_spki_der(key.as_ref()) {
-            Ok(key) if others.is_empty() && key == self.server => {
-                Ok(ServerCertVerified::assertion())
-            }
-            _ => Err(REFUSED),
-        }
+        self.check(key, others)
+            .map(|()| ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _message: &[u8],
-        _key: &CertificateDer<'_>,
-        _signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(Error::General("TLS 1.2 is not spoken here".into()))
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        key: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify(message, key, signature, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
+    signatures_by_raw_keys!();
 }

@@ -20,7 +20,7 @@ use usher_proto::host_key::HostPublicKey;
 use usher_proto::refusal::Refusal;
 use usher_proto::relay::RelayReply;
 
-use crate::host_key::{HandleSigningKey, HostKeyHandle};
+use crate::host_key::HostKeyHandle;
 use crate::tls;
 
 /// The time that one address may take to connect and shake hands.
@@ -51,7 +51,7 @@ pub struct Channel {
     /// This host's key.
     pub public_key: HostPublicKey,
     /// The signing handle of this host's key.
-    pub handle: Arc<HostKeyHandle>,
+    pub handle: HostKeyHandle,
     /// The destination of answers.
     pub signer: Arc<AsyncPacketSocket>,
 }
@@ -75,8 +75,8 @@ impl Channel {
     }
 
     async fn connect(&self) -> io::Result<TlsStream<TcpStream>> {
-        let signing_key = Arc::new(HandleSigningKey(Arc::clone(&self.handle)));
-        let config = tls::client_config(&self.public_key, signing_key, &self.destination.key)
+        let handle = Arc::new(self.handle.clone());
+        let config = tls::client_config(&self.public_key, handle, &self.destination.key)
             .map_err(io::Error::other)?;
         let connector = TlsConnector::from(Arc::new(config));
         let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "no address is known");

@@ -22,7 +22,7 @@ use usher_proto::refusal::Refusal;
 use usher_proto::relay::{MAX_RELAY_PACKET, RelayReply, RelayRequest};
 
 use crate::host_key::HostKeyHandle;
-use crate::start::{self, Attempt, Start, StartError};
+use crate::start::{self, Start, StartError};
 use channel::{Channel, Destination, Outgoing};
 
 /// Frames that may wait for one channel; more are refused with [`Refusal::Overloaded`].
@@ -41,11 +41,7 @@ pub fn run() -> Result<(), StartError> {
     usher_system::privileges::raise_descriptor_limit()?;
     start.give_up_root()?;
     start.confine()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .attempt("cannot start the runtime")?;
-    runtime.block_on(async {
+    start::runtime()?.block_on(async {
         tokio::spawn(control.serve(Arc::new(Running)));
         start::ready();
         tracing::info!("courier ready");
@@ -75,7 +71,7 @@ async fn carry(public_key: HostPublicKey) {
                 let courier = Courier {
                     signer: Arc::new(signer),
                     public_key,
-                    handle: Arc::clone(&handle),
+                    handle: handle.clone(),
                     channels: HashMap::new(),
                 };
                 courier.serve().await;
@@ -90,7 +86,7 @@ async fn carry(public_key: HostPublicKey) {
 struct Courier {
     signer: Arc<AsyncPacketSocket>,
     public_key: HostPublicKey,
-    handle: Arc<HostKeyHandle>,
+    handle: HostKeyHandle,
     /// Dropping a sender closes its channel: when the signer goes, the channels close.
     channels: HashMap<HostName, (Destination, mpsc::Sender<Outgoing>)>,
 }
@@ -150,7 +146,7 @@ impl Courier {
                 host: host.clone(),
                 destination: destination.clone(),
                 public_key: self.public_key,
-                handle: Arc::clone(&self.handle),
+                handle: self.handle.clone(),
                 signer: Arc::clone(&self.signer),
             };
             tokio::spawn(channel.run(frames));

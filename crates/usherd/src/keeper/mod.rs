@@ -93,11 +93,7 @@ pub fn run(
     usher_system::privileges::keep_and_pass_on(role.capabilities, role.passes_on)?;
     usher_system::privileges::no_core_dumps()?;
 
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .attempt("cannot start the runtime")?;
-    runtime
+    start::runtime()?
         .block_on(async {
             keeper
                 .queues

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use usher_daemon::control::{Status, StatusView};
 use usher_daemon::control_server::{Answers, Failed};
-use usher_daemon::packet_async::{AsyncPacketSocket, PacketListener};
+use usher_daemon::packet_async::PacketListener;
 use usher_daemon::role::HasRole;
 use usher_daemon::watchdog::watchdog;
 use usher_local::paths;
@@ -22,9 +22,8 @@ use usher_local::roles;
 use usher_log::{Log, SigningKey};
 use usher_proto::recorder::{MAX_RECORDER_PACKET, RecorderReply, RecorderRequest};
 use usher_proto::refusal::Refusal;
-use zeroize::Zeroizing;
 
-use crate::link::how;
+use crate::link::exchange;
 use crate::start::{self, Attempt, Start, StartError};
 use writer::Writer;
 
@@ -59,11 +58,7 @@ pub fn run() -> Result<(), StartError> {
         ),
     }
     let log = Log::open(directory, key)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .attempt("cannot start the runtime")?;
-    runtime.block_on(async {
+    start::runtime()?.block_on(async {
         let (writer, failure) = Writer::new(log);
         let writer = Arc::new(writer);
         let control = control.serve(Arc::clone(&writer));
@@ -96,14 +91,14 @@ fn began_before() -> bool {
 
 /// The log's key, whose comment is the log's name.
 fn signing_key(path: &Path) -> Result<SigningKey, StartError> {
-    let problem = |reason: String| StartError::LogKey {
+    let wanted = "the log's key is an unencrypted Ed25519 key in OpenSSH's format with the log's name as \
+        its comment";
+    let key = start::private_key(path, wanted)?;
+    SigningKey::new(key.comment(), &key).map_err(|error| StartError::Key {
         path: path.into(),
-        reason,
-    };
-    let text = Zeroizing::new(std::fs::read(path).map_err(|error| problem(error.to_string()))?);
-    let key = ssh_key::PrivateKey::from_openssh(text.as_slice())
-        .map_err(|error| problem(error.to_string()))?;
-    SigningKey::new(key.comment(), &key).map_err(|error| problem(error.to_string()))
+        reason: error.to_string(),
+        wanted,
+    })
 }
 
 /// Accepts the keeper's connections.
@@ -114,55 +109,26 @@ async fn serve(writer: Arc<Writer>, listener: OwnedFd, keeper: u32) -> io::Resul
         tracing::info!("keeper connected");
         let writer = Arc::clone(&writer);
         tokio::spawn(async move {
-            let connection = Arc::new(connection);
             let (replies, queue) = mpsc::channel(REPLIES);
-            let writing = tokio::spawn(answer(Arc::clone(&connection), queue));
-            let error = take(&writer, &connection, &replies).await;
-            writing.abort();
-            tracing::warn!(reason = how(error.as_ref()), "keeper gone");
+            let keep = |packet: &[u8]| {
+                let asked = RecorderRequest::decode(packet).map_err(io::Error::other)?;
+                let request = asked.request;
+                if let Err(refusal) = writer.write(asked, replies.clone()) {
+                    tell(&replies, request, Err(refusal));
+                }
+                Ok(())
+            };
+            let end = exchange(&connection, queue, MAX_RECORDER_PACKET, keep).await;
+            tracing::warn!(reason = end, "keeper gone");
         });
     }
 }
 
-/// Handles records until the keeper has gone.
-async fn take(
-    writer: &Writer,
-    connection: &AsyncPacketSocket,
-    replies: &mpsc::Sender<RecorderReply>,
-) -> Option<io::Error> {
-    loop {
-        let packet = match connection.receive(MAX_RECORDER_PACKET).await {
-            Ok(packet) if packet.bytes.is_empty() => return None,
-            Ok(packet) => packet,
-            Err(error) => return Some(error),
-        };
-        let asked = match RecorderRequest::decode(&packet.bytes) {
-            Ok(asked) => asked,
-            Err(error) => return Some(io::Error::other(error)),
-        };
-        let request = asked.request;
-        if let Err(refusal) = writer.write(asked, replies.clone()) {
-            tell(replies, request, Err(refusal));
-        }
-    }
-}
-
 /// A keeper that does not read its answers loses them, and refuses the sessions.
-fn tell(replies: &mpsc::Sender<RecorderReply>, request: u64, verdict: Result<(), Refusal>) {
-    if replies
-        .try_send(RecorderReply { request, verdict })
-        .is_err()
-    {
+fn tell(replies: &mpsc::Sender<Vec<u8>>, request: u64, verdict: Result<(), Refusal>) {
+    let reply = RecorderReply { request, verdict };
+    if replies.try_send(reply.encode()).is_err() {
         tracing::warn!("the keeper does not read its answers");
-    }
-}
-
-async fn answer(connection: Arc<AsyncPacketSocket>, mut queue: mpsc::Receiver<RecorderReply>) {
-    while let Some(reply) = queue.recv().await {
-        if let Err(error) = connection.send(&reply.encode()).await {
-            tracing::warn!(%error, "answering the keeper");
-            return;
-        }
     }
 }
 

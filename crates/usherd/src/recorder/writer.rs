@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use usher_daemon::clock::unix_time;
 use usher_log::{AuthenticationRecord, Log, LogError, SignedRecord};
 use usher_proto::opening::{Authentication, Opening};
-use usher_proto::recorder::{Keep, RecorderReply, RecorderRequest};
+use usher_proto::recorder::{Keep, RecorderRequest};
 use usher_proto::refusal::Refusal;
 use usher_proto::session_end::SessionEnd;
 
@@ -41,7 +41,7 @@ struct Counts {
 struct Entry {
     request: u64,
     record: Unwritten,
-    replies: mpsc::Sender<RecorderReply>,
+    replies: mpsc::Sender<Vec<u8>>,
 }
 
 enum Unwritten {
@@ -73,7 +73,7 @@ impl Writer {
     pub fn write(
         &self,
         asked: RecorderRequest,
-        replies: mpsc::Sender<RecorderReply>,
+        replies: mpsc::Sender<Vec<u8>>,
     ) -> Result<(), Refusal> {
         let record = match asked.keep {
             Keep::Authentication(authentication) => check(&authentication)
@@ -153,7 +153,7 @@ fn check(claimed: &Authentication) -> Result<SignedRecord, Refusal> {
     Ok(record)
 }
 
-/// Writes until all pens are gone, or returns the error if the log cannot be continued.
+/// Writes until all writers are gone, or returns the error if the log cannot be continued.
 async fn write(
     mut log: Log,
     mut waiting: mpsc::Receiver<Entry>,

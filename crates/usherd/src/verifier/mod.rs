@@ -31,10 +31,10 @@ use usher_proto::refusal::Refusal;
 use usher_proto::token::TokenSlot;
 
 use crate::clocks::Clocks;
-use crate::host_key::{HandleSigningKey, HostKeyHandle};
+use crate::host_key::HostKeyHandle;
 use crate::link::{Link, Pending};
 use crate::start::{self, Attempt, Start, StartError};
-use crate::tls::{self, KnownHosts};
+use crate::tls;
 use half_open::HalfOpen;
 
 /// Port of the control channel unless the policy names another for this host.
@@ -53,12 +53,6 @@ struct Verifier {
     channels: Mutex<HashMap<HostName, channel::OpenChannel>>,
 }
 
-impl std::fmt::Debug for Verifier {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Verifier").finish_non_exhaustive()
-    }
-}
-
 impl Verifier {
     /// Sends the keeper a host's request, in the order of the calls.
     fn ask_keeper(
@@ -75,17 +69,6 @@ impl Verifier {
             asked.encode()
         };
         self.keeper.send(packet)
-    }
-}
-
-impl KnownHosts for Verifier {
-    fn knows(&self, key: &HostPublicKey) -> bool {
-        self.configuration
-            .get()
-            .checked
-            .policy
-            .host_by_key(key)
-            .is_some()
     }
 }
 
@@ -115,14 +98,14 @@ pub fn run() -> Result<(), StartError> {
         clocks: Clocks::default(),
         channels: Mutex::default(),
     });
-    let handle = HostKeyHandle::new(paths::KEEPER_HOST_KEY);
-    let config = tls::server_config(
-        &host_key,
-        Arc::new(HandleSigningKey(handle)),
-        Arc::clone(&verifier) as Arc<dyn KnownHosts>,
-    )?;
-    // One thread for all channels, because each hand-over to another one costs a connection time, and
-    // one that waits for the keeper's signatures.
+    let handle = Arc::new(HostKeyHandle::new(paths::KEEPER_HOST_KEY));
+    let known = Arc::clone(&verifier);
+    let is_known = move |key: &_| {
+        let configuration = known.configuration.get();
+        configuration.checked.policy.host_by_key(key).is_some()
+    };
+    let config = tls::server_config(&host_key, handle, Arc::new(is_known))?;
+    // A thread that waits for the keeper's signatures, beside the one for all channels.
     let handshakes = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("handshakes")
@@ -130,12 +113,7 @@ pub fn run() -> Result<(), StartError> {
         .build()
         .attempt("cannot start the runtime of handshakes")?;
     let shaking = handshakes.handle().clone();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .attempt("cannot start the runtime")?;
-    runtime
-        .block_on(async {
+    start::runtime()?.block_on(async {
             let listener = TcpListener::from_std(listener)?;
             let control = tokio::spawn(control.serve(Arc::clone(&verifier)));
             let keeper = tokio::spawn(hear_keeper(Arc::clone(&verifier)));
