@@ -1,6 +1,6 @@
 //! Sockets that every process of this host may connect to. One user's requests cannot keep others
 //! waiting: each user has a limited number of places, and descriptors that a process sends are
-//! closed apart from the daemon's own work. One user's refusals cannot fill the log either.
+//! closed apart from the daemon's own work.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,8 +15,6 @@ use usher_daemon::packet::Peer;
 use usher_daemon::packet_async::{AsyncPacketSocket, PacketListener};
 use usher_proto::refusal::Refusal;
 
-use crate::log_share::LogShares;
-
 /// The pause after a failed accept.
 const SHORTAGE: Duration = Duration::from_millis(50);
 
@@ -30,7 +28,6 @@ const ANSWER: Duration = Duration::from_secs(10);
 pub struct LocalCallers {
     listener: PacketListener,
     under_way: Arc<UnderWay>,
-    log: Arc<LogShares>,
     closing: Handle,
     overloaded: Vec<u8>,
 }
@@ -45,7 +42,6 @@ impl LocalCallers {
         Ok(Self {
             listener: PacketListener::new(listener)?,
             under_way: Arc::new(UnderWay::new(limit)),
-            log: Arc::default(),
             closing: closing_threads()?,
             overloaded,
         })
@@ -74,7 +70,6 @@ impl LocalCallers {
                 }),
                 peer,
                 sender: None,
-                log: Arc::clone(&self.log),
                 closing: self.closing.clone(),
             };
             if refused {
@@ -94,7 +89,6 @@ pub struct LocalCaller {
     pub peer: Peer,
     /// The process that sent the last packet, if the listener reports senders.
     pub sender: Option<i32>,
-    log: Arc<LogShares>,
     closing: Handle,
 }
 
@@ -113,22 +107,15 @@ impl LocalCaller {
             .unwrap_or_else(|| unreachable!("taken when dropped only"))
     }
 
-    /// Whether to log the reason of its refusal: as long as its user's share of the log lasts.
-    pub fn has_log_share(&self, refusal: Refusal) -> bool {
-        self.log.admit(self.peer.uid, refusal)
-    }
-
     /// Logs its refusal.
     pub fn log_refusal(&self, refusal: Refusal) {
-        if self.has_log_share(refusal) {
-            let (uid, pid) = (self.peer.uid, self.peer.pid);
-            tracing::info!(
-                uid,
-                pid,
-                reason = refusal.name(),
-                "refused a process: {refusal}"
-            );
-        }
+        let Peer { uid, pid } = self.peer;
+        tracing::info!(
+            uid,
+            pid,
+            reason = refusal.name(),
+            "refused a process: {refusal}"
+        );
     }
 
     /// The descriptors received with the packets so far.

@@ -7,7 +7,6 @@ mod host_key;
 mod keeper;
 mod link;
 mod local_callers;
-mod log_share;
 mod opening;
 mod ports;
 mod probe;

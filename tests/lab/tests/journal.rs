@@ -101,7 +101,7 @@ fn without_a_journal_a_workers_lines_are_lost() -> Outcome {
 }
 
 #[test]
-fn one_users_lines_end_with_the_share_and_anothers_do_not() -> Outcome {
+fn one_users_lines_end_with_the_quota_and_others_go_on() -> Outcome {
     let mail = mail()?;
     let connect = "for i in $(seq 130); do usher connect mailhost:forge </dev/null; done";
     let alice = mail.laptop.command(["sh", "-c", connect]).user("alice");

@@ -232,9 +232,7 @@ impl Calls {
             Err(refusal) => Err(refusal),
         };
         if let Err(refusal) = settled {
-            if let Some(obstacle) = self.host.fence.obstacle(&process.pidfd)
-                && caller.local.has_log_share(Refusal::ProcessShared)
-            {
+            if let Some(obstacle) = self.host.fence.obstacle(&process.pidfd) {
                 tracing::warn!(service = %service.name, user = %queue.account.name, pid = process.pid,
                     "a service's process did not become its user: {obstacle}");
             }

@@ -85,8 +85,7 @@ async fn attempt_once(
         Ok(slot) => slot,
         Err(_) => {
             // A session is being opened, and the user may have to touch a security key for it.
-            let lent = signer.loans.is_lent(pair.uid);
-            let _waiting = lent.then(|| signer.loans.wait(pair.uid)).transpose()?;
+            let _waiting = signer.loans.wait(pair.uid)?;
             slot.lock().await
         }
     };

@@ -113,10 +113,8 @@ async fn serve_one(signer: &Arc<Signer>, mut caller: LocalCaller) {
 }
 
 async fn refuse(caller: &LocalCaller, asked: &Asked, refusal: Refusal) {
-    if caller.has_log_share(refusal) {
-        tracing::info!(user = %asked.key_user, host = %asked.host.name,
-            service = %asked.service, reason = refusal.name(), "refused: {refusal}");
-    }
+    tracing::info!(user = %asked.key_user, host = %asked.host.name, service = %asked.service,
+        reason = refusal.name(), "refused: {refusal}");
     reply(caller, &LocalReply::Refused(refusal)).await;
 }
 

@@ -18,7 +18,7 @@ use usher_proto::refusal::Refusal;
 
 use super::Signer;
 use crate::local_callers::LocalCaller;
-use crate::log_share::LogShares;
+use crate::shares::{Share, Shares};
 
 /// Time limit of an agent: the user may have to touch a security key. The signed statement is fresh
 /// for 60 s.
@@ -30,10 +30,19 @@ const TURN: Duration = Duration::from_secs(15);
 const WAITING_PER_USER: usize = 64;
 
 /// All loans: at most one for each user who is registered to sign by an agent.
-#[derive(Default)]
 pub struct Loans {
     state: Arc<Mutex<State>>,
-    log: LogShares,
+    /// The waiting connections of each user.
+    waiting: Shares<u32>,
+}
+
+impl Default for Loans {
+    fn default() -> Self {
+        Self {
+            state: Arc::default(),
+            waiting: Shares::new(usize::MAX, WAITING_PER_USER, 1),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -41,8 +50,6 @@ struct State {
     last_number: u64,
     /// By user id.
     lent: HashMap<u32, Loan>,
-    /// The number of waiting connections, by user id.
-    waiting: HashMap<u32, usize>,
     /// The last time that a user's agent did not sign, by user id.
     not_signed: HashMap<u32, Instant>,
 }
@@ -67,12 +74,6 @@ pub struct AgentPermit {
     _turn: OwnedMutexGuard<()>,
 }
 
-/// A waiting connection of a user; their number is limited.
-pub struct Waiting {
-    all: Arc<Mutex<State>>,
-    uid: u32,
-}
-
 impl Loans {
     /// Waits for a turn at the user's agent, so that the statement is made when it can be signed.
     ///
@@ -92,26 +93,16 @@ impl Loans {
         })
     }
 
-    /// A place to wait while the user's agent signs.
+    /// A place to wait while the user's agent signs; none if it is not lent.
     ///
     /// # Errors
     /// [`Refusal::Overloaded`] when too many connections already wait.
-    pub fn wait(&self, uid: u32) -> Result<Waiting, Refusal> {
-        let mut state = self.state.lock();
-        let waiting = state.waiting.entry(uid).or_default();
-        if *waiting >= WAITING_PER_USER {
-            return Err(Refusal::Overloaded);
+    pub fn wait(&self, uid: u32) -> Result<Option<Share<u32>>, Refusal> {
+        if !self.state.lock().lent.contains_key(&uid) {
+            return Ok(None);
         }
-        *waiting += 1;
-        Ok(Waiting {
-            all: Arc::clone(&self.state),
-            uid,
-        })
-    }
-
-    /// Whether to log a line about the user's agent: as long as the user's share of the log lasts.
-    pub fn has_log_share(&self, uid: u32, refusal: Refusal) -> bool {
-        self.log.admit(uid, refusal)
+        let place = self.waiting.take(uid);
+        place.map(Some).ok_or(Refusal::Overloaded)
     }
 
     /// Records that the user's agent did not sign.
@@ -124,11 +115,6 @@ impl Loans {
     pub fn has_not_signed(&self, uid: u32, since: Instant) -> bool {
         let state = self.state.lock();
         state.not_signed.get(&uid).is_some_and(|&then| then > since)
-    }
-
-    /// Whether the user's agent is lent.
-    pub fn is_lent(&self, uid: u32) -> bool {
-        self.state.lock().lent.contains_key(&uid)
     }
 
     /// The users whose agents are lent.
@@ -163,18 +149,6 @@ impl Loans {
             number,
             asked,
             replaced,
-        }
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        let mut state = self.all.lock();
-        if let Some(waiting) = state.waiting.get_mut(&self.uid) {
-            *waiting -= 1;
-            if *waiting == 0 {
-                state.waiting.remove(&self.uid);
-            }
         }
     }
 }
@@ -247,25 +221,16 @@ pub async fn serve(signer: &Signer, mut caller: LocalCaller) {
         }
     };
     let loan = signer.loans.enter(uid, user.clone());
-    // Repeated lending does not fill the log.
-    let told = signer.loans.has_log_share(uid, Refusal::AgentUnavailable);
-    if told {
-        tracing::info!(%user, pid, "an agent is lent");
-    }
+    tracing::info!(%user, pid, "an agent is lent");
     send(&caller, &ToLender::Lent).await;
     match keep(loan, &mut caller).await {
         End::Replaced => {
-            if told {
-                tracing::info!(%user, pid, "another process lends the user's agent");
-            }
+            tracing::info!(%user, pid, "another process lends the user's agent");
             send(&caller, &ToLender::Replaced).await;
         }
-        End::TakenBack if told => tracing::info!(%user, pid, "an agent is no longer lent"),
-        End::TakenBack => {}
+        End::TakenBack => tracing::info!(%user, pid, "an agent is no longer lent"),
         End::Refused(refusal) => {
-            if signer.loans.has_log_share(uid, refusal) {
-                tracing::warn!(%user, pid, reason = refusal.name(), "a loan is ended: {refusal}");
-            }
+            tracing::warn!(%user, pid, reason = refusal.name(), "a loan is ended: {refusal}");
             send(&caller, &ToLender::Refused(refusal)).await;
         }
     }
@@ -351,10 +316,10 @@ mod tests {
         assert_eq!(former.replaced.try_recv(), Err(TryRecvError::Closed));
         assert_eq!(loans.len(), 1);
         drop(former);
-        assert!(loans.is_lent(1001) && !loans.is_lent(1002));
+        assert!(loans.wait(1001).unwrap().is_some() && loans.wait(1002).unwrap().is_none());
         assert!(loans.permit(1001).await.is_ok());
         drop(newer);
-        assert!(!loans.is_lent(1001));
+        assert!(loans.wait(1001).unwrap().is_none());
         assert_eq!(
             loans.permit(1001).await.err(),
             Some(Refusal::AgentUnavailable)
@@ -386,6 +351,7 @@ mod tests {
     #[test]
     fn so_many_of_a_user_wait_and_no_more_and_another_user_does() {
         let loans = Loans::default();
+        let _both = [enter(&loans, 1001), enter(&loans, 1002)];
         let mut waiting: Vec<_> = (0..WAITING_PER_USER)
             .map(|_| loans.wait(1001).unwrap())
             .collect();
@@ -393,7 +359,5 @@ mod tests {
         assert!(loans.wait(1002).is_ok());
         waiting.pop();
         assert!(loans.wait(1001).is_ok());
-        drop(waiting);
-        assert!(loans.state.lock().waiting.is_empty());
     }
 }

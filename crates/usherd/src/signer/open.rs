@@ -69,7 +69,7 @@ pub async fn open(
     };
     lease.check()?;
     *asked |= by_agent;
-    let signed = user_key.sign(signer, pair, &statement).await;
+    let signed = user_key.sign(&key.user, &statement).await;
     let authenticator = signed.inspect_err(|_| {
         if by_agent {
             signer.loans.not_signed(pair.uid);

@@ -12,6 +12,7 @@
 //! these endpoints leaves the host except from the socket for which it was made.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tokio::io::Interest;
 use tokio::sync::oneshot::{self, Receiver, Sender};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use usher_base::ConnectionTuple;
 use usher_daemon::clock::unix_time;
 use usher_daemon::packet_async::register;
@@ -33,8 +35,7 @@ use super::gates::Gated;
 use super::lease::{Lease, Use};
 use super::relay::CONNECT;
 use super::sessions::{Pair, SessionKey};
-use crate::log_share::LogShares;
-use crate::shares::Shares;
+use crate::shares::{Share, Shares};
 
 /// Limits of connections being decided on, announced or refused at the same time: in total, half as
 /// many as the kernel accepts gates; for one user; and the fraction of the free ones that one user
@@ -45,28 +46,26 @@ const PART_OF_FREE: usize = 32;
 /// Limit of those being refused, for all users together. A user with many user ids (newuidmap(1))
 /// has no more of them. Further ones stay held as well.
 const BEING_REFUSED: usize = 512;
+
 /// The connections under way, and counters of their results.
-#[derive(Default)]
 pub struct Plain {
-    state: Mutex<State>,
-    log: LogShares,
+    under_way: Mutex<HashMap<ConnectionTuple, UnderWay>>,
+    users: Shares<u32>,
+    being_refused: Arc<Semaphore>,
     announced: AtomicU64,
     refused: AtomicU64,
     gates: AtomicU64,
 }
 
-struct State {
-    under_way: HashMap<ConnectionTuple, UnderWay>,
-    users: Shares<u32>,
-    being_refused: usize,
-}
-
-impl Default for State {
+impl Default for Plain {
     fn default() -> Self {
         Self {
-            under_way: HashMap::new(),
+            under_way: Mutex::default(),
             users: Shares::new(UNDER_WAY, UNDER_WAY_PER_USER, PART_OF_FREE),
-            being_refused: 0,
+            being_refused: Arc::new(Semaphore::new(BEING_REFUSED)),
+            announced: AtomicU64::default(),
+            refused: AtomicU64::default(),
+            gates: AtomicU64::default(),
         }
     }
 }
@@ -80,9 +79,9 @@ struct UnderWay {
 struct ConnectionPermit {
     signer: Arc<Signer>,
     connection: ConnectionTuple,
-    uid: u32,
-    /// Whether it is also counted among those being refused.
-    refused: bool,
+    _share: Share<u32>,
+    /// Its place among those being refused.
+    refused: Option<OwnedSemaphorePermit>,
     over: Receiver<()>,
 }
 
@@ -99,7 +98,7 @@ impl Plain {
 
     /// Tells the waiting task that the connection is over.
     fn end(&self, connection: &ConnectionTuple, attempt: Attempt) {
-        if let Some(under_way) = self.state.lock().under_way.get_mut(connection)
+        if let Some(under_way) = self.under_way.lock().get_mut(connection)
             && under_way.attempt == attempt
             && let Some(over) = under_way.over.take()
         {
@@ -107,55 +106,47 @@ impl Plain {
             let _ = over.send(());
         }
     }
+}
 
-    fn log_refusal(&self, report: &Report, refusal: Refusal) {
-        let Report { uid, pid, .. } = *report;
-        if self.log.admit(uid, refusal) {
-            tracing::info!(uid, pid, command = ?report.command, connection = %report.connection,
-                reason = refusal.name(), "refused a plain connection: {refusal}");
-        }
-    }
+fn log_refusal(report: &Report, refusal: Refusal) {
+    let Report { uid, pid, .. } = *report;
+    tracing::info!(uid, pid, command = ?report.command, connection = %report.connection,
+        reason = refusal.name(), "refused a plain connection: {refusal}");
 }
 
 impl ConnectionPermit {
     /// None: this connection or another with the same endpoints is under way, or the user's share
     /// is used up. The kernel reports the SYN again when it retransmits it.
     fn take(signer: &Arc<Signer>, report: &Report) -> Option<Self> {
-        let (connection, uid) = (report.connection, report.uid);
-        let mut state = signer.plain.state.lock();
-        if state.under_way.contains_key(&connection) {
+        let connection = report.connection;
+        let mut all = signer.plain.under_way.lock();
+        let Entry::Vacant(free) = all.entry(connection) else {
             return None;
-        }
-        if !state.users.take(&uid) {
-            drop(state);
-            signer.plain.log_refusal(report, Refusal::Overloaded);
+        };
+        let Some(share) = signer.plain.users.take(report.uid) else {
+            drop(all);
+            log_refusal(report, Refusal::Overloaded);
             return None;
-        }
+        };
         let (sender, over) = oneshot::channel();
-        let under_way = UnderWay {
+        free.insert(UnderWay {
             attempt: report.attempt,
             over: Some(sender),
-        };
-        state.under_way.insert(connection, under_way);
-        drop(state);
+        });
         Some(Self {
             signer: Arc::clone(signer),
             connection,
-            uid,
-            refused: false,
+            _share: share,
+            refused: None,
             over,
         })
     }
 
     /// Whether there is room for it among those being refused.
     fn refuse(&mut self) -> bool {
-        let mut state = self.signer.plain.state.lock();
-        let room = self.refused || state.being_refused < BEING_REFUSED;
-        if room && !self.refused {
-            state.being_refused += 1;
-            self.refused = true;
-        }
-        room
+        let room = Arc::clone(&self.signer.plain.being_refused).try_acquire_owned();
+        self.refused = room.ok();
+        self.refused.is_some()
     }
 
     /// Whether the connection is already over.
@@ -172,12 +163,7 @@ impl ConnectionPermit {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut state = self.signer.plain.state.lock();
-        state.under_way.remove(&self.connection);
-        state.users.give_back(&self.uid);
-        if self.refused {
-            state.being_refused -= 1;
-        }
+        self.signer.plain.under_way.lock().remove(&self.connection);
     }
 }
 
@@ -248,7 +234,7 @@ async fn decide(mut permit: ConnectionPermit, report: Report, syn: Option<Syn>) 
     let mut gated = Gated::held(connection, report.attempt);
     let permitted = permitted(&signer, &report).await;
     if permitted.is_err() && !permit.refuse() {
-        return signer.plain.log_refusal(&report, Refusal::Overloaded);
+        return log_refusal(&report, Refusal::Overloaded);
     }
     // Abandoned meanwhile, or while this process did not run.
     if permit.is_over() {
@@ -296,7 +282,7 @@ async fn announce_and_release(
         // These endpoints are announced for another connection, for which the server would mistake
         // this one. It stays held, and the kernel reports it again.
         Err(refusal @ Refusal::AlreadyAnnounced) => {
-            signer.plain.log_refusal(report, refusal);
+            log_refusal(report, refusal);
         }
         Err(refusal) => {
             refuse_and_release(permit, gated, holding, refusal, report, syn);
@@ -314,9 +300,8 @@ fn refuse_and_release(
     report: &Report,
     syn: Option<Syn>,
 ) {
-    let plain = &permit.signer.plain;
-    plain.refused.fetch_add(1, Ordering::Relaxed);
-    plain.log_refusal(report, refusal);
+    permit.signer.plain.refused.fetch_add(1, Ordering::Relaxed);
+    log_refusal(report, refusal);
     release(&permit.signer, gated, None, holding, syn);
 }
 

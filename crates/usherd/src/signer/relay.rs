@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use usher_base::{ConnectionTuple, HostName};
-use usher_daemon::packet_async::{AsyncPacketSocket, PacketListener};
+use usher_daemon::packet_async::PacketListener;
 use usher_policy::Host;
 use usher_proto::frame::{ClientBody, ClientFrame, ServerFrame};
 use usher_proto::refusal::Refusal;
@@ -19,8 +19,8 @@ use usher_proto::relay::{MAX_RELAY_PACKET, RelayReply, RelayRequest};
 use usher_proto::session_id::SessionId;
 use usher_proto::session_request::{Notice, SessionRequest, Verdict};
 
-use crate::link::how;
-use crate::shares::Shares;
+use crate::link::exchange;
+use crate::shares::{Share, Shares};
 
 /// Time limit of an answer, and of the server's announcing.
 pub const ANSWER: Duration = Duration::from_secs(10);
@@ -35,56 +35,33 @@ const PART_OF_HOST: usize = 1;
 const PART_OF_USER: usize = 16;
 
 /// Waiting requests, and the channel to the courier.
-#[derive(Default)]
 pub struct Relay {
     next_request: AtomicU64,
+    hosts: Shares<HostName>,
+    users: Shares<u32>,
     state: Mutex<State>,
 }
 
+#[derive(Default)]
 struct State {
     outgoing: Option<mpsc::Sender<Vec<u8>>>,
     pending: HashMap<u64, Waiting>,
-    hosts: Shares<HostName>,
-    users: Shares<u32>,
 }
 
 struct Waiting {
     host: HostName,
-    uid: u32,
     verdict: oneshot::Sender<Verdict>,
+    _shares: (Share<HostName>, Share<u32>),
 }
 
-impl Default for State {
+impl Default for Relay {
     fn default() -> Self {
         Self {
-            outgoing: None,
-            pending: HashMap::new(),
+            next_request: AtomicU64::default(),
             hosts: Shares::new(PENDING, PENDING, PART_OF_HOST),
             users: Shares::new(PENDING, PENDING, PART_OF_USER),
+            state: Mutex::default(),
         }
-    }
-}
-
-impl State {
-    /// Enters a waiting request of the user to the host.
-    fn enter(&mut self, request: u64, waiting: Waiting) -> Result<(), Refusal> {
-        if !self.hosts.take(&waiting.host) {
-            return Err(Refusal::Overloaded);
-        }
-        if !self.users.take(&waiting.uid) {
-            self.hosts.give_back(&waiting.host);
-            return Err(Refusal::Overloaded);
-        }
-        self.pending.insert(request, waiting);
-        Ok(())
-    }
-
-    /// Removes a request that no longer waits.
-    fn remove(&mut self, request: u64) -> Option<Waiting> {
-        let waiting = self.pending.remove(&request)?;
-        self.hosts.give_back(&waiting.host);
-        self.users.give_back(&waiting.uid);
-        Some(waiting)
     }
 }
 
@@ -97,7 +74,7 @@ pub struct Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        self.relay.state.lock().remove(self.request);
+        self.relay.state.lock().pending.remove(&self.request);
     }
 }
 
@@ -156,16 +133,18 @@ impl Relay {
         let (verdict, receiver) = oneshot::channel();
         let mut state = self.state.lock();
         let outgoing = state.outgoing.clone().ok_or(Refusal::CourierUnavailable)?;
+        let full = Refusal::Overloaded;
+        let shares = (
+            self.hosts.take(host.name.clone()).ok_or(full)?,
+            self.users.take(uid).ok_or(full)?,
+        );
+        outgoing.try_send(packet).map_err(|_| full)?;
         let waiting = Waiting {
             host: host.name.clone(),
-            uid,
             verdict,
+            _shares: shares,
         };
-        state.enter(request, waiting)?;
-        if outgoing.try_send(packet).is_err() {
-            state.remove(request);
-            return Err(Refusal::Overloaded);
-        }
+        state.pending.insert(request, waiting);
         drop(state);
         Ok(Pending {
             relay: Arc::clone(self),
@@ -196,8 +175,22 @@ impl Relay {
         self.state.lock().outgoing.is_some()
     }
 
+    /// Handles a packet of the courier.
+    fn hear(&self, packet: &[u8], heard: &impl Fn(&HostName, Notice)) -> io::Result<()> {
+        match RelayReply::decode(packet).map_err(io::Error::other)? {
+            RelayReply::Frame { channel, frame } => match ServerFrame::decode(&frame) {
+                Ok(ServerFrame::Answer { request, verdict }) => self.answered(request, verdict),
+                Ok(ServerFrame::Notice(notice)) => heard(&channel, notice),
+                Ok(ServerFrame::Pong { .. }) => {}
+                Err(error) => tracing::warn!(host = %channel, %error, "a host sent no valid frame"),
+            },
+            RelayReply::ChannelLost { channel, refusal } => self.lost(Some(&channel), refusal),
+        }
+        Ok(())
+    }
+
     fn answered(&self, request: u64, verdict: Verdict) {
-        if let Some(waiting) = self.state.lock().remove(request) {
+        if let Some(waiting) = self.state.lock().pending.remove(&request) {
             // The waiting task may have given up.
             let _ = waiting.verdict.send(verdict);
         }
@@ -205,16 +198,10 @@ impl Relay {
 
     fn lost(&self, host: Option<&HostName>, refusal: Refusal) {
         let mut state = self.state.lock();
-        let lost: Vec<u64> = state
-            .pending
-            .iter()
-            .filter(|(_, waiting)| host.is_none_or(|host| *host == waiting.host))
-            .map(|(request, _)| *request)
-            .collect();
-        for request in lost {
-            if let Some(waiting) = state.remove(request) {
-                let _ = waiting.verdict.send(Err(refusal));
-            }
+        let is_lost =
+            |_: &u64, waiting: &mut Waiting| host.is_none_or(|host| *host == waiting.host);
+        for (_, waiting) in state.pending.extract_if(is_lost) {
+            let _ = waiting.verdict.send(Err(refusal));
         }
     }
 }
@@ -244,50 +231,12 @@ pub async fn serve(
         tracing::info!("courier connected");
         let (relay, heard) = (Arc::clone(&relay), Arc::clone(&heard));
         present = Some(tokio::spawn(async move {
-            let connection = Arc::new(connection);
-            let writing = tokio::spawn(write(Arc::clone(&connection), outgoing));
-            let error = read(&relay, &connection, &*heard).await;
-            writing.abort();
+            let read = |packet: &[u8]| relay.hear(packet, &*heard);
+            let end = exchange(&connection, outgoing, MAX_RELAY_PACKET, read).await;
             relay.state.lock().outgoing = None;
             relay.lost(None, Refusal::CourierUnavailable);
-            tracing::warn!(reason = how(error.as_ref()), "courier gone");
+            tracing::warn!(reason = end, "courier gone");
         }));
-    }
-}
-
-async fn write(connection: Arc<AsyncPacketSocket>, mut outgoing: mpsc::Receiver<Vec<u8>>) {
-    while let Some(packet) = outgoing.recv().await {
-        if let Err(error) = connection.send(&packet).await {
-            tracing::warn!(%error, "sending to the courier");
-            return;
-        }
-    }
-}
-
-/// Reads answers until the courier disconnects. Returns the error, if there was one.
-async fn read(
-    relay: &Relay,
-    connection: &AsyncPacketSocket,
-    heard: &impl Fn(&HostName, Notice),
-) -> Option<io::Error> {
-    loop {
-        let packet = match connection.receive(MAX_RELAY_PACKET).await {
-            Ok(packet) if packet.bytes.is_empty() => return None,
-            Ok(packet) => packet,
-            Err(error) => return Some(error),
-        };
-        match RelayReply::decode(&packet.bytes) {
-            Ok(RelayReply::Frame { channel, frame }) => match ServerFrame::decode(&frame) {
-                Ok(ServerFrame::Answer { request, verdict }) => relay.answered(request, verdict),
-                Ok(ServerFrame::Notice(notice)) => heard(&channel, notice),
-                Ok(ServerFrame::Pong { .. }) => {}
-                Err(error) => tracing::warn!(host = %channel, %error, "what a host sent"),
-            },
-            Ok(RelayReply::ChannelLost { channel, refusal }) => {
-                relay.lost(Some(&channel), refusal);
-            }
-            Err(error) => return Some(io::Error::other(error)),
-        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Signs for a user, with the private key that the signer keeps or by the user's ssh-agent.
 
+use usher_base::UserName;
 use usher_daemon::clock::unix_time;
 use usher_local::signing_key::{Credential, SigningKey};
 use usher_policy::Name;
@@ -66,11 +67,9 @@ impl UserKey {
     /// agent is gone, [`Refusal::AgentRefused`] when it does not sign with the registered key.
     pub async fn sign(
         self,
-        signer: &Signer,
-        pair: &Pair,
+        user: &UserName,
         statement: &Statement,
     ) -> Result<Authenticator, Refusal> {
-        let user = &pair.key.user;
         let signed = match self.kind {
             Kind::Key(key) => Authenticator::sign(statement, &key).map_err(|error| {
                 tracing::warn!(%user, %error, "cannot sign");
@@ -84,10 +83,8 @@ impl UserKey {
                 let statement = statement.encode();
                 let signature = permit.ask(public_key, statement.clone()).await?;
                 Authenticator::from_signature(statement, &key, &signature).map_err(|refusal| {
-                    if signer.loans.has_log_share(pair.uid, refusal) {
-                        tracing::warn!(%user, reason = refusal.name(),
-                            "what the user's agent answered is no signature by the registered key");
-                    }
+                    tracing::warn!(%user, reason = refusal.name(),
+                        "the user's agent did not answer with a signature by the registered key");
                     Refusal::AgentRefused
                 })
             }

@@ -21,6 +21,9 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// line.
 const COUNTED: usize = 16_384;
 
+/// The field with the reason of a refusal: one reason does not hide another.
+const REASON: &str = "reason";
+
 /// Fields that name the user or host of a line; the first of these that a line has counts.
 const ABOUT: [&str; 4] = ["user", "uid", "address", "host"];
 
@@ -55,13 +58,31 @@ struct Count {
 #[derive(Default)]
 struct Content {
     about: Option<(usize, String)>,
+    reason: Option<String>,
     message: String,
+}
+
+impl Content {
+    /// The user or host that the line is about, with the reason of a refusal.
+    fn about(&self) -> Option<String> {
+        let (rank, value) = self.about.as_ref()?;
+        // Without the port, which differs between connections.
+        let value = match ABOUT[*rank] {
+            "address" => value.rsplit_once(':').map_or(&**value, |(host, _)| host),
+            _ => value,
+        };
+        let reason = self.reason.as_ref();
+        let reason = reason.map_or_else(String::new, |reason| format!(" {REASON}={reason}"));
+        Some(format!("{}={value}{reason}", ABOUT[*rank]))
+    }
 }
 
 impl Visit for Content {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if field.name() == "message" {
-            self.message = format!("{value:?}");
+        match field.name() {
+            "message" => self.message = format!("{value:?}"),
+            REASON => self.reason = Some(format!("{value:?}")),
+            _ => {}
         }
         let Some(rank) = ABOUT.iter().position(|name| *name == field.name()) else {
             return;
@@ -77,14 +98,7 @@ impl Quotas {
     pub(super) fn admit(&mut self, event: &Event<'_>, now: Instant) -> Verdict {
         let mut content = Content::default();
         event.record(&mut content);
-        let about = content.about.map(|(rank, value)| {
-            // Without the port, which differs between connections.
-            let value = match ABOUT[rank] {
-                "address" => value.rsplit_once(':').map_or(&*value, |(host, _)| host),
-                _ => &value,
-            };
-            format!("{}={value}", ABOUT[rank])
-        });
+        let about = content.about();
         self.admit_at(event.metadata().callsite(), about, &content.message, now)
     }
 
@@ -186,6 +200,27 @@ mod tests {
             quotas.admit_at(place(), alice(), "m", later),
             Verdict::Written
         );
+    }
+
+    #[test]
+    fn reasons_are_counted_apart_and_ports_are_not() {
+        let about = |field, value: &str, reason: Option<&str>| {
+            let content = Content {
+                about: ABOUT
+                    .iter()
+                    .position(|name| *name == field)
+                    .zip(Some(value.into())),
+                reason: reason.map(str::to_owned),
+                message: String::new(),
+            };
+            content.about().unwrap()
+        };
+        assert_eq!(
+            about("uid", "1000", Some("malformed")),
+            "uid=1000 reason=malformed"
+        );
+        assert_eq!(about("uid", "1000", None), "uid=1000");
+        assert_eq!(about("address", "10.0.0.1:4", None), "address=10.0.0.1");
     }
 
     #[test]
