@@ -16,7 +16,6 @@ use usher_proto::local::{LocalReply, LocalRequest, MAX_LOCAL_PACKET};
 use usher_proto::refusal::Refusal;
 
 use crate::token::{draw_token, tell_program};
-use tickets::Attempt;
 
 mod tickets;
 
@@ -83,28 +82,22 @@ impl ConnectError {
 pub fn connect_by_user(host: &HostName, service: &ServiceName) -> Result<TcpStream, ConnectError> {
     // The kernel draws tokens for the real user, the signer answers the effective one.
     let draws = rustix::process::getuid() == rustix::process::geteuid();
-    let mut failed = false;
-    if draws {
-        match tickets::connect(host, service) {
-            Attempt::Done(connected) => return Ok(connected),
-            Attempt::Failed => failed = true,
-            Attempt::None => {}
-        }
+    if !draws {
+        return connect_announced(host.clone(), service.clone());
     }
-    let (host, service) = (host.clone(), service.clone());
-    if draws {
-        connect_with_ticket(host, service, failed)
-    } else {
-        connect_announced(host, service)
-    }
+    let failed = match tickets::connect(host, service) {
+        Ok(connected) => return Ok(connected),
+        Err(TokenError::Connect) => true,
+        Err(TokenError::Draw) => false,
+    };
+    connect_with_ticket(host.clone(), service.clone(), failed)
 }
 
 /// Asks the signer for an announcement.
 fn connect_announced(host: HostName, service: ServiceName) -> Result<TcpStream, ConnectError> {
     let signer = signer()?;
-    let socket = socket_to_announce().map_err(ConnectError::Connect)?;
     let request = LocalRequest::Connect { host, service };
-    let answer = ask(&signer, &request, &[socket.as_fd()])?;
+    let (socket, answer) = announce(&signer, &request, None)?;
     finish(&signer, socket, answer)
 }
 
@@ -116,12 +109,11 @@ fn connect_with_ticket(
     failed: bool,
 ) -> Result<TcpStream, ConnectError> {
     let signer = signer()?;
-    let mut socket = socket_to_announce().map_err(ConnectError::Connect)?;
     let request = LocalRequest::ConnectWithTicket {
         host: host.clone(),
         service: service.clone(),
     };
-    let mut answer = ask(&signer, &request, &[socket.as_fd()])?;
+    let (mut socket, mut answer) = announce(&signer, &request, None)?;
     if let LocalReply::Ticket { server } = answer {
         let outcome = if failed {
             Err(TokenError::Connect)
@@ -141,9 +133,8 @@ fn connect_with_ticket(
             }
             // Asked again in the same conversation: the signer then issues no tickets for a while.
             Err(TokenError::Connect) => {
-                socket = socket_to_announce().map_err(ConnectError::Connect)?;
                 let announced = LocalRequest::Connect { host, service };
-                answer = ask(&signer, &announced, &[socket.as_fd()])?;
+                (socket, answer) = announce(&signer, &announced, None)?;
             }
         }
     }
@@ -166,8 +157,7 @@ pub fn connect_on_behalf(
         service: service.clone(),
     };
     let signer = signer()?;
-    let socket = socket_to_announce().map_err(ConnectError::Connect)?;
-    let answer = ask(&signer, &request, &[socket.as_fd(), local])?;
+    let (socket, answer) = announce(&signer, &request, Some(local))?;
     finish(&signer, socket, answer)
 }
 
@@ -179,15 +169,19 @@ fn signer() -> Result<PacketSocket, ConnectError> {
     Ok(signer)
 }
 
-fn ask(
+/// Makes a socket and asks the signer to announce it, for the user of a local connection if there is one.
+fn announce(
     signer: &PacketSocket,
     request: &LocalRequest,
-    descriptors: &[BorrowedFd<'_>],
-) -> Result<LocalReply, ConnectError> {
+    local: Option<BorrowedFd<'_>>,
+) -> Result<(OwnedFd, LocalReply), ConnectError> {
+    let socket = socket_to_announce().map_err(ConnectError::Connect)?;
+    let descriptors: Vec<_> = [socket.as_fd()].into_iter().chain(local).collect();
     signer
-        .send(&request.encode(), descriptors)
+        .send(&request.encode(), &descriptors)
         .map_err(ConnectError::NoSigner)?;
-    receive(signer)
+    let answer = receive(signer)?;
+    Ok((socket, answer))
 }
 
 /// Connects according to the signer's answer.
@@ -287,7 +281,7 @@ fn establish(socket: &OwnedFd, server: SocketAddr, limit: Duration) -> io::Resul
     let until = Instant::now() + limit;
     match rustix::net::connect(socket, &server) {
         Ok(()) => Ok(()),
-        Err(rustix::io::Errno::INTR) => wait_until_connected(socket, Some(until)),
+        Err(rustix::io::Errno::INTR) => wait_until_connected(socket, until),
         // What the kernel says at the end of the socket's time.
         Err(rustix::io::Errno::INPROGRESS) => Err(io::ErrorKind::TimedOut.into()),
         Err(error) => Err(error.into()),
@@ -304,15 +298,12 @@ fn reachable_by(socket: &OwnedFd, server: SocketAddr) -> io::Result<SocketAddr> 
 }
 
 /// Waits for the end of a connect(2) that is under way.
-fn wait_until_connected(socket: &OwnedFd, until: Option<Instant>) -> io::Result<()> {
+fn wait_until_connected(socket: &OwnedFd, until: Instant) -> io::Result<()> {
     loop {
-        let left = until
-            .map(|until| until.saturating_duration_since(Instant::now()))
-            .map(Timespec::try_from)
-            .transpose()
-            .map_err(io::Error::other)?;
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
         let mut waiting = [PollFd::new(socket, PollFlags::OUT)];
-        match poll(&mut waiting, left.as_ref()) {
+        match poll(&mut waiting, Some(&left)) {
             Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
             Ok(_) => return Ok(rustix::net::sockopt::socket_error(socket)??),
             Err(rustix::io::Errno::INTR) => {}
@@ -341,13 +332,13 @@ mod tests {
     fn a_connection_under_way_is_waited_for_until_the_limit() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let server = listener.local_addr().unwrap();
-        wait_until_connected(&begin(server), None).unwrap();
+        wait_until_connected(&begin(server), Instant::now() + ANNOUNCED).unwrap();
 
         // With nothing accepted, one fits in beside the one above; the next SYN has no answer.
         rustix::net::listen(&listener, 0).unwrap();
         let waiting: Vec<OwnedFd> = (0..3).map(|_| begin(server)).collect();
         let last = waiting.last().unwrap();
-        let over = wait_until_connected(last, Some(Instant::now())).unwrap_err();
+        let over = wait_until_connected(last, Instant::now()).unwrap_err();
         // Not the kernel's ETIMEDOUT, which comes after minutes.
         assert_eq!(
             (over.kind(), over.raw_os_error()),
@@ -385,7 +376,7 @@ mod tests {
         let server = SocketAddr::from(([127, 0, 0, 1], bound.port()));
         let server = reachable_by(&socket, server).unwrap();
         let begun = rustix::net::connect(&socket, &server).map_err(io::Error::from);
-        let ended = begun.or_else(|_| wait_until_connected(&socket, None));
+        let ended = begun.or_else(|_| wait_until_connected(&socket, Instant::now() + ANNOUNCED));
         assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     }
 }

@@ -23,32 +23,11 @@ struct Known {
 
 static KNOWN: RwLock<Vec<Known>> = RwLock::new(Vec::new());
 
-/// The outcome of connecting to a remembered service.
-pub(super) enum Attempt {
-    /// Connected.
-    Done(TcpStream),
-    /// The service is not remembered, or no token is available: ask the signer.
-    None,
-    /// A token was refused: ask the signer, and report it.
-    Failed,
-}
-
-/// Connects to a remembered service.
-pub(super) fn connect(host: &HostName, service: &ServiceName) -> Attempt {
-    let Some(server) = find(host, service) else {
-        return Attempt::None;
-    };
+/// Connects to a remembered service. There is no token for another one.
+pub(super) fn connect(host: &HostName, service: &ServiceName) -> Result<TcpStream, TokenError> {
+    let server = find(host, service).ok_or(TokenError::Draw)?;
     // On a failure, the caller gets the answer of the signer or the server.
-    match establish_with_token(server) {
-        Ok(connected) => Attempt::Done(connected),
-        Err(error) => {
-            forget(host, service);
-            match error {
-                TokenError::Draw => Attempt::None,
-                TokenError::Connect => Attempt::Failed,
-            }
-        }
-    }
+    establish_with_token(server).inspect_err(|_| forget(host, service))
 }
 
 /// Remembers a service that has accepted a token.
