@@ -157,9 +157,9 @@ pub(crate) struct Case<'q> {
 }
 
 impl Case<'_> {
-    fn object(&mut self, host: &HostPolicy, reason: Reason, clauses: Vec<Clause>) {
+    fn object(&mut self, host: &HostName, reason: Reason, clauses: Vec<Clause>) {
         self.objections.push(Objection {
-            host: host.name.clone(),
+            host: host.clone(),
             reason,
             clauses,
         });
@@ -187,9 +187,10 @@ impl Case<'_> {
         if host.policy.hosts.contains_key(&other) {
             let clause = Clause::statement(BlockKind::Host, &other, "key");
             let reason = Reason::KeyDiffers { host: own, other };
-            self.object(host, reason, vec![clause]);
+            self.object(&host.name, reason, vec![clause]);
         } else {
-            self.object(host, Reason::HostUnknown { host: own, other }, Vec::new());
+            let reason = Reason::HostUnknown { host: own, other };
+            self.object(&host.name, reason, Vec::new());
         }
         None
     }
@@ -272,23 +273,11 @@ impl Case<'_> {
                 keys: service.keys.clone(),
                 former: former.to_vec(),
             };
-            self.object(host, reason, Vec::new());
+            self.object(&host.name, reason, Vec::new());
         }
-        for keyword in [
-            "listen",
-            "program",
-            "files",
-            "umask",
-            "setuid",
-            "pam",
-            "connect",
-            "account",
-            "style",
-            "keys",
-            "session",
-            "reauthenticate",
-            "protection",
-        ] {
+        let keywords = "listen program files umask setuid pam connect account style keys session \
+                        reauthenticate protection";
+        for keyword in keywords.split(' ') {
             self.ground(host, said(keyword));
         }
         self.how.server = Some(Offer::of(service));
@@ -302,7 +291,7 @@ impl Case<'_> {
                 host: host.name.clone(),
                 user: user.clone(),
             };
-            self.object(host, reason, Vec::new());
+            self.object(&host.name, reason, Vec::new());
         }
     }
 
@@ -331,13 +320,6 @@ impl Case<'_> {
             (Some((port, _)), None) | (None, Some((port, _))) => Some(*port),
             (None, None) => None,
         };
-        let mut object = |host: &HostName, reason, clause| {
-            self.objections.push(Objection {
-                host: host.clone(),
-                reason,
-                clauses: vec![clause],
-            });
-        };
         if let (Some((port, clause)), Some((offered, _))) = (&wanted, &offered)
             && port != offered
         {
@@ -346,18 +328,17 @@ impl Case<'_> {
                 port: *port,
                 offered: *offered,
             };
-            object(&question.client, reason, clause.clone());
+            self.object(&question.client, reason, vec![clause.clone()]);
         }
         let Some(asked) = question.port else { return };
         for (host, said) in [(&question.client, wanted), (&question.server, offered)] {
             if let Some((port, clause)) = said.filter(|(port, _)| *port != asked) {
-                let host_name = host.clone();
                 let reason = Reason::OtherPort {
-                    host: host_name,
+                    host: host.clone(),
                     asked,
                     port,
                 };
-                object(host, reason, clause);
+                self.object(host, reason, vec![clause]);
             }
         }
     }
@@ -378,7 +359,7 @@ impl Case<'_> {
                 own: server.own().control,
             };
             let clause = Clause::statement(BlockKind::Host, &block.name, "control");
-            self.object(client, reason, vec![clause]);
+            self.object(&client.name, reason, vec![clause]);
         }
         if let (Some(of_server), Some(of_client), []) = (
             acquaintance.server,
@@ -394,7 +375,7 @@ impl Case<'_> {
                 };
                 let said =
                     |block: &Host| Clause::statement(BlockKind::Host, &block.name, "address");
-                self.object(host, reason, vec![said(block), said(host.own())]);
+                self.object(&host.name, reason, vec![said(block), said(host.own())]);
             }
         }
         self.how.routes = acquaintance.routes;

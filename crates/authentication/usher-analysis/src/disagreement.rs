@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use usher_base::{HostName, ServiceName};
-use usher_policy::{BlockKind, Clause, Client, ClientService, Host, Service};
+use usher_policy::{BlockKind, Clause, Client, ClientService, Host};
 
 use crate::decision::target;
 use crate::network::{Acquaintance, HostPolicy, Network};
@@ -177,26 +177,16 @@ impl<'n> Universe<'n> {
             });
         }
         if not_permitted != SetId::NOBODY {
-            found.push(self.not_permitted(host, server, service, not_permitted));
-        }
-    }
-
-    fn not_permitted(
-        &mut self,
-        client: &HostPolicy,
-        server: &HostPolicy,
-        service: &Service,
-        users: SetId,
-    ) -> Disagreement {
-        Disagreement {
-            host: server.name.clone(),
-            clause: Clause::statement(BlockKind::Service, &service.name, "users"),
-            matter: Matter::NotPermitted {
-                client: client.name.clone(),
-                service: service.name.clone(),
-                server: server.name.clone(),
-                users: self.sample(users),
-            },
+            found.push(Disagreement {
+                host: server.name.clone(),
+                clause: Clause::statement(BlockKind::Service, &service.name, "users"),
+                matter: Matter::NotPermitted {
+                    client: host.name.clone(),
+                    service: service.name.clone(),
+                    server: server.name.clone(),
+                    users: self.sample(not_permitted),
+                },
+            });
         }
     }
 }

@@ -50,29 +50,28 @@ impl Network {
     /// these connections is permitted, `refuse` if none is. A connection that needs a certificate
     /// leaves both unknown.
     pub fn try_expectations(&self) -> Vec<Outcome> {
-        let hosts = self.hosts();
-        hosts
-            .flat_map(|host| {
-                let mut unknown = unknown_names(host);
-                let expectations = host.policy.expectations.iter();
-                expectations.map(move |expectation| {
-                    match unknown.remove(&expectation.origin.place) {
-                        Some(unknown) => Outcome {
-                            host: host.name.clone(),
-                            expectation: expectation.clone(),
-                            result: Expected::Fails,
-                            unknown,
-                            examples: Vec::new(),
-                        },
-                        None => self.try_one(host, expectation),
-                    }
-                })
-            })
-            .collect()
+        let mut outcomes = Vec::new();
+        for host in self.hosts() {
+            let mut unknown = unknown_names(host);
+            for expectation in &host.policy.expectations {
+                let unknown = unknown.remove(&expectation.origin.place);
+                let (result, examples) = match unknown {
+                    Some(_) => (Expected::Fails, Vec::new()),
+                    None => self.try_one(&host.policy, expectation),
+                };
+                outcomes.push(Outcome {
+                    host: host.name.clone(),
+                    expectation: expectation.clone(),
+                    result,
+                    unknown: unknown.unwrap_or_default(),
+                    examples,
+                });
+            }
+        }
+        outcomes
     }
 
-    fn try_one(&self, host: &HostPolicy, expectation: &Expectation) -> Outcome {
-        let policy = &host.policy;
+    fn try_one(&self, policy: &Policy, expectation: &Expectation) -> (Expected, Vec<Decision>) {
         let clients: Vec<&HostName> = match &expectation.from {
             Some(client) => vec![client],
             None => policy.hosts.keys().collect(),
@@ -114,13 +113,7 @@ impl Network {
             (_, true, false) => (Expected::NotKnown, not_known),
         };
         examples.truncate(MAXIMUM_EXAMPLES);
-        Outcome {
-            host: host.name.clone(),
-            expectation: expectation.clone(),
-            result,
-            unknown: Vec::new(),
-            examples,
-        }
+        (result, examples)
     }
 
     /// The hosts of a policy that offer a service, by their own policies or, if these are unknown,

@@ -87,22 +87,17 @@ impl Request {
 
 impl Offer {
     pub(crate) fn of(service: &Service) -> Self {
-        let started = match &service.served_by {
-            ServedBy::Program(program) => Some(program),
-            ServedBy::Account(_) => None,
-        };
-        let (program, files, account) = match &service.served_by {
-            ServedBy::Program(program) => {
-                let path = std::iter::once(&program.path);
-                let command = path.chain(&program.arguments).cloned().collect();
-                (Some(command), program.files.clone(), None)
-            }
-            ServedBy::Account(account) => (None, None, Some(account.to_string())),
+        let (started, account) = match &service.served_by {
+            ServedBy::Program(program) => (Some(program), None),
+            ServedBy::Account(account) => (None, Some(account.to_string())),
         };
         Self {
             style: service.style,
-            program,
-            files,
+            program: started.map(|program| {
+                let path = std::iter::once(&program.path);
+                path.chain(&program.arguments).cloned().collect()
+            }),
+            files: started.and_then(|program| program.files.clone()),
             umask: started.map(|program| program.umask),
             setuid: started.is_some_and(|program| program.setuid),
             pam_session: started.is_some_and(|program| program.pam_session),

@@ -88,11 +88,19 @@ impl Holders<'_> {
 
 impl UserState {
     pub(crate) fn holders(&self, purpose: &Option<Name>) -> Holders<'_> {
-        match &self.keys {
-            Some(keys) if !(self.certified && purpose.is_none()) => {
-                keys.get(purpose).map_or(Holders::Nobody, Holders::These)
-            }
-            _ => Holders::Everybody,
+        let keys = self.keys.as_ref();
+        self.listed(purpose, keys.and_then(|keys| keys.get(purpose)))
+    }
+
+    /// These users, where keys for this purpose are known and must be listed.
+    fn listed<'n>(
+        &self,
+        purpose: &Option<Name>,
+        users: Option<&'n BTreeSet<UserName>>,
+    ) -> Holders<'n> {
+        match self.keys.is_none() || (self.certified && purpose.is_none()) {
+            true => Holders::Everybody,
+            false => users.map_or(Holders::Nobody, Holders::These),
         }
     }
 
@@ -106,14 +114,9 @@ impl UserState {
 
     /// The users who can have a certificate that names a principal and is valid for a service.
     pub(crate) fn certified(&self, service: &Service, principal: &Principal) -> Holders<'_> {
-        match &self.keys {
-            Some(_) if !(self.certified && service.keys.is_none()) => {
-                let trusted = self.authorities.get(&service.keys);
-                let users = trusted.and_then(|trusted| trusted.get(principal.as_ref()));
-                users.map_or(Holders::Nobody, Holders::These)
-            }
-            _ => Holders::Everybody,
-        }
+        let trusted = self.authorities.get(&service.keys);
+        let users = trusted.and_then(|trusted| trusted.get(principal.as_ref()));
+        self.listed(&service.keys, users)
     }
 }
 

@@ -21,7 +21,7 @@ impl SetId {
 }
 
 /// All users of some networks, and the sets made of them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Universe<'n> {
     /// The users of each class, by name.
     classes: Vec<Vec<&'n UserName>>,
@@ -71,15 +71,9 @@ impl<'n> Universe<'n> {
             classes += 1;
         }
         let mut universe = Self {
-            classes: Vec::new(),
             class_of,
-            sets: Vec::new(),
-            numbers: HashMap::new(),
-            borrowed: HashMap::new(),
-            made: HashMap::new(),
-            samples: HashMap::new(),
             set_apart: set_apart.into_iter().collect(),
-            barred: HashMap::new(),
+            ..Self::default()
         };
         universe.number_classes();
         universe.of_classes([]);
